@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 import planted_rates
+from evidcore_plugin_audit import occlusion
+from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere
 from evidcore_plugin_medvol_r1.blind_boxes import REGISTRATION, Rule, best_answers
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.masks import request, target_mask
@@ -33,9 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "evidcore-plugin-
 
 import planted_boxes as planted
 
-from evidcore.audit import occlusion
 from evidcore.audit.conditions import Blank, Perturbed, Scrambled
-from evidcore.audit.occlusion import Occluded, OccludedElsewhere
 from evidcore.case import Answer, Box, Case, Prompt, VolumeRef
 from evidcore.contracts import Answers, Asking, Policy, Row, Scored, Task
 from evidcore.geometry.boxes import Mask, dice

@@ -59,6 +59,13 @@ SLOW = {
 }
 OPEN_TO_COMMANDS = {"runs", "recipe", "page", "cli"}  # what commands are made of, the core's own too
 ALLOWED_TO_PACKAGES = {
+    (
+        "audit",
+        "cli",
+    ),  # its commands are what a person audits and reads runs with; its conditions use none of it
+    ("audit", "page"),
+    ("audit", "recipe"),
+    ("audit", "runs"),
     ("segmenters", "cli"),  # its command shares options and progress with the core's
     ("segmenters", "page"),  # the audit's page is drawn like a run's
     ("segmenters", "recipe"),  # a segmenter may be named as a service of a recipe

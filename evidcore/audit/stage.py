@@ -8,17 +8,14 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from evidcore.audit.handout import Handout, Recorder
-from evidcore.audit.policy import PolicyAudit
 from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError
 from evidcore.evaluate.asking import AskingStage, training
-from evidcore.evaluate.sealed import Sealed
 from evidcore.recipe import Recipe
 from evidcore.recipe.shape import Surroundings
 from evidcore.registry import find
-from evidcore.registry.factory import Option, offer_of, options
+from evidcore.registry.factory import Option, options
 
 POLICY = "policy"
 
@@ -81,30 +78,6 @@ class AuditStage(AskingStage):
         """Yield the audit too, with its options."""
         yield from super().components(recipe)
         yield "audit", self.table("audit", self.audit)
-
-    def handout(self, context: StageContext) -> Handout:
-        """Return every question that it asks, for a model that is asked elsewhere.
-
-        Raises:
-            RecipeError: if its audit is not the core's; another may ask in a way of its own.
-            RunError: if an evaluation needs more than written answers.
-        """
-        audit = context.component("audit", self.table("audit", self.audit), "audit")
-        if not isinstance(audit, PolicyAudit):
-            raise RecipeError(
-                f"{context.where}.audit: {offer_of(audit)} asks in a way of its own, so its questions cannot "
-                f"be prepared. Those of {POLICY!r} can."
-            )
-        recorder, showings = Recorder(), []
-        for use in self.data:
-            asking = dataclasses.replace(
-                self.asking(context), dataset=context.dataset(use.dataset), headline_only=True
-            )
-            evaluation, task = self.evaluation(use, context), context.tasks[use.task]
-            for condition, _, some in audit.showings(self.prompts(use, context), asking):
-                evaluation.answer(Sealed(recorder), some, task, asking)
-                showings.append((condition, some))
-        return Handout.of(showings, recorder, context.recipe.seed)
 
     def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
         """Audit each data entry."""

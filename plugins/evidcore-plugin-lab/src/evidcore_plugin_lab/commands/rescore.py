@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.finished.rescoring import Rescored
+    from evidcore_plugin_lab.rescoring import Rescored
 
 
 @click.command()
@@ -30,7 +30,7 @@ def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, last:
 
     Nothing is sampled and no model is loaded.
     """
-    from evidcore_plugin_lab.finished.rescoring import rescored
+    from evidcore_plugin_lab.rescoring import rescored
 
     with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
         found = rescored(run, rewards, stage=stage, beside=beside, last_steps=last)

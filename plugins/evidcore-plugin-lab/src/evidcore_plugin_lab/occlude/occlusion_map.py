@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from evidcore_plugin_audit.occlusion import asked_masks
 
-from evidcore.audit.occlusion import asked_masks
 from evidcore.case import Prompt
 from evidcore.compute.processes import pin_threads
 from evidcore.errors import RunError, did_you_mean

@@ -24,9 +24,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from evidcore.audit.policy import PolicyAudit
+from evidcore.audit.stage import POLICY, AuditStage
 from evidcore.case import Crop, Prompt
-from evidcore.contracts import Policy
-from evidcore.errors import DataError, RunError
+from evidcore.contracts import Policy, StageContext
+from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.evaluate.sealed import Sealed
+from evidcore.registry.factory import offer_of
 from evidcore.volume import read_geometry, save_volume
 from evidcore.volume.content import shown_key
 from evidcore.volume.preparation import show
@@ -202,6 +206,31 @@ class Handout:
             f"are no longer asked, and {new} are new. Recipe, seed, data or conditions have changed. Give "
             "the recipe as it was, or prepare again."
         )
+
+
+def questions_of(stage: AuditStage, context: StageContext) -> Handout:
+    """Return every question that an audit asks, for a model that is asked elsewhere.
+
+    Raises:
+        RecipeError: if its audit is not the core's; another may ask in a way of its own.
+        RunError: if an evaluation needs more than written answers.
+    """
+    audit = context.component("audit", stage.table("audit", stage.audit), "audit")
+    if not isinstance(audit, PolicyAudit):
+        raise RecipeError(
+            f"{context.where}.audit: {offer_of(audit)} asks in a way of its own, so its questions cannot "
+            f"be prepared. Those of {POLICY!r} can."
+        )
+    recorder, showings = Recorder(), []
+    for use in stage.data:
+        asking = dataclasses.replace(
+            stage.asking(context), dataset=context.dataset(use.dataset), headline_only=True
+        )
+        evaluation, task = stage.evaluation(use, context), context.tasks[use.task]
+        for condition, _, some in audit.showings(stage.prompts(use, context), asking):
+            evaluation.answer(Sealed(recorder), some, task, asking)
+            showings.append((condition, some))
+    return Handout.of(showings, recorder, context.recipe.seed)
 
 
 def read_key(path: Path) -> dict[str, Any]:

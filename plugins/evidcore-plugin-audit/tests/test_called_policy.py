@@ -7,7 +7,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from evidcore_plugin_lab.api.called_policy import Question
+from evidcore_plugin_audit.called_policy import Question
 
 import evidcore
 from evidcore.errors import RecipeError, RunError

@@ -5,9 +5,9 @@ import tracemalloc
 import nibabel
 import numpy as np
 import pytest
+from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, _elsewhere, cover
 from PIL import Image
 
-from evidcore.audit.occlusion import Occluded, OccludedElsewhere, _elsewhere, cover
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.case import (

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from evidcore_plugin_lab.finished.comparison import compared
+from evidcore_plugin_audit.comparison import compared
 
 import evidcore
 from evidcore.errors import RunError

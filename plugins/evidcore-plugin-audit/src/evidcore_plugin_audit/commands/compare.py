@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evidcore_plugin_lab.finished.comparison import Change, Comparison
+    from evidcore_plugin_audit.comparison import Change, Comparison
 
 _run = click.Path(path_type=Path)
 
@@ -36,7 +36,7 @@ def compare(
 
     Question by question, with 95 % over patients; findings that fell come first.
     """
-    from evidcore_plugin_lab.finished.comparison import compared
+    from evidcore_plugin_audit.comparison import compared
 
     found = compared(run, run2, stage=stage, before=before, metric=metric)
     if finding is not None:
@@ -79,7 +79,7 @@ def _print_table(title: str, rows: Sequence[Change], *, is_share: bool) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from evidcore_plugin_lab.commands.wide_table import print_table
+    from evidcore_plugin_audit.wide_table import print_table
 
     def figure(value: float) -> str:
         return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evidcore_plugin_lab.api.given_recipe import given_recipe
+from evidcore_plugin_audit.given_recipe import given_recipe
 from evidcore_plugin_phantoms.testing import SMALL
 
 import evidcore

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.finished.listing import Listed
+    from evidcore_plugin_audit.listing import Listed
 
 _COLOURS = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
 
@@ -24,7 +24,7 @@ _COLOURS = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
 def runs(folder: Path, recipe: str | None, limit: int, as_json: bool) -> None:
     """List the runs under FOLDER, newest first, each with its state and its last headlines."""
     from evidcore.errors import RunError, did_you_mean
-    from evidcore_plugin_lab.finished.listing import listed
+    from evidcore_plugin_audit.listing import listed
 
     found = listed(folder)
     if recipe is not None:
@@ -49,7 +49,7 @@ def _print(shown: list[Listed]) -> None:
     from rich.table import Table
 
     from evidcore.cli.summary import number
-    from evidcore_plugin_lab.commands.wide_table import print_table
+    from evidcore_plugin_audit.wide_table import print_table
 
     table = Table("run", "seed", "state", "at (UTC)", "last evaluation", box=None, pad_edge=False)
     for one in shown:

@@ -14,10 +14,10 @@ from evidcore.contracts import Policy
 from evidcore.errors import EvidError, RunError
 from evidcore.formats import Volume
 from evidcore.page import write_page
-from evidcore.runs.outside import audit_alone, write_alone
 from evidcore.volume.preparation import show
-from evidcore_plugin_lab.api.given_recipe import Given, Overrides, given_recipe
-from evidcore_plugin_lab.api.run_reader import Run
+from evidcore_plugin_audit.external import audit_alone, write_alone
+from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
+from evidcore_plugin_audit.run_reader import Run
 
 Table = str | Mapping[str, Any]  # a component: its name, or its name and options
 CHOICE = {"use": "choice", "think": False, "rules": True}

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from evidcore_plugin_lab.finished.comparison import compared
-from evidcore_plugin_lab.finished.listing import listed
+from evidcore_plugin_audit.comparison import compared
+from evidcore_plugin_audit.listing import listed
 
 from evidcore.errors import RunError
 

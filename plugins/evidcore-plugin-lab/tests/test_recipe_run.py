@@ -58,14 +58,17 @@ def test_an_unknown_name_of_the_package_is_no_attribute():
 
 def test_without_the_package_that_has_it_the_name_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
-    for code in ("import evidcore; evidcore.run", "from evidcore import run"):
-        with pytest.raises(ImportError, match=r"evidcore\.run comes with .* pip install evidcore-plugin-lab"):
-            exec(code, {})
+    for name, package in (("run", "lab"), ("Run", "audit")):
+        for code in (f"import evidcore; evidcore.{name}", f"from evidcore import {name}"):
+            with pytest.raises(
+                ImportError, match=rf"evidcore\.{name} comes .* install evidcore-plugin-{package}"
+            ):
+                exec(code, {})
 
 
 def test_a_package_of_others_cannot_take_the_name(offered):
     offered("their-package", "[evidcore_python]\nrun = their_package:stolen\n", stolen=print)
-    assert evidcore.run.__module__ == "evidcore_plugin_lab.api.recipe_run"
+    assert evidcore.run.__module__ == "evidcore_plugin_lab.recipe_run"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from evidcore_plugin_lab.finished import rescoring
-from evidcore_plugin_lab.finished.rescoring import Group, rescored
+from evidcore_plugin_lab.rescoring import Group, rescored
 from evidcore_plugin_phantoms.testing import SMALL
 
 from evidcore.case import Action, Crop, TextPart, Turn, VisualPart, VolumeRef

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evidcore.audit.handout import Handout
+    from evidcore_plugin_audit.handout import Handout
 
 HANDOUT = "handout"
 
@@ -85,10 +85,11 @@ def _prepared(path: Path, overrides: Sequence[str], stage: str, limit: int) -> t
     recipe = load(path, overrides)  # a mistake is told before all else is imported
 
     from evidcore.runs.context import Context
-    from evidcore.runs.outside import NAME, audit_alone
+    from evidcore_plugin_audit.external import NAME, audit_alone
+    from evidcore_plugin_audit.handout import questions_of
 
     name, assembly, audited = audit_alone(recipe, stage, limit)
-    return audited.handout(Context(assembly, NAME)), {
+    return questions_of(audited, Context(assembly, NAME)), {
         "recipe": recipe.name, "recipe_hash": hashlib.sha256(recipe.text.encode()).hexdigest(),
         "overrides": list(overrides), "stage": name, "limit": limit,
     }  # fmt: skip

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
-from evidcore.cli.run import Progress
-from evidcore.page import write_page
-from evidcore.runs import RunFolder, processes, start
-from evidcore.runs import run as run_folder
+from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
+from evidcore_plugin_audit.run_reader import Run, to_its_end
+
+from evidcore.runs import start
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.lock import hold_to
-from evidcore_plugin_lab.api.given_recipe import Given, Overrides, given_recipe
-from evidcore_plugin_lab.api.run_reader import Run
 
 
 def run(
@@ -51,20 +48,3 @@ def run(
         assembly.recipe, Path(out), fresh=fresh, with_controls=with_controls, assembly=assembly, locked=lock
     )
     return to_its_end(folder, progress=progress, accept_changes=False, assembly=assembly)
-
-
-def to_its_end(
-    folder: RunFolder, *, progress: bool, accept_changes: bool, assembly: Assembly | None = None
-) -> Run:
-    """Run a folder to its end and write its page; an error that ends it tells how to go on."""
-    is_first = processes().is_first
-    shown = Progress(folder.path) if progress and is_first else None
-    try:
-        with shown or contextlib.nullcontext():
-            run_folder(folder, [shown] if shown else [], accept_changes=accept_changes, assembly=assembly)
-    except BaseException as cause:
-        cause.add_note(f"Go on with: evidcore.Run({str(folder.path)!r}).resume()")
-        raise
-    if is_first:
-        write_page(folder.path)
-    return Run(folder.path)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.audit.handout import read_answers, read_key
 from evidcore.audit.stage import AuditStage
 from evidcore.contracts import Bridge, Encoder, Policy
 from evidcore.errors import RecipeError, RunError
@@ -28,6 +27,7 @@ from evidcore.runs.inputs import named_services
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.post_run import auditing, write_audit
 from evidcore.volume import file_hash
+from evidcore_plugin_audit.handout import questions_of, read_answers, read_key
 
 NAME = "01-audit"
 
@@ -47,7 +47,7 @@ def audit_answers(path: Path, answers: Path, key: Path, root: Path) -> tuple[Run
     known = read_key(key)
     policy = read_answers(answers, known)
     _, assembly, stage = audit_alone(load(path, known["overrides"]), known["stage"], int(known["limit"]))
-    stage.handout(Context(assembly, NAME)).refuse_other_key(known, key)
+    questions_of(stage, Context(assembly, NAME)).refuse_other_key(known, key)
     return write_alone(assembly, stage, root, f"answers of a file, sha256 {sha256(answers)}", policy=policy)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ import pandas as pd
 from evidcore.page import write_page
 from evidcore.page.markup import join, number, tag
 from evidcore.runs.read import read_head, told_status
-from evidcore_plugin_lab.api.frames import answers_frame, metrics_frame, results_frame, rollouts_frame
+from evidcore_plugin_audit.frames import answers_frame, metrics_frame, results_frame, rollouts_frame
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.finished.comparison import Comparison
+    from evidcore.runs import RunFolder
+    from evidcore.runs.assembly import Assembly
+    from evidcore_plugin_audit.comparison import Comparison
 
 State = tuple[tuple[str, int, int], ...]  # of files: name, time in ns, size in bytes
 _INTERVAL = ("value", "low", "high")
@@ -99,7 +102,7 @@ class Run:
         Raises:
             RunError: if nothing was asked on both sides.
         """
-        from evidcore_plugin_lab.finished.comparison import compared
+        from evidcore_plugin_audit.comparison import compared
 
         second = other.folder if isinstance(other, Run) else None if other is None else Path(other)
         return compared(self.folder, second, stage=stage, before=before, metric=metric)
@@ -112,7 +115,6 @@ class Run:
             progress: print how far it is.
         """
         from evidcore.runs import open_run
-        from evidcore_plugin_lab.api.recipe_run import to_its_end
 
         return to_its_end(open_run(self.folder), progress=progress, accept_changes=accept_changes)
 
@@ -148,3 +150,24 @@ class Run:
             join([tag("p", f"{task}: {said}") for task, said in self.verdict.items()]),
             tag("p", tag("a", page, href=page.as_uri()) if page.is_file() else self.folder),
         )
+
+
+def to_its_end(
+    folder: RunFolder, *, progress: bool, accept_changes: bool, assembly: Assembly | None = None
+) -> Run:
+    """Run a folder to its end and write its page; an error that ends it tells how to go on."""
+    from evidcore.cli.run import Progress
+    from evidcore.runs import processes
+    from evidcore.runs import run as run_folder
+
+    is_first = processes().is_first
+    shown = Progress(folder.path) if progress and is_first else None
+    try:
+        with shown or contextlib.nullcontext():
+            run_folder(folder, [shown] if shown else [], accept_changes=accept_changes, assembly=assembly)
+    except BaseException as cause:
+        cause.add_note(f"Go on with: evidcore.Run({str(folder.path)!r}).resume()")
+        raise
+    if is_first:
+        write_page(folder.path)
+    return Run(folder.path)

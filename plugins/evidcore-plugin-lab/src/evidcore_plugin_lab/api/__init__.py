@@ -1,1 +1,0 @@
-"""Use from Python: `evidcore.run`, `evidcore.Run` and `evidcore.audit_policy`."""

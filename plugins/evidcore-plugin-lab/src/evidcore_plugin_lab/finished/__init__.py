@@ -1,1 +1,0 @@
-"""What runs wrote, read again: their list, two of them compared, their rollouts judged anew."""
