@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from evidcore_testing import tiny_tokenizer
+from evidcore_testing.data import volume_case
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging
@@ -22,8 +24,6 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSet, PromptSource, Row
 from evidcore.registry import factory
-from evidcore.testing import tiny_tokenizer
-from evidcore.testing.data import volume_case
 
 logging.disable_progress_bar()
 VIEW = {"use": "volume"}

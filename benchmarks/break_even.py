@@ -25,6 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 import transformers
+from evidcore_testing import tiny_tokenizer
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -35,7 +36,6 @@ from evidcore.model.packed_attention import LEAST_SAVED, answer_log_probs, pack,
 from evidcore.model.positions import counted
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
-from evidcore.testing import tiny_tokenizer
 
 # tokens of a prompt, tokens of an answer, answers
 SCORED = (

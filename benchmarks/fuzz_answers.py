@@ -34,6 +34,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore_testing.data import FINDINGS, volume_case
+
 from evidcore.builtin.views import Slices
 from evidcore.case import (
     Action,
@@ -53,7 +55,6 @@ from evidcore.prompts.rows import Row
 from evidcore.registry import factory, offers
 from evidcore.reward.composer import NamedReward, RewardComposer, record
 from evidcore.runs.record import append, read_lines
-from evidcore.testing.data import FINDINGS, volume_case
 from evidcore.train.trl.trainer import read_answers
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]

@@ -135,10 +135,10 @@ def write_model(folder: Path, identity: str, device: str, quick: bool) -> None:
     """Write the folder: the published shape, our tokenizer filled up to its vocabulary."""
     import torch
     from bench_model import words
+    from evidcore_testing import tiny_vision_language
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     from evidcore.model.architecture import shipped
-    from evidcore.testing import tiny_vision_language
     from evidcore.train.stand_in import SPECIAL_TOKENS
 
     config = AutoConfig.from_pretrained(shipped()[identity].folder)

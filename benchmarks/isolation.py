@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from evidcore_testing.data import volume_case
 from side_by_side import figure, in_turn, parser, ratios, tell
 
 from evidcore.case import Rollout
 from evidcore.contracts import Reward
 from evidcore.registry import factory
-from evidcore.testing.data import volume_case
 
 PROMPTS, ANSWERS = 8, 8
 LIMIT_MS = 2.0

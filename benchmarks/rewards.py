@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore_testing.data import volume_case
 from side_by_side import figure, in_turn, parser, tell
 
 from evidcore.case import Answer, Rollout, Score
 from evidcore.contracts import Reward
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward, RewardComposer, figures, record
-from evidcore.testing.data import volume_case
 
 PROMPTS, ANSWERS = 24, 8
 LIMIT_US = 50.0

@@ -39,6 +39,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from evidcore_testing.data import volume_case
 from scipy import stats
 from scipy.special import softmax
 from side_by_side import Figure, parser, tell
@@ -60,7 +61,6 @@ from evidcore.case import (
 )
 from evidcore.contracts import Continuation, Reward, RolloutStrategy, Sampler, Tool
 from evidcore.registry import factory
-from evidcore.testing.data import volume_case
 
 ANSWERS = 16  # of a group
 SEEDS = 20

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import evidcore_testing
 
-import evidcore.testing
 from evidcore import case, contracts, errors, hooks
 from evidcore.cli import main
 from evidcore.page import write_page
@@ -195,8 +195,8 @@ def data() -> Iterator[str]:
 
 def checks() -> Iterator[str]:
     """Describe the kit for authors."""
-    yield "## Checks for authors\n\n" + (inspect.getdoc(evidcore.testing) or "") + "\n"
-    yield from entries(evidcore.testing)
+    yield "## Checks for authors\n\n" + (inspect.getdoc(evidcore_testing) or "") + "\n"
+    yield from entries(evidcore_testing)
 
 
 def observers() -> Iterator[str]:

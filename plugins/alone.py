@@ -66,7 +66,7 @@ def _core(folder: Path) -> bool:
     """Install the core, look for packages that it should not bring, and type-check a stranger's reward."""
     python = _environment(folder, "evidcore", "mypy>=1.18")
     listed = _output(str(python), "-m", "pip", "list", "--format=freeze")
-    brought = [line for line in listed.splitlines() if line.startswith("evidcore-plugin")]
+    brought = [line for line in listed.splitlines() if line.startswith("evidcore-")]
     moved_out = ("SimpleITK", "pydicom", "python-gdcm", "pynrrd", "sacrebleu", "RapidFuzz", "monai", "timm")
     brought += [name for name in moved_out if re.search(rf"(?im)^{name}==", listed)]
     if brought:

@@ -13,10 +13,9 @@ from types import ModuleType
 import pytest
 from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
-
-from evidcore.testing.fixtures import evid as evid
-from evidcore.testing.fixtures import offered as offered
-from evidcore.testing.fixtures import real_data as real_data
+from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.fixtures import offered as offered
+from evidcore_testing.fixtures import real_data as real_data
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import json
 import re
 from pathlib import Path
 
+import evidcore_testing as testing
 import nibabel
 import nrrd
 import numpy as np
@@ -30,9 +31,9 @@ from evidcore_plugin_text_metrics.testing import Reply, chat_server, tiny_reward
 from evidcore_plugin_text_metrics.text_models import Pretrained
 from evidcore_plugin_vllm.testing import protocol_server
 from evidcore_plugin_vllm.weights import write_whole
+from evidcore_testing.data import FINDINGS
 from PIL import Image
 
-from evidcore import testing
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.report import ReportTask
@@ -48,7 +49,6 @@ from evidcore.registry import factory, offers
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.model import StageOutputs
-from evidcore.testing.data import FINDINGS
 from evidcore.train.settings import Silent
 from evidcore.volume import read, read_mask
 

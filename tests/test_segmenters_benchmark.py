@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
-
-from evidcore.testing import volume_case
+from evidcore_testing import volume_case
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from evidcore_testing import check_reward, tiny_language, volume_case
 
 from evidcore.case import Answer, Prompt, Rollout, TextPart
 from evidcore.errors import EvidError, RecipeError
 from evidcore.registry.factory import build
-from evidcore.testing import check_reward, tiny_language, volume_case
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "reward-laterality"
 BROKEN = {

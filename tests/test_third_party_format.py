@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import SimpleITK
+from evidcore_testing import check_construction, check_format
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.formats import Geometry, Volume
 from evidcore.registry import find
 from evidcore.registry.factory import build
-from evidcore.testing import check_construction, check_format
 from evidcore.volume import read, read_mask, save_mask, volume_cache, why_unusable
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "format-mha"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.items import row_items
+from evidcore_testing import check_audit, check_evaluation, check_stage, check_task, volume_case
 
 from evidcore.builtin.views import Volume
 from evidcore.cli.summary import summary
@@ -19,7 +20,6 @@ from evidcore.registry.factory import build
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder
-from evidcore.testing import check_audit, check_evaluation, check_stage, check_task, volume_case
 from evidcore.train.settings import Silent
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

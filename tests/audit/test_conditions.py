@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 import torch
+from evidcore_testing import volume_case
 
 from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Scrambled, Sham, Twin
 from evidcore.builtin.views import Volume
@@ -9,7 +10,6 @@ from evidcore.case import Case, Crop, Finding, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.registry import factory
-from evidcore.testing import volume_case
 from evidcore.volume import prepare
 
 TASK = factory.build("task", {"use": "choice", "questions_per_case": 2}, given={}, where="test")

@@ -1,1 +1,1 @@
-from evidcore.testing.fixtures import written as written
+from evidcore_testing.fixtures import written as written

@@ -1,10 +1,10 @@
 """Hand-worked: the target has 10 z voxels on slices z = 4 to 15."""
 
 import pytest
+from evidcore_testing.checks_reward import check_reward
 
 from evidcore.builtin.key_slice import KeySlice
 from evidcore.case import Answer, Box, Case, Evidence, Prompt, Rollout, Unscored
-from evidcore.testing.checks_reward import check_reward
 
 AREAS = {str(z): 10 * z for z in range(4, 16)}
 CASE = Case(id="c7", patient="p7", volumes=())

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms import wording
 from evidcore_plugin_phantoms.wording import Shown
+from evidcore_testing.checks_text import check_labeler
 
 from evidcore.builtin.labelers import NegationRules, Phrases, _lexicon, _sentences_that_mention
-from evidcore.testing.checks_text import check_labeler
 from evidcore.text.agreement import states
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.text.sentences import labelled, sentences

@@ -3,10 +3,10 @@ import math
 
 import pytest
 import torch
+from evidcore_testing.checks_model import check_bridge
 
 from evidcore.builtin.projection import GridPooling, GridPosition, Projection, sines_and_cosines
 from evidcore.contracts import Patches
-from evidcore.testing.checks_model import check_bridge
 
 
 def patches(grid, width=6, volumes=2, seed=0):

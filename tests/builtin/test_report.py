@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from evidcore_testing.checks_task import check_task
+from evidcore_testing.data import volume_case
 
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, TextPart
-from evidcore.testing.checks_task import check_task
-from evidcore.testing.data import volume_case
 
 
 def test_it_keeps_the_contract_of_a_task(tmp_path):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from evidcore_testing.checks_reward import check_reward
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.labelers import Phrases
@@ -10,7 +11,6 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Finding, Report, Rollout, Score, Unscored, VolumeRef
-from evidcore.testing.checks_reward import check_reward
 
 CASE = Case(
     id="a",

@@ -1,11 +1,11 @@
 import pytest
+from evidcore_testing.checks_rollout import check_rollout
+from evidcore_testing.data import volume_case
+from evidcore_testing.models import tiny_language
+from evidcore_testing.sampler import TinySampler
 
 from evidcore.builtin.rollouts import Plain
 from evidcore.case import Crop, Prompt, TextPart, VisualPart
-from evidcore.testing.checks_rollout import check_rollout
-from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language
-from evidcore.testing.sampler import TinySampler
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,12 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from evidcore_testing.checks_text import check_scorer
 
 from evidcore.builtin.labelers import Phrases
 from evidcore.builtin.scorers import FindingsF1, TokenF1
 from evidcore.case import Finding
 from evidcore.contracts import Unread
-from evidcore.testing.checks_text import check_scorer
 from evidcore.text.agreement import compare_details, compare_findings, states
 
 

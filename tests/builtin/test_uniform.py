@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from evidcore_testing.checks_text import check_reweighter
+
 from evidcore.builtin.uniform import Uniform
-from evidcore.testing.checks_text import check_reweighter
 
 
 def test_it_keeps_the_contract_of_a_reweighter():

@@ -5,6 +5,8 @@ import itertools
 from pathlib import Path
 
 import pytest
+from evidcore_testing.checks_view import check_view
+from evidcore_testing.data import volume_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +15,6 @@ from evidcore.case import Box, Case, Crop, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import RecipeError
 from evidcore.geometry.boxes import shown_box, slice_box
-from evidcore.testing.checks_view import check_view
-from evidcore.testing.data import volume_case
 
 VOLUMES = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
 SLICEWISE = EncoderInput(

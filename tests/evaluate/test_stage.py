@@ -9,6 +9,8 @@ import pytest
 import torch
 from evidcore_plugin_lab.ablation.items import row_items
 from evidcore_plugin_text_metrics.testing import Reply, chat_server
+from evidcore_testing import TinyDataset, TinyEncoder, tiny_language
+from evidcore_testing.data import volume_case
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
@@ -19,8 +21,6 @@ from evidcore.evaluate.stage import encoder_features, linear_probe
 from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.runs.record import read_lines
-from evidcore.testing import TinyDataset, TinyEncoder, tiny_language
-from evidcore.testing.data import volume_case
 from evidcore.volume import prepare
 
 RECIPE = """\

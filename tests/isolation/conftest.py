@@ -2,10 +2,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from evidcore_testing.data import volume_case
 
 from evidcore.case import Answer, Box, Evidence, Rollout, Score, Unscored
 from evidcore.registry import factory
-from evidcore.testing.data import volume_case
 
 HERE = Path(__file__).parent
 

@@ -5,6 +5,7 @@ import json
 
 import jsonschema
 import pytest
+from evidcore_testing.data import FINDINGS, volume_case
 
 from evidcore.case import Action, Crop, Query, Rollout, Turn, VisualPart
 from evidcore.cli.show import recipe_schema
@@ -13,7 +14,6 @@ from evidcore.errors import ContractError, RecipeError
 from evidcore.recipe.fitting import resolved
 from evidcore.recipe.shape import Surroundings
 from evidcore.registry import factory, offers
-from evidcore.testing.data import FINDINGS, volume_case
 from evidcore.train.fit import Fit
 
 TASKS = {"choice": "volume", "free-text": "volume", "report": "volume", "report-evidence": "slices",

@@ -7,14 +7,14 @@ import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
+from evidcore_testing.data import FINDINGS, volume_case
+from evidcore_testing.models import tiny_language
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.testing.data import FINDINGS, volume_case
-from evidcore.testing.models import tiny_language
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)

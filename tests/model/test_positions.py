@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from evidcore_testing import tiny_vision_language
 from transformers import AutoModelForImageTextToText
 
 from evidcore.model.positions import counted, is_multimodal, multimodal
-from evidcore.testing import tiny_vision_language
 
 IMAGE, START, END = 290, 291, 292
 

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
+from evidcore_testing.fixtures import evid as evid
 from safetensors.torch import load_file
-
-from evidcore.testing.fixtures import evid as evid
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "medvr.toml"
 FEW = (

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import trl
 from evidcore_plugin_lab.plan.plan import plan
+from evidcore_testing.models import tiny_language
 from transformers import AutoTokenizer
 
 from evidcore.errors import RecipeError
@@ -17,7 +18,6 @@ from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.dry_run import answering, dry_run
 from evidcore.runs.model import StageOutputs
-from evidcore.testing.models import tiny_language
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
+from evidcore_testing import prompts_from, volume_case
 
 from evidcore.contracts import MaskRequest
 from evidcore.errors import RecipeError
@@ -17,7 +18,6 @@ from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import Execution
 from evidcore.runs.lock import lock_table
-from evidcore.testing import prompts_from, volume_case
 from evidcore.volume import read, read_mask
 
 RECIPE = """\

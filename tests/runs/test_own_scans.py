@@ -10,9 +10,9 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from evidcore_testing import tiny_vision_language
 
 from evidcore.recipe import load
-from evidcore.testing import tiny_vision_language
 
 README = Path(__file__).parents[2] / "README.md"
 MODEL = "Qwen/Qwen2.5-VL-3B-Instruct"

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
+from evidcore_testing.data import volume_case
+from evidcore_testing.models import tiny_language, tiny_vision_language
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
 
@@ -19,8 +21,6 @@ from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language, tiny_vision_language
 from evidcore.train.settings import GrpoSettings, SftSettings
 
 logging.disable_progress_bar()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
+from evidcore_testing.data import volume_case
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -14,7 +15,6 @@ from transformers.utils import logging
 
 from evidcore.case import Crop, Episode, Prompt, TextPart, VisualPart
 from evidcore.model.policy import sampling_of
-from evidcore.testing.data import volume_case
 from evidcore.train.sampler import PolicySampler
 from evidcore.train.trl.stage import WholeEncoder, whole_weights
 

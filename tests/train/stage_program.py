@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
+from evidcore_testing.data import volume_case
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -19,7 +20,6 @@ from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.proof import passes
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.testing.data import volume_case
 from evidcore.train.settings import GrpoSettings, SftSettings
 from evidcore.train.trl import grpo as grpo_stage
 from evidcore.train.trl import sft as sft_stage

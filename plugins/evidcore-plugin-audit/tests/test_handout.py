@@ -7,13 +7,13 @@ import re
 import nibabel as nib
 import numpy as np
 import pytest
+from evidcore_testing import tiny_vision_language
 
 from evidcore.case import Case, Finding, VolumeRef
 from evidcore.contracts import Dataset, Policy
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.testing import tiny_vision_language
 from evidcore.volume.preparation import show
 
 NAMES = ("caudal rear", "caudal front", "cranial rear", "cranial front")

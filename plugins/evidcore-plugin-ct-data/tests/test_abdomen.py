@@ -9,9 +9,9 @@ from evidcore_plugin_ct_data.kits23 import Kits23
 from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, CT_ORG, KITS, ORGANS
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 from evidcore_plugin_ct_data.walk import Selection
+from evidcore_testing.checks_dataset import check_dataset
 
 from evidcore.errors import NotHere
-from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import read, read_mask
 
 SPLITS = ("train", "validation", "test")

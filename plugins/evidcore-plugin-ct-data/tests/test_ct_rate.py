@@ -11,9 +11,9 @@ from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
 from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
 from evidcore_plugin_ct_data.published import HubSource
 from evidcore_plugin_ct_data.walk import Selection
+from evidcore_testing.checks_dataset import check_dataset
 
 from evidcore.errors import NotHere
-from evidcore.testing.checks_dataset import check_dataset
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import read
 

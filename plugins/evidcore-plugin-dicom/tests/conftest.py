@@ -7,8 +7,7 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_dicom import phantom
-
-from evidcore.testing.fixtures import real_data as real_data
+from evidcore_testing.fixtures import real_data as real_data
 
 
 @pytest.fixture

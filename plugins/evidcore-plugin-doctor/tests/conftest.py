@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from evidcore_plugin_doctor.check import Summary, check
 from evidcore_plugin_doctor.fault import Fault
+from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.fixtures import real_data as real_data
 from scipy import ndimage
 
 from evidcore.registry import factory
-from evidcore.testing.fixtures import evid as evid
-from evidcore.testing.fixtures import real_data as real_data
 from evidcore.volume import Geometry, Volume
 
 SHAPE, SPACING_MM = (62, 72, 76), (6.0, 5.5, 5.0)  # z, y, x: a field of view with air around the body

@@ -4,8 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from evidcore.testing.fixtures import offered as offered
+from evidcore_testing.fixtures import offered as offered
 
 sys.path.insert(0, str(Path(__file__).parent))  # disc_cases
 

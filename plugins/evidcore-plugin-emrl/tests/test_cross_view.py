@@ -7,13 +7,13 @@ from disc_cases import disc_case
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import MatchedSlices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
+from evidcore_testing import answer_group, check_reward
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, Rollout, Score, Unscored
 from evidcore.contracts import Labeler, Reader, Unread
 from evidcore.errors import DataError, RecipeError
-from evidcore.testing import answer_group, check_reward
 from evidcore.volume import read, read_mask
 
 

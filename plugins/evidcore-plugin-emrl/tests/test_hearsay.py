@@ -5,10 +5,10 @@ from evidcore_plugin_emrl.evidence_figures import seen
 from evidcore_plugin_emrl.hearsay import Hearsay
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_testing.checks_dataset import check_dataset
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.views import Slices
-from evidcore.testing.checks_dataset import check_dataset
 from evidcore.text.agreement import affirmed
 
 COUNTS = {"train_cases": 30, "validation_cases": 2, "test_cases": 4}

@@ -5,6 +5,7 @@ from disc_cases import SHAPE
 from evidcore_plugin_emrl.reader_fit import ReaderFit
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.slice_reader import SliceReader
+from evidcore_testing.models import tiny_language, tiny_vision_language
 
 from evidcore.builtin.views import Slices
 from evidcore.case import Crop, Rollout
@@ -14,7 +15,6 @@ from evidcore.model.assemble import assemble, save
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder
 from evidcore.registry import factory
-from evidcore.testing.models import tiny_language, tiny_vision_language
 
 NETWORK = {"size_yx": (32, 48), "channels": (12, 24), "windows": ((-50.0, 150.0),)}
 ENCODER = {"use": "vit3d", "size_zyx": [1, 32, 48], "patch_zyx": [1, 8, 8], "width": 24}

@@ -3,6 +3,8 @@
 import pytest
 from disc_cases import SHAPE, disc_case
 from evidcore_plugin_emrl.model_reader import ModelReader
+from evidcore_testing import check_reader
+from evidcore_testing.models import tiny_language, tiny_vision_language
 
 from evidcore.case import Crop
 from evidcore.contracts import ImageQuestion
@@ -11,8 +13,6 @@ from evidcore.model.assemble import assemble, save
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder
 from evidcore.model.policy import VLMPolicy
-from evidcore.testing import check_reader
-from evidcore.testing.models import tiny_language, tiny_vision_language
 
 ENCODER = {"use": "vit3d", "size_zyx": [1, 32, 48], "patch_zyx": [1, 8, 8], "width": 24}
 NATIVE = {"use": "native-vision", "size": 96, "slices": 1}

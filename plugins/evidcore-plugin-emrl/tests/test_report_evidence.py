@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.report_evidence import ReportEvidence, best_evidence
+from evidcore_testing import check_task
 
 from evidcore.builtin.key_slice import KeySlice
 from evidcore.builtin.views import Slices
 from evidcore.case import Evidence, MaskRef, Rollout, Unscored
 from evidcore.errors import DataError, RecipeError
-from evidcore.testing import check_task
 from evidcore.volume import read
 
 REPORT = "There is a cyst. There is a stone."

@@ -6,11 +6,11 @@ import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.slice_findings import SliceFindings
+from evidcore_testing import check_task
 
 from evidcore.builtin.rewards import ReportFindings
 from evidcore.builtin.views import Slices
 from evidcore.case import Rollout
-from evidcore.testing import check_task
 
 WHERE = {
     "cyst": {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))},

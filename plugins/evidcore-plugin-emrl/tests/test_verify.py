@@ -4,10 +4,10 @@ import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.verify import INSTRUCTION, Verify
+from evidcore_testing import TinySampler, check_rollout, tiny_language
 
 from evidcore.builtin.views import Slices
 from evidcore.case import TextPart
-from evidcore.testing import TinySampler, check_rollout, tiny_language
 
 DRAFT = '<report>There is a cyst.</report><evidence>{"slice": 1}</evidence>'
 FINAL = '<report>There is a stone.</report><evidence>{"slice": 3}</evidence>'

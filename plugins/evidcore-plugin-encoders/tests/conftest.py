@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from evidcore_testing.data import volume_case
 from transformers.utils import logging
 
 from evidcore.case import Case
-from evidcore.testing.data import volume_case
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)

@@ -22,10 +22,10 @@ from evidcore_plugin_encoders.objectives import (
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_views.views import Drr, Montage, Video
+from evidcore_testing import volume_case
 
 from evidcore.case import Crop, Finding, VisualPart
 from evidcore.errors import DataError
-from evidcore.testing import volume_case
 from evidcore.volume import prepare, read, read_mask
 
 GRID = (8, 8, 8)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from einops import rearrange
 from evidcore_plugin_encoders.native_vision import NativeMerger, NativeVision
+from evidcore_testing import check_encoder, tiny_language, tiny_vision_language
 from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -20,7 +21,6 @@ from evidcore.model.packed_attention import answer_log_probs, pack
 from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.policy import VLMPolicy
 from evidcore.registry import factory
-from evidcore.testing import check_encoder, tiny_language, tiny_vision_language
 
 SIZES = {"qwen2_5_vl": 112, "qwen3_vl": 96}
 MERGER = {"use": "native-merger"}

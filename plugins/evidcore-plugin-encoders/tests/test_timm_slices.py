@@ -11,12 +11,12 @@ import pytest
 import timm
 import torch
 from evidcore_plugin_encoders.timm_slices import FIT, TimmSlices
+from evidcore_testing.checks_model import check_encoder
+from evidcore_testing.data import volume_case
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.views import Slices
 from evidcore.errors import PluginError, RecipeError, RunError
-from evidcore.testing.checks_model import check_encoder
-from evidcore.testing.data import volume_case
 from evidcore.volume import prepare
 
 # convolutions; a plain transformer with a class token; windows and channels last

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from evidcore_plugin_encoders.vit3d import ViT3D, halvings
+from evidcore_testing.checks_model import check_encoder
 from safetensors.torch import save_file
 
 from evidcore.errors import DataError, RecipeError
-from evidcore.testing.checks_model import check_encoder
 
 TINY = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
 

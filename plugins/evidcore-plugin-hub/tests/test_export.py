@@ -16,6 +16,7 @@ import torch
 import yaml
 from evidcore_plugin_hub.export import as_published, export_run, widen
 from evidcore_plugin_hub.redaction import WITHHELD
+from evidcore_testing import tiny_language, tiny_vision_language
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
@@ -31,7 +32,6 @@ from evidcore.recipe import load
 from evidcore.registry import factory
 from evidcore.runs import RunFolder, run, start
 from evidcore.runs.assembly import Assembly
-from evidcore.testing import tiny_language, tiny_vision_language
 from evidcore.text.findings import CT_RATE_FINDINGS
 
 

@@ -6,12 +6,12 @@ import runpy
 import pytest
 from evidcore_plugin_hub.trl_reward import TrlReward, reward_of, trl_reward
 from evidcore_plugin_lab.trl_function import TrlFunction
+from evidcore_testing import TinyDataset, answer_group, tiny_language
 
 from evidcore.builtin.rewards import ChoiceAccuracy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.registry import find
 from evidcore.reward.composer import NamedReward
-from evidcore.testing import TinyDataset, answer_group, tiny_language
 
 TEXTS = ("<think>x</think><answer>A</answer>", "<think>x</think><answer>B</answer>", "A", "")
 

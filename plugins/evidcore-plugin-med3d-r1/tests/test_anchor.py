@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from evidcore_testing import tiny_language, volume_case
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
@@ -21,7 +22,6 @@ from evidcore.model import assemble
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.testing import tiny_language, volume_case
 from evidcore.train.settings import GrpoSettings, Silent
 from evidcore.train.trl.grpo import grpo
 

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 from evidcore_plugin_med3d_r1.bridge import ResidualAlignment
+from evidcore_testing.checks_model import check_bridge
 
 from evidcore.builtin.projection import Projection
 from evidcore.contracts import Patches
-from evidcore.testing.checks_model import check_bridge
 
 
 def patches(grid_zyx=(4, 4, 4), width=6, volumes=2, seed=0):

@@ -9,6 +9,7 @@ from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, leve
 from evidcore_plugin_text_metrics.reward_model import RewardModel
 from evidcore_plugin_text_metrics.testing import tiny_reward_model
 from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_testing.checks_reward import check_reward
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from evidcore.builtin.scorers import FindingsF1
@@ -27,7 +28,6 @@ from evidcore.case import (
 )
 from evidcore.contracts import Scorer
 from evidcore.errors import DataError
-from evidcore.testing.checks_reward import check_reward
 from evidcore.text.agreement import as_agreement
 
 QUESTION = "Which finding is present?\nA) emphysema\nB) lung nodule"

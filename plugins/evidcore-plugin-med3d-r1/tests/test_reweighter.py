@@ -5,11 +5,11 @@ import hashlib
 import pytest
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
 from evidcore_plugin_text_metrics.labels_file import LabelsFile
+from evidcore_testing.checks_text import check_reweighter
 
 from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.case import Span
 from evidcore.contracts import Unread
-from evidcore.testing.checks_text import check_reweighter
 
 TEXT = "No effusion. There is a nodule."
 SPANS = (Span(start=0, end=12, label="normal"), Span(start=13, end=31, label="abnormal"))

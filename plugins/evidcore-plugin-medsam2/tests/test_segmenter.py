@@ -8,13 +8,13 @@ from evidcore_plugin_medsam2.pixels import greys, pixels, to_slice
 from evidcore_plugin_medsam2.seeded import SMALL_PX, seeded_model, small_config
 from evidcore_plugin_medsam2.segmenter import MedSam2
 from evidcore_plugin_medsam2.stock import StockSession
+from evidcore_testing import check_segmenter
 
 from evidcore.case import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.errors import DataError
 from evidcore.registry import find
 from evidcore.registry.factory import build
-from evidcore.testing import check_segmenter
 
 SHAPE = (7, 60, 90)
 BOX = BoxPrompt(box=Box(z=3, y0=20, y1=40, x0=30, x1=60))

@@ -8,10 +8,10 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
+from evidcore_testing.fixtures import offered as offered
 
 from evidcore.builtin.views import Slices
 from evidcore.case import Case, MaskRef, Query, Rollout, VolumeRef
-from evidcore.testing.fixtures import offered as offered
 
 sys.path.insert(0, str(Path(__file__).parent))  # the planted policies
 

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 from evidcore_plugin_medvol_r1.consistency import VolumeConsistency
+from evidcore_testing.checks_reward import check_reward
 
 from evidcore.case import MaskRef, Unscored, VolumeRef
 from evidcore.contracts import Segmenter, SegmenterSession
-from evidcore.testing.checks_reward import check_reward
 
 SHAPE = (20, 40, 50)
 RIGHT_BOX, LEFT_BOX = (100, 500, 300, 700), (700, 500, 900, 750)  # rows 20 to 27 and 20 to 29

@@ -8,9 +8,9 @@ import dataclasses
 import pytest
 from evidcore_plugin_medvol_r1.consistency import VolumeConsistency
 from evidcore_plugin_medvol_r1.rewards import BoxOverlap, EvidenceFormat
+from evidcore_testing.checks_reward import check_reward
 
 from evidcore.case import Unscored
-from evidcore.testing.checks_reward import check_reward
 
 RIGHT_BOX, LEFT_BOX = (100, 500, 300, 700), (700, 500, 900, 750)  # rows 20 to 27 and 20 to 29
 

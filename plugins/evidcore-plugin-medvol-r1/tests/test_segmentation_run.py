@@ -8,6 +8,7 @@ import pytest
 from evidcore_plugin_lab.predict import Inquiry, predict_scan
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
+from evidcore_testing import volume_case
 
 from evidcore.case import Box, MaskRef, VolumeRef
 from evidcore.cli.summary import summary
@@ -16,7 +17,6 @@ from evidcore.errors import RunError
 from evidcore.page import write_page
 from evidcore.recipe import load
 from evidcore.runs import run, start
-from evidcore.testing import volume_case
 from evidcore.volume import read, read_geometry, read_mask
 
 RECIPE = """\

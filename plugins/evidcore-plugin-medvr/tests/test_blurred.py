@@ -6,11 +6,11 @@ import pytest
 from evidcore_plugin_medvr.blurred import Blurred, squares
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from evidcore_plugin_views.views import Image
+from evidcore_testing.checks_evaluation import check_condition
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.case import Case, Question, VolumeRef
-from evidcore.testing.checks_evaluation import check_condition
 from evidcore.volume import read
 
 

@@ -5,6 +5,7 @@ import types
 
 import pytest
 from evidcore_plugin_medvr.consensus import ZoomConsensus
+from evidcore_testing.data import volume_case
 
 from evidcore.case import (
     Action,
@@ -21,7 +22,6 @@ from evidcore.case import (
 )  # fmt: skip
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
-from evidcore.testing.data import volume_case
 from evidcore.train.grpo import Grpo
 
 SIDE = 16  # voxels of a slice of the test volume

@@ -4,6 +4,10 @@ import pytest
 from evidcore_plugin_medvr.format_penalty import FormatPenalty
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import CropTool
+from evidcore_testing.checks_reward import answer_group, check_reward
+from evidcore_testing.data import volume_case
+from evidcore_testing.models import tiny_language
+from evidcore_testing.sampler import TinySampler
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
@@ -11,10 +15,6 @@ from evidcore.case import Action, Rollout, Turn
 from evidcore.errors import RecipeError
 from evidcore.prompts.rows import Row
 from evidcore.registry import factory
-from evidcore.testing.checks_reward import answer_group, check_reward
-from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language
-from evidcore.testing.sampler import TinySampler
 from evidcore.train.trl.trainer import read_answers
 
 TASK = Choice(think=False)

@@ -13,16 +13,16 @@ from evidcore_plugin_medvr.free_text import (
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomFreeText
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_testing.checks_evaluation import check_evaluation
+from evidcore_testing.checks_reward import answer_group, check_reward
+from evidcore_testing.checks_task import check_task
+from evidcore_testing.data import volume_case
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Answer, Prompt, Question, Rollout, Score, TextPart
 from evidcore.contracts import Answers, Asking, Completion, Policy
 from evidcore.registry.factory import build
-from evidcore.testing.checks_evaluation import check_evaluation
-from evidcore.testing.checks_reward import answer_group, check_reward
-from evidcore.testing.checks_task import check_task
-from evidcore.testing.data import volume_case
 
 OPEN = {"id": "o1", "text": "Where is the nodule?", "answers": ["right lung", "in the lung on the right"]}
 

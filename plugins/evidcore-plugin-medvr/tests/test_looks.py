@@ -7,6 +7,7 @@ from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from evidcore_plugin_tables.table import Table
+from evidcore_testing import check_metric
 from PIL import Image
 
 from evidcore.builtin.choice import Choice
@@ -14,7 +15,6 @@ from evidcore.builtin.views import Slices
 from evidcore.case import Action, TextPart, Turn
 from evidcore.contracts import Written
 from evidcore.registry.factory import build
-from evidcore.testing import check_metric
 
 VIEW = Slices(slices=1)
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 import pytest
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.rollout import ToolCall
+from evidcore_testing.checks_rollout import check_rollout
+from evidcore_testing.models import tiny_language
+from evidcore_testing.sampler import TinySampler
 
 from evidcore.case import Case, Crop, Episode, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Tool
-from evidcore.testing.checks_rollout import check_rollout
-from evidcore.testing.models import tiny_language
-from evidcore.testing.sampler import TinySampler
 
 CROP = Crop(volume=VolumeRef(path="v.nii.gz"))
 

@@ -4,6 +4,10 @@ from typing import ClassVar
 
 import pytest
 from evidcore_plugin_medvr.rollout import ToolCall
+from evidcore_testing.checks_rollout import check_rollout
+from evidcore_testing.data import volume_case
+from evidcore_testing.models import tiny_language
+from evidcore_testing.sampler import TinySampler
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format
@@ -12,10 +16,6 @@ from evidcore.case import Crop, Prompt, TextPart, VisualPart
 from evidcore.contracts import Tool
 from evidcore.errors import DataError
 from evidcore.prompts.rows import Row
-from evidcore.testing.checks_rollout import check_rollout
-from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language
-from evidcore.testing.sampler import TinySampler
 from evidcore.train.trl.trainer import read_answers
 
 TOO_MUCH = "the call is JSON that cannot be read: too deep, too long a number, or broken letters."

@@ -10,6 +10,8 @@ from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
+from evidcore_testing import tiny_language, volume_case
+from evidcore_testing.models import tiny_vision_language
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from evidcore.builtin.choice import Choice
@@ -22,8 +24,6 @@ from evidcore.model.policy import sampling_of
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.testing import tiny_language, volume_case
-from evidcore.testing.models import tiny_vision_language
 from evidcore.train.sampler import InProcess, PolicySampler, parents, run_strategy
 from evidcore.train.settings import GrpoSettings, Silent
 from evidcore.train.trl import stage

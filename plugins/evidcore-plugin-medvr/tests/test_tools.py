@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from evidcore_plugin_medvr.tools import CropTool, Measure, Zoom
 from evidcore_plugin_views.views import Drr, Montage, Video
+from evidcore_testing.checks_tool import check_tool
+from evidcore_testing.data import volume_case
+from evidcore_testing.fixtures import evid as evid
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
-from evidcore.testing.checks_tool import check_tool
-from evidcore.testing.data import volume_case
-from evidcore.testing.fixtures import evid as evid
 
 SIZE = (12, 20, 40)  # of 5 x 2 x 2 mm
 

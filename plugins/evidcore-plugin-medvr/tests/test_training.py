@@ -10,6 +10,7 @@ from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_testing import tiny_language, volume_case
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evidcore.builtin.choice import Choice
@@ -20,7 +21,6 @@ from evidcore.model import assemble
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.testing import tiny_language, volume_case
 from evidcore.train.settings import GrpoSettings, SftSettings, Silent
 from evidcore.train.trl.grpo import grpo
 from evidcore.train.trl.sft import sft

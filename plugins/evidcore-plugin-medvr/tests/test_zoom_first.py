@@ -7,11 +7,11 @@ from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice, ZoomFreeText
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_testing import check_task
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import VisualPart
 from evidcore.errors import DataError
-from evidcore.testing import check_task
 from evidcore.volume import read, read_mask
 
 VIEW = Slices(slices=1)

@@ -3,10 +3,10 @@
 import pytest
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_onto import ZoomOnto
+from evidcore_testing import check_task
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.errors import DataError
-from evidcore.testing import check_task
 from evidcore.volume import read, read_mask
 
 VIEW = Slices(slices=1)

@@ -4,8 +4,7 @@ import pytest
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
-
-from evidcore.testing.fixtures import real_data as real_data
+from evidcore_testing.fixtures import real_data as real_data
 
 
 @pytest.fixture(scope="session")

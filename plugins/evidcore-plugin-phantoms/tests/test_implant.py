@@ -14,11 +14,11 @@ from evidcore_plugin_phantoms.implant.shape import Ellipsoid, box_around, draw, 
 from evidcore_plugin_phantoms.implant.sharpness import point_spread_mm
 from evidcore_plugin_phantoms.implant.texture import TooLittleTissue, autocovariance, noise_like
 from evidcore_plugin_tables.folder import Folder
+from evidcore_testing import check_dataset
 from scipy import ndimage
 
 from evidcore.case import Case, VolumeRef
 from evidcore.errors import DataError, RecipeError
-from evidcore.testing import check_dataset
 from evidcore.volume import Geometry, Volume, read, read_mask
 
 SPACING = (3.0, 2.0, 2.0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms import render, store
 from evidcore_plugin_phantoms.abdomen import render as abdomen_render
+from evidcore_testing.checks_dataset import check_dataset
 
-from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import read, read_mask
 
 POPULATIONS = {

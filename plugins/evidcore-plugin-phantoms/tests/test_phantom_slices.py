@@ -29,6 +29,7 @@ from evidcore_plugin_phantoms.slices.slice_scene import (
     draw_lesion,
     healthy_slice,
 )
+from evidcore_testing import check_dataset
 from scipy import ndimage, stats
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
@@ -41,7 +42,6 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
-from evidcore.testing import check_dataset
 from evidcore.volume import read, read_mask
 
 POPULATION = Population(seed=17, prior_strength=0.0, radius_px=(4.0, 5.0))

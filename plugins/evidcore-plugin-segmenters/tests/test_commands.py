@@ -6,8 +6,7 @@ import csv
 import json
 
 import pytest
-
-from evidcore.testing import volume_case
+from evidcore_testing import volume_case
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import torch
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry, shown
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
+from evidcore_testing import check_fit, check_segmenter, prompts_from
 from safetensors.torch import load_file, save_file
 
 from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.contracts import BoxPrompt, Fittable, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.errors import DataError
 from evidcore.geometry.boxes import tight_box
-from evidcore.testing import check_fit, check_segmenter, prompts_from
 from evidcore.volume import read, read_mask
 
 SHAPE = (12, 40, 40)

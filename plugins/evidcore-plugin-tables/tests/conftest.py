@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from evidcore.testing.fixtures import real_data as real_data
+from evidcore_testing.fixtures import real_data as real_data
 
 
 @pytest.fixture

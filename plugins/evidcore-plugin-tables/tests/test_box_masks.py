@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from evidcore_plugin_tables.table import Table
 from evidcore_plugin_tables.target import open_target
+from evidcore_testing import check_dataset
 from PIL import Image
 
 from evidcore.case import Case
 from evidcore.errors import DataError
 from evidcore.registry.factory import build
-from evidcore.testing import check_dataset
 from evidcore.volume import read, read_mask
 
 WIDTH, HEIGHT = 12, 10

@@ -10,13 +10,13 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_tables.folder import Folder
+from evidcore_testing.checks_dataset import check_dataset
 
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, MaskRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.registry.factory import build
-from evidcore.testing.checks_dataset import check_dataset
 from evidcore.volume import prepare, read, read_mask
 
 ROWS: list[dict[str, str]] = [

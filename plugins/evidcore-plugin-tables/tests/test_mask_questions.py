@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_tables.mask_questions import MaskQuestions
+from evidcore_testing import check_dataset
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.errors import DataError, RecipeError
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.registry import factory
-from evidcore.testing import check_dataset
 from evidcore.volume import read, read_mask
 
 SIZE = (6, 40, 60)  # z, y, x

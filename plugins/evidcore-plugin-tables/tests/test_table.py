@@ -11,13 +11,13 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_tables.table import Table
+from evidcore_testing import check_dataset
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Question
 from evidcore.errors import DataError, RecipeError
 from evidcore.registry.factory import build
-from evidcore.testing import check_dataset
 
 HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
 ROWS: list[dict[str, Any]] = [

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-
-from evidcore.testing.fixtures import written as written
+from evidcore_testing.fixtures import written as written
 
 # A report that repeats words, one that shares nothing, one empty, one word, one in another script.
 PAIRS = (

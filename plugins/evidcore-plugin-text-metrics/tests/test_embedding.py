@@ -7,11 +7,11 @@ from evidcore_plugin_text_metrics.embedding import Embedding
 from evidcore_plugin_text_metrics.embedding_f1 import EmbeddingF1
 from evidcore_plugin_text_metrics.testing import tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_testing import check_scorer
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
 from evidcore.errors import DataError
-from evidcore.testing import check_scorer
 
 transformers_logging.disable_progress_bar()
 

@@ -6,11 +6,11 @@ from evidcore_plugin_text_metrics import embedding_f1
 from evidcore_plugin_text_metrics.embedding_f1 import EmbeddingF1, greedy_f1
 from evidcore_plugin_text_metrics.testing import tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_testing import check_scorer
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from evidcore.errors import DataError, RecipeError
-from evidcore.testing import check_scorer
 
 logging.disable_progress_bar()
 

@@ -10,12 +10,12 @@ import pytest
 from evidcore_plugin_text_metrics.endpoint import Endpoint
 from evidcore_plugin_text_metrics.endpoint_reader import INSTRUCTION, EndpointReader
 from evidcore_plugin_text_metrics.testing import Reply, chat_server
+from evidcore_testing import volume_case
 from PIL import Image
 
 from evidcore.case import Crop, Drawing
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import DataError, RecipeError, RunError
-from evidcore.testing import volume_case
 
 ASKED = "Which findings are seen?"
 

@@ -6,11 +6,11 @@ import torch
 from evidcore_plugin_text_metrics.reward_model import RewardModel
 from evidcore_plugin_text_metrics.testing import tiny_reward_model
 from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_testing import check_scorer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from evidcore.errors import DataError, RecipeError, RunError
-from evidcore.testing import check_scorer
 from evidcore.text.agreement import as_agreement
 
 transformers_logging.disable_progress_bar()

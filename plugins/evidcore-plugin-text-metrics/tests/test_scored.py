@@ -3,10 +3,10 @@ from __future__ import annotations
 import dataclasses
 
 from evidcore_plugin_text_metrics.scored import Scored
+from evidcore_testing.checks_metric import written_texts
 
 from evidcore.builtin.scorers import FindingsF1
 from evidcore.case import Report, Unscored
-from evidcore.testing.checks_metric import written_texts
 
 
 def test_an_empty_report_earns_nothing_even_where_the_scorer_calls_two_silences_equal():

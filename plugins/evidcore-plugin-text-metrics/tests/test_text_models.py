@@ -5,10 +5,10 @@ import pytest
 import torch
 from evidcore_plugin_text_metrics.testing import tiny_reward_model, tiny_text_encoder
 from evidcore_plugin_text_metrics.text_models import Pretrained, fits, load, look, padded, passes
+from evidcore_testing import tiny_language
 from transformers.utils import logging as transformers_logging
 
 from evidcore.errors import DataError, RunError
-from evidcore.testing import tiny_language
 
 transformers_logging.disable_progress_bar()
 

@@ -1,3 +1,3 @@
 from __future__ import annotations
 
-from evidcore.testing.fixtures import evid as evid
+from evidcore_testing.fixtures import evid as evid

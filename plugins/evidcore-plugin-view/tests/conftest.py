@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
+from evidcore_testing.fixtures import evid as evid
 
 from evidcore.case import Crop
 from evidcore.registry.factory import build
-from evidcore.testing.fixtures import evid as evid
 from evidcore.volume import cache_root, read, read_mask
 
 sys.path.insert(0, str(Path(__file__).parent))  # browser_page

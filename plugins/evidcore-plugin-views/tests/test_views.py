@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from evidcore_plugin_views.picture_boxes import PictureOptions, fitted
 from evidcore_plugin_views.views import Drr, Image, Montage, Video
+from evidcore_testing import check_view, volume_case
 from PIL import Image as Pillow
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
 from evidcore.case import Box, Case, Crop, Drawing, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError, RecipeError
-from evidcore.testing import check_view, volume_case
 from evidcore.volume import prepare, read
 
 FIXED = EncoderInput(size_zyx=(8, 32, 24), spacing_mm_zyx=None, windows=((-1000.0, 400.0),), any_depth=True)

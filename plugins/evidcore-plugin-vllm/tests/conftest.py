@@ -5,6 +5,8 @@ import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_vllm.engine import Vllm
+from evidcore_testing.data import volume_case
+from evidcore_testing.models import tiny_language, tiny_vision_language
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
@@ -13,8 +15,6 @@ from evidcore.case import Case, Prompt, TextPart, VolumeRef
 from evidcore.model import assemble
 from evidcore.model.policy import sampling_of
 from evidcore.registry import factory
-from evidcore.testing.data import volume_case
-from evidcore.testing.models import tiny_language, tiny_vision_language
 from evidcore.train.sampler import PolicySampler
 
 logging.disable_progress_bar()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_vllm.testing import protocol_server
-
-from evidcore.testing.fixtures import evid as evid
+from evidcore_testing.fixtures import evid as evid
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "vllm.toml"
 

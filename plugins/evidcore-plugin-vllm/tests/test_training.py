@@ -7,6 +7,7 @@ import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_vllm import weights
 from evidcore_plugin_vllm.testing import protocol_server
+from evidcore_testing.models import tiny_language
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -17,7 +18,6 @@ from evidcore.errors import RunError
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.testing.models import tiny_language
 from evidcore.train.settings import GrpoSettings, Lora
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-
-from evidcore.testing.fixtures import evid as evid
+from evidcore_testing.fixtures import evid as evid
 
 
 @pytest.fixture(scope="module")

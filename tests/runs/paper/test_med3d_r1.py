@@ -9,10 +9,10 @@ import torch
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_text_metrics.testing import tiny_reward_model
+from evidcore_testing.models import tiny_language
 from safetensors.torch import load_file, save_file
 
 from evidcore.recipe import load
-from evidcore.testing.models import tiny_language
 from evidcore.train.grpo import Grpo
 from evidcore.train.sft import Sft
 

@@ -8,6 +8,7 @@ import pytest
 from evidcore_plugin_ct_data.kits23_queries import TEMPLATES
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+from evidcore_testing.models import tiny_vision_language
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForImageTextToText,
@@ -21,7 +22,6 @@ from transformers import (
 
 from evidcore.model.architecture import shipped
 from evidcore.recipe import load
-from evidcore.testing.models import tiny_vision_language
 from evidcore.train.grpo import Grpo
 from evidcore.train.sft import Sft
 

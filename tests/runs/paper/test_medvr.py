@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_ct_data.miniatures import write
+from evidcore_testing.models import tiny_vision_language
 
 from evidcore.model.architecture import shipped
 from evidcore.recipe import load
-from evidcore.testing.models import tiny_vision_language
 from evidcore.train.grpo import Grpo
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvr.toml"

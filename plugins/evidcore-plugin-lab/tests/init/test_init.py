@@ -10,12 +10,12 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
+from evidcore_testing import tiny_language, tiny_vision_language
 
 from evidcore.model import assemble
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.inputs import inputs_hash
-from evidcore.testing import tiny_language, tiny_vision_language
 
 SHIPPED = "Qwen/Qwen2.5-VL-7B-Instruct"  # its shape is known without the network
 SMALLER = "Qwen/Qwen2.5-VL-3B-Instruct"

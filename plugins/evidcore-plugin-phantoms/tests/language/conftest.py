@@ -1,9 +1,8 @@
 import pytest
 import torch
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
+from evidcore_testing.data import FINDINGS, volume_case
 from transformers.utils import logging
-
-from evidcore.testing.data import FINDINGS, volume_case
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)

@@ -8,13 +8,13 @@ import torch
 from evidcore_plugin_phantoms.language.documents import DocumentDrawer
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_plugin_phantoms.language.tiny import Tiny, _token_weights, answer_loss
+from evidcore_testing.data import FINDINGS
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.contracts import Corpus
 from evidcore.model.language import Pretrained
-from evidcore.testing.data import FINDINGS
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
 SMALL = {"width": 32, "layers": 1, "heads": 2}

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from evidcore_testing import check_reward
 
 from evidcore.case import Rollout, Verdict
 from evidcore.contracts import Reward
 from evidcore.reward.composer import NamedReward
-from evidcore.testing import check_reward
 from evidcore_plugin_hub.lint.judging_checks import Said
 from evidcore_plugin_hub.lint.subject import ANSWER, Subject, regrouped
 
@@ -111,7 +111,7 @@ class Bounded(Reward):
 
 
 def contract(subject: Subject) -> Said:
-    """Every clause of `evidcore.testing.check_reward` holds."""
+    """Every clause of `evidcore_testing.check_reward` holds."""
     for one in subject.counted:
         before = [item for item in subject.rewards if item is not one and not item.weight]
         reward = one.reward if np.isfinite(one.reward.bounds).all() else Bounded(one.reward)

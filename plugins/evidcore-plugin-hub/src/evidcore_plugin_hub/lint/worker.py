@@ -11,6 +11,7 @@ from typing import Any
 
 from evidcore_plugin_lab.commands.audit_reward import audited_rows
 from evidcore_plugin_lab.trl_function import read_function
+from evidcore_testing import check_construction
 
 from evidcore.contracts import Reward, Task
 from evidcore.errors import EvidError
@@ -21,7 +22,6 @@ from evidcore.registry import LOCK, Offer, card, card_in, find, offers, pins
 from evidcore.reward.composer import NamedReward
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.testing import check_construction
 from evidcore_plugin_hub.lint.guards import GUARDS
 from evidcore_plugin_hub.lint.linting import lint_rewards
 from evidcore_plugin_hub.lint.made_cases import made_rows, made_tasks

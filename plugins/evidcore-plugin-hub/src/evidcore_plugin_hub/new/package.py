@@ -24,7 +24,7 @@ description = "A {kind} for evidcore: {name}."
 readme = "README.md"
 license = "Apache-2.0"
 requires-python = ">=3.11"
-dependencies = ["evidcore>=0.1,<0.2"]
+dependencies = ["evidcore>=0.1,<0.2"{also}]
 
 [project.optional-dependencies]
 test = ["evidcore-plugin-hub[conformance]>=0.1,<0.2"]
@@ -88,9 +88,10 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
     attribute = name.replace("-", "_") if kind == "command" else title
     code = _filled(f"{kind}.py.txt", attribute, name, module)
     reached = sorted({what for what, _ in CodeLook(code).capabilities()})
+    also = ', "evidcore-testing>=0.1,<0.2"' if "evidcore_testing" in code else ""
     words = {"kind": kind, "name": name, "module": module, "attribute": attribute}
     texts = {
-        "pyproject.toml": PYPROJECT.format(**words),
+        "pyproject.toml": PYPROJECT.format(**words, also=also),
         "README.md": README.format(**words, reaches="".join(f"needs_{one} = true\n" for one in reached)),
         f"src/{module}.py": code,
         f"tests/test_{module}.py": _filled(f"test_{kind}.py.txt", attribute, name, module),

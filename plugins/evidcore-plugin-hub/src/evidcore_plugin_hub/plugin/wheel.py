@@ -228,7 +228,7 @@ def _faults_of_places(files: Mapping[str, bytes], meta: str, package: str) -> It
             yield f"{path}: would be installed outside the package"
         elif top in _RUN_UNASKED:
             yield f"{path}: is imported unasked"
-        elif top in sys.stdlib_module_names or top == "evidcore" or top.startswith("evidcore_plugin_"):
+        elif top in sys.stdlib_module_names or top == "evidcore" or top.startswith("evidcore_"):
             yield f"{path}: {top!r} is a module of Python or of evidcore"
         elif top != stem and not top.startswith(stem + "_"):
             yield f"{path}: {top!r} is no module of this package; its modules begin with {stem!r}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-
-from evidcore.testing import SPECIAL_TOKENS, tiny_tokenizer
+from evidcore_testing import SPECIAL_TOKENS, tiny_tokenizer
 
 
 def tiny_reward_model(folder: Path, seed: int = 0, *, labels: int = 1) -> Path:

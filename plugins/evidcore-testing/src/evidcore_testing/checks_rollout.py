@@ -1,0 +1,107 @@
+"""The check of rollout strategies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from evidcore.case import Action, Episode, Part, Prompt
+from evidcore.contracts import RolloutStrategy, Sampler
+from evidcore_testing.clauses import broken, require
+
+
+class _Witness(Sampler):
+    """The sampler that it is given, with a ledger of what came out."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler, self.stop_texts = sampler, sampler.stop_texts
+        self.reads_entropies, self.vocabulary = sampler.reads_entropies, sampler.vocabulary
+        self.given: dict[tuple[str, tuple[int, ...]], list[Episode]] = {}
+
+    def _seen(self, episode: Episode) -> Episode:
+        self.given.setdefault((episode.prompt.id, episode.ids), []).append(episode)
+        return episode
+
+    def sample(self, episodes: Sequence[Episode]) -> list[Episode]:
+        return [self._seen(episode) for episode in self.sampler.sample(episodes)]
+
+    def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
+        return self._seen(self.sampler.extend(episode, parts, actions))
+
+    def fork(self, episode: Episode, token: int) -> Episode:
+        return self._seen(self.sampler.fork(episode, token))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.sampler.decode(ids)
+
+
+def check_rollout(
+    strategy: RolloutStrategy,
+    sampler: Sampler,
+    prompts: Sequence[Prompt],
+    *,
+    answers_per_prompt: int = 3,
+    most_tokens: int | None = None,
+) -> None:
+    """Assert the contract of a rollout strategy.
+
+    The clauses:
+
+    - exactly as many episodes per prompt as asked for, in order;
+    - every token came from the sampler, and carries the loss mask that it gave: 1 where the model
+      wrote, 0 where a tool did; a whole turn of the model, and what a fork has of its parent, may be kept
+      out of training by 0;
+    - replies of tools and the parent of a fork stay as the sampler gave them;
+    - something that the model wrote is trained;
+    - the budget is kept.
+
+    Args:
+        strategy: the component under test.
+        sampler: a real one, with the strategy's `stop_texts`; `TinySampler` with `turns` that call a tool,
+            for a strategy that has tools.
+        prompts: at least two.
+        answers_per_prompt: the group size.
+        most_tokens: the most that the model may write in an episode, where there is a budget.
+    """
+    if sampler.stop_texts != tuple(strategy.stop_texts):
+        raise ValueError(
+            f"the sampler pauses behind {sampler.stop_texts}, {type(strategy).__name__} behind "
+            f"{strategy.stop_texts}; give the sampler stop_texts={strategy.stop_texts}"
+        )
+    if strategy.reads_entropies and not sampler.reads_entropies:
+        raise ValueError(f"{type(strategy).__name__} reads entropies; give the sampler reads_entropies=True")
+    for count in (answers_per_prompt, 1):
+        witness = _Witness(sampler)
+        episodes = list(strategy(witness, prompts, count))
+        clause = "exactly as many episodes per prompt as asked for, in order"
+        expected = len(prompts) * count
+        if len(episodes) != expected:
+            broken(strategy, clause, f"must be {expected} for {len(prompts)} prompts, got {len(episodes)}")
+        for index, episode in enumerate(episodes):
+            wanted = prompts[index // count]
+            found = f"episode {index} answers {episode.prompt.id!r}, must answer {wanted.id!r}"
+            require(episode.prompt == wanted, strategy, clause, found)
+            where = f"(episode {index}, {len(episode.ids)} tokens)"
+            given = witness.given.get((wanted.id, episode.ids))
+            if given is None:
+                told = f"not so for {episode.ids[:8]}... {where}"
+                broken(strategy, "every token came from the sampler", told)
+            clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
+            edges = {edge for reply in episode.replies for edge in (reply.start, reply.stop)}
+            edges |= {episode.parent[1]} if episode.parent else set()
+            odd = [
+                place
+                for start, stop in itertools.pairwise(sorted({0, *edges, len(episode.ids)}))
+                if any(own := episode.loss_mask[start:stop]) and own != given[0].loss_mask[start:stop]
+                for place in range(start, stop)
+            ]
+            require(not odd, strategy, clause_mask, f"wrong at tokens {odd[:8]} {where}")
+            clause_kept = "replies of tools and the parent of a fork stay as the sampler gave them"
+            known = any(one.replies == episode.replies and one.parent is episode.parent for one in given)
+            require(known, strategy, clause_kept, f"changed {where}")
+            require(
+                any(episode.loss_mask), strategy, "something is trained", f"no token of the model {where}"
+            )
+            kept = most_tokens is None or episode.written <= most_tokens
+            told = f"must be at most {most_tokens}, got {episode.written} {where}"
+            require(kept, strategy, "the budget is kept", told)

@@ -1,0 +1,65 @@
+"""The check of samplers: what writes the answers of rollouts."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from evidcore.contracts import Continuation, Engine, Prefix, Sampling
+from evidcore_testing.clauses import require
+
+
+def check_sampler(
+    engine: Engine, model: Any, processor: Any, prefixes: Sequence[Prefix], sampling: Sampling
+) -> None:
+    """Assert the contract of a sampler.
+
+    The clauses:
+
+    - every prefix is continued, in order, by 1 to `max_new_tokens` tokens, each with a log-probability;
+    - a row has ended where its last token is an end token, and none comes before;
+    - tokens that are forbidden are never written;
+    - equal seeds write the same, and greedy rows the same whatever stands beside them;
+    - entropies are given where the sampler says so.
+
+    Args:
+        engine: the component under test; what it needs beside the model is there.
+        model: a VolumeVLM in evaluation mode.
+        processor: its processor.
+        prefixes: two or more that differ.
+        sampling: with a temperature above 0.
+    """
+    rows = engine.begin(model, processor, ())
+    doubled = [prefix for prefix in prefixes for _ in range(2)]
+    seeds, asked = range(len(doubled)), engine.gives_entropies
+    found = rows(doubled, sampling, seeds=seeds, entropies=asked)
+    require(
+        len(found) == len(doubled), engine, "every prefix is continued", f"{len(found)} of {len(doubled)}"
+    )
+    for one in found:
+        _is_sound(engine, one, sampling, asked)
+    again = rows(doubled, sampling, seeds=seeds, entropies=asked)
+    same = [one.ids for one in found] == [one.ids for one in again]
+    require(same, engine, "equal seeds write the same", "other tokens the second time")
+    greedy = dataclasses.replace(sampling, temperature=0.0)
+    together = rows(doubled, greedy, seeds=seeds)
+    apart = [rows([prefix], greedy, seeds=[0])[0].ids for prefix in prefixes for _ in range(2)]
+    same = [one.ids for one in together] == apart
+    require(same, engine, "a greedy row does not depend on those beside it", "other tokens alone")
+
+
+def _is_sound(engine: Engine, one: Continuation, sampling: Sampling, entropies: bool) -> None:
+    """Assert what holds of a single row."""
+    count = len(one.ids)
+    most, chances = sampling.max_new_tokens, one.log_probs
+    require(0 < count <= most, engine, f"a row has 1 to {most} tokens", str(count))
+    fits = len(chances) == count and all(math.isfinite(value) and value <= 0 for value in chances)
+    require(fits, engine, "each token has a log-probability", f"{chances} of {count} tokens")
+    ends = [place for place, token in enumerate(one.ids, start=1) if token in sampling.end_ids]
+    require(ends == [count] * one.ended, engine, "an end token ends the row", f"{ends} of {count}")
+    written = set(one.ids) & set(sampling.forbidden_ids)
+    require(not written, engine, "forbidden tokens are not written", str(sorted(written)))
+    given = len(one.entropies)
+    require(given == count * entropies, engine, "entropies are given where it says so", str(given))

@@ -1,0 +1,120 @@
+"""The checks of stages and of language models."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+import torch
+
+from evidcore.contracts import KINDS, Corpus, Language, Stage, StageContext, StageResult, Workload
+from evidcore.errors import EvidError
+from evidcore.model.template import read_turns
+from evidcore_testing.checks_evaluation import rows_are_sound
+from evidcore_testing.clauses import raises_nothing, require
+
+
+def check_stage(stage: Stage, context: StageContext) -> None:
+    """Assert the contract of a stage, and run it.
+
+    The clauses:
+
+    - its label is a folder's name;
+    - its data entries are among those it speaks of, and components are of known kinds;
+    - what its result depends on is plain JSON, and not more than there is;
+    - what it computes is told in words;
+    - a variant without what its main rows do not need is a stage of its kind;
+    - it is ready for what it was given;
+    - it leaves sound rows where it measures, figures where it trains, a checkpoint where it has an output.
+
+    Args:
+        stage: the component under test, as a recipe makes it.
+        context: of a run whose stages before it have finished, with a folder to write into.
+    """
+    is_named = bool(stage.kind) and bool(re.fullmatch(r"[\w-]+", stage.label))
+    found = f"kind {stage.kind!r}, label {stage.label!r}"
+    require(is_named, stage, "its label is a folder's name", found)
+    missing = [use for use in stage.data if use not in stage.data_uses()]
+    require(not missing, stage, "its data entries are among those it speaks of", f"not {missing}")
+    kinds = {kind for kind, _ in stage.components(context.recipe)}
+    require(kinds <= {*KINDS}, stage, "components are of known kinds", f"got {sorted(kinds)}")
+    upstream = {"language": "a", "model": "b"}
+    starts, words = dict(stage.starts_from(upstream)), stage.needs_words(upstream)
+    is_known = starts.items() <= upstream.items() and words in ("", "phrases", "texts")
+    clause = "what its result depends on is plain JSON, and not more than there is"
+    require(is_known, stage, clause, f"starts from {starts}, needs the words {words!r}")
+    with raises_nothing(stage, clause, "its tables"):
+        json.dumps(stage.model_tables(context), default=dict)  # tables may be other mappings
+    load = stage.workload()
+    is_told = isinstance(load, Workload) and bool(load.text.strip()) and isinstance(stage.summary(), str)
+    require(is_told, stage, "what it computes is told in words", f"got {load}")
+    arm = stage.blanked()
+    variants = [stage.bare(), *stage.controls().values(), *([] if arm is None else [arm])]
+    is_same = all(type(one) is type(stage) and one.kind == stage.kind for one in variants)
+    require(is_same, stage, "a variant is a stage of its kind", f"got {variants}")
+    with raises_nothing(stage, "it is ready for what it was given", "check(context)"):
+        stage.check(context)
+        result = stage.run(context)
+    _result_is_sound(stage, result, context)
+
+
+def _result_is_sound(stage: Stage, result: StageResult, context: StageContext) -> None:
+    if stage.measures:
+        require(result.answers is not None, stage, "it leaves answers where it measures", "got none")
+    if stage.measures or result.rows:
+        rows_are_sound(stage, result.rows, None)
+    found = f"figures {result.figures}"
+    require(stage.trains <= (result.figures is not None), stage, "it leaves figures where it trains", found)
+    has_output = (context.folder / "checkpoint").is_dir()
+    clause = "it leaves a checkpoint where it has an output"
+    require(has_output == (stage.output is not None), stage, clause, f"{stage.output}, there: {has_output}")
+    with raises_nothing(stage, "its result is JSON", f"{sorted(result.to_json())}"):
+        json.dumps([result.to_json(), [dict(line) for line in result.answers or ()]], allow_nan=False)
+
+
+def check_language(language: Language, texts: Sequence[str] = ("Which finding is present?", "None.")) -> None:
+    """Assert the contract of a language model, and load it.
+
+    The clauses:
+
+    - its width is that of the embeddings of its configuration and of the loaded model;
+    - every token has an embedding, and the tokenizer has a chat template;
+    - a vocabulary that is counted knows the texts;
+    - weights follow from the seed: the same each time, and others only where it has none of its own;
+    - it says what is missing, or nothing.
+
+    Args:
+        language: the component under test, whose weights are on this machine.
+        texts: of the recipe, for a vocabulary that is counted.
+    """
+    missing = language.missing_weights()
+    require(missing == "", language, "its weights are on this machine", f"{missing!r}")
+    corpus = Corpus(texts=lambda: list(texts))
+    with raises_nothing(language, "it can be loaded", "a corpus of texts"):
+        (model, tokenizer), (again, _), (other, _) = (language.load(corpus, seed) for seed in (0, 0, 1))
+    width, config = language.width(), language.config(corpus)
+    embeddings = model.get_input_embeddings().weight
+    known = (width, None if config is None else config.get_text_config().hidden_size)
+    clause = "its width is that of its configuration and of the loaded model"
+    found = f"width and configuration {known}, embeddings {tuple(embeddings.shape)}"
+    require(all(one in (None, embeddings.shape[1]) for one in known), language, clause, found)
+    clause = "every token has an embedding, and the tokenizer has a chat template"
+    found = f"{len(tokenizer)} tokens, {len(embeddings)} embeddings"
+    require(len(tokenizer) <= len(embeddings), language, clause, found)
+    try:
+        read_turns(tokenizer, where=type(language).__name__)
+    except EvidError as error:
+        require(False, language, clause, str(error))
+    if language.counts_words:
+        unknown = [text for text in texts if tokenizer.unk_token_id in tokenizer(text)["input_ids"]]
+        require(not unknown, language, "a vocabulary that is counted knows the texts", f"not {unknown}")
+    same, moved = (_same(model, one) for one in (again, other))
+    clause = "weights follow from the seed, or are its own"
+    found = f"same seed, same weights: {same}; other seed: {moved}; its own: {language.has_weights}"
+    require(same and moved == language.has_weights, language, clause, found)
+
+
+def _same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(first, second) for first, second in pairs)

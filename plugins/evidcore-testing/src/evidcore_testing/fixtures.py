@@ -1,0 +1,86 @@
+"""Fixtures that tests of several packages share; a conftest.py imports those it wants."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pytest
+
+from evidcore.case import Case, Report, Span
+from evidcore.contracts import Written
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+
+@pytest.fixture(scope="session")
+def evid() -> Callable[..., Result]:
+    """Return a function that runs the command in this process and checks its exit status."""
+    from click.testing import CliRunner
+
+    from evidcore.cli import main
+
+    def command(*words: object, exit_code: int = 0) -> Result:
+        result = CliRunner().invoke(main, [str(word) for word in words])
+        assert result.exit_code == exit_code, (result.output, result.stderr, result.exception)
+        return result
+
+    return command
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real volumes; never copied from, quoted or printed."""
+    beside = Path(__file__).parents[4] / "../shared/data"
+    folder = Path(os.environ.get("EVID_SHARED_DATA", beside)).resolve()
+    if not folder.is_dir():
+        pytest.skip("no real volumes here: set EVID_SHARED_DATA to their folder")
+    return folder
+
+
+@pytest.fixture
+def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
+    """Return a function that makes objects of a test look like those of an installed package."""
+    modules = []
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def offer(package: str, entry_points: str, version: str = "1.0", **objects: object) -> ModuleType:
+        name = package.replace("-", "_")
+        (tmp_path / f"{name}.py").write_text("")
+        info = tmp_path / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(entry_points)
+        module = importlib.import_module(name)
+        modules.append(name)
+        for key, value in objects.items():
+            setattr(module, key, value)
+        return module
+
+    yield offer
+    for name in modules:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def written() -> Callable[..., list[Written]]:
+    """Return texts to measure from pairs of report and reference."""
+
+    def make(*pairs: tuple[str, str | None], spans: Sequence[Span] = ()) -> list[Written]:
+        return [
+            Written(
+                case=Case(id=f"c{index}", patient=f"p{index}", volumes=()),
+                asked="Write the report.",
+                text=text,
+                reference=None if reference is None else Report(text=reference, spans=tuple(spans)),
+            )
+            for index, (text, reference) in enumerate(pairs)
+        ]
+
+    return make

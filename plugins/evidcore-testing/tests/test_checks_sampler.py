@@ -1,0 +1,101 @@
+"""The check of samplers tells a right one from each that breaks a clause."""
+
+import dataclasses
+
+import pytest
+import torch
+from evidcore_plugin_encoders.testing import tiny_vlm
+from evidcore_testing import check_sampler, tiny_language
+
+from evidcore.contracts import Prefix
+from evidcore.model.policy import sampling_of
+from evidcore.train.sampler import InProcess
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    torch.set_num_threads(1)
+    model, processor = tiny_vlm(tiny_language(tmp_path_factory.mktemp("tiny") / "language"), sharpness=3.0)
+    ids = [processor.tokenizer(text)["input_ids"] for text in ("What is it?", "Which side?")]
+    sampling = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
+    return model.eval(), processor, [Prefix(tuple(one)) for one in ids], sampling
+
+
+class Wrong(InProcess):
+    """Spoils what the model wrote."""
+
+    def __init__(self, spoil):
+        self.spoil, self.calls = spoil, 0
+
+    def begin(self, model, processor, stop_texts):
+        rows = super().begin(model, processor, stop_texts)
+
+        def spoilt(prefixes, sampling, **options):
+            self.calls += 1
+            return self.spoil(self, rows(prefixes, sampling, **options), sampling)
+
+        return spoilt
+
+
+def each(change):
+    return lambda engine, found, sampling: [change(one, sampling) for one in found]
+
+
+def changed(**fields):
+    return each(lambda one, sampling: dataclasses.replace(one, **fields))
+
+
+def cut(one, sampling):
+    return dataclasses.replace(one, log_probs=one.log_probs[:-1])
+
+
+def longer(one, sampling):
+    more = sampling.max_new_tokens
+    return dataclasses.replace(one, ids=one.ids * more, log_probs=one.log_probs * more, ended=False)
+
+
+def with_image(one, sampling):
+    return dataclasses.replace(one, ids=(*one.ids[:-1], sampling.forbidden_ids[0]), ended=False)
+
+
+def drift(engine, found, sampling):
+    """Write other tokens each time."""
+    later = [(token + engine.calls) % 100 + 10 for token in found[0].ids]
+    return [dataclasses.replace(found[0], ids=tuple(later), ended=False), *found[1:]]
+
+
+def beside(engine, found, sampling):
+    """Let rows that stand together change each other, where they are greedy."""
+    if sampling.temperature or len(found) == 1:
+        return found
+    return [dataclasses.replace(one, ids=(*one.ids[:-1], 42), ended=False) for one in found]
+
+
+MUTANTS = {
+    "every prefix is continued": lambda engine, found, sampling: found[:-1],
+    "a row has 1 to 6 tokens": each(longer),
+    "each token has a log-probability": each(cut),
+    "an end token ends the row": changed(ended=True),
+    "forbidden tokens are not written": each(with_image),
+    "equal seeds write the same": drift,
+    "a greedy row does not depend on those beside it": beside,
+    "entropies are given where it says so": changed(entropies=()),
+}
+
+
+def test_the_model_itself_passes(world):
+    check_sampler(InProcess(), *world)
+
+
+@pytest.mark.parametrize("clause", MUTANTS)
+def test_a_sampler_that_breaks_a_clause_is_caught(world, clause):
+    with pytest.raises(AssertionError, match=f"Wrong breaks its contract: {clause}"):
+        check_sampler(Wrong(MUTANTS[clause]), *world)
+
+
+def test_log_probabilities_that_none_can_have_are_caught(world):
+    for value in (float("nan"), 0.5):
+        spoil = each(lambda one, sampling, value=value: dataclasses.replace(
+            one, log_probs=(value,) * len(one.ids)))  # fmt: skip
+        with pytest.raises(AssertionError, match=f"each token has a log-probability.*{value}"):
+            check_sampler(Wrong(spoil), *world)

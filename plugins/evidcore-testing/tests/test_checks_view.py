@@ -1,0 +1,170 @@
+import dataclasses
+import itertools
+
+import pytest
+from evidcore_testing import check_view, volume_case
+
+from evidcore.case import Box, Crop, TextPart, VisualPart, VolumeRef
+from evidcore.contracts import EncoderInput, View
+
+ENCODER = EncoderInput(
+    size_zyx=(8, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0), (-160.0, 240.0)), any_depth=True
+)
+BOXES = {(0, 0, 100, 100): (0.0, 1.0, 0.0, 1.0), (0, 50, 25, 100): (0.5, 1.0, 0.0, 0.25)}
+OUTSIDE = [(0, 0, 101, 10), (-1, 0, 5, 5)]
+
+
+class TwoSlices(View):
+    """Slices 3 and 7 of 16 x 16 voxels, each behind its index; boxes are x0, y0, x1, y1 in percent."""
+
+    tags_slices = True
+
+    def render(self, case):
+        parts = []
+        for z in (3, 7):
+            crop = Crop(volume=case.volumes[0], box_zyx=(z, z + 1, 0, 16, 0, 16))
+            parts += [TextPart(text=f"slice {z}:"), VisualPart(crop=crop)]
+        return tuple(parts)
+
+    def size_zyx(self, part, encoder):
+        return (1, *encoder.size_zyx[1:])
+
+    def to_source(self, part, box):
+        if not all(0 <= edge <= 100 for edge in box):
+            raise ValueError(f"{box} is not in 0..100")
+        x0, y0, x1, y1 = (round(edge * 16 / 100) for edge in box)
+        return Box(z=part.crop.box_zyx[0], y0=y0, y1=y1, x0=x0, x1=x1)
+
+
+class Whole(View):
+    """The whole volume, on which no box has a slice."""
+
+    def render(self, case):
+        return (VisualPart(crop=Crop(volume=case.volumes[0])),)
+
+    def size_zyx(self, part, encoder):
+        return encoder.size_zyx
+
+    def to_source(self, part, box):
+        return None
+
+
+class Words(TwoSlices):
+    def render(self, case):
+        return (TextPart(text="a chest"),)
+
+
+class Restless(TwoSlices):
+    turns = itertools.count()
+
+    def render(self, case):
+        return (TextPart(text=f"look {next(self.turns)}"), *super().render(case))
+
+
+class SomebodyElse(TwoSlices):
+    def render(self, case):
+        return super().render(dataclasses.replace(case, volumes=(VolumeRef(path="other.nii.gz"),)))
+
+
+class TooWide(TwoSlices):
+    def render(self, case):
+        crop = Crop(volume=case.volumes[0], box_zyx=(3, 4, 0, 16, 0, 17))
+        return (TextPart(text="slice 3:"), VisualPart(crop=crop))
+
+
+class CountsFromOne(TwoSlices):
+    def render(self, case):
+        return tuple(
+            TextPart(text=f"slice {number}:") if isinstance(part, TextPart) else part
+            for number, part in enumerate(super().render(case))
+        )
+
+
+class NoSize(TwoSlices):
+    def size_zyx(self, part, encoder):
+        return (0, *encoder.size_zyx[1:])
+
+
+class OwnSize(TwoSlices):
+    def size_zyx(self, part, encoder):
+        return (1, 24, 24)
+
+
+class Flipped(TwoSlices):
+    def to_source(self, part, box):
+        found = super().to_source(part, box)
+        return dataclasses.replace(found, y0=found.x0, y1=found.x1, x0=found.y0, x1=found.y1)
+
+
+class NextSlice(TwoSlices):
+    def to_source(self, part, box):
+        found = super().to_source(part, box)
+        return dataclasses.replace(found, z=found.z + 1)
+
+
+class Nowhere(TwoSlices):
+    def to_source(self, part, box):
+        return None
+
+
+class Clips(TwoSlices):
+    def to_source(self, part, box):
+        return super().to_source(part, [min(max(edge, 0), 100) for edge in box])
+
+
+class WrongError(TwoSlices):
+    def to_source(self, part, box):
+        assert all(0 <= edge <= 100 for edge in box), box
+        return super().to_source(part, box)
+
+
+class NoMessage(TwoSlices):
+    def to_source(self, part, box):
+        if max(box) > 100:
+            raise ValueError
+        return super().to_source(part, box)
+
+
+class BackWrong(TwoSlices):
+    def from_source(self, part, box):
+        return (0, 0, 100, 100)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    return volume_case(tmp_path_factory.mktemp("case"))
+
+
+@pytest.mark.parametrize("sound", [TwoSlices, Whole])
+def test_a_sound_view_passes(sound, case):
+    check_view(sound(), case, ENCODER, boxes=BOXES, outside=OUTSIDE)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "message"),
+    [
+        (Words, r"Words breaks its contract: a case is shown by at least one visual part. got \(TextPart"),
+        (Restless, "a case is shown twice the same. not so for 'case-0'"),
+        (SomebodyElse, r"inside the case's own volumes. got 'other\.nii\.gz#.*' for case 'case-0'"),
+        (TooWide, r"inside the case's own volumes. got \(3, 4, 0, 16, 0, 17\) in a volume of \(12, 16, 16\)"),
+        (CountsFromOne, "the text before each slice names its index. slice 3 comes after 'slice 0:'"),
+        (NoSize, r"an encoder is given the size that is announced. got \(0, 16, 16\)"),
+        (OwnSize, r"the size that is announced. got \(1, 24, 24\), the encoder takes \(8, 16, 16\)"),
+        (Flipped, r"boxes come back as voxels.* \(0, 50, 25, 100\) gave Box.*, off by 12\.0 voxels"),
+        (NextSlice, r"boxes come back as voxels.* gave Box\(z=4.*, shown is \(3, 4, 0, 16, 0, 16\)"),
+        (BackWrong, r"voxels come back as boxes. Box.* became \(0, 0, 100, 100\), then Box"),
+        (Nowhere, "boxes come back as voxels.* no box has a place on slice 3"),
+        (Clips, r"a box outside raises a ValueError. \(0, 0, 101, 10\) was accepted"),
+        (WrongError, r"a box outside raises a ValueError. \(0, 0, 101, 10\) raised AssertionError"),
+        (NoMessage, r"a box outside raises a ValueError. .* raised a ValueError without a message"),
+    ],
+)
+def test_a_view_that_breaks_a_clause_is_caught(mutant, message, case):
+    with pytest.raises(AssertionError, match=message):
+        check_view(mutant(), case, ENCODER, boxes=BOXES, outside=OUTSIDE)
+
+
+def test_an_encoder_of_fixed_depth_is_not_given_slices(case):
+    fixed = dataclasses.replace(ENCODER, any_depth=False)
+    with pytest.raises(AssertionError, match=r"got \(1, 16, 16\), the encoder takes \(8, 16, 16\)"):
+        check_view(TwoSlices(), case, fixed, boxes=BOXES, outside=OUTSIDE)
