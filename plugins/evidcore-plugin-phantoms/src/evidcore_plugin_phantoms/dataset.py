@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from evidcore.case import Case, Finding, Report, Span, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore_plugin_phantoms.drawing import Population
-from evidcore_plugin_phantoms.store import ensure, source_hash, twin
+from evidcore_plugin_phantoms.store import ensure, twin
 
 Drawable = TypeVar("Drawable", bound=Population)
 
@@ -32,12 +32,11 @@ class Phantoms(Dataset, Generic[Drawable]):
         """Return the options that decide what is asked about the cases, as plain JSON."""
 
     def fingerprint(self) -> str:
-        """Return a short hash of all options and of the code that draws."""
+        """Return a short hash of all options and of the version of what is drawn."""
         known = {
-            "population": dataclasses.asdict(self._population),
+            "population": self._population.key(),
             "counts": dict(self._counts),
             **self._asked(),
-            "source": source_hash(self._population),
         }
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 

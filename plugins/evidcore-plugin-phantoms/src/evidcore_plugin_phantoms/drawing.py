@@ -14,7 +14,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import nibabel
 import numpy as np
@@ -34,8 +34,13 @@ class Drawn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Population(ABC):
-    """The options that decide what a set's phantoms look like; its fields are of JSON's types."""
+    """The options that decide what a set's phantoms look like; its fields are of JSON's types.
 
+    `version` is raised where the same options draw something else, as tests/test_golden.py finds out: what
+    was drawn or trained before is then never taken for it.
+    """
+
+    version: ClassVar[int] = 1
     seed: int
     prior_strength: float
 
@@ -43,6 +48,10 @@ class Population(ABC):
     @abstractmethod
     def case_mb(self) -> float:
         """Return what a case takes on disk, in MB."""
+
+    def key(self) -> dict[str, Any]:
+        """Return all that decides what is drawn, in JSON's types."""
+        return {**dataclasses.asdict(self), "version": self.version}
 
     @abstractmethod
     def drawn(self, split: str, number: int, *, without: str | None = None) -> Drawn:

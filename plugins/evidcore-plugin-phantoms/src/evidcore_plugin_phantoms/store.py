@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
-import inspect
 import json
 import os
 import shutil
@@ -16,25 +14,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from evidcore.errors import DataError
-from evidcore.text import findings
 from evidcore_plugin_phantoms.drawing import Population, nifti, write
 
 SMALL = 48  # cases that are drawn sooner than a second process has started
-
-
-@functools.cache
-def source_hash(population: Population) -> str:
-    """Return a hash of the code that draws: changed code never meets volumes of the old one.
-
-    It covers the files beside this one but the tests' fixture, and those beside the module that draws the
-    population.
-    """
-    digest = hashlib.sha256()
-    here, own = Path(__file__).parent, Path(inspect.getfile(type(population))).parent
-    beside = {*here.glob("*.py"), *own.glob("*.py")} - {here / "testing.py"}
-    for file in [*sorted(beside), Path(inspect.getfile(findings))]:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def ensure(root: Path, population: Population, split: str, count: int) -> Path:
@@ -46,12 +28,7 @@ def ensure(root: Path, population: Population, split: str, count: int) -> Path:
     Raises:
         DataError: if the disk is full or cannot be written; names the folder.
     """
-    asked = {
-        **dataclasses.asdict(population),
-        "split": split,
-        "count": count,
-        "source": source_hash(population),
-    }
+    asked = {**population.key(), "split": split, "count": count}
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     done, partial = root / key, root / f".{key}.partial"
     if done.exists():
@@ -82,8 +59,7 @@ def twin(root: Path, population: Population, split: str, number: int, finding: s
     Raises:
         DataError: if the disk is full or cannot be written; names the folder.
     """
-    asked = {**dataclasses.asdict(population), "source": source_hash(population)}
-    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(population.key(), sort_keys=True).encode()).hexdigest()[:16]
     path = root / f"{key}-twins" / f"{split}-{number:05d}-without-{finding.replace(' ', '-')}.nii"
     if path.exists():
         return path

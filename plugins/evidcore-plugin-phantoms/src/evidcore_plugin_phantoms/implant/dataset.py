@@ -19,7 +19,7 @@ from evidcore.errors import DataError, RecipeError
 from evidcore.volume import Volume, content_hash, read, read_mask
 from evidcore_plugin_phantoms.implant.kinds import KINDS, KindName
 from evidcore_plugin_phantoms.implant.planting import Planted, Wish, plant
-from evidcore_plugin_phantoms.implant.store import Entry, ensure, source_hash, without
+from evidcore_plugin_phantoms.implant.store import VERSION, Entry, ensure, without
 from evidcore_plugin_phantoms.implant.wording import report
 
 log = logging.getLogger(__name__)
@@ -139,10 +139,10 @@ class Implant(Dataset):
         return self.source.unlisted()
 
     def fingerprint(self) -> str:
-        """Hash the source's fingerprint, the options and the code that plants."""
+        """Hash the source's fingerprint, the options and the version of what is planted."""
         settings = [
             self.source.fingerprint(), self.kinds, self.inside, self.sizes_mm, self.prevalence, self.contrast,
-            self.copies, self.no_place, self.report, self.seed, source_hash(),
+            self.copies, self.no_place, self.report, self.seed, VERSION,
         ]  # fmt: skip
         text = json.dumps(settings, sort_keys=True).encode()
         return hashlib.blake2b(text, digest_size=16).hexdigest()

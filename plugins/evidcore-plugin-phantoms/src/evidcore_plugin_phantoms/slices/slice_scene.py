@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import inspect
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from evidcore_plugin_phantoms import drawing
-from evidcore_plugin_phantoms.abdomen import anatomy, facts, lesions, scene
+from evidcore_plugin_phantoms.abdomen import anatomy, scene
 from evidcore_plugin_phantoms.abdomen.facts import side_of
 from evidcore_plugin_phantoms.abdomen.lesions import longest_mm
 from evidcore_plugin_phantoms.abdomen.scene import Grid, label_of
@@ -38,17 +34,6 @@ Plane = np.ndarray[Any, np.dtype[np.float32]]
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-def _source(*modules: ModuleType) -> str:
-    digest = hashlib.sha256()
-    for module in modules:
-        digest.update(Path(inspect.getfile(module)).read_bytes())
-    return digest.hexdigest()[:16]
-
-
-# the code that draws organs and measures lesions lies beside another data set's module
-ANATOMY_SOURCE = _source(anatomy, facts, lesions, scene)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lesion:
     """Where a lesion lies, how large it is and how much it changes, whatever its pattern."""
@@ -67,7 +52,6 @@ class Population(drawing.Population):
 
     radius_px: tuple[float, float]
     cut_px: tuple[int, int] | None = None
-    anatomy: str = ANATOMY_SOURCE  # changed code never meets slices of the old one
 
     @property
     def case_mb(self) -> float:

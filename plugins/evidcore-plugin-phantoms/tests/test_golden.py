@@ -1,0 +1,134 @@
+"""Phantoms as they were when what ships with recipes was fitted on them.
+
+Where one of these hashes changes on purpose, raise the set's `version`, so that no volume of the cache and no
+shipped stage is taken for what is drawn now, and delete golden.json: the next run of these tests writes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms.language.documents import DocumentDrawer, vocabulary_texts
+from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
+from evidcore_plugin_phantoms.shapes import smooth_field
+
+from evidcore.registry.factory import build
+from evidcore.volume import read, read_mask
+
+GOLDEN = Path(__file__).with_name("golden.json")
+CHEST = {"use": "phantom-chest", "train_cases": 2, "validation_cases": 0, "test_cases": 5}
+CHEST["questions_per_finding"] = 3
+ABDOMEN = {"use": "phantom-abdomen", "train_cases": 2, "validation_cases": 0, "test_cases": 4}
+ABDOMEN |= {"queries_per_case": 12, "prevalence": 0.45, "size_zyx": [24, 48, 64]}
+SLICES = {"use": "phantom-slices", "train_cases": 2, "validation_cases": 0, "test_cases": 4}
+IMPLANT = {"use": "implant", "prevalence": 1.0, "source": ABDOMEN | {"size_zyx": [40, 96, 128]}}
+INSIDE = {"hypodense lesion": "liver", "fluid collection": "spleen"}
+SETS = {
+    "chest": CHEST,
+    "chest with priors": CHEST | {"prior_strength": 0.7, "subtlety": 2.0, "prevalence": 0.3, "seed": 3},
+    "chest without absent ones": CHEST | {"names_absent": False},
+    "chest with cues": CHEST | {"header_cue": 0.9, "device_cue": 0.9, "table_cue": 0.9, "company": 0.8},
+    "chest with a finding's cues": CHEST | {"cue_of": "lung nodule", "header_cue": 1.0, "table_cue": 1.0},
+    "abdomen": ABDOMEN,
+    "abdomen with priors": ABDOMEN | {"prior_strength": 0.7, "subtlety": 2.0, "seed": 3},
+    "abdomen with cues": ABDOMEN | {"header_cue": 0.9, "device_cue": 0.9, "table_cue": 0.9, "company": 0.8},
+    "abdomen moved": ABDOMEN | {"scan_shift_mm": 60, "in_plane_shift_mm": 20, "size_spread": 0.2},
+    "abdomen mirrored": ABDOMEN | {"mirrored": 0.5, "kinds": ["organ", "organ beside another"]},
+    "abdomen mirrored and moved": ABDOMEN | {"mirrored": 1.0, "scan_shift_mm": 60, "table_cue": 1.0},
+    "abdomen, finer": ABDOMEN | {"test_cases": 1, "size_zyx": [40, 96, 128]},
+    "slices": SLICES,
+    "slices cut": SLICES | {"cut_px": [32, 96], "seed": 1017},
+    "slices without annotation": SLICES | {"annotated": False, "radius_px": [4.5, 4.7]},
+    "implant": IMPLANT,
+    "implant inside": IMPLANT | {"kinds": [*INSIDE, "lung nodule"], "inside": INSIDE, "report": "appended"},
+    "implant in a chest": IMPLANT | {"source": CHEST | {"prevalence": 0.02}, "kinds": ["lung nodule"]},
+    "implant, twice": IMPLANT
+    | {"copies": 2, "contrast": 0.4, "sizes_mm": {"stone": [12, 14]}, "prevalence": 0.5, "kinds": ["stone"]},
+}
+DOCUMENTS = {  # data set, view, tokens of a visual part, share of sentences left out
+    "documents": ("chest", {"use": "volume"}, 40, 0.3),
+    "documents with an indication": ("chest with priors", {"use": "volume"}, 24, 0.0),
+    "documents on slices": ("abdomen", {"use": "slices", "slices": 4}, 12, 0.2),
+}
+
+
+def digest(*parts):
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.tobytes() if isinstance(part, np.ndarray) else json.dumps(part).encode())
+    return found.hexdigest()[:16]
+
+
+def processor():
+    """Tell machines apart on which the last bit of a sum differs."""
+    fields = [smooth_field(np.random.default_rng(seed), (6, 7, 9), (24, 48, 64)) for seed in range(3)]
+    return digest(*fields, np.exp(np.linspace(-3, 3, 999)), np.sqrt(fields[0] ** 2))
+
+
+@pytest.fixture
+def is_golden():
+    """Return a function that compares what is found under a name, and writes it where nothing is known."""
+    known = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {"processor": processor()}
+
+    def compare(name, exact, figures):
+        found = {"exact": exact, "figures": figures}
+        if name not in known:
+            GOLDEN.write_text(json.dumps({**known, name: found}, indent=1) + "\n", encoding="utf-8")
+            pytest.fail(f"{GOLDEN.name} knew nothing of {name}; it does now.")
+        if known["processor"] == processor():
+            assert found == known[name]
+        assert figures == pytest.approx(known[name]["figures"], rel=1e-3)
+
+    return compare
+
+
+def made(name, cache):
+    return build("dataset", SETS[name], given={"cache_folder": cache}, where="dataset")
+
+
+def plain(case):
+    """Return what a case says, without its paths."""
+    told = dataclasses.asdict(dataclasses.replace(case, volumes=(), masks={}))
+    masks = {name: (mask.key, mask.label) for name, mask in case.masks.items()}
+    return {**told, "masks": masks, "intensity": case.volumes[0].intensity}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_phantoms_are_drawn_as_ever(name, is_golden, cache):
+    dataset = made(name, cache)
+    voxels, words, figures = [], [], []
+    for split in ("train", "test"):
+        for number, case in enumerate(dataset.cases(split)):
+            volume = read(case.volumes[0])
+            voxels += [volume.array, volume.affine]
+            masks = [read_mask(mask, like=volume) for mask in case.masks.values()]
+            voxels += masks
+            words.append(plain(case))
+            figures += [float(volume.array.mean()), float(sum(mask.sum() for mask in masks))]
+            for finding in case.present() if split == "test" and number < 3 else ():
+                if (refs := dataset.without(case, finding)) is not None:
+                    voxels += [read(refs[0]).array, read(refs[0]).affine]
+    is_golden(name, {"voxels": digest(*voxels), "words": digest(words)}, figures)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_documents_are_drawn_as_ever(name, is_golden, cache):
+    dataset, view, tokens, omitted = DOCUMENTS[name]
+    cases = [case for case in made(dataset, cache).cases("test") if case.present()]
+    shown = build("view", view, given={}, where="view")
+    tasks = {use: build("task", {"use": use}, given={}, where="task") for use in ("choice", "report")}
+    phrases = cases[0].findings and [finding.name for finding in cases[0].findings]
+    tokenizer = build_tokenizer(vocabulary_texts(cases, tasks, shown), phrases)
+    drawer = DocumentDrawer(tokenizer, tasks, shown, tokens, cases, {"report": 2.0}, omitted)
+    rng = random.Random(5)
+    drawn = [drawer.draw(rng, ease) for ease in (0.0, 0.5, 1.0) for _ in range(20)]
+    told = [[one.ids, [*map(int, one.shows)], [*map(int, one.is_abnormal)]] for one in drawn]
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    texts = {"documents": digest(told), "vocabulary": digest(vocabulary)}
+    is_golden(name, texts, [len(vocabulary), sum(len(one.ids) for one in drawn)])
