@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from evidcore_plugin_hub.trust import pins
 from side_by_side import figure, parser, tell
-
-from evidcore.registry import pins
 
 LIMIT_S = 0.15
 TYPO_S, FIRST_WORD_S = 0.5, 1.0

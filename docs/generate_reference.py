@@ -15,12 +15,13 @@ from typing import Any
 
 import click
 import evidcore_testing
+from evidcore_plugin_hub.isolation import Isolated
 
 from evidcore import case, contracts, errors, hooks
 from evidcore.cli import main
 from evidcore.page import write_page
 from evidcore.recipe import shape
-from evidcore.registry import KIND_NAMES, Offer, card, downloads, factory, offers
+from evidcore.registry import KIND_NAMES, Offer, card, downloads, offers
 from evidcore.registry.factory import flat_forms, options
 from evidcore.train import settings
 
@@ -91,7 +92,7 @@ def recipe() -> Iterator[str]:
         "an entry of `data`": shape.DataUse,
         **{f'[[stage]] kind = "{row.name}"': row.load() for row in offers("stage")},
         "[[stage.reward]], beside the component's own keys": shape.RewardKeys,
-        "`isolated` of a reward, a scorer or a reader": factory.Isolated,
+        "`isolated` of a reward, a scorer or a reader": Isolated,
         "[[stage.metric]], beside the component's own keys": shape.MetricKeys,
         "stage.lora": settings.Lora,
         "[stage.replay] of a grpo stage": settings.Replay,

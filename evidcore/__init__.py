@@ -12,10 +12,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import entry_points
 
-    from evidcore.registry import is_known
+    from evidcore.registry import is_ours
 
     for entry in entry_points(group="evidcore_python", name=name):
-        if entry.dist is not None and is_known(entry.dist.name):
+        if entry.dist is not None and is_ours(entry.dist.name):
             return entry.load()
     raise ImportError(
         f"evidcore.{name} comes with another package: pip install evidcore-plugin-{_FROM[name]}"

@@ -1,4 +1,4 @@
-"""Write evidcore/registry/known_packages.toml: which package of this repository brings which component.
+"""Write known_packages.toml of the hub package: which package of this repository brings which component.
 
 Run it after a package's entry points changed: `python plugins/known_packages.py`.
 """
@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 
 PLUGINS = Path(__file__).parent
-TABLE = PLUGINS.parent / "evidcore" / "registry" / "known_packages.toml"
+TABLE = PLUGINS / "evidcore-plugin-hub/src/evidcore_plugin_hub/trust/known_packages.toml"
 HEAD = """\
 # Packages of this repository that are installed on their own, so that a recipe naming one of their components
 # on a machine without them can be answered with the command to type. Written by plugins/known_packages.py.

@@ -26,7 +26,6 @@ ROOMS = (
     "recipe",
     "hooks",
     "contracts",
-    "isolation",
     "volume",
     "geometry",
     "text",
@@ -190,7 +189,7 @@ def is_for_tests(path):
 
 def has_commands_alone(package):
     """Tell whether all that a package offers are commands and use from Python, so that no run can name it."""
-    groups = set(project(package).get("entry-points", ())) - {"pytest11", "evidcore_python"}
+    groups = set(project(package).get("entry-points", ())) - {"pytest11", "evidcore_python", "evidcore_trust"}
     return groups == {"evidcore.command"}
 
 

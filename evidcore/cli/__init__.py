@@ -89,9 +89,9 @@ class _Evid(CommandGroup):
         as_json = "--json" in ctx.args
         try:
             if os.path.exists(LOCK):  # else nothing is imported for it
-                from evidcore.registry import pins
+                from evidcore.registry import watch
 
-                pins.keep(Path(LOCK).resolve())
+                watch("pins", f"{LOCK}: comparing what it pins").keep(Path(LOCK).resolve())
             with contextlib.redirect_stdout(_JsonAlone(sys.stdout)) if as_json else contextlib.nullcontext():
                 return super().invoke(ctx)
         except (EvidError, OSError) as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from evidcore.errors import PluginError, did_you_mean, printable
-from evidcore.registry import KIND_NAMES, LOCK, Offer, broken, look_alikes, normal, offers
+from evidcore.registry import KIND_NAMES, LOCK, Offer, broken, offers, watch
 
 
 @click.command()
@@ -31,7 +31,8 @@ def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: boo
         hint = did_you_mean(kind, KIND_NAMES)
         raise PluginError(f"no component kind is called {kind!r}.{hint} Kinds: {', '.join(KIND_NAMES)}.")
     rows = [(offer, offer.fault() or (_failure(offer) if load else None)) for offer in offers(kind)]
-    unreadable, alike = broken(), look_alikes(offers(kind))
+    unreadable, names = broken(), watch("names")
+    alike = {} if names is None else names.look_alikes(offers(kind))
     if as_json:
         listing = [
             {**vars(offer), "broken": fault} | ({"looks_like": str(alike[offer])} if offer in alike else {})
@@ -59,28 +60,17 @@ def _verify(lock: Path, *, as_json: bool) -> None:
 
     The exit status is 1 if any is not.
     """
-    from importlib import metadata
-
-    from evidcore.registry import pins
-
-    pinned = pins.read(lock)
-    packages = {normal(row.package): row.package for row in offers()}
-    found = {name: ["not installed"] for name in pinned.keys() - packages.keys()}
-    for name, package in packages.items():
-        dist, pin = metadata.distribution(package), pinned.get(name)
-        if pin is not None or not pins.is_edited(dist):
-            found[name] = list(pins.faults(dist, pin.record if pin else ""))
+    found, edited = watch("pins", "--verify").verify(lock)
     if as_json:
-        click.echo(json.dumps({"lock": str(lock), "packages": found}, indent=1))
-    for name, wrong in found.items() if not as_json else ():
-        source = pinned[name].source if name in pinned else "not pinned"
+        packages = {name: wrong for name, (_, _, wrong) in found.items()}
+        click.echo(json.dumps({"lock": str(lock), "packages": packages}, indent=1))
+    for package, source, wrong in found.values() if not as_json else ():
         state = click.style("changed", fg="red") if wrong else "as installed"
-        click.echo(f"{printable(packages.get(name, name)):34} {state}, {printable(source)}")
+        click.echo(f"{printable(package):34} {state}, {printable(source)}")
         for line in wrong[:3]:
             click.echo(f"  {printable(line)}")
-    edited = len(packages.keys() - found.keys())
     click.echo(f"{len(found)} compared, {edited} edited in place", err=as_json)
-    if any(found.values()):
+    if any(wrong for _, _, wrong in found.values()):
         click.get_current_context().exit(1)
 
 

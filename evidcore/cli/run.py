@@ -218,9 +218,9 @@ def run(
     from evidcore.recipe import load
 
     if locked is not None:
-        from evidcore.runs.lock import hold_to
+        from evidcore.registry import watch
 
-        hold_to(locked)  # before the recipe imports what it names
+        watch("pins", "--locked").hold_to(locked)  # before the recipe imports what it names
     loaded = load(recipe, overrides)  # a mistake is told before all else is imported
 
     from evidcore.runs import start

@@ -15,8 +15,8 @@ import click
 from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe import shape, trl_fields
 from evidcore.recipe.check import stage_class
-from evidcore.registry import KIND_NAMES, Offer, card, offers
-from evidcore.registry.factory import SERVICE_KINDS, Isolated, Option, flat_forms, options, own_keys
+from evidcore.registry import KIND_NAMES, Offer, card, offers, watch
+from evidcore.registry.factory import SERVICE_KINDS, Option, flat_forms, options, own_keys
 
 
 def recipe_schema() -> dict[str, Any]:
@@ -96,7 +96,9 @@ def _component(kind: str) -> dict[str, Any]:
             hints = typing.get_type_hints(shape.OWN_KEYS[kind], include_extras=True)
             properties |= {key: _schema_type(hints[key]) for key in sorted(hints.keys() - {"use"})}
         if "isolated" in own_keys(kind):
-            properties["isolated"] = {"anyOf": [{"type": "boolean"}, _table(Isolated)]}
+            isolation = watch("isolation")
+            limits = [] if isolation is None else [_table(isolation.Isolated)]
+            properties["isolated"] = {"anyOf": [{"type": "boolean"}, *limits]}
         properties |= {name: _schema_option(option) for name, option in known.items()}
         required = ["use", *(name for name, option in known.items() if option.is_required)]
         choices.append({

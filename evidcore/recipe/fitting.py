@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import typing
 from collections.abc import Mapping
 from typing import Any
 
 from evidcore.recipe.shape import Model, Surroundings, default_use
-from evidcore.registry import find
-from evidcore.registry.factory import Option, isolated_of, options, own_keys
+from evidcore.registry import find, watch
+from evidcore.registry.factory import Option, is_isolated, options, own_keys
 
 
 def resolved(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return `table` with every default filled in, as TOML values; a default of None stays away."""
     known = options(find(kind, table["use"]).load(), kind)
     full = {key: table[key] for key in table if key in own_keys(kind) - {"isolated"}}
-    if limits := isolated_of(kind, table):
-        full["isolated"] = dataclasses.asdict(limits)
+    if is_isolated(kind, table):
+        full["isolated"] = watch("isolation", "`isolated`").resolved(table["isolated"])
     full |= resolved_options(known, {key: table[key] for key in table if key not in own_keys(kind)})
     return full
 

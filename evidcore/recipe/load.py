@@ -16,7 +16,7 @@ from evidcore.recipe.check import first_problems, problems, section, service_kin
 from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.recipe.lines import Key, key_lines, line_of
 from evidcore.recipe.resolve import toml_tables
-from evidcore.registry import LOCK, factory, parse_toml, pins
+from evidcore.registry import LOCK, factory, parse_toml, watch
 
 if typing.TYPE_CHECKING:
     from evidcore.contracts import Stage
@@ -48,7 +48,9 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
             origins[_override(raw, item)] = "command line"
         except ValueError as cause:
             wrong.append((0, f"command line, --set {item}: {cause}"))
-    _name_packages(raw, pins.keep(path.resolve().parent / LOCK), str(path))
+    lock = path.resolve().parent / LOCK
+    if (pins := watch("pins", f"{lock}: comparing what it pins" if lock.exists() else "")) is not None:
+        pins.name_packages(raw, lock, str(path))
     for look in (first_problems, problems):  # the first imports nothing, and ends at once
         for problem in look(raw):
             line = line_of(lines, problem.path)
@@ -63,14 +65,6 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     if not raw.get("arms", True):
         origins = _without_arms(raw, origins)
     return _freeze(raw, path, text, tuple(overrides), origins)
-
-
-def _name_packages(value: Any, pinned: Mapping[str, pins.Pin], where: str) -> None:
-    """Write `package/component` for each `use` of the Hub, in place."""
-    if isinstance(value, dict) and isinstance(value.get("use"), str):
-        value["use"] = pins.component(value["use"], pinned, where)
-    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _name_packages(inner, pinned, where)
 
 
 def _without_arms(raw: dict[str, Any], origins: Mapping[Key, str]) -> dict[Key, str]:

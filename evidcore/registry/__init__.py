@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +35,10 @@ _PREFIX = "evidcore."
 LOCK = "evid.lock"  # beside a recipe: what it uses of the Hub
 MOST_OF_A_PACKAGE = 1000
 NAME = re.compile(r"[a-z][a-z0-9]*([-.][a-z0-9]+)*")
+_WATCHING = "evidcore_trust"
+_WATCHES = "evidcore-plugin-hub"  # the package that brings them
+_OF_OURS = re.compile(r"evidcore_plugin_[\w.]+")
 _TARGET = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
-_ALIKE = str.maketrans("01i5", "olls", "-._")
 _KEY = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"(?<![\w-]){_KEY}(?:\s*+\.\s*+{_KEY}){{50}}")
 _CARD = re.compile(r"^```toml card\s*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -85,7 +88,7 @@ class Offer:
         """
         from importlib import metadata
 
-        if pins := sys.modules.get("evidcore.registry.pins"):  # else no lock was read
+        if self.package != "evidcore" and (pins := watch("pins")) is not None:
             pins.compare(self.package)
         try:
             factory = metadata.EntryPoint(self.name, self.target, _PREFIX + self.kind).load()
@@ -123,7 +126,7 @@ def _offering(
     found: dict[str, tuple[metadata.Distribution, str, metadata.PackageMetadata]] = {}
     for dist in metadata.distributions():
         with contextlib.suppress(UnicodeDecodeError):  # `broken` names it
-            if _PREFIX not in (dist.read_text("entry_points.txt") or ""):
+            if "evidcore" not in (dist.read_text("entry_points.txt") or ""):
                 continue
         message = dist.metadata
         name = str(message["Name"] or getattr(dist, "_path", "unknown"))
@@ -176,10 +179,10 @@ def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
     return tuple(rows)
 
 
-def _entries(dist: metadata.Distribution) -> tuple[list[metadata.EntryPoint], str]:
+def _entries(dist: metadata.Distribution, group: str = _PREFIX) -> tuple[list[metadata.EntryPoint], str]:
     """Return the entry points of ours that a package has, or why they cannot be listed."""
     try:
-        found = [entry for entry in dist.entry_points if entry.group.startswith(_PREFIX)]
+        found = [entry for entry in dist.entry_points if entry.group.startswith(group)]
     except Exception as cause:  # whatever the parser says of somebody's file
         return [], f"entry_points.txt cannot be read ({type(cause).__name__}: {cause})"
     if len(found) > MOST_OF_A_PACKAGE:
@@ -198,22 +201,6 @@ def broken() -> dict[str, str]:
             card_in(_readme(message), f"{package} {message['Version']}")
         except PluginError as cause:
             found[package] = str(cause)
-    return found
-
-
-def alike(name: str) -> str:
-    """Return one text for all names that look as this one does."""
-    return name.replace("rn", "m").replace("vv", "w").translate(_ALIKE)
-
-
-def look_alikes(rows: Sequence[Offer]) -> dict[Offer, Offer]:
-    """Return the offers whose names can be mistaken for another's: of this repository, or listed earlier."""
-    first: dict[tuple[str, str], Offer] = {}
-    found = {}
-    for row in sorted(rows, key=lambda row: not is_known(row.package)):
-        other = first.setdefault((row.kind, alike(row.name)), row)
-        if other.package != row.package and not is_known(row.package):
-            found[row] = other
     return found
 
 
@@ -304,7 +291,7 @@ def find(kind: str, name: str) -> Offer:
     rows = offers(kind)
     package, _, bare = name.rpartition("/")
     hits = [row for row in rows if row.name == bare and normal(package) in ("", normal(row.package))]
-    ours = [row for row in hits if is_known(row.package)]
+    ours = [row for row in hits if is_ours(row.package)]
     if len(hits) == 1 or len(ours) == 1:  # a name of ours stays ours, whatever else is installed
         return (ours or hits)[0]
     if hits:
@@ -313,7 +300,9 @@ def find(kind: str, name: str) -> Offer:
     installed = sorted({row.name for row in rows})
     elsewhere = known_elsewhere(kind)
     source = elsewhere.get(bare, "")
-    if package and normal(package) != source:  # a recipe's word is no reason to recommend anybody's package
+    if name.startswith("hub:"):  # with that package its name would be another by now
+        remedy = f" A component of the Hub needs `pip install {_WATCHES}`."
+    elif package and normal(package) != source:  # a recipe's word is no reason to recommend anybody's package
         remedy = _remedy_of(package)
     elif source:
         remedy = f" It comes with `pip install {source}`."
@@ -327,33 +316,54 @@ def find(kind: str, name: str) -> Offer:
 
 def _remedy_of(package: str) -> str:
     """Return what to do about a package that lacks what a recipe asks of it."""
-    from evidcore.registry.pins import kept
-
     if any(normal(row.package) == normal(package) for row in offers()):
         return f" {package} is installed and has none."
-    pin = kept().get(normal(package))
-    if pin is not None:
+    if (pins := watch("pins")) is not None and (pin := pins.kept().get(normal(package))) is not None:
         return f" Install what {pin.lock} pins: `evid install {pin.source}`."
     return f" No package {package!r} is known here; whoever gave you the recipe can say where it comes from."
 
 
 def known_elsewhere(kind: str) -> dict[str, str]:
     """Return the components of this repository's other packages, each with its package."""
-    return {name: package for package, kinds in _known().items() for name in kinds.get(kind, ())}
+    names = watch("names")
+    return {} if names is None else dict(names.known_elsewhere(kind))
 
 
-def is_known(package: str) -> bool:
-    """Tell whether a package is of this repository."""
-    return normal(package) == "evidcore" or normal(package) in _known()
+def is_ours(package: str) -> bool:
+    """Tell whether a package is of this repository by its name, which nothing from the Hub may have."""
+    return normal(package) == "evidcore" or normal(package).startswith("evidcore-plugin-")
 
 
-@functools.cache
-def _known() -> dict[str, dict[str, list[str]]]:
-    import tomllib
-    from importlib import resources
+def watch(name: str, needed_for: str = "") -> Any:
+    """Return the module with which an installed package watches over the code of others; None without one.
 
-    file = resources.files("evidcore.registry") / "known_packages.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+    A package names it by an entry point in the group `evidcore_trust`:
+
+    - `pins` compares packages with what a lock pins, before any of their code is loaded.
+    - `isolation` has a component in a process of its own.
+    - `names` knows this repository's packages, and names that can be mistaken for others.
+
+    Only modules called `evidcore_plugin_…` are taken. No package from the Hub may bring one, so nothing that
+    was downloaded has a say in what is loaded.
+
+    Raises:
+        PluginError: if it is needed for something, and no package brings it.
+    """
+    target = _watches(_places()).get(name)
+    if target is None and needed_for:
+        raise PluginError(f"{needed_for} needs a package that is not installed. `pip install {_WATCHES}`.")
+    return None if target is None else importlib.import_module(target)
+
+
+@functools.lru_cache(maxsize=8)
+def _watches(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
+    """Return the modules that watch over the code of others, by name."""
+    return {
+        entry.name: entry.value
+        for dist, _, _ in _offering(places)
+        for entry in _entries(dist, _WATCHING)[0]
+        if _OF_OURS.fullmatch(entry.value)
+    }
 
 
 @contextlib.contextmanager

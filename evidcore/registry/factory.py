@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib
 import inspect
 import json
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any
-
-from annotated_types import Gt, Le
+from typing import Any
 
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
-from evidcore.registry import Offer, blame, find
+from evidcore.registry import Offer, blame, find, watch
 
 OWN_KEYS: Mapping[str, frozenset[str]] = {
     "reward": frozenset({"use", "weight", "gate", "name", "isolated"}),
@@ -24,9 +20,7 @@ OWN_KEYS: Mapping[str, frozenset[str]] = {
     "scorer": frozenset({"use", "isolated"}),
     "reader": frozenset({"use", "isolated"}),
 }
-CROSSING = ("recipe_folder", "cache_folder", "vocabulary", "cases")  # given to isolated components too
 _USE = frozenset({"use"})
-_ISOLATION = "evidcore.isolation.components"  # above this room, so named and loaded as components are
 SERVICE_KINDS = ("segmenter", "reader", "scorer", "labeler")
 
 
@@ -35,14 +29,6 @@ class Flat:
 
     Its type is a frozen dataclass. A default of the parameter gives the defaults of its fields.
     """
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Isolated:
-    """Limits of a component in a process of its own; `isolated = true` takes these."""
-
-    time_limit_s: Annotated[float, Gt(0), Le(86400)] = 60.0  # of a call
-    memory_gb: Annotated[float, Gt(0), Le(10000)] = 4.0  # beside what the core itself takes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -209,10 +195,18 @@ def check(
         return [Mistake(where=where, key=("use",), text=str(cause))]
     given = {key: value for key, value in table.items() if key not in own_keys(kind)}
     wrong = check_options(known, given, where, services, read)
-    is_isolated = "isolated" in table.keys() & own_keys(kind) and table["isolated"] is not False
-    if is_isolated and read is options_of:  # what it is given by the core stands in its code
-        wrong += _check_isolated(kind, table, where)
+    if is_isolated(kind, table):
+        if (isolation := watch("isolation")) is None:
+            text = "a process of its own needs `pip install evidcore-plugin-hub`. Or leave `isolated` out."
+            wrong.append(Mistake(where=where, key=("isolated",), text=text))
+        elif read is options_of:  # what it is given by the core stands in its code
+            wrong += isolation.check(kind, table, where)
     return wrong
+
+
+def is_isolated(kind: str, table: Mapping[str, Any]) -> bool:
+    """Tell whether a table asks for a process of its own."""
+    return "isolated" in own_keys(kind) and table.get("isolated", False) is not False
 
 
 def check_options(
@@ -247,51 +241,6 @@ def check_options(
     return sorted(wrong, key=lambda item: [str(part) for part in item.key])
 
 
-def isolated_of(kind: str, table: Mapping[str, Any]) -> Isolated | None:
-    """Return the limits of a component that a checked table has in a process of its own, None for others."""
-    value = table.get("isolated", False) if "isolated" in own_keys(kind) else False
-    if value is False:
-        return None
-    return Isolated(**arguments(Isolated, {} if value is True else value, "isolated"))
-
-
-def _check_isolated(kind: str, table: Mapping[str, Any], where: str) -> Iterator[Mistake]:
-    value = table["isolated"]
-    if isinstance(value, Mapping):
-        for item in check_options(options(Isolated), value, where):
-            yield dataclasses.replace(item, key=("isolated", *item.key))
-    elif value is not True:
-        text = f"must be true, false, or a table {{ time_limit_s = 60.0, memory_gb = 4.0 }}, got {value!r}."
-        yield Mistake(where=where, key=("isolated",), text=text)
-    with contextlib.suppress(PluginError):  # reported where the component is named
-        for key, text in _staying(kind, table, ()):
-            yield Mistake(where=where, key=key, text=text)
-
-
-def _staying(
-    kind: str, table: Mapping[str, Any], at: tuple[str | int, ...]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield what a component needs that stays in the run's process: what the core gives it, and services."""
-    offer = find(kind, str(table.get("use")))
-    for item in inspect.signature(offer.load()).parameters.values():
-        if item.kind is item.POSITIONAL_OR_KEYWORD and item.name not in CROSSING:
-            text = f"not for {offer}: it asks the core for {item.name!r}, which stays in the run's process."
-            yield at or ("isolated",), f"{text} Leave `isolated` out."
-    for name, option in options(offer.load(), kind).items():
-        value = table.get(name, option.default)
-        each = [((*at, name), value)]
-        if option.is_list and isinstance(value, list | tuple):
-            each = [((*at, name, index), one) for index, one in enumerate(value)]
-        for key, one in each if option.kind else ():
-            if isinstance(one, str):
-                text = f"service {one!r} stays in the run's process, and {offer} is isolated."
-                yield key, f"{text} Give a table of its own, {{ use = … }}, or leave `isolated` out."
-            elif isinstance(one, Mapping):
-                if one.get("isolated"):
-                    yield (*key, "isolated"), f"it is in the process of {offer} already. Leave it out here."
-                yield from _staying(str(option.kind), one, key)
-
-
 def build(
     kind: str,
     table: Mapping[str, Any],
@@ -317,9 +266,8 @@ def build(
     kinds = {name: _kind_of(service) for name, service in (services or {}).items()}
     _refuse(check(kind, table, where, kinds))
     offer = find(kind, table["use"])
-    if limits := isolated_of(kind, table):
-        room = importlib.import_module(_ISOLATION)  # where only those pay for it who ask
-        component = room.isolate(offer, table, given, where, limits)
+    if is_isolated(kind, table):
+        component = watch("isolation", f"{where}: `isolated`").isolate(offer, table, given, where)
     else:
         component = _construct(offer, table, given, where, services or {})
     contract = _contracts().get(kind)

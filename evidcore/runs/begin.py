@@ -15,7 +15,6 @@ from evidcore.compute.ending import stop_request
 from evidcore.compute.processes import pin_threads, processes
 from evidcore.errors import EvidError, RunError, Stopped
 from evidcore.hooks import Announcer
-from evidcore.isolation.process import processes_ended
 from evidcore.recipe import Recipe, load, to_toml
 from evidcore.recipe.load import read_toml
 from evidcore.recipe.resolve import toml_tables
@@ -24,7 +23,7 @@ from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly, check_splits
 from evidcore.runs.context import Context
 from evidcore.runs.controls import check_controls
-from evidcore.runs.execute import Execution
+from evidcore.runs.execute import Execution, isolation_ended
 from evidcore.runs.folder import RunFolder, create, difference, naming_full_disk, write
 from evidcore.runs.inputs import unfitted_readers
 from evidcore.runs.lock import drift, lock_table, refuse_drift
@@ -108,7 +107,7 @@ def run(
         logging.disable_progress_bar()  # the run has its own
         own = [Recorder(folder), *recorders] if is_first else []
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
-        with telling_its_end(folder), processes_ended():
+        with telling_its_end(folder), isolation_ended():
             check_splits(assembly)
             for index, stage in enumerate(recipe.stages):
                 context = Context(assembly, recipe.stage_name(index))

@@ -27,9 +27,9 @@ from evidcore.compute.processes import processes
 from evidcore.contracts import Stage, StageResult
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
-from evidcore.isolation.process import processes_ended
 from evidcore.model import step_graph
 from evidcore.recipe import Recipe
+from evidcore.registry import watch
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
 from evidcore.runs.context import Context
@@ -167,7 +167,7 @@ class Execution:
             return
         start_s = time.monotonic()
         alone = contextlib.nullcontext() if stage.is_distributed else others_standing_by()
-        with alone, processes_ended():
+        with alone, isolation_ended():
             result = stage.run(context)
         if processes().is_first:
             took_s = None if resume else time.monotonic() - start_s
@@ -240,6 +240,12 @@ def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
     log.warning("%s: begun with other inputs (%s), so the stage starts anew", work, shown)
     shutil.rmtree(work)
     return False
+
+
+def isolation_ended() -> contextlib.AbstractContextManager[None]:
+    """End the processes of isolated components behind it; one that is asked again starts another."""
+    isolation = watch("isolation")
+    return contextlib.nullcontext() if isolation is None else isolation.processes_ended()
 
 
 def _seed_everything(seed: int) -> None:

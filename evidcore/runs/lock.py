@@ -16,12 +16,10 @@ from typing import Any
 from evidcore.compute.processes import processes
 from evidcore.contracts import Stage
 from evidcore.errors import RunError
-from evidcore.isolation.process import network_blocked
 from evidcore.recipe import Recipe
-from evidcore.recipe.load import read_toml
-from evidcore.registry import LOCK, Offer, find, is_known, pins
-from evidcore.registry.factory import isolated_of, options
-from evidcore.runs.code import offer_hash, package_hash, top_module
+from evidcore.registry import Offer, find, is_ours, watch
+from evidcore.registry.factory import is_isolated, options
+from evidcore.runs.code import offer_hash
 from evidcore.runs.folder import difference
 
 VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "numpy", "nibabel")
@@ -39,7 +37,11 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
         entry = packages.setdefault(offer.package, {"version": offer.version, "components": {}})
         entry["code"] = offer_hash(offer)
         entry["components"][f"{offer.kind}/{offer.name}"] = offer.target
-    fence = {"isolation": {"network_blocked": network_blocked()}} if has_isolated(recipe) else {}
+    fence = {}
+    if has_isolated(recipe):
+        fence["isolation"] = {"network_blocked": watch("isolation", "`isolated`").network_blocked()}
+    pins = watch("pins")
+    kept = () if pins is None else pins.kept().values()
     return fence | {
         "recipe": {
             "path": str(recipe.path.resolve()),
@@ -48,33 +50,11 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
             "overrides": list(recipe.overrides),
         },
         "package": packages,
-        "plugin": {pin.package: pin.table for pin in pins.kept().values() if pin.package in packages},
+        "plugin": {pin.package: pin.table for pin in kept if pin.package in packages},
         "dataset": {name: {"fingerprint": item.fingerprint()} for name, item in datasets.items()},
         "versions": versions(),
         "hardware": hardware(),
     }
-
-
-def hold_to(path: Path) -> None:
-    """Compare what is installed with a lock before code of any package runs, and run no package beside it.
-
-    Args:
-        path: the `lock.toml` of a run, or an `evid.lock`.
-
-    Raises:
-        RunError: if a package has another version or other code; names the first three differences.
-        PluginError: if what is pinned cannot be read, or is denied.
-    """
-    if not path.is_file():
-        raise RunError(f"{path}: no such file. Give the lock.toml of a run, or an {LOCK}.")
-    packages = read_toml(path)[1].get("package", {})
-    pins.only([*packages, *pins.keep(path)])
-    before, now = {}, {}
-    for name, table in packages.items():
-        before[name] = {"version": table.get("version"), "code": table.get("code")}
-        top = top_module(next(iter(table["components"].values())))
-        now[name] = {"version": versions([name])[name], "code": package_hash(top)}
-    refuse_drift(path, difference(before, now))
 
 
 def refuse_drift(path: Path, drift: Sequence[str]) -> None:
@@ -90,7 +70,7 @@ def drift(tables: Mapping[str, Any], lock: Mapping[str, Any]) -> list[str]:
     if "package" not in tables:  # an evid.lock: it pins what is not of this repository
         return [
             f"package.{name}: is not pinned" for name in lock["package"]
-            if not is_known(name) and name not in lock["plugin"]
+            if not is_ours(name) and name not in lock["plugin"]
         ]  # fmt: skip
     return [
         line
@@ -103,7 +83,7 @@ def has_isolated(recipe: Recipe) -> bool:
     """Tell whether a component of a recipe runs in a process of its own."""
     tables = [row for one in recipe.services.values() for row in named_tables(str(one["kind"]), one)]
     tables += [row for stage in recipe.stages for row in stage_tables(stage, recipe)]
-    return any(isolated_of(offer.kind, table) for offer, table in tables)
+    return any(is_isolated(offer.kind, table) for offer, table in tables)
 
 
 def used(recipe: Recipe) -> list[Offer]:

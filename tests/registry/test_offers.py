@@ -1,31 +1,28 @@
 """Discovery against real dist-info folders on disk: nothing is mocked."""
 
-import runpy
 import shutil
 import signal
 import subprocess
 import sys
-import tomllib
-from importlib import resources
-from pathlib import Path
 
 import pytest
 
 from evidcore.errors import ContractError, DataError, PluginError, Stopped
+from evidcore.recipe import load
 from evidcore.registry import (
     KIND_NAMES,
     Offer,
+    _watches,
     blame,
     broken,
     card,
     downloads,
     fault_of_package,
     find,
-    look_alikes,
     offers,
+    watch,
 )
-
-ROOT = Path(__file__).parents[2]
+from evidcore.registry.factory import check
 
 
 @pytest.fixture
@@ -80,15 +77,6 @@ def test_a_missing_component_of_our_own_is_answered_with_the_pip_command(monkeyp
     monkeypatch.setattr("evidcore.registry.offers", lambda kind=None: [])
     with pytest.raises(PluginError, match=r"It comes with `pip install evidcore-plugin-text-metrics`"):
         find("labeler", "evidcore-plugin-text-metrics/endpoint")
-
-
-def test_the_table_of_our_own_packages_is_what_they_declare():
-    written = (resources.files("evidcore.registry") / "known_packages.toml").read_text(encoding="utf-8")
-    assert written == runpy.run_path(str(ROOT / "plugins" / "known_packages.py"))["table"](), (
-        "run: python plugins/known_packages.py"
-    )
-    known = tomllib.loads(written)
-    assert known["evidcore-plugin-med3d-r1"]["bridge"] == ["residual-alignment"]
 
 
 def test_a_plugin_that_cannot_be_imported_is_blamed_when_it_is_used_and_not_before(install):
@@ -237,21 +225,48 @@ def test_a_table_that_is_no_text_stops_no_listing(install, tmp_path):
     assert "entry_points.txt cannot be read (UnicodeDecodeError" in broken()["evid-mine"]
 
 
+def test_a_package_that_offers_to_watch_over_others_is_asked_only_under_our_name(install, tmp_path):
+    install("evid-watch", "x")
+    (info,) = tmp_path.rglob("evid_watch-1.0.dist-info")
+    with (info / "entry_points.txt").open("a") as file:
+        file.write("\n[evidcore_trust]\nwatch = evid_watch\nother = evidcore_plugin_hub.trust.names\n")
+    _watches.cache_clear()
+    assert watch("watch") is None
+    assert watch("other").__name__ == "evidcore_plugin_hub.trust.names"
+    assert "evid_watch" not in sys.modules
+
+
+def test_what_only_another_package_checks_is_refused_without_it(monkeypatch, tmp_path, evid):
+    monkeypatch.setattr("evidcore.registry._WATCHING", "nobodys_group")
+    _watches.cache_clear()
+    try:
+        missing = r"needs a package that is not installed\. `pip install evidcore-plugin-hub`\."
+        (tmp_path / "recipe.toml").write_text("schema = 1\n")
+        (tmp_path / "evid.lock").write_text("")
+        with pytest.raises(PluginError, match=rf"{tmp_path}/evid\.lock: comparing what it pins {missing}"):
+            load(tmp_path / "recipe.toml")
+        monkeypatch.chdir(tmp_path)
+        said = evid("plugins", exit_code=2).stderr
+        assert "evid.lock: comparing what it pins needs a package that is not installed" in said
+        (tmp_path / "evid.lock").unlink()
+        said = evid("plugins", "--verify", exit_code=2).stderr
+        assert "--verify needs a package that is not installed. `pip install evidcore-plugin-hub`." in said
+        (wrong,) = check("reward", {"use": "format", "isolated": True}, "stage.reward[0]")
+        assert str(wrong) == (
+            "stage.reward[0].isolated: a process of its own needs `pip install evidcore-plugin-hub`. "
+            "Or leave `isolated` out."
+        )
+        with pytest.raises(PluginError, match="of the Hub needs `pip install evidcore-plugin-hub`"):
+            find("reward", f"hub:a/b@{'a' * 40}#x")
+        assert find("reward", "format").load()
+    finally:
+        _watches.cache_clear()
+
+
 def test_a_name_of_ours_stays_ours_whatever_is_installed(install):
     install("evid-claims", "format")
     assert find("reward", "format").package == "evidcore"
     assert find("reward", "evid-claims/format").package == "evid-claims"
-
-
-def test_names_that_can_be_mistaken_are_marked(install, evid):
-    install("evid-claims", "f0rrnat")
-    install("evid-early", "my-reward")
-    install("evid-late", "my_rew4rd".replace("4", "a"))
-    marked = {row.package: other.package for row, other in look_alikes(offers("reward")).items()}
-    assert marked == {"evid-claims": "evidcore", "evid-late": "evid-early"}
-    said = evid("plugins", "reward").output
-    assert "can be mistaken for reward 'format' from evidcore" in said
-    assert "broken: a component's name has small letters, digits and dashes" in said
 
 
 @pytest.mark.parametrize("name", ["f\u043ermat", "Format", "a b", "x\u200b", "-x", "x\x1b[2J"])

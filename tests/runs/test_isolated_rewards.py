@@ -4,8 +4,8 @@ import hashlib
 import tomllib
 
 import pytest
+from evidcore_plugin_hub.isolation import network_blocked
 
-from evidcore.isolation.process import network_blocked
 from evidcore.runs import RunFolder
 
 pytestmark = pytest.mark.slow

@@ -3,7 +3,7 @@
 import io
 import zipfile
 
-from evidcore.registry.pins import file_digest
+from evidcore_plugin_hub.trust.pins import file_digest
 
 REWARD = '''"""A reward that says nothing."""
 

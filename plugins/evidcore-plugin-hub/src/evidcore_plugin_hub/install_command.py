@@ -130,7 +130,7 @@ def _install(
 def _agree(found: Looked, *, yes: bool) -> None:
     """Go on only if the user typed the package's name, or allowed it in their own trust.toml."""
     from evidcore.errors import PluginError
-    from evidcore.registry import pins
+    from evidcore_plugin_hub.trust import pins
 
     if yes:
         if not pins.names(str(found.at), pins.trust()["allow"]):

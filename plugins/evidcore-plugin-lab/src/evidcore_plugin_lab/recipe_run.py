@@ -8,9 +8,9 @@ from pathlib import Path
 from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
 from evidcore_plugin_audit.run_reader import Run, to_its_end
 
+from evidcore.registry import watch
 from evidcore.runs import start
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.lock import hold_to
 
 
 def run(
@@ -42,7 +42,7 @@ def run(
     """
     lock = None if locked is None else Path(locked)
     if lock is not None:
-        hold_to(lock)
+        watch("pins", f"{lock}: comparing with it").hold_to(lock)
     assembly = Assembly(given_recipe(recipe, overrides))
     folder = start(
         assembly.recipe, Path(out), fresh=fresh, with_controls=with_controls, assembly=assembly, locked=lock

@@ -18,7 +18,7 @@ from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
-from evidcore.registry import LOCK, Offer, card, card_in, find, offers, pins
+from evidcore.registry import LOCK, Offer, card, card_in, find, offers
 from evidcore.reward.composer import NamedReward
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -27,6 +27,7 @@ from evidcore_plugin_hub.lint.linting import lint_rewards
 from evidcore_plugin_hub.lint.made_cases import made_rows, made_tasks
 from evidcore_plugin_hub.lint.result import LintCheck, LintResult
 from evidcore_plugin_hub.lint.target import Target, reach
+from evidcore_plugin_hub.trust import pins
 
 CASES = 8  # of each data entry of a recipe
 

@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from evidcore import __version__
 from evidcore.errors import PluginError
 from evidcore.recipe.resolve import toml_tables
-from evidcore.registry import LOCK, is_known, normal, offers, parse_toml, pins
+from evidcore.registry import LOCK, normal, offers, parse_toml
 from evidcore_plugin_hub.plugin import remote
 from evidcore_plugin_hub.plugin.code_look import CAPABILITIES
 from evidcore_plugin_hub.plugin.environment import installed_version, pip
@@ -26,6 +26,8 @@ from evidcore_plugin_hub.plugin.manifest import MOST_BYTES, Manifest, difference
 from evidcore_plugin_hub.plugin.remote import FILE
 from evidcore_plugin_hub.plugin.wheel import MOST_BYTES as MOST_OF_WHEEL
 from evidcore_plugin_hub.plugin.wheel import Wheel, open_wheel
+from evidcore_plugin_hub.trust import pins
+from evidcore_plugin_hub.trust.names import is_known
 
 HEAD = (
     "# What the recipes of this folder use of the Hub, as it was looked at. `evid install` wrote it;\n"

@@ -14,7 +14,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from evidcore.errors import PluginError
-from evidcore.registry import is_known, normal
+from evidcore.registry import normal
 from evidcore_plugin_hub.lint.supervised import lint_all
 from evidcore_plugin_hub.lint.target import targets
 from evidcore_plugin_hub.plugin.environment import installed_version, pip
@@ -22,6 +22,7 @@ from evidcore_plugin_hub.plugin.installing import without_front_matter
 from evidcore_plugin_hub.plugin.manifest import Manifest, manifest_of, to_bytes
 from evidcore_plugin_hub.plugin.remote import FILE, TAG
 from evidcore_plugin_hub.plugin.wheel import Wheel, open_wheel
+from evidcore_plugin_hub.trust.names import is_known
 
 _PATIENT_FILES = re.compile(
     r".*\.(nii|nii\.gz|dcm|dicom|ima|nrrd|nhdr|mg[hz]|mha|mhd|img|hdr|h5|hdf5|np[yz]|pkl|pickle|pt|sqlite|db|csv|tsv"

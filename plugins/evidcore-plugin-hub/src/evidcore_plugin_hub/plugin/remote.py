@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.errors import PluginError, printable
-from evidcore.registry.pins import SOURCE
+from evidcore_plugin_hub.trust.pins import SOURCE
 
 TAG = "evidcore-plugin"
 FILE = "evid-plugin.json"

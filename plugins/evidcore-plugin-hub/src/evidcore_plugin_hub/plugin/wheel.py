@@ -20,19 +20,11 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from evidcore.errors import PluginError
-from evidcore.registry import (
-    KIND_NAMES,
-    NAME,
-    alike,
-    card_in,
-    is_known,
-    known_elsewhere,
-    normal,
-    offers,
-    pins,
-)
-from evidcore.registry.pins import file_digest, record_digest
+from evidcore.registry import KIND_NAMES, NAME, card_in, normal, offers
 from evidcore_plugin_hub.plugin.code_look import CAPABILITIES, CodeLook
+from evidcore_plugin_hub.trust import pins
+from evidcore_plugin_hub.trust.names import alike, is_known, known_elsewhere
+from evidcore_plugin_hub.trust.pins import file_digest, record_digest
 
 MOST_BYTES = 16 * 2**20  # of a wheel, and of what it unpacks to
 MOST_FILES = 1000

@@ -9,9 +9,8 @@ from typing import Any
 
 from evidcore.contracts import Workload
 from evidcore.errors import RecipeError
-from evidcore.isolation.process import network_blocked
 from evidcore.recipe import Recipe
-from evidcore.registry import card
+from evidcore.registry import card, watch
 from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -109,8 +108,15 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
     return Plan(
         parameters=made.parameters, stages=tuple(stages), features=kept_features(assembly, made),
         packages=cards, downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
-        network_blocked=network_blocked() if has_isolated(recipe) else None,
+        network_blocked=_is_network_blocked(recipe),
     )  # fmt: skip
+
+
+def _is_network_blocked(recipe: Recipe) -> bool | None:
+    """Tell whether isolated components reach no network here, None where there are none."""
+    if not has_isolated(recipe):
+        return None
+    return bool(watch("isolation", "`isolated`").network_blocked())
 
 
 def _check_dealt(stage: str, load: Workload, processes: int) -> None:

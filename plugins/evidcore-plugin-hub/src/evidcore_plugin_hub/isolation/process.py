@@ -26,9 +26,10 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from pydantic import StringConstraints, TypeAdapter, ValidationError, create_model
 
 from evidcore.errors import ContractError, RunError
-from evidcore.isolation.messages import ASKS, FIXABLE, GIVES, REQUEST, Broken, Encoder, Pipe, frame
-from evidcore.registry import Offer, pins
-from evidcore.registry.factory import Isolated
+from evidcore.registry import Offer
+from evidcore_plugin_hub.isolation.limits import Isolated
+from evidcore_plugin_hub.isolation.messages import ASKS, FIXABLE, GIVES, REQUEST, Broken, Encoder, Pipe, frame
+from evidcore_plugin_hub.trust import pins
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ class _Starter:
     def __init__(self, cut_off: bool) -> None:
         self._lock, self._owner = threading.Lock(), os.getpid()
         self._control, theirs = socket.socketpair()
-        program = [sys.executable, "-P", "-m", "evidcore.isolation.worker"]
+        program = [sys.executable, "-P", "-m", "evidcore_plugin_hub.isolation.worker"]
         # a process that a thread started is ended with that thread, so this one stays
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="isolation")
         with theirs:

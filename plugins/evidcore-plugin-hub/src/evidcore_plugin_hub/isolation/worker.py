@@ -1,6 +1,6 @@
 """The program beside a run that starts a process for each isolated component, and what that process does.
 
-`python -P -m evidcore.isolation.worker <descriptor> <parent>` imports what components stand on, once, and
+It imports what components stand on, once, and
 forks for each pipe that it is sent. The fork waits for another one, in which the component is built and
 asked, and tells how that ended. Each ends with the one that started it.
 """
@@ -30,8 +30,9 @@ import torch
 from evidcore.case import Score, Unscored
 from evidcore.contracts import Checked
 from evidcore.errors import ContractError, EvidError
-from evidcore.isolation.messages import ASKS, ENDED, FIXABLE, GIVES, HEAD, RAISED, Decoder, frame
-from evidcore.registry import factory, offers, pins
+from evidcore.registry import factory, offers
+from evidcore_plugin_hub.isolation.messages import ASKS, ENDED, FIXABLE, GIVES, HEAD, RAISED, Decoder, frame
+from evidcore_plugin_hub.trust import pins
 
 _DEATH_SIGNAL, _TAKES_ORPHANS, _NEW_PROCESS_TABLE = 1, 36, 0x20000000  # names of <sys/prctl.h>, <sched.h>
 _MOST_LETTERS = 4000  # of a message, of a traceback

@@ -11,9 +11,9 @@ from pydantic import TypeAdapter
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.contracts import KINDS, Checked, ImageQuestion, Reader, Reward, Scorer
 from evidcore.errors import ContractError
-from evidcore.isolation.process import IsolatedProcess
 from evidcore.registry import Offer
-from evidcore.registry.factory import CROSSING, Isolated
+from evidcore_plugin_hub.isolation.limits import CROSSING, limits_of
+from evidcore_plugin_hub.isolation.process import IsolatedProcess
 
 Number = int | float
 
@@ -95,7 +95,7 @@ _KINDS: Mapping[str, type[IsolatedReward | IsolatedScorer | IsolatedReader]] = {
 
 
 def isolate(
-    offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str, limits: Isolated
+    offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str
 ) -> Reward | Scorer | Reader:
     """Return a component that is built and asked in a process of its own.
 
@@ -104,8 +104,8 @@ def isolate(
         table: its recipe table, checked.
         given: what the core gives; what can cross is given.
         where: what messages call the table.
-        limits: of time and memory.
     """
+    limits = limits_of(table["isolated"])
     bare = {key: value for key, value in table.items() if key != "isolated"}
     crossing = {name: given[name] for name in CROSSING if name in given}
     traits = {

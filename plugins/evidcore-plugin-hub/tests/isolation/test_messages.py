@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evidcore_plugin_hub.isolation import messages
+from evidcore_plugin_hub.isolation.messages import Decoder, Encoder
 
 from evidcore.case import Action, Answer, Turn
 from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList, read_only
-from evidcore.isolation import messages
-from evidcore.isolation.messages import Decoder, Encoder
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

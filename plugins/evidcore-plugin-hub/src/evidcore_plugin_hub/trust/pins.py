@@ -22,8 +22,9 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evidcore.errors import PluginError
-from evidcore.registry import LOCK, is_known, normal, parse_toml
+from evidcore.errors import PluginError, RunError
+from evidcore.registry import LOCK, normal, offers, parse_toml
+from evidcore_plugin_hub.trust.names import is_known
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -127,6 +128,24 @@ def only(packages: Collection[str]) -> None:
 def release() -> None:
     """Let go of all pins."""
     _FINDER.__init__()  # type: ignore[misc]  # as at first
+
+
+def name_packages(tables: Any, lock: Path, where: str) -> None:
+    """Keep a lock, and write `package/component` for each `use` of the Hub in a recipe's tables, in place.
+
+    Args:
+        tables: of the recipe.
+        lock: beside the recipe; it need not be there.
+        where: what messages call the recipe.
+
+    Raises:
+        PluginError: as `keep` and `component` do.
+    """
+    pinned, left = keep(lock), [tables]
+    for value in left:
+        if isinstance(value, dict) and isinstance(value.get("use"), str):
+            value["use"] = component(value["use"], pinned, where)
+        left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def component(use: str, pinned: Mapping[str, Pin], where: str) -> str:
@@ -250,6 +269,56 @@ def faults(dist: metadata.Distribution, record: str = "") -> Iterator[str]:
             is_listed = path in hashes or "__pycache__" in path.split("/") or _OF_INSTALLER.fullmatch(path)
             if file.is_file() and not is_listed:
                 yield f"{path} is in no RECORD"
+
+
+def hold_to(path: Path) -> None:
+    """Compare what is installed with a lock before code of any package runs, and run no package beside it.
+
+    Args:
+        path: the `lock.toml` of a run, or an `evid.lock`.
+
+    Raises:
+        RunError: if a package has another version or other code; names the first three differences.
+        PluginError: if what is pinned cannot be read, or is denied.
+    """
+    from evidcore.recipe.load import read_toml
+    from evidcore.runs.code import package_hash, top_module
+    from evidcore.runs.folder import difference
+    from evidcore.runs.lock import refuse_drift, versions
+
+    if not path.is_file():
+        raise RunError(f"{path}: no such file. Give the lock.toml of a run, or an {LOCK}.")
+    packages = read_toml(path)[1].get("package", {})
+    only([*packages, *keep(path)])
+    before, now = {}, {}
+    for name, table in packages.items():
+        before[name] = {"version": table.get("version"), "code": table.get("code")}
+        top = top_module(next(iter(table["components"].values())))
+        now[name] = {"version": versions([name])[name], "code": package_hash(top)}
+    refuse_drift(path, difference(before, now))
+
+
+def verify(lock: Path) -> tuple[dict[str, tuple[str, str, list[str]]], int]:
+    """Compare each package that is not edited in place with its RECORD, and with a lock.
+
+    Returns:
+        By its name as pip compares it: how it is called, where it is pinned from, and what is not as it was
+        installed or pinned; and how many packages are edited in place.
+    """
+    from importlib import metadata
+
+    pinned = read(lock)
+    packages = {normal(row.package): row.package for row in offers()}
+    found = {name: ["not installed"] for name in pinned.keys() - packages.keys()}
+    for name, package in packages.items():
+        dist, pin = metadata.distribution(package), pinned.get(name)
+        if pin is not None or not is_edited(dist):
+            found[name] = list(faults(dist, pin.record if pin else ""))
+    told = {
+        name: (packages.get(name, name), pinned[name].source if name in pinned else "not pinned", wrong)
+        for name, wrong in found.items()
+    }
+    return told, len(packages.keys() - found.keys())
 
 
 class _Looked(SourceFileLoader):

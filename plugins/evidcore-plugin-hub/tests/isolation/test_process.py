@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_hub.isolation import process
 
 from evidcore.case import Score, Unscored
 from evidcore.errors import ContractError, DataError, PluginError, RunError
-from evidcore.isolation import process
 from evidcore.registry import factory
 from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer
 
@@ -321,7 +321,7 @@ def test_what_it_asks_for_is_what_it_was_given(planted, rollouts):
 
 PROGRAM = """
 import os, signal, sys
-from evidcore.isolation import process
+from evidcore_plugin_hub.isolation import process
 from evidcore.registry import factory
 import evidcore.contracts
 table = {"use": "random", "isolated": True}

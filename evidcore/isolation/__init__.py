@@ -1,5 +1,0 @@
-"""Components in processes of their own: `isolated = true` in the table of a reward, a scorer or a reader.
-
-A fence against what goes wrong in somebody's code: it hangs, takes all memory, exits, or writes into what
-others judge by. It is no sandbox: docs/howto/isolation.md says what passes it.
-"""
