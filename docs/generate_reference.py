@@ -16,10 +16,10 @@ from typing import Any
 import click
 import evidcore_testing
 from evidcore_plugin_hub.isolation import Isolated
+from evidcore_plugin_pages.document import write_page
 
 from evidcore import case, contracts, errors, hooks
 from evidcore.cli import main
-from evidcore.page import write_page
 from evidcore.recipe import shape
 from evidcore.registry import KIND_NAMES, Offer, card, downloads, offers
 from evidcore.registry.factory import flat_forms, options

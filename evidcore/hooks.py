@@ -1,8 +1,11 @@
-"""What happens during a run, told to observers, and the sections they add to its page.
+"""What happens during a run, told to observers, and the pages that installed packages write of a run.
 
 An observer is an object whose methods are marked `@observe` and named like the functions of `Events`; it
 takes the arguments it wants, by name. A recipe names observers (`observers = ["…"]`); they look, nothing they
 do changes a number, and one that fails is switched off and named.
+
+A page is an entry point of the group `evidcore.page`: a function that takes a run folder, writes into it what
+a reader looks at, and returns where. Every installed one is called at the end of a run.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 import pluggy
 
 from evidcore.errors import PluginError
-from evidcore.registry import blame, find
+from evidcore.registry import blame, find, known_elsewhere, offers
 
 _event = pluggy.HookspecMarker("evidcore")
 observe = pluggy.HookimplMarker("evidcore")
@@ -52,6 +55,26 @@ class Events:
     @_event
     def report_sections(self, run_folder: Path) -> Sequence[Section]:  # type: ignore[empty-body]
         """Return sections for the page of a run."""
+
+
+def write_pages(run_folder: Path) -> list[Path]:
+    """Have each installed package that writes pages of runs write its own; return where they are.
+
+    Raises:
+        PluginError: if one cannot be imported, or fails.
+    """
+    written = []
+    for offer in offers("page"):
+        write = offer.load()
+        with blame(offer, f"writing the page of {run_folder}", PluginError):
+            written.append(Path(write(run_folder)))
+    return written
+
+
+def page_lines(pages: Sequence[Path]) -> list[str]:
+    """Return a line for each page that was written; where there is none, what to install for one."""
+    packages = " ".join(dict.fromkeys(known_elsewhere("page").values()))
+    return [f"page:    {page}" for page in pages] or [f"page:    none; `pip install {packages}` writes one"]
 
 
 class Announcer:

@@ -34,7 +34,7 @@ TAKE_SECONDS = [
     "evidcore.train.grpo",
     "evidcore.train.sft",
     "evidcore.runs",
-    "evidcore.page",
+    "evidcore_plugin_pages.document",
     "monai.networks.blocks",
 ]
 

@@ -1,10 +1,11 @@
+import re
 import warnings
 from pathlib import Path
 
 import pytest
 
 from evidcore.errors import PluginError
-from evidcore.hooks import Announcer, Section, observe
+from evidcore.hooks import Announcer, Section, observe, page_lines, write_pages
 
 
 class Counts:
@@ -82,3 +83,37 @@ def test_nothing_is_warned_about_without_a_failure():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Announcer(observers={"counts": Counts([])}).step_finished("x", 1, {})
+
+
+@pytest.fixture
+def without_pages(tmp_path, monkeypatch):
+    """Put a package before the installed one of the same name that offers no page."""
+    info = tmp_path / "evidcore_plugin_pages-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evidcore-plugin-pages\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[evidcore.observer]\nnothing = json:dumps\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_where_no_package_writes_pages_a_run_says_what_to_install(without_pages, tmp_path):
+    pages = write_pages(tmp_path)
+    assert pages == []
+    assert page_lines(pages) == ["page:    none; `pip install evidcore-plugin-pages` writes one"]
+
+
+def test_every_installed_page_is_written_and_named(without_pages, offered, tmp_path):
+    def write(run_folder):
+        return run_folder / "figures.pdf"
+
+    offered("evid-figures", "[evidcore.page]\nfigures = evid_figures:write\n", write=write)
+    assert page_lines(write_pages(tmp_path)) == [f"page:    {tmp_path}/figures.pdf"]
+
+
+def test_a_page_that_fails_names_its_package_and_the_run(without_pages, offered, tmp_path):
+    def write(run_folder):
+        raise ValueError("no figure")
+
+    offered("evid-figures", "[evidcore.page]\nfigures = evid_figures:write\n", write=write)
+    said = f"page 'figures' from evid-figures 1.0 failed while writing the page of {tmp_path}: ValueError"
+    with pytest.raises(PluginError, match=re.escape(said)):
+        write_pages(tmp_path)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # five wheels are built
+pytestmark = pytest.mark.slow  # six wheels are built
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "start" / "minute.md"
-PACKAGES = ("encoders", "med3d-r1", "phantoms", "tour")
+PACKAGES = ("encoders", "med3d-r1", "pages", "phantoms", "tour")
 OURS = ("evidcore", "_editable", "__editable__")
 OFFLINE = """
 import socket

@@ -1,4 +1,4 @@
-"""`evid run`, `resume` and `page`: train, measure, audit, and write the page."""
+"""`evid run` and `resume`: train, measure, audit, and have the page written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, Self
 import click
 
 from evidcore.errors import Stopped
-from evidcore.hooks import observe
+from evidcore.hooks import observe, page_lines, write_pages
 
 _run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
@@ -175,18 +175,6 @@ def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]
 
 
 @click.command()
-@_run
-@click.option("--show-reports", is_flag=True, help="Put real patients' reports on the page too.")
-@_json
-def page(folder: Path, show_reports: bool, as_json: bool) -> None:
-    """Write a run's evidence page again: static, offline."""
-    from evidcore.page import write_page
-
-    path = write_page(folder, show_reports=show_reports)
-    click.echo(json.dumps({"page": str(path)}) if as_json else str(path))
-
-
-@click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key: stage.grpo.steps=3"
@@ -236,7 +224,6 @@ def run(
 def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None) -> None:
     """Run a run folder to its end, show its progress, write its page and print its results."""
     from evidcore.cli.summary import ending, summary
-    from evidcore.page import write_page
     from evidcore.runs import processes
     from evidcore.runs import run as run_folder
 
@@ -253,9 +240,11 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
         )
         click.echo(f"Go on with: evid resume {folder.path}", err=True)
         click.get_current_context().exit(stop.exit_status)
-    page = write_page(folder.path)
+    pages = write_pages(folder.path)
     found = summary(folder)
     if as_json:
-        click.echo(json.dumps({"run": str(folder.path), "page": str(page), **found}, indent=1))
+        click.echo(
+            json.dumps({"run": str(folder.path), "pages": [str(page) for page in pages], **found}, indent=1)
+        )
         return
-    click.echo("\n".join(["", *ending(found["results"]), "", f"page:    {page}", f"folder:  {folder.path}"]))
+    click.echo("\n".join(["", *ending(found["results"]), "", *page_lines(pages), f"folder:  {folder.path}"]))

@@ -22,7 +22,7 @@ from evidcore.registry.factory import SERVICE_KINDS, Option, flat_forms, options
 def recipe_schema() -> dict[str, Any]:
     """Return the schema of what is installed here. Imports every component; broken ones are left out."""
     schema = _table(shape.Top)
-    without_tables = {"observer", "command", "stage", "format"}
+    without_tables = {"observer", "command", "page", "stage", "format"}
     definitions = {kind: _component(kind) for kind in sorted({*KIND_NAMES} - without_tables)}
     definitions["stage"] = {"anyOf": list(_stages())}
     definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}

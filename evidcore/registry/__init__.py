@@ -29,7 +29,7 @@ KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
     "rollout", "sampler", "tool", "reader", "labeler", "scorer", "metric", "format",
     "evaluation", "audit", "condition", "language", "stage", "observer",
-    "command",
+    "command", "page",
 )  # fmt: skip
 _PREFIX = "evidcore."
 LOCK = "evid.lock"  # beside a recipe: what it uses of the Hub

@@ -12,7 +12,7 @@ from pathlib import Path
 from evidcore.registry import Offer
 
 CORE = "evidcore"
-_WITHOUT_NUMBERS = ("page", "cli", "testing")  # rooms of the core that change no number
+_WITHOUT_NUMBERS = ("cli", "testing")  # rooms of the core that change no number
 
 
 @functools.cache

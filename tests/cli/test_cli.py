@@ -75,7 +75,6 @@ def test_every_command_of_the_design_takes_json(evid):
         ["show"],
         ["audit", "policy"],
         ["data", "prepare"],
-        ["page"],
     ):
         assert "--json" in evid(*path, "--help").output, path
 
@@ -201,7 +200,6 @@ def test_a_labeler_within_a_stage_knows_the_recipes_folder(evid, recipe, tmp_pat
 def test_what_is_no_run_is_refused(evid, tmp_path):
     assert "not a run folder" in evid("resume", tmp_path, exit_code=2).stderr
     assert "not a run folder" in evid("audit", "policy", tmp_path, exit_code=2).stderr
-    assert "not a run folder" in evid("page", tmp_path, exit_code=2).stderr
 
 
 def test_controls_without_anything_to_control_are_refused(evid, recipe, tmp_path):

@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+from evidcore_plugin_pages.tables import result_table
 from rich.console import Console
 
 from evidcore.builtin.choice import Choice
@@ -13,7 +14,6 @@ from evidcore.builtin.views import Volume
 from evidcore.case import Case, Question
 from evidcore.cli.summary import ending, main_rows, number, summary, table
 from evidcore.evaluate.reference_lines import reference_lines
-from evidcore.page.tables import result_table
 from evidcore.runs.folder import RunFolder
 
 

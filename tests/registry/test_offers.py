@@ -48,7 +48,7 @@ def install(tmp_path, monkeypatch):
 def test_the_kind_names_are_the_contracts_and_observers():
     from evidcore.contracts import KINDS
 
-    assert set(KIND_NAMES) == {*KINDS, "observer", "command"}
+    assert set(KIND_NAMES) == {*KINDS, "observer", "command", "page"}
 
 
 def test_a_name_two_packages_share_must_be_qualified(install):

@@ -156,6 +156,19 @@ def test_the_audit_and_the_page_are_made_of_a_finished_run(evid, done):
     assert evid("page", done).stdout.strip() == str(done / "page" / "index.html")
 
 
+def test_without_a_package_that_writes_pages_a_run_ends_with_its_figures(evid, done, tmp_path):
+    info = tmp_path / "evidcore_plugin_pages-0.1.dist-info"  # comes before the installed one of its name
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evidcore-plugin-pages\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[evidcore.observer]\nnothing = json:dumps\n")
+    said = evid("run", evid.recipe, PYTHONPATH=str(tmp_path)).stdout
+    assert "choice, strict accuracy: " in said
+    assert "page:    none; `pip install evidcore-plugin-pages` writes one\nfolder:  runs/tiny/" in said
+    bare = evid.newest("runs")
+    assert not (bare / "page").exists()
+    assert json.loads(evid("resume", bare, "--json", PYTHONPATH=str(tmp_path)).stdout)["pages"] == []
+
+
 def test_the_controls_start_from_the_same_point_and_are_measured_alike(evid, done):
     folder = evid.run("--with-controls", "--set", "stage.grpo.steps=2")
     rows = json.loads((folder / "results" / "controls.json").read_text())["rows"]

@@ -6,13 +6,13 @@ import random
 
 import pytest
 import torch
+from evidcore_plugin_pages.document import stage_curves
+from evidcore_plugin_pages.tables import figures
 
 from evidcore.builtin.rollouts import Plain
 from evidcore.case import Score, Unscored
 from evidcore.contracts import Reward
 from evidcore.errors import ContractError
-from evidcore.page.document import stage_curves
-from evidcore.page.tables import figures
 from evidcore.registry import find
 from evidcore.reward.composer import NamedReward
 from evidcore.train.grpo import asks_policy

@@ -16,6 +16,8 @@ import torch
 import yaml
 from evidcore_plugin_hub.export import as_published, export_run, widen
 from evidcore_plugin_hub.redaction import WITHHELD
+from evidcore_plugin_pages.document import NOTICE
+from evidcore_plugin_pages.markup import DASH
 from evidcore_testing import tiny_language, tiny_vision_language
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
@@ -26,8 +28,6 @@ from evidcore.model import assemble
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import ADAPTED, AdaptedLinear
 from evidcore.model.policy import VLMPolicy
-from evidcore.page import NOTICE
-from evidcore.page.markup import DASH
 from evidcore.recipe import load
 from evidcore.registry import factory
 from evidcore.runs import RunFolder, run, start

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_lab.predict import Inquiry, predict_scan
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
+from evidcore_plugin_pages.document import write_page
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_testing import volume_case
 
@@ -14,7 +15,6 @@ from evidcore.case import Box, MaskRef, VolumeRef
 from evidcore.cli.summary import summary
 from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession
 from evidcore.errors import RunError
-from evidcore.page import write_page
 from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.volume import read, read_geometry, read_mask

@@ -13,7 +13,7 @@ from evidcore.compute.ending import stop_request
 from evidcore.contracts import Policy
 from evidcore.errors import EvidError, RunError
 from evidcore.formats import Volume
-from evidcore.page import write_page
+from evidcore.hooks import write_pages
 from evidcore.volume.preparation import show
 from evidcore_plugin_audit.external import audit_alone, write_alone
 from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
@@ -157,7 +157,7 @@ def audit_policy(
         folder, _ = write_alone(
             assembly, audited, Path(out), f"Python function {name}", policy=CalledPolicy(policy)
         )
-    write_page(folder.path)
+    write_pages(folder.path)
     return Run(folder.path)
 
 

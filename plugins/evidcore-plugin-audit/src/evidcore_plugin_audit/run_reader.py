@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+from evidcore_plugin_pages.document import write_page
+from evidcore_plugin_pages.markup import join, number, tag
 
-from evidcore.page import write_page
-from evidcore.page.markup import join, number, tag
+from evidcore.hooks import write_pages
 from evidcore.runs.read import read_head, told_status
 from evidcore_plugin_audit.frames import answers_frame, metrics_frame, results_frame, rollouts_frame
 
@@ -169,5 +170,5 @@ def to_its_end(
         cause.add_note(f"Go on with: evidcore.Run({str(folder.path)!r}).resume()")
         raise
     if is_first:
-        write_page(folder.path)
+        write_pages(folder.path)
     return Run(folder.path)

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from evidcore_plugin_pages.document import NOTICE, shell
+from evidcore_plugin_pages.gallery import AXIAL_SIDES, FILM_SIDES
+from evidcore_plugin_pages.markup import Html, join, number, tag
+from evidcore_plugin_pages.tables import facts
+
 from evidcore.case import Case, Finding
-from evidcore.page.document import NOTICE, shell
-from evidcore.page.gallery import AXIAL_SIDES, FILM_SIDES
-from evidcore.page.markup import Html, join, number, tag
-from evidcore.page.tables import facts
 from evidcore_plugin_doctor.contact_sheet import Entry, Sheet, names_shown
 from evidcore_plugin_doctor.fault import CHECKS, Fault
 from evidcore_plugin_doctor.figure import densities, quantile_table

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.page.charts import Lane, lanes
-from evidcore.page.document import NOTICE, shell
-from evidcore.page.markup import Html, join, number, tag
-from evidcore.page.tables import facts
+from evidcore_plugin_pages.charts import Lane, lanes
+from evidcore_plugin_pages.document import NOTICE, shell
+from evidcore_plugin_pages.markup import Html, join, number, tag
+from evidcore_plugin_pages.tables import facts
+
 from evidcore_plugin_doctor.profile import Profile
 
 _LINES = ("uniform_chance", "prior_only", "perfect_perception")

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from evidcore_plugin_pages.gallery import WINDOWS_HU, outline, png
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.page.gallery import WINDOWS_HU, outline, png
 from evidcore.volume import Volume, read_mask
 from evidcore.volume.geometry import Placement
 from evidcore_plugin_doctor.masks import Mask, read_masks

@@ -7,12 +7,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from huggingface_hub import ModelCardData
-
-from evidcore import __version__
-from evidcore.page import NOTICE
-from evidcore.page.markup import DASH, written
-from evidcore.page.tables import (
+from evidcore_plugin_pages.document import NOTICE
+from evidcore_plugin_pages.markup import DASH, written
+from evidcore_plugin_pages.tables import (
     REFERENCE_LINES,
     is_accuracy,
     is_detail,
@@ -21,6 +18,9 @@ from evidcore.page.tables import (
     unit_of_row,
     with_tasks,
 )
+from huggingface_hub import ModelCardData
+
+from evidcore import __version__
 from evidcore.registry import downloads
 
 Line = Mapping[str, Any]

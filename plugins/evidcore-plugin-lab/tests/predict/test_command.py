@@ -2,8 +2,7 @@ import json
 import shutil
 
 import pytest
-
-from evidcore.page import NOTICE
+from evidcore_plugin_pages.document import NOTICE
 
 
 @pytest.fixture

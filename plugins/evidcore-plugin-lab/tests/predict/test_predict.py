@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_lab.predict import Inquiry, predict_scan
+from evidcore_plugin_pages.document import NOTICE
 
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Task
 from evidcore.errors import ContractError, DataError, RunError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
-from evidcore.page import NOTICE
 from evidcore.runs import RunFolder, start
 from evidcore.volume import read
 

@@ -19,7 +19,7 @@ def tour(out: Path, as_json: bool) -> None:
     click.echo("About a minute on 2 CPU cores. Nothing is trained and nothing is downloaded.", err=True)
     from transformers.utils import logging
 
-    from evidcore.page import write_page
+    from evidcore.hooks import write_pages
     from evidcore_plugin_tour.shipped import SCAN, WORDS, audit
     from evidcore_plugin_tour.side_by_side import ending, figures, write_side_by_side
 
@@ -29,7 +29,7 @@ def tour(out: Path, as_json: bool) -> None:
         click.echo(f"{number} of 2: {model.name}, {model.trained_on}", err=True)
         folder, results[model.name] = audit(model, out)
         runs[model] = folder.path
-        write_page(folder.path)
+        write_pages(folder.path)
     page = write_side_by_side(out / "tour" / "index.html", runs)
     if as_json:
         found = {

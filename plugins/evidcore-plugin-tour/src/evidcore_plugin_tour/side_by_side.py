@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.page import NOTICE
-from evidcore.page.document import shell
-from evidcore.page.markup import Html, join, tag
-from evidcore.page.outcome import audit
+from evidcore_plugin_pages.document import NOTICE, shell
+from evidcore_plugin_pages.markup import Html, join, tag
+from evidcore_plugin_pages.outcome import audit
+
 from evidcore.runs.read import RunRecord, read_record
 from evidcore_plugin_tour.shipped import TASK, Shipped
 

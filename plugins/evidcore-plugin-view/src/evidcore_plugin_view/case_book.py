@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from evidcore.case import MaskRef
 
 if TYPE_CHECKING:
-    from evidcore.page.cases import Known
+    from evidcore_plugin_pages.cases import Known
 
 _SHOW_REPORTS = "--show-reports"
 
@@ -140,7 +140,8 @@ def _booked(told: Mapping[str, Any]) -> BookedCase:
 
 def main(folder: Path, *, show_reports: bool) -> None:
     """Answer requests until the input ends: a list of lines each, with the cases that they are about."""
-    from evidcore.page.cases import look_up
+    from evidcore_plugin_pages.cases import look_up
+
     from evidcore.runs.read import read_head
 
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

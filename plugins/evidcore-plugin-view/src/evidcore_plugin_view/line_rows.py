@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Sequence
 
-from evidcore.page.durations import is_number
+from evidcore_plugin_pages.durations import is_number
+
 from evidcore.runs.read import findings_of
 from evidcore_plugin_view.line_index import Line, Row
 

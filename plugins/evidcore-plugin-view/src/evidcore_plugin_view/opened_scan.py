@@ -11,11 +11,11 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import numpy.typing as npt
+from evidcore_plugin_pages.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
 from PIL import Image
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.formats import LPS_RAS, Volume
-from evidcore.page.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
 from evidcore.volume import read, read_mask
 from evidcore_plugin_view.overlay import AXES, Mask, Plane, cut
 

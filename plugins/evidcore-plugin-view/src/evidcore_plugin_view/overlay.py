@@ -3,7 +3,7 @@
 An answer, a rollout, a tool's reply and a data set all give overlays, which differ by their role alone. Boxes
 and masks are in voxels of the source volume, axes z, y, x.
 
-Nothing here knows of a server. In `evidcore.page` it would replace the six masks that `Gallery._drawn` picks,
+Nothing here knows of a server. On a run's page it would replace the six masks that `Gallery._drawn` picks,
 and it would draw predicted boxes there, which are drawn on the page of `evid predict` alone so far.
 """
 
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from evidcore_plugin_pages.gallery import outline
 
 from evidcore.case import Crop, MaskRef
-from evidcore.page.gallery import outline
 
 if TYPE_CHECKING:
     from evidcore_plugin_view.followed_masks import FollowRequest

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.page.examples import OPEN_KEYS, READINGS
+from evidcore_plugin_pages.examples import OPEN_KEYS, READINGS
+
 from evidcore_plugin_view.line_index import Line
 
 MOST_CHARACTERS = 20_000

@@ -6,9 +6,10 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from evidcore_plugin_pages.gallery import WORDS
+
 from evidcore.case import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
-from evidcore.page.gallery import WORDS
 from evidcore.runs.read import findings_of
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.case_book import BookedCase

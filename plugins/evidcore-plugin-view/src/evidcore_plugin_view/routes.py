@@ -283,7 +283,7 @@ def _plane(query: Query) -> Plane:
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a table shows of a result's row."""
-    from evidcore.page.tables import unit_of_row
+    from evidcore_plugin_pages.tables import unit_of_row
 
     kept = ("name", "task", "metric", "value", "low", "high", "note", "headline", "questions", "patients")
     return {name: row[name] for name in kept if row.get(name) is not None} | {"unit": unit_of_row(row)}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.page.tables import unit_of_row, with_tasks
+from evidcore_plugin_pages.tables import unit_of_row, with_tasks
 
 Row = Mapping[str, Any]
 OWN = "own"

@@ -48,7 +48,7 @@ def policy(
     The model is that of a finished run; or, with a recipe, one that was not trained here.
     """
     from evidcore.cli.summary import summary
-    from evidcore.page import write_page
+    from evidcore.hooks import write_pages
     from evidcore.runs import audit_run, open_run
     from evidcore_plugin_audit.external import audit_answers, audit_model
 
@@ -60,7 +60,7 @@ def policy(
     else:
         run = open_run(target)
         result = audit_run(run, limit=limit, blind_arm=blind_arm)
-    write_page(run.path)
+    write_pages(run.path)
     is_new = answers is not None or bool(model)
     if as_json:
         click.echo(json.dumps({**result, **({"run": str(run.path)} if is_new else {})}, indent=1))

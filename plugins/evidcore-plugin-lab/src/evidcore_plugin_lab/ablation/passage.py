@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from evidcore.compute.processes import processes
 from evidcore.errors import EvidError, RunError
-from evidcore.page import write_page
+from evidcore.hooks import write_pages
 from evidcore.runs.begin import run, start
 from evidcore.runs.folder import RunFolder, held, write
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
@@ -175,7 +175,7 @@ def _run(folder: AblationFolder, cell: Cell, label: str, watch: Watch, accept_ch
     try:
         with watch(at, label) as recorder:
             run(at, [recorder], accept_changes=accept_changes)
-        write_page(at.path)
+        write_pages(at.path)
     finally:
         folder.record(cell, at, cell.seconds + time.monotonic() - began_s)
     return dataclasses.replace(cell, run=at)

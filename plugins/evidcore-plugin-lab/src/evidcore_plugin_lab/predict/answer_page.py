@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from evidcore_plugin_pages import gallery
+from evidcore_plugin_pages.document import NOTICE, shell
+from evidcore_plugin_pages.examples import completion
+from evidcore_plugin_pages.gallery import viewer_figure
+from evidcore_plugin_pages.markup import DASH, Html, data_block, join, number, tag
+from evidcore_plugin_pages.tables import facts, tree
 
-from evidcore.page import gallery
-from evidcore.page.document import NOTICE, shell
-from evidcore.page.examples import completion
-from evidcore.page.gallery import viewer_figure
-from evidcore.page.markup import DASH, Html, data_block, join, number, tag
-from evidcore.page.tables import facts, tree
 from evidcore.volume import Volume
 
 _SIZES = ((64, 320), (48, 224), (32, 160))  # slices and pixels of an edge; the first that stays below

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore_plugin_pages.document import NOTICE
+
 from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.model.policy import VLMPolicy
-from evidcore.page import NOTICE
 from evidcore.recipe import load
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from evidcore.page.markup import Html, Unit, join, tag, written
+from evidcore_plugin_pages.markup import Html, Unit, join, tag, written
 
 _WIDTH, _HEIGHT = 360, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 40

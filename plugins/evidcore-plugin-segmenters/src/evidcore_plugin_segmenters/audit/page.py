@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.page.charts import Lane, lanes
-from evidcore.page.document import NOTICE, shell
-from evidcore.page.markup import Html, Unit, interval, join, number, tag
-from evidcore.page.tables import facts
+from evidcore_plugin_pages.charts import Lane, lanes
+from evidcore_plugin_pages.document import NOTICE, shell
+from evidcore_plugin_pages.markup import Html, Unit, interval, join, number, tag
+from evidcore_plugin_pages.tables import facts
+
 from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
 
 _MOST_LINES = 6

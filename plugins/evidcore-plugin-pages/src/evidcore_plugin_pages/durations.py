@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from evidcore.page.markup import Html, number, tag, written
 from evidcore.runs.read import Line
+from evidcore_plugin_pages.markup import Html, number, tag, written
 
 _TIME = re.compile(r"(?P<part>.+)_s|reward_s/(?P<reward>.+)")
 _REST = "update and the rest of the step"  # of a log that names fewer parts

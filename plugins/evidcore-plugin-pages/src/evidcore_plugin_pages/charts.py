@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from evidcore.page.markup import MINUS, Html, Unit, data_block, interval, join, number, tag, written
+from evidcore_plugin_pages.markup import MINUS, Html, Unit, data_block, interval, join, number, tag, written
 
 _LANE_PX = 22
 _CURVE_WIDTH, _CURVE_HEIGHT = 360, 190

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidcore_plugin_pages.document import write_page
+from evidcore_testing.fixtures import evid as evid
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
-from evidcore.page import write_page
 from evidcore.registry.factory import build
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import cache_root

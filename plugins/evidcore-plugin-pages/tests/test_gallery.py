@@ -5,10 +5,10 @@ import re
 import matplotlib.image
 import numpy as np
 import pytest
+from evidcore_plugin_pages.gallery import Gallery, drawn_pictures, outline, png, render
 from PIL import Image
 
 from evidcore.case import Crop, Drawing, VolumeRef
-from evidcore.page.gallery import Gallery, drawn_pictures, outline, png, render
 from evidcore.volume import read
 
 

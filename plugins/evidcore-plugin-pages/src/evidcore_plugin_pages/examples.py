@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evidcore.page.cases import (
+from evidcore.runs.read import Line, RunRecord
+from evidcore_plugin_pages.cases import (
     Asked,
     Group,
     Known,
@@ -18,10 +19,9 @@ from evidcore.page.cases import (
     look_up,
     pattern,
 )
-from evidcore.page.charts import Branch, forks
-from evidcore.page.gallery import Gallery
-from evidcore.page.markup import DASH, Html, escape, join, number, tag, written
-from evidcore.runs.read import Line, RunRecord
+from evidcore_plugin_pages.charts import Branch, forks
+from evidcore_plugin_pages.gallery import Gallery
+from evidcore_plugin_pages.markup import DASH, Html, escape, join, number, tag, written
 
 CONDITIONS = {"own": "Own volume", "other-patient": "Another patient's volume", "blank": "Blank volume"}
 READINGS = (  # field, label, whether None means that it was not asked for

@@ -3,8 +3,7 @@
 import re
 
 import pytest
-
-from evidcore.page.durations import stage_time, time_parts
+from evidcore_plugin_pages.durations import stage_time, time_parts
 
 
 def line(step, **seconds):

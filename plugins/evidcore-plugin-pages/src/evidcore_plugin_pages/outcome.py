@@ -7,10 +7,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from evidcore.page.charts import Lane, lanes
-from evidcore.page.markup import Html, join, tag
-from evidcore.page.tables import REFERENCE_LINES, is_accuracy, reference_lines, said, unit_of_row, with_tasks
 from evidcore.runs.read import Line, RunRecord
+from evidcore_plugin_pages.charts import Lane, lanes
+from evidcore_plugin_pages.markup import Html, join, tag
+from evidcore_plugin_pages.tables import (
+    REFERENCE_LINES,
+    is_accuracy,
+    reference_lines,
+    said,
+    unit_of_row,
+    with_tasks,
+)
 
 Row = Mapping[str, Any]
 _DECILE = re.compile(r"(?P<figure>.+)/decile (?P<number>\d\d)")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from evidcore.errors import EvidError
 from evidcore.hooks import Announcer, Section
-from evidcore.page import charts, outcome
-from evidcore.page.durations import is_number, is_time, stage_time
-from evidcore.page.examples import evidence_section
-from evidcore.page.gallery import Gallery
-from evidcore.page.markup import DASH, Html, Unit, escape, join, tag
-from evidcore.page.tables import facts, figures, result_table, tree
 from evidcore.runs.read import Line, RunRecord, read_record
+from evidcore_plugin_pages import charts, outcome
+from evidcore_plugin_pages.durations import is_number, is_time, stage_time
+from evidcore_plugin_pages.examples import evidence_section
+from evidcore_plugin_pages.gallery import Gallery
+from evidcore_plugin_pages.markup import DASH, Html, Unit, escape, join, tag
+from evidcore_plugin_pages.tables import facts, figures, result_table, tree
 
 _SKIPPED = {"stage", "step", "time_s", "epoch"}
 
@@ -189,7 +189,7 @@ def shell(title: str, body: Html, *, style: str = "", script: str = "") -> str:
 
 
 def _asset(name: str) -> str:
-    return files("evidcore.page").joinpath(name).read_text(encoding="utf-8")
+    return files("evidcore_plugin_pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def _header(record: RunRecord) -> Html:

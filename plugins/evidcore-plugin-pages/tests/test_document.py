@@ -4,19 +4,19 @@ import html
 import json
 import re
 from html.parser import HTMLParser
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import nibabel
 import numpy as np
 import pytest
+from evidcore_plugin_pages.document import document, write_page
+from evidcore_plugin_pages.gallery import Gallery
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.errors import RunError
 from evidcore.hooks import Section
-from evidcore.page import write_page
-from evidcore.page.document import document
-from evidcore.page.gallery import Gallery
 from evidcore.runs.read import read_record
 
 
@@ -366,7 +366,7 @@ def test_a_folder_that_is_no_run_is_refused_by_name(tmp_path):
 
 
 def test_colours_can_be_read_in_light_and_dark():
-    style = (Path(__file__).parents[2] / "evidcore" / "page" / "style.css").read_text()
+    style = resources.files("evidcore_plugin_pages").joinpath("style.css").read_text(encoding="utf-8")
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in style.split("@media", 2)[:2]
     )

@@ -3,8 +3,7 @@ import math
 import re
 
 import pytest
-
-from evidcore.page.charts import Branch, Curve, Lane, curves, forks, lanes
+from evidcore_plugin_pages.charts import Branch, Curve, Lane, curves, forks, lanes
 
 
 def test_a_lane_places_value_interval_and_lines_on_its_axis():

@@ -1,16 +1,15 @@
-"""Numbers, markup, records, and which cases are shown."""
+"""Numbers, markup, and which cases are shown."""
 
 import json
 import re
 
 import pytest
+from evidcore_plugin_pages.cases import chosen_answers, chosen_groups, look_up, pattern
+from evidcore_plugin_pages.markup import Html, data_block, number, tag, written
+from evidcore_plugin_pages.tables import with_tasks
 
 from evidcore.case import Crop, VolumeRef
-from evidcore.errors import RunError
-from evidcore.page.cases import chosen_answers, chosen_groups, look_up, pattern
-from evidcore.page.markup import Html, data_block, number, tag, written
-from evidcore.page.tables import with_tasks
-from evidcore.runs.read import is_phantom, read_head, read_record
+from evidcore.runs.read import read_head
 
 
 @pytest.mark.parametrize(
@@ -45,29 +44,6 @@ def test_data_blocks_cannot_be_ended_from_inside():
     block = data_block({"a": "</script><!--"})
     assert block.count("</script>") == 1
     assert json.loads(re.findall(">(.*)</script>", block)[0]) == {"a": "</script><!--"}
-
-
-def test_a_broken_line_is_named_and_a_line_being_written_is_left_out(fake_run):
-    path = fake_run.folder / "metrics.jsonl"
-    count = len(read_record(fake_run.folder).metrics)
-    whole = path.read_text()
-    path.write_text(whole + '{"stage": "05-gr')
-    assert len(read_record(fake_run.folder).metrics) == count
-    path.write_text('{"stage": oops}\n' + whole)
-    with pytest.raises(RunError, match=r"metrics\.jsonl, line 1: not JSON, '\{\"stage\": oops"):
-        read_record(fake_run.folder)
-
-
-def test_a_result_that_is_no_object_is_named(fake_run):
-    (fake_run.folder / "results" / "06-evaluate.json").write_text("[1]")
-    with pytest.raises(RunError, match=r"06-evaluate\.json: holds a list, not an object"):
-        read_record(fake_run.folder)
-
-
-def test_phantoms_are_known_by_the_name_of_their_component():
-    assert is_phantom("phantom-chest")
-    assert is_phantom("some-package/phantom-abdomen")
-    assert not is_phantom("folder")
 
 
 def group(step, *totals, malformed=None):

@@ -3,10 +3,10 @@
 import re
 
 import pytest
+from evidcore_plugin_pages.outcome import by_place
+from evidcore_plugin_pages.tables import result_table, unit_of_row
 
 from evidcore.cli.summary import number
-from evidcore.page.outcome import by_place
-from evidcore.page.tables import result_table, unit_of_row
 
 
 def row(metric, value, low=None, high=None, unit="rate", name="report"):

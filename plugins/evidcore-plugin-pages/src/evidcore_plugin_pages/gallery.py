@@ -17,8 +17,8 @@ from PIL import Image
 from evidcore.case import Crop, Drawing
 from evidcore.errors import EvidError
 from evidcore.formats import Volume
-from evidcore.page.cases import Known
-from evidcore.page.markup import Html, data_block, join, tag
+from evidcore_plugin_pages.cases import Known
+from evidcore_plugin_pages.markup import Html, data_block, join, tag
 
 Plane = npt.NDArray[np.uint8]
 WINDOWS_HU = {"lung": (-1350.0, 150.0), "mediastinum": (-160.0, 240.0), "bone": (-500.0, 1300.0)}

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
-from evidcore.page.markup import Html, Unit, interval, join, number, tag
 from evidcore.runs.read import Line
+from evidcore_plugin_pages.markup import Html, Unit, interval, join, number, tag
 
 REFERENCE_LINES = {
     "uniform_chance": "uniform chance",
