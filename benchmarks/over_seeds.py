@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evidcore_plugin_lab.ablation import NO_ANSWERS, without_places
+from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast, Item
 from evidcore_plugin_lab.ablation.items import row_items
 from scipy import stats
 
 from evidcore.contracts import Sums
-from evidcore.evaluate.bootstrap import Arms, Contrast, Item
 from evidcore.evaluate.pooling import pooled
 from evidcore.recipe import load
 from evidcore.runs.lock import lock_table

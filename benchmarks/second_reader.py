@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
+from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast, Item
 from evidcore_plugin_lab.ablation.definition import load_ablation
 from over_seeds import answers
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Crop
 from evidcore.contracts import ImageQuestion, Reader, Sums
-from evidcore.evaluate.bootstrap import Arms, Contrast, Item
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.text.agreement import affirmed
 from evidcore.volume import cache_root

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import itertools
 import math
 import random
-import statistics
 
 import numpy as np
 import pytest
@@ -12,24 +10,17 @@ from scipy import stats
 from evidcore.contracts import Sums
 from evidcore.evaluate.bootstrap import (
     TIED,
-    Arms,
     Interval,
-    Item,
     detectable,
     figure_interval,
     holm,
     mean_interval,
-    over_seeds,
     paired_interval,
     ratio_interval,
 )
 
 RNG = np.random.default_rng(7)
 PATIENTS = [f"p{index // 2}" for index in range(80)]
-
-
-def items_of(figures, owners=PATIENTS):
-    return {f"r{index}": Item(*pair) for index, pair in enumerate(zip(owners, figures, strict=True))}
 
 
 def width(found):
@@ -149,28 +140,6 @@ def test_paired_interval_is_narrower_than_the_difference_of_two_means():
     assert backwards.low == pytest.approx(-paired.high, abs=0.005)
 
 
-@pytest.mark.parametrize("same", [-0.3, 0.0, 0.25, 1 / 3, 0.5])
-def test_a_tie_has_no_interval_whatever_is_asked(same):
-    """30 patients whose every draw is the same: as a mean, in pairs, as sums, of an arm and between arms."""
-    values, owners = np.full(30, same), [f"p{index}" for index in range(30)]
-    sums = [Sums("difference", (max(same, 0.0), 1.0, max(-same, 0.0), 1.0))] * 30
-    of_one = [
-        paired_interval(values, np.zeros(30), owners),
-        figure_interval(values.tolist(), owners),
-        figure_interval(sums, owners),
-    ]
-    if same > 0:
-        of_one.append(mean_interval(values, owners))
-        of_one.append(figure_interval([Sums("ratio", (same, 1.0))] * 30, owners))
-    for found in of_one:
-        assert (found.low, found.high, found.note, found.is_tied) == (None, None, TIED, True)
-        assert (found.value, found.values, found.patients) == (pytest.approx(same), 30, 30)
-    arms = Arms({"a": {0: flat(12, 30)}, "b": {0: shifted(flat(12, 30), same)}}, patients_shared=True)
-    contrast = arms.contrast({"b": 1.0, "a": -1.0})
-    assert (contrast.low, contrast.standard_error, contrast.p_value) == (None, None, None)
-    assert (contrast.value, contrast.note) == (pytest.approx(same), TIED)
-
-
 def test_differences_that_cancel_in_each_patient_are_a_tie_and_no_share():
     found = paired_interval([1.0, 0.0] * 30, [0.0, 1.0] * 30, [index // 2 for index in range(60)])
     assert (found.value, found.low, found.note) == (0.0, None, TIED)
@@ -207,43 +176,6 @@ def test_texts_that_add_nothing_to_a_ratio_bound_nothing():
     assert found.low == pytest.approx(0.025 ** (1 / 20))  # 20 patients in a row, not 40
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("ratio", (1.0, 2.0)), ("difference", (1.0, 2.0, 1.0, 4.0)), ("mean_ratio", (1.0, 2.0, 0.0, 0.0))],
-)
-def test_no_interval_rests_on_patients_who_add_nothing(kind, said):
-    silent = Sums(kind, (0.0,) * len(said))
-    figures = [Sums(kind, said)] * 38 + [silent] * 42  # 19 patients of 40 add something
-    noted = "too few patients (19 of at least 20)"
-    assert figure_interval(figures, PATIENTS).note == noted
-    full = items_of(figures)
-    half = full | {"r0": Item("p0", silent), "r1": Item("p0", silent)}
-    for shared in (True, False):
-        arms = Arms({"a": {0: half, 1: half}, "b": {0: full, 1: full}}, patients_shared=shared)
-        found = arms.contrast({"b": 1, "a": -1})
-        assert (found.note, found.patients) == (noted, 19 if shared else 38)
-
-
-def test_patients_who_add_nothing_move_no_interval():
-    some, silent = ratios(), [Sums("ratio", (0.0, 0.0))] * 20
-    owners = [*PATIENTS, *(f"silent-{index}" for index in range(20))]
-    numbers = np.array([one.numbers for one in (*some, *silent)])
-    alone = figure_interval(some, PATIENTS)
-    beside = ratio_interval(numbers[:, 0], numbers[:, 1], owners)
-    items = items_of([*some, *silent], owners)
-    arm = Arms({"a": {0: items}}, patients_shared=True).contrast({"a": 1.0})
-    for found in (figure_interval([*some, *silent], owners), beside, arm):
-        assert (found.low, found.high, found.patients) == (alone.low, alone.high, 40)
-
-
-def test_seeds_that_share_patients_may_differ_in_who_adds_something():
-    silent = Sums("ratio", (0.0, 0.0))
-    early, late = [*ratios()[:60], *[silent] * 20], [*[silent] * 20, *ratios()[:60]]
-    found = Arms({"a": {0: items_of(early), 1: items_of(late)}}, patients_shared=True).contrast({"a": 1.0})
-    assert found.low < found.value < found.high
-    assert found.patients == 40
-
-
 def test_few_patients_and_equal_numbers_have_no_interval():
     few = figure_interval([Sums("ratio", (1, 2))] * 4, ["a", "b", "c", "d"])
     assert (few.value, few.low, few.is_tied) == (pytest.approx(0.5), None, False)
@@ -275,385 +207,6 @@ def indices_of(name):
     return (2 * number, 2 * number + 1)
 
 
-def answered(patient, above, below):
-    return Item(patient, Sums("ratio", (above, below)))
-
-
-def drawn(chance, *, seed, patients=60, questions=3, owner="p"):
-    """Draw right and wrong answers of one cell; patients differ in how hard they are."""
-    rng = np.random.default_rng(seed)
-    hard = np.random.default_rng(99).normal(0, 0.2, patients)
-    return {
-        f"q{patient}-{number}": answered(
-            f"{owner}{patient}", float(rng.random() < chance + hard[patient]), 1.0
-        )
-        for patient in range(patients)
-        for number in range(questions)
-    }
-
-
-def cells(chances, **shape):
-    """Return arm -> seed -> items for arm -> chance of each seed."""
-    return {
-        arm: {seed: drawn(chance, seed=1000 * index + seed, **shape) for seed, chance in enumerate(some)}
-        for index, (arm, some) in enumerate(chances.items())
-    }
-
-
-def flat(value, patients=25):
-    """A cell in which `value` of the patients' one question each are right."""
-    return {f"q{index}": answered(f"p{index}", float(index < value), 1.0) for index in range(patients)}
-
-
-def shifted(items, change):
-    """Return items whose every figure is larger by `change`."""
-    return {name: answered(item.patient, item.sums.numbers[0] + change, 1.0) for name, item in items.items()}
-
-
-ONE_BY_TWO = {"a": [0.4, 0.5, 0.45], "b": [0.55, 0.5, 0.6]}
-
-
-def test_one_seed_agrees_with_scipys_bootstrap_over_patients():
-    found = cells({"a": [0.4], "b": [0.6]}, questions=1)
-    ours = Arms(found, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
-    differences = [
-        found["b"][0][name].sums.numbers[0] - item.sums.numbers[0] for name, item in found["a"][0].items()
-    ]
-    theirs = stats.bootstrap((differences,), np.mean, n_resamples=20_000, method="percentile", rng=3)
-    assert ours.value == pytest.approx(np.mean(differences))
-    assert ours.standard_error == pytest.approx(theirs.standard_error, rel=0.04)
-    assert ours.low == pytest.approx(theirs.confidence_interval.low, abs=0.02)
-    assert ours.high == pytest.approx(theirs.confidence_interval.high, abs=0.02)
-    assert "1 seed" in ours.note
-
-
-def figure(pooling, numbers):
-    """Return a figure of sums in plain Python."""
-    a, b = numbers[:2]
-    if pooling == "ratio":
-        return a / b
-    c, d = numbers[2:]
-    return a / b - c / d if pooling == "difference" else (a / b + c / d) / 2
-
-
-def looped_over_seeds(found, weights, draws, *, pooling="ratio", patients_shared=False):
-    """The t over seeds and patients in plain loops: the ends of its interval."""
-    rng, drawn = random.Random(5), []
-    seeds = sorted(found["a"])
-    patients = {seed: sorted({item.patient for item in found["a"][seed].values()}) for seed in seeds}
-
-    def value(seed, picked):
-        total = 0.0
-        for arm, weight in weights.items():
-            own = {name: [] for name in patients[seed]}
-            for item in found[arm][seed].values():
-                own[item.patient].append(item.sums.numbers)
-            pooled = [numbers for patient in picked for numbers in own[patient]]
-            total += weight * figure(pooling, [sum(side) for side in zip(*pooled, strict=True)])
-        return total
-
-    for _ in range(draws):
-        draw, picked = [], None
-        for seed in seeds:
-            if picked is None or not patients_shared:
-                picked = rng.choices(patients[seed], k=len(patients[seed]))
-            draw.append(value(seed, picked))
-        drawn.append(draw)
-    columns = list(zip(*drawn, strict=True))
-    k, values = len(seeds), [value(seed, patients[seed]) for seed in seeds]
-    own = sum(statistics.variance(column) for column in columns) / k
-    pairs = list(itertools.combinations(columns, 2)) if patients_shared else []
-    common = max(0.0, sum(statistics.covariance(*pair) for pair in pairs) / len(pairs)) if pairs else 0.0
-    between = statistics.variance(values)
-    variance = common + between / k
-    seen, free = 2 * max(between, own - common) / k, len(patients[seeds[0]]) - 1
-    free = (common + seen) ** 2 / (seen**2 / (k - 1) + common**2 / free)
-    return stats.t.interval(0.95, free, loc=sum(values) / k, scale=math.sqrt(variance))
-
-
-def test_a_ratio_agrees_with_a_bootstrap_loop():
-    rng = np.random.default_rng(8)
-
-    def reports(gain):
-        hits, others = rng.poisson(2 + gain, 30), rng.poisson(4, 30)
-        return {
-            f"r{index}": answered(f"p{index % 25}", 2.0 * hit, 2.0 * hit + other)
-            for index, (hit, other) in enumerate(zip(hits, others, strict=True))
-        }
-
-    found = {"a": {0: reports(0), 1: reports(0)}, "b": {0: reports(1), 1: reports(2)}}
-    weights = {"b": 1.0, "a": -1.0}
-    ours = Arms(found, patients_shared=False).contrast(weights)
-    by_hand = [
-        figure("ratio", np.sum([item.sums.numbers for item in found["b"][seed].values()], axis=0))
-        - figure("ratio", np.sum([item.sums.numbers for item in found["a"][seed].values()], axis=0))
-        for seed in (0, 1)
-    ]
-    assert list(ours.by_seed.values()) == pytest.approx(by_hand)
-    assert ours.value == pytest.approx(sum(by_hand) / 2)
-    low, high = looped_over_seeds(found, weights, 1500)
-    assert ours.low == pytest.approx(low, abs=0.02)
-    assert ours.high == pytest.approx(high, abs=0.02)
-
-
-@pytest.mark.parametrize("patients_shared", [True, False])
-@pytest.mark.parametrize("pooling", ["ratio", "mean_ratio", "difference"])
-def test_every_pooling_over_seeds_agrees_with_a_bootstrap_loop(pooling, patients_shared):
-    rng = np.random.default_rng(3)
-
-    def cell(gain):
-        above, below = rng.poisson(2 + gain, (40, 2)), rng.poisson(5, (40, 2)) + 3
-        numbers = np.stack([above[:, 0], below[:, 0], above[:, 1], below[:, 1]], axis=1).astype(float)
-        wide = 2 if pooling == "ratio" else 4
-        return {
-            f"r{index}": Item(f"p{index % 30}", Sums(pooling, tuple(row[:wide])))
-            for index, row in enumerate(numbers)
-        }
-
-    found = {"a": {seed: cell(0) for seed in range(3)}, "b": {seed: cell(1) for seed in range(3)}}
-    weights = {"b": 1.0, "a": -1.0}
-    ours = Arms(found, patients_shared=patients_shared).contrast(weights)
-    low, high = looped_over_seeds(found, weights, 2000, pooling=pooling, patients_shared=patients_shared)
-    assert ours.low == pytest.approx(low, abs=0.08 * (high - low))
-    assert ours.high == pytest.approx(high, abs=0.08 * (high - low))
-    assert (ours.items, ours.patients) == (120, 30 if patients_shared else 90)
-
-
-@pytest.mark.parametrize("patients_shared", [True, False])
-def test_means_over_seeds_agree_with_a_bootstrap_loop(patients_shared):
-    found = trainings([0.5, 0.6, 0.8], own_patients=not patients_shared)
-    ours = Arms(found, patients_shared=patients_shared).contrast({"a": 1.0})
-    low, high = looped_over_seeds(found, {"a": 1.0}, 3000, patients_shared=patients_shared)
-    means = [np.mean([item.sums.numbers[0] for item in found["a"][seed].values()]) for seed in range(3)]
-    assert list(ours.by_seed.values()) == pytest.approx(means)
-    assert ours.value == pytest.approx(sum(means) / 3)
-    assert ours.low == pytest.approx(low, abs=0.012)
-    assert ours.high == pytest.approx(high, abs=0.012)
-    assert ours.patients == (25 if patients_shared else 75)
-
-
-def trainings(effects, *, own_patients, patients=25, questions=2):
-    """Return an arm whose seeds differ by their effects and whose patients in how hard they are."""
-    rng = np.random.default_rng(0)
-    hard = rng.normal(0, 0.1, patients)
-    arm = {}
-    for seed, effect in enumerate(effects):
-        if own_patients:
-            hard = rng.normal(0, 0.1, patients)
-        arm[seed] = {
-            f"q{patient}-{number}": answered(
-                f"{seed if own_patients else ''}p{patient}",
-                effect + hard[patient] + rng.normal(0, 0.05), 1.0,
-            )
-            for patient in range(patients)
-            for number in range(questions)
-        }  # fmt: skip
-    return {"a": arm}
-
-
-def test_an_interval_widens_with_the_spread_between_seeds():
-    calm, wild = (
-        Arms(trainings(effects, own_patients=False), patients_shared=True).contrast({"a": 1.0})
-        for effects in ([0.6, 0.6, 0.6], [0.4, 0.6, 0.8])
-    )
-    assert width(wild) > 2 * width(calm)
-
-
-def test_one_seed_and_one_arm_are_the_sample_itself():
-    """The interval of an evaluation's row and of an ablation's arm are one, to the last bit."""
-    items = drawn(0.5, seed=4)
-    contrast = Arms({"a": {7: items}}, patients_shared=True).contrast({"a": 1.0})
-    values = [item.sums.numbers[0] for item in items.values()]
-    row = mean_interval(values, [item.patient for item in items.values()])
-    assert (contrast.value, contrast.low, contrast.high) == (row.value, row.low, row.high)
-    assert (contrast.items, contrast.patients) == (row.values, row.patients)
-
-
-def test_one_seed_and_two_arms_are_the_paired_sample():
-    first, second = drawn(0.4, seed=1), drawn(0.6, seed=2)
-    contrast = Arms({"a": {0: first}, "b": {0: second}}, patients_shared=True).contrast({"b": 1, "a": -1})
-    right, wrong = ([item.sums.numbers[0] for item in side.values()] for side in (second, first))
-    paired = paired_interval(right, wrong, [item.patient for item in first.values()])
-    assert (contrast.value, contrast.low, contrast.high) == pytest.approx(
-        (paired.value, paired.low, paired.high), abs=1e-12
-    )
-
-
-def test_arms_that_are_the_same_in_every_draw_differ_by_nothing():
-    figures = ratios()
-    before = items_of(figures)
-    better = items_of([Sums("ratio", (min(a + 1, b), b)) for a, b in (one.numbers for one in figures)])
-    arms = Arms({"a": {0: before}, "b": {0: dict(before)}, "c": {0: better}}, patients_shared=True)
-    same, found = arms.contrast({"b": 1, "a": -1}), arms.contrast({"c": 1, "a": -1})
-    assert (same.value, same.low, same.note) == (0.0, None, TIED)
-    assert found.low > 0
-    assert width(found) < width(arms.contrast({"c": 1.0}))  # the patients' spread cancels
-
-
-def test_an_answer_whose_figure_is_missing_in_one_arm_is_left_out_and_said():
-    first, second = flat(10), flat(15)
-    second["q0"] = Item("p0", None)
-    found = Arms({"a": {0: first}, "b": {0: second}}, patients_shared=True)
-    contrast = found.contrast({"b": 1, "a": -1})
-    assert contrast.value == pytest.approx(5 / 24)
-    assert (contrast.items, contrast.patients) == (24, 24)
-    assert contrast.note.startswith("1 of 25 answers lack it in an arm; 1 seed")
-    assert found.contrast({"a": 1}).value == pytest.approx(10 / 25)
-
-
-def test_main_effects_and_interaction_are_their_hand_values():
-    found = {
-        "off+off": {1: flat(5)}, "off+on": {1: flat(10)}, "on+off": {1: flat(8)}, "on+on": {1: flat(20)},
-    }  # fmt: skip
-    arms = Arms(found, patients_shared=True)
-    first = {"on+off": 0.5, "on+on": 0.5, "off+off": -0.5, "off+on": -0.5}
-    both = {"on+on": 1.0, "off+off": 1.0, "on+off": -1.0, "off+on": -1.0}
-    assert arms.contrast(first).value == pytest.approx(((20 - 10) + (8 - 5)) / 2 / 25)
-    assert arms.contrast(both).value == pytest.approx(((20 - 10) - (8 - 5)) / 25)
-
-
-def test_over_seeds_with_patients_of_their_own_it_is_the_t_test_of_the_paired_differences():
-    values = [0.139, 0.022, 0.084, 0.051, 0.117]
-    found = over_seeds(np.array(values), np.diag([0.018**2] * 5), patient_degrees=99)
-    theirs = stats.ttest_1samp(values, 0)
-    ends = theirs.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
-    assert (found.p_value, found.degrees_of_freedom) == pytest.approx((theirs.pvalue, 4))
-    assert found.standard_error == pytest.approx(stats.sem(values))
-
-
-def test_patients_of_their_own_are_within_the_spread_of_the_seeds():
-    values, apart = np.array([0.139, 0.022, 0.084, 0.051, 0.117]), np.diag([0.3**2] * 5)
-    found = over_seeds(values, apart, patient_degrees=99)
-    assert found == over_seeds(values, 0 * apart, patient_degrees=99)
-    assert over_seeds(np.full(5, 0.1), apart, patient_degrees=99) is None
-
-
-def test_seeds_that_give_the_same_by_chance_have_no_interval():
-    found = {"a": {0: flat(12), 1: flat(12)}, "b": {0: flat(15), 1: flat(15)}}
-    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
-    assert (contrast.low, contrast.note) == (None, "no interval: every seed gives the same")
-
-
-def test_patients_that_seeds_share_do_not_average_out():
-    """Against the analysis of variance of seeds crossed with patients, one paired difference a cell."""
-    rng = np.random.default_rng(4)
-    k, n = 5, 60
-    table = 0.05 + rng.normal(0, 0.08, (k, 1)) + rng.normal(0, 0.3, (1, n)) + rng.normal(0, 0.4, (k, n))
-    rows, columns, mean = table.mean(axis=1), table.mean(axis=0), table.mean()
-    by_seed = n * ((rows - mean) ** 2).sum() / (k - 1)
-    by_patient = k * ((columns - mean) ** 2).sum() / (n - 1)
-    rest = ((table - rows[:, None] - columns + mean) ** 2).sum() / ((k - 1) * (n - 1))
-    assert by_seed > rest
-    found = {
-        arm: {
-            seed: {f"q{at}": answered(f"p{at}", number * sign, 1.0) for at, number in enumerate(row)}
-            for seed, row in enumerate(table)
-        }
-        for arm, sign in (("a", 0.0), ("b", 1.0))
-    }
-    contrast = Arms(found, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
-    expected = math.sqrt((by_seed + by_patient - rest) / (k * n))
-    assert contrast.standard_error == pytest.approx(expected, rel=0.02)
-    apart = Arms(found, patients_shared=False).contrast({"b": 1.0, "a": -1.0})
-    assert apart.standard_error == pytest.approx(math.sqrt(by_seed / (k * n)), rel=0.02)
-    assert apart.degrees_of_freedom == pytest.approx(4)
-    assert contrast.degrees_of_freedom > 4
-
-
-@pytest.mark.parametrize("seeds", [1, 2, 4, 5])
-def test_under_five_seeds_there_is_no_test(seeds):
-    found = cells({"a": [0.3] * seeds, "b": [0.6] * seeds})
-    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
-    noted = "1 seed: patients alone, no test" if seeds == 1 else f"{seeds} seeds: no test"
-    assert contrast.note == (noted if seeds < 5 else "")
-    assert (contrast.p_value is None) == (seeds < 5)
-    assert contrast.low < contrast.value < contrast.high
-
-
-def test_p_is_below_5_percent_where_the_interval_leaves_0_out_and_has_no_floor():
-    clear = Arms(cells({"a": [0.3] * 5, "b": [0.7] * 5}), patients_shared=False).contrast({"b": 1, "a": -1})
-    assert clear.low > 0
-    assert clear.p_value < 1 / 4001  # of as many draws
-    same = cells({"a": [0.5, 0.4, 0.6, 0.5, 0.5], "b": [0.5, 0.6, 0.4, 0.5, 0.5]})
-    unsure = Arms(same, patients_shared=False).contrast({"b": 1, "a": -1})
-    assert unsure.low < 0 < unsure.high
-    assert unsure.p_value > 0.05
-
-
-def null_experiments(rng, *, count, spread, patients_shared, seeds=5, patients=150, questions=3):
-    """Experiments of two arms that do not differ: each seed's paired difference and its covariances.
-
-    Answers are right or wrong; patients differ in how hard they are and in which arm suits them, trainings
-    by `spread`, the standard deviation of the difference between the arms of a seed.
-    """
-    shape = (count, 1 if patients_shared else seeds, patients, 1)
-    hard, suits = rng.normal(0.5, 0.2, shape), rng.normal(0, 0.15, shape)
-    trained = rng.normal(0, spread, (count, seeds, 1, 1))
-    right = [
-        rng.random((count, seeds, patients, questions), dtype=np.float32)
-        < hard + side * (suits + trained) / 2
-        for side in (-1, 1)
-    ]
-    by_patient = (right[1].mean(axis=3) - right[0].mean(axis=3)).astype(np.float64)
-    values = by_patient.mean(axis=2)
-    apart = by_patient - values[:, :, None]
-    covariance = apart @ apart.transpose(0, 2, 1) / patients**2
-    return values, covariance if patients_shared else covariance * np.eye(seeds)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("patients_shared", [True, False])
-@pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
-def test_a_star_is_false_in_one_of_20_and_95_percent_hold_the_truth(spread, patients_shared):
-    rng = np.random.default_rng(11)
-    count, patients = 4000, 150
-    values, covariance = null_experiments(rng, count=count, spread=spread, patients_shared=patients_shared)
-    found = [
-        over_seeds(value, shared, patient_degrees=patients - 1)
-        for value, shared in zip(values, covariance, strict=True)
-    ]
-    p_values = [one.p_value for one in found]
-    assert np.mean([p < 0.05 for p in p_values]) <= 0.06
-    assert 0.93 <= np.mean([one.low <= 0 <= one.high for one in found]) <= 0.97
-    tables = [min(holm(p_values[start : start + 4])) for start in range(0, count, 4)]
-    assert np.mean([p < 0.05 for p in tables]) <= 0.07  # 1000 tables of four rows: the error is 0.007
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("patients_shared", [True, False])
-@pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
-@pytest.mark.parametrize("seeds", [5, 8])
-def test_whole_ablations_without_a_difference_earn_a_star_in_one_of_20(spread, patients_shared, seeds):
-    rng = np.random.default_rng(3)
-    stars = held = 0
-    experiments, patients = 600, 120
-    for number in range(experiments):
-        shape = (1 if patients_shared else seeds, patients, 1)
-        hard, suits = rng.normal(0.5, 0.2, shape), rng.normal(0, 0.15, shape)
-        trained = rng.normal(0, spread, (seeds, 1, 1))
-        found = {}
-        for arm, side in (("a", -1), ("b", 1)):
-            right = rng.random((seeds, patients, 2)) < hard + side * (suits + trained) / 2
-            found[arm] = {
-                seed: {
-                    f"q{patient}-{question}": answered(
-                        f"p{patient}" if patients_shared else f"{seed}p{patient}",
-                        float(right[seed, patient, question]), 1.0,
-                    )
-                    for patient in range(patients)
-                    for question in range(2)
-                }
-                for seed in range(seeds)
-            }  # fmt: skip
-        arms = Arms(found, patients_shared=patients_shared, draws=300, seed=number)
-        contrast = arms.contrast({"b": 1, "a": -1})
-        stars += contrast.p_value < 0.05
-        held += contrast.low <= 0 <= contrast.high
-    assert stats.binom.sf(stars - 1, experiments, 0.05) > 1e-3
-    assert 0.92 * experiments <= held <= 0.98 * experiments
-
-
 def test_the_detectable_difference_is_found_in_4_of_5_experiments():
     rng = np.random.default_rng(0)
     sigma, patients = 0.5, 100
@@ -670,15 +223,6 @@ def test_the_detectable_difference_is_found_in_4_of_5_experiments():
     assert stats.binom.sf(found - 1, 200, 0.8) > 1e-3
 
 
-def test_over_seeds_the_detectable_difference_is_found_in_4_of_5_experiments():
-    rng = np.random.default_rng(1)
-    error, seeds = 0.03, 6
-    reach = detectable(error / math.sqrt(seeds), degrees_of_freedom=seeds - 1)
-    values = rng.normal(reach, error, (2000, seeds))
-    p_values = [over_seeds(row, np.zeros((seeds, seeds)), patient_degrees=99).p_value for row in values]
-    assert np.mean([p < 0.05 for p in p_values]) == pytest.approx(0.8, abs=0.04)
-
-
 def test_the_detectable_difference_of_an_interval_is_that_of_its_standard_error():
     values, owners = clustered()
     found = paired_interval(values, np.zeros(len(values)), owners)
@@ -689,45 +233,6 @@ def test_the_detectable_difference_of_an_interval_is_that_of_its_standard_error(
     assert detectable(0.01, power=0.9) == pytest.approx(0.01 * (1.959964 + 1.281552))
     assert detectable(None) is None
     assert detectable(mean_interval([1.0] * 30, list(range(30)))) is None
-
-
-def test_more_tests_make_the_detectable_difference_larger():
-    contrast = Arms(cells(ONE_BY_TWO), patients_shared=False).contrast({"b": 1, "a": -1})
-    t = stats.t(contrast.degrees_of_freedom)
-    assert contrast.detectable(tests=5) == pytest.approx(
-        (t.ppf(0.995) + t.ppf(0.8)) * contrast.standard_error
-    )
-    assert contrast.detectable(tests=5) > contrast.detectable()
-
-
-def test_a_seed_that_an_arm_lacks_is_left_out():
-    found = cells(ONE_BY_TWO)
-    del found["b"][1]
-    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
-    assert sorted(contrast.by_seed) == [0, 2]
-    assert sorted(Arms(found, patients_shared=False).contrast({"a": 1}).by_seed) == [0, 1, 2]
-    nothing = Arms({"a": {0: flat(3)}, "b": {1: flat(3)}}, patients_shared=True).contrast({"b": 1, "a": -1})
-    assert (nothing.value, nothing.note) == (None, "no seed is finished in all of its arms")
-
-
-def test_what_cannot_be_told_is_not_told():
-    few = Arms({"a": {0: flat(3, 10)}}, patients_shared=True).contrast({"a": 1})
-    assert (few.value, few.low, few.note) == (0.3, None, "too few patients (10 of at least 20)")
-    assert few.detectable() is None
-    same = Arms({"a": {0: flat(3)}, "b": {0: flat(3)}}, patients_shared=True).contrast({"b": 1, "a": -1})
-    assert (same.value, same.low, same.p_value) == (0.0, None, None)
-    assert same.note == TIED
-    empty = Arms({"a": {0: {"q": answered("p", 0.0, 0.0)}}}, patients_shared=True).contrast({"a": 1})
-    assert (empty.value, empty.note) == (None, "an arm has nothing to divide by")
-
-
-def test_other_questions_are_refused():
-    pair = {"a": {4: flat(3, 22)}, "b": {4: flat(3, 25)}}
-    with pytest.raises(ValueError, match="under seed 4, 0 are only in 'a', 3 only in 'b'"):
-        Arms(pair, patients_shared=True).contrast({"b": 1, "a": -1})
-    moved = {"a": {0: flat(3), 1: {"q": answered("else", 1.0, 1.0), **flat(3)}}}
-    with pytest.raises(ValueError, match="every seed must be tested on the same patients"):
-        Arms(moved, patients_shared=True).contrast({"a": 1})
 
 
 def test_holm_by_hand():

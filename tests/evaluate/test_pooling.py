@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from evidcore_plugin_lab.ablation.contrasts import Arms, Item
 from sklearn.metrics import f1_score
 
 from evidcore.contracts import Measured, Metric, Sums
 from evidcore.errors import PluginError
-from evidcore.evaluate.bootstrap import Arms, Item, figure_interval
+from evidcore.evaluate.bootstrap import figure_interval
 from evidcore.evaluate.pooling import from_json, pooled, to_json
 
 RNG = np.random.default_rng(7)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from evidcore_plugin_lab.ablation.contrasts import Arms
 from evidcore_plugin_lab.ablation.items import row_items
 from sklearn.metrics import f1_score
 
@@ -12,7 +13,6 @@ from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
 from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
-from evidcore.evaluate.bootstrap import Arms
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.evaluate.report import ReportEvaluation, reference_of
 from evidcore.registry import factory

@@ -7,6 +7,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from evidcore_plugin_lab.ablation.contrasts import Arms
 from evidcore_plugin_lab.ablation.items import row_items
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.masks import HalfMask, masks_of, request
@@ -15,7 +16,6 @@ from evidcore_plugin_medvol_r1.overlap import mask_overlap
 from evidcore.case import Answer, Box, Case, Evidence, MaskRef, Prompt, VolumeRef
 from evidcore.contracts import Answers, Asking, Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError, DataError
-from evidcore.evaluate.bootstrap import Arms
 from evidcore.registry.factory import build
 
 SHAPE = (12, 16, 16)

@@ -1,10 +1,10 @@
 import json
 
 import pytest
+from evidcore_plugin_lab.ablation.contrasts import Item
 from evidcore_plugin_lab.ablation.items import row_items
 
 from evidcore.contracts import Sums
-from evidcore.evaluate.bootstrap import Item
 from evidcore.evaluate.pooling import pooled
 from evidcore.runs.record import read_lines
 

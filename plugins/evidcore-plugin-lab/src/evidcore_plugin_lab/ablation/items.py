@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from evidcore.contracts import Sums
-from evidcore.evaluate.bootstrap import Item
 from evidcore.evaluate.pooling import from_json
 from evidcore.evaluate.reference_lines import cluster
+from evidcore_plugin_lab.ablation.contrasts import Item
 
 Line = Mapping[str, Any]  # of answers/<stage>.jsonl
 _Read = Callable[[Line, str], Sums | None]  # line, finding ("" for all) -> None where the line has no say

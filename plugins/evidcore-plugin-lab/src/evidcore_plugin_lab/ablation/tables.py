@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.cli.summary import is_fraction
-from evidcore.evaluate.bootstrap import FEWEST_SEEDS
+from evidcore_plugin_lab.ablation.contrasts import FEWEST_SEEDS
 from evidcore_plugin_lab.ablation.outcome import SIGNIFICANT
 
 Found = Mapping[str, Any]  # what `outcome` returns, with `command`

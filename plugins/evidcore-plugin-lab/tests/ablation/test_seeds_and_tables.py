@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from evidcore_plugin_lab.ablation.contrasts import Arms, Item
 
 from evidcore.contracts import Sums
-from evidcore.evaluate.bootstrap import Arms, Item, holm
+from evidcore.evaluate.bootstrap import holm
 
 P_VALUES = (0.001, 0.011, 0.012, 0.04, 0.04, 0.3, 0.9)
 
