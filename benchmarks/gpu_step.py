@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "recipes" / "paper" / "med3d_r1.toml"
 NO_CUDA = 3  # exit code where there is nothing to measure on
 GB = 1e9
-PARTS = ("encoder", "bridge", "language")
 SMALL = {  # model.encoder of --quick: 2 x 2 x 2 patches, 1 visual token
     "size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8], "width": 24, "layers": 1, "heads": 2,
 }  # fmt: skip
@@ -129,12 +128,12 @@ def build(recipe: Any, device: Any, quick: bool) -> tuple[Any, Any, Any]:
     """Return the recipe's model with random weights on `device`, its processor, and its shapes."""
     import torch
     from bench_model import words
+    from evidcore_plugin_lab.plan.shapes import Shapes
     from transformers import AutoConfig, AutoModelForCausalLM
 
     from evidcore.model import assemble
     from evidcore.model.architecture import shipped
     from evidcore.registry import factory
-    from evidcore.runs.dry_run import Shapes, TextShape
 
     encoder_table = {**recipe.model.encoder, "pretrained": "", **(SMALL if quick else {})}
     config = AutoConfig.from_pretrained(shipped()[recipe.model.language["id"]].folder)
@@ -164,9 +163,8 @@ def build(recipe: Any, device: Any, quick: bool) -> tuple[Any, Any, Any]:
         }  # fmt: skip
         bridge = factory.build("bridge", recipe.model.bridge, given=given, where="benchmark")
     made = Shapes(
-        encoder=bare, bridge=bridge, text=TextShape.of(config),
-        parameters={part: sum(weight.numel() for weight in model.part(part)) for part in PARTS},
-        in_bfloat16={},
+        encoder=bare, bridge=bridge, config=config, has_known_width=True,
+        language=torch.nn.ModuleList([model.model.language_model, model.lm_head]), in_bfloat16={},
     )  # fmt: skip
     return model, processor, made
 

@@ -56,10 +56,10 @@ def one(title: str, quick: bool) -> dict[str, float]:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     from evidcore_plugin_lab.plan.lengths import Lengths
     from evidcore_plugin_lab.plan.needs import memory
+    from evidcore_plugin_lab.plan.shapes import Shapes
 
     from evidcore.builtin.rollouts import Plain
     from evidcore.reward.composer import NamedReward
-    from evidcore.runs.dry_run import Shapes, TextShape
     from evidcore.train.grpo import Grpo
     from evidcore.train.settings import Silent
     from evidcore.train.sft import Sft
@@ -110,8 +110,8 @@ def one(title: str, quick: bool) -> dict[str, float]:
             }  # fmt: skip
             bridge = factory.build("bridge", BRIDGE, given=given, where="benchmark")
         made = Shapes(
-            encoder=encoder, bridge=bridge, text=TextShape.of(model.config.text_config),
-            parameters={part: sum(w.numel() for w in model.part(part)) for part in WHOLE}, in_bfloat16={},
+            encoder=encoder, bridge=bridge, config=model.config.text_config, has_known_width=True,
+            language=torch.nn.ModuleList([model.model.language_model, model.lm_head]), in_bfloat16={},
         )  # fmt: skip
         found = memory(made, planned.workload(), lengths)
         assert found is not None

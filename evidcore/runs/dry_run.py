@@ -6,6 +6,7 @@ Models are built without weights: what their parts weigh, and what each stage tr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,6 @@ from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Wo
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
-from evidcore.model.parts import keep_in_bfloat16
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse, Recipe
 from evidcore.recipe.resolve import stage_table
@@ -31,64 +31,35 @@ from evidcore.runs.assembly import Assembly, check_splits
 from evidcore.runs.context import Context
 from evidcore.runs.inputs import unfitted_readers
 from evidcore.runs.model import UNKNOWN_TEXT_WIDTH, StageOutputs
+from evidcore.train.checks import too_long
 from evidcore.volume import prepare
 
-# the matrices that LoRA is added to, each as (in, out)
-Matrices = tuple[tuple[int, int], ...]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextShape:
-    """What memory depends on in a language model of the Llama kind."""
-
-    layers: int
-    width: int
-    query_width: int  # heads times their width
-    key_width: int  # of keys, and of values: fewer heads
-    inner_width: int  # of the MLP
-    vocabulary: int
-    context: int | None  # tokens that it holds
-
-    @classmethod
-    def of(cls, config: Any) -> TextShape:
-        """Read it from a transformers text configuration."""
-        heads = int(config.num_attention_heads)
-        head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-        return cls(
-            layers=int(config.num_hidden_layers),
-            width=int(config.hidden_size),
-            query_width=heads * head,
-            key_width=int(getattr(config, "num_key_value_heads", None) or heads) * head,
-            inner_width=int(config.intermediate_size),
-            vocabulary=int(config.vocab_size),
-            context=getattr(config, "max_position_embeddings", None),
-        )
-
-    def matrices(self) -> Matrices:
-        """Return the (in, out) of a layer's seven matrices."""
-        h, q, k, f = self.width, self.query_width, self.key_width, self.inner_width
-        return ((h, q), (h, k), (h, k), (q, h), (h, f), (h, f), (f, h))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shapes:
-    """Encoder and bridge on the meta device; the language model's numbers where they are known."""
+class Parts:
+    """A recipe's model on the meta device: without weights."""
 
     encoder: Encoder
     bridge: Bridge
-    text: TextShape | None  # None: only a download would tell
-    parameters: Mapping[str, int | None]  # by part
-    in_bfloat16: Mapping[str, int]  # of a part's parameters, where the recipe keeps it so
+    config: Any  # of the language model; None where only a download, or absent data, would tell
+    language: nn.ModuleList  # its layers, and its head where that is not tied; empty where `config` is None
+    has_known_width: bool  # of the language model; else the bridge is built at any width
 
-    @property
-    def patch_grid_zyx(self) -> Grid:
-        """The patches of one usual input."""
-        return self.encoder.grid(self.encoder.input.size_zyx)
+    @functools.cached_property
+    def parameters(self) -> dict[str, int | None]:
+        """Return the parameters of each part; tied ones count once."""
+        return {
+            "encoder": size(self.encoder),
+            "bridge": size(self.bridge) if self.has_known_width else None,
+            "language": None if self.config is None else size(self.language),
+        }
 
-    @property
-    def visual_tokens(self) -> int:
-        """The visual tokens of one usual input."""
-        return self.bridge.tokens(self.patch_grid_zyx)
+    def adapters(self, rank: int) -> int | None:
+        """Return what LoRA adds to the language model: a (rank, in) and an (out, rank) to each matrix."""
+        if self.config is None:
+            return None
+        matrices = [module for module in self.language[0].modules() if isinstance(module, nn.Linear)]
+        return sum(rank * (matrix.in_features + matrix.out_features) for matrix in matrices)
 
     def trained(self, load: Workload) -> int | None:
         """Return how many parameters a stage trains; None where a part's size is not known."""
@@ -96,7 +67,7 @@ class Shapes:
             self.parameters.get(part) for part in load.train if part != "language" or load.lora_rank is None
         ]
         if load.lora_rank is not None:
-            counts.append(None if self.text is None else adapter_parameters(self.text, load.lora_rank))
+            counts.append(self.adapters(load.lora_rank))
         return None if None in counts else sum(count or 0 for count in counts)
 
     def whole(self) -> int | None:
@@ -105,42 +76,36 @@ class Shapes:
         return None if None in counts else sum(count or 0 for count in counts)
 
 
-def shapes(assembly: Assembly) -> Shapes:
-    """Build a recipe's model without weights. A counted vocabulary needs the data."""
-    width, config = assembly.language.width(), assembly.language.config(assembly.corpus)
-    text = None if config is None else TextShape.of(config)
+def meta_parts(assembly: Assembly, *, needs_data: bool = False) -> Parts:
+    """Build a recipe's model without weights.
+
+    Args:
+        assembly: of the recipe.
+        needs_data: the language model counts the words of data that are not here.
+    """
+    width = assembly.language.width()
+    config = None if needs_data else assembly.language.config(assembly.corpus)
     with torch.device("meta"):
         encoder = models.encoder(assembly, StageOutputs())
         bridge = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH)
         language = nn.ModuleList()
-        if text is not None:
+        if config is not None:
             language.append(AutoModel.from_config(config))
             whole: Any = assembly.language.vision() or config
             if not whole.tie_word_embeddings:
-                language.append(nn.Linear(text.width, text.vocabulary, bias=False))
-    parts = {"encoder": encoder, "bridge": bridge, "language": language}
-    rounded: tuple[str, ...] = assembly.recipe.model.bfloat16
-    return Shapes(
+                language.append(nn.Linear(config.hidden_size, config.vocab_size, bias=False))
+    return Parts(
         encoder=encoder,
         bridge=bridge,
-        text=text,
-        parameters={
-            "encoder": size(encoder),
-            "bridge": size(bridge) if width is not None else None,
-            "language": None if text is None else size(language),
-        },
-        in_bfloat16={part: keep_in_bfloat16(part, parts[part]) for part in rounded},
+        config=config,
+        language=language,
+        has_known_width=width is not None,
     )
 
 
 def size(module: nn.Module) -> int:
     """Return a module's parameters; tied ones count once."""
     return sum(weight.numel() for weight in module.parameters())
-
-
-def adapter_parameters(text: TextShape, rank: int) -> int:
-    """Return what LoRA adds: for each matrix a (rank, in) and an (out, rank)."""
-    return text.layers * sum(rank * (before + after) for before, after in text.matrices())
 
 
 def tables(recipe: Recipe) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -219,12 +184,12 @@ def dry_run(recipe: Recipe) -> DryRun:
     absent = _absent(assembly)
     check_splits(assembly, leaving_out=absent.keys())
     unchecked = list(dict.fromkeys(absent.values()))
-    with torch.device("meta"):
-        encoder = models.encoder(assembly, StageOutputs())
-    unchecked += _weights(assembly, encoder)
     needs_data = bool(absent) and assembly.language.counts_words
+    parts = meta_parts(assembly, needs_data=needs_data)
+    encoder, grid = parts.encoder, parts.encoder.grid(parts.encoder.input.size_zyx)
+    unchecked += _weights(assembly, encoder)
     tokenizer = None if needs_data else assembly.language.tokenizer(assembly.corpus)
-    made = None if needs_data else shapes(assembly)
+    holds = getattr(parts.config, "max_position_embeddings", None)  # tokens
     found, wrong = [], []
     for name, service, reader in unfitted_readers(assembly):
         try:
@@ -256,23 +221,19 @@ def dry_run(recipe: Recipe) -> DryRun:
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
                 if any(use is own for own in stage.data):  # what is replayed is not written
-                    wrong += _too_long(seen, stage, where, made.text.context if made and made.text else None)
+                    wrong += _too_long(seen, stage, where, holds)
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
     if wrong:
         count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
         told = "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
         raise RecipeError(f"{recipe.path}: {count}\n{told}")
-    grid = encoder.grid(encoder.input.size_zyx)
-    width = assembly.language.width()
-    with torch.device("meta"):
-        tokens = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH).tokens(grid)
     return DryRun(
         data=tuple(found),
-        parameters=None if made is None else made.parameters,
+        parameters=None if needs_data else parts.parameters,
         patch_grid_zyx=grid,
-        visual_tokens=tokens,
-        stages=() if made is None else tuple(_stage_weights(recipe, made)),
+        visual_tokens=parts.bridge.tokens(grid),
+        stages=() if needs_data else tuple(_stage_weights(recipe, parts)),
         unchecked=tuple(unchecked),
     )
 
@@ -312,13 +273,13 @@ def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
     yield from (f"{part}: {text}" for part, text in said.items() if text)
 
 
-def _stage_weights(recipe: Recipe, made: Shapes) -> Iterator[StageWeights]:
+def _stage_weights(recipe: Recipe, parts: Parts) -> Iterator[StageWeights]:
     for index, stage in enumerate(recipe.stages):
         load = stage.workload()
         if load.trains_whole_model:
-            trained, whole = made.trained(load), made.whole()
-            if load.lora_rank is not None and whole is not None and made.text is not None:
-                whole += adapter_parameters(made.text, load.lora_rank)
+            trained, whole = parts.trained(load), parts.whole()
+            if load.lora_rank is not None and whole is not None:
+                whole += parts.adapters(load.lora_rank) or 0
             frozen = None if trained is None or whole is None else whole - trained
             yield StageWeights(stage=recipe.stage_name(index), trained=trained, frozen=frozen)
 
@@ -427,9 +388,6 @@ def _too_long(seen: CheckedData, stage: Stage, where: str, holds: int | None) ->
             f"which has {gold} tokens. Allow at least that."
         )
     asked, answer = seen.prompt_tokens, gold if most is None else most
-    if holds is not None and asked is not None and answer is not None and asked + answer > holds:
-        yield (
-            f"{where}: a prompt of task {seen.task!r} has {asked} tokens and its answer up to "
-            f"{answer}, but the language model's context holds {holds}. Shorten max_new_tokens, pool more "
-            "in the bridge, or show fewer slices."
-        )
+    if asked is not None and answer is not None:
+        problem = too_long(where, f"a prompt of task {seen.task!r}", asked, answer, holds)
+        yield from [problem] if problem else ()

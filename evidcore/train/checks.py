@@ -46,7 +46,9 @@ def check_start(
         _check_gold(row)
         asked = len(processor.encode(row.prompt, targets.opening).ids)
         answer = max_new_tokens or len(targets.row(position).answer_ids)
-        _check_length(model, row.prompt.id, asked, answer, where)
+        holds = getattr(model.config.text_config, "max_position_embeddings", None)
+        if problem := too_long(where, f"prompt {row.prompt.id!r}", asked, answer, holds):
+            raise RecipeError(problem)
 
 
 @torch.no_grad()
@@ -81,12 +83,11 @@ def _check_gold(row: Row) -> None:
         )
 
 
-def _check_length(model: VolumeVLM, name: str, prompt: int, answer: int, where: str) -> None:
-    """Prompt and answer fit the context."""
-    limit = getattr(model.config.text_config, "max_position_embeddings", None)
-    if limit is not None and prompt + answer > limit:
-        raise RecipeError(
-            f"{where}: prompt {name!r} has {prompt} tokens and its answer up to {answer}, but the "
-            f"language model's context holds {limit}. Shorten max_new_tokens, pool more in the bridge, or "
-            "show fewer slices."
-        )
+def too_long(where: str, what: str, prompt: int, answer: int, holds: int | None) -> str:
+    """Say that no context of `holds` tokens has room for a prompt and its answer; empty where it has."""
+    if holds is None or prompt + answer <= holds:
+        return ""
+    return (
+        f"{where}: {what} has {prompt} tokens and its answer up to {answer}, but the language model's "
+        f"context holds {holds}. Shorten max_new_tokens, pool more in the bridge, or show fewer slices."
+    )

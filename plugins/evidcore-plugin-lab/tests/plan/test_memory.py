@@ -19,12 +19,12 @@ from evidcore_plugin_lab.plan.memory import (
     prompts_bytes,
     training,
 )
+from evidcore_plugin_lab.plan.shapes import TextShape
 from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
 from trl.kernels.chunked_logprob import TOKEN_CHUNK_SIZE
 from trl.trainer.utils import _CHUNKED_LOGPROB_CHUNK_SIZE
 
-from evidcore.runs.dry_run import TextShape
 from evidcore.train.sampler import PolicySampler
 
 CONFIG = Qwen2Config(

@@ -14,10 +14,10 @@ from evidcore.recipe import load
 from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.dry_run import Shapes, shapes
 from evidcore_plugin_lab.init.written_recipe import SHORTEST_ANSWER, Fit, StageFit
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.needs import earlier_ranks, memory
+from evidcore_plugin_lab.plan.shapes import Shapes, shapes
 
 SLICES = (64, 48, 32, 24, 16, 12, 8, 4)
 TOGETHER = (8, 4, 2, 1)  # rows, or prompts with all their answers, in a forward pass

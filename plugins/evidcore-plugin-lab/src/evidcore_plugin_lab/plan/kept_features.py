@@ -9,8 +9,8 @@ from evidcore.case import VisualPart
 from evidcore.errors import NotHere
 from evidcore.recipe import DataUse
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.dry_run import Shapes
 from evidcore_plugin_lab.plan.needs import uses_whole_model
+from evidcore_plugin_lab.plan.shapes import Shapes
 
 CENTRE_BYTES = 3 * 4  # of a patch; on disk they lie beside its features
 

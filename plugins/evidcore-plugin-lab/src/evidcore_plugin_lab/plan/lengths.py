@@ -14,7 +14,8 @@ from evidcore.errors import NotHere
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.dry_run import Shapes, counted_tokens, estimated_tokens
+from evidcore.runs.dry_run import counted_tokens, estimated_tokens
+from evidcore_plugin_lab.plan.shapes import Shapes
 
 LOOKED_AT = 16  # prompts of a data entry; the longest counts
 # where the data are not here: a choice question with its rules has some 140 tokens of Qwen2.5, and 95 % of

@@ -63,7 +63,7 @@ import dataclasses
 from typing import Literal
 
 from evidcore.model.bank import VOLUMES_PER_PASS
-from evidcore.runs.dry_run import TextShape
+from evidcore_plugin_lab.plan.shapes import TextShape
 
 Precision = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")

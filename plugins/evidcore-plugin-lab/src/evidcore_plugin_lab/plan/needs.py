@@ -11,7 +11,6 @@ from evidcore.contracts import Encoder, Grid, Patches, Workload
 from evidcore.model.packed_attention import pays
 from evidcore.model.parts import matrices_of
 from evidcore.recipe import Recipe
-from evidcore.runs.dry_run import Shapes, adapter_parameters
 from evidcore_plugin_lab.plan.fake_pass import Held, held
 from evidcore_plugin_lab.plan.lengths import Lengths
 from evidcore_plugin_lab.plan.memory import (
@@ -25,6 +24,7 @@ from evidcore_plugin_lab.plan.memory import (
     encoding_volumes,
     training,
 )
+from evidcore_plugin_lab.plan.shapes import Shapes
 from evidcore_plugin_lab.stage_order import stages_before
 
 
@@ -52,7 +52,7 @@ def memory(
         return None
     whole = Weights(
         parameters=parameters, in_bfloat16=sum(made.in_bfloat16.values()),
-        adapters=adapter_parameters(text, earlier_rank), is_language_rounded="language" in made.in_bfloat16,
+        adapters=made.adapters(earlier_rank) or 0, is_language_rounded="language" in made.in_bfloat16,
     )  # fmt: skip
     precisions = PRECISIONS[1:] if made.in_bfloat16 else PRECISIONS  # multiplied as they lie
     batch = _batch(load, rows, processes)
@@ -118,7 +118,7 @@ def _trained(made: Shapes, load: Workload) -> Trained:
             matrices += (
                 text.layers * sum(before * after for before, after in text.matrices())
                 if load.lora_rank is None
-                else adapter_parameters(text, load.lora_rank)
+                else made.adapters(load.lora_rank) or 0
             )
     copied = sum(made.parameters[part] or 0 for part in load.train) if load.keeps_reference else 0
     return Trained(

@@ -14,7 +14,7 @@ from evidcore.registry import card, watch
 from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.dry_run import answering, shapes
+from evidcore.runs.dry_run import answering
 from evidcore.runs.lock import has_isolated, used
 from evidcore.runs.record import read_lines
 from evidcore_plugin_lab.plan.kept_features import KeptFeatures, kept_features
@@ -22,6 +22,7 @@ from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
 from evidcore_plugin_lab.plan.needs import earlier_ranks, memory, state_bytes, uses_whole_model
 from evidcore_plugin_lab.plan.network_use import fetched, sent
+from evidcore_plugin_lab.plan.shapes import shapes
 from evidcore_plugin_lab.plan.throughput import Throughput
 
 

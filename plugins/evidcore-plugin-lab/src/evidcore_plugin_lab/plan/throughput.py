@@ -9,8 +9,8 @@ from pathlib import Path
 
 from evidcore.contracts import Workload
 from evidcore.errors import DataError
-from evidcore.runs.dry_run import Shapes
 from evidcore_plugin_lab.plan.lengths import Lengths
+from evidcore_plugin_lab.plan.shapes import Shapes
 
 WRITE_ONE = "benchmarks/gpu.sh writes such a file."
 

@@ -1,0 +1,80 @@
+"""A recipe's model without weights, and what memory depends on in its language model."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from evidcore.contracts import Grid
+from evidcore.model.parts import keep_in_bfloat16
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.dry_run import Parts, meta_parts
+
+# the matrices that LoRA is added to, each as (in, out)
+Matrices = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextShape:
+    """What memory depends on in a language model of the Llama kind."""
+
+    layers: int
+    width: int
+    query_width: int  # heads times their width
+    key_width: int  # of keys, and of values: fewer heads
+    inner_width: int  # of the MLP
+    vocabulary: int
+
+    @classmethod
+    def of(cls, config: Any) -> TextShape:
+        """Read it from a transformers text configuration."""
+        heads = int(config.num_attention_heads)
+        head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        return cls(
+            layers=int(config.num_hidden_layers),
+            width=int(config.hidden_size),
+            query_width=heads * head,
+            key_width=int(getattr(config, "num_key_value_heads", None) or heads) * head,
+            inner_width=int(config.intermediate_size),
+            vocabulary=int(config.vocab_size),
+        )
+
+    def matrices(self) -> Matrices:
+        """Return the (in, out) of a layer's seven matrices."""
+        h, q, k, f = self.width, self.query_width, self.key_width, self.inner_width
+        return ((h, q), (h, k), (h, k), (q, h), (h, f), (h, f), (f, h))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shapes(Parts):
+    """A model on the meta device, with what a plan asks of it."""
+
+    in_bfloat16: Mapping[str, int]  # of a part's parameters, where the recipe keeps it so
+
+    @functools.cached_property
+    def text(self) -> TextShape | None:
+        """The language model's numbers; None: only a download would tell."""
+        return None if self.config is None else TextShape.of(self.config)
+
+    @property
+    def patch_grid_zyx(self) -> Grid:
+        """The patches of one usual input."""
+        return self.encoder.grid(self.encoder.input.size_zyx)
+
+    @property
+    def visual_tokens(self) -> int:
+        """The visual tokens of one usual input."""
+        return self.bridge.tokens(self.patch_grid_zyx)
+
+
+def shapes(assembly: Assembly) -> Shapes:
+    """Build a recipe's model without weights. A counted vocabulary needs the data."""
+    parts = meta_parts(assembly)
+    by_name = {"encoder": parts.encoder, "bridge": parts.bridge, "language": parts.language}
+    rounded: tuple[str, ...] = assembly.recipe.model.bfloat16
+    return Shapes(
+        **{item.name: getattr(parts, item.name) for item in dataclasses.fields(parts)},
+        in_bfloat16={part: keep_in_bfloat16(part, by_name[part]) for part in rounded},
+    )
