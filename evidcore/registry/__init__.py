@@ -341,6 +341,7 @@ def watch(name: str, needed_for: str = "") -> Any:
 
     - `pins` compares packages with what a lock pins, before any of their code is loaded.
     - `isolation` has a component in a process of its own.
+    - `rewards` judges the rewards of a stage before anything is trained on them.
     - `names` knows this repository's packages, and names that can be mistaken for others.
 
     Only modules called `evidcore_plugin_…` are taken. No package from the Hub may bring one, so nothing that

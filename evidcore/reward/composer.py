@@ -25,7 +25,8 @@ from typing import Any
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.compute.clock import Clock
-from evidcore.contracts import Reward
+from evidcore.contracts import Checked, Reward
+from evidcore.contracts.judging import Outcome
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.shape import RewardKeys
 from evidcore.registry import is_own
@@ -34,6 +35,7 @@ from evidcore.reward.confined import changed, content, forks_ended, process_kept
 log = logging.getLogger(__name__)
 
 EQUAL = 1e-8  # totals closer than this give no advantage
+MOST_DEAD = 0.9  # share of groups, or of answers, that teaches nothing
 LAST_STEPS = 20  # over which failed calls are counted
 HANG_S = 600.0  # after so long a call's stack is shown, and again
 SHOWN_ROWS, MOST_LETTERS = 3, 200  # of a call that failed, of each of its rows
@@ -378,3 +380,27 @@ def _line(verdict: Verdict, counted: float) -> dict[str, Any]:
         "unscored": verdict.kind if isinstance(verdict, Unscored) else None,
         "counted": counted,
     }
+
+
+def check_start(groups: Sequence[Sequence[float]], most: float) -> Checked:
+    """Say whether the start policy's answers, by group, differ in what they earn: else nothing is taught.
+
+    Args:
+        groups: totals of the answers to each prompt.
+        most: that an answer can earn; infinite where that is not known.
+    """
+    totals = [value for group in groups for value in group]
+    dead = sum(max(group) - min(group) < EQUAL for group in groups) / len(groups)
+    full = sum(value > most - EQUAL for value in totals) / len(totals)
+    outcome: Outcome = "alarm" if max(dead, full) >= MOST_DEAD else "note" if dead >= 0.5 else "fine"
+    says = (
+        f"in {100 * dead:.0f} % of the groups all answers of the start policy earn the same, and "
+        f"{100 * full:.0f} % of the answers earn all there is to earn"
+    )
+    figures = {"dead_groups": dead, "saturated": full}
+    return Checked(check="start", outcome=outcome, says=says, figures=figures)
+
+
+def most_of(rewards: Sequence[NamedReward]) -> float:
+    """Return the most that an answer can earn."""
+    return sum(item.weight * item.reward.bounds[1] for item in rewards if item.weight)

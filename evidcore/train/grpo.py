@@ -15,10 +15,9 @@ from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
-from evidcore.registry import Offer, blame, find
+from evidcore.registry import Offer, blame, find, watch
 from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward
-from evidcore.reward.reward_audit import audit_rewards
 from evidcore.train.fit import named_data
 from evidcore.train.sampler import RolloutPolicy
 from evidcore.train.settings import GrpoSettings, TrainingStage
@@ -136,12 +135,18 @@ class Grpo(GrpoSettings, TrainingStage):
     def audit(self, context: StageContext, source: PromptSource) -> list[Checked]:
         """Judge the rewards before anything is trained on them, and warn of what is wrong.
 
-        Others of the same tables are asked, so that rewards which remember calls begin as they would without.
+        An installed package does; without one a warning says so. Others of the same tables are asked, so that
+        rewards which remember calls begin as they would without.
         """
+        judge = watch("rewards")
+        if judge is None:
+            says = "its rewards are not audited. `pip install evidcore-plugin-hub` brings what does that"
+            log.warning("%s: %s", context.where, says)
+            return []
         rows = [source[position] for position in range(AUDITED_PROMPTS)]
         rewards = self.rewards(context, "audited reward")
         try:
-            found = audit_rewards(rewards, rows, constants=False)
+            found: list[Checked] = judge.audit_rewards(rewards, rows, constants=False)
         except EvidError as reason:
             log.warning("%s: its rewards could not be audited: %s", context.where, reason)
             return []

@@ -20,7 +20,7 @@ from evidcore.contracts import Reward
 from evidcore.errors import ContractError, DataError, RecipeError, RunError
 from evidcore.registry import Offer, blame
 from evidcore.reward import composer
-from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer, figures, record
+from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer, check_start, figures, record
 
 
 class Given(Reward):
@@ -477,3 +477,16 @@ def test_a_record_holds_what_a_rollout_points_at(rollouts):
     boxes = [{"z": 3, "y0": 1, "y1": 2, "x0": 4, "x1": 6}]
     said = {"slice": 3, "slices": {}, "boxes": boxes, "mask": None}
     assert lines[0]["rollouts"][0]["evidence"] == said
+
+
+@pytest.mark.parametrize(
+    ("groups", "outcome"),
+    [
+        ([[1.0, 0.0], [0.0, 1.0]], "fine"),
+        ([[0.0, 0.0], [0.0, 1.0]], "note"),
+        ([[0.3, 0.3], [0.0, 0.0]], "alarm"),
+        ([[1.0, 1.0], [1.0, 1.0]], "alarm"),
+    ],
+)
+def test_what_the_start_policy_earns_is_judged_by_its_spread(groups, outcome):
+    assert check_start(groups, 1.0).outcome == outcome

@@ -41,8 +41,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.proof.passes import ANSWER_TOKENS, Proof, prove_groups
-from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, figures, record
-from evidcore.reward.reward_audit import check_start, most_of
+from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, check_start, figures, most_of, record
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.settings import TrainingKeys
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores

@@ -4,5 +4,6 @@ from pathlib import Path
 from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
 from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.fixtures import offered as offered
 
 sys.path.append(str(Path(__file__).parent))  # for the modules that several tests here share

@@ -4,8 +4,8 @@ import json
 import runpy
 
 import pytest
+from evidcore_plugin_hub.lint.trl_function import TrlFunction
 from evidcore_plugin_hub.trl_reward import TrlReward, reward_of, trl_reward
-from evidcore_plugin_lab.trl_function import TrlFunction
 from evidcore_testing import TinyDataset, answer_group, tiny_language
 
 from evidcore.builtin.rewards import ChoiceAccuracy

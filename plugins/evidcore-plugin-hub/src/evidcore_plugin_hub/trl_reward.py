@@ -7,8 +7,6 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
-from evidcore_plugin_lab.trl_function import TrlFunction
-
 from evidcore.case import Case, Finding, Prompt, Report, Rollout, Score, TextPart, Verdict
 from evidcore.contracts import Reward, Task
 from evidcore.contracts.judging import Judged
@@ -16,6 +14,7 @@ from evidcore.errors import RecipeError
 from evidcore.registry import find
 from evidcore.registry.factory import arguments
 from evidcore.reward.composer import NamedReward, RewardComposer
+from evidcore_plugin_hub.lint.trl_function import TrlFunction
 
 KNOWN = ("report", "case_id", "findings")  # columns that tell of the case; all others are the task's
 TRAINER = ("trainer_state", "log_extra", "log_metric", "completion_ids", "environments")  # TRL's own

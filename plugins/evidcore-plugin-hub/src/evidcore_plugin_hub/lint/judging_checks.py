@@ -14,9 +14,9 @@ from evidcore.contracts import Task
 from evidcore.contracts.judging import Outcome
 from evidcore.errors import DataError, EvidError
 from evidcore.prompts.rows import Row
-from evidcore.reward.twins import options_of
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_hub.lint.subject import ANSWER, Subject, about, regrouped
+from evidcore_plugin_hub.lint.twins import options_of
 
 GONE = "/nowhere/lint/{}"
 NEUTRAL = "The slice is shown."

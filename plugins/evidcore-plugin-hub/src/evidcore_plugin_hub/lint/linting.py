@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import NamedReward
-from evidcore.reward.reward_audit import audit_rewards
 from evidcore_plugin_hub.lint.guards import GUARDS
 from evidcore_plugin_hub.lint.judging_checks import JUDGING, Said, by_task
 from evidcore_plugin_hub.lint.process_checks import PROCESS, process
 from evidcore_plugin_hub.lint.result import LintCheck
+from evidcore_plugin_hub.lint.reward_audit import audit_rewards
 from evidcore_plugin_hub.lint.subject import Subject
 
 CHECKS: Mapping[str, Callable[[Subject], Said | None]] = {**PROCESS, **JUDGING}

@@ -10,7 +10,7 @@ from evidcore.case import Prompt, Rollout, Score
 from evidcore.contracts.judging import Judged
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import NamedReward, RewardComposer
-from evidcore.reward.twins import Twin, twins
+from evidcore_plugin_hub.lint.twins import Twin, twins
 
 ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
 LEAST = 0.02  # of the widest difference in pay: less is no difference

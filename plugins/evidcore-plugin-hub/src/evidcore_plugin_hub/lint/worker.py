@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_lab.commands.audit_reward import audited_rows
-from evidcore_plugin_lab.trl_function import read_function
 from evidcore_testing import check_construction
 
 from evidcore.contracts import Reward, Task
@@ -22,11 +20,13 @@ from evidcore.registry import LOCK, Offer, card, card_in, find, offers
 from evidcore.reward.composer import NamedReward
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
+from evidcore_plugin_hub.lint.audit_command import audited_rows
 from evidcore_plugin_hub.lint.guards import GUARDS
 from evidcore_plugin_hub.lint.linting import lint_rewards
 from evidcore_plugin_hub.lint.made_cases import made_rows, made_tasks
 from evidcore_plugin_hub.lint.result import LintCheck, LintResult
 from evidcore_plugin_hub.lint.target import Target, reach
+from evidcore_plugin_hub.lint.trl_function import read_function
 from evidcore_plugin_hub.trust import pins
 
 CASES = 8  # of each data entry of a recipe

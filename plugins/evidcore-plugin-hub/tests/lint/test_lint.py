@@ -22,7 +22,7 @@ from evidcore.case import Answer, Evidence, written
 from evidcore.errors import PluginError
 from evidcore.prompts.rows import Row
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[4] / "recipes"
 CORRECT = frozenset({"correctness"})
 
 

@@ -59,10 +59,11 @@ def reward(
     loaded = load(recipe, overrides)  # a mistake is told before all else is imported
 
     from evidcore.recipe.check import stage_class
-    from evidcore.reward.reward_audit import audit_rewards, check_start, most_of
+    from evidcore.reward.composer import check_start, most_of
     from evidcore.runs.assembly import Assembly
     from evidcore.runs.context import Context
-    from evidcore_plugin_lab.trl_function import read_function
+    from evidcore_plugin_hub.lint.reward_audit import audit_rewards
+    from evidcore_plugin_hub.lint.trl_function import read_function
 
     assembly = Assembly(loaded)
     grpo = stage_class("grpo")
@@ -125,7 +126,7 @@ def _print(name: str, checks: Sequence[Checked]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from evidcore.reward.reward_audit import CHECKS
+    from evidcore_plugin_hub.lint.reward_audit import CHECKS
 
     console = Console(highlight=False, soft_wrap=True)
     tasks = {one.task for one in checks if one.task}

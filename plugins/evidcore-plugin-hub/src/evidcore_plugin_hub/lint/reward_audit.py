@@ -17,12 +17,11 @@ from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import EQUAL, Judgement, NamedReward, RewardComposer
 from evidcore.reward.confined import process_kept
-from evidcore.reward.twins import Twin, options_of, twins
+from evidcore_plugin_hub.lint.twins import Twin, options_of, twins
 
 ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
 GAINED = 0.02  # of the widest difference in pay: less is not a gain
 MOSTLY = 0.9  # of the prompts on which an answer should earn more
-MOST_DEAD = 0.9  # share of groups, or of answers, that teaches nothing
 CONSTANT = "constant "
 
 
@@ -324,30 +323,6 @@ def audit_rewards(
         own = [row for row in rows if row.prompt.task == task]
         found += _of_task(asked, task, own, constants)
     return found
-
-
-def check_start(groups: Sequence[Sequence[float]], most: float) -> Checked:
-    """Say whether the start policy's answers, by group, differ in what they earn: else nothing is taught.
-
-    Args:
-        groups: totals of the answers to each prompt.
-        most: that an answer can earn; infinite where that is not known.
-    """
-    totals = [value for group in groups for value in group]
-    dead = sum(max(group) - min(group) < EQUAL for group in groups) / len(groups)
-    full = sum(value > most - EQUAL for value in totals) / len(totals)
-    outcome: Outcome = "alarm" if max(dead, full) >= MOST_DEAD else "note" if dead >= 0.5 else "fine"
-    says = (
-        f"in {100 * dead:.0f} % of the groups all answers of the start policy earn the same, and "
-        f"{100 * full:.0f} % of the answers earn all there is to earn"
-    )
-    figures = {"dead_groups": dead, "saturated": full}
-    return Checked(check="start", outcome=outcome, says=says, figures=figures)
-
-
-def most_of(rewards: Sequence[NamedReward]) -> float:
-    """Return the most that an answer can earn."""
-    return sum(item.weight * item.reward.bounds[1] for item in rewards if item.weight)
 
 
 def _without_costs(rewards: Sequence[NamedReward]) -> tuple[list[NamedReward], list[Checked]]:

@@ -9,10 +9,11 @@ from evidcore.case import Score
 from evidcore.contracts import Checked, Reward
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
+from evidcore.registry import _watches
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "med3d_r1.toml"
+RECIPE = Path(__file__).parents[4] / "recipes" / "med3d_r1.toml"
 SMALL = ("dataset.chest.train_cases=12", "arms=false")
 CONSTANT = 'stage.grpo.reward=[{use="constant"}]'
 
@@ -137,6 +138,20 @@ def test_a_stage_whose_rewards_are_sound_says_nothing(caplog):
     assert caplog.records == []
     assert found["right over wrong"] == "fine"
     assert found["blind"] == "not applicable"  # it takes more prompts than a start has time for
+
+
+def test_a_stage_trains_where_nothing_judges_its_rewards_and_says_so(monkeypatch, caplog):
+    stage, context, source = stage_and_source()
+    monkeypatch.setattr("evidcore.registry._WATCHING", "nobodys_group")
+    _watches.cache_clear()
+    try:
+        assert stage.audit(context, source) == []
+    finally:
+        _watches.cache_clear()
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == (
+        "05-grpo: its rewards are not audited. `pip install evidcore-plugin-hub` brings what does that"
+    )
 
 
 def test_a_reward_that_cannot_be_audited_stops_no_training(offered, caplog):

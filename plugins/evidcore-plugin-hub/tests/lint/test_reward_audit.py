@@ -8,6 +8,7 @@ import bad_rewards as bad
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_hub.lint.reward_audit import CHECKS, audit_rewards
 from evidcore_plugin_lab.ablation.definition import load_ablation
 
 from evidcore.builtin.choice import Choice
@@ -18,12 +19,11 @@ from evidcore.contracts import Checked
 from evidcore.errors import ContractError
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
-from evidcore.reward.reward_audit import CHECKS, audit_rewards, check_start
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.text.tags import LETTERS
 
-RECIPES = Path(__file__).parents[2] / "recipes"
+RECIPES = Path(__file__).parents[4] / "recipes"
 
 
 def outcomes(rewards, rows=None, **keys):
@@ -209,19 +209,6 @@ def test_a_task_without_gold_answers_is_not_applicable():
 def test_a_reward_that_breaks_its_contract_is_named():
     with pytest.raises(ContractError, match=r"reward 'Planted' failed with KeyError: 'lettre', over "):
         audit_rewards([bad.named(bad.Planted(lambda one: one.prompt.reference["lettre"]))], bad.rows())
-
-
-@pytest.mark.parametrize(
-    ("groups", "outcome"),
-    [
-        ([[1.0, 0.0], [0.0, 1.0]], "fine"),
-        ([[0.0, 0.0], [0.0, 1.0]], "note"),
-        ([[0.3, 0.3], [0.0, 0.0]], "alarm"),
-        ([[1.0, 1.0], [1.0, 1.0]], "alarm"),
-    ],
-)
-def test_what_the_start_policy_earns_is_judged_by_its_spread(groups, outcome):
-    assert check_start(groups, 1.0).outcome == outcome
 
 
 SMALL = {

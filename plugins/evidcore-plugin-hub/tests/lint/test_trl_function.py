@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import bad_rewards as bad
 import pytest
-from evidcore_plugin_lab.trl_function import read_function
+from evidcore_plugin_hub.lint.reward_audit import audit_rewards
+from evidcore_plugin_hub.lint.trl_function import read_function
 
 from evidcore.builtin.choice import Choice
 from evidcore.errors import RecipeError
-from evidcore.reward.reward_audit import audit_rewards
 
 SOURCE = """
 from __future__ import annotations
