@@ -37,6 +37,10 @@ SHORT = {
         "stage.grpo.steps=2",
         "stage.grpo.prompts_per_step=4",
         "stage.grpo.answers_per_prompt=4",
+        "stage.blind.sft.steps=4",
+        "stage.blind.grpo.steps=2",
+        "stage.blind.grpo.prompts_per_step=4",
+        "stage.blind.grpo.answers_per_prompt=4",
     ],
     "medvol_r1": [
         "dataset.abdomen.train_cases=40",

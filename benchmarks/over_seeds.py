@@ -84,14 +84,14 @@ class Study:
     percent: bool = True
     least: Mapping[str, float]  # label of a line -> lower end, any seed
 
-    def run(self, seed: int, root: Path, *, controls: bool = False, threads: int = 0) -> Path:
+    def run(self, seed: int, root: Path, *, threads: int = 0) -> Path:
         """Run the pipeline of a seed, on the recipe's threads or on `threads`, and return its run folder."""
         command = [
             sys.executable, "-m", "evidcore", "run", str(self.recipe), "--out", str(root / f"seed-{seed}"),
             "--set", f"seed={seed}", "--set", f"dataset.{self.dataset}.seed={seed}",
             *(["--set", f"threads={threads}"] if threads else []),
         ]  # fmt: skip
-        subprocess.run([*command, *["--with-controls"][: int(controls)]], check=True)
+        subprocess.run(command, check=True)
         return self.newest(root / f"seed-{seed}")
 
     def is_kept(self, place: Path) -> bool:
@@ -314,9 +314,6 @@ class Study:
         parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
         parser.add_argument("--seeds", type=int, nargs="+", default=[17, 18, 19])
         parser.add_argument(
-            "--controls", type=int, nargs="*", default=[], help="seeds whose controls are run"
-        )
-        parser.add_argument(
             "--threads", type=int, nargs="+", default=[], help="also run the first seed on so many"
         )
         parser.add_argument(
@@ -344,7 +341,7 @@ class Study:
             if self.is_kept(file):
                 print(f"{file}: kept, and the recipe is as it was")
                 continue
-            run = self.run(seed, given.out, controls=seed in given.controls and not threads, threads=threads)
+            run = self.run(seed, given.out, threads=threads)
             self.keep(run, file)
             self.write_up(place)
         self.print_out(place)

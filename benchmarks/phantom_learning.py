@@ -2,8 +2,6 @@
 
 python benchmarks/phantom_learning.py --seeds 17 18 19 20 21
     about 45 minutes a seed on a CPU core; one process a seed can run beside another
-python benchmarks/phantom_learning.py --seeds 17 --controls 17
-    also trains the controls of GRPO: random reward, format alone, another patient's volumes
 python benchmarks/phantom_learning.py --keep docs/results/med3d_r1
     also writes results and lock there, one file a seed
 python benchmarks/phantom_learning.py --read docs/results/med3d_r1
@@ -18,24 +16,23 @@ resampled by patient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from over_seeds import ROOT, Claim, Column, Line, Study, answers, kept, questions
+from over_seeds import ROOT, Claim, Column, Line, Study, answers, questions
 from scipy import stats
 
 from evidcore.evaluate.bootstrap import Interval, holm, mean_interval, paired_interval
-from evidcore.evaluate.reference_lines import row
-from evidcore.runs.controls import Reading, change
+from evidcore.evaluate.reference_lines import cluster, row
 
 TITLE = """# recipes/med3d_r1.toml over seeds
 
 Phantom numbers, in percent of the test split, with 95 % intervals resampled by patient. Each seed has its
 own patients, encoder and language model.
 """
-BEFORE, LONGER, AFTER, AUDIT = "04-evaluate", "06-evaluate-longer", "08-evaluate", "09-audit"
+BEFORE, LONGER, AFTER, AUDIT = "05-evaluate", "07-evaluate-longer", "09-evaluate", "11-audit"
 CHANCE = 0.25
 
 
@@ -79,6 +76,64 @@ LINES = (
 )
 
 
+Answer = Mapping[str, Any]  # a line of answers/<stage>.jsonl
+Reading = Literal[
+    "choice", "lenient_choice", "rescue_choice", "log_likelihood_choice", "verdict_log_likelihood_choice"
+]
+
+
+def correctness(lines: Iterable[Answer], reading: Reading = "choice") -> dict[str, tuple[str, float]]:
+    """Return cluster and correctness by prompt; a prompt that was asked several times gets the mean.
+
+    Args:
+        lines: answers to choice questions.
+        reading: which reading of the answer counts.
+
+    Raises:
+        ValueError: if a line holds no such reading; names its prompt.
+    """
+    found: dict[str, tuple[str, list[float]]] = {}
+    for line in lines:
+        if reading not in line or "answer" not in line:
+            raise ValueError(f"the answer to prompt {line.get('prompt_id')!r} holds no {reading!r}")
+        owner = cluster(line["patient"], line["case_id"])
+        hits = found.setdefault(line["prompt_id"], (owner, []))[1]
+        hits.append(float(line[reading] == line["answer"]))
+    return {prompt: (patient, sum(hits) / len(hits)) for prompt, (patient, hits) in found.items()}
+
+
+def change(
+    before: Iterable[Answer],
+    after: Iterable[Answer],
+    *,
+    reading: Reading = "choice",
+    before_reading: Reading | None = None,
+) -> Interval:
+    """Estimate how much more often `after` is right than `before`, over the questions that both answer.
+
+    Args:
+        before: answers to choice questions.
+        after: answers to the same questions.
+        reading: how `after` is read.
+        before_reading: how `before` is read, if otherwise; "log_likelihood_choice" sets what a policy saw
+            before training against what it says after.
+
+    Raises:
+        ValueError: if they answer different questions; tells how many.
+    """
+    old, new = correctness(before, before_reading or reading), correctness(after, reading)
+    if old.keys() != new.keys():
+        raise ValueError(
+            f"a comparison needs the same questions: {len(old.keys() - new.keys())} are only before, "
+            f"{len(new.keys() - old.keys())} only after, {len(old.keys() & new.keys())} by both"
+        )
+    return paired_interval(
+        [right for _, right in new.values()],
+        [old[prompt][1] for prompt in new],
+        [patient for patient, _ in new.values()],
+    )
+
+
 def learned(run_folder: Path) -> dict[str, Any]:
     """Return strict accuracy after GRPO minus option-log-likelihood accuracies before, paired by question."""
     rows = []
@@ -92,40 +147,6 @@ def learned(run_folder: Path) -> dict[str, Any]:
         note = f"strict accuracy after GRPO minus the start's {reading.replace('_', ' ')}"
         rows.append(row(task, "strict_minus_start", moved, note=note).to_json())
     return {"stage": "learned", "rows": rows}
-
-
-def controls(place: Path) -> list[str]:
-    """Return the table of a seed's training controls, if it has some."""
-    results = kept(place)["results"]
-    if "controls" not in results:
-        return []
-    rows = results["controls"]["rows"]
-    shown = (
-        ("choice", "strict_accuracy"),
-        ("choice", "format_rate"),
-        ("choice-direct", "log_likelihood_change"),
-        ("choice", "log_likelihood_change"),
-        ("choice", "verdict_log_likelihood_change"),
-    )
-    heads = (
-        "strict accuracy",
-        "format rate",
-        "change of option log-likelihood, answering at once",
-        "change of option log-likelihood, bare letter after a prompt that asks to think",
-        "change of option log-likelihood of whole answers",
-    )
-    lines = ["", f"| {place.stem}, same steps | " + " | ".join(heads) + " |", "|---|" + "---|" * len(shown)]
-    for arm in dict.fromkeys(item["name"] for item in rows):
-        cells = [
-            STUDY.said(
-                next(
-                    (one for one in rows if (one["name"], one["task"], one["metric"]) == (arm, *which)), None
-                )
-            )
-            for which in shown
-        ]
-        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
-    return lines
 
 
 def by_finding(places: Sequence[Path]) -> list[str]:
@@ -209,7 +230,6 @@ STUDY = Study(
     ),
     by_group=by_finding,
     more=learned,
-    below=controls,
     least={"own minus twins": 0.3},
 )
 

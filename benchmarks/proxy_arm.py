@@ -99,6 +99,21 @@ options = { steps = 300 }
 
 [[stage]]
 kind = "sft"
+arm = "blind"
+volumes = "blank"
+train = ["bridge"]
+data = [
+  { dataset = "TRAINED", task = "report", share = 0.4 },
+  { dataset = "TRAINED", task = "choice", share = 0.6 },
+]
+steps = 120
+rows_per_step = 32
+learning_rate = 3e-2
+optimizer = "muon"
+prove_every_steps = 0
+
+[[stage]]
+kind = "sft"
 train = ["bridge"]
 data = [
   { dataset = "TRAINED", task = "report", share = 0.4 },
@@ -113,7 +128,7 @@ prove_every_steps = 0
 AUDIT = """
 [[stage]]
 kind = "audit"
-blind_arm = true
+blind_arm = "blind"
 conditions = [
   { use = "blank" }, { use = "scrambled" }, { use = "other-patient", exchanges = 1 }, { use = "perturbed" },
   { use = "twin" }, { use = "sham" },

@@ -31,7 +31,8 @@ DEMO = (
     "dataset.chest.train_cases=96", "dataset.chest.validation_cases=24", "dataset.chest.test_cases=40",
     "dataset.chest.questions_per_finding=2", "stage.fit[0].options.steps=20",
     "stage.fit[1].options.steps=150", "stage.sft.steps=10", "stage.grpo.steps=4",
-    "stage.grpo.prompts_per_step=6",
+    "stage.grpo.prompts_per_step=6", "stage.blind.sft.steps=10", "stage.blind.grpo.steps=4",
+    "stage.blind.grpo.prompts_per_step=6",
 )  # fmt: skip
 MEDVOL = (
     "dataset.abdomen.train_cases=120", "dataset.abdomen.validation_cases=10", "dataset.abdomen.test_cases=30",
@@ -91,7 +92,6 @@ def run(name: str, folder: Path) -> Path:
         settings = [f'dataset.ct.source.path="{_scans(folder / "ct")}"', 'dataset.ct.midline="grid"']
     elif name == "med3d_r1":
         settings = list(DEMO)
-        words.append("--with-controls")
     else:
         settings = list(MEDVOL)
     _evid(*words, *(word for text in settings for word in ("--set", text)), "--out", str(folder / "runs"))

@@ -3,7 +3,7 @@
     python docs/howto/view_run.py RUN docs/howto/view_real.png FRAGMENT
 
 with the run of `make demo` after `evid occlude RUN --limit 80`, and the fragment
-'#a=a:04-evaluate:own&b=a:08-evaluate:own&at=choice/test-00004:test-00004-1'. `view_run.png` is of
+'#a=a:05-evaluate:own&b=a:09-evaluate:own&at=choice/test-00004:test-00004-1'. `view_run.png` is of
 '#task=point' and `view_run_3d.png` of '#task=tell&scan=3d', with the run that the fixture `looked` of the
 package's tests writes.
 """

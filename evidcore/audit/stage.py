@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
-from evidcore.errors import PluginError, RecipeError
+from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.evaluate.asking import AskingStage, training
 from evidcore.recipe import Recipe
 from evidcore.recipe.shape import Surroundings
@@ -25,7 +25,7 @@ class AuditStage(AskingStage):
     """Audit what the evaluations of the data entries measure; the keys of the audit are its own keys too."""
 
     audit: str = POLICY  # the component that asks and compares
-    blind_arm: bool = False  # also train a policy alike over blank volumes, and compare with it
+    blind_arm: str = ""  # the arm that was trained alike over blank volumes: the policy is compared with it
 
     compares: ClassVar[bool] = True
 
@@ -46,30 +46,47 @@ class AuditStage(AskingStage):
             find("audit", str(table.get("audit", POLICY)))
         except PluginError as cause:
             yield (*at, "audit"), str(cause)
-        if table.get("blind_arm") is True and table.get("arm"):
-            text = "it is trained as the recipe's own policy, and this one stands in an arm. Leave one out."
-            yield (*at, "blind_arm"), text
-        elif table.get("blind_arm") is True and "bridge" not in around.has_weights:
-            text = "no stage above trains a policy, so none can be trained alike. Put sft or grpo above."
-            yield (*at, "blind_arm"), text
-
-    @property
-    def has_blind_arm(self) -> bool:
-        """Return what its key says."""
-        return self.blind_arm
+        arm = table.get("blind_arm")
+        stages = [item for item in around.raw.get("stage", ()) if isinstance(item, Mapping)]
+        arms = {str(item["arm"]) for item in stages[: int(at[-1])] if item.get("arm")}
+        if arm and arm not in arms:
+            text = f"no stage above has arm = {arm!r}.{did_you_mean(str(arm), arms)}"
+            yield (*at, "blind_arm"), f"{text} Train it as the recipe's own, with volumes = 'blank'."
 
     def check(self, context: StageContext) -> None:
-        """Build the evaluations; look whether the stages above can be gone through blind."""
+        """Build the evaluations; hold the blind arm to the training of the recipe's own policy."""
         super().check(context)
-        if self.blind_arm:
-            above = itertools.takewhile(lambda stage: stage is not self, context.recipe.stages)
-            for stage in above:
-                if not stage.arm and stage.blanked() is None:
-                    text = f"stage {stage.label!r} above cannot train over blank volumes"
-                    raise RecipeError(f"{context.where}.blind_arm: {text}. Leave blind_arm out.")
+        if not self.blind_arm:
+            return
+        above = [*itertools.takewhile(lambda stage: stage is not self, context.recipe.stages)]
+        own, arm = (
+            {
+                f"{stage.label}[{number}].{key}": value
+                for number, stage in enumerate(
+                    item for item in above if item.arm == name and item.output == "model"
+                )
+                for key, value in dataclasses.asdict(stage).items()
+                if key != "arm"
+            }
+            for name in ("", self.blind_arm)
+        )
+        alike = {key: "blank" if key.endswith("].volumes") else value for key, value in own.items()}
+        differing = [key for key in {**alike, **arm} if alike.get(key) != arm.get(key)]
+        if differing:
+            raise RecipeError(
+                f"{context.where}.blind_arm: arm {self.blind_arm!r} must train as the recipe's own "
+                f"policy, with volumes = 'blank'. It differs in {', '.join(differing[:4])}. Set these "
+                "alike, or leave blind_arm out."
+            )
+
+    def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the outputs above, the arm's that it compares with among them."""
+        arm = f"arm.{self.blind_arm}"
+        own = {arm: upstream[arm]} if arm in upstream else {}
+        return {**super().starts_from(upstream), **own}
 
     def workload(self) -> Workload:
-        """Return what is asked, and that an arm is trained for it."""
+        """Return what is asked, and what it is compared with."""
         load = super().workload()
         beside = ", beside a trained blind arm"
         return dataclasses.replace(load, text=load.text + beside) if self.blind_arm else load
@@ -84,7 +101,7 @@ class AuditStage(AskingStage):
         audit: Audit = context.component("audit", self.table("audit", self.audit), "audit")
         arm = None
         if self.blind_arm:
-            arm = context.policy(prompts_per_pass=self.prompts_per_batch, blind_arm=True)
+            arm = context.policy(prompts_per_pass=self.prompts_per_batch, arm=self.blind_arm)
         rows: list[Row] = []
         answers: list[Mapping[str, Any]] = []
         lines, verdicts = {}, {}

@@ -181,9 +181,6 @@ def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]
 )
 @click.option("--fresh", is_flag=True, help="Run every stage anew, even where an earlier run has its result.")
 @click.option(
-    "--with-controls", is_flag=True, help="Also train on a random reward, on format alone, on wrong volumes."
-)
-@click.option(
     "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Where runs lie."
 )
 @click.option(
@@ -195,7 +192,6 @@ def run(
     recipe: Path,
     overrides: tuple[str, ...],
     fresh: bool,
-    with_controls: bool,
     out: Path,
     locked: Path | None,
     as_json: bool,
@@ -215,9 +211,7 @@ def run(
     from evidcore.runs.assembly import Assembly
 
     assembly = Assembly(loaded)
-    folder = start(
-        assembly.recipe, out, fresh=fresh, with_controls=with_controls, assembly=assembly, locked=locked
-    )
+    folder = start(assembly.recipe, out, fresh=fresh, assembly=assembly, locked=locked)
     go(folder, as_json, accept_changes=False, assembly=assembly)
 
 

@@ -108,7 +108,7 @@ def ending(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """
     audits = [result for result in results if result.get("verdict")]
     changes = [row for result in results if result["kind"] == "changes" for row in result["rows"]]
-    measured = audits[-1:] or [result for result in results if result["kind"] not in ("changes", "controls")]
+    measured = audits[-1:] or [result for result in results if result["kind"] != "changes"]
     lines: list[str] = []
     for result in measured[-1:]:
         rows = [row for row in result["rows"] if row.get("headline")]

@@ -124,8 +124,8 @@ class StageContext(ABC):
         """Return a new VolumeVLM as the stages before left it, and its processor."""
 
     @abstractmethod
-    def policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> Any:
-        """Return a Policy over `model()`, or over the arm of a stage that `has_blind_arm`."""
+    def policy(self, *, prompts_per_pass: int = 64, arm: str = "") -> Any:
+        """Return a Policy over `model()`, or over what an arm of the recipe trained."""
 
     @abstractmethod
     def bind_policy(self, policy: Policy) -> None:
@@ -160,11 +160,6 @@ class Stage(ABC):
     def output(self) -> str | None:
         """Return what its checkpoint is: "encoder", "language", "model", "service.<name>"; None: nothing."""
         return None
-
-    @property
-    def has_blind_arm(self) -> bool:
-        """Tell whether a policy is trained for it as the recipe's, but over blank volumes."""
-        return False
 
     @property
     def longest_answer(self) -> int | None:
@@ -211,8 +206,8 @@ class Stage(ABC):
         }  # fmt: skip
 
     def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
-        """Return those hashes of earlier outputs that its result depends on."""
-        return upstream
+        """Return those hashes of earlier outputs that its result depends on; "arm.<name>" an arm's model."""
+        return {output: key for output, key in upstream.items() if not output.startswith("arm.")}
 
     def needs_words(self, upstream: Mapping[str, str]) -> str:
         """Return what the words of a counted vocabulary come from: "phrases", "texts" too, or nothing, ""."""
@@ -249,21 +244,6 @@ class Stage(ABC):
     def strategy(self, context: StageContext) -> RolloutStrategy | None:
         """Return how the policy that it trains answers, to be measured as trained; None: in one turn."""
         return None
-
-    def bare(self) -> Stage:
-        """Return the stage without what its main rows do not need: controls are measured by that."""
-        return self
-
-    def blanked(self) -> Stage | None:
-        """Return the stage as a trained blind arm goes through it, itself where it trains no policy.
-
-        None where it trains one and cannot be shown blank volumes instead.
-        """
-        return self if self.output != "model" else None
-
-    def controls(self) -> Mapping[str, Stage]:
-        """Return variants that can teach nothing about volumes, by name; none where it trains no policy."""
-        return {}
 
     @abstractmethod
     def workload(self) -> Workload:

@@ -183,10 +183,6 @@ class Evaluate(AskingStage):
 
     probe: bool = False  # also how well a linear probe reads each finding off the frozen encoder
 
-    def bare(self) -> Evaluate:
-        """Return the stage without the probe."""
-        return dataclasses.replace(self, probe=False)
-
     def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
         """Answer, measure, and print beside it what blind rules score."""
         rows: list[Row] = []

@@ -22,7 +22,6 @@ from evidcore.registry import LOCK, blame, fault_of_package
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly, check_splits
 from evidcore.runs.context import Context
-from evidcore.runs.controls import check_controls
 from evidcore.runs.execute import Execution, isolation_ended
 from evidcore.runs.folder import RunFolder, create, difference, naming_full_disk, write
 from evidcore.runs.inputs import unfitted_readers
@@ -37,7 +36,6 @@ def start(
     root: Path,
     *,
     fresh: bool = False,
-    with_controls: bool = False,
     assembly: Assembly | None = None,
     locked: Path | None = None,
 ) -> RunFolder:
@@ -47,15 +45,12 @@ def start(
         recipe: what is run.
         root: where run folders lie.
         fresh: no result of an earlier run is used again.
-        with_controls: train control arms too.
         assembly: the recipe's parts, built if left out.
         locked: a lock that code, data and versions must equal; `hold_to` compares code before any of it runs.
 
     Raises:
         RunError: what differs from `locked`.
     """
-    if with_controls:
-        check_controls(recipe)
     path = ""
     if processes().is_first:
         assembly = assembly or Assembly(recipe)
@@ -64,7 +59,7 @@ def start(
         if locked is not None:
             refuse_drift(locked, drift(read_toml(locked)[1], lock))
         folder = create(recipe.name, resolved + json.dumps(lock, sort_keys=True), root)
-        lock["run"] = {"fresh": fresh, "with_controls": with_controls}
+        lock["run"] = {"fresh": fresh}
         write(folder.path / "recipe.toml", recipe.text)
         write(folder.path / "resolved.toml", resolved)
         write(folder.path / "lock.toml", toml_tables(lock))

@@ -102,17 +102,17 @@ class Context(StageContext):
         """Return the model as the stages before left it, and its processor."""
         return models.current(self._assembly, self._before)
 
-    def policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> Policy:
-        """Return a policy over `model()` or what is asked in its place, or over the trained blind arm."""
+    def policy(self, *, prompts_per_pass: int = 64, arm: str = "") -> Policy:
+        """Return a policy over `model()` or what is asked in its place, or over what an arm trained."""
         if self._policy is not None:
             return self._policy
-        return self._opener.open(prompts_per_pass=prompts_per_pass, blind_arm=blind_arm)
+        return self._opener.open(prompts_per_pass=prompts_per_pass, arm=arm)
 
-    def own_policy(self, *, prompts_per_pass: int = 64, blind_arm: bool = False) -> VLMPolicy:
+    def own_policy(self, *, prompts_per_pass: int = 64, arm: str = "") -> VLMPolicy:
         """Return a policy that this process answers alone, as the stage that trained it has it answer."""
         trained_by, before = self._before.trained_by, self._before
-        if blind_arm:
-            before = StageOutputs(model=before.blind_arm)
+        if arm:
+            before = StageOutputs(model=before.arms[arm])
         model, processor = models.current(self._assembly, before)
         strategy = None if trained_by is None else trained_by.strategy(self)
         given: dict[str, Any] = {"prompts_per_pass": prompts_per_pass, "seed": self.recipe.seed}

@@ -16,9 +16,9 @@ import logging
 import random
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,16 +33,15 @@ from evidcore.registry import watch
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
 from evidcore.runs.context import Context
-from evidcore.runs.controls import run_controls
 from evidcore.runs.fitted import Fitted
 from evidcore.runs.folder import RunFolder, difference, link, settle, write
-from evidcore.runs.inputs import BLIND_ARM, INPUTS, after, as_json, hashed_inputs, inputs_hash
+from evidcore.runs.inputs import INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.read import refuse_moved
 from evidcore.runs.record import StageAnnouncer, append, read_lines, rewrite
 from evidcore.runs.shared_policy import others_standing_by, stand_by
 
-Stand = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
+StageState = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
 log = logging.getLogger(__name__)
 
 
@@ -60,25 +59,25 @@ class Execution:
         self.fitted = Fitted(None if self.salt else self.recipe.fitted_folder, self.recipe.origins)
 
     def all(self) -> None:
-        """Run every stage, then the training controls where they were asked for."""
-        started_from: dict[int, Stand] = {}
-        arms: dict[str, Stand] = {}
-        keys: list[str] = []
+        """Run every stage: those of an arm from where the arm stands, which starts where the recipe stood."""
+        arms: dict[str, StageState] = {}
+        line: StageState = (StageOutputs(), {})
         for index, stage in enumerate(self.recipe.stages):
-            start = started_from[index] = arms.get(stage.arm, (self.before, self.upstream))
-            with self._starting_from(*(self.with_blind_arm(keys) if stage.has_blind_arm else start)):
-                key = self.stage(self.recipe.stage_name(index), stage)
-            keys.append(key)
-            stand = self.after_detached(stage, key, *start)
+            outputs, upstream = arms.get(stage.arm, line)
+            trained = {name: outputs for name, (outputs, _) in arms.items() if outputs.model is not None}
+            self.before = dataclasses.replace(
+                outputs, arms={name: cast(Path, arm.model) for name, arm in trained.items()}
+            )
+            self.upstream = {**upstream, **{f"arm.{name}": arms[name][1]["model"] for name in trained}}
+            key = self.stage(self.recipe.stage_name(index), stage)
+            state = outputs.after(stage, self.folder.store / key / "checkpoint"), after(stage, key, upstream)
             if stage.arm:
-                arms[stage.arm] = stand
+                arms[stage.arm] = state
             else:
-                self.before, self.upstream = stand
-                self.before.load_services(self.assembly)
+                line = state
+                line[0].load_services(self.assembly)
         if processes().is_first:
             write_changes(self.folder, self.assembly)
-        if self.lock["run"]["with_controls"]:
-            run_controls(self, started_from)
 
     def stage(self, name: str, stage: Stage) -> str:
         """Run one stage, or use it again; show it in the run folder and return its hash."""
@@ -92,44 +91,6 @@ class Execution:
         result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
         self.announcer.stage_finished(name, stored, {**result, "stage": name})
         return key
-
-    def run_detached(self, name: str, stage: Stage, before: StageOutputs, upstream: dict[str, str]) -> str:
-        """Run a stage that is not the recipe's, from other outputs, or use it again; return its hash."""
-        with self._starting_from(before, upstream):
-            return self._ensure(name, stage)
-
-    @contextlib.contextmanager
-    def _starting_from(self, before: StageOutputs, upstream: dict[str, str]) -> Iterator[None]:
-        own = self.before, self.upstream
-        self.before, self.upstream = before, upstream
-        yield
-        self.before, self.upstream = own
-
-    def with_blind_arm(self, keys: Sequence[str]) -> Stand:
-        """Train a policy as the first stages did, but over blank volumes; return it beside the outputs.
-
-        Args:
-            keys: hashes of those stages. What trains no policy is taken as it is.
-
-        Raises:
-            RunError: if one of them trains a policy and cannot do so over blank volumes.
-        """
-        before, upstream = StageOutputs(), dict[str, str]()
-        done = {place: stage for place, stage in self.recipe.line.items() if place < len(keys)}
-        for index, stage in done.items():
-            key, name, arm = keys[index], self.recipe.stage_name(index), stage.blanked()
-            if arm is None:
-                raise RunError(f"{name}: cannot train over blank volumes. Leave the trained blind arm out.")
-            if arm is not stage:
-                key = self.run_detached(f"{name}-blind", arm, before, upstream)
-            before, upstream = self.after_detached(arm, key, before, upstream)
-        found = dataclasses.replace(self.before, blind_arm=before.model)
-        return found, {**self.upstream, BLIND_ARM: upstream["model"]}
-
-    def after_detached(self, stage: Stage, key: str, before: StageOutputs, upstream: dict[str, str]) -> Stand:
-        """Return the outputs after a stage that ran detached."""
-        checkpoint = self.folder.store / key / "checkpoint"
-        return before.after(stage, checkpoint), after(stage, key, upstream)
 
     def _ensure(self, name: str, stage: Stage) -> str:
         """Have a stage's folder in the store."""
@@ -262,6 +223,11 @@ def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -
         RunError: if one that trains has not finished.
     """
     found = StageOutputs()
+    arms = {}
+    for index, stage in enumerate(recipe.stages):
+        checkpoint = folder.path / "checkpoints" / recipe.stage_name(index)
+        if stage.arm and stage.output == "model" and checkpoint.exists():
+            arms[stage.arm] = checkpoint.resolve()
     for index, stage in stages.items():
         name = recipe.stage_name(index)
         checkpoint = folder.path / "checkpoints" / name
@@ -270,4 +236,4 @@ def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -
             if not checkpoint.exists():
                 raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
             found = found.after(stage, checkpoint.resolve())
-    return found
+    return dataclasses.replace(found, arms=arms)

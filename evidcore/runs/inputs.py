@@ -21,7 +21,6 @@ from evidcore.runs.context import Context
 from evidcore.runs.lock import named_tables, requirements, stage_tables, versions
 from evidcore.volume import file_hash
 
-BLIND_ARM = "blind-arm"
 INPUTS = "inputs.json"  # of a stage folder
 Hashes = Mapping[str, str]  # of the stages that wrote a checkpoint: "encoder", "model", "service.<name>"
 

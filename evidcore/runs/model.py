@@ -35,7 +35,7 @@ class StageOutputs:
     encoder: Path | None = None
     language: Path | None = None
     model: Path | None = None
-    blind_arm: Path | None = None  # a model trained alike over blank volumes, where a stage has one
+    arms: Mapping[str, Path] = dataclasses.field(default_factory=dict)  # models that arms trained
     services: Mapping[str, Path] = dataclasses.field(default_factory=dict)
     trained_by: Stage | None = None  # the last stage that wrote `model`
 

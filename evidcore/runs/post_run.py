@@ -11,17 +11,14 @@ from evidcore.compute.processes import pin_threads
 from evidcore.contracts import Policy, Stage
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
-from evidcore.hooks import Announcer
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.begin import refuse_changes
 from evidcore.runs.context import Context
-from evidcore.runs.execute import Execution, outputs_of
+from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, naming_full_disk, write
-from evidcore.runs.lock import lock_table
 from evidcore.runs.model import StageOutputs
-from evidcore.runs.record import Recorder, append
+from evidcore.runs.record import append
 from evidcore.train.settings import Silent
 
 
@@ -41,17 +38,15 @@ def last_model(folder: RunFolder) -> Path:
     return model
 
 
-def audit_run(folder: RunFolder, *, limit: int = 0, blind_arm: bool = False) -> dict[str, Any]:
+def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
     """Audit a run's last model on the questions of its last evaluation; write and return the result.
 
     Args:
         folder: a finished run.
         limit: cases per data entry; 0: all.
-        blind_arm: first train a policy as the run did, but over blank volumes, and compare with it.
 
     Raises:
-        RunError: if the run has not finished, or evaluates no questions; for a blind arm, if code, data or
-            versions changed since, or a stage cannot be trained so.
+        RunError: if the run has not finished, or evaluates no questions.
     """
     recipe = load(folder.path / "resolved.toml")
     last = last_asking(tuple(recipe.line.values()))
@@ -61,21 +56,19 @@ def audit_run(folder: RunFolder, *, limit: int = 0, blind_arm: bool = False) -> 
         )
     assembly, before = Assembly(recipe), outputs_of(folder, recipe, recipe.line)
     before.load_services(assembly)
-    stage = auditing(last, limit, blind_arm=blind_arm)
+    arms = [stage.blind_arm for stage in recipe.line.values() if isinstance(stage, stage_class("audit"))]
+    stage = auditing(last, limit, blind_arm=arms[-1] if arms else "")
     name = f"{len(recipe.stages) + 1:02d}-audit"
-    if blind_arm:
-        with folder.held(), naming_full_disk(folder):
-            before = _blind_arm(folder, assembly, before)
     return write_audit(folder, assembly, stage, name, before=before)
 
 
-def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: bool = False) -> Any:
+def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: str = "") -> Any:
     """Return an audit of what a stage asks, the stage itself where it is one.
 
     Args:
         stage: asks.
         limit: cases per data entry; 0: as many as the stage asks about.
-        blind_arm: whether it compares with a trained one.
+        blind_arm: the arm whose policy it compares with.
     """
     data = tuple(dataclasses.replace(use, limit=limit or use.limit) for use in stage.data)
     audit = stage_class("audit")
@@ -122,25 +115,6 @@ def write_audit(
         write(folder.path / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
         work.rmdir()
     return shown
-
-
-def _blind_arm(folder: RunFolder, assembly: Assembly, before: StageOutputs) -> StageOutputs:
-    """Train a policy as the run did, but over blank volumes; return it beside the run's outputs."""
-    recipe = assembly.recipe
-    if before.model is None:
-        raise RunError(f"{folder.path}: its recipe trains no policy, so none can be trained alike.")
-    lock = lock_table(recipe, assembly.datasets)
-    refuse_changes(folder, lock)
-    results = [folder.path / "results" / f"{name}.json" for name in recipe.stage_names]
-    keys = [json.loads(path.read_text(encoding="utf-8"))["inputs"] for path in results]
-    announcer = Announcer.from_names([Recorder(folder)], recipe.observers)
-    execution = Execution(folder, assembly, {**lock, "run": folder.lock()["run"]}, announcer)
-    execution.before, status = before, folder.status()
-    try:
-        found, _ = execution.with_blind_arm(keys)
-    finally:  # the run itself is as finished as it was
-        folder.set_status("finished", message=status.get("message", ""))
-    return found
 
 
 def last_asking(stages: tuple[Stage, ...]) -> AskingStage | None:

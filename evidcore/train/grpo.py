@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from evidcore.case import Case
-from evidcore.contracts import Checked, Engine, Reward, Stage, StageContext, StageResult, Workload
+from evidcore.contracts import Checked, Engine, Reward, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
@@ -155,15 +155,6 @@ class Grpo(GrpoSettings, TrainingStage):
                 whose = f"reward {one.reward!r}" if one.reward else "the rewards"
                 log.warning("%s: %s, %s: %s", context.where, whose, one.check, one.says)
         return found
-
-    def controls(self) -> Mapping[str, Stage]:
-        """Return the stage with a random reward, with one for the format alone, and over wrong volumes."""
-        keys = {"weight": 1.0, "gate": "", "name": ""}
-        return {
-            "random reward": dataclasses.replace(self, reward=({"use": "random", **keys},)),
-            "format-only reward": dataclasses.replace(self, reward=({"use": "format", **keys},)),
-            "another patient's volumes": dataclasses.replace(self, volumes="other-patient"),
-        }
 
     def workload(self) -> Workload:
         """Return prompts, answers and steps."""

@@ -125,7 +125,7 @@ class GrpoSettings(TrainingKeys):
 class TrainingStage(TrainingKeys, Stage):
     """A stage that trains the whole model on a trainer of TRL."""
 
-    volumes: Volumes = "own"  # a control is shown "other-patient" or "blank" ones
+    volumes: Volumes = "own"  # an arm may be shown "other-patient" or "blank" ones
     rollout: Annotated[Table, Kind("rollout")] | None = None  # how the policy answers; None: in one turn
     tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
 
@@ -168,10 +168,6 @@ class TrainingStage(TrainingKeys, Stage):
     def try_step(self, where: str) -> None:
         """Take one step over a stand-in; importing trl alone takes 6 s."""
         importlib.import_module(f"evidcore.train.trl.{self.trainer}").try_step(self, where)
-
-    def blanked(self) -> TrainingStage:
-        """Return the stage over blank volumes."""
-        return dataclasses.replace(self, volumes="blank")
 
     @classmethod
     def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:

@@ -200,9 +200,3 @@ def test_a_labeler_within_a_stage_knows_the_recipes_folder(evid, recipe, tmp_pat
 def test_what_is_no_run_is_refused(evid, tmp_path):
     assert "not a run folder" in evid("resume", tmp_path, exit_code=2).stderr
     assert "not a run folder" in evid("audit", "policy", tmp_path, exit_code=2).stderr
-
-
-def test_controls_without_anything_to_control_are_refused(evid, recipe, tmp_path):
-    result = evid("run", recipe, "--with-controls", "--out", tmp_path / "runs", exit_code=2)
-    assert "--with-controls needs a grpo stage" in result.stderr
-    assert not (tmp_path / "runs").exists()

@@ -144,14 +144,6 @@ def test_fits_are_shipped_and_used_by_who_runs_the_recipe_elsewhere(evid, armed,
     assert "07-grpo: done" in out
 
 
-AUDIT = """
-[[stage]]
-kind = "audit"%s
-blind_arm = true
-data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
-"""
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -159,12 +151,8 @@ data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
          r"stage\.sft\[1\]\.arm: must be letters, digits, '_', '-' or '\.', .* called, got 'a/b'"),
         (lambda text: text.replace('component = "model.encoder"', 'component = "service.marks"\narm = "b"'),
          r"what is fitted here is a service of every stage, and an arm shares nothing\. Leave arm out"),
-        (lambda text: with_arm(text) + AUDIT % '\narm = "longer"',
-         r"it is trained as the recipe's own policy, and this one stands in an arm\. Leave one out"),
-        (lambda text: text.partition('[[stage]]\nkind = "sft"')[0] + LONGER + AUDIT % "",
-         "no stage above trains a policy, so none can be trained alike"),
     ],
-    ids=["name", "service", "blind arm", "weights of an arm"],
+    ids=["name", "service"],
 )  # fmt: skip
 def test_an_arm_that_cannot_be_is_refused(tmp_path, recipe_text, change, said):
     path = tmp_path / "tiny.toml"

@@ -1,29 +1,36 @@
-"""The trained blind arm of an audit, through the command line."""
+"""A blind arm: trained as the recipe's own policy, over blank volumes, and compared with it in the audit."""
 
 import json
+import re
 
 import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
 
-from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.execute import Execution
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.inputs import inputs_hash
 from evidcore.runs.lock import lock_table
-from evidcore.runs.post_run import audit_run
 
 pytestmark = pytest.mark.slow
 
 AUDIT = """
 [[stage]]
 kind = "audit"
-blind_arm = true
+blind_arm = "blind"
 conditions = [{ use = "blank" }, { use = "other-patient", exchanges = 1 }]
 data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
 max_new_tokens = 24
 """
+
+
+def with_arm(text):
+    """Return a recipe with an arm beside its sft and grpo stages, and an audit that compares with it."""
+    for kind in ("sft", "grpo"):
+        own = re.search(rf'\[\[stage\]\]\nkind = "{kind}"\n.*?(?=\n\[\[stage\]\])', text, re.DOTALL).group(0)
+        arm = own.replace(f'"{kind}"\n', f'"{kind}"\narm = "blind"\nvolumes = "blank"\n', 1)
+        text = text.replace(own, f"{arm}\n{own}", 1)
+    return text + AUDIT
 
 
 def stored(folder):
@@ -32,14 +39,14 @@ def stored(folder):
     return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in found}
 
 
-def result(folder, name="06-audit"):
+def result(folder, name="08-audit"):
     return json.loads((folder / "results" / f"{name}.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def armed(evid):
-    """A run with an audit that asks for an arm."""
-    evid.recipe.write_text(evid.recipe.read_text() + AUDIT, encoding="utf-8")
+    """A run with an arm, and an audit that compares with it."""
+    evid.recipe.write_text(with_arm(evid.recipe.read_text(encoding="utf-8")), encoding="utf-8")
     return evid.run()
 
 
@@ -69,7 +76,7 @@ def test_the_arm_is_one_more_rung_of_the_audit(armed):
     assert "own_minus_blind_arm" in {row["metric"] for row in found["rows"]}
     page = (armed / "page" / "index.html").read_text(encoding="utf-8")
     assert "a policy trained alike over blank volumes" in page
-    lines = [json.loads(line) for line in (armed / "answers" / "06-audit.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (armed / "answers" / "08-audit.jsonl").read_text().splitlines()]
     asked = [
         {line["prompt_id"] for line in lines if line["condition"] == one} for one in ("own", "blind-arm")
     ]
@@ -89,38 +96,24 @@ def test_an_arm_is_used_again_and_trained_anew_where_its_training_changes(evid, 
     new = [one["stage"]["kind"] for key, one in stored(again).items() if key not in before]
     assert new == ["audit"]
     before = stored(armed)
-    shorter = evid.run("--set", "stage.grpo.steps=2")
+    shorter = evid.run("--set", "stage.grpo.steps=2", "--set", "stage.blind.grpo.steps=2")
     new = [one["stage"]["kind"] for key, one in stored(shorter).items() if key not in before]
     assert sorted(new) == ["audit", "evaluate", "grpo", "grpo"]
 
 
-def test_a_finished_run_can_be_audited_with_an_arm(evid, armed):
+def test_a_finished_run_is_audited_beside_its_arm(evid, armed):
     before = stored(armed)
-    shown = json.loads(evid("audit", "policy", armed, "--json", "--limit", "6", "--blind-arm").stdout)
+    shown = json.loads(evid("audit", "policy", armed, "--json", "--limit", "6").stdout)
     assert "own_minus_blind_arm" in {row["metric"] for row in shown["rows"]}
     assert stored(armed).keys() == before.keys()
-    assert json.loads((armed / "STATUS").read_text())["state"] == "finished"
-    plain = json.loads(evid("audit", "policy", armed, "--json", "--limit", "6").stdout)
-    assert "own_minus_blind_arm" not in {row["metric"] for row in plain["rows"]}
 
 
-def test_a_recipe_that_trains_no_policy_has_no_arm(evid, armed):
-    text = evid.recipe.read_text(encoding="utf-8")
-    untrained = evid.folder / "untrained.toml"
-    start, end = text.index('[[stage]]\nkind = "sft"'), text.index('[[stage]]\nkind = "evaluate"')
-    untrained.write_text(text[:start] + text[end:], encoding="utf-8")
-    said = evid("check", untrained, exit_code=2).stderr
-    assert "no stage above trains a policy, so none can be trained alike" in said
+def test_an_arm_that_trains_otherwise_is_refused(evid, armed):
+    said = evid("check", evid.recipe, "--set", "stage.grpo.steps=2", exit_code=2).stderr
+    assert "08-audit.blind_arm: arm 'blind' must train as the recipe's own policy, with volumes = " in said
+    assert "It differs in grpo[1].steps. Set these alike, or leave blind_arm out." in said
 
 
-def test_a_finished_run_stays_finished_where_its_arm_fails(copied_run, monkeypatch):
-    def fails(execution, keys):
-        execution.folder.set_status("running", stage="03-sft-blind")
-        raise RunError("no more memory")
-
-    before = json.loads((copied_run / "STATUS").read_text())
-    monkeypatch.setattr(Execution, "with_blind_arm", fails)
-    with pytest.raises(RunError, match="no more memory"):
-        audit_run(RunFolder(copied_run), blind_arm=True)
-    after = json.loads((copied_run / "STATUS").read_text())
-    assert (after["state"], after["message"]) == (before["state"], before["message"])
+def test_an_arm_that_no_stage_above_trains_is_refused(evid, armed):
+    said = evid("check", evid.recipe, "--set", "stage.audit.blind_arm='blank'", exit_code=2).stderr
+    assert "no stage above has arm = 'blank'. Did you mean 'blind'? Train it as the recipe's own" in said

@@ -169,22 +169,6 @@ def test_without_a_package_that_writes_pages_a_run_ends_with_its_figures(evid, d
     assert json.loads(evid("resume", bare, "--json", PYTHONPATH=str(tmp_path)).stdout)["pages"] == []
 
 
-def test_the_controls_start_from_the_same_point_and_are_measured_alike(evid, done):
-    folder = evid.run("--with-controls", "--set", "stage.grpo.steps=2")
-    rows = json.loads((folder / "results" / "controls.json").read_text())["rows"]
-    arms = ["start", "trained", "random reward", "format-only reward", "another patient's volumes"]
-    assert list(dict.fromkeys(row["name"] for row in rows)) == arms
-    trained = json.loads((folder / "results" / "05-evaluate.json").read_text())["rows"]
-    for reading in ("log_likelihood", "verdict_log_likelihood"):
-        moved = {row["name"]: row for row in rows if row["metric"] == f"{reading}_change"}
-        assert list(moved) == arms[1:]
-        by_arm = {row["name"]: row["value"] for row in rows if row["metric"] == f"{reading}_accuracy"}
-        for arm in arms[1:]:
-            assert moved[arm]["value"] == pytest.approx(by_arm[arm] - by_arm["start"])
-        own = next(row["value"] for row in trained if row["metric"] == f"{reading}_accuracy")
-        assert by_arm["trained"] == own
-
-
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory, recipe_text):
     path = tmp_path_factory.mktemp("inputs") / "tiny.toml"

@@ -276,23 +276,6 @@ def _results(run: FakeRun) -> None:
     )
     lift = row("choice", "strict_accuracy_change", 0.5993, 0.041, note="06-evaluate minus 04-evaluate")
     run.result("changes", "changes", [lift])
-    arms = {
-        "start": 0.2881,
-        "trained": 0.7312,
-        "random reward": 0.2771,
-        "format-only reward": 0.3011,
-        "another patient's volumes": 0.2694,
-    }
-    levels = [row(arm, "log_likelihood_accuracy", value, 0.03, task="choice") for arm, value in arms.items()]
-    changes = [
-        row(arm, "log_likelihood_change", round(value - arms["start"], 4), 0.04, task="choice")
-        for arm, value in arms.items()
-        if arm != "start"
-    ]
-    whole = [
-        {**one, "metric": f"verdict_{one['metric']}", "value": one["value"] / 2} for one in levels + changes
-    ]
-    run.result("controls", "controls", levels + changes + whole, reference_lines={"choice": LINES})
 
 
 def asked(case: Case) -> Prompt:

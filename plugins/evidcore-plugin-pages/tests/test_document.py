@@ -233,7 +233,6 @@ def test_a_run_that_has_only_started_still_has_a_page(bare_run):
         "No evaluation has finished yet.",
         "No grounding audit has run.",
         "No two evaluations asked the same questions.",
-        "This run has no training controls.",
         "No evaluation has stored answers yet.",
         "This run has no GRPO rollouts.",
         "No stage has logged a step yet.",

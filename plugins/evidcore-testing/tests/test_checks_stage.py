@@ -90,8 +90,6 @@ def fails(self, context):
         (with_(needs_words=lambda self, upstream: "all"), "needs the words 'all'"),
         (with_(model_tables=lambda self, context: {"view": object()}), "depends on is plain JSON"),
         (with_(workload=lambda self: Workload(text=" ")), "what it computes is told in words"),
-        (with_(bare=lambda self: None), "a variant is a stage of its kind"),
-        (with_(controls=lambda self: {"none": None}), "a variant is a stage of its kind"),
         (with_(check=fails), "it is ready for what it was given.*RuntimeError: no such case"),
         (with_(run=fails), "it is ready for what it was given.*RuntimeError: no such case"),
         (with_(run=lambda self, context: StageResult(answers=())), "rows are sound: there is one"),

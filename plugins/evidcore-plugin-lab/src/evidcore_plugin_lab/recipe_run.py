@@ -19,7 +19,6 @@ def run(
     out: str | os.PathLike[str] = "runs",
     overrides: Overrides = (),
     fresh: bool = False,
-    with_controls: bool = False,
     locked: str | os.PathLike[str] | None = None,
     progress: bool = True,
 ) -> Run:
@@ -32,7 +31,6 @@ def run(
         out: where runs lie.
         overrides: changed keys, `{"stage.grpo.steps": 3}` or `["stage.grpo.steps=3"]`.
         fresh: run every stage anew, even where an earlier run has its result.
-        with_controls: also train on a random reward, on format alone, on wrong volumes.
         locked: a run's lock.toml or an evid.lock; whatever differs is refused.
         progress: print how far it is.
 
@@ -44,7 +42,5 @@ def run(
     if lock is not None:
         watch("pins", f"{lock}: comparing with it").hold_to(lock)
     assembly = Assembly(given_recipe(recipe, overrides))
-    folder = start(
-        assembly.recipe, Path(out), fresh=fresh, with_controls=with_controls, assembly=assembly, locked=lock
-    )
+    folder = start(assembly.recipe, Path(out), fresh=fresh, assembly=assembly, locked=lock)
     return to_its_end(folder, progress=progress, accept_changes=False, assembly=assembly)

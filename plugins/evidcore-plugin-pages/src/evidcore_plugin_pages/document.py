@@ -144,7 +144,6 @@ def document(
         ("result", "Result", outcome.headline(record)),
         ("looking", "Does it look?", outcome.audit(record)),
         ("changes", "What training changed", outcome.changes(record)),
-        ("controls", "Training controls", outcome.controls(record)),
         ("evidence", "Evidence", evidence),
         ("training", "Training", _training(record)),
         ("tables", "All figures", _tables(record)),

@@ -67,7 +67,7 @@ def headline(record: RunRecord) -> Html:
     """Return what stages found, with reference lines beside accuracies; audits and controls follow below."""
     blocks = []
     for result in record.results:
-        if _is_audit(result) or result.get("kind") == "controls":
+        if _is_audit(result):
             continue
         measured = _measured(result)
         rows = _headlines(measured)
@@ -219,30 +219,6 @@ def changes(record: RunRecord) -> Html:
 def _changed(row: Row) -> Html:
     what = said(str(row["metric"]).removesuffix("_change"))
     return join([tag("span", row["name"]), " ", tag("span", f"{what}, {row['note']}", class_="faint")])
-
-
-def controls(record: RunRecord) -> Html:
-    """Return the training controls: the same steps spent on rewards or volumes that can teach nothing."""
-    blocks = []
-    for result in _of_kind(record, "controls"):
-        for task, rows in _by_task(result).items():
-            drawn = [
-                figure
-                for what, prefix in (("Option", ""), ("Whole-answer", "verdict_"))
-                for figure in _control_lanes(rows, result, what, prefix)
-            ]
-            if drawn:
-                blocks.append(tag("div", tag("h3", task), tag("div", *drawn, class_="pair")))
-    if not blocks:
-        return tag(
-            "p",
-            "This run has no training controls. ",
-            tag("code", "evid run RECIPE --with-controls"),
-            " trains as many steps on a random reward, on a format-only reward and on another "
-            "patient's volumes.",
-            class_="empty",
-        )
-    return join(blocks)
 
 
 def _control_lanes(rows: Sequence[Row], result: Line, what: str, prefix: str) -> Iterator[Html]:

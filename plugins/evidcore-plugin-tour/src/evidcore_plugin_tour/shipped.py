@@ -51,10 +51,10 @@ def audit(model: Shipped, root: Path) -> tuple[RunFolder, dict[str, Any]]:
     """
     own = [f'name="tour-{model.name}"', f'model.language.folder="models/{model.name}"']
     assembly = Assembly(load(RECIPE, own))
-    arm = WORDS.folder if model is SCAN else None
+    arms = {"words": WORDS.folder} if model is SCAN else {}
     (asked,) = assembly.recipe.stages
-    stage = auditing(asked, blind_arm=arm is not None)  # type: ignore[arg-type]  # the recipe's is an audit
-    before = StageOutputs(model=model.folder, blind_arm=arm)
+    stage = auditing(asked, blind_arm="".join(arms))  # type: ignore[arg-type]  # the recipe's is an audit
+    before = StageOutputs(model=model.folder, arms=arms)
     folder = start(assembly.recipe, root, assembly=assembly)
     folder.set_status("running", stage=STAGE)
     said = f"model {model.name}, {model.trained_on}"

@@ -23,7 +23,7 @@ _REFERENCE = re.compile(r"(\w+):(answers|rollouts):([^:]+):(\d+)(?::(\d+))?")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A line of a run: `a:answers:04-evaluate:12`, or one rollout of it, `a:rollouts:07-grpo:3:5`."""
+    """A line of a run: `a:answers:05-evaluate:12`, or one rollout of it, `a:rollouts:08-grpo:3:5`."""
 
     run: str
     kind: str

@@ -49,10 +49,6 @@ def check_stage(stage: Stage, context: StageContext) -> None:
     load = stage.workload()
     is_told = isinstance(load, Workload) and bool(load.text.strip()) and isinstance(stage.summary(), str)
     require(is_told, stage, "what it computes is told in words", f"got {load}")
-    arm = stage.blanked()
-    variants = [stage.bare(), *stage.controls().values(), *([] if arm is None else [arm])]
-    is_same = all(type(one) is type(stage) and one.kind == stage.kind for one in variants)
-    require(is_same, stage, "a variant is a stage of its kind", f"got {variants}")
     with raises_nothing(stage, "it is ready for what it was given", "check(context)"):
         stage.check(context)
         result = stage.run(context)

@@ -24,7 +24,6 @@ from evidcore.errors import RunError
     help="Where runs lie, of an audit from a recipe.",
 )  # fmt: skip
 @click.option("--limit", type=click.IntRange(min=0), default=0, help="Cases per data entry; 0 = all.")
-@click.option("--blind-arm", is_flag=True, help="Of a run: first train a policy alike over blank volumes.")
 @click.option(
     "--fail-under", type=float, metavar="POINTS",
     help="Exit 1 where own minus the best that does not look is below, for any task.",
@@ -39,7 +38,6 @@ def policy(
     overrides: tuple[str, ...],
     out: Path,
     limit: int,
-    blind_arm: bool,
     fail_under: float | None,
     as_json: bool,
 ) -> None:
@@ -52,14 +50,14 @@ def policy(
     from evidcore.runs import audit_run, open_run
     from evidcore_plugin_audit.external import audit_answers, audit_model
 
-    _refuse_mixed(target, answers, key, model, stage, overrides, limit, blind_arm)
+    _refuse_mixed(target, answers, key, model, stage, overrides, limit)
     if answers is not None and key is not None:
         run, result = audit_answers(target, answers, key, out)
     elif model:
         run, result = audit_model(target, model, out, overrides, stage=stage, limit=limit)
     else:
         run = open_run(target)
-        result = audit_run(run, limit=limit, blind_arm=blind_arm)
+        result = audit_run(run, limit=limit)
     write_pages(run.path)
     is_new = answers is not None or bool(model)
     if as_json:
@@ -73,7 +71,7 @@ def policy(
 
 def _refuse_mixed(
     target: Path, answers: Path | None, key: Path | None, model: str, stage: str,
-    overrides: tuple[str, ...], limit: int, blind_arm: bool,
+    overrides: tuple[str, ...], limit: int,
 ) -> None:  # fmt: skip
     """Refuse options that do not go together."""
     outside = answers is not None or key is not None or bool(model)
@@ -85,8 +83,6 @@ def _refuse_mixed(
         raise RunError(
             f"{target}: a recipe says what is asked, not who. Give --answers and --key, or --model."
         )
-    if outside and blind_arm:
-        raise RunError("--blind-arm trains as a run did, and a model from outside was not trained here.")
     if model and (answers is not None or key is not None):
         raise RunError("--model is asked here, --answers were given elsewhere. Give one of them.")
     if (answers is None) != (key is None):

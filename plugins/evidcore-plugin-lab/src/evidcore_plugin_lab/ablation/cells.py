@@ -20,7 +20,7 @@ from evidcore.recipe import Recipe, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import changes_since
 from evidcore.runs.folder import RunFolder, difference, write
-from evidcore.runs.inputs import BLIND_ARM, INPUTS, Hashes, after, hashed_inputs, inputs_hash
+from evidcore.runs.inputs import INPUTS, Hashes, after, hashed_inputs, inputs_hash
 from evidcore.runs.lock import lock_table
 from evidcore_plugin_lab.ablation.definition import Ablation
 
@@ -87,20 +87,15 @@ def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dic
     """Return the inputs of every stage of a recipe, by stage name, without running any."""
     found: dict[str, dict[str, Any]] = {}
     stages = assembly.recipe.stages
-    standing: dict[str, Hashes] = {"": {}}  # by arm
-    blind: Hashes = {}  # of the trained blind arm
+    state: dict[str, Hashes] = {"": {}}  # by arm
     for index, stage in enumerate(stages):
-        upstream = standing.get(stage.arm, standing[""])
-        given = {**upstream, BLIND_ARM: blind["model"]} if stage.has_blind_arm else upstream
-        inputs = hashed_inputs(assembly, stage, lock, given)
-        key = inputs_hash(inputs)
+        upstream = state.get(stage.arm, state[""])
+        arms = {
+            f"arm.{name}": hashes["model"] for name, hashes in state.items() if name and "model" in hashes
+        }
+        inputs = hashed_inputs(assembly, stage, lock, {**upstream, **arms})
         found[assembly.recipe.stage_name(index)] = inputs
-        standing[stage.arm] = after(stage, key, upstream)
-        arm = None if stage.arm else stage.blanked()
-        if arm is not None and any(one.has_blind_arm for one in stages[index:]):
-            if arm is not stage:
-                key = inputs_hash(hashed_inputs(assembly, arm, lock, blind))
-            blind = after(arm, key, blind)
+        state[stage.arm] = after(stage, inputs_hash(inputs), upstream)
     return found
 
 
