@@ -16,6 +16,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -131,24 +132,43 @@ def golden(recipe: str, out: Path) -> dict[str, object]:
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{recipe}: {done.stderr[-4000:]}")
-    run = Path(json.loads(done.stdout)["run"])
-    stages = {}
-    for file in sorted((run / "results").glob("*.json")):
-        result = json.loads(file.read_text(encoding="utf-8"))
-        stages[file.stem] = {
-            "result": {key: value for key, value in result.items() if key not in NO_RESULT},
-            **{kind: lines(run / kind / f"{file.stem}.jsonl") for kind in ("answers", "rollouts")},
-        }
-    return {"made_with": made_with(), "stages": stages}
+    return {"made_with": made_with(), "stages": kept_of(Path(json.loads(done.stdout)["run"]))}
 
 
-def lines(file: Path) -> dict[str, object]:
+def kept_of(run: Path) -> dict[str, object]:
+    """Return what a run's stages gave, under names without their number in the recipe: "evaluate[1]"."""
+    files = sorted((run / "results").glob("*.json"))
+    labels = [file.stem.partition("-")[2] or file.stem for file in files]
+    names = {
+        file.stem: f"{label}[{labels[:place].count(label)}]"
+        for place, (file, label) in enumerate(zip(files, labels, strict=True))
+    }
+    found = {}
+    for old, new in names.items():
+        result = json.loads(renamed((run / "results" / f"{old}.json").read_text(encoding="utf-8"), names))
+        kept = {key: value for key, value in result.items() if key not in NO_RESULT}
+        figures = kept.get("figures") or {}
+        kept["figures"] = {key: value for key, value in figures.items() if not key.startswith("seconds")}
+        lines = {kind: hashed(run / kind / f"{old}.jsonl", names) for kind in ("answers", "rollouts")}
+        found[new] = {"result": kept, **lines}
+    return found
+
+
+def renamed(text: str, names: dict[str, str]) -> str:
+    """Return a text with new names of stages."""
+    return re.sub(
+        "|".join(sorted(map(re.escape, names), key=len, reverse=True)), lambda name: names[name[0]], text
+    )
+
+
+def hashed(file: Path, names: dict[str, str]) -> dict[str, object]:
     """Return how many lines a file has, the hash of all, and the first three, to tell what differs."""
-    texts = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    text = renamed(file.read_text(encoding="utf-8"), names) if file.is_file() else ""
+    texts = text.splitlines()
     return {
         "lines": len(texts),
-        "sha256": hashlib.sha256("\n".join(texts).encode()).hexdigest(),
-        "first": [json.loads(text) for text in texts[:3]],
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "first": [json.loads(line) for line in texts[:3]],
     }
 
 
