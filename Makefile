@@ -1,7 +1,7 @@
 # make demo   environment, then recipes/med3d_r1.toml in two processes, then its figures (2 CPU cores, about 9 minutes);
 #             RECIPE=emrl: another of recipes/
 # make demo FRESH=1   what ships fitted with the recipe is made anew too (about 30 minutes)
-# make test   environment, then all tests but the slow ones
+# make test   environment, then all tests but the slow ones and those of documents and benchmarks
 # make test-all   those too; TURNS=1 those of a quarter of the files, by the commit's number, as CI does; TIMES=FILE keeps
 #                 how long each took (JUnit XML)
 # make site   the documentation as a site, build/site/site/index.html
@@ -40,7 +40,7 @@ demo: venv
 	  -m evidcore run recipes/$(RECIPE).toml $(if $(FRESH),--fresh)
 
 test: venv
-	$(PYTEST) -m "not slow" --durations 20 --durations-min 1
+	$(PYTEST) -m "not slow and not nightly" --durations 20 --durations-min 1
 
 test-all: venv
 	$(PYTEST) --durations 40 --durations-min 10 $(if $(TURNS),--by-turns) $(if $(TIMES),--junitxml $(TIMES))

@@ -1,8 +1,9 @@
-"""Slow tests by turns; what a run says at its end, what was not checked and why; Ctrl-C as Python has it."""
+"""Slow and nightly tests by turns, a frozen heap, Ctrl-C as Python has it, a list of what was skipped."""
 
 from __future__ import annotations
 
 import collections
+import gc
 import re
 import signal
 import subprocess
@@ -10,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
-TURNS = 4  # commits after which each file's slow tests have run
+LATER = ("slow", "nightly")
+TURNS = 4  # commits after which those of each file have run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer what CI has not the time to leave out."""
     parser.addoption(
-        "--by-turns", action="store_true", help="slow tests of one file in four, by the commit's number"
+        "--by-turns",
+        action="store_true",
+        help="slow and nightly tests of one file in four, by the commit's number",
     )
 
 
@@ -25,17 +29,29 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests whose turn it is not: whole files, since their tests share what took long."""
+    """Leave out later tests whose turn it is not: whole files, since their tests share what took long."""
     if not config.getoption("--by-turns"):
         return
     counted = ["git", "-C", str(Path(__file__).parent), "rev-list", "--count", "HEAD"]
     commit = int(subprocess.check_output(counted, text=True))
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    files = sorted({item.path for item in slow})
-    for item in slow:
+    later = [item for item in items if any(item.get_closest_marker(name) for name in LATER)]
+    files = sorted({item.path for item in later})
+    for item in later:
         if files.index(item.path) % TURNS != commit % TURNS:
-            item.add_marker(pytest.mark.skip(reason="slow, and not their file's turn"))
+            item.add_marker(pytest.mark.skip(reason="slow or nightly, and not their file's turn"))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what imports and collection made from garbage collection."""
+    gc.collect()  # accelerate collects at each trainer's start: over that heap it is a fifth of the time
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Give it back, so that extensions which count what is left at the end find nothing of ours."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(trylast=True)

@@ -27,8 +27,10 @@ PLUGINS = Path(__file__).parent
 ROOT = PLUGINS.parent
 SETTINGS = """\
 [pytest]
-addopts = --strict-markers --import-mode=importlib -m "not slow"
-markers = slow: takes three seconds or more
+addopts = --strict-markers --import-mode=importlib -m "not slow and not nightly"
+markers =
+    slow: takes three seconds or more
+    nightly: of documents and benchmarks
 """
 
 

@@ -123,6 +123,7 @@ RUN = [
 ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", RUN, ids=named)
 def test_programs_and_commands_of_a_page_run_in_its_order(path, desk, warm):
     folder, env = desk

@@ -13,6 +13,10 @@ from evidcore.evaluate.figured import Figured, figured
 from evidcore.registry.factory import build
 
 TASK = build("task", {"use": "report"}, given={}, where="test")
+CONDITIONS = tuple(
+    build("condition", {"use": name}, given={}, where="test") for name in ("blank", "other-patient")
+)
+COUNT = itertools.count()
 
 
 class Length(Evaluation):
@@ -29,12 +33,20 @@ class Length(Evaluation):
 
     def one(self, given, task, name):
         pairs = zip(given.prompts, given.said, strict=True)
-        figures = [{"length": min(1.0, len(said.text) / len(task.gold(one)[0]))} for one, said in pairs]
-        return figured(name, given, figures, {"length": "rate"})
+        figures = [self.figure(said.text, task.gold(prompt)[0]) for prompt, said in pairs]
+        return figured(name, given, [{"length": one} for one in figures], {"length": "rate"})
+
+    def figure(self, text, gold):
+        return min(1.0, len(text) / len(gold))
 
     def references(self, prompts, training, task, name):
         [half] = self.score([Answers(prompts, [TASK.parse(one, "No.") for one in prompts])], task, name)
         return Blind(values=half.values("length"), rule="says no", label="no", rows=tuple(half.rows()))
+
+
+class Audit(PolicyAudit):
+    def __init__(self):
+        super().__init__(conditions=CONDITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -51,67 +63,18 @@ def test_right_ones_pass(prompts):
         check_condition(condition, prompts)
 
 
-class Refuses(Length):
-    def refusal(self, task, prompts):
-        return "these are no counts"
+def mutant(**members):
+    return type("Mutant", (Length,), members)
 
 
-class LosesOne(Length):
-    def answer(self, policy, prompts, task, asking):
-        return super().answer(policy, prompts, task, asking)[1:]
-
-    def one(self, given, task, name):
-        return super().one(Answers(given.prompts[1:], given.said, given.condition), task, name)
+def altered(form, found, **members):
+    """Return a result that has these members instead."""
+    fields = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
+    return type("Altered", (form,), members)(**fields)
 
 
-class ByBatch(Length):
-    def answer(self, policy, prompts, task, asking):
-        said = super().answer(policy, prompts, task, asking)
-        return said if asking.prompts_per_batch > 1 else [dataclasses.replace(one, text="") for one in said]
-
-
-class Turned(Length):
-    def score(self, answers, task, name):
-        return super().score(answers, task, name)[::-1]
-
-
-class Moody(Length):
-    moods = itertools.count()
-
-    def one(self, given, task, name):
-        return super().one(given, task, f"{name} {next(self.moods) // 5}")
-
-
-class Silence(Length):
-    def one(self, given, task, name):
-        figures = [{"length": float(not said.text)} for said in given.said]
-        return figured(name, given, figures, {"length": "rate"})
-
-
-class Large(Length):
-    def one(self, given, task, name):
-        return figured(
-            name, given, [{"length": float(len(one.text))} for one in given.said], {"length": "rate"}
-        )
-
-
-class Looks(Length):
-    def references(self, prompts, training, task, name):
-        found = super().references(prompts, training, task, name)
-        is_air = prompts[0].crops()[0].blank
-        return dataclasses.replace(found, values=(0.0,) * len(prompts)) if is_air else found
-
-
-def scored_by(**changes):
-    """Return an evaluation whose results have these members instead."""
-    form = type("Changed", (Figured,), changes)
-
-    class Changed(Length):
-        def one(self, given, task, name):
-            right = super().one(given, task, name)
-            return form(**{item.name: getattr(right, item.name) for item in dataclasses.fields(right)})
-
-    return Changed
+def scored_by(**members):
+    return mutant(one=lambda self, *given: altered(Figured, Length.one(self, *given), **members))
 
 
 def rows_with(**changes):
@@ -122,130 +85,123 @@ def lines_with(change):
     return scored_by(lines=lambda self: [change(line) for line in Figured.lines(self)])
 
 
-BROKEN = [
-    (Refuses, "it can measure the prompts.*these are no counts"),
-    (LosesOne, r"it answers each prompt.*got \[3, 3, 3\] for 4"),
-    (ByBatch, "whatever the size of a batch"),
-    (Turned, "measured in order, together as alone"),
-    (Moody, "equal calls give equal rows"),
-    (Silence, "gold answers have more of the headline than empty ones.*length: 0.0 for gold, 4.0 for empty"),
-    (Large, "each question has a value in 0..1"),
-    (Looks, "blind rules do not look"),
-    (scored_by(clusters=("p",) * 4), "each question has its patient"),
-    (scored_by(unit=lambda self, metric: "per mille"), "has a unit.*length: 'per mille'"),
-    (scored_by(rows=lambda self: []), "rows are sound: there is one"),
-    (scored_by(rows=lambda self: Figured.rows(self) * 2), "rows are sound: each has its name"),
-    (rows_with(low=0.9, value=0.5), "rows are sound: numbers, units, counts.*value=0.5, low=0.9"),
-    (rows_with(questions=5), "rows are sound.*questions=5"),
-    (rows_with(value=None, low=None, high=None, note=""), "rows are sound.*value=None"),
-    (rows_with(extra={"model": object}), "rows are sound: they are JSON"),
-    (scored_by(lines=lambda self: Figured.lines(self)[1:]), "a line stands for each answer"),
-    (lines_with(lambda line: {**line, "condition": "mine"}), "a line stands for each answer"),
-    (lines_with(lambda line: {"prompt_id": line["prompt_id"]}), r"a line says.*lacks \['case_id'"),
-    (lines_with(lambda line: {**line, "seen": {1}}), "lines are JSON"),
-]
+def by_batch(self, policy, prompts, task, asking):
+    said = Length.answer(self, policy, prompts, task, asking)
+    return said if asking.prompts_per_batch > 1 else [dataclasses.replace(one, text="") for one in said]
 
 
-@pytest.mark.parametrize(("broken", "clause"), BROKEN)
-def test_a_broken_evaluation_is_caught_by_its_clause(broken, clause, prompts):
+def loses_one(self, given, task, name):
+    return Length.one(self, Answers(given.prompts[1:], given.said, given.condition), task, name)
+
+
+def looks(self, prompts, *given):
+    found = Length.references(self, prompts, *given)
+    return dataclasses.replace(found, values=(0.0,) * len(prompts)) if prompts[0].crops()[0].blank else found
+
+
+EVALUATIONS = {
+    "it can measure the prompts.*these are no counts": mutant(
+        refusal=lambda self, task, prompts: "these are no counts"
+    ),
+    r"it answers each prompt.*got \[3, 3, 3\] for 4": mutant(
+        answer=lambda self, *given: Length.answer(self, *given)[1:], one=loses_one
+    ),
+    "whatever the size of a batch": mutant(answer=by_batch),
+    "measured in order, together as alone": mutant(
+        score=lambda self, *given: Length.score(self, *given)[::-1]
+    ),
+    "equal calls give equal rows": mutant(
+        one=lambda self, given, task, name: Length.one(self, given, task, f"{name} {next(COUNT) // 5}")
+    ),
+    "gold answers have more of the headline than empty ones.*length: 0.0 for gold, 4.0 for empty": mutant(
+        figure=lambda self, text, gold: float(not text)
+    ),
+    "each question has a value in 0..1": mutant(figure=lambda self, text, gold: float(len(text))),
+    "blind rules do not look": mutant(references=looks),
+    "each question has its patient": scored_by(clusters=("p",) * 4),
+    "has a unit.*length: 'per mille'": scored_by(unit=lambda self, metric: "per mille"),
+    "rows are sound: there is one": scored_by(rows=lambda self: []),
+    "rows are sound: each has its name": scored_by(rows=lambda self: Figured.rows(self) * 2),
+    "rows are sound: numbers, units, counts.*value=0.5, low=0.9": rows_with(low=0.9, value=0.5),
+    "rows are sound.*questions=5": rows_with(questions=5),
+    "rows are sound.*value=None": rows_with(value=None, low=None, high=None, note=""),
+    "rows are sound: they are JSON": rows_with(extra={"model": object}),
+    "a line stands for each answer": scored_by(lines=lambda self: Figured.lines(self)[1:]),
+    r"a line says.*lacks \['case_id'": lines_with(lambda line: {"prompt_id": line["prompt_id"]}),
+    "lines are JSON": lines_with(lambda line: {**line, "seen": {1}}),
+}
+
+
+@pytest.mark.parametrize("clause", EVALUATIONS)
+def test_a_broken_evaluation_is_caught_by_its_clause(clause, prompts):
     with pytest.raises(AssertionError, match=rf"(?s){clause}"):
-        check_evaluation(broken(), TASK, prompts)
+        check_evaluation(EVALUATIONS[clause](), TASK, prompts)
 
 
-CONDITIONS = tuple(
-    build("condition", {"use": name}, given={}, where="test") for name in ("blank", "other-patient")
-)
+def audited_by(**members):
+    return type(
+        "Mutant",
+        (Audit,),
+        {"__call__": lambda self, *given: altered(PolicyAudited, Audit.__call__(self, *given), **members)},
+    )
 
 
-class Audit(PolicyAudit):
-    def __init__(self):
-        super().__init__(conditions=CONDITIONS)
+def asking(change):
+    """Return an audit that asks other prompts under some conditions."""
+    return type("Mutant", (Audit,), {"shown": lambda self, *given: change(Audit.shown(self, *given), *given)})
 
 
-class OwnAlone(Audit):
-    def shown(self, prompts, asking):
-        return {name: [[*enumerate(prompts)]] for name in super().shown(prompts, asking)}
+def moves_on(self, *given):
+    return Audit.__call__(self, *given[:-1], f"{given[-1]} {next(COUNT)}")
 
 
-class NeverOwn(Audit):
-    def shown(self, prompts, asking):
-        return {**super().shown(prompts, asking), "own": [[*enumerate(one.blanked() for one in prompts)]]}
+OVER = "over the case's own volumes, and over something else"
+AUDITS = {
+    f"{OVER}. 4 for 4": asking(lambda shown, prompts, _: {name: [[*enumerate(prompts)]] for name in shown}),
+    f"{OVER}.*": asking(
+        lambda shown, prompts, _: {**shown, "own": [[*enumerate(one.blanked() for one in prompts)]]}
+    ),
+    "only what is shown differs between conditions": asking(
+        lambda shown, prompts, _: {
+            **shown,
+            "blank": [[*enumerate(dataclasses.replace(one, task="other") for one in prompts)]],
+        }
+    ),
+    "equal calls give equal rows": type("Mutant", (Audit,), {"__call__": moves_on}),
+    "rows are sound: there is one": audited_by(rows=lambda self: []),
+    "hold every question.*they lack": audited_by(lines=lambda self: PolicyAudited.lines(self)[1:]),
+    "its verdict says something": audited_by(verdict=lambda self: " "),
+    "the reference lines are numbers": audited_by(reference_lines=lambda self: {"chance": float("nan")}),
+}
 
 
-class OtherWords(Audit):
-    def shown(self, prompts, asking):
-        others = [[*enumerate(dataclasses.replace(one, task="other") for one in prompts)]]
-        return {**super().shown(prompts, asking), "blank": others}
-
-
-class MovesOn(Audit):
-    seeds = itertools.count()
-
-    def __call__(self, policy, prompts, task, evaluation, training, asking, name):
-        name = f"{name} {next(self.seeds)}"
-        return super().__call__(policy, prompts, task, evaluation, training, asking, name)
-
-
-def audited_by(**changes):
-    """Return an audit whose findings have these members instead."""
-    form = type("Changed", (PolicyAudited,), changes)
-
-    class Changed(Audit):
-        def __call__(self, *given):
-            right = super().__call__(*given)
-            return form(**{item.name: getattr(right, item.name) for item in dataclasses.fields(right)})
-
-    return Changed
-
-
-@pytest.mark.parametrize(
-    ("broken", "clause"),
-    [
-        (OwnAlone, "over the case's own volumes, and over something else"),
-        (NeverOwn, "over the case's own volumes, and over something else"),
-        (OtherWords, "only what is shown differs between conditions"),
-        (MovesOn, "equal calls give equal rows"),
-        (audited_by(rows=lambda self: []), "rows are sound: there is one"),
-        (audited_by(lines=lambda self: PolicyAudited.lines(self)[1:]), "hold every question.*they lack"),
-        (audited_by(verdict=lambda self: " "), "its verdict says something"),
-        (
-            audited_by(reference_lines=lambda self: {"chance": float("nan")}),
-            "the reference lines are numbers",
-        ),
-    ],
-)
-def test_a_broken_audit_is_caught_by_its_clause(broken, clause, prompts):
+@pytest.mark.parametrize("clause", AUDITS)
+def test_a_broken_audit_is_caught_by_its_clause(clause, prompts):
     with pytest.raises(AssertionError, match=rf"(?s){clause}"):
-        check_audit(broken(), Length(), TASK, prompts)
+        check_audit(AUDITS[clause](), Length(), TASK, prompts)
 
 
-def shows(show=None, **changes):
+def condition(show=None, **members):
     """Return a condition over air with these members instead."""
-    blank = type(CONDITIONS[0])
     if show is not None:
-        changes["show"] = lambda self, prompts, *, seed, dataset: show(prompts)
-    return type("Changed", (blank,), changes)()
+        members["show"] = lambda self, prompts, *, seed, dataset: show(prompts)
+    return type("Mutant", (type(CONDITIONS[0]),), members)()
 
 
-COUNT = itertools.count()
+BROKEN = {
+    "it names itself and its role. ''": condition(says=""),
+    "it names itself and its role.*'rung'": condition(role="rung"),
+    "each question has its showing, or none": condition(lambda prompts: prompts[1:]),
+    "only what is shown changes": condition(lambda prompts: [one.sealed(0) for one in prompts]),
+    "some question is shown otherwise": condition(list),
+    "equal seeds give equal showings": condition(
+        lambda prompts: [one.blanked() if next(COUNT) % 3 else None for one in prompts]
+    ),
+    "it shows questions": condition(lambda prompts: 1 / 0),
+}
 
 
-@pytest.mark.parametrize(
-    ("broken", "clause"),
-    [
-        (shows(says=""), "it names itself and its role"),
-        (shows(role="rung"), "it names itself and its role"),
-        (shows(lambda prompts: prompts[1:]), "each question has its showing, or none"),
-        (shows(lambda prompts: [one.sealed(0) for one in prompts]), "only what is shown changes"),
-        (shows(lambda prompts: [None] * len(prompts)), "some question is shown otherwise"),
-        (shows(list), "some question is shown otherwise"),
-        (
-            shows(lambda prompts: [one.blanked() if next(COUNT) % 3 else None for one in prompts]),
-            "equal seeds give equal showings",
-        ),
-        (shows(lambda prompts: 1 / 0), "it shows questions"),
-    ],
-)
-def test_a_broken_condition_is_caught_by_its_clause(broken, clause, prompts):
+@pytest.mark.parametrize("clause", BROKEN)
+def test_a_broken_condition_is_caught_by_its_clause(clause, prompts):
     with pytest.raises(AssertionError, match=rf"(?s){clause}"):
-        check_condition(broken, prompts)
+        check_condition(BROKEN[clause], prompts)

@@ -30,8 +30,10 @@ class Plain(Format):
         voxels = self.voxels(ref.path)
         return Stored(grid=self.grid(), load=lambda: self.load(voxels).T)
 
-    def grid(self):
-        return FileGrid(shape=(5, 4, 3), affine=np.diag([*SPACING[::-1], 1.0]))
+    def grid(self, offset_mm=0.0):
+        affine = np.diag([*SPACING[::-1], 1.0])
+        affine[0, 3] = offset_mm
+        return FileGrid(shape=(5, 4, 3), affine=affine)
 
     def load(self, voxels):
         content = voxels.read_bytes()
@@ -39,102 +41,88 @@ class Plain(Format):
             raise DataError(
                 f"{voxels}: holds {len(content)} bytes, expected {VALUES.nbytes}. Write it again."
             )
-        return np.frombuffer(content, np.int16).reshape(VALUES.shape)
+        return values(content)
 
     def files(self, path):
         return sorted([Path(path), self.voxels(path)])
 
 
-class OtherGrid(Plain):
-    def grid(self):
-        return FileGrid(shape=(3, 4, 5), affine=np.diag([*SPACING, 1.0]))
+def values(content):
+    return np.frombuffer(content, np.int16).reshape(VALUES.shape)
 
 
-class Upside(Plain):
-    def load(self, voxels):
-        return super().load(voxels)[::-1]
+def mutant(**members):
+    return type("Mutant", (Plain,), members)
 
 
-class Shifted(Plain):
-    def grid(self):
-        affine = super().grid().affine.copy()
-        affine[0, 3] = 5.0
-        return dataclasses.replace(super().grid(), affine=affine)
+def loading(change):
+    return mutant(load=lambda self, voxels: change(Plain.load(self, voxels)))
 
 
-class Restless(Plain):
+def marking(mask):
+    return mutant(mask=lambda self, ref, like: mask(ref, like.array))
+
+
+def restless(calls):
+    """Return a format whose voxels change after some calls."""
     turns = itertools.count()
-
-    def load(self, voxels):
-        return super().load(voxels) + np.int16(next(self.turns) > 2)
+    return loading(lambda array: array + np.int16(next(turns) > calls))
 
 
-class Wanders(Plain):
-    turns = itertools.count()
-
-    def load(self, voxels):
-        return super().load(voxels) + np.int16(next(self.turns) > 4)
-
-
-class OneFile(Plain):
-    def files(self, path):
-        return [Path(path)]
+def refuses(ref, array):
+    if ref.label not in array:
+        raise DataError(f"{ref.path}: holds no {ref.label}")
+    return array == ref.label
 
 
-class GoneFile(Plain):
-    def files(self, path):
-        return [Path(path).with_name("gone")]
+def names_nothing(self, voxels):
+    try:
+        return Plain.load(self, voxels)
+    except DataError as cause:
+        raise DataError("a file is broken") from cause
 
 
-class Unordered(Plain):
-    def files(self, path):
-        return super().files(path)[::-1]
+def fills(self, voxels):
+    content = voxels.read_bytes()[: VALUES.nbytes]
+    return values(content + bytes(VALUES.nbytes - len(content)))
 
 
-class KnowsNothing(Plain):
-    def recognises(self, path):
-        return False
-
-
-class KnowsAll(Plain):
-    def recognises(self, path):
-        return True
-
-
-class OtherError(Plain):
-    def load(self, voxels):
-        return np.frombuffer(voxels.read_bytes(), np.int16).reshape(VALUES.shape)
-
-
-class Fills(Plain):
-    def load(self, voxels):
-        content = voxels.read_bytes()[: VALUES.nbytes]
-        return np.frombuffer(content + bytes(VALUES.nbytes - len(content)), np.int16).reshape(VALUES.shape)
-
-
-class NamesNothing(Plain):
-    def load(self, voxels):
-        try:
-            return super().load(voxels)
-        except DataError as cause:
-            raise DataError("a file is broken") from cause
-
-
-class Numbers(Plain):
-    def mask(self, ref, like):
-        return (like.array == ref.label).astype(np.uint8)
-
-
-class OtherLabel(Plain):
-    def mask(self, ref, like):
-        return like.array == 8
-
-
-class Refuses(Plain):
-    def mask(self, ref, like):
-        if ref.label not in like.array:
-            raise DataError(f"{ref.path}: holds no {ref.label}")
-        return like.array == ref.label
+IN_ORDER, ERROR = (
+    "the files behind a path exist and are in order.",
+    "a DataError that names it. voxels cut off",
+)
+MUTANTS = {
+    r"Mutant breaks its contract: `open` gives the grid .* has \(3, 4, 5\), the voxels \(5,": mutant(
+        grid=lambda self: dataclasses.replace(Plain.grid(self), shape=(3, 4, 5))
+    ),
+    r"the values are right. got int16 \(3, 4, 5\), mean 9\.5; expected int16 \(3, 4, 5\), mean 9": loading(
+        lambda array: array[::-1]
+    ),
+    r"the place in the body is right. got 3x4x5 voxels .*\(0\.0, 0\.0, 5\.0\) mm .*, expected": mutant(
+        grid=lambda self: Plain.grid(self, 5.0)
+    ),
+    "a volume that is opened twice is the same. it is another": restless(2),
+    "voxels that are loaded twice are the same. they differ": restless(4),
+    r"hold all that is read. a copy of \['a\.plain'\] raised .*voxels": mutant(
+        files=lambda self, path: [Path(path)]
+    ),
+    rf"{IN_ORDER} missing: \['.*gone'\]": mutant(files=lambda self, path: [Path(path).with_name("gone")]),
+    rf"{IN_ORDER} got \['.*voxels', '.*a\.plain'\]": mutant(
+        files=lambda self, path: Plain.files(self, path)[::-1]
+    ),
+    r"recognised by its content where that is promised. .*a\.plain is not": mutant(
+        recognises=lambda self, path: False
+    ),
+    "what is of no format is not recognised. empty is": mutant(recognises=lambda self, path: True),
+    f"{ERROR} in its header raised ValueError": mutant(load=lambda self, file: values(file.read_bytes())),
+    f"{ERROR} in its header was accepted": mutant(load=fills),
+    f"{ERROR} in its header raised: a file is broken": mutant(load=names_nothing),
+    r"a mask is boolean, on the volume's grid, .* got uint8 \(3, 4, 5\)": marking(
+        lambda ref, array: (array == ref.label).astype(np.uint8)
+    ),
+    r"and right. 2 voxels differ for MaskRef": marking(lambda ref, array: array == 8),
+    "a label that does not occur gives an empty mask. label 250 raised DataError": marking(refuses),
+}
 
 
 @pytest.fixture
@@ -161,33 +149,7 @@ def test_a_sound_format_passes(files):
     check(Plain(), files)
 
 
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (
-            OtherGrid,
-            r"OtherGrid breaks its contract: `open` gives the grid .* has \(3, 4, 5\), the voxels \(5,",
-        ),
-        (
-            Upside,
-            r"the values are right. got int16 \(3, 4, 5\), mean 9\.5; expected int16 \(3, 4, 5\), mean 9",
-        ),
-        (Shifted, r"the place in the body is right. got 3x4x5 voxels .*\(0\.0, 0\.0, 5\.0\) mm .*, expected"),
-        (Restless, "a volume that is opened twice is the same. it is another"),
-        (Wanders, "voxels that are loaded twice are the same. they differ"),
-        (OneFile, r"hold all that is read. a copy of \['a\.plain'\] raised .*voxels"),
-        (GoneFile, r"the files behind a path exist and are in order. missing: \['.*gone'\]"),
-        (Unordered, r"the files behind a path exist and are in order. got \['.*voxels', '.*a\.plain'\]"),
-        (KnowsNothing, r"recognised by its content where that is promised. .*a\.plain is not"),
-        (KnowsAll, "what is of no format is not recognised. empty is"),
-        (OtherError, r"raises a DataError that names it. voxels cut off in its header raised ValueError"),
-        (Fills, r"raises a DataError that names it. voxels cut off in its header was accepted"),
-        (NamesNothing, r"a DataError that names it. voxels cut off in its header raised: a file is broken"),
-        (Numbers, r"a mask is boolean, on the volume's grid, .* got uint8 \(3, 4, 5\)"),
-        (OtherLabel, r"and right. 2 voxels differ for MaskRef"),
-        (Refuses, "a label that does not occur gives an empty mask. label 250 raised DataError"),
-    ],
-)
-def test_a_format_that_breaks_a_clause_is_caught(mutant, message, files):
+@pytest.mark.parametrize("message", MUTANTS)
+def test_a_format_that_breaks_a_clause_is_caught(message, files):
     with pytest.raises(AssertionError, match=message):
-        check(mutant(), files)
+        check(MUTANTS[message](), files)

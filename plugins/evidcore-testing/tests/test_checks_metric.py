@@ -27,97 +27,51 @@ class Shared(Metric):
         return {"shared": "words"}
 
 
+def mutant(**members):
+    return type("Mutant", (Shared,), members)
+
+
+def measuring(value):
+    return mutant(one=lambda self, text: Measured(figures={"shared": value(text)}))
+
+
+def two_kinds(self, texts):
+    first, *rest = Shared.__call__(self, texts)
+    return [dataclasses.replace(first, figures={"shared": Sums("ratio", (1, 2))}), *rest]
+
+
+def first_is_best(self, texts):
+    return [Measured(figures={"shared": 1.0 / (1 + index)}) for index, _ in enumerate(texts)]
+
+
+COUNT = itertools.count()
+PER_TEXT = "a Measured or an Unscored with a reason per text"
+MUTANTS = {
+    "in which unit .* got the unit 'per mille'": mutant(unit="per mille"),
+    r"what it reads.* got \[\]": mutant(reads=frozenset()),
+    f"{PER_TEXT}.* got 1 for 2": mutant(__call__=lambda self, texts: Shared.__call__(self, texts)[1:]),
+    f"{PER_TEXT}.* got 0.5": mutant(one=lambda self, text: 0.5),
+    f"{PER_TEXT}.* got Unscored": mutant(one=lambda self, text: Unscored(kind="failed", reason="")),
+    "some text is measured": mutant(one=lambda self, text: Unscored(kind="failed", reason="always")),
+    "every number is finite.* shared = nan": measuring(lambda text: float("nan")),
+    "figures of one name pool alike": mutant(__call__=two_kinds, notes=lambda self: {}),
+    r"notes and remarks speak of figures that it gives.*\['sharde'\]": mutant(
+        notes=lambda self: {"sharde": "words"}
+    ),
+    "equal calls give equal figures": measuring(lambda text: 1.0 / (1 + next(COUNT))),
+    "the order of texts changes nothing": mutant(__call__=first_is_best),
+    "any text is measured or said not to be": measuring(lambda text: 1.0 / len(text.reference.text)),
+    "the reference earns no less than an empty text.* 1.0 for empty texts": measuring(
+        lambda text: 1.0 / (1 + len(text.text))
+    ),
+}
+
+
 def test_a_right_metric_passes():
     check_metric(Shared())
 
 
-class NoSuchUnit(Shared):
-    unit = "per mille"
-
-
-class ReadsNothing(Shared):
-    reads = frozenset()
-
-
-class Drops(Shared):
-    def __call__(self, texts):
-        return super().__call__(texts)[:-1]
-
-
-class Gives(Shared):
-    def __call__(self, texts):
-        return [0.5 for _ in texts]
-
-
-class NoReason(Shared):
-    def __call__(self, texts):
-        return [Unscored(kind="failed", reason="") for _ in texts]
-
-
-class Mute(Shared):
-    def one(self, text):
-        return Unscored(kind="failed", reason="always")
-
-
-class NotANumber(Shared):
-    def one(self, text):
-        return Measured(figures={"shared": float("nan")})
-
-
-class TwoKinds(Shared):
-    def __call__(self, texts):
-        first, *rest = super().__call__(texts)
-        return [dataclasses.replace(first, figures={"shared": Sums("ratio", (1, 2))}), *rest]
-
-    def notes(self):
-        return {}
-
-
-class OtherNote(Shared):
-    def notes(self):
-        return {"sharde": "words"}
-
-
-class Moody(Shared):
-    moods = itertools.count()
-
-    def one(self, text):
-        return Measured(figures={"shared": 1.0 / (1 + next(self.moods))})
-
-
-class FirstIsBest(Shared):
-    def __call__(self, texts):
-        return [Measured(figures={"shared": 1.0 / (1 + index)}) for index, _ in enumerate(texts)]
-
-
-class NeedsAReference(Shared):
-    def one(self, text):
-        return Measured(figures={"shared": float(len(text.text)) / len(text.reference.text)})
-
-
-class LikesSilence(Shared):
-    def one(self, text):
-        return Measured(figures={"shared": 1.0 / (1 + len(text.text))})
-
-
-@pytest.mark.parametrize(
-    ("broken", "clause"),
-    [
-        (NoSuchUnit, r"in which unit .* got the unit 'per mille'"),
-        (ReadsNothing, r"what it reads.* got \[\]"),
-        (Drops, "a Measured or an Unscored with a reason per text.* got 1 for 2"),
-        (Gives, "a Measured or an Unscored with a reason per text.* got 0.5"),
-        (NoReason, "a Measured or an Unscored with a reason per text"),
-        (Mute, "some text is measured"),
-        (NotANumber, "every number is finite.* shared = nan"),
-        (TwoKinds, "figures of one name pool alike"),
-        (OtherNote, r"notes and remarks speak of figures that it gives.*\['sharde'\]"),
-        (Moody, "equal calls give equal figures"),
-        (FirstIsBest, "the order of texts changes nothing"),
-        (NeedsAReference, "any text is measured or said not to be"),
-        (LikesSilence, "the reference earns no less than an empty text.* 1.0 for empty texts"),
-    ],
-)
-def test_a_broken_metric_is_caught_by_its_clause(broken, clause):
+@pytest.mark.parametrize("clause", MUTANTS)
+def test_a_broken_metric_is_caught_by_its_clause(clause):
     with pytest.raises(AssertionError, match=rf"(?s){clause}"):
-        check_metric(broken())
+        check_metric(MUTANTS[clause]())

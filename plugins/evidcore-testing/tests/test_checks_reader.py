@@ -21,85 +21,56 @@ class Density(Reader):
         return f"{mean:.1f} HU" if "dense" in question.text else None
 
 
-class Undeclared(Density):
-    deterministic = None
+def mutant(**members):
+    return type("Mutant", (Density,), members)
 
 
-class Silent(Density):
-    def answer(self, question):
-        return ""
+def path(question):
+    return Path(question.crops[0].volume.path)
 
 
-class Moody(Density):
-    turns = itertools.count()
-
-    def answer(self, question):
-        return f"{next(self.turns)} HU"
+def never_fitted(self):
+    raise DataError("Unfitted: was never fitted.")
 
 
-class Short(Density):
-    def __call__(self, questions):
-        return super().__call__(questions)[:1]
-
-
-class Remembers(Density):
-    def __call__(self, questions):
-        return [f"question {number}" for number, _ in enumerate(questions)]
-
-
-class LooksAside(Density):
-    def answer(self, question):
-        return Path(question.crops[0].volume.path).with_name("report.txt").read_text()
-
-
-class KnowsTheName(Density):
-    def answer(self, question):
-        return Path(question.crops[0].volume.path).name
-
-
-class Unfitted(Density):
-    def ready(self):
-        raise DataError("Unfitted: was never fitted.")
+COUNT = itertools.count()
+MOODY = {"answer": lambda self, question: f"{next(COUNT)} HU"}
+MUTANTS = {
+    "Mutant breaks its contract: it declares whether it is deterministic. got None": mutant(
+        deterministic=None
+    ),
+    "it has what it needs. .* raised DataError: Unfitted: was never fitted.": mutant(ready=never_fitted),
+    "an answer per question. got 1 answers to 2 questions": mutant(
+        __call__=lambda self, questions: ["dense"]
+    ),
+    "an answer is a text that is not empty, or None. got ''": mutant(answer=lambda self, question: ""),
+    r"a deterministic reader answers twice the same. \['\d+ HU', '\d+ HU'\], then ": mutant(**MOODY),
+    "a question is answered alone as among others. .* then .'question 0', 'question 0'": mutant(
+        __call__=lambda self, questions: [f"question {number}" for number, _ in enumerate(questions)]
+    ),
+    "it goes by pixels, not by what lies beside them. .* raised FileNotFoundError": mutant(
+        answer=lambda self, question: path(question).with_name("report.txt").read_text()
+    ),
+    r"it goes by pixels.* 'case-0\.nii\.gz'.* became .*'volume\.nii\.gz'.* where the volume lies": mutant(
+        answer=lambda self, question: path(question).name
+    ),
+}
 
 
 @pytest.fixture
-def crop(tmp_path):
+def asked(tmp_path):
     case = volume_case(tmp_path / "case")
     (tmp_path / "case" / "report.txt").write_text(case.report.text)
-    return Crop(volume=case.volumes[0])
+    crops = (Crop(volume=case.volumes[0]),)
+    return [ImageQuestion(crops=crops, text=text) for text in ("How dense is it?", "Is it raining?")]
 
 
-def asked(crop, *texts):
-    return [ImageQuestion(crops=(crop,), text=text) for text in texts]
+@pytest.mark.parametrize("sound", [Density, mutant(deterministic=False, **MOODY)])
+def test_a_sound_reader_passes_and_one_that_samples_may_change_its_mind(sound, asked, tmp_path):
+    check_reader(sound(), asked, tmp_path / "alone")
 
 
-def test_a_sound_reader_passes(crop, tmp_path):
-    check_reader(Density(), asked(crop, "How dense is it?", "Is it raining?"), tmp_path / "alone")
-
-
-def test_a_reader_that_says_it_samples_may_change_its_mind(crop, tmp_path):
-    class Sampling(Moody):
-        deterministic = False
-
-    check_reader(Sampling(), asked(crop, "How dense is it?"), tmp_path / "alone")
-
-
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (Undeclared, "Undeclared breaks its contract: it declares whether it is deterministic. got None"),
-        (Unfitted, "it has what it needs. .* raised DataError: Unfitted: was never fitted."),
-        (Short, "an answer per question. got 1 answers to 2 questions"),
-        (Silent, "an answer is a text that is not empty, or None. got ''"),
-        (Moody, r"a deterministic reader answers twice the same. \['\d HU', '\d HU'\], then \['\d HU'"),
-        (Remembers, "a question is answered alone as among others. .* then .'question 0', 'question 0'"),
-        (LooksAside, "it goes by pixels, not by what lies beside them. .* raised FileNotFoundError"),
-        (
-            KnowsTheName,
-            r"it goes by pixels.* 'case-0\.nii\.gz'.* became .*'volume\.nii\.gz'.* where the volume lies",
-        ),
-    ],
-)
-def test_a_reader_that_breaks_a_clause_is_caught(mutant, message, crop, tmp_path):
+@pytest.mark.parametrize("message", MUTANTS)
+def test_a_reader_that_breaks_a_clause_is_caught(message, asked, tmp_path):
     with pytest.raises(AssertionError, match=message):
-        check_reader(mutant(), asked(crop, "How dense is it?", "Is it dense?"), tmp_path / "alone")
+        check_reader(MUTANTS[message](), asked, tmp_path / "alone")

@@ -10,13 +10,12 @@ from evidcore.contracts import RolloutStrategy
 
 CROP = Crop(volume=VolumeRef(path="v.nii.gz"))
 LOOK = (TextPart(text="\nhere: "), VisualPart(crop=CROP))
+TURNS = ["look", "seen"]
 
 
 class Plain(RolloutStrategy):
     def __call__(self, sampler, prompts, answers_per_prompt):
-        return sampler.sample([
-            Episode(prompt=prompt) for prompt in prompts for _ in range(answers_per_prompt)
-        ])
+        return sampler.sample([Episode(prompt=one) for one in prompts for _ in range(answers_per_prompt)])
 
 
 class Looks(RolloutStrategy):
@@ -30,88 +29,63 @@ class Looks(RolloutStrategy):
         return episodes
 
 
-class Mutant(Looks):
-    def __call__(self, sampler, prompts, answers_per_prompt):
-        return self.spoil(super().__call__(sampler, prompts, answers_per_prompt), prompts)
+def goes_on(change):
+    """Return the strategy that looks, with `change` made to all its episodes."""
+    return type("Mutant", (Looks,), {"__call__": lambda self, *given: change(given[0], LOOKS(*given))})
 
 
-class OneShort(Mutant):
-    def spoil(self, episodes, prompts):
-        return episodes[:-1]
+def each(change):
+    return goes_on(lambda sampler, episodes: [change(one) for one in episodes])
 
 
-class Interleaved(Mutant):
-    def spoil(self, episodes, prompts):
-        return [*episodes[::2], *episodes[1::2]]
+def masked(mask):
+    return each(lambda one: dataclasses.replace(one, loss_mask=tuple(mask(one))))
 
 
-class TrainsOnTools(Mutant):
-    def spoil(self, episodes, prompts):
-        return [dataclasses.replace(each, loss_mask=(1,) * len(each.ids)) for each in episodes]
+def first_turn_alone(episode):
+    start = episode.replies[0].start
+    return (*episode.loss_mask[:start], *(0 for _ in episode.ids[start:]))
 
 
-class ForgetsHalf(Mutant):
-    def spoil(self, episodes, prompts):
-        return [dataclasses.replace(each, loss_mask=(0, 0, *each.loss_mask[2:])) for each in episodes]
+def inherits(extra):
+    """Keep what a fork inherited out of training, and `extra` tokens more."""
+
+    def change(sampler, episodes):
+        forked = [dataclasses.replace(sampler.fork(one, 2), loss_mask=(0, 0)) for one in episodes]
+        masks = [(one, (0,) * (2 + extra) + one.loss_mask[2 + extra :]) for one in sampler.sample(forked)]
+        return [dataclasses.replace(one, loss_mask=mask) for one, mask in masks]
+
+    return goes_on(change)
 
 
-class TrainsNothing(Mutant):
-    def spoil(self, episodes, prompts):
-        return [dataclasses.replace(each, loss_mask=(0,) * len(each.ids)) for each in episodes]
+def forgets_parents(sampler, episodes):
+    forked = sampler.sample([sampler.fork(one, 1) for one in episodes])
+    return [dataclasses.replace(one, parent=None) for one in forked]
 
 
-class KeepsATurnOut(Mutant):
-    def spoil(self, episodes, prompts):
-        firsts = [each.replies[0].start for each in episodes]
-        return [
-            dataclasses.replace(each, loss_mask=(*each.loss_mask[:first], *(0 for _ in each.ids[first:])))
-            for first, each in zip(firsts, episodes, strict=True)
-        ]
-
-
-class WritesItself(Mutant):
-    def spoil(self, episodes, prompts):
-        return [
-            dataclasses.replace(each, ids=(*each.ids, 7), loss_mask=(*each.loss_mask, 1)) for each in episodes
-        ]
-
-
-class ForgetsReplies(Mutant):
-    def spoil(self, episodes, prompts):
-        return [dataclasses.replace(each, replies=()) for each in episodes]
-
-
-class ForgetsParents(Looks):
-    def __call__(self, sampler, prompts, answers_per_prompt):
-        episodes = super().__call__(sampler, prompts, answers_per_prompt)
-        forked = sampler.sample([sampler.fork(each, 1) for each in episodes])
-        return [dataclasses.replace(each, parent=None) for each in forked]
-
-
-class LeavesOut(Looks):
-    """Keeps what a fork inherited out of training, and `extra` tokens more."""
-
-    extra = 0
-
-    def __call__(self, sampler, prompts, answers_per_prompt):
-        episodes = super().__call__(sampler, prompts, answers_per_prompt)
-        forked = [sampler.fork(each, 2) for each in episodes]
-        masked = [dataclasses.replace(each, loss_mask=(0,) * 2) for each in forked]
-        found = sampler.sample(masked)
-        return [
-            dataclasses.replace(each, loss_mask=(0,) * (2 + self.extra) + each.loss_mask[2 + self.extra :])
-            for each in found
-        ]
-
-
-class LeavesOutMore(LeavesOut):
-    extra = 1
-
-
-class SaysNothing(Looks):
-    def __call__(self, sampler, prompts, answers_per_prompt):
-        episodes = super().__call__(sampler, prompts, answers_per_prompt)
-        return [sampler.fork(each, 0) for each in episodes]
+LOOKS = Looks()
+WRONG_AT = "1 where the model wrote and 0 where a tool did. wrong at tokens"
+STAY = r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "
+MUTANTS = {
+    "Mutant breaks its contract: exactly as many episodes .* must be 9 for 3 prompts, got 8": goes_on(
+        lambda sampler, episodes: episodes[:-1]
+    ),
+    "in order. episode 2 answers 'two', must answer 'one'": goes_on(
+        lambda sampler, episodes: [*episodes[::2], *episodes[1::2]]
+    ),
+    rf"{WRONG_AT} \[4, 5, 6, 7": masked(lambda one: (1,) * len(one.ids)),
+    rf"{WRONG_AT} \[0, 1, 2, 3": masked(lambda one: (0, 0, *one.loss_mask[2:])),
+    rf"{WRONG_AT} \[2, 3, 4, 5\]": inherits(1),
+    "every token came from the sampler. not so for ": each(
+        lambda one: dataclasses.replace(one, ids=(*one.ids, 7), loss_mask=(*one.loss_mask, 1))
+    ),
+    STAY: each(lambda one: dataclasses.replace(one, replies=())),
+    f"{STAY}.*": goes_on(forgets_parents),
+    r"something is trained. no token of the model \(episode 0, ": masked(lambda one: (0,) * len(one.ids)),
+    r"something is trained. no token of the model \(episode 0, 0 tokens\)": goes_on(
+        lambda sampler, episodes: [sampler.fork(one, 0) for one in episodes]
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -130,61 +104,38 @@ def prompts():
 
 def test_a_sound_strategy_passes(language, prompts):
     check_rollout(Plain(), TinySampler(language, budget_tokens=12), prompts, most_tokens=12)
-    check_rollout(Looks(), TinySampler(language, turns=["look", "seen"]), prompts, most_tokens=20)
+    check_rollout(LOOKS, TinySampler(language, turns=TURNS), prompts, most_tokens=20)
 
 
-def test_a_turn_of_the_model_may_be_kept_out_of_training(language, prompts):
-    check_rollout(KeepsATurnOut(), TinySampler(language, turns=["look", "seen"]), prompts)
+def test_a_turn_of_the_model_or_what_a_fork_inherited_may_be_kept_out_of_training(language, prompts):
+    check_rollout(masked(first_turn_alone)(), TinySampler(language, turns=TURNS), prompts)
+    check_rollout(inherits(0)(), TinySampler(language, budget_tokens=12), prompts, most_tokens=12)
 
 
-def test_what_a_fork_inherited_may_be_kept_out_of_training(language, prompts):
-    check_rollout(LeavesOut(), TinySampler(language, budget_tokens=12), prompts, most_tokens=12)
-
-
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (
-            OneShort,
-            "OneShort breaks its contract: exactly as many episodes .* must be 9 for 3 prompts, got 8",
-        ),
-        (Interleaved, "in order. episode 2 answers 'two', must answer 'one'"),
-        (TrainsOnTools, r"1 where the model wrote and 0 where a tool did. wrong at tokens \[4, 5, 6, 7"),
-        (ForgetsHalf, r"1 where the model wrote and 0 where a tool did. wrong at tokens \[0, 1, 2, 3"),
-        (WritesItself, "every token came from the sampler. not so for "),
-        (ForgetsReplies, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
-        (ForgetsParents, r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "),
-        (LeavesOutMore, r"1 where the model wrote and 0 where a tool did. wrong at tokens \[2, 3, 4, 5\]"),
-        (TrainsNothing, r"something is trained. no token of the model \(episode 0, "),
-        (SaysNothing, r"something is trained. no token of the model \(episode 0, 0 tokens\)"),
-    ],
-)
-def test_a_strategy_that_breaks_a_clause_is_caught(mutant, message, language, prompts):
+@pytest.mark.parametrize("message", MUTANTS)
+def test_a_strategy_that_breaks_a_clause_is_caught(message, language, prompts):
     with pytest.raises(AssertionError, match=message):
-        check_rollout(mutant(), TinySampler(language, turns=["look", "seen"]), prompts)
+        check_rollout(MUTANTS[message](), TinySampler(language, turns=TURNS), prompts)
 
 
 def test_a_budget_that_is_not_kept_is_caught(language, prompts):
     with pytest.raises(AssertionError, match=r"the budget is kept\. must be at most 5, got 9"):
-        check_rollout(Looks(), TinySampler(language, turns=["look", "seen"]), prompts, most_tokens=5)
+        check_rollout(LOOKS, TinySampler(language, turns=TURNS), prompts, most_tokens=5)
 
 
 def test_the_tiny_sampler_keeps_books_of_tokens_and_pixels(language, prompts):
-    sampler = TinySampler(language, turns=["look", "seen"])
-    (episode,) = Looks()(sampler, prompts[:1], 1)
+    sampler = TinySampler(language, turns=TURNS)
+    (episode,) = LOOKS(sampler, prompts[:1], 1)
     assert sampler.text(episode) == "seen"
     [turn] = sampler.past_turns(episode)
     assert (turn.text, turn.reply, turn.crops) == ("look", LOOK, (CROP,))
-    assert (
-        episode.loss_mask == (1,) * 4 + (0,) * 10 + (1,) * 5
-    )  # 7 bytes and 3 image tokens came from the tool
+    assert episode.loss_mask == (1,) * 4 + (0,) * 10 + (1,) * 5  # 7 bytes, 3 image tokens came from the tool
     assert episode.crops == ((12, CROP),)
     assert episode.ids[12] == sampler.tokenizer.convert_tokens_to_ids("<|image_pad|>")
     assert episode.finished
     forked = sampler.fork(episode, 2)
-    assert sampler.text(forked) == "lo"
+    assert (sampler.text(forked), forked.parent) == ("lo", (episode, 2))
     assert (forked.crops, forked.replies, forked.finished) == ((), (), False)
-    assert forked.parent == (episode, 2)
     late = sampler.fork(episode, 16)
     assert (sampler.text(late), late.replies, late.crops) == ("se", episode.replies, episode.crops)
     with pytest.raises(ValueError, match="token 6 of 19 was not written by the model; fork where it was"):
@@ -192,14 +143,12 @@ def test_the_tiny_sampler_keeps_books_of_tokens_and_pixels(language, prompts):
 
 
 def test_a_sampler_that_pauses_elsewhere_than_the_strategy_is_refused(language, prompts):
-    class Pausing(Plain):
-        stop_texts = ("k",)
-
+    pausing = type("Pausing", (Plain,), {"stop_texts": ("k",)})()
     with pytest.raises(ValueError, match=r"pauses behind \(\), Pausing behind \('k',\); give the sampler"):
-        check_rollout(Pausing(), TinySampler(language), prompts)
+        check_rollout(pausing, TinySampler(language), prompts)
     sampler = TinySampler(language, turns=["looking", "seen"], stop_texts=("k",))
-    check_rollout(Pausing(), sampler, prompts)
-    assert {sampler.text(one) for one in Pausing()(sampler, prompts, 1)} == {"look"}
+    check_rollout(pausing, sampler, prompts)
+    assert {sampler.text(one) for one in pausing(sampler, prompts, 1)} == {"look"}
 
 
 def test_a_sampler_without_the_entropies_that_a_strategy_reads_is_refused(language, prompts):

@@ -19,6 +19,7 @@ class Region(SegmenterSession):
 
     def __init__(self, ref):
         self.soft = read(ref).array > -400
+        self.kept = {}
 
     def mask(self, prompts, z_window=None):
         self.refuse(prompts, z_window)
@@ -60,37 +61,24 @@ class Columns(Segmenter):
         return self.session_class(volume)
 
 
-def mutant(name, **methods):
-    return type(name, (Columns,), {"session_class": type(name + "Session", (Region,), methods)})
+def mutant(**methods):
+    return type("Mutant", (Columns,), {"session_class": type("Session", (Region,), methods)})
 
 
-def scores(self, prompts, z_window=None):
-    return Region.mask(self, prompts, z_window).astype(np.float32)
+def after(change):
+    """Return a segmenter that changes each mask."""
+    return mutant(mask=lambda self, *given: change(self, Region.mask(self, *given)))
 
 
-def turned(self, prompts, z_window=None):
-    return Region.mask(self, prompts, z_window).transpose(2, 1, 0)
-
-
-def nothing(self, prompts, z_window=None):
-    return Region.mask(self, prompts, z_window) & False
-
-
-def boundless(self, prompts, z_window=None):
-    return Region.mask(self, prompts)
-
-
-def growing(self, prompts, z_window=None):
-    """Remember what was found, as a session that keeps a memory of prompts would."""
-    found = Region.mask(self, prompts, z_window)
-    if z_window is None:
-        self.soft = self.soft | np.roll(found, 1, axis=0)
+def remembers(self, found):
+    """Grow with each mask, as a session that keeps a memory of prompts would."""
+    self.soft = self.soft | np.roll(found, 1, axis=0)
     return found
 
 
-def lenient(self, prompts, z_window=None):
+def lenient(self, *given):
     try:
-        return Region.mask(self, prompts, z_window)
+        return Region.mask(self, *given)
     except ValueError:
         return np.zeros(self.soft.shape, dtype=bool)
 
@@ -100,46 +88,26 @@ def unchecked(self, prompts, z_window):
         raise ValueError("no prompt")
 
 
-def windowless(self, prompts, z_window):
-    refuse_unusable(prompts, None, self.soft.shape)
-
-
 def first_alone(self, prompts, z_window=None):
     self.refuse(prompts, z_window)
     return Region.mask(self, prompts[:1], z_window)
 
 
-def backwards(self, requests):
-    return Region.masks(self, requests)[::-1]
-
-
-def once(self, requests):
-    return Region.masks(self, list(dict.fromkeys(requests)))
-
-
 def shared(self, prompts, z_window=None):
-    """Keep masks, and hand out the kept array itself."""
-    if not hasattr(self, "kept"):
-        self.kept = {}
+    """Hand out the kept array itself."""
     key = (tuple(prompts), z_window)
-    if key not in self.kept:
-        self.kept[key] = Region.mask(self, prompts, z_window)
-    return self.kept[key]
-
-
-def frozen(self, prompts, z_window=None):
-    found = Region.mask(self, prompts, z_window)
-    found.setflags(write=False)
-    return found
+    return self.kept.setdefault(key, Region.mask(self, prompts, z_window))
 
 
 def aliased(self, requests):
-    if not hasattr(self, "kept"):
-        self.kept = {}
     for request in requests:
-        if request not in self.kept:
-            self.kept[request] = self.mask(request.prompts, request.z_window)
+        self.kept.setdefault(request, self.mask(request.prompts, request.z_window))
     return [self.kept[request] for request in requests]
+
+
+def frozen(self, found):
+    found.setflags(write=False)
+    return found
 
 
 def unread(self, ref):
@@ -147,8 +115,38 @@ def unread(self, ref):
     self.soft = np.asarray(nibabel.load(ref.path).dataobj).transpose(2, 1, 0) > -400
 
 
-def everything(self, seed):
-    return np.ones_like(seed)
+MUTANTS = {
+    r"Mutant breaks its .* must be bool \(12, 16, 16\), got float32 \(12,": after(
+        lambda self, found: found.astype(np.float32)
+    ),
+    r"on the volume's grid. must be bool \(12, 16, 16\), got bool \(16, 16, 12\)": after(
+        lambda self, found: found.transpose(2, 1, 0)
+    ),
+    "gives no empty mask. got one for BoxPrompt": after(lambda self, found: found & False),
+    r"nothing lies outside the window. \d+ voxels beyond slices \d+\.\.\d": mutant(
+        mask=lambda self, prompts, z_window=None: Region.mask(self, prompts)
+    ),
+    r"equal prompts get equal masks. \d+ voxels differ for BoxPrompt": after(remembers),
+    r"cannot be used raises a ValueError. \[\] was accepted": mutant(mask=lenient),
+    r"cannot be used .*Box\(z=12.* raised IndexError: index 12": mutant(refuse=unchecked),
+    r"cannot be used .* the window \(0, 0\) with .* was accepted": mutant(
+        refuse=lambda self, prompts, z_window: refuse_unusable(prompts, None, self.soft.shape)
+    ),
+    r"one call are OR-ed. \d+ voxels differ from the union": mutant(mask=first_alone),
+    r"in the order of the requests. request \d: \d+ voxels": mutant(
+        masks=lambda self, requests: Region.masks(self, requests)[::-1]
+    ),
+    "in the order of the requests. 5 masks for 6": mutant(
+        masks=lambda self, requests: Region.masks(self, list(dict.fromkeys(requests)))
+    ),
+    "changes no later mask. 3072 voxels differ for BoxPrompt": mutant(mask=shared),
+    "changes no later mask. 3072 voxels differ for .*BoxPrompt": mutant(masks=aliased),
+    "changes no later mask. writing raised ValueError": after(frozen),
+    "names the file. a volume with NaN was accepted": mutant(__init__=unread),
+    r"an easy object is found. Dice 0\.\d\d for BoxPrompt": mutant(
+        grown=lambda self, seed: np.ones_like(seed)
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -163,43 +161,8 @@ def test_a_sound_segmenter_passes(nodule):
     check_segmenter(Columns(), volume, prompts, truth=truth, least_dice=0.7)
 
 
-@pytest.mark.parametrize(
-    ("broken", "message"),
-    [
-        (
-            mutant("Scores", mask=scores),
-            r"Scores breaks its .* must be bool \(12, 16, 16\), got float32 \(12,",
-        ),
-        (
-            mutant("Turned", mask=turned),
-            r"on the volume's grid. must be bool \(12, 16, 16\), got bool \(16, 16, 12\)",
-        ),
-        (mutant("Nothing", mask=nothing), "gives no empty mask. got one for BoxPrompt"),
-        (
-            mutant("Boundless", mask=boundless),
-            r"nothing lies outside the window. \d+ voxels beyond slices \d+\.\.\d",
-        ),
-        (
-            mutant("Growing", mask=growing),
-            r"equal prompts get equal masks. \d+ voxels differ for BoxPrompt",
-        ),
-        (mutant("Lenient", mask=lenient), r"cannot be used raises a ValueError. \[\] was accepted"),
-        (mutant("Unchecked", refuse=unchecked), r"cannot be used .*Box\(z=12.* raised IndexError: index 12"),
-        (
-            mutant("Windowless", refuse=windowless),
-            r"cannot be used .* the window \(0, 0\) with .* was accepted",
-        ),
-        (mutant("FirstAlone", mask=first_alone), r"one call are OR-ed. \d+ voxels differ from the union"),
-        (mutant("Backwards", masks=backwards), r"in the order of the requests. request \d: \d+ voxels"),
-        (mutant("Once", masks=once), r"in the order of the requests. 5 masks for 6"),
-        (mutant("Shared", mask=shared), r"changes no later mask. 3072 voxels differ for BoxPrompt"),
-        (mutant("Frozen", mask=frozen), r"changes no later mask. writing raised ValueError"),
-        (mutant("Aliased", masks=aliased), r"changes no later mask. 3072 voxels differ for BoxPrompt"),
-        (mutant("Unread", __init__=unread), r"names the file. a volume with NaN was accepted"),
-        (mutant("Everything", grown=everything), r"an easy object is found. Dice 0\.\d\d for BoxPrompt"),
-    ],
-)
-def test_a_segmenter_that_breaks_a_clause_is_caught(broken, message, nodule):
+@pytest.mark.parametrize("message", MUTANTS)
+def test_a_segmenter_that_breaks_a_clause_is_caught(message, nodule):
     volume, prompts, truth = nodule
     with pytest.raises(AssertionError, match=message):
-        check_segmenter(broken(), volume, prompts, truth=truth, least_dice=0.7)
+        check_segmenter(MUTANTS[message](), volume, prompts, truth=truth, least_dice=0.7)

@@ -35,6 +35,7 @@ kind = "fit"
 component = "model.encoder"
 data = [{ dataset = "chest" }]
 """
+COUNT = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,137 +61,99 @@ def context(tmp_path):
     return Context(assembly, "01-counts", folder=tmp_path / "01-counts", announce=Silent())
 
 
-def made(form):
-    return form(kind="counts", data=(DataUse(dataset="chest"),))
+def stage(**members):
+    return type("Mutant", (Counts,), members)(kind="counts", data=(DataUse(dataset="chest"),))
 
 
-def test_a_right_stage_passes(context):
-    check_stage(made(Counts), context)
+def finding(**changes):
+    return stage(run=lambda self, context: dataclasses.replace(Counts.run(self, context), **changes))
 
 
-def with_(**members):
-    return type("Changed", (Counts,), members)
-
-
-def found(stage, context, **changes):
-    return dataclasses.replace(Counts.run(stage, context), **changes)
-
-
-def fails(self, context):
+def fails(*given):
     raise RuntimeError("no such case")
 
 
-@pytest.mark.parametrize(
-    ("broken", "clause"),
-    [
-        (with_(label="my counts"), "its label is a folder's name.*'my counts'"),
-        (with_(data_uses=lambda self: ()), "its data entries are among those it speaks of"),
-        (with_(components=lambda self, recipe: [("widget", {})]), r"of known kinds.*\['widget'\]"),
-        (with_(starts_from=lambda self, upstream: {"bridge": "c"}), "not more than there is.*'bridge'"),
-        (with_(needs_words=lambda self, upstream: "all"), "needs the words 'all'"),
-        (with_(model_tables=lambda self, context: {"view": object()}), "depends on is plain JSON"),
-        (with_(workload=lambda self: Workload(text=" ")), "what it computes is told in words"),
-        (with_(check=fails), "it is ready for what it was given.*RuntimeError: no such case"),
-        (with_(run=fails), "it is ready for what it was given.*RuntimeError: no such case"),
-        (with_(run=lambda self, context: StageResult(answers=())), "rows are sound: there is one"),
-        (
-            with_(run=lambda self, context: found(self, context, answers=None)),
-            "it leaves answers where it measures",
-        ),
-        (with_(trains=True), "it leaves figures where it trains.*figures None"),
-        (with_(output="model"), "it leaves a checkpoint where it has an output.*model, there: False"),
-        (with_(run=lambda self, context: found(self, context, figures={"a": {1}})), "its result is JSON"),
-    ],
-)
-def test_a_broken_stage_is_caught_by_its_clause(broken, clause, context):
+STAGES = {
+    "its label is a folder's name.*'my counts'": stage(label="my counts"),
+    "its data entries are among those it speaks of": stage(data_uses=lambda self: ()),
+    r"of known kinds.*\['widget'\]": stage(components=lambda self, recipe: [("widget", {})]),
+    "not more than there is.*'bridge'": stage(starts_from=lambda self, upstream: {"bridge": "c"}),
+    "needs the words 'all'": stage(needs_words=lambda self, upstream: "all"),
+    "depends on is plain JSON": stage(model_tables=lambda self, context: {"view": object()}),
+    "what it computes is told in words": stage(workload=lambda self: Workload(text=" ")),
+    "it is ready for what it was given.*RuntimeError: no such case": stage(check=fails),
+    "it is ready for what it was given.* RuntimeError: no such case": stage(run=fails),
+    "rows are sound: there is one": finding(rows=()),
+    "it leaves answers where it measures": finding(answers=None),
+    "it leaves figures where it trains.*figures None": stage(trains=True),
+    "it leaves a checkpoint where it has an output.*model, there: False": stage(output="model"),
+    "its result is JSON": finding(figures={"a": {1}}),
+}
+
+
+def test_a_right_stage_passes(context):
+    check_stage(stage(), context)
+
+
+@pytest.mark.parametrize("clause", STAGES)
+def test_a_broken_stage_is_caught_by_its_clause(clause, context):
     with pytest.raises(AssertionError, match=rf"(?s){clause}"):
-        check_stage(made(broken), context)
+        check_stage(STAGES[clause], context)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    tiny_language(tmp_path_factory.mktemp("language") / "it")
-    return next(tmp_path_factory.getbasetemp().glob("language*/it"))
+    return str(tiny_language(tmp_path_factory.mktemp("language")))
+
+
+def language(**members):
+    return type("Mutant", (Pretrained,), members)
+
+
+def loading(change, **members):
+    """Return a language model that changes what it has loaded."""
+
+    def load(self, corpus, seed):
+        model, tokenizer = Pretrained.load(self, corpus, seed)
+        with torch.no_grad():
+            change(model, tokenizer, seed)
+        return model, tokenizer
+
+    return language(load=load, **members)
+
+
+def no_template(model, tokenizer, seed):
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+
+
+def unread(model, tokenizer, seed):
+    tokenizer.unk_token = tokenizer.decode(tokenizer("Which")["input_ids"][:1])
+
+
+LANGUAGES = {
+    "its weights are on this machine.*not here": language(missing_weights=lambda self: "they are not here"),
+    "it can be loaded.*no such case": loading(fails),
+    "its width is that of its configuration.*7": language(width=lambda self: 7),
+    "every token has an embedding": loading(
+        lambda model, tokenizer, seed: tokenizer.add_tokens([f"word-{number}" for number in range(5000)])
+    ),
+    "the tokenizer has a chat template": loading(no_template),
+    r"a vocabulary that is counted knows the texts.*\['Which": loading(unread, counts_words=True),
+    "weights follow from the seed.*same weights: False": loading(
+        lambda model, tokenizer, seed: model.get_input_embeddings().weight.add_(next(COUNT))
+    ),
+    "weights follow from the seed.*other seed: False; its own: True": loading(
+        lambda model, tokenizer, seed: model.get_input_embeddings().weight.add_(seed)
+    ),
+    "weights follow from the seed.*other seed: True; its own: False": language(has_weights=False),
+}
 
 
 def test_a_right_language_model_passes(folder):
-    check_language(Pretrained(folder=str(folder)))
+    check_language(Pretrained(folder=folder))
 
 
-class Absent(Pretrained):
-    def missing_weights(self):
-        return "weights are not here"
-
-
-class Wide(Pretrained):
-    def width(self):
-        return 7
-
-
-class Crowded(Pretrained):
-    def load(self, corpus, seed):
-        model, tokenizer = super().load(corpus, seed)
-        tokenizer.add_tokens([f"word-{number}" for number in range(5000)])
-        return model, tokenizer
-
-
-class NoTemplate(Pretrained):
-    def load(self, corpus, seed):
-        model, tokenizer = super().load(corpus, seed)
-        tokenizer.chat_template = "{{ messages[0]['content'] }}"
-        return model, tokenizer
-
-
-class Unread(Pretrained):
-    counts_words = True
-
-    def load(self, corpus, seed):
-        model, tokenizer = super().load(corpus, seed)
-        tokenizer.unk_token = tokenizer.decode(tokenizer("Which")["input_ids"][:1])
-        return model, tokenizer
-
-
-class Moody(Pretrained):
-    moods = itertools.count()
-
-    def load(self, corpus, seed):
-        model, tokenizer = super().load(corpus, seed)
-        with torch.no_grad():
-            model.get_input_embeddings().weight.add_(next(self.moods))
-        return model, tokenizer
-
-
-class Drawn(Pretrained):
-    def load(self, corpus, seed):
-        model, tokenizer = super().load(corpus, seed)
-        with torch.no_grad():
-            model.get_input_embeddings().weight.add_(seed)
-        return model, tokenizer
-
-
-class Untrained(Pretrained):
-    has_weights = False
-
-
-class Broken(Pretrained):
-    def load(self, corpus, seed):
-        raise OSError("half a file")
-
-
-@pytest.mark.parametrize(
-    ("broken", "clause"),
-    [
-        (Absent, "its weights are on this machine.*not here"),
-        (Broken, "it can be loaded.*half a file"),
-        (Wide, "its width is that of its configuration.*7"),
-        (Crowded, "every token has an embedding"),
-        (NoTemplate, "the tokenizer has a chat template"),
-        (Unread, r"a vocabulary that is counted knows the texts.*\['Which"),
-        (Moody, "weights follow from the seed.*same weights: False"),
-        (Drawn, "weights follow from the seed.*other seed: False; its own: True"),
-        (Untrained, "weights follow from the seed.*other seed: True; its own: False"),
-    ],
-)
-def test_a_broken_language_model_is_caught_by_its_clause(broken, clause, folder):
+@pytest.mark.parametrize("clause", LANGUAGES)
+def test_a_broken_language_model_is_caught_by_its_clause(clause, folder):
     with pytest.raises(AssertionError, match=rf"(?s){clause}"):
-        check_language(broken(folder=str(folder)))
+        check_language(LANGUAGES[clause](folder=folder))

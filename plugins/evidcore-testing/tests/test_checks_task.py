@@ -1,6 +1,6 @@
+import dataclasses
 import itertools
 import json
-import re
 
 import pytest
 from evidcore_testing import check_task, volume_case
@@ -25,9 +25,9 @@ class Halves(Whole):
     def render(self, case):
         (part,) = super().render(case)
         depth, height, width = read_geometry(part.crop.volume).shape_zyx
-        ends = (0, depth // 2, depth)
-        boxes = [(*some, 0, height, 0, width) for some in itertools.pairwise(ends)]
-        return tuple(VisualPart(crop=replaced(part.crop, box_zyx=box)) for box in boxes)
+        ends = itertools.pairwise((0, depth // 2, depth))
+        crops = [dataclasses.replace(part.crop, box_zyx=(*some, 0, height, 0, width)) for some in ends]
+        return tuple(VisualPart(crop=crop) for crop in crops)
 
 
 class Sides(Task):
@@ -54,143 +54,32 @@ class Sides(Task):
         return text, (Span(start=0, end=len(text), label="abnormal"),)
 
 
-class Asks(Sides):
-    """The sound task with other prompts."""
-
-    def prompts(self, case, view, seed):
-        (prompt,) = super().prompts(case, view, seed)
-        return self.others(prompt)
+def mutant(**members):
+    return type("Mutant", (Sides,), members)
 
 
-class Nothing(Asks):
-    def others(self, prompt):
-        return []
+def asks(others):
+    """Return the sound task with other prompts."""
+    return mutant(prompts=lambda self, *given: [others(one) for one in Sides.prompts(self, *given)])
 
 
-class Twice(Asks):
-    def others(self, prompt):
-        return [prompt, prompt]
+def with_parts(change):
+    return asks(lambda prompt: dataclasses.replace(prompt, parts=change(prompt.parts, prompt.case)))
 
 
-class Numbers(Asks):
-    turns = itertools.count()
-
-    def others(self, prompt):
-        return [replaced(prompt, id=f"{prompt.id}/{next(self.turns)}")]
+def reads(change):
+    """Return the sound task with other answers."""
+    return mutant(parse=lambda self, prompt, text: change(Sides.parse(self, prompt, text), text))
 
 
-class Blindfolded(Asks):
-    def others(self, prompt):
-        return [replaced(prompt, parts=prompt.parts[1:])]
+def gives_gold(change):
+    return mutant(gold=lambda self, prompt: change(*Sides.gold(self, prompt)))
 
 
-class AboutAPart(Asks):
-    """Sound too: of the slices one is shown, and what is not seen on it counts as absent."""
-
-    def others(self, prompt):
-        return [replaced(prompt, parts=prompt.parts[1:], case=replaced(prompt.case, findings=()))]
-
-
-class Looks(Asks):
-    def others(self, prompt):
-        (part, *words) = prompt.parts
-        return [replaced(prompt, parts=(VisualPart(crop=replaced(part.crop, blank=True)), *words))]
-
-
-class TurnsRound(Asks):
-    def others(self, prompt):
-        lower, upper, words = prompt.parts
-        return [replaced(prompt, parts=(upper, lower, words))]
-
-
-class Tells(Asks):
-    def others(self, prompt):
-        return [replaced(prompt, parts=(*prompt.parts, TextPart(text=f"Report: {prompt.case.report.text}")))]
-
-
-class LosesTheCase(Asks):
-    def others(self, prompt):
-        return [replaced(prompt, case=replaced(prompt.case, id="another"))]
-
-
-class KeepsASet(Sides):
-    def reference(self, side):
-        return {"side": side, "sides": {"left", "right"}}
-
-
-class KeepsATuple(Sides):
-    def reference(self, side):
-        return {"side": side, "sides": ("left", "right")}
-
-
-class CannotReadItsGold(Sides):
-    def gold(self, prompt):
-        return prompt.reference["side"], ()
-
-
-class NoGold(Sides):
-    def gold(self, prompt):
-        return json.loads("no")
-
-
-class ReadsNothing(Sides):
-    def parse(self, prompt, completion):
-        answer = super().parse(prompt, completion)
-        return replaced(answer, choice=None)
-
-
-class SpanBeyondGold(Sides):
-    def gold(self, prompt):
-        text, _ = super().gold(prompt)
-        return text, (Span(start=0, end=99, label="abnormal"),)
-
-
-class RestlessGold(Sides):
-    turns = itertools.count()
-
-    def gold(self, prompt):
-        text, spans = super().gold(prompt)
-        return text, spans[next(self.turns) % 2 :]
-
-
-class Gullible(Sides):
-    def parse(self, prompt, completion):
-        return Answer(text=completion, choice="left" if "left" in completion else "right")
-
-
-class GullibleForWords(Sides):
-    def parse(self, prompt, completion):
-        return (
-            super().parse(prompt, completion)
-            if completion != "ventral."
-            else Answer(text=completion, choice="left")
-        )
-
-
-class NoReason(Sides):
-    def parse(self, prompt, completion):
-        answer = super().parse(prompt, completion)
-        return answer if answer.malformed is None else replaced(answer, malformed=" ")
-
-
-class Strips(Sides):
-    def parse(self, prompt, completion):
-        return super().parse(prompt, completion.strip())
-
-
-class Raises(Sides):
-    def parse(self, prompt, completion):
-        if re.search("<think>", completion):
-            raise ValueError("unclosed <think>")
-        return super().parse(prompt, completion)
-
-
-class NeedsTags(Sides):
-    needs_slice_tags = True
-
-
-def replaced(item, **changes):
-    return type(item)(**{**vars(item), **changes})
+def raises_on_tags(answer, text):
+    if "<think>" in text:
+        raise ValueError("unclosed <think>")
+    return answer
 
 
 @pytest.fixture(scope="module")
@@ -204,41 +93,84 @@ def test_a_sound_task_passes(cases):
 
 
 def test_a_task_may_ask_about_a_part_of_what_is_shown_in_its_order(cases):
-    check_task(AboutAPart(), Halves(), cases)
+    upper = asks(
+        lambda prompt: dataclasses.replace(
+            prompt, parts=prompt.parts[1:], case=dataclasses.replace(prompt.case, findings=())
+        )
+    )
+    check_task(upper(), Halves(), cases)  # what is not seen on its part counts as absent
+    turned = with_parts(lambda parts, case: (parts[1], parts[0], parts[2]))
     told = "parts are shown, all or some. got 2 crops in prompt 'case-0/side', 2 shown"
     with pytest.raises(AssertionError, match=told):
-        check_task(TurnsRound(), Halves(), cases)
+        check_task(turned(), Halves(), cases)
 
 
 def test_a_task_that_needs_tags_is_not_tried_on_a_view_without(cases):
-    with pytest.raises(ValueError, match="NeedsTags needs slice tags, Whole writes none"):
-        check_task(NeedsTags(), Whole(), cases)
+    with pytest.raises(ValueError, match="Mutant needs slice tags, Whole writes none"):
+        check_task(mutant(needs_slice_tags=True)(), Whole(), cases)
 
 
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (Nothing, "Nothing breaks its contract: cases that it can ask about .* no prompt for seed 0"),
-        (Twice, r"prompts have ids of their own. more than once: \['case-0/side', 'case-1/side'"),
-        (Numbers, "equal arguments give equal prompts. not so for 'case-0', seed 0"),
-        (Blindfolded, "parts are shown, all or some. got 0 crops in prompt 'case-0/side', 1 shown"),
-        (Looks, "parts are shown, all or some. got 1 crops in prompt 'case-0/side', 1 shown"),
-        (Tells, "no prompt shows the report. it stands in prompt 'case-0/side'"),
-        (LosesTheCase, "a prompt carries its case. got 'another' in prompt 'case-0/side'"),
-        (KeepsASet, r"the reference is plain JSON. got \{'side': 'right', 'sides': frozenset"),
-        (KeepsATuple, r"the reference is plain JSON. got \{'side': 'right', 'sides': \("),
-        (CannotReadItsGold, "gold is read as well-formed. 'right' is malformed: must be 'left.' or 'right.'"),
-        (NoGold, "gold is read as well-formed. prompt 'case-0/side' raised JSONDecodeError"),
-        (ReadsNothing, "neither choice, report, evidence nor value was read from 'right.'"),
-        (SpanBeyondGold, r"labelled spans lie inside gold. got 0\.\.99 in 6 characters"),
-        (RestlessGold, "equal prompts have equal gold. not so for 'case-0/side'"),
-        (Gullible, "garbage is malformed with a reason. '' is taken as well-formed"),
-        (GullibleForWords, r"garbage is malformed with a reason. 'ventral\.' is taken as well-formed"),
-        (NoReason, "garbage is malformed with a reason. the reason is empty for ''"),
-        (Strips, "an answer holds the completion as written. got '' for '   '"),
-        (Raises, "no completion raises. '<think>' raised ValueError: unclosed <think>"),
-    ],
-)
-def test_a_task_that_breaks_a_clause_is_caught(mutant, message, cases):
+COUNT = itertools.count()
+MUTANTS = {
+    "Mutant breaks its contract: cases that it can ask about .* no prompt for seed 0": mutant(
+        prompts=lambda self, case, view, seed: []
+    ),
+    r"prompts have ids of their own. more than once: \['case-0/side', 'case-1/side'": mutant(
+        prompts=lambda self, *given: Sides.prompts(self, *given) * 2
+    ),
+    "equal arguments give equal prompts. not so for 'case-0', seed 0": asks(
+        lambda prompt: dataclasses.replace(prompt, id=f"{prompt.id}/{next(COUNT)}")
+    ),
+    "parts are shown, all or some. got 0 crops in prompt 'case-0/side', 1 shown": with_parts(
+        lambda parts, case: parts[1:]
+    ),
+    "parts are shown, all or some. got 1 crops in prompt 'case-0/side', 1 shown": with_parts(
+        lambda parts, case: (VisualPart(crop=dataclasses.replace(parts[0].crop, blank=True)), *parts[1:])
+    ),
+    "no prompt shows the report. it stands in prompt 'case-0/side'": with_parts(
+        lambda parts, case: (*parts, TextPart(text=f"Report: {case.report.text}"))
+    ),
+    "a prompt carries its case. got 'another' in prompt 'case-0/side'": asks(
+        lambda prompt: dataclasses.replace(prompt, case=dataclasses.replace(prompt.case, id="another"))
+    ),
+    r"the reference is plain JSON. got \{'side': 'right', 'sides': frozenset": mutant(
+        reference=lambda self, side: {"side": side, "sides": {"left", "right"}}
+    ),
+    r"the reference is plain JSON. got \{'side': 'right', 'sides': \(": mutant(
+        reference=lambda self, side: {"side": side, "sides": ("left", "right")}
+    ),
+    "gold is read as well-formed. 'right' is malformed: must be 'left.' or 'right.'": gives_gold(
+        lambda text, spans: (text[:-1], ())
+    ),
+    "gold is read as well-formed. prompt 'case-0/side' raised JSONDecodeError": gives_gold(
+        lambda text, spans: json.loads("no")
+    ),
+    r"labelled spans lie inside gold. got 0\.\.99 in 6 characters": gives_gold(
+        lambda text, spans: (text, (Span(start=0, end=99, label="abnormal"),))
+    ),
+    "equal prompts have equal gold. not so for 'case-0/side'": gives_gold(
+        lambda text, spans: (text, spans[next(COUNT) % 2 :])
+    ),
+    "neither choice, report, evidence nor value was read from 'right.'": reads(
+        lambda answer, text: dataclasses.replace(answer, choice=None)
+    ),
+    "garbage is malformed with a reason. '' is taken as well-formed": reads(
+        lambda answer, text: Answer(text=text, choice="left")
+    ),
+    r"garbage is malformed with a reason. 'ventral\.' is taken as well-formed": reads(
+        lambda answer, text: Answer(text=text, choice="left") if text == "ventral." else answer
+    ),
+    "garbage is malformed with a reason. the reason is empty for ''": reads(
+        lambda answer, text: dataclasses.replace(answer, malformed=answer.malformed and " ")
+    ),
+    "an answer holds the completion as written. got '' for '   '": reads(
+        lambda answer, text: dataclasses.replace(answer, text=text.strip())
+    ),
+    "no completion raises. '<think>' raised ValueError: unclosed <think>": reads(raises_on_tags),
+}
+
+
+@pytest.mark.parametrize("message", MUTANTS)
+def test_a_task_that_breaks_a_clause_is_caught(message, cases):
     with pytest.raises(AssertionError, match=message):
-        check_task(mutant(), Whole(), cases, garbage=["ventral."])
+        check_task(MUTANTS[message](), Whole(), cases, garbage=["ventral."])

@@ -8,6 +8,8 @@ from evidcore_testing import check_labeler, check_reweighter, check_scorer
 from evidcore.case import Finding, Span
 from evidcore.contracts import Labeler, Reweighter, Scorer
 
+COUNT = itertools.count()
+
 
 class Nodules(Labeler):
     """Nodules, denied where the word 'no' stands within ten characters before."""
@@ -16,90 +18,9 @@ class Nodules(Labeler):
         found = []
         for match in re.finditer("nodule", text, flags=re.IGNORECASE):
             denied = "no " in text[max(0, match.start() - 10) : match.start()].lower()
-            found.append(
-                Finding(
-                    name="lung nodule",
-                    state="absent" if denied else "present",
-                    span=Span(start=match.start(), end=match.end(), label=""),
-                )
-            )
+            span = Span(start=match.start(), end=match.end(), label="")
+            found.append(Finding(name="lung nodule", state="absent" if denied else "present", span=span))
         return tuple(found)
-
-
-EXPECTED = {"A nodule.": {"lung nodule": "present"}, "There is no nodule.": {"lung nodule": "absent"}}
-
-
-class Chokes(Nodules):
-    def __call__(self, text):
-        return (Finding(name=text.split()[0]),)
-
-
-class NoName(Nodules):
-    def __call__(self, text):
-        return (Finding(name=""),)
-
-
-class NoSuchState(Nodules):
-    def __call__(self, text):
-        return (Finding(name="nodule", state="maybe"),)
-
-
-class NoSuchSide(Nodules):
-    def __call__(self, text):
-        return (Finding(name="nodule", side="up"),)
-
-
-class NoSize(Nodules):
-    def __call__(self, text):
-        return (Finding(name="nodule", size_mm=0.0),)
-
-
-class PastTheEnd(Nodules):
-    def __call__(self, text):
-        return (Finding(name="nodule", span=Span(start=0, end=len(text) + 3, label="")),)
-
-
-class AlwaysSomething(Nodules):
-    def __call__(self, text):
-        return super().__call__(text) or (Finding(name="lung nodule", state="absent"),)
-
-
-class Moody(Nodules):
-    moods = itertools.count()
-
-    def __call__(self, text):
-        return super().__call__(text)[next(self.moods) % 2 :]
-
-
-class DeafToNo(Nodules):
-    def __call__(self, text):
-        return tuple(Finding(name="lung nodule", span=each.span) for each in super().__call__(text))
-
-
-def test_a_sound_labeler_passes():
-    check_labeler(Nodules(), expected=EXPECTED)
-
-
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (Chokes, "any text is read or said to be unread. 9 texts at once raised IndexError: list index"),
-        (NoName, "a finding has a name, a known state and side, and a size above 0 mm. got .*name=''"),
-        (NoSuchState, "a known state.*state='maybe'"),
-        (NoSuchSide, "a known state and side.*side='up'"),
-        (NoSize, r"a size above 0 mm.*size_mm=0\.0"),
-        (PastTheEnd, r"each span lies inside the text. got 0\.\.157 in a text of 154 characters"),
-        (AlwaysSomething, "an empty text has no findings. got .*lung nodule"),
-        (Moody, r"equal texts get equal findings. \(.*, then \(.*Finding"),
-        (
-            DeafToNo,
-            "what a text says is found. 'lung nodule' is absent in 'There is no nodule.', got 'present'",
-        ),
-    ],
-)
-def test_a_labeler_that_breaks_a_clause_is_caught(mutant, message):
-    with pytest.raises(AssertionError, match=message):
-        check_labeler(mutant(), expected=EXPECTED)
 
 
 class Overlap(Scorer):
@@ -111,105 +32,6 @@ class Overlap(Scorer):
     def score(self, candidate, reference):
         one, other = set(candidate.split()), set(reference.split())
         return len(one & other) / len(one | other) if one | other else None
-
-
-class OneScore(Overlap):
-    def __call__(self, candidates, references, questions=None):
-        return [1.0]
-
-
-class Percent(Overlap):
-    def score(self, candidate, reference):
-        return 100 * super().score(candidate, reference)
-
-
-class NotANumber(Overlap):
-    def score(self, candidate, reference):
-        return math.nan
-
-
-class NeverSure(Overlap):
-    def score(self, candidate, reference):
-        return 0.9 * (super().score(candidate, reference) or 0.0)
-
-
-class Graded(Overlap):
-    """Best of the batch is 1, as a scorer that normalises would."""
-
-    def __call__(self, candidates, references, questions=None):
-        scores = super().__call__(candidates, references)
-        best = max(score or 0.0 for score in scores) or 1.0
-        return [None if score is None else score / best for score in scores]
-
-
-class Drifting(Overlap):
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, candidates, references, questions=None):
-        self.calls += len(candidates) > 1
-        return [
-            each if each in {1.0, None} else each / self.calls
-            for each in super().__call__(candidates, references)
-        ]
-
-
-class NeedsWords(Overlap):
-    def score(self, candidate, reference):
-        return len(set(candidate.split()) & set(reference.split())) / len(set(candidate.split()))
-
-
-class WorstOnEmpty(Overlap):
-    def score(self, candidate, reference):
-        return super().score(candidate, reference) if candidate and reference else -1.0
-
-
-class Deaf(Overlap):
-    def __call__(self, candidates, references):
-        return super().__call__(candidates, references)
-
-
-class FirstQuestion(Overlap):
-    """Takes one question for all pairs."""
-
-    def __call__(self, candidates, references, questions=None):
-        scores = super().__call__(candidates, references)
-        return [each if each in {1.0, None} else each / len(questions[0]) for each in scores]
-
-
-class Learned(NeverSure):
-    is_exact = False
-
-
-def test_a_sound_scorer_passes():
-    check_scorer(Overlap())
-
-
-def test_a_scorer_that_was_learned_need_not_know_equal_texts():
-    check_scorer(Learned())
-
-
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (Deaf, "questions may be told. 4 pairs with a question each raised TypeError"),
-        (FirstQuestion, "a pair is scored alone as among others"),
-        (OneScore, "a score or None per pair. got 1 scores for 4 pairs"),
-        (Percent, r"each score is in 0\.\.1. got 100\.0 for 'The heart"),
-        (NotANumber, r"each score is in 0\.\.1. got nan"),
-        (NeverSure, r"equal texts score 1. got 0\.9 for"),
-        (Graded, r"a pair is scored alone as among others. 1\.0, then 0\.\d+ for"),
-        (Drifting, r"equal calls give equal scores. \[1\.0, 0\.\d+, "),
-        (
-            NeedsWords,
-            "an empty text does not raise. '' against '' raised ZeroDivisionError: division by zero",
-        ),
-        (WorstOnEmpty, r"each score is in 0\.\.1. got -1\.0 for an empty text"),
-    ],
-)
-def test_a_scorer_that_breaks_a_clause_is_caught(mutant, message):
-    with pytest.raises(AssertionError, match=message):
-        check_scorer(mutant())
 
 
 class Abnormal(Reweighter):
@@ -227,57 +49,151 @@ class Abnormal(Reweighter):
         return self.gain if loud else 1.0
 
 
-class Short(Abnormal):
-    def __call__(self, text, spans, offsets):
-        return super().__call__(text, spans, offsets)[:-1]
+EXPECTED = {"A nodule.": {"lung nodule": "present"}, "There is no nodule.": {"lung nodule": "absent"}}
 
 
-class Negative(Abnormal):
-    gain = -0.5
+def labeler(read):
+    return type("Mutant", (Nodules,), {"__call__": lambda self, text: read(text)})
 
 
-class Infinite(Abnormal):
-    gain = math.inf
+def finding(**fields):
+    return labeler(lambda text: (Finding(**{"name": "nodule", **fields}),))
 
 
-class Silent(Abnormal):
-    def weight(self, token, spans):
-        return 0.0
+def past_the_end(text):
+    return (Finding(name="nodule", span=Span(start=0, end=len(text) + 3, label="")),)
 
 
-class NeedsLabels(Abnormal):
-    def __call__(self, text, spans, offsets):
-        longest = max(span.end - span.start for span in spans)
-        return [self.weight(token, spans) / longest for token in offsets]
+LABELERS = {
+    "any text is read or said to be unread. 9 texts at once raised IndexError: list index": labeler(
+        lambda text: (Finding(name=text.split()[0]),)
+    ),
+    "a finding has a name, a known state and side, and a size above 0 mm. got .*name=''": finding(name=""),
+    "a known state.*state='maybe'": finding(state="maybe"),
+    "a known state and side.*side='up'": finding(side="up"),
+    r"a size above 0 mm.*size_mm=0\.0": finding(size_mm=0.0),
+    r"each span lies inside the text. got 0\.\.157 in a text of 154 characters": labeler(past_the_end),
+    "an empty text has no findings. got .*lung nodule": labeler(
+        lambda text: Nodules()(text) or (Finding(name="lung nodule", state="absent"),)
+    ),
+    r"equal texts get equal findings. \(.*, then \(.*Finding": labeler(
+        lambda text: Nodules()(text)[next(COUNT) % 2 :]
+    ),
+    "what a text says is found. 'lung nodule' is absent in 'There is no nodule.', got 'present'": labeler(
+        lambda text: tuple(Finding(name="lung nodule", span=one.span) for one in Nodules()(text))
+    ),
+}
 
 
-class DividesByWidth(Abnormal):
-    def weight(self, token, spans):
-        return 1.0 / (token[1] - token[0])
+def test_a_sound_labeler_passes():
+    check_labeler(Nodules(), expected=EXPECTED)
 
 
-class Growing(Abnormal):
-    def __call__(self, text, spans, offsets):
-        self.gain = self.gain + 1.0
-        return super().__call__(text, spans, offsets)
+@pytest.mark.parametrize("message", LABELERS)
+def test_a_labeler_that_breaks_a_clause_is_caught(message):
+    with pytest.raises(AssertionError, match=message):
+        check_labeler(LABELERS[message](), expected=EXPECTED)
+
+
+def scorer(change=None, **members):
+    """Return the sound scorer with its score of a pair changed, or with these members."""
+    if change is not None:
+        members["score"] = lambda self, *pair: change(Overlap.score(self, *pair), *pair)
+    return type("Mutant", (Overlap,), members)
+
+
+def batch(change):
+    """Return the sound scorer with all scores but 1 and None divided by `change`."""
+
+    def call(self, candidates, references, questions=None):
+        scores = Overlap.__call__(self, candidates, references)
+        by = change(scores, questions)
+        return [one if one in {1.0, None} and by >= 1 else one and one / by for one in scores]
+
+    return scorer(__call__=call)
+
+
+def graded(scores, questions):
+    """Normalise by the best of the batch."""
+    return max(score or 0.0 for score in scores) or 1.0
+
+
+def drifts(self, candidates, references, questions=None):
+    self.calls = getattr(self, "calls", 0) + (len(candidates) > 1)
+    scores = Overlap.__call__(self, candidates, references)
+    return [one if one in {1.0, None} else one / self.calls for one in scores]
+
+
+def unsure(score, *pair):
+    return 0.9 * (score or 0.0)
+
+
+SCORERS = {
+    "questions may be told. 4 pairs with a question each raised TypeError": scorer(
+        __call__=lambda self, candidates, references: Overlap.__call__(self, candidates, references)
+    ),
+    "a score or None per pair. got 1 scores for 4 pairs": scorer(__call__=lambda self, *texts: [1.0]),
+    r"each score is in 0\.\.1. got 100\.0 for 'The heart": scorer(lambda score, *pair: score and 100 * score),
+    r"each score is in 0\.\.1. got nan": scorer(lambda score, *pair: math.nan),
+    r"equal texts score 1. got 0\.9 for": scorer(unsure),
+    r"a pair is scored alone as among others. 1\.0, then 0\.\d+ for": batch(graded),
+    r"a pair is scored alone as among others. 0\.\d+, then 0\.": batch(
+        lambda scores, questions: len(questions[0])  # one question for all pairs
+    ),
+    r"equal calls give equal scores. \[1\.0, 0\.\d+, ": scorer(__call__=drifts),
+    "an empty text does not raise. '' against '' raised ZeroDivisionError": scorer(
+        lambda score, candidate, reference: score or 0 // len(candidate)
+    ),
+    r"each score is in 0\.\.1. got -1\.0 for an empty text": scorer(
+        lambda score, candidate, reference: score if candidate and reference else -1.0
+    ),
+}
+
+
+@pytest.mark.parametrize("sound", [Overlap, scorer(unsure, is_exact=False)], ids=["exact", "learned"])
+def test_a_sound_scorer_passes(sound):
+    check_scorer(sound())
+
+
+@pytest.mark.parametrize("message", SCORERS)
+def test_a_scorer_that_breaks_a_clause_is_caught(message):
+    with pytest.raises(AssertionError, match=message):
+        check_scorer(SCORERS[message]())
+
+
+def reweighter(weight=None, **members):
+    if weight is not None:
+        members["weight"] = lambda self, token, spans: weight(token, spans)
+    return type("Mutant", (Abnormal,), members)
+
+
+def growing(self, *given):
+    self.gain += 1.0
+    return Abnormal.__call__(self, *given)
+
+
+REWEIGHTERS = {
+    "one weight per token. got 29 weights for 30 tokens under 4 spans": reweighter(
+        __call__=lambda self, *given: Abnormal.__call__(self, *given)[:-1]
+    ),
+    r"each weight is finite and not below 0. got -0\.5 for token": reweighter(gain=-0.5),
+    "each weight is finite and not below 0. got inf for token": reweighter(gain=math.inf),
+    "some token weighs more than 0. got only zeros for 30 tokens": reweighter(lambda token, spans: 0.0),
+    r"any target can be weighed. 30 tokens under 0 spans raised ValueError: max\(\)": reweighter(
+        lambda token, spans: float(max(span.end for span in spans))
+    ),
+    "any target can be weighed. 30 tokens under 4 spans raised ZeroDivisionError": reweighter(
+        lambda token, spans: 1.0 / (token[1] - token[0])
+    ),
+    r"equal calls give equal weights. \[1\.0.*3\.0.*, then .*4\.0": reweighter(__call__=growing),
+}
 
 
 def test_a_sound_reweighter_passes():
     check_reweighter(Abnormal())
 
 
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (Short, "one weight per token. got 29 weights for 30 tokens under 4 spans"),
-        (Negative, r"each weight is finite and not below 0. got -0\.5 for token"),
-        (Infinite, "each weight is finite and not below 0. got inf for token"),
-        (Silent, "some token weighs more than 0. got only zeros for 30 tokens"),
-        (NeedsLabels, r"any target can be weighed. 30 tokens under 0 spans raised ValueError: max\(\)"),
-        (DividesByWidth, "any target can be weighed. 30 tokens under 4 spans raised ZeroDivisionError"),
-        (Growing, r"equal calls give equal weights. \[1\.0.*3\.0.*, then .*4\.0"),
-    ],
-)
-def test_a_reweighter_that_breaks_a_clause_is_caught(mutant, message):
+@pytest.mark.parametrize("message", REWEIGHTERS)
+def test_a_reweighter_that_breaks_a_clause_is_caught(message):
     with pytest.raises(AssertionError, match=message):
-        check_reweighter(mutant())
+        check_reweighter(REWEIGHTERS[message]())

@@ -1,5 +1,6 @@
 import itertools
 import math
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -22,7 +23,9 @@ class Slice(Tool):
     }
 
     def __call__(self, arguments, prompt):
-        z = self.checked(arguments)
+        return self.show(self.checked(arguments), prompt)
+
+    def show(self, z, prompt):
         crop = Crop(volume=prompt.case.volumes[0], box_zyx=(z, z + 1, 0, 16, 0, 16))
         return (TextPart(text=f"slice {z}:"), VisualPart(crop=crop))
 
@@ -33,62 +36,60 @@ class Slice(Tool):
         return z
 
 
-def named(title, /, **attributes):
-    return type(title, (Slice,), attributes)
+def mutant(**members):
+    return type("Mutant", (Slice,), members)
 
 
-class Nothing(Slice):
-    def __call__(self, arguments, prompt):
-        return ()[: self.checked(arguments)]
+def of_schema(**keys):
+    return mutant(schema={"type": "object", **keys})
 
 
-class Moody(Slice):
-    turns = itertools.count()
-
-    def __call__(self, arguments, prompt):
-        return (*super().__call__(arguments, prompt), TextPart(text=str(next(self.turns))))
+def showing(show):
+    return mutant(show=lambda self, z, prompt: show(z, prompt))
 
 
-class Breaks(Slice):
-    def __call__(self, arguments, prompt):
-        raise FileNotFoundError("weights.bin")
+def checking(change):
+    return mutant(checked=lambda self, arguments: Slice.checked(self, change(arguments)))
 
 
-class SomebodyElse(Slice):
-    def __call__(self, arguments, prompt):
-        self.checked(arguments)
-        return (VisualPart(crop=Crop(volume=VolumeRef(path="other.nii.gz"))),)
-
-
-class BeyondTheEdge(Slice):
-    def __call__(self, arguments, prompt):
-        z = self.checked(arguments)
-        return (VisualPart(crop=Crop(volume=prompt.case.volumes[0], box_zyx=(z, z + 9, 0, 16, 0, 16))),)
-
-
-class Forgiving(Slice):
-    def checked(self, arguments):
-        return super().checked({"z": arguments.get("z", 0)})
-
-
-class RaisesKeyError(Slice):
-    def checked(self, arguments):
-        return super().checked({"z": arguments["z"]})
-
-
-class RaisesTypeError(Slice):
-    def checked(self, arguments):
-        if not math.isnan(arguments.get("z", 0)):
-            return super().checked(arguments)
+def not_a_number(arguments):
+    if math.isnan(arguments.get("z", 0)):
         raise ValueError("z is not a number")
+    return arguments
 
 
-class SaysNothing(Slice):
-    def checked(self, arguments):
-        try:
-            return super().checked(arguments)
-        except ValueError:
-            raise ValueError from None
+def says_nothing(self, arguments):
+    try:
+        return Slice.checked(self, arguments)
+    except ValueError:
+        raise ValueError from None
+
+
+COUNT = itertools.count()
+SCHEMA, BAD = "a JSON schema of an object.", "a bad call raises a ValueError with a message."
+MUTANTS = {
+    "Mutant breaks its contract: a model can write its name. got name 'show sl": mutant(name="show slice"),
+    "it has a description. got ' '": mutant(description=" "),
+    f"{SCHEMA} got type None": mutant(schema={"z": "int"}),
+    rf"{SCHEMA} got properties \['z'\]": of_schema(properties=["z"]),
+    rf"{SCHEMA} property 'z' has no type: \{{\}}": of_schema(properties={"z": {}}),
+    rf"{SCHEMA} required but not among the properties: \['z'\]": of_schema(properties={}, required=["z"]),
+    "it cannot be written as JSON: Object of type set": of_schema(x={1, 2}),
+    r"a good call gives parts. got \(\) for \{'z': 6\}": showing(lambda z, prompt: ()),
+    r"a good call gives parts. \{'z': 6\} raised FileNotFoundError: .*weights\.bin": showing(
+        lambda z, prompt: Path("weights.bin").read_bytes()
+    ),
+    "equal calls give equal parts. .*'0'.*, then .*'1'": showing(
+        lambda z, prompt: (TextPart(text=str(next(COUNT))),)
+    ),
+    r"inside the case's own volumes. got 'other\.nii\.gz#intensity=hu' for case 'case-0'": showing(
+        lambda z, prompt: (VisualPart(crop=Crop(volume=VolumeRef(path="other.nii.gz"))),)
+    ),
+    rf"{BAD} \{{\}} was accepted": checking(lambda arguments: {"z": arguments.get("z", 0)}),
+    rf"{BAD} \{{\}} raised KeyError: 'z'": checking(lambda arguments: {"z": arguments["z"]}),
+    rf"{BAD} \{{'z': None\}} raised TypeError: must be real": checking(not_a_number),
+    rf"{BAD} \{{'z': 12\}} raised a ValueError without a message": mutant(checked=says_nothing),
+}
 
 
 @pytest.fixture(scope="module")
@@ -101,42 +102,7 @@ def test_a_sound_tool_passes(prompt):
     check_tool(Slice(), prompt, [{"z": 6}], bad=[{"z": 12}, {"z": -1}])
 
 
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (
-            named("Named", name="show slice"),
-            "Named breaks its contract: a model can write its name. got name 'show sl",
-        ),
-        (named("Mute", description=" "), "it has a description. got ' '"),
-        (named("Bare", schema={"z": "int"}), "a JSON schema of an object. got type None"),
-        (
-            named("List", schema={"type": "object", "properties": ["z"]}),
-            r"schema of an object. got properties \['z'\]",
-        ),
-        (
-            named("Loose", schema={"type": "object", "properties": {"z": {}}}),
-            r"a JSON schema of an object. property 'z' has no type: \{\}",
-        ),
-        (
-            named("Phantom", schema={"type": "object", "properties": {}, "required": ["z"]}),
-            r"schema of an object. required but not among the properties: \['z'\]",
-        ),
-        (
-            named("Live", schema={"type": "object", "x": {1, 2}}),
-            "it cannot be written as JSON: Object of type set",
-        ),
-        (Nothing, r"a good call gives parts. got \(\) for \{'z': 6\}"),
-        (Moody, "equal calls give equal parts. .*'0'.*, then .*'1'"),
-        (Breaks, r"a good call gives parts. \{'z': 6\} raised FileNotFoundError: weights\.bin"),
-        (SomebodyElse, r"inside the case's own volumes. got 'other\.nii\.gz#intensity=hu' for case 'case-0'"),
-        (BeyondTheEdge, r"inside the case's own volumes. got \(6, 15, 0, 16, 0, 16\) in a volume of \(12, "),
-        (Forgiving, r"a bad call raises a ValueError with a message. \{\} was accepted"),
-        (RaisesKeyError, r"a bad call raises a ValueError with a message. \{\} raised KeyError: 'z'"),
-        (RaisesTypeError, r"a bad call raises a ValueError .* \{'z': None\} raised TypeError: must be real"),
-        (SaysNothing, r"a bad call raises .* \{'z': 12\} raised a ValueError without a message"),
-    ],
-)
-def test_a_tool_that_breaks_a_clause_is_caught(mutant, message, prompt):
+@pytest.mark.parametrize("message", MUTANTS)
+def test_a_tool_that_breaks_a_clause_is_caught(message, prompt):
     with pytest.raises(AssertionError, match=message):
-        check_tool(mutant(), prompt, [{"z": 6}], bad=[{"z": 12}])
+        check_tool(MUTANTS[message](), prompt, [{"z": 6}], bad=[{"z": 12}])

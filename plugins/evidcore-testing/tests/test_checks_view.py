@@ -49,85 +49,80 @@ class Whole(View):
         return None
 
 
-class Words(TwoSlices):
-    def render(self, case):
-        return (TextPart(text="a chest"),)
+def mutant(**members):
+    return type("Mutant", (TwoSlices,), members)
 
 
-class Restless(TwoSlices):
-    turns = itertools.count()
-
-    def render(self, case):
-        return (TextPart(text=f"look {next(self.turns)}"), *super().render(case))
+def showing(render):
+    return mutant(render=lambda self, case: render(case, TwoSlices.render(self, case)))
 
 
-class SomebodyElse(TwoSlices):
-    def render(self, case):
-        return super().render(dataclasses.replace(case, volumes=(VolumeRef(path="other.nii.gz"),)))
+def placing(change):
+    return mutant(to_source=lambda self, part, box: change(TwoSlices.to_source(self, part, box)))
 
 
-class TooWide(TwoSlices):
-    def render(self, case):
-        crop = Crop(volume=case.volumes[0], box_zyx=(3, 4, 0, 16, 0, 17))
-        return (TextPart(text="slice 3:"), VisualPart(crop=crop))
+def elsewhere(case, parts):
+    return TwoSlices().render(dataclasses.replace(case, volumes=(VolumeRef(path="other.nii.gz"),)))
 
 
-class CountsFromOne(TwoSlices):
-    def render(self, case):
-        return tuple(
-            TextPart(text=f"slice {number}:") if isinstance(part, TextPart) else part
-            for number, part in enumerate(super().render(case))
-        )
+def too_wide(case, parts):
+    return (parts[0], VisualPart(crop=dataclasses.replace(parts[1].crop, box_zyx=(3, 4, 0, 16, 0, 17))))
 
 
-class NoSize(TwoSlices):
-    def size_zyx(self, part, encoder):
-        return (0, *encoder.size_zyx[1:])
+def flipped(box):
+    return dataclasses.replace(box, y0=box.x0, y1=box.x1, x0=box.y0, x1=box.y1)
 
 
-class OwnSize(TwoSlices):
-    def size_zyx(self, part, encoder):
-        return (1, 24, 24)
+def wrong_error(self, part, box):
+    assert max(box) <= 100, box
+    return TwoSlices.to_source(self, part, box)
 
 
-class Flipped(TwoSlices):
-    def to_source(self, part, box):
-        found = super().to_source(part, box)
-        return dataclasses.replace(found, y0=found.x0, y1=found.x1, x0=found.y0, x1=found.y1)
+def no_message(self, part, box):
+    if max(box) > 100:
+        raise ValueError
+    return TwoSlices.to_source(self, part, box)
 
 
-class NextSlice(TwoSlices):
-    def to_source(self, part, box):
-        found = super().to_source(part, box)
-        return dataclasses.replace(found, z=found.z + 1)
-
-
-class Nowhere(TwoSlices):
-    def to_source(self, part, box):
-        return None
-
-
-class Clips(TwoSlices):
-    def to_source(self, part, box):
-        return super().to_source(part, [min(max(edge, 0), 100) for edge in box])
-
-
-class WrongError(TwoSlices):
-    def to_source(self, part, box):
-        assert all(0 <= edge <= 100 for edge in box), box
-        return super().to_source(part, box)
-
-
-class NoMessage(TwoSlices):
-    def to_source(self, part, box):
-        if max(box) > 100:
-            raise ValueError
-        return super().to_source(part, box)
-
-
-class BackWrong(TwoSlices):
-    def from_source(self, part, box):
-        return (0, 0, 100, 100)
+COUNT = itertools.count()
+MUTANTS = {
+    r"Mutant breaks its contract: a case is shown by at least one visual part. got \(TextPart": showing(
+        lambda case, parts: parts[:1]
+    ),
+    "a case is shown twice the same. not so for 'case-0'": showing(
+        lambda case, parts: (TextPart(text=f"look {next(COUNT)}"), *parts)
+    ),
+    r"inside the case's own volumes. got 'other\.nii\.gz#.*' for case 'case-0'": showing(elsewhere),
+    r"inside the case's own volumes. got \(3, 4, 0, 16, 0, 17\) in a volume of \(12, 16, 16\)": showing(
+        too_wide
+    ),
+    "the text before each slice names its index. slice 3 comes after 'slice 0:'": showing(
+        lambda case, parts: (TextPart(text="slice 0:"), *parts[1:])
+    ),
+    r"an encoder is given the size that is announced. got \(0, 16, 16\)": mutant(
+        size_zyx=lambda self, part, encoder: (0, 16, 16)
+    ),
+    r"the size that is announced. got \(1, 24, 24\), the encoder takes \(8, 16, 16\)": mutant(
+        size_zyx=lambda self, part, encoder: (1, 24, 24)
+    ),
+    r"boxes come back as voxels.* \(0, 50, 25, 100\) gave Box.*, off by 12\.0 voxels": placing(flipped),
+    r"boxes come back as voxels.* gave Box\(z=4.*, shown is \(3, 4, 0, 16, 0, 16\)": placing(
+        lambda box: dataclasses.replace(box, z=box.z + 1)
+    ),
+    r"voxels come back as boxes. Box.* became \(0, 0, 100, 100\), then Box": mutant(
+        from_source=lambda self, part, box: (0, 0, 100, 100)
+    ),
+    "boxes come back as voxels.* no box has a place on slice 3": placing(lambda box: None),
+    r"a box outside raises a ValueError. \(0, 0, 101, 10\) was accepted": mutant(
+        to_source=lambda self, part, box: TwoSlices.to_source(self, part, [min(edge, 100) for edge in box])
+    ),
+    r"a box outside raises a ValueError. \(0, 0, 101, 10\) raised AssertionError": mutant(
+        to_source=wrong_error
+    ),
+    "a box outside raises a ValueError. .* raised a ValueError without a message": mutant(
+        to_source=no_message
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -140,28 +135,10 @@ def test_a_sound_view_passes(sound, case):
     check_view(sound(), case, ENCODER, boxes=BOXES, outside=OUTSIDE)
 
 
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        (Words, r"Words breaks its contract: a case is shown by at least one visual part. got \(TextPart"),
-        (Restless, "a case is shown twice the same. not so for 'case-0'"),
-        (SomebodyElse, r"inside the case's own volumes. got 'other\.nii\.gz#.*' for case 'case-0'"),
-        (TooWide, r"inside the case's own volumes. got \(3, 4, 0, 16, 0, 17\) in a volume of \(12, 16, 16\)"),
-        (CountsFromOne, "the text before each slice names its index. slice 3 comes after 'slice 0:'"),
-        (NoSize, r"an encoder is given the size that is announced. got \(0, 16, 16\)"),
-        (OwnSize, r"the size that is announced. got \(1, 24, 24\), the encoder takes \(8, 16, 16\)"),
-        (Flipped, r"boxes come back as voxels.* \(0, 50, 25, 100\) gave Box.*, off by 12\.0 voxels"),
-        (NextSlice, r"boxes come back as voxels.* gave Box\(z=4.*, shown is \(3, 4, 0, 16, 0, 16\)"),
-        (BackWrong, r"voxels come back as boxes. Box.* became \(0, 0, 100, 100\), then Box"),
-        (Nowhere, "boxes come back as voxels.* no box has a place on slice 3"),
-        (Clips, r"a box outside raises a ValueError. \(0, 0, 101, 10\) was accepted"),
-        (WrongError, r"a box outside raises a ValueError. \(0, 0, 101, 10\) raised AssertionError"),
-        (NoMessage, r"a box outside raises a ValueError. .* raised a ValueError without a message"),
-    ],
-)
-def test_a_view_that_breaks_a_clause_is_caught(mutant, message, case):
+@pytest.mark.parametrize("message", MUTANTS)
+def test_a_view_that_breaks_a_clause_is_caught(message, case):
     with pytest.raises(AssertionError, match=message):
-        check_view(mutant(), case, ENCODER, boxes=BOXES, outside=OUTSIDE)
+        check_view(MUTANTS[message](), case, ENCODER, boxes=BOXES, outside=OUTSIDE)
 
 
 def test_an_encoder_of_fixed_depth_is_not_given_slices(case):

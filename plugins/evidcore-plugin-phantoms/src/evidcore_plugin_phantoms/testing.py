@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from evidcore_testing.fixtures import made_once
 
 SMALL = Path(__file__).parent / "small.toml"
 
@@ -16,9 +17,12 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from evidcore.recipe import load
     from evidcore.runs import run, start
 
-    folder = start(load(SMALL), tmp_path_factory.mktemp("small") / "runs")
-    run(folder)
-    return folder.path
+    def make(folder: Path) -> None:
+        run(start(load(SMALL), folder / "runs"))
+
+    made = made_once(tmp_path_factory, "small", make)
+    (path,) = made.glob("runs/*/2*")  # beside it are its stages and the link to the newest run
+    return path
 
 
 @pytest.fixture

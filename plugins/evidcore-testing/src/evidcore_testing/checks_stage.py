@@ -24,7 +24,6 @@ def check_stage(stage: Stage, context: StageContext) -> None:
     - its data entries are among those it speaks of, and components are of known kinds;
     - what its result depends on is plain JSON, and not more than there is;
     - what it computes is told in words;
-    - a variant without what its main rows do not need is a stage of its kind;
     - it is ready for what it was given;
     - it leaves sound rows where it measures, figures where it trains, a checkpoint where it has an output.
 

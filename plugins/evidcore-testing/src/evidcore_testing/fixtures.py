@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 from evidcore.case import Case, Report, Span
 from evidcore.contracts import Written
@@ -32,6 +34,31 @@ def evid() -> Callable[..., Result]:
         return result
 
     return command
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that `make` fills once for all processes of this run of pytest.
+
+    Each process has a copy of its own, of hard links: its files are replaced, never written into.
+
+    Args:
+        factory: of pytest.
+        name: of the folder, of its own in the whole run.
+        make: fills the empty folder that it is given; it may be copied elsewhere afterwards.
+    """
+    own = factory.getbasetemp() / name
+    if own.is_dir():  # two conftest.py that import one fixture set it up twice
+        return own
+    is_alone = "PYTEST_XDIST_WORKER" not in os.environ
+    shared = own if is_alone else own.parent.with_name(name)
+    with FileLock(f"{shared}.lock"):
+        if not shared.is_dir():
+            begun = factory.mktemp(name)
+            make(begun)
+            begun.rename(shared)
+    if not is_alone:
+        shutil.copytree(shared, own, symlinks=True, copy_function=os.link)
+    return own
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from evidcore.model.template import round_trip
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "smollm2.toml"
+RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2.toml"
 FEW = [
     "dataset.chest.train_cases=24",
     "dataset.chest.validation_cases=8",

@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score, precision_recall_fscore_support
 from evidcore.builtin.labelers import Phrases
 from evidcore.text.findings import CT_RATE_FINDINGS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "labeler.py"
 
 

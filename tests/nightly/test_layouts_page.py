@@ -12,7 +12,7 @@ from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore import contracts  # noqa: F401  options that take components are told by it
 from evidcore.registry.factory import build, check
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "layouts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "layouts.md"
 BLOCKS = re.findall(r"^```toml part\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 TABLES = {name: table for block in BLOCKS for name, table in tomllib.loads(block)["dataset"].items()}
 

@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 from evidcore.recipe import load
 from evidcore.runs.lock import lock_table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"
 KEPT = ROOT / "docs" / "results" / "med3d_r1"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOK = Path(__file__).parents[1] / "docs" / "howto" / "python.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "howto" / "python.ipynb"
 KERNEL = """
 import ast, json, sys
 

@@ -17,7 +17,7 @@ from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs import run, start
 
-FOLDER = Path(__file__).parents[1] / "docs" / "explanation"
+FOLDER = Path(__file__).parents[2] / "docs" / "explanation"
 MOST_BYTES = 120_000
 RECIPE = """
 schema = 1

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.slow  # six wheels are built
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "start" / "minute.md"
 PACKAGES = ("encoders", "med3d-r1", "pages", "phantoms", "tour")
 OURS = ("evidcore", "_editable", "__editable__")
