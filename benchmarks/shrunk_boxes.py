@@ -25,7 +25,7 @@ from evidcore.case import Answer, Box
 from evidcore.contracts import Answers, Scored, Task
 from evidcore.evaluate.bootstrap import paired_interval
 from evidcore.recipe import load
-from evidcore.recipe.shape import DataUse
+from evidcore.recipe.schema import DataUse
 from evidcore.runs.assembly import Assembly
 from evidcore.volume import cache_root
 

@@ -20,7 +20,7 @@ from evidcore_plugin_pages.document import write_page
 
 from evidcore import case, contracts, errors, hooks
 from evidcore.cli import main
-from evidcore.recipe import shape
+from evidcore.recipe import schema
 from evidcore.registry import KIND_NAMES, Offer, card, downloads, offers
 from evidcore.registry.factory import flat_forms, options
 from evidcore.train import settings
@@ -87,13 +87,13 @@ def recipe() -> Iterator[str]:
     """Describe the keys of a recipe from the classes that hold it."""
     yield "## Recipe\n\nUnknown keys are mistakes. Keys of components are under [Components](#components).\n"
     tables = {
-        "top level": shape.Top,
-        "[model]": shape.Model,
-        "an entry of `data`": shape.DataUse,
+        "top level": schema.Top,
+        "[model]": schema.Model,
+        "an entry of `data`": schema.DataUse,
         **{f'[[stage]] kind = "{row.name}"': row.load() for row in offers("stage")},
-        "[[stage.reward]], beside the component's own keys": shape.RewardKeys,
+        "[[stage.reward]], beside the component's own keys": schema.RewardKeys,
         "`isolated` of a reward, a scorer or a reader": Isolated,
-        "[[stage.metric]], beside the component's own keys": shape.MetricKeys,
+        "[[stage.metric]], beside the component's own keys": schema.MetricKeys,
         "stage.lora": settings.Lora,
         "[stage.replay] of a grpo stage": settings.Replay,
     }
@@ -318,7 +318,7 @@ def kind_of(hint: Any) -> str:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         base, *marks = arguments
-        named = [mark.name for mark in marks if isinstance(mark, shape.Kind)]
+        named = [mark.name for mark in marks if isinstance(mark, schema.Kind)]
         if named:
             return f"a {named[0]}: `{{ use = … }}`"
         bounds = [

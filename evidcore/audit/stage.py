@@ -13,7 +13,7 @@ from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.evaluate.asking import AskingStage, training
 from evidcore.recipe import Recipe
-from evidcore.recipe.shape import Surroundings
+from evidcore.recipe.schema import Surroundings
 from evidcore.registry import find
 from evidcore.registry.factory import Option, options
 

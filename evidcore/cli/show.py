@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from evidcore.errors import PluginError, did_you_mean
-from evidcore.recipe import shape, trl_fields
+from evidcore.recipe import schema, trl_fields
 from evidcore.recipe.check import stage_class
 from evidcore.registry import KIND_NAMES, Offer, card, offers, watch
 from evidcore.registry.factory import SERVICE_KINDS, Option, flat_forms, options, own_keys
@@ -21,12 +21,12 @@ from evidcore.registry.factory import SERVICE_KINDS, Option, flat_forms, options
 
 def recipe_schema() -> dict[str, Any]:
     """Return the schema of what is installed here. Imports every component; broken ones are left out."""
-    schema = _table(shape.Top)
+    top = _table(schema.Top)
     without_tables = {"observer", "command", "page", "stage", "format"}
     definitions = {kind: _component(kind) for kind in sorted({*KIND_NAMES} - without_tables)}
     definitions["stage"] = {"anyOf": list(_stages())}
     definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": definitions}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": definitions}
 
 
 def _stages() -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ def _schema_type(annotation: Any) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    kind = next((item for item in inner[1:] if isinstance(item, shape.Kind)), None)
+    kind = next((item for item in inner[1:] if isinstance(item, schema.Kind)), None)
     if kind is not None:
         table = {"$ref": f"#/$defs/{kind.name}"}
         return {"anyOf": [table, {"type": "string"}]} if kind.or_service else table
@@ -92,8 +92,8 @@ def _component(kind: str) -> dict[str, Any]:
         properties: dict[str, Any] = {"use": {"enum": names}}
         if kind in SERVICE_KINDS:
             properties["kind"] = {"const": kind}
-        if kind in shape.OWN_KEYS:
-            hints = typing.get_type_hints(shape.OWN_KEYS[kind], include_extras=True)
+        if kind in schema.OWN_KEYS:
+            hints = typing.get_type_hints(schema.OWN_KEYS[kind], include_extras=True)
             properties |= {key: _schema_type(hints[key]) for key in sorted(hints.keys() - {"use"})}
         if "isolated" in own_keys(kind):
             isolation = watch("isolation")

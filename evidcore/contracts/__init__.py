@@ -54,7 +54,7 @@ from evidcore.contracts.model import (
     Policy,
     Reweighter,
 )
-from evidcore.contracts.sampling import Continuation, Engine, Prefix, Rows, Sampling
+from evidcore.contracts.sampling import Continuation, Prefix, Rows, Sampling
 from evidcore.contracts.segmenting import (
     BoxPrompt,
     MaskPrompt,
@@ -65,7 +65,7 @@ from evidcore.contracts.segmenting import (
     SegmenterSession,
     refuse_unusable,
 )
-from evidcore.contracts.stage import Announce, Stage, StageContext, Workload
+from evidcore.contracts.stage import Announce, Engine, Stage, StageContext, Workload
 from evidcore.formats import FileGrid, Format, Stored
 
 KINDS: Mapping[str, type] = {

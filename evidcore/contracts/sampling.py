@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
-
-if TYPE_CHECKING:
-    from evidcore.contracts.answering import RolloutStrategy
-    from evidcore.contracts.stage import Workload
+from typing import Protocol
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,32 +47,3 @@ class Rows(Protocol):
         self, prefixes: Sequence[Prefix], sampling: Sampling, *, seeds: Sequence[int], entropies: bool = False
     ) -> list[Continuation]:
         """Continue each prefix to an end token, a stop text or `max_new_tokens`; each by its seed."""
-
-
-class Engine(ABC):
-    """Kind `sampler`: what writes the answers of rollouts.
-
-    A strategy never sees it: budgets, tools' turns and forks are the same whatever engine runs. Each process
-    of a run has its own.
-    """
-
-    is_policy: ClassVar[bool] = False  # its passes are the trained model's own: there is nothing to correct
-    gives_entropies: ClassVar[bool] = False  # with what rows wrote
-
-    def refusals(self, workload: Workload, strategy: RolloutStrategy) -> Sequence[str]:
-        """Say what a stage asks for that it cannot do, before anything runs; empty: nothing."""
-        if strategy.reads_entropies and not self.gives_entropies:
-            return ("the rollout reads entropies of tokens, which it does not give.",)
-        return ()
-
-    @abstractmethod
-    def begin(self, model: Any, processor: Any, stop_texts: Sequence[str]) -> Rows:
-        """Take the weights as they are now, and return what continues rows with them.
-
-        It is called before each step's answers, in every process.
-
-        Args:
-            model: a VolumeVLM in evaluation mode.
-            processor: its processor.
-            stop_texts: rows pause behind one.
-        """

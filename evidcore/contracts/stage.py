@@ -14,7 +14,8 @@ from evidcore.contracts.answering import RolloutStrategy, Task
 from evidcore.contracts.data import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.contracts.model import EncoderInput, Language, Policy
-from evidcore.recipe.shape import DataUse, Surroundings, marked_kind
+from evidcore.contracts.sampling import Rows
+from evidcore.recipe.schema import DataUse, Surroundings, marked_kind
 
 if TYPE_CHECKING:
     from evidcore.recipe import Recipe
@@ -55,6 +56,35 @@ class Workload:
     is_checkpointed: bool = False  # activations are computed again in the backward pass
     replay: tuple[DataUse, ...] = ()
     replayed_rows: int = 0  # a step
+
+
+class Engine(ABC):
+    """Kind `sampler`: what writes the answers of rollouts.
+
+    A strategy never sees it: budgets, tools' turns and forks are the same whatever engine runs. Each process
+    of a run has its own.
+    """
+
+    is_policy: ClassVar[bool] = False  # its passes are the trained model's own: there is nothing to correct
+    gives_entropies: ClassVar[bool] = False  # with what rows wrote
+
+    def refusals(self, workload: Workload, strategy: RolloutStrategy) -> Sequence[str]:
+        """Say what a stage asks for that it cannot do, before anything runs; empty: nothing."""
+        if strategy.reads_entropies and not self.gives_entropies:
+            return ("the rollout reads entropies of tokens, which it does not give.",)
+        return ()
+
+    @abstractmethod
+    def begin(self, model: Any, processor: Any, stop_texts: Sequence[str]) -> Rows:
+        """Take the weights as they are now, and return what continues rows with them.
+
+        It is called before each step's answers, in every process.
+
+        Args:
+            model: a VolumeVLM in evaluation mode.
+            processor: its processor.
+            stop_texts: rows pause behind one.
+        """
 
 
 class StageContext(ABC):

@@ -17,7 +17,7 @@ from evidcore.evaluate.reference_lines import training_prompts
 from evidcore.evaluate.sealed import Sealed
 from evidcore.recipe import Recipe
 from evidcore.recipe.fitting import made_class
-from evidcore.recipe.shape import DataUse, Surroundings, Table
+from evidcore.recipe.schema import DataUse, Surroundings, Table
 from evidcore.registry import find, offers
 from evidcore.registry.factory import Option, offer_of, options
 

@@ -12,7 +12,7 @@ from typing import Literal
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.contracts import StageContext, Task, View
 from evidcore.errors import DataError
-from evidcore.recipe.shape import DataUse
+from evidcore.recipe.schema import DataUse
 
 Volumes = Literal["own", "other-patient", "blank"]  # what a case shows; all but its own are controls
 

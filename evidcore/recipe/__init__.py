@@ -2,6 +2,6 @@
 
 from evidcore.recipe.load import load
 from evidcore.recipe.resolve import to_toml
-from evidcore.recipe.shape import DataUse, Model, Recipe
+from evidcore.recipe.schema import DataUse, Model, Recipe
 
 __all__ = ["DataUse", "Model", "Recipe", "load", "to_toml"]

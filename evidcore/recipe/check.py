@@ -12,19 +12,19 @@ from types import MappingProxyType
 from typing import Any
 
 from evidcore.errors import PluginError, did_you_mean
-from evidcore.recipe import order, shape
+from evidcore.recipe import order, schema
 from evidcore.recipe.kept import Imported, Kept, NotKept
 from evidcore.registry import find, offers
 from evidcore.registry.factory import SERVICE_KINDS, Option, check, check_options, own_keys, show, validate
 
 Path = tuple[str | int, ...]
 _HOMES: Sequence[tuple[type, str]] = (
-    (shape.Top, "the top of the file, above every [section]"),
-    (shape.Model, "[model]"),
-    (shape.Features, "[features]"),
-    (shape.DataUse, "an entry of a stage's data"),
-    (shape.RewardKeys, "[[stage.reward]]"),
-    (shape.MetricKeys, "[[stage.metric]]"),
+    (schema.Top, "the top of the file, above every [section]"),
+    (schema.Model, "[model]"),
+    (schema.Features, "[features]"),
+    (schema.DataUse, "an entry of a stage's data"),
+    (schema.RewardKeys, "[[stage.reward]]"),
+    (schema.MetricKeys, "[[stage.metric]]"),
 )
 
 
@@ -43,7 +43,7 @@ def first_problems(raw: Mapping[str, Any]) -> list[Problem]:
     """
     found = Walk(raw, sight=Kept())
     try:
-        found.table(shape.Top, raw, ())
+        found.table(schema.Top, raw, ())
     except NotKept:
         return []
     return found.add
@@ -53,7 +53,7 @@ def problems(raw: Mapping[str, Any]) -> list[Problem]:
     """Return every mistake of a recipe that was read; imports the components that it names."""
     sight = Imported()
     found = Walk(raw, sight=sight)
-    found.table(shape.Top, raw, ())
+    found.table(schema.Top, raw, ())
     across = order.problems(raw, found.services, found.stages)
     sight.keep()
     return [*found.add, *(Problem(path=path, text=text) for path, text in across)]
@@ -182,8 +182,8 @@ class Walk:
     def value(self, annotation: Any, value: Any, path: Path) -> None:
         """Check one value against the type of its field."""
         origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-        if origin is typing.Annotated and any(isinstance(item, shape.Kind) for item in inner[1:]):
-            kind = next(item for item in inner[1:] if isinstance(item, shape.Kind))
+        if origin is typing.Annotated and any(isinstance(item, schema.Kind) for item in inner[1:]):
+            kind = next(item for item in inner[1:] if isinstance(item, schema.Kind))
             value = kind.named(value)
             if kind.name == "stage":
                 self.stage(value, path)
@@ -225,7 +225,7 @@ class Walk:
             hint = did_you_mean(str(kind), installed) if str(kind) not in installed else f" {cause}"
             self._say((*path, "kind"), text + hint)
             return
-        around = shape.Surroundings(self.raw, self.services)
+        around = schema.Surroundings(self.raw, self.services)
         self.table(form, value, path, form.open_keys(value, around))
 
     def service(self, kind: str, name: str, path: Path) -> None:
@@ -262,7 +262,7 @@ class Walk:
     def _named_components(self, kind: str, value: Any, path: Path) -> None:
         """Check what the core reads itself in a list of tables: their own keys, and that they differ."""
         before: list[tuple[Any, Any]] = []
-        for index, table in enumerate(_list(value) if kind in shape.OWN_KEYS else ()):
+        for index, table in enumerate(_list(value) if kind in schema.OWN_KEYS else ()):
             if isinstance(table, Mapping):
                 self._own_keys(kind, table, (*path, index))
                 called = (table.get("use"), table.get("name") or "")
@@ -273,7 +273,7 @@ class Walk:
 
     def _own_keys(self, kind: str, table: Mapping[str, Any], path: Path) -> None:
         """Check the keys of a component's table that the core reads itself."""
-        form = shape.OWN_KEYS.get(kind)
+        form = schema.OWN_KEYS.get(kind)
         hints = typing.get_type_hints(form, include_extras=True) if form is not None else {}
         for key in hints.keys() & table.keys() - {"use"}:
             self.value(hints[key], table[key], (*path, key))
@@ -315,7 +315,7 @@ def _is_plain(annotation: Any) -> bool:
     """Tell whether a type holds no table of the core and no component."""
     if dataclasses.is_dataclass(annotation):
         return False
-    return not any(isinstance(item, shape.Kind) for item in typing.get_args(annotation)[1:])
+    return not any(isinstance(item, schema.Kind) for item in typing.get_args(annotation)[1:])
 
 
 def _parts(value: Any) -> Sequence[Any]:

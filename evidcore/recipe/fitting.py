@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from evidcore.recipe.shape import Model, Surroundings, default_use
+from evidcore.recipe.schema import Model, Surroundings, default_use
 from evidcore.registry import find, watch
 from evidcore.registry.factory import Option, is_isolated, options, own_keys
 

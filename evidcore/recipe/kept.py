@@ -23,7 +23,7 @@ from typing import Any
 import annotated_types
 
 from evidcore.errors import PluginError
-from evidcore.recipe import shape
+from evidcore.recipe import schema
 from evidcore.registry import Offer, cache_root, offers
 from evidcore.registry.factory import Option, options_of
 
@@ -38,7 +38,7 @@ _MARKS = {
     mark.__name__: mark
     for mark in (
         annotated_types.Ge, annotated_types.Gt, annotated_types.Le, annotated_types.Lt,
-        annotated_types.MinLen, annotated_types.MaxLen, shape.Kind,
+        annotated_types.MinLen, annotated_types.MaxLen, schema.Kind,
     )
 }  # fmt: skip
 

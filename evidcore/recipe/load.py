@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.recipe import shape
+from evidcore.recipe import schema
 from evidcore.recipe.check import first_problems, problems, section, service_kind, stage_class
 from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.recipe.lines import Key, key_lines, line_of
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import LOCK, factory, parse_toml, watch
 
-if typing.TYPE_CHECKING:
-    from evidcore.contracts import Stage
-
 _STEP = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)")
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> shape.Recipe:
+def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> schema.Recipe:
     """Read and check a recipe. Imports the components that it names.
 
     Args:
@@ -180,37 +177,37 @@ def _stage_place(raw: Mapping[str, Any], steps: list[str | int]) -> list[str | i
 
 def _freeze(
     raw: Mapping[str, Any], path: Path, text: str, overrides: tuple[str, ...], origins: Mapping[Key, str]
-) -> shape.Recipe:
+) -> schema.Recipe:
     """Fill in every default. The tables were checked."""
-    top = _fill(shape.Top, {key: value for key, value in raw.items() if key not in ("service", "stage")})
+    top = _fill(schema.Top, {key: value for key, value in raw.items() if key not in ("service", "stage")})
     services = {}
     for name, table in raw.get("service", {}).items():
         kind = str(service_kind(table))
         bare = {key: value for key, value in table.items() if key != "kind"}
         services[name] = {"kind": kind, **resolved(kind, bare)}
-    around = shape.Surroundings(raw, {name: str(table["kind"]) for name, table in services.items()})
+    around = schema.Surroundings(raw, {name: str(table["kind"]) for name, table in services.items()})
     stages = tuple(_stage(item, around) for item in raw["stage"])
     named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
     direct = {name: resolved("task", {"use": name}) for name in sorted(named)}
     folder = Path(top["recipe_folder"] or path.parent).resolve()
     if top["fitted"] and not (folder / top["fitted"]).is_dir():
         raise RecipeError(f"{path}: fitted: {folder / top['fitted']}: no such folder. Leave the key out.")
-    return shape.Recipe(
+    return schema.Recipe(
         name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
         origins=origins, observers=top["observers"], fitted=top["fitted"], threads=top["threads"],
         datasets=top["dataset"], tasks=top["task"] | direct, services=services,
-        model=shape.Model(**top["model"]), features=top["features"], stages=stages,
+        model=schema.Model(**top["model"]), features=top["features"], stages=stages,
     )  # fmt: skip
 
 
-def _stage(table: Mapping[str, Any], around: shape.Surroundings) -> Stage:
+def _stage(table: Mapping[str, Any], around: schema.Surroundings) -> Any:
     form = stage_class(table["kind"])
     values = form.filled(_fill(form, table), around)
     known = form.open_keys(table, around) or {}
     if any(item.metadata.get("open") for item in dataclasses.fields(form)):
         given = {key: value for key, value in table.items() if key in known}
         values["options"] = resolved_options(known, given)
-    return typing.cast("Stage", form(**values))
+    return form(**values)
 
 
 def _fill(form: type, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,13 +228,13 @@ def _fill(form: type, table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(annotation: Any, value: Any) -> Any:
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    kind = next((item for item in inner[1:] if isinstance(item, shape.Kind)), None)
+    kind = next((item for item in inner[1:] if isinstance(item, schema.Kind)), None)
     if origin is typing.Annotated and kind is not None:
         return value if isinstance(value, str) else _component(kind.name, kind.named(value))
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return (
             annotation(**_fill(annotation, value))
-            if annotation is not shape.Model
+            if annotation is not schema.Model
             else _fill(annotation, value)
         )
     if dataclasses.is_dataclass(inner[0] if inner else None) and not isinstance(value, list | tuple):
@@ -251,6 +248,6 @@ def _value(annotation: Any, value: Any) -> Any:
 
 def _component(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
     full = resolved(kind, table)
-    if kind in shape.OWN_KEYS:
-        return {"use": full["use"], **_fill(shape.OWN_KEYS[kind], full), **full}
+    if kind in schema.OWN_KEYS:
+        return {"use": full["use"], **_fill(schema.OWN_KEYS[kind], full), **full}
     return full

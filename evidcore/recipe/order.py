@@ -9,7 +9,7 @@ from typing import Any
 
 from evidcore.errors import EvidError, PluginError, did_you_mean
 from evidcore.recipe.fitting import factory_of, made_class
-from evidcore.recipe.shape import Surroundings
+from evidcore.recipe.schema import Surroundings
 from evidcore.registry import find, offers
 
 Path = tuple[str | int, ...]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evidcore.recipe import shape
+from evidcore.recipe import schema
 from evidcore.recipe.lines import BARE, Key
 
-if TYPE_CHECKING:
-    from evidcore.contracts import Stage
 
-
-def to_toml(recipe: shape.Recipe) -> str:
+def to_toml(recipe: schema.Recipe) -> str:
     """Return a recipe that loads to an equal Recipe; each value's comment says who gave it."""
     out = [f"# {recipe.name} with every default; behind each value, where it came from."]
     top = {
@@ -36,7 +33,7 @@ def to_toml(recipe: shape.Recipe) -> str:
     return "\n".join(out) + "\n"
 
 
-def stage_table(stage: Stage) -> dict[str, Any]:
+def stage_table(stage: Any) -> dict[str, Any]:
     """Return a stage as plain tables: what its hash covers and what the resolved copy shows."""
     table: dict[str, Any] = {}
     for item in dataclasses.fields(stage):
@@ -55,7 +52,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _stage(recipe: shape.Recipe, place: int, stage: Stage) -> list[str]:
+def _stage(recipe: schema.Recipe, place: int, stage: Any) -> list[str]:
     """Return a stage: plain values first, then components and other tables, each with a header of its own."""
     table = stage_table(stage)
     at: Key = ("stage", place)
@@ -78,7 +75,7 @@ def _is_nested(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _entries(recipe: shape.Recipe, at: Key, table: Mapping[str, Any]) -> list[str]:
+def _entries(recipe: schema.Recipe, at: Key, table: Mapping[str, Any]) -> list[str]:
     out = []
     for key, value in table.items():
         origin = recipe.origins.get((*at, key), "default")

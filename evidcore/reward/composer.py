@@ -28,7 +28,7 @@ from evidcore.compute.clock import Clock
 from evidcore.contracts import Checked, Reward
 from evidcore.contracts.judging import Outcome
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
-from evidcore.recipe.shape import RewardKeys
+from evidcore.recipe.schema import RewardKeys
 from evidcore.registry import is_own
 from evidcore.reward.confined import changed, content, forks_ended, process_kept
 

@@ -14,7 +14,7 @@ from evidcore.contracts import Announce, Fittable, Language, Stage, StageContext
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.recipe.fitting import fit_options, resolved_options
-from evidcore.recipe.shape import Surroundings, Table
+from evidcore.recipe.schema import Surroundings, Table
 from evidcore.registry.factory import arguments, check_options
 
 LANGUAGE = "model.language"

@@ -14,7 +14,7 @@ from evidcore.contracts import Checked, Engine, Reward, StageContext, StageResul
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
-from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
+from evidcore.recipe.schema import DataUse, Kind, Surroundings, Table
 from evidcore.registry import Offer, blame, find, watch
 from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward

@@ -15,7 +15,7 @@ from evidcore.contracts import RolloutStrategy, Stage, StageContext, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
-from evidcore.recipe.shape import DataUse, Kind, Surroundings, Table
+from evidcore.recipe.schema import DataUse, Kind, Surroundings, Table
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from evidcore.contracts import Reweighter, StageContext, StageResult, Workload
 from evidcore.prompts.rows import PromptSource, prompt_sets
-from evidcore.recipe.shape import Kind, Table
+from evidcore.recipe.schema import Kind, Table
 from evidcore.registry.factory import offer_of
 from evidcore.train.fit import named_data
 from evidcore.train.settings import SftSettings, TrainingStage

@@ -12,7 +12,7 @@ from evidcore.cli.show import recipe_schema
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import ContractError, RecipeError
 from evidcore.recipe.fitting import resolved
-from evidcore.recipe.shape import Surroundings
+from evidcore.recipe.schema import Surroundings
 from evidcore.registry import factory, offers
 from evidcore.train.fit import Fit
 

@@ -53,7 +53,7 @@ def audit(model: Shipped, root: Path) -> tuple[RunFolder, dict[str, Any]]:
     assembly = Assembly(load(RECIPE, own))
     arms = {"words": WORDS.folder} if model is SCAN else {}
     (asked,) = assembly.recipe.stages
-    stage = auditing(asked, blind_arm="".join(arms))  # type: ignore[arg-type]  # the recipe's is an audit
+    stage = auditing(asked, blind_arm="".join(arms))
     before = StageOutputs(model=model.folder, arms=arms)
     folder = start(assembly.recipe, root, assembly=assembly)
     folder.set_status("running", stage=STAGE)

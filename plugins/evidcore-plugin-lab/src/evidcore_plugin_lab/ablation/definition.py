@@ -16,7 +16,7 @@ from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe.check import Walk
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.recipe.load import load, read_toml, refuse
-from evidcore.recipe.shape import Recipe
+from evidcore.recipe.schema import Recipe
 from evidcore.registry.factory import show
 
 Overrides = tuple[str, ...]  # what --set takes: "stage.grpo.steps=3"

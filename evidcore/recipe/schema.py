@@ -9,14 +9,11 @@ import dataclasses
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from evidcore.case import Split
-
-if TYPE_CHECKING:
-    from evidcore.contracts import Stage
 
 Table = Mapping[str, Any]
 
@@ -144,7 +141,7 @@ class Recipe:
     services: Mapping[str, Table]  # with `kind`
     model: Model
     features: Features
-    stages: tuple[Stage, ...]
+    stages: tuple[Any, ...]  # of contracts.Stage, which is built on this module
 
     @property
     def fitted_folder(self) -> Path | None:
@@ -162,7 +159,7 @@ class Recipe:
         return tuple(self.stage_name(place) for place in range(len(self.stages)))
 
     @property
-    def line(self) -> dict[int, Stage]:
+    def line(self) -> dict[int, Any]:
         """Return the stages that lead to the recipe's model, by place: all but those of arms."""
         return {place: stage for place, stage in enumerate(self.stages) if not stage.arm}
 
