@@ -12,6 +12,7 @@ lesions lay.
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +26,8 @@ from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from torch.nn import functional
 from zoom_bounds import table
 
+from evidcore.cache import cache_folder
 from evidcore.case import Case
-from evidcore.volume import cache_root
 
 ENCODERS: dict[str, tuple[int, Literal["masks", "voxels"]]] = {  # channels at full resolution, what teaches
     "halved at once, taught by patch": (0, "masks"),
@@ -59,7 +60,7 @@ def fit(
         supervision=(taught_by,),
         shift_voxels=4,
     )
-    folder = cache_root() / "overview-encoder"
+    folder = Path(tempfile.mkdtemp(prefix="overview-encoder-"))
     encoder.fit(cases, [], folder, seed, lambda figures: None, options=options)
 
 
@@ -101,7 +102,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a file to be written")
     asked = parser.parse_args()
     dataset = PhantomSlices(
-        cache_root(), seed=asked.seed, train_cases=asked.train, validation_cases=0, test_cases=asked.test
+        cache_folder(), seed=asked.seed, train_cases=asked.train, validation_cases=0, test_cases=asked.test
     )
     train, test = list(dataset.cases("train")), list(dataset.cases("test"))
     learn, judge = (

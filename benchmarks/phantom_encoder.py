@@ -31,9 +31,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from evidcore.cache import cache_folder
 from evidcore.case import Case
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore.volume import cache_root
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PATCH_CASES = 600  # training cases whose patches the patch probe learns from
@@ -43,7 +43,7 @@ CLEAN_PATCHES = 20_000
 def measure(seed: int, steps: int, supervision: tuple[Any, ...], folder: Path) -> dict[str, Any]:
     """Draw a population, train an encoder on it and probe the frozen features."""
     began = time.perf_counter()
-    dataset = PhantomChest(cache_root(), seed=seed)
+    dataset = PhantomChest(cache_folder(), seed=seed)
     train, validation, test = (list(dataset.cases(split)) for split in ("train", "validation", "test"))
     drawn = time.perf_counter()
     torch.manual_seed(seed)

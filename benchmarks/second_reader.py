@@ -24,11 +24,11 @@ from evidcore_plugin_lab.ablation.definition import load_ablation
 from over_seeds import answers
 
 from evidcore.builtin.labelers import NegationRules
+from evidcore.cache import cache_folder
 from evidcore.case import Crop
 from evidcore.contracts import ImageQuestion, Reader, Sums
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.text.agreement import affirmed
-from evidcore.volume import cache_root
 
 QUESTION = "Which findings are seen on this slice?"
 METRIC = "grounded_accuracy"
@@ -144,7 +144,9 @@ def main() -> None:
     for cell in AblationFolder(ablation, asked.out).cells():
         if cell.state == "finished":
             lines[cell.arm][cell.seed] = _lines(cell, place.stage, place.name)
-    reader = SliceReader(cache_root(), channels=tuple(asked.channels), pretrained=str(asked.reader.resolve()))
+    reader = SliceReader(
+        cache_folder(), channels=tuple(asked.channels), pretrained=str(asked.reader.resolve())
+    )
     text = f"phantom numbers, {ablation.name}\n\n{table(lines, reader, ablation.reference)}\n"
     print(text)
     if asked.keep:

@@ -29,15 +29,15 @@ from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
 from evidcore.builtin.views import Slices
+from evidcore.cache import cache_folder
 from evidcore.case import Case, Rollout
-from evidcore.volume import cache_root
 
 COLOURS: Mapping[Agreement, str] = {"whole": "#0b6b74", "local": "#b3541e"}
 
 
 def paid(reward: CrossView, cases: Sequence[Case], *, slices: int) -> Settled:
     """Pay the gold answers about cases, of whose scans so many slices are shown, under all conditions."""
-    task, gold = ReportEvidence(cache_root()), []
+    task, gold = ReportEvidence(cache_folder()), []
     prompts = [one for case in cases for one in task.prompts(case, Slices(slices=slices), 0)]
     for group, prompt in enumerate(prompts):
         text, _ = task.gold(prompt)
@@ -119,7 +119,7 @@ def main() -> None:
     torch.set_num_threads(1)
     start = time.perf_counter()
     dataset = PhantomAbdomen(
-        cache_root(),
+        cache_folder(),
         train_cases=0,
         validation_cases=0,
         test_cases=asked.patients,
@@ -134,7 +134,7 @@ def main() -> None:
     if asked.second:
         second = SliceReader(channels=tuple(asked.second_channels))
         second.load(asked.second)
-    reward = CrossView(lambda: cases, cache_root(), reader=reader, second_reader=second)
+    reward = CrossView(lambda: cases, cache_folder(), reader=reader, second_reader=second)
     settled = paid(reward, cases, slices=24)
     lines = [
         f"phantom numbers: phantom-abdomen, seed {asked.seed}, {len(cases)} patients, "

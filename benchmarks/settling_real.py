@@ -29,7 +29,7 @@ from real_scans import real_scans
 from settling import figures, paid, tables
 from slice_reader import log
 
-from evidcore.volume import cache_root
+from evidcore.cache import cache_folder
 
 KINDS: tuple[KindName, ...] = ("hypodense lesion", "fluid collection", "stone")
 SIZE_YX = (128, 128)
@@ -50,8 +50,8 @@ def main() -> None:
     start = time.perf_counter()
     lines, kept = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        source = real_scans(Path(folder), cache_root(), asked.scans)
-        planted = Implant(cache_root(), source=source, kinds=KINDS, copies=asked.copies, seed=1)
+        source = real_scans(Path(folder), cache_folder(), asked.scans)
+        planted = Implant(cache_folder(), source=source, kinds=KINDS, copies=asked.copies, seed=1)
         cases = list(planted.cases("test"))
         patients = list(dict.fromkeys(case.patient for case in cases))
         for half in (0, 1):
@@ -61,7 +61,7 @@ def main() -> None:
             reader = SliceReader(size_yx=SIZE_YX)
             place = Path(folder) / f"half-{half}"
             reader.fit(train, test[:: asked.copies], place, 17, log, options=ReaderFit(steps=asked.steps))
-            reward = CrossView(functools.partial(list, test), cache_root(), reader=reader)
+            reward = CrossView(functools.partial(list, test), cache_folder(), reader=reader)
             settled = paid(reward, test, slices=SLICES)
             lines += [
                 f"phantom lesions in real CT: {len(theirs)} patients, {asked.copies} copies with other "

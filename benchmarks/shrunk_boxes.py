@@ -21,13 +21,13 @@ from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from over_seeds import answers
 from phantom_boxes import AFTER, BEFORE, LONGER, TASK
 
+from evidcore.cache import cache_folder
 from evidcore.case import Answer, Box
 from evidcore.contracts import Answers, Scored, Task
 from evidcore.evaluate.bootstrap import paired_interval
 from evidcore.recipe import load
 from evidcore.recipe.schema import DataUse
 from evidcore.runs.assembly import Assembly
-from evidcore.volume import cache_root
 
 ARMS = {"SFT": BEFORE, "as much more SFT": LONGER, "GRPO": AFTER}
 MARGINS = (0, 1, 2, 3)
@@ -67,7 +67,7 @@ def measure(run: Path) -> list[str]:
         Answers(prompts, [smaller(task.parse(one, said[arm][one.id]), margin) for one in prompts])
         for arm, margin in cells
     ]
-    evaluation = SegmentationEvaluation(cache_root(), segmenter=assembly.services["grower"])
+    evaluation = SegmentationEvaluation(cache_folder(), segmenter=assembly.services["grower"])
     scored = dict(zip(cells, evaluation.score(sets, task, TASK), strict=True))
     patients = [str(prompt.case.patient) for prompt in prompts]
     lines = [

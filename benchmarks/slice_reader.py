@@ -27,9 +27,10 @@ from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
 from evidcore.builtin.labelers import NegationRules
+from evidcore.cache import cache_folder
 from evidcore.case import Case
 from evidcore.contracts import ImageQuestion, Reader
-from evidcore.volume import cache_root, read, read_mask
+from evidcore.volume import read, read_mask
 
 
 class Everything(Reader):
@@ -106,7 +107,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     dataset = PhantomAbdomen(
-        cache_root(),
+        cache_folder(),
         train_cases=asked.patients,
         validation_cases=300,
         test_cases=300,

@@ -31,9 +31,10 @@ from scipy import ndimage, stats
 from torch import Tensor, nn
 from torch.nn import functional
 
+from evidcore.cache import cache_folder
 from evidcore.case import Case, Crop, Split
 from evidcore.contracts import EncoderInput
-from evidcore.volume import cache_root, read, read_mask
+from evidcore.volume import read, read_mask
 from evidcore.volume.preparation import prepare
 
 SHOWN_PX = 64  # of an overview and of a crop, both ways
@@ -203,7 +204,7 @@ def best_reader(radius_px: tuple[float, float], known: int, asked: int, seed: in
 
 def measure(seed: int, train: int, test: int, say: Callable[[str], None]) -> list[tuple[str, int, int]]:
     """Fit, ask and return rows: what was shown, right answers, questions."""
-    dataset = PhantomSlices(cache_root(), train_cases=train, validation_cases=0, test_cases=test, seed=seed)
+    dataset = PhantomSlices(cache_folder(), train_cases=train, validation_cases=0, test_cases=test, seed=seed)
     learnt, asked, rng = Slices(dataset, "train"), Slices(dataset, "test"), np.random.default_rng(seed)
     say("read")
     held = learnt.crops([around(centre, HELD_PX) for centre in learnt.centres], HELD_PX)

@@ -15,7 +15,7 @@ from evidcore.case import MaskRef, VolumeRef
 from evidcore.formats import Geometry, Volume
 from evidcore.registry import find
 from evidcore.registry.factory import build
-from evidcore.volume import read, read_mask, save_mask, volume_cache, why_unusable
+from evidcore.volume import read, read_error, read_mask, save_mask, volume_cache
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "format-mha"
 VALUES = np.random.default_rng(0).integers(-1000, 1500, (20, 180, 160)).astype(np.int16)  # 1.2 MB
@@ -85,7 +85,7 @@ def test_the_core_reads_caches_and_saves_beside_it(tmp_path):
     np.testing.assert_array_equal(read(ref).array, VALUES)
     assert volume_cache.get_or_put(ref).is_on_disk
     np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(7), VALUES[7])
-    assert why_unusable(ref, tmp_path / "cache") is None
+    assert read_error(ref, tmp_path / "cache") is None
     save_mask(VALUES > 0, ref, tmp_path / "m.nii.gz")
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), VALUES > 0)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evidcore.cache import Cache
 from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.geometry.boxes import tight_box
 from evidcore.volume import content_hash, read, read_mask
-from evidcore.volume.cache import fetch, store
 
 MEASURING = 2  # raise whenever the same masks give other targets
 PARTS: Mapping[str, int] = {"lung": 2, "lungs": 2, "kidney": 2, "kidneys": 2}  # MedVol-R1: up to two boxes
@@ -119,13 +117,9 @@ def _kept(ref: VolumeRef, named: Named, rule: Rule, cache_folder: Path) -> Targe
         "masks": [[name, files[mask.path], mask.key, mask.label, mask.axes] for name, mask in named],
         "rule": dataclasses.asdict(rule),
     }
-    key = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-    entry = cache_folder / "segmentation-targets" / key
-    held = fetch(entry)
-    if held is None:
-        held = json.dumps(_plain(_measured(ref, named, rule))).encode()
-        store(entry, held)
-    known = json.loads(held)
+    known = Cache("segmentation-targets", cache_folder).get_or_make(
+        asked, lambda: _plain(_measured(ref, named, rule))
+    )
     boxes = {int(z): tuple(Box(z=int(z), **box) for box in some) for z, some in known["boxes"].items()}
     return Target(areas={int(z): area for z, area in known["areas"].items()}, boxes=boxes)
 

@@ -5,34 +5,35 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
 from jaxtyping import Float
+from safetensors import torch as safetensors
 from torch import Tensor
 
+from evidcore.cache import Cache
 from evidcore.case import Crop
 from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
 from evidcore.errors import RunError
 from evidcore.model.parts import evaluating
 from evidcore.volume import content_key, prepare
-from evidcore.volume.feature_folder import FeatureFolder
 from evidcore.volume.prefetch import Prefetched, thread_count
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
 PREFETCH_BYTES = 1 << 30  # bound on encoder input that is prepared before it is asked for
-LAYOUT = 4  # raise whenever files on disk hold something else
+LAYOUT = 5  # raise whenever files on disk hold something else
 
 
 class FeatureBank:
     """Resolve handles of crops to the encoder's features of them.
 
     Features are kept while the encoder's weights stay as they are: in memory up to `memory_bytes`, the least
-    recently used leave first, and in `folder` where one is given. An encoder that is being trained is run
+    recently used leave first, and in `cache` where one is given. An encoder that is being trained is run
     each time.
     """
 
@@ -42,8 +43,7 @@ class FeatureBank:
         *,
         precision: Precision = "float32",
         memory_bytes: int = 1 << 30,
-        folder: Path | None = None,
-        folder_bytes: int = 16 << 30,
+        cache: Cache | None = None,
     ) -> None:
         """Start empty.
 
@@ -51,13 +51,13 @@ class FeatureBank:
             spec: what the encoder wants to be given.
             precision: how features are kept; "float16" halves the memory and rounds.
             memory_bytes: bound on the features in memory.
-            folder: where features are kept between processes; None: nowhere.
-            folder_bytes: bound on what lies there, of all encoders.
+            cache: where features are kept between processes; None: nowhere.
         """
         self.spec = spec
         self.dtype = getattr(torch, precision)
         self.memory_bytes = memory_bytes
-        self._folder = None if folder is None else FeatureFolder(folder, folder_bytes)
+        self._cache = cache
+        self._digest, self._began_s = "", 0.0  # of the weights; since when they have been followed
         self.encoded = 0  # volumes that went through the encoder
         self._crops: dict[int, tuple[Crop, Grid]] = {}
         self._kept: OrderedDict[int, Patches] = OrderedDict()
@@ -100,7 +100,7 @@ class FeatureBank:
 
         What cannot be read is told where it is asked for.
         """
-        if handle not in self._kept and (self._folder is None or handle not in self._folder):
+        if handle not in self._kept and not (self._cache and self._cache.path(self._key(handle)).exists()):
             bytes_each = 4 * self.spec.channels * math.prod(self.size_zyx(handle))
             self._prefetched.begin(handle, self._prepare, handle, most=PREFETCH_BYTES // bytes_each)
 
@@ -181,13 +181,13 @@ class FeatureBank:
             return
         self.clear()
         self._encoder = now
-        if self._folder is not None:
+        if self._cache is not None:
             digest = hashlib.blake2b(
                 f"{LAYOUT} {type(encoder).__qualname__} {self.dtype}".encode(), digest_size=12
             )
             for weight in weights:
                 digest.update(weight.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-            self._folder.follow(digest.hexdigest())
+            self._digest, self._began_s = digest.hexdigest(), time.time()
 
     @torch.no_grad()
     def _gather(self, handles: Sequence[int], encoder: Encoder, device: torch.device) -> dict[int, Patches]:
@@ -199,7 +199,7 @@ class FeatureBank:
             if kept is not None:
                 self._kept.move_to_end(handle)
             else:
-                kept = None if self._folder is None else self._folder.read(handle)
+                kept = self._read(handle)
                 if kept is not None:
                     self._keep(handle, kept)
             if kept is None:
@@ -222,9 +222,31 @@ class FeatureBank:
                     for handle, one in zip(some, features[: len(some)].split(1), strict=True):
                         found[handle] = Patches(one.clone(), output.grid_zyx, centres)
                         self._keep(handle, found[handle])
-                        if self._folder is not None:
-                            self._folder.write(handle, found[handle])
+                        self._write(handle, found[handle])
         return found
+
+    def _key(self, handle: int) -> str:
+        return f"{self._digest}-{handle:016x}"
+
+    def _read(self, handle: int) -> Patches | None:
+        """Return features from the disk, None where there are none."""
+        content = None if self._cache is None else self._cache.get(self._key(handle))
+        if content is None:
+            return None
+        stored = safetensors.load(content)
+        z, y, x = stored["grid_zyx"].tolist()
+        return Patches(stored["features"], (z, y, x), stored["centres_mm"])
+
+    def _write(self, handle: int, patches: Patches) -> None:
+        if self._cache is None:
+            return
+        content = safetensors.save({
+            "features": patches.features.contiguous(),
+            "grid_zyx": torch.tensor(patches.grid_zyx),
+            "centres_mm": patches.centres_mm.contiguous(),
+        })
+        # where the set does not fit its first part stays: an epoch would find none of what the last one wrote
+        self._cache.put(self._key(handle), content, keep_newer_than=self._began_s)
 
     def _keep(self, handle: int, patches: Patches) -> None:
         """Keep features in memory, within the bound."""

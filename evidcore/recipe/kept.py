@@ -12,21 +12,21 @@ import hashlib
 import inspect
 import json
 import os
-import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from types import UnionType
 from typing import Any
 
 import annotated_types
 
-from evidcore.errors import PluginError
+from evidcore.cache import Cache
+from evidcore.errors import PluginError, RunError
 from evidcore.recipe import schema
-from evidcore.registry import Offer, cache_root, offers
+from evidcore.registry import Offer, offers
 from evidcore.registry.factory import Option, options_of
 
+SIGNATURES = Cache("signatures")
 _TYPES: Mapping[str, Any] = {
     **{form.__name__: form for form in (bool, int, float, str, tuple, list, dict, Mapping, Sequence)},
     "None": type(None),
@@ -81,12 +81,8 @@ class Imported:
         before = _kept(packages)
         if self._notes.keys() <= before.keys():
             return
-        path = _file()
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name}.{os.getpid()}")
-            part.write_text(json.dumps({"packages": packages, "notes": before | self._notes}), "utf-8")
-            part.replace(path)
+        with contextlib.suppress(OSError, RunError):
+            SIGNATURES.put(packages, json.dumps(before | self._notes).encode())
 
 
 class Kept:
@@ -132,18 +128,9 @@ def _name(offer: Offer) -> str:
     return f"{offer.kind} {offer.package} {offer.target}"
 
 
-def _file() -> Path:
-    """Return the file of this environment; others would write over each other's notes."""
-    environment = hashlib.sha256(sys.prefix.encode()).hexdigest()[:12]
-    return cache_root() / "signatures" / f"{environment}.json"
-
-
 def _kept(packages: str) -> dict[str, Any]:
-    try:
-        found = json.loads(_file().read_text("utf-8"))
-        return dict(found["notes"]) if found["packages"] == packages else {}
-    except (OSError, ValueError, KeyError, TypeError):  # none yet, or cut short
-        return {}
+    content = SIGNATURES.get(packages)
+    return {} if content is None else dict(json.loads(content))
 
 
 def _packages() -> str:

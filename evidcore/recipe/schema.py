@@ -63,8 +63,6 @@ class Features:
 
     precision: Literal["float32", "float16"] = "float32"  # "float16" halves them and rounds
     memory_gb: Annotated[float, Ge(0)] = 1.0  # bound on those in memory, in each process
-    folder: str = ""  # where they lie between runs; empty: in the cache, EVID_CACHE
-    folder_gb: Annotated[float, Ge(0)] = 16.0  # bound on what lies there, of all encoders; 0: nothing is kept
 
 
 def marked_kind(annotation: Any) -> str | None:

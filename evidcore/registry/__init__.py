@@ -17,7 +17,6 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evidcore.errors import ContractError, EvidError, PluginError, Stopped, did_you_mean, tells_full_disk
@@ -132,16 +131,6 @@ def _offering(
         name = str(message["Name"] or getattr(dist, "_path", "unknown"))
         found.setdefault(normal(name), (dist, name, message))
     return [*found.values()]
-
-
-def cache_root() -> Path:
-    """Return the folder for everything that can be made again: EVID_CACHE, else the user's cache folder."""
-    named = os.environ.get("EVID_CACHE")
-    if named:
-        return Path(named).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("evidcore", appauthor=False))
 
 
 def offers(kind: str | None = None) -> list[Offer]:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from evidcore.cache import cache_folder
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Corpus, Dataset, ForwardingPolicy, Language, Policy, Task, View
 from evidcore.errors import ContractError, DataError, NoCases, RunError
@@ -16,7 +17,6 @@ from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
 from evidcore.registry import blame, factory
 from evidcore.registry.factory import offer_of
-from evidcore.volume import cache_root
 
 _COUNTED_CASES = 500  # of a data entry, whose texts a vocabulary is counted in
 
@@ -90,7 +90,7 @@ class Assembly:
         key = (where, json.dumps(table, sort_keys=True, default=str))
         if key not in self._built:
             known = {
-                "recipe_folder": self.recipe.folder, "cache_folder": cache_root(),
+                "recipe_folder": self.recipe.folder, "cache_folder": cache_folder(),
                 "policy": self.policy, "start_policy": self.start_policy, "vocabulary": lambda: self.phrases,
             }  # fmt: skip
             view = {"view": self.view} if kind in ("tool", "task") and "view" not in given else {}

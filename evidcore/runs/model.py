@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 
+from evidcore.cache import Cache
 from evidcore.case import VisualPart
 from evidcore.contracts import Bridge, Encoder, Fittable, Stage
 from evidcore.errors import DataError
@@ -23,7 +24,6 @@ from evidcore.recipe import DataUse
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
-from evidcore.volume import cache_root
 
 UNKNOWN_TEXT_WIDTH = 64  # the bridge is built at this width where the language model's is not known
 
@@ -71,11 +71,12 @@ def encoder(assembly: Assembly, before: StageOutputs) -> Encoder:
 def current(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return the model and its processor, on the accelerator where there is one."""
     kept = assembly.recipe.features
-    folder = assembly.recipe.folder / kept.folder if kept.folder else cache_root() / "features"
     bank = functools.partial(
-        FeatureBank, precision=kept.precision, memory_bytes=int(kept.memory_gb * 1e9),
-        folder=folder if kept.folder_gb else None, folder_bytes=int(kept.folder_gb * 1e9),
-    )  # fmt: skip
+        FeatureBank,
+        precision=kept.precision,
+        memory_bytes=int(kept.memory_gb * 1e9),
+        cache=Cache("features"),
+    )
     if before.model is not None:
         model, processor = assemble.load(before.model, bank)
     else:

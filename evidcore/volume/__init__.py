@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from evidcore.formats import Geometry, Source, Volume
-from evidcore.registry import cache_root
 from evidcore.volume.arrays import stated_affine
 from evidcore.volume.cached_volume import CachedVolume, VolumeCache, volume_cache
 from evidcore.volume.content import content_hash, content_key, file_hash
@@ -13,7 +12,7 @@ from evidcore.volume.files import file_state, stem
 from evidcore.volume.geometry import turn_to_body
 from evidcore.volume.masks import label_mask, place_into, place_on, read_mask, resample_mask
 from evidcore.volume.nifti import save_mask, save_volume
-from evidcore.volume.reading import read, read_geometry, why_unusable
+from evidcore.volume.reading import read, read_error, read_geometry
 
 if TYPE_CHECKING:
     from evidcore.volume.preparation import prepare
@@ -24,7 +23,6 @@ __all__ = [
     "Source",
     "Volume",
     "VolumeCache",
-    "cache_root",
     "content_hash",
     "content_key",
     "file_hash",
@@ -34,6 +32,7 @@ __all__ = [
     "place_on",
     "prepare",
     "read",
+    "read_error",
     "read_geometry",
     "read_mask",
     "resample_mask",
@@ -43,7 +42,6 @@ __all__ = [
     "stem",
     "turn_to_body",
     "volume_cache",
-    "why_unusable",
 ]
 
 

@@ -9,10 +9,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evidcore.cache import Cache
 from evidcore.case import Crop, VolumeRef
 from evidcore.formats import Format, unreadable
-from evidcore.registry import cache_root
-from evidcore.volume.cache import fetch, store
 from evidcore.volume.files import files_of, format_of, reader_mark
 
 if TYPE_CHECKING:  # contracts import torch
@@ -34,7 +33,10 @@ def file_hash(path: str | os.PathLike[str]) -> str:
         raise unreadable(path, cause) from cause
     identity = (place, facts.st_mtime_ns, facts.st_size)
     if identity not in _known:
-        _known[identity] = _remembered(identity) if facts.st_size >= REMEMBERED_BYTES else _hash(place)
+        is_small = facts.st_size < REMEMBERED_BYTES
+        _known[identity] = (
+            _hash(place) if is_small else Cache("hashes").get_or_make(identity, lambda: _hash(place))
+        )
     return _known[identity]
 
 
@@ -91,18 +93,6 @@ def shown_key(crop: Crop) -> str:
     drawn = [crop.drawing.mark()] if crop.drawing else []
     text = json.dumps([volume_key(crop.volume), crop.box_zyx, crop.blank, crop.change, *drawn])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _remembered(identity: tuple[str, int, int]) -> str:
-    """Look a large file's hash up in the cache folder, or compute and keep it there."""
-    name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
-    entry = cache_root() / "hashes" / name
-    held = fetch(entry)
-    if held is not None:
-        return held.decode()
-    fresh = _hash(identity[0])
-    store(entry, fresh.encode())
-    return fresh
 
 
 def _hash(path: str) -> str:

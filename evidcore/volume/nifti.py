@@ -15,6 +15,7 @@ from isal.isal_zlib import error as isal_error
 from nibabel.spatialimages import HeaderDataError
 from nibabel.wrapstruct import WrapStructError
 
+from evidcore.cache import write_atomically
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.formats import (
@@ -31,7 +32,6 @@ from evidcore.formats import (
     refuse_type,
 )
 from evidcore.volume.arrays import stated_affine
-from evidcore.volume.cache import write_atomically
 from evidcore.volume.files import format_of
 from evidcore.volume.geometry import resample
 from evidcore.volume.reading import opened

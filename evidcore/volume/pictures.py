@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from evidcore.cache import write_atomically
 from evidcore.case import Intensity, MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.formats import AGAIN, Array, FileGrid, Format, Mask, Stored, Volume
-from evidcore.volume.cache import write_atomically
 from evidcore.volume.masks import label_mask
 
 MISTAKES = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)

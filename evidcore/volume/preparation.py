@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,19 +15,17 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
+from evidcore.cache import Cache, CorruptEntry
 from evidcore.case import Change, Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError
 from evidcore.formats import Array, Geometry, Volume
-from evidcore.registry import cache_root
-from evidcore.volume.cache import shared_quota, touch
-from evidcore.volume.cached_volume import PERCENTILES, SUFFIX, Damaged, open_array, volume_cache, write_array
+from evidcore.volume.cached_volume import PERCENTILES, volume_cache
 from evidcore.volume.content import content_key, shown_key
 from evidcore.volume.drawing import draw, photograph
 from evidcore.volume.reading import AIR_HU
 
-log = logging.getLogger(__name__)
-
+INPUTS = Cache("inputs")
 PHOTOGRAPH = (0.0, 255.0)  # black and white
 
 
@@ -39,39 +35,22 @@ def get_input(crop: Crop, spec: EncoderInput, size_zyx: Grid, key: int | None = 
     Raises:
         DataError: if there is no such file.
     """
-    entry = _entry(content_key(crop, spec, size_zyx) if key is None else key)
+    cached = INPUTS.get_array(f"{content_key(crop, spec, size_zyx) if key is None else key:016x}")
     try:
-        held = open_array(entry)
-        if held is None:
-            return None
-        array = held.slices(0, held.shape[0])
-    except Damaged as fault:
-        log.warning("%s: %s; it is prepared again from %s", entry, fault, crop.volume.path)
-        entry.unlink(missing_ok=True)
+        return None if cached is None else cached.slices(0, cached.shape[0])
+    except CorruptEntry:
         return None
-    touch(entry)
-    return array
 
 
-def put_input(key: int, pixels: Array, *, spared_since_s: float = math.inf) -> bool:
-    """Put what `prepare` gave into the cache; tell whether the quota allowed it.
+def put_input(key: int, pixels: Array, *, keep_newer_than: float = math.inf) -> bool:
+    """Put what `prepare` gave into the cache; tell whether it fits below the limit.
 
     Args:
         key: what `content_key` gave for the same arguments, before the file was read and after.
         pixels: float32 (channel, z, y, x).
-        spared_since_s: entries used after this time, in seconds since 1970, are not evicted for it.
-
-    Raises:
-        RunError: if the disk is full.
+        keep_newer_than: entries used after this time, in seconds since 1970, are not evicted for it.
     """
-    is_allowed = shared_quota().reserve(pixels.nbytes, spared_since_s=spared_since_s)
-    if is_allowed:
-        write_array(_entry(key), np.asarray(pixels), {})
-    return is_allowed
-
-
-def _entry(key: int) -> Path:
-    return cache_root() / "inputs" / f"{key:016x}{SUFFIX}"
+    return INPUTS.put_array(f"{key:016x}", pixels, {}, keep_newer_than=keep_newer_than)
 
 
 def prepare(

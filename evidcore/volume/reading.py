@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from pathlib import Path
 
 import numpy as np
 
+from evidcore.cache import Cache, key_of
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.formats import Geometry, Stored, Volume, refuse_flat, refuse_not_finite
-from evidcore.volume.cache import fetch, store
 from evidcore.volume.content import READING
 from evidcore.volume.files import file_state, open_volume, reader_mark
 from evidcore.volume.geometry import Placement, place, resample
@@ -72,27 +71,29 @@ def placed(ref: VolumeRef, stored: Stored) -> Placement:
     return place(stored.grid, ref)
 
 
-def why_unusable(ref: VolumeRef, cache_folder: Path) -> str | None:
+def read_error(ref: VolumeRef, cache_folder: Path) -> str | None:
     """Return why `read` refuses a volume, None if it does not; read once for each state of its files.
 
     Transient errors of the operating system are not cached.
     """
     state = file_state(ref.path)
-    identity: tuple[object, ...] = (READING, os.path.realpath(ref.path), sorted(ref.marks().items()), state)
-    if state is not None:
-        identity += tuple(reader_mark(ref.path))
-    name = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
-    entry = cache_folder / "usable" / name
-    cached = None if state is None else fetch(entry)
+    if state is None:
+        return _read_error(ref)[0]
+    cache = Cache("usable", cache_folder)
+    key = key_of([READING, os.path.realpath(ref.path), ref.marks(), state, *reader_mark(ref.path)])
+    cached = cache.get(key)
     if cached is None:
-        lasts = state is not None
-        try:
-            read(ref)
-            cached = b""
-        except DataError as error:
-            cached = str(error).encode()
-            # a failed system call has an error number; a fault in the content has none
-            lasts = lasts and getattr(error.__cause__, "errno", None) is None
-        if lasts:
-            store(entry, cached)
+        error, is_transient = _read_error(ref)
+        cached = (error or "").encode()
+        if not is_transient:
+            cache.put(key, cached)
     return cached.decode() or None
+
+
+def _read_error(ref: VolumeRef) -> tuple[str | None, bool]:
+    """Return why a volume is refused, and whether a system call failed, which has an error number."""
+    try:
+        read(ref)
+    except DataError as error:
+        return str(error), getattr(error.__cause__, "errno", None) is not None
+    return None, False

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from evidcore.cache import Cache
 from evidcore.case import Crop
 from evidcore.errors import DataError, RunError
 from evidcore.model import bank as bank_module
@@ -83,16 +84,16 @@ def test_half_precision_rounds_and_halves_the_memory(encoder, cases):
 
 
 def test_features_on_disk_are_read_by_the_next_process_with_the_same_weights_only(encoder, cases, tmp_path):
-    first = FeatureBank(encoder.input, folder=tmp_path)
+    first = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
     written = first.patches(handles_of(first, cases), encoder)[0][1]
-    second = FeatureBank(encoder.input, folder=tmp_path)
+    second = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
     read = second.patches(handles_of(second, cases), encoder)[0][1]
     assert second.encoded == 0
     torch.testing.assert_close(read.features, written.features, rtol=0, atol=0)
     assert read.grid_zyx == written.grid_zyx
     with torch.no_grad():
         next(encoder.parameters()).add_(0.1)
-    third = FeatureBank(encoder.input, folder=tmp_path)
+    third = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
     third.patches(handles_of(third, cases), encoder)
     assert third.encoded == 4
 
@@ -112,34 +113,27 @@ def reweighted(encoder, number):
         next(encoder.parameters()).fill_(number)
 
 
-def folders_of(path):
-    return {item.name for item in path.iterdir()}
-
-
-def test_the_disk_is_bounded_over_encoders_and_the_longest_unused_leaves(encoder, cases, tmp_path):
-    def use(number, folder_bytes=1 << 30):
+def test_a_set_that_does_not_fit_keeps_its_first_part_and_drives_other_encoders_out(
+    encoder, cases, tmp_path, monkeypatch
+):
+    def use(number, shown=2):
         reweighted(encoder, number)
-        bank = FeatureBank(encoder.input, folder=tmp_path, folder_bytes=folder_bytes)
-        bank.patches(handles_of(bank, cases[:2]), encoder)
+        bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
+        bank.patches(handles_of(bank, cases[:shown]), encoder)
         return bank.encoded
 
-    (tmp_path / "not-ours").mkdir()
-    names = []
-    for number in (0.1, 0.2, 0.3):
-        before = folders_of(tmp_path)
-        assert use(number) == 2
-        [name] = folders_of(tmp_path) - before
-        os.utime(tmp_path / name, (len(names), len(names)))
-        names.append(name)
-    one = sum(file.stat().st_size for file in (tmp_path / names[0]).iterdir())
-    assert use(0.1, 3 * one) == 0  # read, and so used last
-    assert use(0.4, 3 * one) == 2
-    assert not (tmp_path / names[1]).exists()
-    assert {names[0], names[2], "not-ours"} < folders_of(tmp_path)
-    assert sum(file.stat().st_size for file in tmp_path.rglob("*.features")) <= 3 * one
-    assert use(0.5, 3 * one // 4) == 2  # room for one of its two, whoever else leaves
-    assert len(list(tmp_path.rglob("*.features"))) == 1
-    assert use(0.5, 3 * one // 4) == 1
+    def files():
+        return set((tmp_path / "features").glob("*-*"))
+
+    assert use(0.1) == 2
+    before = files()
+    size = next(iter(before)).stat().st_size
+    for file in before:
+        os.utime(file, (1, 1))
+    monkeypatch.setenv("EVID_CACHE_GB", f"{2.5 * size / 1e9}")
+    assert use(0.2, 4) == 4
+    assert not files() & before
+    assert use(0.2, 4) == 2, "the first two are found again"
 
 
 def test_a_volume_alone_has_the_features_that_it_has_among_others(cases, tmp_path):
@@ -163,11 +157,11 @@ def test_a_full_cache_disk_is_named(encoder, cases, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    bank = FeatureBank(encoder.input, folder=tmp_path)
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match=rf"{tmp_path}/[0-9a-f]+: the disk is full.* EVID_CACHE"):
+    bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(RunError, match=rf"{tmp_path}/features: the disk is full.* EVID_CACHE"):
         bank.patches(handles_of(bank, cases[:1]), encoder)
-    assert list(tmp_path.rglob("*.features*")) == []
+    assert list(tmp_path.rglob("*-*")) == []
 
 
 def flipped(whole):
@@ -188,16 +182,16 @@ def flipped(whole):
 )
 def test_a_damaged_file_is_named_once_and_made_again(encoder, cases, tmp_path, caplog, damaged):
     def encoded():
-        bank = FeatureBank(encoder.input, folder=tmp_path)
+        bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
         return bank, bank.patches(handles_of(bank, cases[:1]), encoder)[0][1].features
 
     _, written = encoded()
-    [file] = tmp_path.rglob("*.features")
+    [file] = tmp_path.rglob("features/*-*")
     file.write_bytes(damaged(file.read_bytes()))
     bank, again = encoded()
     assert bank.encoded == 1
     torch.testing.assert_close(again, written, rtol=0, atol=0)
-    damage = "is damaged, its checksum does not fit; the volume is encoded again"
+    damage = "its checksum does not fit; it is made again"
     assert [record.message for record in caplog.records] == [f"{file}: {damage}"]
     bank, read = encoded()
     assert bank.encoded == 0
@@ -268,14 +262,14 @@ def test_what_is_prefetched_is_used_once_and_gives_the_same_bits(encoder, cases,
 
 
 def test_features_that_are_kept_need_no_input(encoder, cases, prepared, two_threads, tmp_path):
-    bank = FeatureBank(encoder.input, folder=tmp_path)
+    bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
     handles = handles_of(bank, cases)
     bank.patches(handles[:1], encoder)
     bank.prefetch(handles[0])  # lies in memory
     bank.clear()
     bank.prefetch(handles[0])  # on disk
     assert list(prepared) == handles[:1]
-    again = FeatureBank(encoder.input, folder=tmp_path)
+    again = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
     prepared.clear()
     again.prefetch(handles_of(again, cases)[0])  # it has not looked there yet
     again.patches(handles[:1], encoder)

@@ -1,6 +1,5 @@
 """A mistake in a recipe is told from what earlier processes noted, with the sentence that it has anyway."""
 
-import json
 import os
 import subprocess
 import sys
@@ -51,7 +50,7 @@ use = "format"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-    return kept._file()
+    return kept.SIGNATURES
 
 
 def raw(text, tmp_path):
@@ -130,10 +129,10 @@ def test_every_mistake_that_needs_the_code_is_told_as_before(tmp_path):
     assert str(raised.value).count("no dataset is called 'abdomen'. This recipe has: [dataset.chest].") == 2
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"packages": 3}', '{"packages": "", "notes": {}}', "[]"])
-def test_a_file_that_cannot_be_used_is_as_none(text, cache, tmp_path):
-    cache.parent.mkdir(parents=True)
-    cache.write_text(text, encoding="utf-8")
+def test_a_damaged_entry_is_as_none(cache, tmp_path):
+    path = cache.path(kept._packages())
+    path.parent.mkdir(parents=True)
+    path.write_text("{", encoding="utf-8")
     assert first_problems(raw(SMALL.replace("train_cases", "train_case"), tmp_path)) == []
     problems(raw(SMALL, tmp_path))
     assert first_problems(raw(SMALL.replace("train_cases", "train_case"), tmp_path))
@@ -142,21 +141,21 @@ def test_a_file_that_cannot_be_used_is_as_none(text, cache, tmp_path):
 def test_what_was_noted_of_other_files_does_not_count(cache, tmp_path):
     problems(raw(SMALL, tmp_path))
     Kept().options(find("encoder", "vit3d"))
-    table = json.loads(cache.read_text(encoding="utf-8"))
-    cache.write_text(json.dumps({**table, "packages": "others"}), encoding="utf-8")
+    mine = cache.path(kept._packages())
+    mine.rename(mine.with_name("others"))
     with pytest.raises(NotKept):
         Kept().options(find("encoder", "vit3d"))
 
 
 def test_another_environment_with_the_same_cache_keeps_its_own(cache, tmp_path, monkeypatch):
     problems(raw(SMALL, tmp_path))
-    noted = cache.read_bytes()
-    monkeypatch.setattr(sys, "prefix", "/other/venv")
+    mine = kept._packages()
+    noted = cache.get(mine)
     monkeypatch.setattr(kept, "_packages", lambda: "others")
     assert first_problems(raw(SMALL.replace("train_cases", "train_case"), tmp_path)) == []
     problems(raw(SMALL, tmp_path))
-    assert len(list(cache.parent.iterdir())) == 2
-    assert cache.read_bytes() == noted
+    assert cache.get("others") is not None
+    assert cache.get(mine) == noted
 
 
 def test_a_cache_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):

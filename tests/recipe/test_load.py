@@ -56,13 +56,13 @@ def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_pat
             "stage.grpo.reward[0].weight=0.25",
             "stage.sft.lora={rank=4}",
             "stage.grpo.lora={rank=4}",
-            "features={precision='float16', folder_gb=400}",
+            "features={precision='float16', memory_gb=4}",
             "model.bfloat16=['encoder', 'language']",
             "stage.grpo.replay={data=[{dataset='chest',task='report',limit=9}],weight=2}",
         ],
     )
     assert recipe.stages[1].replay.data[0].limit == 9
-    assert (recipe.features.precision, recipe.features.folder_gb) == ("float16", 400.0)
+    assert (recipe.features.precision, recipe.features.memory_gb) == ("float16", 4.0)
     assert recipe.model.bfloat16 == ("encoder", "language")
     assert recipe.stages[1].trl["bf16"] is True
     copy = tmp_path / "elsewhere" / "resolved.toml"

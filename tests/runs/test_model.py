@@ -4,11 +4,11 @@ import pytest
 import torch
 from safetensors import torch as safetensors
 
+from evidcore.cache import Cache
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.model import StageOutputs
-from evidcore.volume.cache import fetch
 
 
 @pytest.fixture
@@ -29,17 +29,22 @@ def asked(small_run):
 
 
 @pytest.mark.slow
-def test_features_lie_in_the_folder_and_the_precision_that_a_recipe_names(asked, tmp_path):
-    shown, bank = asked(f"{{ precision = 'float16', folder = '{tmp_path}', memory_gb = 0 }}")
+def test_features_lie_in_the_cache_in_the_precision_that_a_recipe_names(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path))
+    features = "{ precision = 'float16', memory_gb = 0 }"
+    shown, bank = asked(features)
     assert bank.encoded == shown
-    files = list(tmp_path.rglob("*.features"))
-    assert len(files) == shown
-    assert {safetensors.load(fetch(file))["features"].dtype for file in files} == {torch.float16}
-    assert asked(f"{{ precision = 'float16', folder = '{tmp_path}', memory_gb = 0 }}")[1].encoded == 0
+    names = [path.name for path in (tmp_path / "features").glob("*-*")]
+    assert len(names) == shown
+    kept = [safetensors.load(Cache("features").get(name)) for name in names]
+    assert {tensors["features"].dtype for tensors in kept} == {torch.float16}
+    assert asked(features)[1].encoded == 0
 
 
-def test_nothing_is_kept_between_runs_where_the_folder_has_no_room(asked, tmp_path):
+def test_nothing_is_kept_between_runs_where_the_cache_has_no_room(asked, tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path))
+    monkeypatch.setenv("EVID_CACHE_GB", "0")
     for _ in range(2):
-        shown, bank = asked(f"{{ folder = '{tmp_path}', folder_gb = 0 }}")
+        shown, bank = asked("{}")
         assert bank.encoded == shown
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "features").exists()

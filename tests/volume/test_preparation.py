@@ -11,10 +11,11 @@ import torch
 from evidcore_plugin_doctor.cache_filling import Filler, Wanted
 from torch.nn import functional
 
+from evidcore.cache import cache_folder
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.errors import DataError
-from evidcore.volume import cache_root, content_key, prepare, read
+from evidcore.volume import content_key, prepare, read
 from evidcore.volume.nifti import save_volume
 from evidcore.volume.preparation import get_input, put_input, resize, show
 
@@ -204,10 +205,10 @@ def test_a_kept_input_is_used_and_a_damaged_one_is_made_again(shown, caplog):
     fresh = prepare(shown, SPEC)
     put_input(content_key(shown, SPEC), np.zeros_like(fresh.numpy()))
     assert prepare(shown, SPEC).abs().max() == 0
-    (entry,) = (cache_root() / "inputs").iterdir()
+    (entry,) = (cache_folder() / "inputs").glob("*.safetensors")
     entry.write_bytes(entry.read_bytes()[:-1] + b"\1")
     assert torch.equal(prepare(shown, SPEC), fresh)
-    assert f"{entry}: slice 1 of 2 has another checksum; it is prepared again from" in caplog.text
+    assert f"{entry}: its header has another checksum; it is made again" in caplog.text
     assert not entry.exists()
 
 
@@ -217,7 +218,7 @@ def test_a_box_reads_its_slices_alone_and_gives_the_same_bits(shown, monkeypatch
     alone = prepare(box, SPEC)
     monkeypatch.delenv("EVID_CACHE_GB")
     assert torch.equal(prepare(box, SPEC), alone)
-    (entry,) = (cache_root() / "volumes").iterdir()
+    (entry,) = (cache_folder() / "volumes").glob("*.safetensors")
     held = bytearray(entry.read_bytes())
     held[held.index(VALUES[6].tobytes()[:64])] ^= 1
     entry.write_bytes(held)
@@ -227,7 +228,7 @@ def test_a_box_reads_its_slices_alone_and_gives_the_same_bits(shown, monkeypatch
 
 def test_a_whole_volume_that_is_kept_gives_the_same_bits(shown):
     alone = prepare(shown, SPEC)
-    assert not (cache_root() / "volumes").exists(), "whole volumes are not kept unasked"
+    assert not (cache_folder() / "volumes").exists(), "whole volumes are not kept unasked"
     filler()(Wanted(case="", volumes=(shown.volume,), shown=()))
     assert torch.equal(prepare(shown, SPEC), alone)
 
@@ -235,7 +236,7 @@ def test_a_whole_volume_that_is_kept_gives_the_same_bits(shown):
 def test_volume_and_input_are_filled_once(shown):
     first = filler()(wanted(shown))
     assert (first.outcome, first.size_bytes) == ("done", VALUES.nbytes + 2 * 8 * 16 * 20 * 4)
-    files = sorted(cache_root().rglob("*.safetensors"))
+    files = sorted(cache_folder().rglob("*.safetensors"))
     assert [path.parent.name for path in files] == ["inputs", "volumes"]
     before = [path.read_bytes() for path in files]
     second = filler()(wanted(shown))
@@ -245,7 +246,7 @@ def test_volume_and_input_are_filled_once(shown):
 
 def test_the_volume_may_be_left_aside(shown):
     assert filler(keeps_volumes=False)(wanted(shown)).outcome == "done"
-    assert [path.name for path in cache_root().iterdir() if path.name != "hashes"] == ["inputs"]
+    assert [path.name for path in cache_folder().iterdir() if path.name != "hashes"] == ["inputs"]
 
 
 def test_an_input_larger_than_its_voxels_is_not_kept(shown):
@@ -288,7 +289,7 @@ def test_a_case_whose_file_is_replaced_meanwhile_is_left_out(shown, write, monke
     assert found.reason == (
         f"{shown.volume.path}: changed while it was read. Prepare again once nothing writes to it."
     )
-    assert not list(cache_root().rglob("*.safetensors"))
+    assert not list(cache_folder().rglob("*.safetensors"))
 
 
 def test_what_is_deleted_for_room_is_told(write, monkeypatch):
@@ -300,10 +301,11 @@ def test_what_is_deleted_for_room_is_told(write, monkeypatch):
         for shift in range(2)
     )
     assert filler()(first).deleted_bytes == 0
-    (entry,) = (cache_root() / "volumes").iterdir()
+    (entry,) = (cache_folder() / "volumes").glob("*.safetensors")
     size_bytes = entry.stat().st_size
     found = filler(began_s=time.time() + 60)(second)
-    assert (found.outcome, found.deleted_bytes) == ("done", size_bytes)
+    assert found.outcome == "done"
+    assert size_bytes <= found.deleted_bytes < size_bytes + 100, "the volume, and the hash of its file"
 
 
 def test_what_is_shown_lies_on_its_own_grid_in_whole_hu(write):

@@ -8,30 +8,30 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from evidcore.cache import Cache
 from evidcore.case import VolumeRef
-from evidcore.volume import why_unusable
-from evidcore.volume.cache import fetch
+from evidcore.volume import read_error
 
 
 def test_a_good_file_has_nothing_against_it_and_a_bad_one_its_reason(write, tmp_path):
     ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16))))
-    assert why_unusable(ref, tmp_path / "cache") is None
+    assert read_error(ref, tmp_path / "cache") is None
     content = (tmp_path / "scan.nii.gz").read_bytes()
     (tmp_path / "scan.nii.gz").write_bytes(content[:-9])
-    reason = why_unusable(ref, tmp_path / "cache")
+    reason = read_error(ref, tmp_path / "cache")
     assert reason is not None
     assert "the gzip stream ends too early" in reason
 
 
 def test_a_verdict_is_remembered_for_the_state_of_the_file(write, tmp_path):
     ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16), "a.nii")))
-    assert why_unusable(ref, tmp_path / "cache") is None
+    assert read_error(ref, tmp_path / "cache") is None
     facts = os.stat(ref.path)
     (tmp_path / "a.nii").write_bytes(bytes(facts.st_size))
     os.utime(ref.path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-    assert why_unusable(ref, tmp_path / "cache") is None, "same size and time: not read again"
+    assert read_error(ref, tmp_path / "cache") is None, "same size and time: not read again"
     os.utime(ref.path, ns=(1, 1))
-    assert why_unusable(ref, tmp_path / "cache") is not None
+    assert read_error(ref, tmp_path / "cache") is not None
 
 
 def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, monkeypatch):
@@ -46,16 +46,16 @@ def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", failing)
-        assert "Stale file handle" in (why_unusable(ref, tmp_path / "cache") or "")
-    assert why_unusable(ref, tmp_path / "cache") is None
+        assert "Stale file handle" in (read_error(ref, tmp_path / "cache") or "")
+    assert read_error(ref, tmp_path / "cache") is None
 
 
 def test_nothing_is_remembered_of_files_that_cannot_be_listed(write, tmp_path):
     ref = VolumeRef(path=str(tmp_path / "scan.nii"))
-    assert "there is no such file" in (why_unusable(ref, tmp_path / "cache") or "")
+    assert "there is no such file" in (read_error(ref, tmp_path / "cache") or "")
     assert not (tmp_path / "cache").exists()
     write(np.zeros((4, 5, 6), np.int16), "scan.nii")
-    assert why_unusable(ref, tmp_path / "cache") is None
+    assert read_error(ref, tmp_path / "cache") is None
 
 
 @pytest.mark.parametrize("name", ["a.nii.gz", "a.png"])
@@ -70,6 +70,7 @@ def test_a_fault_of_the_content_is_remembered(write, tmp_path, name):
         content[-6] ^= 1  # the checksum
         path.write_bytes(content)
     ref = VolumeRef(path=str(path), intensity="arbitrary")
-    reason = why_unusable(ref, tmp_path / "cache")
+    reason = read_error(ref, tmp_path / "cache")
     assert reason is not None
-    assert [fetch(entry) for entry in (tmp_path / "cache" / "usable").iterdir()] == [reason.encode()]
+    (entry,) = (tmp_path / "cache" / "usable").glob("[!C]*")
+    assert Cache("usable", tmp_path / "cache").get(entry.name) == reason.encode()

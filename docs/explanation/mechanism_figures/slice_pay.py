@@ -16,12 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from scipy.special import softmax
 
+from evidcore.cache import cache_folder
 from evidcore.case import Crop, Prompt, Rollout, Score
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import RunError
 from evidcore.runs.read import read_object
 from evidcore.text.agreement import affirmed
-from evidcore.volume import cache_root, read, read_mask
+from evidcore.volume import read, read_mask
 from mechanism_figures.panels import BLUE, GREEN, GREY, INK, ORANGE, sheet
 from mechanism_figures.run_stages import OpenedRun
 
@@ -114,7 +115,7 @@ def measure(run: OpenedRun, case_id: str = "") -> SlicePay:
         areas_cm2={
             name: [float(mask[z].sum()) * y_mm * x_mm / 100 for z in shown] for name, mask in masks.items()
         },
-        shown=[shown_findings(case, crop, cache_root()) for crop in shown.values()],
+        shown=[shown_findings(case, crop, cache_folder()) for crop in shown.values()],
         seen=_seen(reward, list(shown.values())),
         paid=[one.value for one in scores if one],
         agreement=[one.parts["seen"] for one in scores if one],

@@ -20,10 +20,10 @@ from evidcore.volume import (
     content_hash,
     file_state,
     read,
+    read_error,
     read_mask,
     save_mask,
     volume_cache,
-    why_unusable,
 )
 from evidcore.volume.files import files_of, format_of
 from evidcore.volume.geometry import TILT_LIMIT_DEGREES, tilt_degrees
@@ -116,9 +116,9 @@ def test_a_changed_file_within_a_series_changes_its_state(write_series):
 def test_a_verdict_on_a_series_is_asked_again_when_one_of_its_files_changes(write_series, tmp_path):
     folder = write_series(scan())
     ref = VolumeRef(path=str(folder))
-    assert why_unusable(ref, tmp_path / "cache") is None
+    assert read_error(ref, tmp_path / "cache") is None
     (folder / "97.dcm").unlink()
-    reason = why_unusable(ref, tmp_path / "cache")
+    reason = read_error(ref, tmp_path / "cache")
     assert reason is not None
     assert "1 of 4 images are missing" in reason
 

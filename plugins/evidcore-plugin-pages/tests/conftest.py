@@ -16,11 +16,11 @@ from evidcore_testing.fixtures import evid as evid
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
+from evidcore.cache import cache_folder
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
 from evidcore.registry.factory import build
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore.volume import cache_root
 
 RESOLVED = """
 schema = 1
@@ -141,7 +141,7 @@ def started(root: Path) -> FakeRun:
 def phantoms() -> dict[Split, list[Case]]:
     """The cases of the fake run's data set."""
     table = tomllib.loads(RESOLVED)["dataset"]["chest"]
-    dataset = build("dataset", table, given={"cache_folder": cache_root()}, where="dataset.chest")
+    dataset = build("dataset", table, given={"cache_folder": cache_folder()}, where="dataset.chest")
     return {split: list(dataset.cases(split)) for split in ("train", "test")}
 
 

@@ -286,9 +286,8 @@ def test_a_kept_answer_is_of_this_endpoint_model_and_question():
 def test_a_damaged_answer_is_asked_for_again(tmp_path):
     with chat_server(lambda body, number: Reply(content=str(number))) as server:
         client(server).ask([asked("a")])
-        (kept,) = (path for path in (tmp_path / "cache").rglob("*") if path.is_file())
         folder = tmp_path / "cache" / "endpoint"
-        assert folder in kept.parents
+        (kept,) = folder.glob("[!C]*")
         assert folder.stat().st_mode & 0o077 == 0, "answers may hold words of reports"
         kept.write_bytes(kept.read_bytes()[:-1] + b"9")
         assert client(server).ask([asked("a")]) == ["1"]

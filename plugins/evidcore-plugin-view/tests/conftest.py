@@ -16,9 +16,10 @@ from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
 from evidcore_testing.fixtures import evid as evid
 
+from evidcore.cache import cache_folder
 from evidcore.case import Crop
 from evidcore.registry.factory import build
-from evidcore.volume import cache_root, read, read_mask
+from evidcore.volume import read, read_mask
 
 sys.path.insert(0, str(Path(__file__).parent))  # browser_page
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -94,7 +95,7 @@ def cases():
 
     found = {}
     for name, table in tomllib.loads(RECIPE)["dataset"].items():
-        dataset = build("dataset", table, given={"cache_folder": cache_root()}, where=f"dataset.{name}")
+        dataset = build("dataset", table, given={"cache_folder": cache_folder()}, where=f"dataset.{name}")
         found[name] = {split: list(dataset.cases(split)) for split in ("train", "test")}
     return found
 

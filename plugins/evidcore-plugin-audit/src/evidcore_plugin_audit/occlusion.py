@@ -9,20 +9,20 @@ place, where nothing asked lies, tells what that alone costs or gives away.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evidcore.audit.conditions import Alter, Altering
+from evidcore.cache import Cache, key_of
 from evidcore.case import MaskRef, Prompt, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.evaluate.reference_lines import answer_place
 from evidcore.formats import Array, Mask, Volume
 from evidcore.geometry import body
-from evidcore.volume import cache_root, content_hash, file_hash, read, read_geometry, read_mask, save_volume
+from evidcore.volume import content_hash, file_hash, read, read_geometry, read_mask, save_volume
 from evidcore.volume.content import volume_key
 from evidcore.volume.pictures import colours, save_picture
 
@@ -96,26 +96,34 @@ def asked_masks(prompt: Prompt) -> list[MaskRef]:
     return []
 
 
+class _NothingToCover(Exception):
+    """There is nothing to cover, or no other place for the cover."""
+
+
 def _with_cover(ref: VolumeRef, masks: Sequence[MaskRef], elsewhere: bool) -> VolumeRef | None:
     """Return a volume with its masks covered, in the cache; None where there is nothing, or no place."""
     named = [[content_hash(mask.path), mask.key, mask.label, mask.axes] for mask in masks]
     code = [file_hash(__file__), file_hash(body.__file__)]  # changed code never meets volumes of the old one
-    asked = json.dumps([code, volume_key(ref), named, elsewhere])
-    key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
+    key = key_of([code, volume_key(ref), named, elsewhere])
     is_picture = read_geometry(ref).shape_zyx[0] == 1  # which NIfTI cannot hold
-    path = cache_root() / "occluded" / f"{key}.{'png' if is_picture else 'nii.gz'}"
-    if not path.exists():
+
+    def write(path: Path) -> None:
         volume, rng = read(ref), np.random.default_rng(int(key, 16))
         region = np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks])
         if not region.any() or region.all():
-            return None
+            raise _NothingToCover
         place = _elsewhere(volume, region, rng) if elsewhere else region
         if place is None:
-            return None
+            raise _NothingToCover
         if is_picture:
             save_picture(_covered_picture(ref, volume, place, int(key, 16)), path)
         else:
             save_volume(dataclasses.replace(volume, array=cover(volume, place, rng)), path)
+
+    try:
+        path = Cache("occluded").file(key, ".png" if is_picture else ".nii.gz", write)
+    except _NothingToCover:
+        return None
     return VolumeRef(path=str(path), intensity=ref.intensity)
 
 

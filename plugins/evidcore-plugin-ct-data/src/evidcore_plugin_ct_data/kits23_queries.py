@@ -14,7 +14,6 @@ a single kidney, by the middle of the scan. A lesion that meets no kidney belong
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -23,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from evidcore.cache import Cache
 from evidcore.case import MaskRef, Query, VolumeRef
 from evidcore.errors import DataError
 from evidcore.volume import content_hash, read
-from evidcore.volume.cache import fetch, store
 
 LESIONS = ("tumor", "cyst")
 TEMPLATES = (
@@ -136,13 +135,10 @@ def things_of(masks: Mapping[str, MaskRef], cache_folder: Path) -> list[Thing]:
         DataError: if a file cannot be used.
     """
     asked = [[name, content_hash(ref.path)] for name, ref in masks.items()]
-    key = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
-    entry = cache_folder / "kits23-objects" / key
-    held = fetch(entry)
-    if held is None:
-        held = json.dumps([dataclasses.asdict(one) for one in _measured(masks)]).encode()
-        store(entry, held)
-    return [Thing(**one) for one in json.loads(held)]
+    found = Cache("kits23-objects", cache_folder).get_or_make(
+        asked, lambda: [dataclasses.asdict(one) for one in _measured(masks)]
+    )
+    return [Thing(**one) for one in found]
 
 
 def _measured(masks: Mapping[str, MaskRef]) -> list[Thing]:

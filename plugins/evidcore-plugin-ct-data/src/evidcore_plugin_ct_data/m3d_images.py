@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import re
 import unicodedata
 from collections import Counter
@@ -15,7 +13,6 @@ import numpy as np
 
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume.cache import naming_full_disk, write_atomically
 from evidcore_plugin_ct_data.walk import UNKNOWN_SPACING_MM
 
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -48,16 +45,14 @@ def same_text(name: str) -> str:
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
 
 
-def stack_path(folder: Path, cache_folder: Path) -> Path:
-    """Return where the array made of a folder of slices is kept: elsewhere for another state of it."""
+def stack_key(folder: Path) -> list[Any]:
+    """Return the key of the array made of a folder of slices: another one for another state of it."""
     slices = (
         sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
         if folder.is_dir()
         else []
     )
-    state = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in slices]
-    name = hashlib.blake2b(repr((str(folder), state)).encode(), digest_size=16).hexdigest()
-    return cache_folder / "m3d-stacks" / f"{name}.npy"
+    return [str(folder), [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in slices]]
 
 
 def stack(folder: Path, to: Path) -> None:
@@ -71,8 +66,6 @@ def stack(folder: Path, to: Path) -> None:
     """
     from PIL import Image, UnidentifiedImageError
 
-    if to.exists():
-        return
     slices = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES]
     for path in slices:
         if not _NUMBER.fullmatch(path.stem):
@@ -92,11 +85,4 @@ def stack(folder: Path, to: Path) -> None:
         raise DataError(
             f"{folder}: holds {len(kept)} slices of one size, a volume has at least 2. Leave it out."
         )
-    with naming_full_disk(to.parent):
-        write_atomically(to, _npy(np.stack(kept)))
-
-
-def _npy(array: np.ndarray[Any, np.dtype[Any]]) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array)
-    return buffer.getvalue()
+    np.save(to, np.stack(kept))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore_plugin_ct_data.files import Files
-from evidcore_plugin_ct_data.m3d_images import array_ref, axes_of, same_text, stack, stack_path
+from evidcore_plugin_ct_data.m3d_images import array_ref, axes_of, same_text, stack, stack_key
 
 RAW, PREPARED = (
     "M3D_Cap",
@@ -72,10 +74,12 @@ def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str]
     slices = slices or f"{RAW}/{bare}/"
     folder = files.path(slices)
 
-    def prepare() -> None:
-        stack(folder, stack_path(folder, cache_folder))
+    cache, key = Cache("m3d-stacks", cache_folder), stack_key(folder)
 
-    ref = array_ref(stack_path(folder, cache_folder), run_to)
+    def prepare() -> None:
+        cache.file(key, ".npy", functools.partial(stack, folder))
+
+    ref = array_ref(cache.path(key, ".npy"), run_to)
     return Stack(id=bare, patient=patient, volume=ref, names=(slices,), prepare=prepare)
 
 

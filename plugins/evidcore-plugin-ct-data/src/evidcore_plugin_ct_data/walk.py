@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from evidcore_plugin_tables.case_reading import OnMissing, skip_unreadable
 
+from evidcore.cache import downloads
 from evidcore.case import Case, Split
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_ct_data.files import Files, State, state_of
@@ -55,7 +56,7 @@ def set_folder(
     """Return where a set lies: the user's folder, else one of the cache that holds this commit alone."""
     if path is not None or repository is None:
         return recipe_folder / (path or ".")
-    return cache_folder / "hub" / repository.id.replace("/", "--") / repository.revision
+    return downloads(cache_folder, repository.id.replace("/", "--"), repository.revision)
 
 
 def place_in_order(name: str, seed: str) -> float:
@@ -126,13 +127,13 @@ class Walk:
                     left_out[entry.case.id] = entry.elsewhere
                     shared.add(entry.case.patient or entry.case.id)
 
-        def why_unusable(case: Case) -> str | None:
+        def read_error(case: Case) -> str | None:
             entry = needs.pop(case.id)
             return entry.fault or self._files.why_absent(entry.names) or self._why_unprepared(entry)
 
         yield from skip_unreadable(
             each(),
-            why_unusable,
+            read_error,
             where=str(self._files.folder),
             split=split,
             rule=self._selection,

@@ -20,8 +20,7 @@ import torch
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
 from evidcore.errors import DataError, RunError
-from evidcore.volume.cache import shared_quota
-from evidcore.volume.cached_volume import LEAST_BYTES, volume_cache
+from evidcore.volume.cached_volume import LEAST_BYTES, VOLUMES, volume_cache
 from evidcore.volume.content import content_key, volume_key
 from evidcore.volume.preparation import get_input, prepare, put_input
 from evidcore.volume.reading import read_geometry
@@ -68,12 +67,12 @@ class Filler:
         """Keep what is wanted of a case; a file that cannot be used leaves it out."""
         if wanted.fault:
             return Filled(case=wanted.case, outcome="left_out", reason=wanted.fault)
-        before_bytes = shared_quota().deleted_bytes
+        before_bytes = VOLUMES.evicted_bytes
         try:
             found = [self._volume(ref) for ref in wanted.volumes if self.keeps_volumes]
             found += [self._input(crop, size) for crop, size in wanted.shown]
         except DataError as cause:
-            deleted_bytes = shared_quota().deleted_bytes - before_bytes
+            deleted_bytes = VOLUMES.evicted_bytes - before_bytes
             return Filled(
                 case=wanted.case, outcome="left_out", deleted_bytes=deleted_bytes, reason=str(cause)
             )
@@ -81,14 +80,14 @@ class Filler:
         ranked: tuple[Outcome, ...] = ("no_room", "done", "already_there", "not_needed")
         outcomes = {outcome for outcome, _ in found} | {"not_needed"}
         first = next(outcome for outcome in ranked if outcome in outcomes)
-        deleted_bytes = shared_quota().deleted_bytes - before_bytes
+        deleted_bytes = VOLUMES.evicted_bytes - before_bytes
         return Filled(case=wanted.case, outcome=first, size_bytes=written, deleted_bytes=deleted_bytes)
 
     def _volume(self, ref: VolumeRef) -> tuple[Outcome, int]:
         key = volume_key(ref)
         if volume_cache.get(ref) is not None:
             return "already_there", 0
-        volume = volume_cache.get_or_put(ref, spared_since_s=self.began_s)
+        volume = volume_cache.get_or_put(ref, keep_newer_than=self.began_s)
         if volume.is_on_disk:
             return "done", volume.size_bytes
         if volume_key(ref) != key:
@@ -104,7 +103,7 @@ class Filler:
         pixels = prepare(crop, self.spec, size_zyx).numpy()
         if content_key(crop, self.spec, size_zyx) != key:
             raise _replaced(crop.volume)
-        has_room = put_input(key, pixels, spared_since_s=self.began_s)
+        has_room = put_input(key, pixels, keep_newer_than=self.began_s)
         return ("done", pixels.nbytes) if has_room else ("no_room", 0)
 
     def _input_bytes(self, size_zyx: Grid) -> int:

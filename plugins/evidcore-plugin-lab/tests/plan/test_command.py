@@ -28,12 +28,13 @@ def test_plan_counts_parameters_and_says_what_is_not_known(evid, recipe):
 
 
 @pytest.mark.slow
-def test_plan_says_whether_each_volume_is_encoded_once(evid, recipe):
+def test_plan_says_whether_each_volume_is_encoded_once(evid, recipe, monkeypatch):
     features = json.loads(evid("plan", recipe, "--json").output)["features"]
     each = features["volume_bytes"]
     assert features["volumes"] == 6  # four to train on, two to test on
     assert "; each is encoded once" in evid("plan", recipe).output
-    half = ["--set", f"features.folder_gb={4 * each / 1e9}", "--set", "features.memory_gb=0"]
+    monkeypatch.setenv("EVID_CACHE_GB", f"{4 * each / 1e9}")
+    half = ["--set", "features.memory_gb=0"]
     said = evid("plan", recipe, *half).output
     assert "has room for 0 in memory and 4 on disk, and the others are encoded whenever" in said
     rounded = json.loads(

@@ -11,13 +11,14 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
+from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.compute.device import device_of
 from evidcore.contracts import Segmenter
 from evidcore.errors import RecipeError
 from evidcore.volume import volume_cache
 from evidcore.volume.content import volume_key
-from evidcore_plugin_medsam2.feature_files import FeatureFiles, weights_digest
+from evidcore_plugin_medsam2.feature_files import weights_digest
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network
 from evidcore_plugin_medsam2.session import Arbitrary, Session, Settings
@@ -51,7 +52,7 @@ class MedSam2(Segmenter):
         dtype: what it computes in; "auto" is bfloat16 on a GPU, as released, and float32 on the CPU. float64
             is for comparisons: in float32 each library rounds otherwise.
         kept_gb: slices' features and masks that are kept in memory.
-        disk_gb: slices' features that are also kept in the cache folder, for other runs and processes.
+        on_disk: keep slices' features in the cache folder too, for other runs and processes.
         half_features: keep features in float16, which takes half the room and rounds.
         rows_per_pass: how many ways of objects pass at once; 0: 16 on a GPU, 1 on the CPU.
 
@@ -77,7 +78,7 @@ class MedSam2(Segmenter):
         device: str = "auto",
         dtype: Literal["auto", "float32", "bfloat16", "float64"] = "auto",
         kept_gb: Annotated[float, Ge(0)] = 2.0,
-        disk_gb: Annotated[float, Ge(0)] = 0.0,
+        on_disk: bool = False,
         half_features: bool = False,
         rows_per_pass: Annotated[int, Ge(0)] = 0,
     ) -> None:
@@ -93,7 +94,7 @@ class MedSam2(Segmenter):
         self._propagate, self._window_hu, self._arbitrary = propagate, window_hu, arbitrary
         self._half_features, self._rows_per_pass = half_features, rows_per_pass
         self.kept = Kept(int(kept_gb * 1e9))
-        self.files = FeatureFiles(cache_folder / "medsam2", int(disk_gb * 1e9)) if disk_gb else None
+        self.files = Cache("medsam2", cache_folder) if on_disk else None
         self._lock = threading.Lock()
         self._network: Network | None = None
         self._digest: str | None = None  # of the weights, for files

@@ -11,11 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.contracts import MaskRequest, SegmenterPrompt, SegmenterSession, refuse_unusable
 from evidcore.errors import DataError
 from evidcore.volume import CachedVolume
-from evidcore_plugin_medsam2.feature_files import FeatureFiles
+from evidcore_plugin_medsam2.feature_files import from_bytes, to_bytes
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network, View, stacked
 from evidcore_plugin_medsam2.pixels import Greys, greys, pixels, to_slice
@@ -47,7 +48,7 @@ class Session(SegmenterSession):
         volume: CachedVolume,
         key: str,
         kept: Kept,
-        files: FeatureFiles | None,
+        files: Cache | None,
         lock: threading.Lock,
         settings: Settings,
     ) -> None:
@@ -140,7 +141,7 @@ class Session(SegmenterSession):
                 views[z] = view
                 self._kept.put((self._key, z), view, view.size_bytes)
                 if self._files is not None:
-                    self._files.write(f"{self._key}-{z}", view)
+                    self._files.put(f"{self._key}-{z}", to_bytes(view))
         rows = stacked([views[z] for z in slices])
         return rows.to(self._network.device, self._network.real)
 
@@ -148,9 +149,9 @@ class Session(SegmenterSession):
         """Return what was seen of a slice before, in memory or in a file."""
         view: View | None = self._kept.get((self._key, z))
         if view is None and self._files is not None:
-            view = self._files.read(f"{self._key}-{z}")
-            if view is not None:
-                view = view.to(self._network.device, self.settings.features_in)
+            content = self._files.get(f"{self._key}-{z}")
+            if content is not None:
+                view = from_bytes(content).to(self._network.device, self.settings.features_in)
                 self._kept.put((self._key, z), view, view.size_bytes)
         return view
 

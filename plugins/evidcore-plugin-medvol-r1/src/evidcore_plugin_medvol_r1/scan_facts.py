@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
 
+from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.geometry import body
 from evidcore.volume import Geometry, content_hash, file_hash, read, read_geometry
-from evidcore.volume.cache import fetch, store
 
 HEIGHTS = 20  # equal stretches of the body, of which each has a profile
 FAT_HU, BONE_HU, MOST_HU = (-150.0, -30.0), 200.0, 1000.0
@@ -53,13 +51,7 @@ def outlined(ref: VolumeRef, cache_folder: Path) -> Scan:
     """
     code = [file_hash(__file__), file_hash(body.__file__)]
     asked = [code, content_hash(ref.path), ref.marks()]
-    key = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-    entry = cache_folder / "body-outlines" / key
-    held = fetch(entry)
-    if held is None:
-        held = json.dumps(_measure(ref)).encode()
-        store(entry, held)
-    frame, profile = json.loads(held)
+    frame, profile = Cache("body-outlines", cache_folder).get_or_make(asked, lambda: _measure(ref))
     return _scan(read_geometry(ref), tuple((start, stop) for start, stop in frame), tuple(profile))
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
+from evidcore.cache import Cache
 from evidcore.case import Prompt, VolumeRef
 from evidcore.contracts import Condition, Dataset
 from evidcore.formats import Array
-from evidcore.volume import cache_root, file_hash, read, read_geometry, save_volume
+from evidcore.volume import file_hash, read, read_geometry, save_volume
 from evidcore.volume.content import volume_key
 from evidcore.volume.pictures import colours, save_picture
 
@@ -65,18 +65,18 @@ def squares(voxels: Array, times: int) -> Array:
 @functools.lru_cache(maxsize=4096)
 def _blurred(ref: VolumeRef, times: int) -> VolumeRef:
     """Return a volume in the cache."""
-    asked = json.dumps([file_hash(__file__), volume_key(ref), times])
-    key = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
     is_picture = read_geometry(ref).shape_zyx[0] == 1  # which NIfTI cannot hold
-    path = cache_root() / "blurred" / f"{key}.{'png' if is_picture else 'nii.gz'}"
-    if path.exists():
-        return VolumeRef(path=str(path), intensity=ref.intensity)
-    volume = read(ref)
-    if is_picture:
-        shown = colours(ref.path)  # (y, x, colour)
-        planes = volume.array if shown is None else np.moveaxis(shown, -1, 0)
-        filled = squares(planes, times)
-        save_picture(filled[0] if shown is None else np.moveaxis(filled, 0, -1), path)
-    else:
-        save_volume(dataclasses.replace(volume, array=squares(volume.array, times)), path)
+
+    def write(path: Path) -> None:
+        volume = read(ref)
+        if is_picture:
+            shown = colours(ref.path)  # (y, x, colour)
+            planes = volume.array if shown is None else np.moveaxis(shown, -1, 0)
+            filled = squares(planes, times)
+            save_picture(filled[0] if shown is None else np.moveaxis(filled, 0, -1), path)
+        else:
+            save_volume(dataclasses.replace(volume, array=squares(volume.array, times)), path)
+
+    key = [file_hash(__file__), volume_key(ref), times]
+    path = Cache("blurred").file(key, ".png" if is_picture else ".nii.gz", write)
     return VolumeRef(path=str(path), intensity=ref.intensity)

@@ -169,11 +169,11 @@ def _places(record: RunRecord, line: Line) -> list[tuple[str, str]]:
 
 def _cases(record: RunRecord, name: str, table: Mapping[str, Any], split: str) -> Iterable[Case]:
     import evidcore.contracts  # torch: only where a case has to be looked up
+    from evidcore.cache import cache_folder
     from evidcore.registry import factory
-    from evidcore.volume import cache_root
 
     recipe_folder = Path(record.recipe.get("recipe_folder", record.folder))
-    given = {"recipe_folder": recipe_folder, "cache_folder": cache_root()}
+    given = {"recipe_folder": recipe_folder, "cache_folder": cache_folder()}
     dataset: evidcore.contracts.Dataset = factory.build(
         "dataset", table, given=given, where=f"dataset.{name}"
     )

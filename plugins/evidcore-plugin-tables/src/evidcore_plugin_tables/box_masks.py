@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from evidcore.cache import Cache
 from evidcore.case import MaskRef
 from evidcore.errors import DataError
 from evidcore.volume.pictures import save_picture
@@ -81,14 +80,14 @@ def _mask(boxes: tuple[PixelBox, ...], height: int, width: int, cache_folder: Pa
     edges = sorted({
         (math.floor(box.x0), math.floor(box.y0), math.ceil(box.x1), math.ceil(box.y1)) for box in boxes
     })
-    key = hashlib.blake2b(json.dumps([height, width, edges]).encode(), digest_size=16).hexdigest()
-    path = cache_folder / "box-masks" / f"{key}.png"
-    if not path.exists():
+
+    def write(path: Path) -> None:
         mask = np.zeros((height, width), np.uint8)
         for x0, y0, x1, y1 in edges:
             mask[y0:y1, x0:x1] = INSIDE
         save_picture(mask, path)
-    return MaskRef(path=str(path))
+
+    return MaskRef(path=str(Cache("box-masks", cache_folder).file([height, width, edges], ".png", write)))
 
 
 def boxes_of_cell(value: Any, where: str) -> dict[str, tuple[PixelBox, ...]]:

@@ -14,7 +14,7 @@ from annotated_types import Ge
 
 from evidcore.case import Case, Split
 from evidcore.errors import DataError
-from evidcore.volume import file_state, why_unusable
+from evidcore.volume import file_state, read_error
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ def why_files_unusable(case: Case, *, table: Path, cache_folder: Path, rule: OnM
         if not Path(file).exists():
             return f"{file}: there is no such file. Put it there or correct {table}."
     if rule.missing == "skip":
-        reasons = (why_unusable(ref, cache_folder) for ref in case.volumes)
+        reasons = (read_error(ref, cache_folder) for ref in case.volumes)
         return next((reason for reason in reasons if reason), None)
     return None
 

@@ -119,7 +119,7 @@ class Folder(Dataset):
             raise DataError(problem)
         yield from skip_unreadable(
             self._readable(split),
-            self._why_unusable,
+            self._read_error,
             where=str(self.table),
             split=split,
             rule=self.on_missing,
@@ -209,7 +209,7 @@ class Folder(Dataset):
                 masks[name] = ref
         return masks
 
-    def _why_unusable(self, case: Case) -> str | None:
+    def _read_error(self, case: Case) -> str | None:
         return why_files_unusable(
             case, table=self.table, cache_folder=self.cache_folder, rule=self.on_missing
         )

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from evidcore.cache import Cache
 from evidcore.case import Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
 from evidcore.formats import Array
 from evidcore.geometry.body import Region, midline_mm
 from evidcore.volume import Volume, content_hash, read, read_mask
-from evidcore.volume.cache import fetch, store
 
 READING = 2  # raise whenever the same files give other facts
 
@@ -62,15 +60,11 @@ def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bo
             },
             "body": body,
         }
-        key = hashlib.blake2b(json.dumps(asked, sort_keys=True).encode(), digest_size=16).hexdigest()
-        entry = cache_folder / "mask-facts" / key
-        held = fetch(entry)
-        if held is None:
-            held = json.dumps(dataclasses.asdict(_measure(ref, masks, body))).encode()
-            store(entry, held)
+        known = Cache("mask-facts", cache_folder).get_or_make(
+            asked, lambda: dataclasses.asdict(_measure(ref, masks, body))
+        )
     except DataError as cause:
         raise DataError(f"{cause} (case {case.id!r})") from cause
-    known = json.loads(held)
     return CaseFacts(
         masks={name: MaskFacts(**facts) for name, facts in known["masks"].items()},
         body_mm=known["body_mm"],

@@ -142,7 +142,7 @@ class Table(Dataset):
             raise DataError(_at_most(self._read.wrong))
         usable = skip_unreadable(
             self._of(split),
-            self._why_unusable,
+            self._read_error,
             where=str(self.table),
             split=split,
             rule=self.on_missing,
@@ -233,7 +233,7 @@ class Table(Dataset):
         masks = boxes.masks(*_size(case), self.cache_folder)
         return dataclasses.replace(case, masks={**case.masks, **masks})
 
-    def _why_unusable(self, case: Case) -> str | None:
+    def _read_error(self, case: Case) -> str | None:
         return why_files_unusable(
             case, table=self.table, cache_folder=self.cache_folder, rule=self.on_missing
         )

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore.cache import cache_folder
 from evidcore.case import Intensity
 from evidcore.contracts import Dataset, Task
 from evidcore.errors import DataError, RecipeError, did_you_mean
 from evidcore.recipe import Recipe, load
 from evidcore.registry import factory
 from evidcore.runs.assembly import Assembly
-from evidcore.volume import cache_root
 from evidcore_plugin_tables.csv_rows import read_rows
 from evidcore_plugin_tables.folder_table import STATES
 from evidcore_plugin_tables.placing import place
@@ -67,7 +67,7 @@ def open_folder(folder: Path, intensity: Intensity) -> Dataset:
     else:
         options = {"use": "folder", **folder_options(folder / TABLE)}
     table = {"path": str(folder.resolve()), "intensity": intensity, **options}
-    given = {"recipe_folder": folder, "cache_folder": cache_root()}
+    given = {"recipe_folder": folder, "cache_folder": cache_folder()}
     dataset = factory.build("dataset", table, given=given, where=str(folder))
     if not isinstance(dataset, Dataset):
         raise TypeError(f"expected a Dataset, got {dataset!r}")

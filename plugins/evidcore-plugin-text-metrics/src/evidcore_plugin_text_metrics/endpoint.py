@@ -18,14 +18,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from evidcore.cache import Cache
 from evidcore.errors import RecipeError, RunError
-from evidcore.registry import cache_root
-from evidcore.volume.cache import fetch, naming_full_disk, store
 from evidcore_plugin_text_metrics.endpoint_answers import (
     Again,
     Stop,
@@ -48,6 +46,7 @@ from evidcore_plugin_text_metrics.http_exchange import (
 
 Conversation = Sequence[Mapping[str, Any]]  # messages with "role" and "content": a text, or parts with images
 
+ANSWERS = Cache("endpoint", is_private=True)  # answers may hold words of reports
 _MOST_BYTES = 8 * 2**20  # of one answer
 _OWN = ("model", "messages", "stream", "n")
 
@@ -117,7 +116,7 @@ class ChatClient:
         keys = [hashlib.sha256(f"{self.endpoint.url}\n{body}".encode()).hexdigest() for body in bodies]
         found: dict[str, str | Unanswered] = {}
         for key in dict.fromkeys(keys):
-            kept = _kept(key)
+            kept = ANSWERS.get(key)
             if kept is not None:
                 found[key] = kept.decode()
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in found}
@@ -146,7 +145,7 @@ class ChatClient:
     def _ask_and_keep(self, client: Opened, key: str, body: str, work: _Work) -> str | Unanswered:
         answer = self._ask_until_answered(client, body, work)
         if isinstance(answer, str):
-            _keep(key, answer)
+            ANSWERS.put(key, answer.encode())
         return answer
 
     def authorization(self) -> dict[str, str]:
@@ -247,21 +246,6 @@ class _Pace:
         """Let nobody begin before `seconds` have passed."""
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
-
-
-def _folder() -> Path:
-    return cache_root() / "endpoint"
-
-
-def _kept(key: str) -> bytes | None:
-    with naming_full_disk(_folder()):
-        return fetch(_folder() / key[:2] / key)
-
-
-def _keep(key: str, answer: str) -> None:
-    with naming_full_disk(_folder()):
-        _folder().mkdir(mode=0o700, parents=True, exist_ok=True)  # answers may hold words of reports
-    store(_folder() / key[:2] / key, answer.encode())
 
 
 def _check(endpoint: Endpoint, sends: Literal["text", "images"]) -> None:

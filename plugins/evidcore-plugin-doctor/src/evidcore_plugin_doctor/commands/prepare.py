@@ -78,7 +78,7 @@ def prepare(
 
     loaded = load(recipe, overrides)  # a mistake is told before all else is imported
 
-    from evidcore.volume import cache_root
+    from evidcore.cache import cache_folder
     from evidcore_plugin_doctor.prepare import fill
 
     with _Bar() as bar:
@@ -87,7 +87,7 @@ def prepare(
             keeps_volumes=not inputs_only, told=bar.tell,
         )  # fmt: skip
     if as_json:
-        facts = {"recipe": str(recipe), "cache": str(cache_root()), "shard": f"{shard[0]}/{shard[1]}"}
+        facts = {"recipe": str(recipe), "cache": str(cache_folder()), "shard": f"{shard[0]}/{shard[1]}"}
         click.echo(json.dumps({**facts, **dataclasses.asdict(found)}, indent=1))
         return
     for message in found.unlisted:
@@ -95,7 +95,7 @@ def prepare(
     for case, reason in found.left_out.items():
         click.echo(printable(f"left out: {case}: {reason}", keep=""))
     counts = ", ".join(f"{count} {_WORDS[name]}" for name, count in found.outcomes.items() if count)
-    written = f"{found.size_bytes / 1e9:.3g} GB written to {cache_root()}"
+    written = f"{found.size_bytes / 1e9:.3g} GB written to {cache_folder()}"
     click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {found.seconds:.0f} s")
     if found.deleted_bytes:
         click.echo(

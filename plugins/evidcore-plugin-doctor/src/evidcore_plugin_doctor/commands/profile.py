@@ -128,11 +128,11 @@ def _opened(
 def _labeler(name: str | None) -> Labeler | None:
     if name is None:
         return None
+    from evidcore.cache import cache_folder
     from evidcore.contracts import Labeler
     from evidcore.registry import factory
-    from evidcore.volume import cache_root
 
-    given = {"cache_folder": cache_root(), "recipe_folder": Path.cwd()}
+    given = {"cache_folder": cache_folder(), "recipe_folder": Path.cwd()}
     built = factory.build("labeler", {"use": name}, given=given, where="--labeler")
     return built if isinstance(built, Labeler) else None
 

@@ -87,7 +87,7 @@ def _features(kept: KeptFeatures) -> str:
         return f"{size}; each is encoded once"
     return (
         f"{size}; [features] has room for {kept.in_memory} in memory and {kept.on_disk} on disk, and the "
-        "others are encoded whenever they are shown. Raise folder_gb, or take precision = 'float16'"
+        "others are encoded whenever they are shown. Raise EVID_CACHE_GB, or take precision = 'float16'"
     )
 
 

@@ -11,11 +11,12 @@ from typing import Any, Literal
 from evidcore_plugin_tables.placing import place
 from evidcore_plugin_tables.target import TABLE, folder_options
 
+from evidcore.cache import cache_folder
 from evidcore.case import Intensity, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, EvidError
 from evidcore.registry import factory
-from evidcore.volume import cache_root, read
+from evidcore.volume import read
 
 QUESTIONS = "questions.csv"
 AIR_HU = -500.0  # a scan that goes below holds air in Hounsfield units; other scales rarely go there
@@ -153,7 +154,7 @@ def _shared_out(own: Mapping[str, Any]) -> tuple[dict[str, Any], Dataset]:
 
 
 def _built(own: Mapping[str, Any]) -> Dataset:
-    given = {"recipe_folder": Path(), "cache_folder": cache_root()}
+    given = {"recipe_folder": Path(), "cache_folder": cache_folder()}
     dataset = factory.build("dataset", own, given=given, where="dataset.own")
     assert isinstance(dataset, Dataset)
     return dataset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from evidcore.cache import cache_folder, limit_bytes
 from evidcore.case import VisualPart
 from evidcore.errors import NotHere
 from evidcore.recipe import DataUse
@@ -60,7 +61,7 @@ def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
         volumes=volumes,
         volume_bytes=volume_bytes,
         in_memory=int(kept.memory_gb * 1e9) // features_bytes,
-        on_disk=int(kept.folder_gb * 1e9) // volume_bytes,
+        on_disk=limit_bytes(cache_folder(), 0) // volume_bytes,
     )
 
 

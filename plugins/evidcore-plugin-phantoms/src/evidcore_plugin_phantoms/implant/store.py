@@ -15,8 +15,8 @@ import nibabel
 import numpy as np
 from filelock import FileLock
 
+from evidcore.cache import naming_full_disk
 from evidcore.volume import Volume, save_volume
-from evidcore.volume.cache import naming_full_disk
 from evidcore_plugin_phantoms.implant.planting import Lesion, Planted
 
 VOLUME, MASKS, BEFORE, FACTS = "volume.nii.gz", "masks.npz", "before.npz", "lesions.json"

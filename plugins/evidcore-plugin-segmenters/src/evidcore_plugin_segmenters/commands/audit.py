@@ -135,8 +135,8 @@ def segmenter(
 
 def _built(asked: Sequence[str], target: Path) -> dict[str, Segmenter]:
     """Build the segmenters, each under the shortest name that tells it apart."""
+    from evidcore.cache import cache_folder
     from evidcore.registry import factory
-    from evidcore.volume import cache_root
 
     tables = {text: _table(text, target) for text in dict.fromkeys(asked)}
     uses = [str(table.get("use")) for table in tables.values()]
@@ -144,7 +144,7 @@ def _built(asked: Sequence[str], target: Path) -> dict[str, Segmenter]:
     for text, table in tables.items():
         name = text if text.startswith("service.") or uses.count(str(table.get("use"))) > 1 else table["use"]
         folder = target.parent if text.startswith("service.") else Path.cwd()
-        given = {"cache_folder": cache_root(), "recipe_folder": folder}
+        given = {"cache_folder": cache_folder(), "recipe_folder": folder}
         found[name] = factory.build("segmenter", table, given=given, where=f"--segmenter {text}")
     return found
 

@@ -1,0 +1,523 @@
+from __future__ import annotations
+
+import ast
+import errno
+import logging
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+
+from evidcore import cache as module
+from evidcore.cache import (
+    ABANDONED_S,
+    LARGE_BYTES,
+    MOST_BYTES,
+    Cache,
+    CorruptEntry,
+    cache_folder,
+    limit_bytes,
+    naming_full_disk,
+    write_atomically,
+)
+from evidcore.errors import RunError
+
+ROOT = Path(module.__file__).parents[1]
+VALUES = np.arange(5 * 4 * 3, dtype=np.int16).reshape(5, 4, 3) - 30
+FACTS = {"range": [-30.0, 29.5], "name": "é"}
+
+
+@pytest.fixture(autouse=True)
+def limit(monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "1e-5")  # 10,000 bytes
+
+
+@pytest.fixture
+def one(tmp_path) -> Cache:
+    return Cache("one", tmp_path)
+
+
+def entries(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.name != "CACHEDIR.TAG")
+
+
+def used(path: Path, at_s: float) -> Path:
+    os.utime(path, (at_s, at_s))
+    return path
+
+
+def flipped(path: Path, index: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[index] ^= 1
+    path.write_bytes(content)
+
+
+# ---- where it lies, and what comes back
+
+
+def test_the_environment_names_the_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "here"))
+    assert cache_folder() == Cache("a").root == tmp_path / "here"
+    monkeypatch.delenv("EVID_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder().name == "evidcore"
+
+
+def test_a_value_is_made_once_for_each_key(one):
+    made = []
+
+    def make():
+        made.append(1)
+        return {"a": (1, 2.5, None)}
+
+    for _ in range(2):
+        assert one.get_or_make(["file", 3], make) == {"a": [1, 2.5, None]}
+    assert len(made) == 1
+    one.get_or_make(["file", 4], make)
+    Cache("two", one.root).get_or_make(["file", 3], make)
+    assert len(made) == 3
+
+
+def test_damage_anywhere_in_small_content_is_named_and_the_entry_deleted(one, caplog):
+    assert one.get("key") is None
+    assert one.put("key", b"content")
+    assert one.get("key") == b"content"
+    path = one.path("key")
+    right = path.read_bytes()
+    damaged = [right[:index] + bytes([right[index] ^ 1]) + right[index + 1 :] for index in range(len(right))]
+    for content in [*damaged, b"", right[:-1]]:
+        path.write_bytes(content)
+        caplog.clear()
+        assert one.get("key") is None
+        assert [record.getMessage() for record in caplog.records] == [
+            f"{path}: its checksum does not fit; it is made again"
+        ]
+        assert not path.exists()
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32])
+def test_array_and_facts_come_back(one, dtype):
+    array = VALUES.astype(dtype) / 4 if dtype == np.float32 else VALUES
+    assert one.get_array("key") is None
+    assert one.put_array("key", array, FACTS)
+    held = one.get_array("key")
+    assert (held.shape, held.facts, held.is_on_disk) == ((5, 4, 3), FACTS, True)
+    assert held.size_bytes == array.nbytes
+    found = held.slices(1, 4)
+    assert (found.dtype, found.flags.writeable) == (dtype, False)
+    np.testing.assert_array_equal(found, array[1:4])
+
+
+def test_another_library_reads_the_file(one):
+    one.put_array("key", VALUES, FACTS)
+    with safe_open(one.path("key", ".safetensors"), "np") as file:
+        assert set(file.keys()) == {"array", "checksums"}
+        np.testing.assert_array_equal(file.get_tensor("array"), VALUES)
+
+
+def test_a_damaged_slice_is_found_when_it_is_used_and_others_are_not_read(one, caplog):
+    one.put_array("key", VALUES, FACTS)
+    path = one.path("key", ".safetensors")
+    flipped(path, path.read_bytes().index(VALUES[2].tobytes()))
+    array = one.get_array("key")
+    np.testing.assert_array_equal(array.slices(0, 2), VALUES[:2])
+    np.testing.assert_array_equal(array.slices(3, 5), VALUES[3:])
+    with pytest.raises(CorruptEntry, match="slice 2 of 5 has another checksum"):
+        array.slices(1, 4)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: slice 2 of 5 has another checksum; it is made again"
+    ]
+    assert not path.exists()
+
+
+def test_damage_anywhere_in_an_array_is_found(one, caplog):
+    caplog.set_level(logging.CRITICAL)
+    one.put_array("key", VALUES, FACTS)
+    path = one.path("key", ".safetensors")
+    right = path.read_bytes()
+
+    def outcome(content):
+        path.write_bytes(content)
+        try:
+            held = one.get_array("key")
+            return held and (held.slices(0, len(VALUES)).tobytes(), held.facts)
+        except CorruptEntry:
+            return None
+
+    assert outcome(right) == (VALUES.tobytes(), FACTS)
+    for index in range(len(right)):
+        found = outcome(right[:index] + bytes([right[index] ^ 1]) + right[index + 1 :])
+        padding = found == (VALUES.tobytes(), FACTS)
+        assert found is None or padding, f"byte {index} gives {found}"
+    for length in range(len(right)):
+        assert outcome(right[:length]) is None, f"the first {length} bytes pass"
+
+
+def test_a_file_is_written_once_and_one_that_failed_leaves_nothing(one):
+    def write(path):
+        assert path.suffix == ".png"
+        path.write_text("whole")
+
+    def fail(path):
+        path.write_text("a part")
+        raise KeyError("stopped")
+
+    with pytest.raises(KeyError):
+        one.file(["a"], ".png", fail)
+    assert entries(one.root / "one") == []
+    path = one.file(["a"], ".png", write)
+    assert one.file(["a"], ".png", fail) == path
+    assert path.read_text() == "whole"
+    assert entries(one.root / "one") == [path.name]
+
+
+def test_a_folder_appears_whole(one):
+    def fill(folder, *, fails=False):
+        (folder / "a").write_text("a")
+        assert not one.path("key").exists()
+        if fails:
+            raise KeyError("stopped")
+        (folder / "b").write_text("b")
+
+    with pytest.raises(KeyError):
+        one.folder("key", lambda folder: fill(folder, fails=True))
+    assert not one.path("key").exists()
+    assert entries(one.folder("key", fill)) == ["a", "b"]
+    assert one.folder("key", lambda folder: fill(folder, fails=True)) == one.path("key")
+
+
+# ---- the disk
+
+
+def test_a_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path):
+    write_atomically(tmp_path / "a", b"long content")
+    write_atomically(tmp_path / "a", b"short")
+    assert (tmp_path / "a").read_bytes() == b"short"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+FULL = """
+import sys
+from pathlib import Path
+import numpy as np
+from evidcore.cache import Cache, write_atomically
+from evidcore.errors import RunError
+folder = Path(sys.argv[1])
+cache = Cache("one", folder)
+write_atomically(folder / "kept", b"old")
+for put in (
+    lambda: write_atomically(folder / "kept", bytes(1 << 20)),
+    lambda: cache.put("a", bytes(1 << 20)),
+    lambda: cache.put_array("a", np.zeros((2, 1 << 20), np.int16), {}),
+    lambda: cache.file("a", ".nii", lambda path: path.write_bytes(bytes(1 << 20))),
+):
+    try:
+        put()
+    except RunError as error:
+        print(error)
+print((folder / "kept").read_bytes(), sorted(path.name for path in folder.rglob("*")))
+"""
+
+
+def test_a_full_disk_is_named_with_the_way_out(tmp_path, monkeypatch):
+    # a real full disk: 64 KiB of memory, mounted in a namespace of its own
+    mount = f"mount -t tmpfs -o size=64k none {tmp_path}"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    monkeypatch.setenv("EVID_CACHE_GB", "1")
+    run = f"{mount} && exec {sys.executable} -c '{FULL}' {tmp_path}"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", run], capture_output=True, text=True, check=True)
+    way_out = "the disk is full. Free space or rights there, or set EVID_CACHE to another folder."
+    first, *others, left = done.stdout.splitlines()
+    assert first == f"{tmp_path}: {way_out}"
+    assert others == [f"{tmp_path}/one: {way_out}"] * 3
+    assert left.startswith("b'old' ["), "the old file stays"
+    assert {name for name in ast.literal_eval(left[7:]) if not name.endswith(".lease")} == {
+        ".leases", "CACHEDIR.TAG", "kept", "one",
+    }, "no part of a new one does"  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_rights_is_named(one, tmp_path: Path):
+    tmp_path.chmod(0o500)
+    for write in (lambda: write_atomically(tmp_path / "a", b""), lambda: one.put("key", b"")):
+        with pytest.raises(RunError, match=f"{tmp_path}.*: no permission to write here"):
+            write()
+
+
+def test_a_caller_says_what_else_would_do(tmp_path):
+    with (
+        pytest.raises(
+            RunError, match=r"the folder is read-only\. Free space or rights there, or save elsewhere\."
+        ),
+        naming_full_disk(tmp_path, or_else="save elsewhere"),
+    ):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+
+@pytest.fixture
+def umask():
+    before = os.umask(0o027)
+    yield 0o027
+    os.umask(before)
+
+
+def test_others_may_read_what_the_umask_lets_them_and_nothing_private(one, tmp_path, umask):
+    one.put("a", b"")
+    one.put_array("b", VALUES, {})
+    one.file("c", ".nii", lambda path: path.write_bytes(b""))
+    write_atomically(tmp_path / "one" / "d", b"")
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "one").iterdir()} == {0o640}
+    Cache("two", tmp_path, is_private=True).put("a", b"")
+    assert stat.S_IMODE((tmp_path / "two").stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_an_entry_that_may_not_be_read_is_made_again(one):
+    one.put("a", b"content")
+    one.put_array("b", VALUES, {})
+    for path in (one.path("a"), one.path("b", ".safetensors")):
+        path.chmod(0)
+    assert one.get("a") is None
+    assert one.get_array("b") is None
+
+
+# ---- the limit
+
+
+def filled(cache: Cache, key: str, size_bytes: int, used_s: float) -> Path:
+    """Write an entry past this process, as another one would."""
+    path = cache.path(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / "CACHEDIR.TAG").touch()
+    path.write_bytes(bytes(size_bytes))
+    return used(path, used_s)
+
+
+def put(cache: Cache, size_bytes: int, **options) -> bool:
+    return cache.put(f"{random.random()}", bytes(size_bytes - module.DIGEST_BYTES), **options)
+
+
+def test_the_longest_unused_leave_first_of_all_namespaces(one, tmp_path):
+    two = Cache("two", tmp_path)
+    assert put(one, 600)  # unseen by the limit until it is more than 5 % of it
+    old, middle, new = (
+        filled(two, "old", 4000, 10),
+        filled(one, "middle", 3000, 20),
+        filled(one, "new", 1000, 30),
+    )
+    assert put(one, 1400), "exactly full"
+    assert old.exists()
+    assert put(one, 1000)
+    assert [path.exists() for path in (old, middle, new)] == [False, True, True]
+    assert one.evicted_bytes == two.evicted_bytes == 4000
+
+
+def test_the_first_large_entry_looks_at_the_folders(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "0.1")
+    large = Cache("large", tmp_path)
+    old = filled(large, "old", 99_500_000, 10)
+    assert put(large, LARGE_BYTES)
+    assert not old.exists()
+
+
+def test_using_an_entry_keeps_it(one):
+    array = np.zeros((2, 1000), np.int16)
+    one.put_array("a", array, {})
+    one.put("b", bytes(3000))
+    one.put_array("c", array[:1], {})
+    for number, (key, suffix) in enumerate((("a", ".safetensors"), ("b", ""), ("c", ".safetensors"))):
+        used(one.path(key, suffix), 10 + number)
+    one.get_array("a")
+    one.get("b")
+    assert put(one, 2000)
+    assert [one.path(*entry).exists() for entry in (("a", ".safetensors"), ("b",))] == [True, True]
+    assert not one.path("c", ".safetensors").exists()
+
+
+def test_what_is_larger_than_the_limit_drives_nothing_out(one, monkeypatch):
+    old = filled(one, "old", 4000, 10)
+    assert not put(one, 10_001)
+    monkeypatch.setenv("EVID_CACHE_GB", "0")
+    assert not put(one, 20)
+    assert one.get_or_make("key", lambda: 5) == 5
+    assert one.file("a", ".nii", lambda path: path.write_bytes(b"b")).exists(), "who opens a path needs it"
+    assert old.exists()
+
+
+def test_what_was_used_since_stays_and_the_new_one_finds_no_room(one):
+    put(one, 600)
+    used(next((one.root / "one").glob("0.*")), 5)
+    before, since = filled(one, "x", 3000, 10), filled(one, "y", 6000, 30)
+    assert not put(one, 5000, keep_newer_than=20)
+    assert (before.exists(), since.exists()) == (False, True)
+    assert put(one, 3000, keep_newer_than=20)
+
+
+def test_entries_of_other_processes_are_seen_in_time(one):
+    assert put(one, 1000)
+    other = filled(one, "other", 8500, 10)
+    assert put(one, 400), "more than 5 % of the limit was written unseen: it looks"
+    assert other.exists()
+    assert put(one, 5000), "the folder is looked at before it is said to be full"
+    assert not other.exists()
+
+
+def test_an_entry_in_use_stays_readable(one):
+    put(one, 600)
+    with filled(one, "old", 9000, 10).open("rb") as file:
+        one.put_array("array", np.zeros((2, 100), np.int16) + 7, {})
+        held = one.get_array("array")
+        used(one.path("array", ".safetensors"), 11)
+        assert put(one, 9000)
+        assert entries(one.root / "one")[-1].startswith("0.")
+        assert len(file.read()) == 9000
+        assert held.slices(0, 2).tolist() == [[7] * 100] * 2
+
+
+HANDED_OUT = """
+import sys
+from pathlib import Path
+from evidcore.cache import Cache
+cache = Cache("one", Path(sys.argv[1]))
+cache.file("file", ".nii", lambda path: path.write_bytes(bytes(2000)))
+cache.folder("folder", lambda path: (path / "a").write_bytes(bytes(2000)))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_living_process_was_given_by_path_stays(one):
+    command = [sys.executable, "-c", HANDED_OUT, str(one.root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        paths = [used(one.path("file", ".nii"), 10), used(one.path("folder"), 11)]
+        own = used(one.file("own", ".nii", lambda path: path.write_bytes(bytes(2000))), 12)
+        other = filled(one, "other", 3000, 20)
+        put(one, 600)
+        assert put(one, 3000)
+        assert [path.exists() for path in (*paths, own, other)] == [True, True, True, False]
+        process.stdin.close()
+        process.wait()
+    for path, used_s in zip(paths, (10, 11), strict=True):
+        used(path, used_s)
+    assert put(one, 5000)
+    assert [path.exists() for path in (*paths, own)] == [False, False, True]
+    assert len(list((one.root / ".leases").iterdir())) == 1
+
+
+def test_what_a_killed_process_left_is_removed_and_what_is_being_written_is_not(one):
+    now = time.time()
+    left, fresh = filled(one, ".1.entry", 100, now - ABANDONED_S - 60), filled(one, ".2.entry", 100, now)
+    folder = one.root / "one" / ".3.folder"
+    folder.mkdir()
+    (folder / "a").touch()
+    used(folder, now - ABANDONED_S - 60)
+    put(one, 600)
+    put(one, 600)
+    assert (left.exists(), fresh.exists(), folder.exists()) == (False, True, False)
+
+
+def test_folders_that_are_no_namespace_are_left_alone(one):
+    mine = one.root / "mine" / "notes"
+    mine.parent.mkdir()
+    mine.write_bytes(bytes(9000))
+    fetched = module.downloads(one.root, "set", "commit") / "scan.nii.gz"
+    write_atomically(fetched, bytes(9000))
+    for _ in range(3):
+        assert put(one, 5000)
+    assert mine.exists()
+    assert fetched.exists()
+
+
+def test_the_limit_is_50_gb_or_half_of_the_free_disk(tmp_path, monkeypatch):
+    monkeypatch.delenv("EVID_CACHE_GB")
+    free = shutil.disk_usage(tmp_path).free
+    assert limit_bytes(tmp_path / "not" / "there", 0) == pytest.approx(min(MOST_BYTES, free / 2), rel=0.05)
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "nan", "inf"])
+def test_a_limit_that_is_no_size_is_refused(one, monkeypatch, text):
+    monkeypatch.setenv("EVID_CACHE_GB", text)
+    with pytest.raises(RunError, match=f"EVID_CACHE_GB: must be a size in GB, 0 or more, got '{text}'"):
+        one.put("key", b"")
+
+
+# ---- many processes
+
+
+def use(root: Path, seed: int, wrong) -> None:
+    """Write, read and clear away in turn, as a process of a run does, and tell what is read wrongly."""
+    rng, cache = random.Random(seed), Cache("one", root)
+    for number in range(200):
+        key = rng.randrange(8)
+        if number % 50 == 49:
+            for path in (root / "one").glob(f"{key}*"):
+                path.unlink(missing_ok=True)
+        content, array = cache.get(f"{key}"), cache.get_array(f"{key}")
+        if content not in (None, bytes([key]) * 700):
+            wrong.put((seed, key, "content"))
+        if array is not None and (array.slices(0, 3) != key).any():
+            wrong.put((seed, key, "array"))
+        cache.put(f"{key}", bytes([key]) * 700)
+        cache.put_array(f"{key}", np.full((3, 100), key, np.int16), {})
+
+
+def test_processes_share_a_folder(one):
+    context = multiprocessing.get_context("fork")
+    wrong = context.SimpleQueue()
+    processes = [context.Process(target=use, args=(one.root, number, wrong)) for number in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert wrong.empty()
+    left = [path for path in (one.root / "one").iterdir() if path.name != "CACHEDIR.TAG"]
+    assert not [path for path in left if path.name.startswith(".")]
+    assert sum(path.stat().st_size for path in left) <= 10_000 * (1 + 4 * 0.05) + 4 * 1500
+
+
+def test_a_folder_that_another_process_clears_while_it_is_made_is_no_error(one, monkeypatch):
+    def gone_between_two_looks(self, *args, **kwargs):
+        raise FileExistsError(17, "File exists", str(self))  # as pathlib's `exist_ok` does then
+
+    with monkeypatch.context() as at_once:
+        at_once.setattr(Path, "mkdir", gone_between_two_looks)
+        one.put("key", b"content")
+    assert one.get("key") is None
+    one.put("key", b"content")
+    assert one.get("key") == b"content"
+
+
+# ---- who writes
+
+
+def sources() -> list[Path]:
+    return [*(ROOT / "evidcore").rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
+
+
+def test_one_file_makes_paths_below_the_cache_folder():
+    by_hand = re.compile(r"cache_folder(\(\))? ?(/|\.joinpath)")
+    writing = [path for path in sources() if by_hand.search(path.read_text(encoding="utf-8"))]
+    assert {path.relative_to(ROOT).parts[1] for path in writing} <= {"evidcore-plugin-phantoms"}
+
+
+def test_the_documented_namespaces_are_those_of_the_code():
+    used = set()
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "Cache":
+                used.add(ast.literal_eval(node.args[0]))
+    page = (ROOT / "docs/reference/cache.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([\w-]+)/` \|", page, flags=re.M)) == used
