@@ -52,7 +52,6 @@ _TAG = "CACHEDIR.TAG"  # in each folder of a namespace: backups leave it out, an
 _TAG_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# made by evidcore; bford.info/cachedir\n"
 _LEASES, _LEASE = ".leases", ".lease"
 _ARRAY = ".safetensors"
-_ITEM_BYTES = {"I16": 2, "F32": 4}  # of the types of array that are stored, as safetensors calls them
 
 log = logging.getLogger(__name__)
 
@@ -164,8 +163,7 @@ class Cache:
             array = _open_array(path)
         except CorruptEntry:
             return None
-        if array is not None:
-            _touch(path)
+        _touch(path)
         return array
 
     def put_array(
@@ -257,8 +255,7 @@ class CachedArray:
     @property
     def size_bytes(self) -> int:
         """Size of the array alone."""
-        item = _ITEM_BYTES[self._array.get_dtype()] if self.is_on_disk else self._array.itemsize
-        return math.prod(self.shape) * int(item)
+        return math.prod(self.shape) * int(self._array[:1].itemsize)
 
     @property
     def is_on_disk(self) -> bool:

@@ -20,6 +20,7 @@ PLUGINS = CORE.parent / "plugins"
 # A room may import rooms before it.
 ROOMS = (
     "errors",
+    "cache",
     "registry",
     "case",
     "formats",
@@ -41,7 +42,7 @@ ROOMS = (
     "runs",
     "cli",
 )
-WITHOUT_TORCH = ("errors", "registry", "case", "formats", "recipe", "hooks")
+WITHOUT_TORCH = ("errors", "cache", "registry", "case", "formats", "recipe", "hooks")
 SLOW = {
     "torch",
     "transformers",

@@ -139,18 +139,13 @@ class VolumeCache:
             return cached
         held = self._in_memory(key)
         volume = held or read(ref)
-        size_bytes = volume.array.nbytes
         is_same = held is not None or volume_key(ref) == key  # not if the file was replaced while it was read
-        if (
-            is_same
-            and size_bytes >= LEAST_BYTES
-            and VOLUMES.put_array(
-                f"{key}-{LAYOUT}", volume.array, _facts(volume), keep_newer_than=keep_newer_than
-            )
-        ):
-            cached = self._get(key, ref)
-            if cached is not None:
-                return cached
+        if is_same and volume.array.nbytes >= LEAST_BYTES:
+            name, facts = f"{key}-{LAYOUT}", _facts(volume)
+            if VOLUMES.put_array(name, volume.array, facts, keep_newer_than=keep_newer_than):
+                cached = self._get(key, ref)
+        if cached is not None:
+            return cached
         if is_same and self._in_memory(key) is None:
             self._recent.append((key, volume))
         slices = CachedArray(volume.array, {})

@@ -29,13 +29,9 @@ INPUTS = Cache("inputs")
 PHOTOGRAPH = (0.0, 255.0)  # black and white
 
 
-def get_input(crop: Crop, spec: EncoderInput, size_zyx: Grid, key: int | None = None) -> Array | None:
-    """Return what `prepare` gave for the same arguments, (channel, z, y, x); None if it is not there.
-
-    Raises:
-        DataError: if there is no such file.
-    """
-    cached = INPUTS.get_array(f"{content_key(crop, spec, size_zyx) if key is None else key:016x}")
+def get_input(key: int) -> Array | None:
+    """Return what `prepare` gave for a `content_key`, (channel, z, y, x); None if it is not in the cache."""
+    cached = INPUTS.get_array(f"{key:016x}")
     try:
         return None if cached is None else cached.slices(0, cached.shape[0])
     except CorruptEntry:
@@ -43,13 +39,7 @@ def get_input(crop: Crop, spec: EncoderInput, size_zyx: Grid, key: int | None = 
 
 
 def put_input(key: int, pixels: Array, *, keep_newer_than: float = math.inf) -> bool:
-    """Put what `prepare` gave into the cache; tell whether it fits below the limit.
-
-    Args:
-        key: what `content_key` gave for the same arguments, before the file was read and after.
-        pixels: float32 (channel, z, y, x).
-        keep_newer_than: entries used after this time, in seconds since 1970, are not evicted for it.
-    """
+    """Put what `prepare` gave into the cache, as `Cache.put` does; the key is that of before and after."""
     return INPUTS.put_array(f"{key:016x}", pixels, {}, keep_newer_than=keep_newer_than)
 
 
@@ -92,12 +82,14 @@ def prepare(
         if is_film or not spec.windows:
             return torch.full((spec.channels, *size), -1.0)
         return _windowed(torch.full(size, AIR_HU), spec.windows)
-    held = None if crop.change else get_input(crop, spec, size, key)
-    if held is not None:
-        return torch.from_numpy(held.copy())
+    if key is None:
+        key = content_key(crop, spec, size)
+    cached = None if crop.change else get_input(key)
+    if cached is not None:
+        return torch.from_numpy(cached.copy())
     photo = photograph(crop, in_colours=spec.colours)
     if photo is not None:
-        return _photograph(crop, photo, spec, size)
+        return _photograph(photo, spec, size, crop.change, key)
     drawn = draw(crop, *_region(crop))
     windows = spec.windows or (drawn.window or _percentile_window(crop.volume),)
     if drawn.window is not None:
@@ -110,8 +102,7 @@ def prepare(
         z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
         values = _centred(resize(values, (z, y, x)), size, fill=AIR_HU if spec.windows else windows[0][0])
     if crop.change:
-        rng = torch.Generator().manual_seed(content_key(crop, spec, size))
-        values = _changed(values, crop.change, windows, rng)
+        values = _changed(values, crop.change, windows, torch.Generator().manual_seed(key))
     return _windowed(values, windows).expand(spec.channels, *size)
 
 
@@ -193,15 +184,13 @@ def _region(crop: Crop) -> tuple[Array, Geometry]:
     return cached.part(crop.box_zyx), cached.geometry
 
 
-def _photograph(crop: Crop, photo: Array, spec: EncoderInput, size_zyx: Grid) -> Tensor:
+def _photograph(photo: Array, spec: EncoderInput, size_zyx: Grid, change: Change | None, seed: int) -> Tensor:
     """Return a photograph at a size, (channel, z, y, x), -1 where it is black."""
     resized = Image.fromarray(photo).resize(size_zyx[:0:-1], Image.Resampling.BICUBIC)
     values = torch.from_numpy(np.array(resized, dtype=np.float32)).reshape(*size_zyx[1:], -1).movedim(-1, 0)
-    if crop.change:
-        seed = content_key(crop, spec, size_zyx)
+    if change:
         planes = [
-            _changed(one[None], crop.change, [PHOTOGRAPH], torch.Generator().manual_seed(seed))
-            for one in values
+            _changed(one[None], change, [PHOTOGRAPH], torch.Generator().manual_seed(seed)) for one in values
         ]
         values = torch.cat(planes)
     return _windowed(values[:, None], [PHOTOGRAPH])[0].expand(spec.channels, *size_zyx)

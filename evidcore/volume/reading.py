@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evidcore.cache import Cache, key_of
+from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.errors import DataError
 from evidcore.formats import Geometry, Stored, Volume, refuse_flat, refuse_not_finite
@@ -77,23 +77,20 @@ def read_error(ref: VolumeRef, cache_folder: Path) -> str | None:
     Transient errors of the operating system are not cached.
     """
     state = file_state(ref.path)
-    if state is None:
-        return _read_error(ref)[0]
-    cache = Cache("usable", cache_folder)
-    key = key_of([READING, os.path.realpath(ref.path), ref.marks(), state, *reader_mark(ref.path)])
-    cached = cache.get(key)
+    mark = [] if state is None else reader_mark(ref.path)
+    cache, key = (
+        Cache("usable", cache_folder),
+        [READING, os.path.realpath(ref.path), ref.marks(), state, mark],
+    )
+    cached = None if state is None else cache.get(key)
     if cached is None:
-        error, is_transient = _read_error(ref)
-        cached = (error or "").encode()
-        if not is_transient:
+        cached, lasts = b"", state is not None
+        try:
+            read(ref)
+        except DataError as error:
+            cached = str(error).encode()
+            # a failed system call has an error number; a fault in the content has none
+            lasts = lasts and getattr(error.__cause__, "errno", None) is None
+        if lasts:
             cache.put(key, cached)
     return cached.decode() or None
-
-
-def _read_error(ref: VolumeRef) -> tuple[str | None, bool]:
-    """Return why a volume is refused, and whether a system call failed, which has an error number."""
-    try:
-        read(ref)
-    except DataError as error:
-        return str(error), getattr(error.__cause__, "errno", None) is not None
-    return None, False

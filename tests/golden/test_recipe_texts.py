@@ -195,7 +195,7 @@ MISTAKES = {
     "bfloat16 of the bridge": [('bridge = { use = "stub-line" }', 'bridge = { use = "stub-line" }\nbfloat16 = ["bridge"]')],
     "bfloat16 is a text": [('bridge = { use = "stub-line" }', 'bridge = { use = "stub-line" }\nbfloat16 = "bridge"')],
     "features is a number": [("seed = 17", "seed = 17\nfeatures = 3")],
-    "features": [("[model]", '[features]\nprecision = "int8"\nmemory_gb = -1\nfolder_gb = "a"\nfolders = 1\n\n[model]')],
+    "features": [("[model]", '[features]\nprecision = "int8"\nmemory_gb = -1\nmemory_mb = 1\n\n[model]')],
     "stage is missing": [(TEXT[TEXT.index("[[stage]]") :], "")],
     "stage is an empty list": [(TEXT[TEXT.index("[[stage]]") :], ""), ("seed = 17", "seed = 17\nstage = []")],
     "stage is a number": [(TEXT[TEXT.index("[[stage]]") :], ""), ("seed = 17", "seed = 17\nstage = 3")],

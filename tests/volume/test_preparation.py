@@ -194,7 +194,7 @@ def wanted(crop: Crop, size=(8, 16, 20)) -> Wanted:
 def test_a_kept_input_is_the_same_bits(shown):
     fresh = prepare(shown, SPEC)
     assert put_input(content_key(shown, SPEC), fresh.numpy())
-    np.testing.assert_array_equal(get_input(shown, SPEC, SPEC.size_zyx), fresh.numpy())
+    np.testing.assert_array_equal(get_input(content_key(shown, SPEC)), fresh.numpy())
     again = prepare(shown, SPEC)
     assert torch.equal(again, fresh)
     again.add_(1)  # it is the caller's own

@@ -98,9 +98,9 @@ class Filler:
         if crop.blank or self._input_bytes(size_zyx) > _voxel_bytes(crop):
             return "not_needed", 0
         key = content_key(crop, self.spec, size_zyx)
-        if get_input(crop, self.spec, size_zyx) is not None:
+        if get_input(key) is not None:
             return "already_there", 0
-        pixels = prepare(crop, self.spec, size_zyx).numpy()
+        pixels = prepare(crop, self.spec, size_zyx, key).numpy()
         if content_key(crop, self.spec, size_zyx) != key:
             raise _replaced(crop.volume)
         has_room = put_input(key, pixels, keep_newer_than=self.began_s)

@@ -50,7 +50,7 @@ def written(folder, stage, text):
 
 
 @pytest.fixture
-def keyhole(offered, tmp_path):
+def keyhole(offered, tmp_path, monkeypatch):
     """A run whose encoder is a keyhole, and the class that opens it."""
     sees = type("Sees", (Keyhole,), {})
     offered("evid-keyhole", "[evidcore.encoder]\nkeyhole = evid_keyhole:Sees\n", Sees=sees)
@@ -58,7 +58,8 @@ def keyhole(offered, tmp_path):
     text = text[: [found.start() for found in re.finditer(r"\[\[stage\]\]", text)][2]]  # sft, then evaluate
     (tmp_path / "keyhole.toml").write_text(text)
     # features that are kept by weights would not tell that its eyes have changed
-    folder = start(load(tmp_path / "keyhole.toml", ["features.folder_gb=0"]), tmp_path / "runs")
+    monkeypatch.setenv("EVID_CACHE_GB", "0")
+    folder = start(load(tmp_path / "keyhole.toml"), tmp_path / "runs")
     run(folder)
     written(folder.path, "02-evaluate", "No nodule.")  # likelier to it with tissue there than with air
     return folder.path, sees
