@@ -13,7 +13,7 @@ import tomllib
 import types
 
 import pytest
-from evidcore_plugin_lab.ablation import markdown, passage, read
+from evidcore_plugin_lab.ablation import markdown, read, runner
 from filelock import FileLock
 
 from evidcore.recipe import load
@@ -314,10 +314,10 @@ def test_workers_find_the_same_and_compute_shared_stages_once(done, desk):
     assert all(entry["seconds"] > 0 for entry in known.values())
 
 
-def test_workers_are_refused_where_a_launcher_has_started_several(copied, monkeypatch):
-    monkeypatch.setattr(passage, "processes", lambda: types.SimpleNamespace(count=2, is_first=True))
-    shown = copied.evid("bridges.toml", "--workers", "2", exit_code=2).stderr
-    assert "--workers starts processes of its own: leave it out under a launcher of several." in shown
+def test_an_ablation_is_refused_where_a_launcher_has_started_several(copied, monkeypatch):
+    monkeypatch.setattr(runner, "processes", lambda: types.SimpleNamespace(count=2))
+    shown = copied.evid("bridges.toml", exit_code=2).stderr
+    assert "an ablation starts its runs itself: leave the launcher out. --workers runs several." in shown
 
 
 def test_a_cell_that_fails_beside_others_leaves_them(copied):

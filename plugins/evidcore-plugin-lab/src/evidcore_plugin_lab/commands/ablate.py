@@ -79,7 +79,7 @@ def ablate(
 
 def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> Passed:
     from evidcore.cli.run import Progress
-    from evidcore_plugin_lab.ablation import go
+    from evidcore_plugin_lab.ablation import run_cells
 
     @contextlib.contextmanager
     def watch(run: RunFolder, label: str) -> Iterator[object]:
@@ -90,17 +90,14 @@ def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> P
     def tell(line: str) -> None:
         click.echo(line, err=as_json)
 
-    return go(folder, watch=watch, tell=tell, command=command, **chosen)
+    return run_cells(folder, watch=watch, tell=tell, command=command, **chosen)
 
 
 def _write_up(
     folder: AblationFolder, passed: Passed, command: str, again: str, kept: Path | None, as_json: bool
 ) -> None:
-    from evidcore.runs import processes
     from evidcore_plugin_lab.ablation import keep, markdown, outcome, write_up
 
-    if not processes().is_first:
-        return
     failed = [{"cell": failure.cell, "message": failure.message} for failure in passed.failures]
     found = {
         "command": command,
@@ -125,20 +122,31 @@ def _write_up(
 
 
 def _plan(folder: AblationFolder, only: tuple[str, ...], seeds: tuple[int, ...], as_json: bool) -> None:
-    from evidcore_plugin_lab.ablation.forecast import forecast
-
-    found = forecast(folder, folder.chosen(only, seeds))
+    """Say which cells are there, and how many distinct stages they have; runs and writes nothing."""
+    cells = folder.chosen(only, seeds)
+    planned: list[dict[str, Any]] = [
+        {
+            "arm": cell.arm, "seed": cell.seed, "state": cell.state, "changes": cell.changes(),
+            "run": None if cell.run is None else str(cell.run.path),
+            "overrides": list(folder.ablation.cell_overrides(cell.arm, cell.seed)),
+        }
+        for cell in cells
+    ]  # fmt: skip
+    stages = [stage for cell in cells for stage in cell.stage_folders(folder.root)]
+    distinct = set(stages)
+    there = sum(stage.is_dir() for stage in distinct)
     if as_json:
+        found = {"cells": planned, "stages": len(stages), "distinct": len(distinct), "there": there}
         click.echo(json.dumps(found, indent=1))
         return
-    for cell in found["cells"]:
+    for cell in planned:
         run = f", {cell['run']}" if cell["run"] else ""
         click.echo(f"{cell['arm']}/seed-{cell['seed']}: {cell['state']}{run}")
         for line in cell["changes"]:
             click.echo(f"  changed since: {line}")
     click.echo(
-        f"{found['stages']} stages in {len(found['cells'])} cells; {found['distinct']} distinct, of which "
-        f"{found['there']} are there and {found['distinct'] - found['there']} to compute"
+        f"{len(stages)} stages in {len(cells)} cells; {len(distinct)} distinct, of which "
+        f"{there} are there and {len(distinct) - there} to compute"
     )
 
 

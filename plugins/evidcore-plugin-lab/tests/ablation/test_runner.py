@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evidcore_plugin_lab.ablation.workers import Task, first_apart
+from evidcore_plugin_lab.ablation.runner import Task, first_apart
 
 
 def task(root, *stages):
