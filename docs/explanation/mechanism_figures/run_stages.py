@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_lab.stage_order import stages_before
+from evidcore_plugin_audit.stage_order import stages_before
 
 from evidcore.compute.processes import pin_threads
 from evidcore.errors import RunError

@@ -6,6 +6,7 @@ import functools
 import math
 
 import torch
+from evidcore_plugin_audit.stage_order import stages_before
 
 from evidcore.contracts import Encoder, Grid, Patches, Workload
 from evidcore.model.packed_attention import pays
@@ -25,7 +26,6 @@ from evidcore_plugin_lab.plan.memory import (
     training,
 )
 from evidcore_plugin_lab.plan.shapes import Shapes
-from evidcore_plugin_lab.stage_order import stages_before
 
 
 def memory(

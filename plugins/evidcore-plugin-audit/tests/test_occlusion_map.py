@@ -6,8 +6,8 @@ import re
 
 import pytest
 import torch
-from evidcore_plugin_lab.occlude import occlusion_map
-from evidcore_plugin_lab.occlude.covering_bank import CoveredCrop
+from evidcore_plugin_audit import occlusion_map
+from evidcore_plugin_audit.covering_bank import CoveredCrop
 from evidcore_plugin_phantoms.testing import SMALL
 
 from evidcore.case import Case, Crop, Drawing, Prompt, VisualPart, VolumeRef

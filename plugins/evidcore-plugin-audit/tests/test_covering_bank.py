@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_lab.occlude.covering_bank import CoveredCrop, CoveringBank
+from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.occlude.occlusion_map import Line, Measured
+    from evidcore_plugin_audit.occlusion_map import Line, Measured
 
 
 @click.command()
@@ -45,7 +45,7 @@ def occlude(
 
     from evidcore.cli.run import follow
     from evidcore.runs import open_run
-    from evidcore_plugin_lab.occlude.occlusion_map import occlude as measure
+    from evidcore_plugin_audit.occlusion_map import occlude as measure
 
     logging.disable_progress_bar()
     run = open_run(folder)
@@ -86,7 +86,7 @@ def _lines(found: Measured) -> Iterator[str]:
 
 def _told(line: Line) -> str:
     """Return where the largest drop of a question lies."""
-    from evidcore_plugin_lab.occlude.occlusion_map import SMALLEST
+    from evidcore_plugin_audit.occlusion_map import SMALLEST
 
     largest, pointing = line["largest"], line["pointing"]
     if largest is None:

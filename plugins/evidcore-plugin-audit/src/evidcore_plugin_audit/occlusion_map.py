@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from evidcore_plugin_audit.occlusion import asked_masks
 
 from evidcore.case import Prompt
 from evidcore.compute.processes import pin_threads
@@ -46,9 +45,10 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, naming_full_disk, write
 from evidcore.runs.record import append, read_lines
 from evidcore.volume import content_hash, read, read_geometry, read_mask
-from evidcore_plugin_lab.occlude.cell_grid import BoxZYX, CellGrid, grid_over
-from evidcore_plugin_lab.occlude.covering_bank import CoveredCrop, CoveringBank, connected
-from evidcore_plugin_lab.stage_order import stages_before
+from evidcore_plugin_audit.cell_grid import BoxZYX, CellGrid, grid_over
+from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank, connected
+from evidcore_plugin_audit.occlusion import asked_masks
+from evidcore_plugin_audit.stage_order import stages_before
 
 Line = Mapping[str, Any]
 Tell = Callable[[int, int], None]

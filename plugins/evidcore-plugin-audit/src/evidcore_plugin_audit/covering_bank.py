@@ -20,7 +20,7 @@ from evidcore.model.bank import VOLUMES_PER_PASS, FeatureBank
 from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy
 from evidcore.volume import prepare, read_geometry
-from evidcore_plugin_lab.occlude.cell_grid import BoxZYX
+from evidcore_plugin_audit.cell_grid import BoxZYX
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

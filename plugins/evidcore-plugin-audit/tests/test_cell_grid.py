@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from evidcore_plugin_lab.occlude.cell_grid import CellGrid, grid_over
+from evidcore_plugin_audit.cell_grid import CellGrid, grid_over
 
 from evidcore.errors import RunError
 from evidcore.formats import Geometry

@@ -1,1 +1,0 @@
-"""Where covering a part of the scan makes a model's answer less likely."""
