@@ -26,6 +26,7 @@ import numpy as np
 import planted_rates
 import torch
 from evidcore_plugin_phantoms.chest import PhantomChest
+from evidcore_plugin_phantoms.cues import Cues
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 
@@ -57,8 +58,8 @@ class Scans:
     def __init__(self, cache: Path, pool: int, training: int) -> None:
         """Draw chest phantoms with every cue."""
         dataset = PhantomChest(
-            cache, train_cases=training, validation_cases=0, test_cases=pool, seed=29, company=0.8,
-            header_cue=0.9, device_cue=0.9, table_cue=0.9,
+            cache, train_cases=training, validation_cases=0, test_cases=pool, seed=29,
+            cues=Cues(company=0.8, header_cue=0.9, device_cue=0.9, table_cue=0.9),
         )  # fmt: skip
         self.start(dataset, "test", list(dataset.cases("train")))
 

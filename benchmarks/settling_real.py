@@ -24,7 +24,7 @@ from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.reader_fit import ReaderFit
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.implant.dataset import Implant
-from evidcore_plugin_phantoms.implant.kinds import KindName
+from evidcore_plugin_phantoms.implant.planting import KindName
 from real_scans import real_scans
 from settling import figures, paid, tables
 from slice_reader import log

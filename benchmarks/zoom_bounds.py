@@ -25,8 +25,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from evidcore_plugin_phantoms.slices import patterns
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
-from evidcore_plugin_phantoms.slices.slice_scene import BLUR_PX, CONTRAST_HU, NOISE_HU, SIZE_PX
+from evidcore_plugin_phantoms.slices.dataset import (
+    BLUR_PX,
+    CONTRAST_HU,
+    NOISE_HU,
+    SIZE_PX,
+    PhantomSlices,
+)
 from scipy import ndimage, stats
 from torch import Tensor, nn
 from torch.nn import functional

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.organs import RELATIONS, contradictions
 from evidcore_plugin_doctor.organs import organ as organ_of
-from evidcore_plugin_phantoms.abdomen.facts import Facts
-from evidcore_plugin_phantoms.abdomen.lesions import FEWEST_VOXELS, FINDINGS, KINDS, longest_mm
-from evidcore_plugin_phantoms.abdomen.referents import referents
-from evidcore_plugin_phantoms.abdomen.render import Population, draw
+from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_plugin_phantoms.abdomen.lesions import FEWEST_VOXELS, FINDINGS, KINDS, Facts, longest_mm
+from evidcore_plugin_phantoms.abdomen.queries import referents
 from evidcore_plugin_phantoms.abdomen.scene import FIELD_MM_ZYX, ORGANS, Grid, label_of
-from evidcore_plugin_phantoms.drawing import affine
+from evidcore_plugin_phantoms.phantoms import affine
 from scipy import ndimage
 from scipy.spatial.distance import pdist
 
 from evidcore.geometry.body import outline
 from evidcore.volume import Geometry, Volume
 
-CROWDED = Population(seed=5, prior_strength=0.0, subtlety=1.0, prevalence=0.45, size_zyx=(40, 96, 128))
+CROWDED = PhantomAbdomen(Path(), seed=5, prevalence=0.45)
 CASES = 10
 SPACING = (7.5, 3.0, 3.0)
 
@@ -59,6 +61,13 @@ DIFFERENCE_HU = {
 }
 # least and most ml of an adult's, from outside the code
 ADULT_ML = {"liver": (700, 2200), "spleen": (80, 400), "left kidney": (80, 260), "right kidney": (80, 260)}
+
+
+def draw(dataset, split, number, **options):
+    """Return a phantom as its arrays and what was measured on them, by name."""
+    drawn = dataset.draw(split, number, **options)
+    facts = Facts.read(json.loads(json.dumps(drawn.known["facts"])))  # as they come back from the disk
+    return SimpleNamespace(hu=drawn.hu, facts=facts, indication=drawn.known["indication"], **drawn.arrays)
 
 
 @pytest.fixture(scope="module")
@@ -413,8 +422,3 @@ def test_the_grid_is_what_a_loop_says():
     found = np.zeros(grid.size_zyx, bool)
     found[box] = True
     assert np.array_equal(found, inside)
-
-
-def test_facts_survive_the_way_to_disk(phantoms):
-    for phantom in phantoms:
-        assert Facts.read(phantom.facts.plain()) == phantom.facts

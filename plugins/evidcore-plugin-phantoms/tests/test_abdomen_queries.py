@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import collections
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms.abdomen.facts import Facts, Lesion
-from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS
+from evidcore_plugin_phantoms.abdomen.dataset import (
+    INDICATIONS,
+    PhantomAbdomen,
+    draw_patient,
+    impression,
+    sentences,
+)
+from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS, Facts, Lesion
 from evidcore_plugin_phantoms.abdomen.lesions import KINDS as LESION_KINDS
-from evidcore_plugin_phantoms.abdomen.population import INDICATIONS, draw_patient
-from evidcore_plugin_phantoms.abdomen.queries import chosen, text_of
-from evidcore_plugin_phantoms.abdomen.referents import HOSTS, KINDS, Referent, referents
-from evidcore_plugin_phantoms.abdomen.render import Population, draw
+from evidcore_plugin_phantoms.abdomen.queries import HOSTS, KINDS, Referent, chosen, referents, text_of
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS
-from evidcore_plugin_phantoms.abdomen.wording import impression, sentences
 from evidcore_plugin_phantoms.wording import written
 
 PHANTOMS = 80  # in each half
@@ -143,7 +147,8 @@ def test_a_query_carries_the_indication_only_if_there_is_one():
 
 
 def patients(count, **options):
-    return [draw_patient(np.random.default_rng([3, number]), **options) for number in range(count)]
+    drawn = (draw_patient(np.random.default_rng([3, number]), **options) for number in range(count))
+    return [SimpleNamespace(wishes=wishes, kind=kind, side=side) for wishes, kind, side in drawn]
 
 
 def test_every_finding_belongs_to_one_indication():
@@ -166,12 +171,11 @@ def test_text_predicts_findings_and_sides_only_as_far_as_the_prior_strength_says
         own = [
             any(wish.finding == finding for wish in patient.wishes)
             for patient in group
-            for finding in INDICATIONS[patient.indication.partition(",")[0]]
+            for finding in INDICATIONS[patient.kind]
         ]
         gains[strength] = np.mean(own) / 0.15
         toward[strength] = np.mean([
-            next(wish.organ for wish in patient.wishes if wish.finding == finding).split()[0]
-            in patient.indication
+            next(wish.organ for wish in patient.wishes if wish.finding == finding).split()[0] == patient.side
             for patient in group
             for finding in ("kidney cyst", "kidney tumour")
             if any(wish.finding == finding for wish in patient.wishes)
@@ -191,16 +195,17 @@ def test_no_organ_gets_a_second_lesion_of_a_kind_beside_two():
 
 def queries(prior_strength):
     """Return (words, what the text says, which side is right) of train and test phantoms on a coarse grid."""
-    population = Population(
-        seed=11, prior_strength=prior_strength, subtlety=1.0, prevalence=0.45, size_zyx=(20, 48, 64)
+    dataset = PhantomAbdomen(
+        Path(), seed=11, prior_strength=prior_strength, prevalence=0.45, size_zyx=(20, 48, 64)
     )
     halves = []
     for split in ("train", "test"):
-        phantoms = [draw(population, split, number) for number in range(PHANTOMS)]
-        streams = [population.stream(split, number, 3) for number in range(PHANTOMS)]
-        found = chosen([each.facts for each in phantoms], KINDS, 8, streams, np.random.default_rng(0))
+        phantoms = [dataset.draw(split, number).known for number in range(PHANTOMS)]
+        streams = [dataset.stream(split, number, 3) for number in range(PHANTOMS)]
+        facts = [Facts.read(each["facts"]) for each in phantoms]
+        found = chosen(facts, KINDS, 8, streams, np.random.default_rng(0))
         halves.append([
-            (text_of(referent, streams[number], phantoms[number].indication), referent)
+            (text_of(referent, streams[number], phantoms[number]["indication"]), referent)
             for number, wanted in enumerate(found)
             for referent in wanted
             if referent.side is not None

@@ -8,11 +8,14 @@ import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_phantoms.implant.dataset import Implant
-from evidcore_plugin_phantoms.implant.kinds import KINDS, KindName
-from evidcore_plugin_phantoms.implant.planting import Wish, _Site, _Stroke, plant
+from evidcore_plugin_phantoms.implant.noise import (
+    TooLittleTissue,
+    autocovariance,
+    noise_like,
+    point_spread_mm,
+)
+from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, Wish, _Site, _Stroke, plant
 from evidcore_plugin_phantoms.implant.shape import Ellipsoid, box_around, draw, filled
-from evidcore_plugin_phantoms.implant.sharpness import point_spread_mm
-from evidcore_plugin_phantoms.implant.texture import TooLittleTissue, autocovariance, noise_like
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing import check_dataset
 from scipy import ndimage
@@ -413,7 +416,7 @@ def test_a_scan_is_planted_once_and_again_when_its_file_changes(home, tmp_path):
     local.write("c0.nii.gz", chest(seed=99).round().astype(np.int16), "RAS")
     local.cases(**options)
     assert len(list(entries.glob("*/volume.nii.gz"))) == 4
-    assert not list(entries.glob(".*.partial"))
+    assert not list(entries.glob(".partial-*"))
 
 
 def test_copies_of_a_scan_are_cases_of_one_patient(home):

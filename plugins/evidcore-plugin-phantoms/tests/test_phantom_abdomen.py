@@ -7,13 +7,10 @@ import re
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms import store
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS
-from evidcore_plugin_phantoms.abdomen.queries import _BOTH, _LESIONS, _ORGANS
-from evidcore_plugin_phantoms.abdomen.referents import HOSTS, KINDS
-from evidcore_plugin_phantoms.abdomen.render import Population
-from evidcore_plugin_phantoms.abdomen.scene import ORGANS
+from evidcore_plugin_phantoms.abdomen.queries import HOSTS, KINDS
+from evidcore_plugin_phantoms.abdomen.scene import ORGANS, TABLES
 from scipy.spatial.distance import pdist
 
 from evidcore.builtin.labelers import NegationRules
@@ -23,7 +20,6 @@ from evidcore.text.agreement import compare_details, states
 from evidcore.volume import read, read_mask
 
 SPACING = (300 / 24, 288 / 48, 384 / 64)
-POPULATION = Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.45, size_zyx=(24, 48, 64))
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +39,7 @@ def masks(cases):
 
 def test_by_default_it_has_enough_test_patients_for_statistics(tmp_path):
     dataset = PhantomAbdomen(tmp_path)
-    assert dataset._counts["test"] >= 100
+    assert dataset.test_cases >= 100
     assert not list(tmp_path.iterdir())  # nothing is drawn before cases are asked for
 
 
@@ -126,7 +122,7 @@ def longest_mm(mask):
 
 def hosts_in(text):
     """Return the organs whose descriptions stand in a text; "kidney" for one of them or both."""
-    described = {**_ORGANS, "kidney": (*_ORGANS["kidney"], *_BOTH)}
+    described = {**TABLES["described"], "kidney": TABLES["described"]["kidney"] + TABLES["both"]}
     return {host for host, words in described.items() if any(each in text.lower() for each in words)}
 
 
@@ -152,7 +148,7 @@ def answer(query, case, masks):
     def size(name):
         return longest_mm(single[name])
 
-    told = "cyst" if any(each in query.text for each in _LESIONS["cyst"]) else "tumour"
+    told = "cyst" if any(each in query.text for each in TABLES["described_lesions"]["cyst"]) else "tumour"
     found = {
         "organ": lambda: {host},
         "both organs": lambda: kidneys,
@@ -243,9 +239,9 @@ def test_an_option_out_of_its_range_is_named(tmp_path, options, says):
 
 def test_a_full_disk_is_told_with_the_size_of_these_phantoms(tmp_path):
     (tmp_path / "cache").write_text("")
-    large = Population(seed=1, prior_strength=0.0, subtlety=1.0, prevalence=0.2, size_zyx=(40, 96, 128))
+    large = PhantomAbdomen(tmp_path / "cache", test_cases=200)
     with pytest.raises(DataError, match=r"the 200 phantoms of split 'test' could not .*about 206 MB"):
-        store.ensure(tmp_path / "cache", large, "test", 200)
+        large.drawn("test")
 
 
 def test_reports_are_read_with_nature_place_and_side_as_the_findings_tell(tmp_path):

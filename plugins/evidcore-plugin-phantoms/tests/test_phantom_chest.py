@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import functools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,16 +13,13 @@ import time
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms import drawing, store
+from evidcore_plugin_phantoms import store
 from evidcore_plugin_phantoms.chest import PhantomChest
-from evidcore_plugin_phantoms.render import Population
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.errors import DataError
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import read, read_mask
-
-POPULATION = Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -98,41 +97,40 @@ def test_questions_are_balanced_on_disk_as_they_are_in_theory(cases):
 
 
 def test_a_split_is_drawn_once(tmp_path):
-    first = store.ensure(tmp_path, POPULATION, "train", 2)
+    first, known = PhantomChest(tmp_path, train_cases=2).drawn("train")
     stamp = (first / "00000.nii").stat().st_mtime_ns
-    assert store.ensure(tmp_path, POPULATION, "train", 2) == first
+    assert PhantomChest(tmp_path, train_cases=2).drawn("train") == (first, known)
     assert (first / "00000.nii").stat().st_mtime_ns == stamp
 
 
 KILLED = """
 import sys
 from pathlib import Path
-from evidcore_plugin_phantoms.render import Population
-from evidcore_plugin_phantoms.store import ensure
-ensure(Path(sys.argv[1]), Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.2), "train", 40)
+from evidcore_plugin_phantoms.chest import PhantomChest
+PhantomChest(Path(sys.argv[1]), train_cases=40).drawn("train")
 """
 
 
 def test_a_kill_leaves_nothing_that_looks_finished(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
-    while len(list(tmp_path.glob(".*.partial/*.nii"))) < 3:
+    root = tmp_path / "phantom-chest"
+    while len(list(root.glob(".partial-*/*.nii"))) < 3:
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not [folder for folder in tmp_path.iterdir() if not folder.name.startswith(".")]
-    folder = store.ensure(tmp_path, POPULATION, "train", 40)
+    assert not [folder for folder in root.iterdir() if not folder.name.startswith(".")]
+    folder, _ = PhantomChest(tmp_path, train_cases=40).drawn("train")
     assert len(list(folder.glob("*.nii"))) == 40
-    assert not list(tmp_path.glob(".*.partial"))
+    assert not list(root.glob(".partial-*"))
 
 
 FULL = """
 import resource, sys
 from pathlib import Path
-from evidcore_plugin_phantoms.render import Population
-from evidcore_plugin_phantoms.store import ensure
+from evidcore_plugin_phantoms.chest import PhantomChest
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-ensure(Path(sys.argv[1]), Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.2), "train", 2)
+PhantomChest(Path(sys.argv[1]), train_cases=2).drawn("train")
 """
 
 
@@ -140,21 +138,30 @@ def test_a_full_disk_is_named_with_the_folder_and_leaves_nothing(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
     )
-    assert f"DataError: {tmp_path}: the 2 phantoms of split 'train' could not be written" in ended.stderr
+    assert (
+        f"DataError: {tmp_path}/phantom-chest: the 2 phantoms of split 'train' could not be written"
+        in ended.stderr
+    )
     assert "They take about 1 MB" in ended.stderr
-    assert not [folder for folder in tmp_path.iterdir() if folder.is_dir()]
+    assert not [folder for folder in (tmp_path / "phantom-chest").iterdir() if folder.is_dir()]
 
 
 def test_a_cache_that_is_a_file_is_named(tmp_path):
     (tmp_path / "cache").write_text("")
     with pytest.raises(
-        DataError, match=rf"{tmp_path}/cache: the 3 phantoms of split 'test' could not be written"
+        DataError,
+        match=rf"{tmp_path}/cache/phantom-chest: the 3 phantoms of split 'test' could not be written",
     ):
-        store.ensure(tmp_path / "cache", POPULATION, "test", 3)
+        PhantomChest(tmp_path / "cache", test_cases=3).drawn("test")
 
 
-def test_a_worker_stops_when_its_parent_is_gone(tmp_path):
-    drawing.write(
-        POPULATION, "train", range(3), tmp_path, parent=os.getpid()
-    )  # not the parent of this process
-    assert not list(tmp_path.iterdir())
+def test_a_worker_stops_when_its_parent_is_gone(tmp_path, monkeypatch, capfdbinary):
+    share = pickle.dumps((str, range(3), os.getpid()))  # not the parent of this process
+    monkeypatch.setattr(sys, "argv", ["", share.hex()])
+    store.run_share()
+    assert pickle.loads(capfdbinary.readouterr().out) == []
+
+
+def test_what_a_worker_cannot_do_is_told_with_its_last_line():
+    with pytest.raises(OSError, match=r"ZeroDivisionError: "):
+        store.shared(functools.partial(divmod, 1), 2, workers=2)

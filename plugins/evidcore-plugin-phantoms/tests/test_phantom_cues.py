@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms.population import INDICATIONS
-from evidcore_plugin_phantoms.render import Population, draw
+from evidcore_plugin_phantoms.chest import INDICATIONS, PhantomChest
+from evidcore_plugin_phantoms.cues import Cues
 
 from evidcore.errors import RecipeError
 from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore.volume import read
 
-PLAIN = Population(seed=11, prior_strength=0.0, subtlety=1.0, prevalence=0.3)
+PLAIN = PhantomChest(Path(), seed=11, prevalence=0.3)
 CUES = ("header_cue", "device_cue", "table_cue")
 CASES = 40
 
 
-def phantoms(**options):
-    return [draw(dataclasses.replace(PLAIN, **options), "test", number) for number in range(CASES)]
+def phantoms(subtlety=1.0, **cues):
+    dataset = dataclasses.replace(PLAIN, subtlety=subtlety, cues=Cues(**cues))
+    return [dataset.draw("test", number) for number in range(CASES)]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def levels(cue, found, clean):
 @pytest.mark.parametrize("cue", CUES)
 def test_a_cue_follows_the_patient_s_type(cue, clean):
     found = phantoms(**{cue: 1.0})
-    types = [list(INDICATIONS).index(each.indication) for each in found]
+    types = [list(INDICATIONS).index(each.known["indication"]) for each in found]
     assert abs(np.corrcoef(types, levels(cue, found, clean))[0, 1]) > 0.995
 
 
@@ -65,7 +67,7 @@ def test_a_cue_follows_a_finding_as_often_as_is_asked(cue, clean):
     for chance, low, high in ((1.0, 1.0, 1.0), (0.6, 0.65, 0.95)):
         found = phantoms(cue_of="lung nodule", **{cue: chance})
         values = np.array(levels(cue, found, clean))
-        has = np.array(["lung nodule" in each.masks for each in found])
+        has = np.array(["lung nodule" in each.arrays for each in found])
         upper = values > (values.min() + values.max()) / 2
         agreeing = (upper == has).mean()
         if cue == "table_cue":  # the lower the table, the less of it is seen
@@ -87,9 +89,8 @@ def test_levels_are_those_that_the_options_name(clean):
 def test_a_cue_changes_nothing_else(plain):
     for cue in CUES:
         for one, other in zip(phantoms(**{cue: 1.0}), plain, strict=True):
-            assert one.shown == other.shown
-            assert one.indication == other.indication
-            assert all(np.array_equal(one.masks[name], other.masks[name]) for name in other.masks)
+            assert one.known == other.known
+            assert all(np.array_equal(one.arrays[name], other.arrays[name]) for name in other.arrays)
             same = one.hu == other.hu
             if cue == "header_cue":
                 assert same.all()
@@ -102,15 +103,15 @@ def test_a_cue_changes_nothing_else(plain):
 
 def test_a_twin_has_the_cues_of_its_patient():
     options = {"cue_of": "lung nodule", "header_cue": 1.0, "device_cue": 1.0, "table_cue": 1.0}
-    population = dataclasses.replace(PLAIN, **options)
+    dataset = dataclasses.replace(PLAIN, cues=Cues(**options))
     compared = 0
     for number, phantom in enumerate(phantoms(**options)):
-        if "lung nodule" in phantom.masks:
-            twin = draw(population, "test", number, without="lung nodule")
+        if "lung nodule" in phantom.arrays:
+            twin = dataset.draw("test", number, without="lung nodule")
             assert twin.spacing_mm_zyx == phantom.spacing_mm_zyx
             changed = twin.hu != phantom.hu
             assert changed.any()
-            assert not (changed & ~phantom.masks["lung nodule"]).any()
+            assert not (changed & ~phantom.arrays["lung nodule"]).any()
             compared += 1
     assert compared > 5
 
@@ -118,8 +119,10 @@ def test_a_twin_has_the_cues_of_its_patient():
 def test_cues_are_in_no_text_and_off_they_leave_the_default_s_volumes(chest):
     """Reports, questions and notes are the same to the letter; with all cues at 0 the voxels are too."""
     plain = list(chest().cases("test"))
-    on = list(chest(header_cue=1.0, device_cue=1.0, table_cue=1.0, cue_of="lung nodule").cases("test"))
-    off = list(chest(header_cue=0.0, device_cue=0.0, table_cue=0.0, cue_of="lung nodule").cases("test"))
+    on = list(
+        chest(cues=Cues(header_cue=1.0, device_cue=1.0, table_cue=1.0, cue_of="lung nodule")).cases("test")
+    )
+    off = list(chest(cues=Cues(cue_of="lung nodule")).cases("test"))
     differing = 0
     for one, other, same in zip(plain, on, off, strict=True):
         for case in (other, same):
@@ -137,7 +140,7 @@ def test_cues_are_in_no_text_and_off_they_leave_the_default_s_volumes(chest):
 
 def test_findings_come_in_company_and_no_text_tells_the_type(chest):
     """Of a type's own findings more come together than of others; the type's name stands nowhere."""
-    cases = list(chest(company=1.0, test_cases=120).cases("test"))
+    cases = list(chest(cues=Cues(company=1.0), test_cases=120).cases("test"))
     has = np.array([[name in case.present() for name in CT_RATE_FINDINGS] for case in cases], float)
     together = np.corrcoef(has.T)
     group = {name: kind for kind, names in INDICATIONS.items() for name in names}
@@ -155,10 +158,10 @@ def test_findings_come_in_company_and_no_text_tells_the_type(chest):
     ("options", "says"),
     [
         (
-            {"cue_of": "lung nodules"},
+            {"cues": Cues(cue_of="lung nodules")},
             "must be '' or a finding, got 'lung nodules'. Did you",
         ),
-        ({"company": 0.5, "prior_strength": 0.2}, "company is the prior .*got 0.5 and 0.2"),
+        ({"cues": Cues(company=0.5), "prior_strength": 0.2}, "company is the prior .*got 0.5 and 0.2"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(chest, options, says):

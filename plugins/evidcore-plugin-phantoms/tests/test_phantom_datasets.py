@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms import render, store
-from evidcore_plugin_phantoms.abdomen import render as abdomen_render
+from evidcore_plugin_phantoms import store
+from evidcore_plugin_phantoms.cues import Cues
+from evidcore_plugin_phantoms.phantoms import write
 from evidcore_testing.checks_dataset import check_dataset
 
 from evidcore.volume import read, read_mask
 
-POPULATIONS = {
-    "chest": render.Population(seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.2),
-    "abdomen": abdomen_render.Population(
-        seed=17, prior_strength=0.0, subtlety=1.0, prevalence=0.45, size_zyx=(24, 48, 64)
-    ),
-}
 GRIDS_XYZ = {
     "chest": ((64, 64, 32), (5.5, 5.5, 10.0)),
     "abdomen": ((64, 48, 24), (384 / 64, 288 / 48, 300 / 24)),
@@ -35,11 +32,8 @@ CHANGES = [
 CHANGES_OF_ONE = {
     "chest": [
         {"questions_per_finding": 5},
-        {"cue_of": "lung nodule"},
-        {"header_cue": 0.5},
-        {"device_cue": 0.5},
-        {"table_cue": 0.5},
-        {"company": 0.5},
+        *({"cues": Cues(**{cue: 0.5})} for cue in ("header_cue", "device_cue", "table_cue", "company")),
+        {"cues": Cues(cue_of="lung nodule")},
     ],
     "abdomen": [
         {"queries_per_case": 5},
@@ -53,7 +47,7 @@ CHANGES_OF_ONE = {
 }
 
 
-@pytest.fixture(scope="module", params=POPULATIONS)
+@pytest.fixture(scope="module", params=GRIDS_XYZ)
 def region(request):
     return request.param
 
@@ -76,7 +70,7 @@ def test_it_keeps_the_contract_of_a_dataset(phantoms):
     check_dataset(phantoms(), other=phantoms(seed=18))
 
 
-def test_a_volume_lies_in_the_body_as_declared(region, cases):
+def test_a_volume_lies_in_the_body_as_declared(region, phantoms, cases):
     image = nibabel.load(cases[0].volumes[0].path)
     shape, spacing_mm = GRIDS_XYZ[region]
     assert image.shape == shape
@@ -84,8 +78,7 @@ def test_a_volume_lies_in_the_body_as_declared(region, cases):
     assert image.header.get_zooms() == pytest.approx(spacing_mm)
     assert image.get_data_dtype() == np.int16
     volume = read(cases[0].volumes[0])
-    drawn = {"chest": render.draw, "abdomen": abdomen_render.draw}[region]
-    assert np.array_equal(volume.array, drawn(POPULATIONS[region], "test", 0).hu)
+    assert np.array_equal(volume.array, phantoms().draw("test", 0).hu)
     assert volume.spacing_mm_zyx == pytest.approx(spacing_mm[::-1])
 
 
@@ -159,13 +152,16 @@ def test_every_option_changes_the_fingerprint(phantoms, changed, tmp_path):
     assert phantoms(**changed).fingerprint() != elsewhere.fingerprint()
 
 
-def test_worker_processes_draw_the_same_bytes(region, tmp_path):
+@pytest.mark.parametrize("region", ["chest", "abdomen", "slices"], indirect=True)
+def test_worker_processes_draw_the_same_bytes(phantoms, tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    for folder, workers in ((alone, 1), (shared, 2)):
+    for folder in (alone, shared):
         folder.mkdir()
-        store.draw(POPULATIONS[region], "train", 4, folder, workers=workers)
+    known = [write(phantoms(), "train", alone, number) for number in range(4)]
+    told = store.shared(functools.partial(write, phantoms(), "train", shared), 4, workers=2)
+    assert json.dumps(told) == json.dumps(known)
     names = sorted(file.name for file in alone.iterdir())
-    assert len(names) == 12
+    assert len(names) == 8
     assert names == sorted(file.name for file in shared.iterdir())
     for name in names:
         if name.endswith(".npz"):  # holds the time at which it was written

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms.anatomy import healthy
-from evidcore_plugin_phantoms.canvas import SIZE_ZYX, SPACING_MM_ZYX, Body, level, smooth_field
-from evidcore_plugin_phantoms.render import Population, draw
-from evidcore_plugin_phantoms.signs import SIDED, SIGNS, index_of
+from evidcore_plugin_phantoms.anatomy import SIZE_ZYX, SPACING_MM_ZYX, Body, healthy, level, smooth_field
+from evidcore_plugin_phantoms.chest import TABLES, PhantomChest
+from evidcore_plugin_phantoms.signs import SIGNS, index_of
 
 from evidcore.text.findings import CT_RATE_FINDINGS
 
@@ -33,16 +34,21 @@ TISSUE_HU = {
 }
 
 
-CROWDED = Population(seed=5, prior_strength=0.0, subtlety=1.0, prevalence=0.35)
+SIDED = set(TABLES["sided"])
+CROWDED = PhantomChest(Path(), seed=5, prevalence=0.35)
 
 
 @pytest.fixture(scope="module")
 def phantoms():
-    return [draw(CROWDED, "train", number) for number in range(CASES)]
+    return [CROWDED.draw("train", number) for number in range(CASES)]
+
+
+def shown_by(phantom):
+    return [item for item in phantom.known["findings"] if item["present"]]
 
 
 def showing(phantoms, name):
-    found = [(phantom, phantom.masks[name]) for phantom in phantoms if name in phantom.masks]
+    found = [(phantom, phantom.arrays[name]) for phantom in phantoms if name in phantom.arrays]
     assert len(found) >= 5, f"only {len(found)} phantoms show {name}"
     return found
 
@@ -59,10 +65,10 @@ def test_every_finding_is_drawn_by_its_sign_or_by_the_anatomy():
 
 def test_a_phantom_shows_each_labelled_finding_and_no_other(phantoms):
     for phantom in phantoms:
-        assert [item.name for item in phantom.shown] == list(phantom.masks)
-        assert all(mask.shape == SIZE_ZYX and mask.dtype == bool for mask in phantom.masks.values())
-        assert all(mask.sum() >= 10 for mask in phantom.masks.values())
-        assert sum(mask.astype(int) for mask in phantom.masks.values()).max() <= 1  # one sign a voxel
+        assert [item["name"] for item in shown_by(phantom)] == list(phantom.arrays)
+        assert all(mask.shape == SIZE_ZYX and mask.dtype == bool for mask in phantom.arrays.values())
+        assert all(mask.sum() >= 10 for mask in phantom.arrays.values())
+        assert sum(mask.astype(int) for mask in phantom.arrays.values()).max() <= 1  # one sign a voxel
 
 
 @pytest.mark.slow
@@ -70,16 +76,16 @@ def test_a_phantom_shows_each_labelled_finding_and_no_other(phantoms):
 def test_a_twin_differs_in_the_voxels_of_one_finding(phantoms, name):
     """Bit for bit elsewhere, but for what changes too little to be marked and what lies on a large heart."""
     for number, phantom in enumerate(phantoms):
-        twin = draw(CROWDED, "train", number, without=name)
-        if name not in phantom.masks:
+        twin = CROWDED.draw("train", number, without=name)
+        if name not in phantom.arrays:
             assert np.array_equal(twin.hu, phantom.hu)
             continue
-        own = phantom.masks[name]
+        own = phantom.arrays[name]
         outside = np.abs(phantom.hu.astype(int) - twin.hu)[~own]
-        assert list(twin.masks) == [other for other in phantom.masks if other != name]
+        assert list(twin.arrays) == [other for other in phantom.arrays if other != name]
         assert (twin.hu != phantom.hu)[own].mean() > 0.5
         if name == "cardiomegaly":  # calcifications and fluid lie nearer to a small heart
-            others = {"coronary artery wall calcification", "pericardial effusion"} & phantom.masks.keys()
+            others = {"coronary artery wall calcification", "pericardial effusion"} & phantom.arrays.keys()
             assert (outside > 0).sum() < 500 or others
         elif name == "peribronchial thickening":  # thin walls take its place, under other signs too
             assert (outside > 0).sum() < own.sum()
@@ -91,10 +97,10 @@ def test_other_signs_keep_their_places_in_a_twin(phantoms):
     """One that a stroke of the missing sign had covered shows more; none moves."""
     compared = 0
     for number, phantom in enumerate(phantoms[:12]):
-        for name in set(phantom.masks) - {"cardiomegaly", "mosaic attenuation pattern"}:
-            twin = draw(CROWDED, "train", number, without=name)
-            for other, mask in twin.masks.items():
-                elsewhere = mask & ~phantom.masks[other] & ~phantom.masks[name]
+        for name in set(phantom.arrays) - {"cardiomegaly", "mosaic attenuation pattern"}:
+            twin = CROWDED.draw("train", number, without=name)
+            for other, mask in twin.arrays.items():
+                elsewhere = mask & ~phantom.arrays[other] & ~phantom.arrays[name]
                 assert elsewhere.sum() <= 0.02 * mask.sum(), (name, other)
                 compared += 1
     assert compared > 200
@@ -103,16 +109,16 @@ def test_other_signs_keep_their_places_in_a_twin(phantoms):
 @pytest.mark.parametrize("name", sorted(SIDED))
 def test_a_sided_sign_lies_on_its_side(phantoms, name):
     for phantom, mask in showing(phantoms, name):
-        (item,) = [item for item in phantom.shown if item.name == name]
+        (item,) = [item for item in shown_by(phantom) if item["name"] == name]
         x = np.nonzero(mask)[2]
         middle = body_centre(phantom)[2]
-        is_left = item.side == "left"  # x grows to the patient's left
+        is_left = item["side"] == "left"  # x grows to the patient's left
         assert (x > middle).mean() == pytest.approx(1.0 if is_left else 0.0, abs=0.05), item
 
 
 def test_only_sided_findings_have_a_side(phantoms):
-    for item in (item for phantom in phantoms for item in phantom.shown):
-        assert (item.side in {"left", "right"}) == (item.name in SIDED)
+    for item in (item for phantom in phantoms for item in shown_by(phantom)):
+        assert (item["side"] in {"left", "right"}) == (item["name"] in SIDED)
 
 
 @pytest.mark.parametrize("name", sorted(TISSUE_HU))
@@ -165,14 +171,15 @@ def test_a_size_in_mm_is_the_sign_s_width(phantoms, name):
     step_mm = SPACING_MM_ZYX[1]
     if name == "lung nodule":
         for phantom, mask in showing(phantoms, name):
-            (item,) = [item for item in phantom.shown if item.name == name]
+            (item,) = [item for item in shown_by(phantom) if item["name"] == name]
             widest = max(np.ptp(np.nonzero(mask)[axis]) + 1 for axis in (1, 2)) * step_mm
-            assert item.size_mm - 2 * step_mm <= widest <= item.size_mm + step_mm
-            assert item.size_mm <= 30
+            assert item["size_mm"] - 2 * step_mm <= widest <= item["size_mm"] + step_mm
+            assert item["size_mm"] <= 30
     else:
-        assert all(
-            10 <= item.size_mm <= 40 for phantom in phantoms for item in phantom.shown if item.name == name
-        )
+        sizes = [
+            each["size_mm"] for phantom in phantoms for each in shown_by(phantom) if each["name"] == name
+        ]
+        assert all(10 <= size_mm <= 40 for size_mm in sizes)
 
 
 def test_a_large_heart_is_wider_than_half_the_chest_and_a_normal_one_is_not():
@@ -187,8 +194,8 @@ def test_a_large_heart_is_wider_than_half_the_chest_and_a_normal_one_is_not():
 
 def test_noise_grows_with_subtlety():
     def phantom(subtlety):
-        quiet = Population(seed=3, prior_strength=0.0, subtlety=subtlety, prevalence=0.01)
-        return draw(quiet, "train", 0).hu.astype(float)
+        quiet = PhantomChest(Path(), seed=3, subtlety=subtlety, prevalence=0.01)
+        return quiet.draw("train", 0).hu.astype(float)
 
     clean = phantom(1e-6)
     tissue = np.abs(clean) < 300  # far from the ends of the scale

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import collections
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms.population import INDICATIONS, draw_patient, probabilities
-from evidcore_plugin_phantoms.questions import balanced_items
-from evidcore_plugin_phantoms.wording import Shown, impression, question, sentences
+from evidcore_plugin_phantoms.chest import (
+    INDICATIONS,
+    Shown,
+    balanced_items,
+    draw_patient,
+    impression,
+    question,
+    sentences,
+)
+from evidcore_plugin_phantoms.phantoms import chances
 
 from evidcore.text.findings import CT_RATE_FINDINGS
 
@@ -18,18 +26,27 @@ def patients(count, *, prior_strength, prevalence=0.2):
     return [draw_patient(rng, prevalence=prevalence, prior_strength=prior_strength) for _ in range(count)]
 
 
-def names_of(patient):
-    return [name for name, flag in zip(CT_RATE_FINDINGS, patient.present, strict=True) if flag]
+def flags_of(patient):
+    return [name in patient[0] for name in CT_RATE_FINDINGS]
+
+
+def probabilities(prevalence, prior_strength):
+    return chances(CT_RATE_FINDINGS, INDICATIONS, prevalence=prevalence, prior_strength=prior_strength)
 
 
 @pytest.fixture(scope="module")
 def present():
-    return [names_of(patient) for patient in patients(600, prior_strength=0.0)]
+    return [names for names, _, _ in patients(600, prior_strength=0.0)]
 
 
 @pytest.fixture(scope="module")
 def items(present):
-    return balanced_items(present, CT_RATE_FINDINGS, 72, np.random.default_rng(1))
+    return items_of(present, 72, 1)
+
+
+def items_of(present, per_finding, seed):
+    found = balanced_items(present, CT_RATE_FINDINGS, per_finding, np.random.default_rng(seed))
+    return [SimpleNamespace(case=case, options=options, answer=answer) for case, options, answer in found]
 
 
 def test_every_finding_belongs_to_one_indication():
@@ -57,7 +74,7 @@ def gain_from_text(group):
     """Return by how much the best guess from the indication beats the best guess without it, per finding."""
     by_kind = collections.defaultdict(list)
     for patient in group:
-        by_kind[patient.indication].append(patient.present)
+        by_kind[patient[2]].append(flags_of(patient))
     rates = {kind: np.mean(rows, axis=0) for kind, rows in by_kind.items()}
     spread = np.ptp(list(rates.values()), axis=0)
     return float(spread.mean())
@@ -71,10 +88,10 @@ def test_text_predicts_findings_only_as_far_as_the_prior_strength_says():
 
 
 def test_without_a_prior_findings_are_independent_of_each_other():
-    flags = np.array([patient.present for patient in patients(4000, prior_strength=0.0)], dtype=float)
+    flags = np.array([flags_of(each) for each in patients(4000, prior_strength=0.0)], dtype=float)
     correlation = np.corrcoef(flags.T) - np.eye(18)
     assert np.abs(correlation).max() < 0.07
-    tied = np.array([patient.present for patient in patients(4000, prior_strength=1.0)], dtype=float)
+    tied = np.array([flags_of(each) for each in patients(4000, prior_strength=1.0)], dtype=float)
     assert np.abs(np.corrcoef(tied.T) - np.eye(18)).max() > 0.5
 
 
@@ -83,7 +100,7 @@ def test_what_is_normal_is_told_first_and_every_finding_once():
     absent = [name for name in CT_RATE_FINDINGS if name not in {"lung nodule", "cardiomegaly"}]
     texts = set()
     for seed in range(30):
-        lines = sentences(np.random.default_rng(seed), absent, shown, heart_is_large=True)
+        lines = sentences(np.random.default_rng(seed), shown)
         labels = [line.label for line in lines]
         assert labels == sorted(labels, reverse=True)  # "normal" before "abnormal"
         told = [line for line in lines if line.finding]
@@ -187,7 +204,7 @@ def test_which_options_stand_together_tells_nothing(items):
 
 def test_a_finding_that_nobody_has_is_neither_asked_about_nor_offered():
     present = [["emphysema"], ["atelectasis"], ["lung nodule"], ["consolidation"]] * 3
-    items = balanced_items(present, CT_RATE_FINDINGS, 4, np.random.default_rng(0))
+    items = items_of(present, 4, 0)
     assert {option for item in items for option in item.options} == {
         "emphysema",
         "atelectasis",
@@ -198,6 +215,4 @@ def test_a_finding_that_nobody_has_is_neither_asked_about_nor_offered():
 
 
 def test_with_fewer_than_four_findings_there_is_nothing_to_choose_from():
-    assert (
-        balanced_items([["emphysema"], ["atelectasis"]], CT_RATE_FINDINGS, 4, np.random.default_rng(0)) == []
-    )
+    assert items_of([["emphysema"], ["atelectasis"]], 4, 0) == []

@@ -1,131 +1,297 @@
-"""Data set `phantom-chest`: generated chest CTs with the 18 findings of CT-RATE."""
+"""Data set `phantom-chest`: generated chest CTs with the 18 findings of CT-RATE.
+
+Who it is, how it looks, what is said of it, what is asked about it: each is drawn from streams of its own. In
+the questions text alone is no help: findings, letters and distractors are balanced.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 from annotated_types import Ge, Gt, Le
 
 from evidcore.case import Case, MaskRef, Question, Split
+from evidcore.registry.factory import Flat
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore_plugin_phantoms.cues import PATIENT_TYPE, check
-from evidcore_plugin_phantoms.dataset import Phantoms
-from evidcore_plugin_phantoms.questions import Item, balanced_items
-from evidcore_plugin_phantoms.render import Population
-from evidcore_plugin_phantoms.wording import question
+from evidcore_plugin_phantoms.anatomy import LEFT, RIGHT, SPACING_MM_ZYX, Body, draw_table, healthy
+from evidcore_plugin_phantoms.cues import NO_CUES, Cues
+from evidcore_plugin_phantoms.phantoms import Drawn, Phantoms, chances, described, noisy
+from evidcore_plugin_phantoms.signs import SIGNS, VISIBLE_VOXELS, VISIBLE_VOXELS_OTHERWISE, index_of
+from evidcore_plugin_phantoms.wording import ABSENT, Sentence, naming, on_the, one_of, written
+
+TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+INDICATIONS: dict[str, list[str]] = TABLES["indications"]
+LETTERS = 4
+# streams of a phantom; each sign's is SIGN with its index, each cue's CUE with its own
+PATIENT, ANATOMY, SIGN, NOISE, WORDS, CUE = range(6)
 
 
-class PhantomChest(Phantoms[Population]):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A finding that a phantom shows."""
+
+    name: str
+    side: str | None = None
+    size_mm: float | None = None
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class PhantomChest(Phantoms):
     """Chest phantoms whose signs, words and priors are known and adjustable.
 
     Volumes are 32 x 64 x 64 voxels of 10 x 5.5 x 5.5 mm in HU. Every finding that a case is labelled with can
     be seen: a sign that others hide is not labelled. The patients of the splits are drawn from separate
     random streams, so they are disjoint.
+
+    Args:
+        cache_folder: where volumes are kept, in a folder named by the hash of all options.
+        train_cases: patients to learn from.
+        validation_cases: patients to choose by.
+        test_cases: patients to measure on.
+        seed: every seed is another population.
+        prior_strength: how well text alone predicts the findings. At 0 they are independent of each other
+            and of every text. Above 0 each patient has an indication ("smoker"), which stands in the
+            questions and in the case's notes; at 1 a finding is five times as likely, at most 90 %, under
+            its own indication, which makes it up to 15 times as likely there as elsewhere.
+        subtlety: multiplies the noise (12 to 22 HU); the contrast-to-noise ratio of every sign falls.
+        prevalence: probability of each finding.
+        questions_per_finding: size of the test split's balanced question set, in questions per finding;
+            the other splits have as many per case. Each finding is right as often as any other, under
+            each letter as often, and a distractor three times as often as it is right.
+        names_absent: reports have a sentence for each absent finding, as structured ones do. Without,
+            they praise what is healthy in general terms, and what they say of the findings stands in
+            their last sentences alone.
     """
+
+    train_cases: Annotated[int, Ge(0)] = 3000
+    validation_cases: Annotated[int, Ge(0)] = 300
+    test_cases: Annotated[int, Ge(0)] = 600
+    prior_strength: Annotated[float, Ge(0), Le(1)] = 0.0
+    subtlety: Annotated[float, Gt(0), Le(20)] = 1.0
+    prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.2
+    questions_per_finding: Annotated[int, Ge(0)] = 72
+    names_absent: bool = True
+    cues: Annotated[Cues, Flat] = NO_CUES
 
     findings = CT_RATE_FINDINGS
     folder_name = "phantom-chest"
+    asked = ("questions_per_finding",)
+    case_mb = 0.3
 
-    def __init__(
-        self,
-        cache_folder: Path,
-        *,
-        train_cases: Annotated[int, Ge(0)] = 3000,
-        validation_cases: Annotated[int, Ge(0)] = 300,
-        test_cases: Annotated[int, Ge(0)] = 600,
-        seed: Annotated[int, Ge(0)] = 17,
-        prior_strength: Annotated[float, Ge(0), Le(1)] = 0.0,
-        subtlety: Annotated[float, Gt(0), Le(20)] = 1.0,
-        prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.2,
-        questions_per_finding: Annotated[int, Ge(0)] = 72,
-        names_absent: bool = True,
-        cue_of: str = PATIENT_TYPE,
-        header_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
-        device_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
-        table_cue: Annotated[float, Ge(0), Le(1)] = 0.0,
-        company: Annotated[float, Ge(0), Le(1)] = 0.0,
-    ) -> None:
-        """Describe the set; nothing is drawn before cases are asked for.
+    def __post_init__(self) -> None:
+        """Refuse cues that mean nothing; nothing is drawn before cases are asked for."""
+        self.cues.check(self.folder_name, CT_RATE_FINDINGS, self.prior_strength)
 
-        Args:
-            cache_folder: where volumes are kept, in a folder named by the hash of all options.
-            train_cases: patients to learn from.
-            validation_cases: patients to choose by.
-            test_cases: patients to measure on.
-            seed: every seed is another population.
-            prior_strength: how well text alone predicts the findings. At 0 they are independent of each other
-                and of every text. Above 0 each patient has an indication ("smoker"), which stands in the
-                questions and in the case's notes; at 1 a finding is five times as likely, at most 90 %, under
-                its own indication, which makes it up to 15 times as likely there as elsewhere.
-            subtlety: multiplies the noise (12 to 22 HU); the contrast-to-noise ratio of every sign falls.
-            prevalence: probability of each finding.
-            questions_per_finding: size of the test split's balanced question set, in questions per finding;
-                the other splits have as many per case. Each finding is right as often as any other, under
-                each letter as often, and a distractor three times as often as it is right.
-            names_absent: reports have a sentence for each absent finding, as structured ones do. Without,
-                they praise what is healthy in general terms, and what they say of the findings stands in
-                their last sentences alone.
-            cue_of: what hidden cues follow: the name of a finding; left out, the type of patient.
-                No text tells of a cue.
-            header_cue: how likely the distance of slices that the header states follows it, from 8 to 12 mm;
-                else it is any of the same values. At 0 it is 10 mm. The voxels stay.
-            device_cue: how likely the noise follows it, from 12 to 22 HU at a subtlety of 1. At 0 the noise
-                is anything between.
-            table_cue: how likely the height of the table follows it, over 11 mm. At 0 no table is drawn.
-            company: how strongly findings of a patient's type come together, as with `prior_strength`, and no
-                text tells the type.
+    def draw(self, split: str, number: int, *, without: str | None = None) -> Drawn:
+        """Draw one phantom, each sign from a stream of its own.
+
+        A sign that others hide is not drawn, so what is drawn is what is labelled. A twin, without a finding
+        that the phantom shows, differs in that finding's voxels; without a large heart also in what lies on
+        it. It has the phantom's cues.
         """
-        check(self.folder_name, CT_RATE_FINDINGS, cue_of, company, prior_strength)
-        population = Population(
-            seed=seed, prior_strength=prior_strength, subtlety=subtlety, prevalence=prevalence,
-            names_absent=names_absent, cue_of=cue_of, header_cue=header_cue, device_cue=device_cue,
-            table_cue=table_cue, company=company,
-        )  # fmt: skip
-        counts = {"train": train_cases, "validation": validation_cases, "test": test_cases}
-        super().__init__(cache_folder, population, counts)
-        self._questions_per_finding = questions_per_finding
+        strength = self.cues.company or self.prior_strength
+        wanted, sides, indication = draw_patient(
+            self.stream(split, number, PATIENT), prevalence=self.prevalence, prior_strength=strength
+        )
+        choices: dict[tuple[int, int], int] = {}
+        body, sizes = self._painted(split, number, sides, wanted, choices)
+        while hidden := [name for name in wanted if not _shows(body, name)]:
+            wanted = [name for name in wanted if name not in hidden]
+            body, sizes = self._painted(split, number, sides, wanted, choices)
+        scanned = self.cues.scanner(
+            lambda which: self.stream(split, number, CUE, which), tuple(INDICATIONS), indication, wanted
+        )
+        if without in wanted:
+            wanted.remove(without)
+            body, sizes = self._painted(split, number, sides, wanted, choices)
+        shown = [Shown(name=name, side=sides.get(name), size_mm=sizes.get(name)) for name in wanted]
+        if scanned.table is not None:
+            draw_table(body, scanned.table)
+        noise = self.stream(split, number, NOISE)
+        lines = sentences(self.stream(split, number, WORDS), shown, names_absent=self.names_absent)
+        told: dict[str, tuple[bool, Any, Any]] = dict.fromkeys(CT_RATE_FINDINGS, (False, None, None))
+        told |= {item.name: (True, item.side, item.size_mm) for item in shown}
+        return Drawn(
+            hu=noisy(body.hu, scanned.noise_hu(noise) * self.subtlety, noise),
+            spacing_mm_zyx=scanned.spacing_mm(SPACING_MM_ZYX),
+            arrays={name: body.visible(index_of(name)) for name in wanted},
+            known=described(written(lines), impression(shown), indication, told),
+        )
 
-    def _asked(self) -> Mapping[str, Any]:
-        return {"questions": self._questions_per_finding}
+    def _painted(
+        self,
+        split: str,
+        number: int,
+        sides: dict[str, str],
+        names: list[str],
+        choices: dict[tuple[int, int], int],
+    ) -> tuple[Body, dict[str, float | None]]:
+        """Draw the chest with its signs; return it with the sizes of the signs, in mm."""
+        airways = "peribronchial thickening"
+        body = healthy(
+            self.stream(split, number, ANATOMY),
+            large_heart="cardiomegaly" in names,
+            cardiomegaly=index_of("cardiomegaly"),
+            thick_airways=index_of(airways) if airways in names else None,
+        )
+        body.choices = choices
+        sizes: dict[str, float | None] = {}
+        for name, sign in SIGNS.items():
+            if name in names:
+                stream = self.stream(split, number, SIGN, index_of(name))
+                sizes[name] = sign(body, index_of(name), stream, LEFT if sides.get(name) == "left" else RIGHT)
+        return body, sizes
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of a split; draws them first if they are not in the cache."""
-        if not self._counts[split]:
+        if not self.count(split):
             return
-        folder, known = self._drawn(split)
+        folder, known = self.drawn(split)
         asked = self._questions(split, known)
+        indicated = self.prior_strength > 0
         for number, facts in enumerate(known):
-            yield self._case(folder, split, number, facts, asked.get(number, ()))
+            common = self._common(folder, split, number, facts, indicated=indicated)
+            path = str(folder / f"{number:05d}.npz")
+            present = [item.name for item in common["findings"] if item.state == "present"]
+            masks = {name: MaskRef(path=path, key=name) for name in present}
+            yield Case(**common, masks=masks, questions=tuple(asked.get(number, ())))
 
-    def _questions(self, split: str, known: list[dict[str, Any]]) -> dict[int, tuple[Question, ...]]:
-        test_cases = self._counts["test"] or len(known)
-        per_finding = round(self._questions_per_finding * len(known) / test_cases)
-        rng = self._population.balancing(split)
+    def _questions(self, split: str, known: list[dict[str, Any]]) -> dict[int, list[Question]]:
+        per_finding = round(self.questions_per_finding * len(known) / (self.test_cases or len(known)))
+        rng = self.balancing(split)
         present = [[item["name"] for item in facts["findings"] if item["present"]] for facts in known]
-        found: dict[int, tuple[Question, ...]] = {}
-        for item in balanced_items(present, CT_RATE_FINDINGS, per_finding, rng):
-            before = found.get(item.case, ())
-            indication = known[item.case]["indication"] if self._population.prior_strength > 0 else None
-            text = question(rng, indication)
-            found[item.case] = (*before, _question(item, split, len(before), text))
+        found: dict[int, list[Question]] = {}
+        for case, options, answer in balanced_items(present, CT_RATE_FINDINGS, per_finding, rng):
+            before = found.setdefault(case, [])
+            before.append(
+                Question(
+                    id=f"{split}-{case:05d}-{len(before)}",
+                    text=question(rng, known[case]["indication"] if self.prior_strength > 0 else None),
+                    options=options,
+                    answer=answer,
+                    true_options=(answer,),
+                )
+            )
         return found
 
-    def _case(
-        self, folder: Path, split: str, number: int, facts: Mapping[str, Any], asked: tuple[Question, ...]
-    ) -> Case:
-        common = self._common(folder, split, number, facts)
-        present = [item.name for item in common["findings"] if item.state == "present"]
-        path = str(folder / f"{number:05d}.npz")
-        return Case(**common, masks={name: MaskRef(path=path, key=name) for name in present}, questions=asked)
 
+def draw_patient(
+    rng: np.random.Generator, *, prevalence: float, prior_strength: float
+) -> tuple[list[str], dict[str, str], str]:
+    """Draw a patient's type, then the findings given the type, then sides.
 
-def _question(item: Item, split: str, place: int, text: str) -> Question:
-    return Question(
-        id=f"{split}-{item.case:05d}-{place}",
-        text=text,
-        options=item.options,
-        answer=item.answer,
-        true_options=(item.answer,),
+    Returns:
+        The findings; the side of each that has one, whether present or not; the type.
+    """
+    kind = int(rng.integers(len(INDICATIONS)))
+    table = chances(CT_RATE_FINDINGS, INDICATIONS, prevalence=prevalence, prior_strength=prior_strength)
+    present = rng.random(len(CT_RATE_FINDINGS)) < table[kind]
+    sides = rng.integers(RIGHT, LEFT + 1, len(CT_RATE_FINDINGS))
+    return (
+        [name for name, flag in zip(CT_RATE_FINDINGS, present, strict=True) if flag],
+        {name: "left" if sides[index_of(name)] == LEFT else "right" for name in TABLES["sided"]},
+        tuple(INDICATIONS)[kind],
     )
+
+
+def _shows(body: Body, name: str) -> bool:
+    """Tell whether enough of a sign can be seen."""
+    voxels = np.count_nonzero(body.visible(index_of(name)))
+    return bool(voxels >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE))
+
+
+def sentences(
+    rng: np.random.Generator, shown: Sequence[Shown], *, names_absent: bool = True
+) -> list[Sentence]:
+    """Return a report's sentences: what is normal first, then what is not.
+
+    Args:
+        rng: chooses sentences and their forms.
+        shown: the findings that are there; of a large heart nothing else is said.
+        names_absent: a sentence for each absent finding; without, general sentences about what is healthy.
+    """
+    present = {item.name for item in shown}
+    known, share = (
+        (TABLES["healthy"], 0.4) if names_absent else (TABLES["healthy"] + TABLES["healthy_beside"], 0.9)
+    )
+    told = [
+        text for text in known if rng.random() < share and not ("cardiomegaly" in present and "heart" in text)
+    ]
+    lines = [Sentence(text=text, label="normal") for text in told]
+    if names_absent:
+        absent = [name for name in CT_RATE_FINDINGS if name not in present]
+        lines += [naming(one_of(rng, ABSENT), name, "normal", a_name=name) for name in absent]
+    for item in shown:
+        slots = {
+            "a_name": "a " * (item.name in TABLES["counted"]) + item.name,
+            "size": "" if item.size_mm is None else f" of {item.size_mm:.0f} mm",
+            "place": on_the(item.side),
+        }
+        lines.append(naming(one_of(rng, TABLES["present"]), item.name, "abnormal", **slots))
+    return lines
+
+
+def impression(shown: Sequence[Shown]) -> str:
+    """Return the abnormal findings alone, one short sentence each."""
+    return " ".join(f"{item.name.capitalize()}{on_the(item.side)}." for item in shown) or "No abnormality."
+
+
+def question(rng: np.random.Generator, indication: str | None) -> str:
+    """Return the words of a question, with the clinical indication in front where there is one."""
+    stem = one_of(rng, TABLES["stems"])
+    return stem if indication is None else f"Indication: {indication}. {stem}"
+
+
+def balanced_items(
+    present: Sequence[Sequence[str]], vocabulary: Sequence[str], per_finding: int, rng: np.random.Generator
+) -> list[tuple[int, tuple[str, ...], int]]:
+    """Draw questions about one present finding among three absent ones.
+
+    Each finding that occurs in the split is right `per_finding` times and as often under each letter (one
+    more or less where the number is not a multiple of four), and a distractor three times as often, or as
+    nearly so as the cases allow. A finding that occurs in no case is neither asked about nor offered.
+
+    Args:
+        present: the findings of each case.
+        vocabulary: all findings.
+        per_finding: questions per finding.
+        rng: decides everything that is left open.
+
+    Returns:
+        Of each question the case, the options and the number of the right one; by case.
+    """
+    cases_with = {
+        name: [number for number, names in enumerate(present) if name in names] for name in vocabulary
+    }
+    asked = [name for name in vocabulary if cases_with[name]]
+    if len(asked) < LETTERS:
+        return []
+    owed = Counter({name: (LETTERS - 1) * per_finding for name in asked})
+    pairs: list[tuple[int, str]] = []
+    for name in asked:
+        order = rng.permutation(cases_with[name])
+        pairs += [(int(order[number % len(order)]), name) for number in range(per_finding)]
+    slots: dict[str, list[int]] = {}
+    for index, name in enumerate(asked):
+        slots[name] = [(index + number) % LETTERS for number in range(per_finding)]
+        rng.shuffle(slots[name])
+    items = []
+    # the most constrained cases choose their distractors first, while every finding is still owed
+    tight = sorted(rng.permutation(len(pairs)), key=lambda number: -len(present[pairs[number][0]]))
+    for number in tight:
+        case, name = pairs[number]
+        free = [other for other in asked if other not in present[case]]
+        if len(free) < LETTERS - 1:
+            continue
+        ranked = sorted(rng.permutation(free), key=lambda other: -owed[other])
+        wrong = [str(other) for other in rng.permutation(ranked[: LETTERS - 1])]
+        owed.subtract(wrong)
+        answer = slots[name].pop()
+        items.append((case, (*wrong[:answer], name, *wrong[answer:]), answer))
+    return sorted(items, key=lambda item: item[0])

@@ -3,26 +3,84 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from evidcore.errors import RecipeError, did_you_mean
 
 PATIENT_TYPE = ""
 SLICE_SHARE = (0.8, 1.2)  # times the usual distance of slices
 NOISE_HU = (12.0, 22.0)
+Chance = Annotated[float, Ge(0), Le(1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cues:
-    """What cues follow and how likely each does; at 0 there is no such cue."""
+    """What cues follow and how likely each does; at 0 there is no such cue, and no text tells of one.
 
-    cue_of: str = PATIENT_TYPE  # or the name of a finding
-    header_cue: float = 0.0
-    device_cue: float = 0.0
-    table_cue: float = 0.0
-    company: float = 0.0
+    Args:
+        cue_of: what hidden cues follow: the name of a finding; left out, the type of patient.
+        header_cue: how likely the distance of slices that the header states follows it, from 0.8 to 1.2
+            times the true one; else it is any of the same values. The voxels and all sizes stay.
+        device_cue: how likely the noise follows it, from 12 to 22 HU at a subtlety of 1. At 0 the noise is
+            anything between.
+        table_cue: how likely the height of the table follows it, over 11 mm. At 0 it lies 5 mm behind the
+            back of an abdomen, and no table is drawn behind a chest.
+        company: how strongly findings of a patient's type come together, as with `prior_strength`, and
+            lesions of the abdomen lie on one side; no text tells the type or the side.
+    """
+
+    cue_of: str = PATIENT_TYPE
+    header_cue: Chance = 0.0
+    device_cue: Chance = 0.0
+    table_cue: Chance = 0.0
+    company: Chance = 0.0
+
+    def check(self, dataset: str, findings: Collection[str], prior_strength: float) -> None:
+        """Raise if a cue follows no finding of the set, or two options say how findings come together.
+
+        Raises:
+            RecipeError: names the data set and both values.
+        """
+        if self.cue_of not in (PATIENT_TYPE, *findings):
+            raise RecipeError(
+                f"{dataset}: cue_of must be {PATIENT_TYPE!r} or a finding, got {self.cue_of!r}."
+                f"{did_you_mean(self.cue_of, (PATIENT_TYPE, *findings))}"
+            )
+        if self.company and prior_strength:
+            raise RecipeError(
+                f"{dataset}: company is the prior that no text tells, prior_strength the one that texts "
+                f"tell; got {self.company:g} and {prior_strength:g}. Set one of them to 0."
+            )
+
+    def scanner(
+        self,
+        stream: Callable[[int], np.random.Generator],
+        types: Sequence[str],
+        own: str,
+        shown: Collection[str],
+    ) -> Scanner:
+        """Choose how a phantom is scanned: each type, or having a finding or not, has a level of every cue.
+
+        Args:
+            stream: gives those of header, device and table.
+            types: of patients.
+            own: his type.
+            shown: the findings that he shows.
+        """
+        by_type = self.cue_of == PATIENT_TYPE
+        state, states = (types.index(own), len(types)) if by_type else (int(self.cue_of in shown), 2)
+        slices, noise, table = (
+            _level(stream(which), state, states, chance) if chance else None
+            for which, chance in enumerate((self.header_cue, self.device_cue, self.table_cue))
+        )
+        return Scanner(slices=slices, noise=noise, table=table)
+
+
+NO_CUES = Cues()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,47 +100,6 @@ class Scanner:
         """Return the noise; the stream gives a number in either case."""
         usual = rng.uniform(*NOISE_HU)
         return usual if self.noise is None else _between(NOISE_HU, self.noise)
-
-
-def check(
-    dataset: str, findings: Collection[str], cue_of: str, company: float, prior_strength: float
-) -> None:
-    """Raise if a cue follows no finding of the set, or two options say how findings come together.
-
-    Raises:
-        RecipeError: names the data set and both values.
-    """
-    if cue_of not in (PATIENT_TYPE, *findings):
-        raise RecipeError(
-            f"{dataset}: cue_of must be {PATIENT_TYPE!r} or a finding, got {cue_of!r}."
-            f"{did_you_mean(cue_of, (PATIENT_TYPE, *findings))}"
-        )
-    if company and prior_strength:
-        raise RecipeError(
-            f"{dataset}: company is the prior that no text tells, prior_strength the one that texts "
-            f"tell; got {company:g} and {prior_strength:g}. Set one of them to 0."
-        )
-
-
-def scanner(
-    cues: Cues, streams: Sequence[np.random.Generator], types: Sequence[str], own: str, shown: Collection[str]
-) -> Scanner:
-    """Choose how a phantom is scanned: by his type or by a finding. Each has a level of its own of every cue.
-
-    Args:
-        cues: what follows what.
-        streams: one for each of header, device and table.
-        types: of patients.
-        own: his type.
-        shown: the findings that he shows.
-    """
-    by_type = cues.cue_of == PATIENT_TYPE
-    state, states = (types.index(own), len(types)) if by_type else (int(cues.cue_of in shown), 2)
-    slices, noise, table = (
-        _level(rng, state, states, chance) if chance else None
-        for rng, chance in zip(streams, (cues.header_cue, cues.device_cue, cues.table_cue), strict=True)
-    )
-    return Scanner(slices=slices, noise=noise, table=table)
 
 
 def _level(rng: np.random.Generator, state: int, states: int, chance: float) -> float:

@@ -7,28 +7,19 @@ from collections.abc import Callable
 import numpy as np
 
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore_plugin_phantoms.canvas import (
+from evidcore_plugin_phantoms.anatomy import (
     SIZE_ZYX,
+    SPACING_MM_ZYX,
     Body,
     Point,
     level,
     ring,
     smooth_field,
-    voxels_zyx,
     xs,
     ys,
     zs,
 )
 
-SIDED = frozenset({
-    "atelectasis",
-    "bronchiectasis",
-    "consolidation",
-    "lung nodule",
-    "lung opacity",
-    "pleural effusion",
-    "pulmonary fibrotic sequela",
-})
 # A sign that shows in fewer voxels than this, because others hide it, is not labelled.
 VISIBLE_VOXELS = {"lung nodule": 12, "lung opacity": 60}
 VISIBLE_VOXELS_OTHERWISE = 10
@@ -44,7 +35,7 @@ def index_of(finding: str) -> int:
 
 def ball(at: Point, radius_mm: float, squash: float = 1.0) -> np.ndarray:
     """Return the level of a ball around `at` (voxels); `squash` shortens it along z."""
-    z, y, x = voxels_zyx(radius_mm)
+    z, y, x = (radius_mm / step for step in SPACING_MM_ZYX)
     return level((float(at[0]), float(at[1]), float(at[2])), (z * squash, y, x))
 
 

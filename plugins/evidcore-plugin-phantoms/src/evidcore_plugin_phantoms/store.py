@@ -1,124 +1,94 @@
-"""Phantoms on disk: drawn once, by all cores, whole or not at all."""
+"""What is drawn once, by all cores, lies in the cache: files and folders that are whole or not there.
+
+A split's workers are plain processes: those of a pool would import the caller's main module again.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 from filelock import FileLock
 
-from evidcore.errors import DataError
-from evidcore_plugin_phantoms.drawing import Population, nifti, write
-
+Result = TypeVar("Result")
 SMALL = 48  # cases that are drawn sooner than a second process has started
 
 
-def ensure(root: Path, population: Population, split: str, count: int) -> Path:
-    """Return the folder that holds a split; draw it if it is not there.
+def made(target: Path, fill: Callable[[Path], object]) -> Path:
+    """Return a file or folder of the cache; fill it where it is not there.
 
-    The folder gets its name only when everything in it is complete, so a killed process leaves nothing that
-    could be taken for a split. Processes that want the same split wait for the first one.
-
-    Raises:
-        DataError: if the disk is full or cannot be written; names the folder.
+    It gets its name only when it is complete, so a killed process leaves nothing that could be taken for it.
+    Processes that want the same one wait for the first.
     """
-    asked = {**population.key(), "split": split, "count": count}
-    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
-    done, partial = root / key, root / f".{key}.partial"
-    if done.exists():
-        return done
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with FileLock(root / f".{key}.lock"):
-            if not done.exists():
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
-                workers = min(len(os.sched_getaffinity(0)), count // SMALL)
-                draw(population, split, count, partial, workers=workers)
-                _gather(partial, count)
-                partial.rename(done)
-    except OSError as cause:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise DataError(
-            f"{root}: the {count} phantoms of split {split!r} could not be written ({cause}). They "
-            f"take about {count * population.case_mb:.0f} MB; free some space, or set EVID_CACHE to another "
-            f"folder."
-        ) from cause
-    return done
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".partial-{target.name}")  # an image's writer goes by the name's end
+    with FileLock(target.with_name(f".{target.name}.lock")):
+        if not target.exists():
+            _remove(partial)
+            try:
+                fill(partial)
+                partial.rename(target)
+            except BaseException:
+                _remove(partial)
+                raise
+    return target
 
 
-def twin(root: Path, population: Population, split: str, number: int, finding: str) -> Path:
-    """Return the volume of a case without one of its findings; draw it if it is not there.
-
-    Raises:
-        DataError: if the disk is full or cannot be written; names the folder.
-    """
-    key = hashlib.sha256(json.dumps(population.key(), sort_keys=True).encode()).hexdigest()[:16]
-    path = root / f"{key}-twins" / f"{split}-{number:05d}-without-{finding.replace(' ', '-')}.nii"
-    if path.exists():
-        return path
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(nifti(population.drawn(split, number, without=finding)).to_bytes())
-        partial.replace(path)
-    except OSError as cause:
-        partial.unlink(missing_ok=True)
-        raise DataError(
-            f"{path}: the phantom without {finding!r} could not be written ({cause}). Free some space, or "
-            f"set EVID_CACHE to another folder."
-        ) from cause
-    return path
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    path.unlink(missing_ok=True)
 
 
-def draw(population: Population, split: str, count: int, folder: Path, *, workers: int) -> None:
-    """Draw a split into `folder`, with `workers` processes if that is more than one.
+def spread(work: Callable[[int], Result], count: int) -> list[Result]:
+    """Return what `work` gives for each number, by as many processes as there are cores and enough to do.
 
     Raises:
         OSError: if a file could not be written, here or in a worker.
     """
-    if workers < 2:
-        write(population, split, range(count), folder, parent=0)
-        return
-    running = [_start(population, split, range(worker, count, workers), folder) for worker in range(workers)]
+    workers = min(len(os.sched_getaffinity(0)), count // SMALL)
+    return shared(work, count, workers) if workers > 1 else [work(number) for number in range(count)]
+
+
+def shared(work: Callable[[int], Result], count: int, workers: int) -> list[Result]:
+    """Return what `work` gives for each number; each worker takes every so many-th."""
+    code = f"from {__name__} import run_share; run_share()"
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    running = []
+    for first in range(workers):
+        share = pickle.dumps((work, range(first, count, workers), os.getpid())).hex()
+        running.append(
+            subprocess.Popen(
+                [sys.executable, "-c", code, share],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **threads},
+            )
+        )
+    results: list[Any] = [None] * count
     try:
-        for process in running:
-            _, said = process.communicate()
-            if process.returncode != 0:
-                raise OSError(said.strip().splitlines()[-1] if said.strip() else f"exit {process.returncode}")
+        for first, process in enumerate(running):
+            out, said = process.communicate()
+            if process.returncode:
+                lines = said.decode().strip().splitlines()
+                raise OSError(lines[-1] if lines else f"exit {process.returncode}")
+            results[first::workers] = pickle.loads(out)
     finally:
         for process in running:
             process.kill()
-            process.wait()
+            process.communicate()
+    return results
 
 
-def _start(population: Population, split: str, numbers: range, folder: Path) -> subprocess.Popen[str]:
-    # A plain process rather than a pool's, which would import the caller's main module again, torch and all.
-    work = {
-        "population": dataclasses.asdict(population),
-        "split": split,
-        "numbers": (numbers.start, numbers.stop, numbers.step),
-        "folder": str(folder),
-        "parent": os.getpid(),
-    }
-    return subprocess.Popen(
-        [sys.executable, "-m", type(population).__module__, json.dumps(work)],
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-    )
-
-
-def _gather(folder: Path, count: int) -> None:
-    """Put the cases' descriptions into one file."""
-    parts = [folder / f"{number:05d}.json" for number in range(count)]
-    known = [json.loads(part.read_text(encoding="utf-8")) for part in parts]
-    (folder / "cases.json").write_text(json.dumps(known), encoding="utf-8")
-    for part in parts:
-        part.unlink()
+def run_share() -> None:
+    """Do what the command line holds, and stop if the process that asked for it is gone."""
+    work, numbers, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
+    results = [work(number) for number in numbers if os.getppid() == parent]
+    sys.stdout.buffer.write(pickle.dumps(results))

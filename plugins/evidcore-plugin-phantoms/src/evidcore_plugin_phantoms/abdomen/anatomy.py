@@ -47,7 +47,7 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
     scene = _body(rng, grid)
     _back(rng, scene)
     _vessels(rng, scene, tissue)
-    for side, outward, height_mm in (("left", 1, 22), ("right", -1, 8)):
+    for side, outward, height_mm in (("left", 1, 22.0), ("right", -1, 8.0)):
         scene.ellipsoid(
             f"{side} kidney",
             scene.place(height_mm + rng.uniform(-8, 8), 0.42, outward * rng.uniform(0.47, 0.53)),
@@ -55,7 +55,37 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
             tissue.kidney,
             gap_mm=5,
         )
-    _upper_organs(rng, scene, tissue)
+    depth_mm, width_mm = scene.half_mm
+    scene.ellipsoid(
+        "gallbladder",
+        scene.place(rng.uniform(8, 20), -0.45, rng.uniform(-0.40, -0.32)),
+        (rng.uniform(20, 28), rng.uniform(13, 17), rng.uniform(13, 17)),
+        rng.uniform(4, 14),
+        gap_mm=2,
+    )
+    head_mm, tail_mm = rng.uniform(8, 16), rng.uniform(42, 54)
+    forward = rng.uniform(0.10, 0.20)
+    for share in np.linspace(0, 1, 12):  # from head to tail, bent forward over the spine
+        height_mm = head_mm + share * (tail_mm - head_mm)
+        at = scene.place(height_mm, 0.08 - forward * np.sin(np.pi * share), -0.14 + 0.60 * share)
+        thick_mm = 15 - 3.5 * share
+        scene.ellipsoid("pancreas", at, (thick_mm + 2, thick_mm, thick_mm), tissue.pancreas)
+    scene.ellipsoid(
+        "spleen",
+        scene.place(rng.uniform(64, 80), 0.30, rng.uniform(0.68, 0.74)),
+        (rng.uniform(40, 52), 0.42 * depth_mm, rng.uniform(0.21, 0.27) * width_mm),
+        tissue.spleen,
+        gap_mm=4,
+    )
+    at = scene.place(rng.uniform(64, 80), -0.36, rng.uniform(0.40, 0.46))
+    radii = (rng.uniform(34, 44), 0.38 * depth_mm, rng.uniform(0.28, 0.34) * width_mm)
+    scene.ellipsoid("stomach", at, radii, rng.uniform(12, 28), gap_mm=4)
+    _gas(scene, "stomach", at[1] - rng.uniform(0.45, 0.80) * radii[1])
+    height_mm = rng.uniform(62, 76)
+    right = (rng.uniform(60, 70), 0.80 * depth_mm, rng.uniform(0.44, 0.50) * width_mm)
+    left = (rng.uniform(32, 42), 0.42 * depth_mm, rng.uniform(0.36, 0.46) * width_mm)
+    scene.ellipsoid("liver", scene.place(height_mm, -0.05, -0.48), right, tissue.liver)
+    scene.ellipsoid("liver", scene.place(height_mm + 12, -0.42, -0.04), left, tissue.liver)
     scene.ellipsoid(
         "bladder",
         scene.place(rng.uniform(-121, -114), -0.10, rng.uniform(-0.05, 0.05)),
@@ -63,7 +93,11 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
         rng.uniform(2, 10),
         gap_mm=4,
     )
-    _bowel(rng, scene)
+    for _ in range(16):
+        at = scene.place(rng.uniform(-100, -8), rng.uniform(-0.65, 0.15), rng.uniform(-0.75, 0.75))
+        radius_mm = rng.uniform(13, 19)
+        scene.ellipsoid("bowel", at, (radius_mm, radius_mm, radius_mm), rng.uniform(20, 50), gap_mm=3)
+    _gas(scene, "bowel", scene.place(0, rng.uniform(-0.75, -0.5), 0)[1])
     return scene
 
 
@@ -150,54 +184,7 @@ def _vessels(rng: Rng, scene: Scene, tissue: Tissue) -> None:
         scene.paint(vessel, tube & (z > -70), hu)
 
 
-def _upper_organs(rng: Rng, scene: Scene, tissue: Tissue) -> None:
-    scene.ellipsoid(
-        "gallbladder",
-        scene.place(rng.uniform(8, 20), -0.45, rng.uniform(-0.40, -0.32)),
-        (rng.uniform(20, 28), rng.uniform(13, 17), rng.uniform(13, 17)),
-        rng.uniform(4, 14),
-        gap_mm=2,
-    )
-    head_mm, tail_mm = rng.uniform(8, 16), rng.uniform(42, 54)
-    forward = rng.uniform(0.10, 0.20)
-    for share in np.linspace(0, 1, 12):  # from head to tail, bent forward over the spine
-        height_mm = head_mm + share * (tail_mm - head_mm)
-        at = scene.place(height_mm, 0.08 - forward * np.sin(np.pi * share), -0.14 + 0.60 * share)
-        thick_mm = 15 - 3.5 * share
-        scene.ellipsoid("pancreas", at, (thick_mm + 2, thick_mm, thick_mm), tissue.pancreas)
-    scene.ellipsoid(
-        "spleen",
-        scene.place(rng.uniform(64, 80), 0.30, rng.uniform(0.68, 0.74)),
-        (rng.uniform(40, 52), 0.42 * scene.half_mm[0], rng.uniform(0.21, 0.27) * scene.half_mm[1]),
-        tissue.spleen,
-        gap_mm=4,
-    )
-    _stomach(rng, scene)
-    height_mm = rng.uniform(62, 76)
-    depth_mm, width_mm = scene.half_mm
-    right = (rng.uniform(60, 70), 0.80 * depth_mm, rng.uniform(0.44, 0.50) * width_mm)
-    left = (rng.uniform(32, 42), 0.42 * depth_mm, rng.uniform(0.36, 0.46) * width_mm)
-    scene.ellipsoid("liver", scene.place(height_mm, -0.05, -0.48), right, tissue.liver)
-    scene.ellipsoid("liver", scene.place(height_mm + 12, -0.42, -0.04), left, tissue.liver)
-
-
-def _stomach(rng: Rng, scene: Scene) -> None:
-    at = scene.place(rng.uniform(64, 80), -0.36, rng.uniform(0.40, 0.46))
-    depth_mm, width_mm = scene.half_mm
-    radii = (rng.uniform(34, 44), 0.38 * depth_mm, rng.uniform(0.28, 0.34) * width_mm)
-    scene.ellipsoid("stomach", at, radii, rng.uniform(12, 28), gap_mm=4)
-    _gas(scene, "stomach", at[1] - rng.uniform(0.45, 0.80) * radii[1])
-
-
 def _gas(scene: Scene, organ: str, above_y_mm: float) -> None:
     """Fill what lies in front of a level with gas, which rises in a supine patient."""
     _, y, _ = scene.grid.axes_mm
     scene.hu[scene.of(organ) & (y < above_y_mm)] = GAS_HU
-
-
-def _bowel(rng: Rng, scene: Scene) -> None:
-    for _ in range(16):
-        at = scene.place(rng.uniform(-100, -8), rng.uniform(-0.65, 0.15), rng.uniform(-0.75, 0.75))
-        radius_mm = rng.uniform(13, 19)
-        scene.ellipsoid("bowel", at, (radius_mm, radius_mm, radius_mm), rng.uniform(20, 50), gap_mm=3)
-    _gas(scene, "bowel", scene.place(0, rng.uniform(-0.75, -0.5), 0)[1])

@@ -1,17 +1,21 @@
-"""What grows in the organs: how dense and how large it is, where it is put, and how it is measured."""
+"""What grows in the organs: how dense and how large it is, where it is put, and what is true of it.
+
+Facts are measured on the masks; they are what reports tell and queries ask.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from evidcore.case import Side
 from evidcore_plugin_phantoms.abdomen.anatomy import Rng
-from evidcore_plugin_phantoms.abdomen.scene import Box, Scene
+from evidcore_plugin_phantoms.abdomen.scene import ORGANS, TABLES, Box, Scene, label_of
 from evidcore_plugin_phantoms.shapes import Region, Triple
 
 FEWEST_VOXELS = 8  # a lesion that shows in fewer is not labelled
@@ -30,34 +34,8 @@ class Kind:
     fluid: bool = False
     sinks: bool = False  # lies where the patient lies on it
 
-    def density_hu(self, share: float, organ_hu: float) -> float:
-        """Return the density at `share` of the range, from 0 to 1."""
-        low, high = self.hu
-        return low + share * (high - low) + (organ_hu if self.over_organ else 0.0)
 
-
-KINDS: dict[str, Kind] = {
-    "liver cyst": Kind(organ="liver", malignant=False, diameter_mm=(16, 45), hu=(0, 14), fluid=True),
-    "liver metastasis": Kind(
-        organ="liver", malignant=True, diameter_mm=(16, 45), hu=(-58, -44), over_organ=True
-    ),
-    "liver haemangioma": Kind(
-        organ="liver", malignant=False, diameter_mm=(16, 45), hu=(46, 64), over_organ=True
-    ),
-    "kidney cyst": Kind(organ="kidney", malignant=False, diameter_mm=(15, 34), hu=(0, 16), fluid=True),
-    "kidney tumour": Kind(
-        organ="kidney", malignant=True, diameter_mm=(15, 34), hu=(-100, -70), over_organ=True
-    ),
-    "splenic cyst": Kind(organ="spleen", malignant=False, diameter_mm=(15, 34), hu=(0, 14), fluid=True),
-    "splenic metastasis": Kind(
-        organ="spleen", malignant=True, diameter_mm=(15, 34), hu=(-66, -48), over_organ=True
-    ),
-    "pancreatic cyst": Kind(organ="pancreas", malignant=False, diameter_mm=(14, 24), hu=(2, 16), fluid=True),
-    "pancreatic tumour": Kind(
-        organ="pancreas", malignant=True, diameter_mm=(14, 24), hu=(-56, -44), over_organ=True
-    ),
-    "gallstone": Kind(organ="gallbladder", malignant=False, diameter_mm=(11, 18), hu=(250, 800), sinks=True),
-}
+KINDS = {name: Kind(**row) for name, row in TABLES["lesions"].items()}
 FINDINGS = tuple(KINDS)
 
 
@@ -110,7 +88,9 @@ def grow(
         taken[box] |= _with_neighbours(region)
         if wish.finding == without:
             continue
-        scene.hu[box][region] = kind.density_hu(density, float(np.median(scene.hu[room])))
+        low, high = kind.hu
+        organ_hu = float(np.median(scene.hu[room])) if kind.over_organ else 0.0
+        scene.hu[box][region] = low + density * (high - low) + organ_hu
         grown.append(Grown(finding=wish.finding, organ=wish.organ, box=box, region=region))
     return grown
 
@@ -191,3 +171,90 @@ def longest_mm(region: Region, spacing_mm_zyx: Triple) -> float:
         apart = np.square(y[:, None] - y) + np.square(x[:, None] - x)
         longest = max(longest, float(np.sqrt(apart.max())) + dx)
     return longest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lesion:
+    """One lesion; `mask` is its name among the case's masks."""
+
+    mask: str
+    finding: str
+    organ: str
+    side: Side | None  # of a kidney's lesions
+    malignant: bool
+    fluid: bool
+    size_mm: float  # longest diameter in an axial slice
+    volume_ml: float
+    centre_mm: Triple  # z, y, x of the centroid, from the grid's middle, to superior, posterior, left
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The lesions of a phantom, and how large its organs are with them."""
+
+    lesions: tuple[Lesion, ...]
+    organs_ml: Mapping[str, float]
+    mirrored: bool = False  # the liver is on the left
+
+    def of(self, *organs: str) -> list[Lesion]:
+        """Return the lesions of some organs."""
+        return [lesion for lesion in self.lesions if lesion.organ in organs]
+
+    def of_finding(self, finding: str) -> list[Lesion]:
+        """Return the lesions of a kind."""
+        return [lesion for lesion in self.lesions if lesion.finding == finding]
+
+    @classmethod
+    def read(cls, plain: Mapping[str, Any]) -> Facts:
+        """Read back what `dataclasses.asdict` gave."""
+        lesions = tuple(
+            Lesion(**{**lesion, "centre_mm": tuple(lesion["centre_mm"])}) for lesion in plain["lesions"]
+        )
+        return cls(lesions=lesions, organs_ml=plain["organs_ml"], mirrored=plain["mirrored"])
+
+
+def measure(scene: Scene, grown: Sequence[Grown], *, mirrored: bool = False) -> Facts:
+    """Measure what was drawn.
+
+    A finding's only lesion has its name ("liver cyst"), several are numbered in the order in which they were
+    drawn, which says nothing of size or place ("liver cyst 1").
+    """
+    spacing = scene.grid.spacing_mm_zyx
+    voxel_ml = float(np.prod(spacing)) / 1000
+    together, numbers = Counter(each.finding for each in grown), Counter[str]()
+    lesions = []
+    for each in grown:
+        kind = KINDS[each.finding]
+        numbers[each.finding] += 1
+        number = f" {numbers[each.finding]}" if together[each.finding] > 1 else ""
+        at = [
+            float(axis.reshape(-1)[part][index].mean())
+            for axis, part, index in zip(scene.grid.axes_mm, each.box, np.nonzero(each.region), strict=True)
+        ]
+        middle, scale = scene.grid.middle_mm, scene.grid.scale
+        z, y, x = ((place - centre) * scale for place, centre in zip(at, middle, strict=True))
+        lesions.append(
+            Lesion(
+                mask=each.finding + number,
+                finding=each.finding,
+                organ=each.organ,
+                side=side_of(each.organ),
+                malignant=kind.malignant,
+                fluid=kind.fluid,
+                size_mm=longest_mm(each.region, spacing),
+                volume_ml=float(each.region.sum()) * voxel_ml,
+                centre_mm=(z, y, x),
+            )
+        )
+    voxels = np.bincount(scene.organs.reshape(-1), minlength=len(ORGANS) + 1)
+    return Facts(
+        lesions=tuple(lesions),
+        organs_ml={organ: float(voxels[label_of(organ)]) * voxel_ml for organ in ORGANS},
+        mirrored=mirrored,
+    )
+
+
+def side_of(organ: str) -> Side | None:
+    """Return the side that an organ's name says."""
+    word = organ.partition(" ")[0]
+    return "left" if word == "left" else "right" if word == "right" else None

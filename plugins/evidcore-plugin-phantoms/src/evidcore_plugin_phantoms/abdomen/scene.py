@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tomllib
+from pathlib import Path
 
 import numpy as np
 
@@ -11,24 +13,8 @@ from evidcore_plugin_phantoms import shapes
 from evidcore_plugin_phantoms.shapes import Region, Triple, Volume
 
 FIELD_MM_ZYX = (300.0, 288.0, 384.0)  # whatever the number of voxels
-ORGANS = (
-    "liver",
-    "spleen",
-    "left kidney",
-    "right kidney",
-    "pancreas",
-    "stomach",
-    "gallbladder",
-    "bladder",
-    "aorta",
-    "vena cava",
-    "bowel",
-    "spine",
-    "ribs",
-    "muscle",
-    "fat",
-    "table",
-)
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+ORGANS: tuple[str, ...] = tuple(TABLES["organs"])
 Box = tuple[slice, slice, slice]
 
 

@@ -6,25 +6,30 @@ import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 
-from evidcore.case import Case, Finding, MaskRef, Split, VolumeRef
+from evidcore.case import Case, Finding, MaskRef, Report, Span, Split, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RecipeError
 from evidcore.volume import Volume, content_hash, read, read_mask
-from evidcore_plugin_phantoms.implant.kinds import KINDS, KindName
-from evidcore_plugin_phantoms.implant.planting import Planted, Wish, plant
+from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, Lesion, Planted, Wish, plant
 from evidcore_plugin_phantoms.implant.store import VERSION, Entry, ensure, without
-from evidcore_plugin_phantoms.implant.wording import report
+from evidcore_plugin_phantoms.wording import ABSENT, naming, on_the, one_of, written
 
 log = logging.getLogger(__name__)
+PRESENT = (
+    "There is a {name} of {size} mm in the {place}.",
+    "A {name} measuring {size} mm is seen in the {place}.",
+    "{Name} of {size} mm in the {place}.",
+)
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Implant(Dataset):
     """Cases of another data set, in HU, with phantom lesions planted into their scans.
 
@@ -33,68 +38,54 @@ class Implant(Dataset):
     the source is changed; scans with lesions lie in the cache folder. A report tells what was planted and
     what was not. "Absent" means that nothing was planted: what the patient himself has is not known here,
     unless the source has a finding of the same name.
+
+    Args:
+        cache_folder: keeps the scans with lesions.
+        source: the data set whose scans are planted into, one volume a case.
+        kinds: what may be planted. Without further options a lung nodule lies in aerated lung, the others
+            in any soft tissue.
+        inside: mask of the case in which a kind is planted: `{ "hypodense lesion" = "liver" }`.
+        sizes_mm: smallest and largest diameter by kind, in place of the usual ones.
+        prevalence: how likely each kind is in each case.
+        contrast: multiplies the difference in HU between a lesion and the tissue around it. 1 is as in
+            patients, 0.3 is hard to see; 0 plants nothing but exchanged noise, a control for traces of
+            the planting itself.
+        copies: so many cases are made of each scan, with other lesions each.
+        no_place: what becomes of a case in which a lesion was wanted and the scan has no place for it:
+            "negative" counts it as absent (the anatomy then tells something about the answer),
+            "leave-out" leaves the case out by name.
+        report: "planted" tells of the lesions alone; "appended" adds that to the source's report.
+        seed: decides everything that is drawn.
     """
 
-    def __init__(
-        self,
-        cache_folder: Path,
-        *,
-        source: Dataset,
-        kinds: tuple[KindName, ...] = ("lung nodule", "hypodense lesion", "stone"),
-        inside: dict[KindName, str] | None = None,
-        sizes_mm: dict[KindName, tuple[float, float]] | None = None,
-        prevalence: Annotated[float, Ge(0), Le(1)] = 0.5,
-        contrast: Annotated[float, Ge(0), Le(3)] = 1.0,
-        copies: Annotated[int, Ge(1)] = 1,
-        no_place: Literal["negative", "leave-out"] = "negative",
-        report: Literal["planted", "appended"] = "planted",
-        seed: Annotated[int, Ge(0)] = 17,
-    ) -> None:
-        """Take the source; nothing is read before cases are asked for.
+    cache_folder: Path = dataclasses.field(kw_only=False)
+    source: Dataset
+    kinds: tuple[KindName, ...] = ("lung nodule", "hypodense lesion", "stone")
+    inside: dict[KindName, str] | None = None
+    sizes_mm: dict[KindName, tuple[float, float]] | None = None
+    prevalence: Annotated[float, Ge(0), Le(1)] = 0.5
+    contrast: Annotated[float, Ge(0), Le(3)] = 1.0
+    copies: Annotated[int, Ge(1)] = 1
+    no_place: Literal["negative", "leave-out"] = "negative"
+    report: Literal["planted", "appended"] = "planted"
+    seed: Annotated[int, Ge(0)] = 17
 
-        Args:
-            cache_folder: keeps the scans with lesions.
-            source: the data set whose scans are planted into, one volume a case.
-            kinds: what may be planted. Without further options a lung nodule lies in aerated lung, the others
-                in any soft tissue.
-            inside: mask of the case in which a kind is planted: `{ "hypodense lesion" = "liver" }`.
-            sizes_mm: smallest and largest diameter by kind, in place of the usual ones.
-            prevalence: how likely each kind is in each case.
-            contrast: multiplies the difference in HU between a lesion and the tissue around it. 1 is as in
-                patients, 0.3 is hard to see; 0 plants nothing but exchanged noise, a control for traces of
-                the planting itself.
-            copies: so many cases are made of each scan, with other lesions each.
-            no_place: what becomes of a case in which a lesion was wanted and the scan has no place for it:
-                "negative" counts it as absent (the anatomy then tells something about the answer),
-                "leave-out" leaves the case out by name.
-            report: "planted" tells of the lesions alone; "appended" adds that to the source's report.
-            seed: decides everything that is drawn.
-        """
-        for option, named in (("inside", inside or {}), ("sizes_mm", sizes_mm or {})):
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other; nothing is read before cases are asked for."""
+        for option, named in (("inside", self.inside or {}), ("sizes_mm", self.sizes_mm or {})):
             for kind in named:
-                if kind not in kinds:
+                if kind not in self.kinds:
                     raise RecipeError(
-                        f"implant: {option} names {kind!r}, but kinds are {', '.join(kinds) or 'none'}. "
+                        f"implant: {option} names {kind!r}, but kinds are {', '.join(self.kinds) or 'none'}. "
                         f"Add it to kinds, or drop it here."
                     )
-        for kind, (smallest, largest) in (sizes_mm or {}).items():
+        for kind, (smallest, largest) in (self.sizes_mm or {}).items():
             if not 0 < smallest <= largest:
                 raise RecipeError(
                     f"implant: sizes_mm of {kind!r} must be [smallest, largest] in mm, above 0 and rising, "
                     f"got [{smallest:g}, {largest:g}]."
                 )
-        self.cache_folder = cache_folder
-        self.source = source
-        self.kinds = kinds
-        self.inside = {str(name): mask for name, mask in (inside or {}).items()}
-        self.sizes_mm = {str(name): sizes for name, sizes in (sizes_mm or {}).items()}
-        self.prevalence = prevalence
-        self.contrast = contrast
-        self.copies = copies
-        self.no_place = no_place
-        self.report = report
-        self.seed = seed
-        self.findings = tuple(dict.fromkeys([*source.findings, *kinds]))
+        self.findings = tuple(dict.fromkeys([*self.source.findings, *self.kinds]))
         self.left_out: dict[Split, dict[str, str]] = {}
 
     def cases(self, split: Split) -> Iterator[Case]:
@@ -140,11 +131,9 @@ class Implant(Dataset):
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint, the options and the version of what is planted."""
-        settings = [
-            self.source.fingerprint(), self.kinds, self.inside, self.sizes_mm, self.prevalence, self.contrast,
-            self.copies, self.no_place, self.report, self.seed, VERSION,
-        ]  # fmt: skip
-        text = json.dumps(settings, sort_keys=True).encode()
+        options = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        options |= {"cache_folder": "", "source": self.source.fingerprint(), "version": VERSION}
+        text = json.dumps(options, sort_keys=True).encode()
         return hashlib.blake2b(text, digest_size=16).hexdigest()
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
@@ -220,7 +209,7 @@ class Implant(Dataset):
                 f"{ref.path}: the source has a mask {taken[0]!r} already. Rename it, or leave the kind out."
             )
         for kind in self.kinds:
-            region = self.inside.get(kind)
+            region = (self.inside or {}).get(kind)
             if region is not None and region not in case.masks:
                 raise DataError(
                     f"{ref.path}: there is no mask {region!r} to plant a {kind} in. "
@@ -229,12 +218,9 @@ class Implant(Dataset):
 
     def _wishes(self, case: Case, copy: int) -> list[Wish]:
         draws = self._rng(case, copy, "wishes").random(len(self.kinds))
+        sizes, inside = self.sizes_mm or {}, self.inside or {}
         return [
-            Wish(
-                kind=KINDS[kind],
-                size_mm=self.sizes_mm.get(kind, KINDS[kind].size_mm),
-                region=self.inside.get(kind, ""),
-            )
+            Wish(kind=KINDS[kind], size_mm=sizes.get(kind, KINDS[kind].size_mm), region=inside.get(kind, ""))
             for kind, chance in zip(self.kinds, draws, strict=True)
             if chance < self.prevalence
         ]
@@ -264,7 +250,9 @@ class Implant(Dataset):
         masks = {kind: MaskRef(path=str(entry.masks), key=kind) for kind in lesions}
         volumes = case.volumes
         if entry.volume is not None:
-            volumes = (dataclasses.replace(volumes[0], path=str(entry.volume), **_PLAIN),)
+            # the scan in the cache is written straight, in HU, with its true spacing
+            plain = VolumeRef(path=str(entry.volume), intensity=volumes[0].intensity)
+            volumes = (plain,)
         notes = {
             "lesions": [dataclasses.asdict(lesion) for lesion in entry.lesions],
             "no_place": dict(entry.no_place),
@@ -281,11 +269,26 @@ class Implant(Dataset):
         )
 
 
-# what a scan in the cache needs no more: it is written straight, in HU, with its true spacing
-_PLAIN: dict[str, Any] = {
-    "key": None,
-    "rescale": None,
-    "spacing_mm_zyx": None,
-    "axes": None,
-    "tilted": "refuse",
-}
+def report(
+    absent: Sequence[str], lesions: Sequence[Lesion], before: str, rng: np.random.Generator
+) -> tuple[Report, dict[str, Span]]:
+    """Return the report and where it speaks of each kind: first what was not planted, then what was.
+
+    Sentences of `before` get no spans.
+    """
+    lines = [naming(one_of(rng, ABSENT), name, "normal") for name in absent]
+    for lesion in lesions:
+        pattern, size = one_of(rng, PRESENT), f"{lesion.size_mm:.0f}"
+        lines.append(naming(pattern, lesion.kind, "abnormal", size=size, place=_place(lesion)))
+    told = written(lines, before.rstrip())
+    spans = [Span(start=start, end=end, label=label) for start, end, label in told.spans]
+    kinds = [*absent, *(lesion.kind for lesion in lesions)]
+    return Report(text=told.text, spans=tuple(spans)), dict(zip(kinds, spans, strict=True))
+
+
+def _place(lesion: Lesion) -> str:
+    if lesion.region == "lung":
+        return f"{lesion.side} lung" if lesion.side else "lung"
+    return ("soft tissue" if lesion.region == "soft" else lesion.region.replace("_", " ")) + on_the(
+        lesion.side
+    )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from evidcore.volume import Volume
-from evidcore_plugin_phantoms.implant.kinds import Tissue
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Region = np.ndarray[Any, np.dtype[np.bool_]]
@@ -23,12 +22,12 @@ LEAST_SOFT_ML = 10.0
 MASK_HU = {"lung": (-1000.0, -400.0), "soft": (-50.0, 250.0)}
 
 
-def tissue_of(kind: Tissue, blocks: Volume, body: Region) -> Region:
+def tissue_of(kind: Literal["lung", "soft"], blocks: Volume, body: Region) -> Region:
     """Return the blocks (`body.coarse`) of a tissue in a body (`body.outline`), shape (z, y, x)."""
     return _lung(blocks, body) if kind == "lung" else _soft(blocks, body)
 
 
-def tissue_in_mask(kind: Tissue, blocks: Volume, filled: Array) -> Region:
+def tissue_in_mask(kind: Literal["lung", "soft"], blocks: Volume, filled: Array) -> Region:
     """Return the blocks that a mask fills whole and whose density is that of the tissue.
 
     Args:

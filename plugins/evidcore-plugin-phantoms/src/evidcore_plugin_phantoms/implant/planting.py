@@ -12,21 +12,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from evidcore.case import Side
 from evidcore.geometry.body import coarse, midline_mm, outline
 from evidcore.volume import Volume
-from evidcore_plugin_phantoms.implant.kinds import Kind, Tissue
+from evidcore_plugin_phantoms.implant.noise import (
+    TooLittleTissue,
+    autocovariance,
+    noise_like,
+    point_spread_mm,
+)
 from evidcore_plugin_phantoms.implant.places import room_beside, room_mm, tissue_in_mask, tissue_of
 from evidcore_plugin_phantoms.implant.shape import Box, Ellipsoid, box_around, draw, filled
-from evidcore_plugin_phantoms.implant.sharpness import point_spread_mm
-from evidcore_plugin_phantoms.implant.texture import TooLittleTissue, autocovariance, noise_like
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Region = np.ndarray[Any, np.dtype[np.bool_]]
+Tissue = Literal["lung", "soft"]
+KindName = Literal["lung nodule", "hypodense lesion", "fluid collection", "stone"]
 
 EDGE_MM = 2.0  # of a tissue, that does not count as its inside
 MARGIN_MM = 2.0  # of the right tissue around a lesion
@@ -37,6 +42,28 @@ FEWEST_VOXELS = 4  # of a mask; a smaller lesion could not be seen or pointed at
 TRIES = 20
 RANGE_HU = (-1024.0, 3071.0)
 VESSEL_HU = -600.0  # above: vessels and walls, not the lung's own texture
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of lesion. Its density is given in HU, or as the difference from the tissue around it."""
+
+    name: str  # the finding, and the mask
+    tissue: Tissue
+    size_mm: tuple[float, float]  # of the longest diameter
+    hu: tuple[float, float] | None = None
+    difference_hu: tuple[float, float] | None = None
+
+
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind(name="lung nodule", tissue="lung", size_mm=(6, 25), hu=(-50, 60)),  # solid; above 30 mm a mass
+        Kind(name="hypodense lesion", tissue="soft", size_mm=(10, 30), difference_hu=(-50, -25)),
+        Kind(name="fluid collection", tissue="soft", size_mm=(12, 35), hu=(-5, 15)),
+        Kind(name="stone", tissue="soft", size_mm=(4, 12), hu=(300, 900)),
+    )
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

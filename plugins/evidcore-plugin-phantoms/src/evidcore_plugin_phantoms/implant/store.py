@@ -5,19 +5,17 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import nibabel
 import numpy as np
-from filelock import FileLock
 
 from evidcore.cache import naming_full_disk
 from evidcore.volume import Volume, save_volume
 from evidcore_plugin_phantoms.implant.planting import Lesion, Planted
+from evidcore_plugin_phantoms.store import made
 
 VOLUME, MASKS, BEFORE, FACTS = "volume.nii.gz", "masks.npz", "before.npz", "lesions.json"
 VERSION = 1  # raised where the same options plant something else, as tests/test_golden.py finds out
@@ -36,30 +34,15 @@ class Entry:
 def ensure(root: Path, asked: Mapping[str, Any], make: Callable[[], tuple[Volume, Planted]]) -> Entry:
     """Return the entry for what is asked; make it if it is not there.
 
-    The folder gets its name when everything in it is complete, so a killed process leaves nothing that could
-    be taken for an entry. Processes that want the same one wait for the first.
-
     Args:
         root: the folder of all entries.
         asked: all that the entry depends on, in JSON's types.
         make: reads the source and plants.
     """
     text = json.dumps({**asked, "version": VERSION}, sort_keys=True)
-    key = hashlib.sha256(text.encode()).hexdigest()[:24]
-    done, partial = root / key, root / f".{key}.partial"
-    if not done.exists():
-        with naming_full_disk(root):
-            root.mkdir(parents=True, exist_ok=True)
-            with FileLock(root / f".{key}.lock"):
-                if not done.exists():
-                    shutil.rmtree(partial, ignore_errors=True)
-                    partial.mkdir()
-                    try:
-                        _write(partial, *make())
-                        partial.rename(done)
-                    except BaseException:
-                        shutil.rmtree(partial, ignore_errors=True)
-                        raise
+    done = root / hashlib.sha256(text.encode()).hexdigest()[:24]
+    with naming_full_disk(root):
+        made(done, lambda partial: _write(partial, *make()))
     known = json.loads((done / FACTS).read_text(encoding="utf-8"))
     lesions = tuple(
         Lesion(**{**facts, "centre_zyx": tuple(facts["centre_zyx"])}) for facts in known["lesions"]
@@ -73,6 +56,7 @@ def ensure(root: Path, asked: Mapping[str, Any], make: Callable[[], tuple[Volume
 
 
 def _write(folder: Path, volume: Volume, planted: Planted) -> None:
+    folder.mkdir()
     if planted.lesions:
         save_volume(dataclasses.replace(volume, array=planted.array), folder / VOLUME)
         arrays: dict[str, Any] = dict(planted.masks)
@@ -96,15 +80,13 @@ def without(volume: Path, kind: str) -> Path:
         kind: the lesion's.
     """
     path = volume.with_name(f"without-{kind.replace(' ', '-')}.nii.gz")
-    if path.exists():
-        return path
-    image = nibabel.nifti1.Nifti1Image.from_filename(volume)
-    stored = np.asanyarray(image.dataobj)
-    array = stored.transpose(2, 1, 0).copy()
-    with np.load(volume.with_name(BEFORE)) as replaced:
-        array.reshape(-1)[replaced[f"{kind} at"]] = replaced[f"{kind} hu"]
-    partial = path.with_name(f".{os.getpid()}-{path.name}")
-    with naming_full_disk(volume.parent):
+
+    def fill(partial: Path) -> None:
+        image = nibabel.nifti1.Nifti1Image.from_filename(volume)
+        array = np.asanyarray(image.dataobj).transpose(2, 1, 0).copy()
+        with np.load(volume.with_name(BEFORE)) as replaced:
+            array.reshape(-1)[replaced[f"{kind} at"]] = replaced[f"{kind} hu"]
         nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), None, image.header), partial)
-        partial.replace(path)
-    return path
+
+    with naming_full_disk(volume.parent):
+        return made(path, fill)

@@ -81,7 +81,11 @@ def tiny_model(
         model = LlamaForCausalLM(config)
         identity = torch.linalg.qr(torch.randn(config.hidden_size, config.hidden_size // 2)).Q
         for layer in model.model.layers:
-            _scale(layer.self_attn)
+            attention = layer.self_attn
+            attention.q_proj.weight.mul_(4.0)
+            attention.k_proj.weight.copy_(attention.q_proj.weight)
+            attention.v_proj.weight.mul_(VALUES)
+            attention.o_proj.weight.mul_(VALUES)
         first, *others = (layer.self_attn for layer in model.model.layers)
         first.o_proj.weight.copy_(first.v_proj.weight.T)
         for head in range(min(LOOKING_BACK, config.num_attention_heads)):
@@ -100,13 +104,6 @@ def tiny_model(
         _spell_alike(embeddings, tokenizer, capital, space)
     built: PreTrainedModel = model
     return built
-
-
-def _scale(attention: Any) -> None:
-    attention.q_proj.weight.mul_(4.0)
-    attention.k_proj.weight.copy_(attention.q_proj.weight)
-    attention.v_proj.weight.mul_(VALUES)
-    attention.o_proj.weight.mul_(VALUES)
 
 
 def _spell_alike(

@@ -18,7 +18,6 @@ SPECIAL_TOKENS = (
     "<|vision_end|>",
     "<|image_pad|>",
 )
-IMAGE_TOKEN = "<|image_pad|>"
 CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system turn
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -51,7 +50,8 @@ def build_tokenizer(
 
     forms = sorted({form.strip() for form in spellings(phrases)})
     forms.sort(key=len, reverse=True)  # "pleural effusion" before "effusion"
-    pieces = "|".join([*(rf" ?{_escaped(form)}(?!\p{{L}})" for form in forms), _PIECES])
+    escaped = [re.escape(form).replace("\\ ", " ") for form in forms]
+    pieces = "|".join([*(rf" ?{form}(?!\p{{L}})" for form in escaped), _PIECES])
     splitter = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(pieces), "isolated"),
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
@@ -78,12 +78,5 @@ def build_tokenizer(
 
 def spellings(phrases: Iterable[str]) -> list[str]:
     """Return each phrase at the start of a sentence and in its midst, without and with a space before it."""
-    return [space + form for phrase in phrases for form in (phrase, _capital(phrase)) for space in ("", " ")]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("\\ ", " ")
+    both = [(phrase, phrase[:1].upper() + phrase[1:]) for phrase in phrases]
+    return [space + form for forms in both for form in forms for space in ("", " ")]
