@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms import wording
-from evidcore_plugin_phantoms.wording import Shown
+from evidcore_plugin_phantoms.chest import Shown
+from evidcore_plugin_phantoms.chest import sentences as phantom_sentences
 from evidcore_testing.checks_text import check_labeler
 
 from evidcore.builtin.labelers import NegationRules, Phrases, _lexicon, _sentences_that_mention
@@ -293,14 +293,14 @@ def test_phantom_reports_are_read_without_a_mistake(labeler):
         there = rng.random(len(CT_RATE_FINDINGS)) < 0.3
         shown = [
             Shown(
-                name=name,
+                name=str(name),
                 side=("left", "right", None)[rng.integers(3)],
                 size_mm=(None, 12.4)[rng.integers(2)],
             )
             for name in np.array(CT_RATE_FINDINGS)[there]
         ]
         absent = [str(name) for name in np.array(CT_RATE_FINDINGS)[~there]]
-        written = wording.sentences(rng, absent, shown, heart_is_large=bool(there[2]))
+        written = phantom_sentences(rng, shown)
         found = labeler(" ".join(sentence.text for sentence in written))
         assert states(found) == dict.fromkeys(absent, "absent") | {str(one.name): "present" for one in shown}
         told = {item.name: item.side for item in found if item.state == "present"}
