@@ -206,7 +206,7 @@ def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
 def isolation_ended() -> contextlib.AbstractContextManager[None]:
     """End the processes of isolated components behind it; one that is asked again starts another."""
     isolation = watch("isolation")
-    return contextlib.nullcontext() if isolation is None else isolation.processes_ended()
+    return contextlib.nullcontext() if isolation is None else isolation.workers_ended()
 
 
 def _seed_everything(seed: int) -> None:

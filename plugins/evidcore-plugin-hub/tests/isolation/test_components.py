@@ -75,6 +75,7 @@ def test_an_isolated_reward_gives_the_verdicts_of_the_run(name, asked, tmp_path)
     assert len({repr(one) for one in judged}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["findings-f1", "token-f1"])
 def test_an_isolated_scorer_gives_the_numbers_of_the_run(name, asked):
     own, apart = (build("scorer", {"use": name, "isolated": value}) for value in (False, True))
@@ -86,6 +87,7 @@ def test_an_isolated_scorer_gives_the_numbers_of_the_run(name, asked):
     apart.ready()
 
 
+@pytest.mark.slow
 def test_an_isolated_scorer_serves_a_reward_of_the_run(asked):
     services = {"judge": build("scorer", {"use": "findings-f1", "isolated": True})}
     table = {"use": "report-consistency", "scorer": "judge"}
@@ -95,6 +97,7 @@ def test_an_isolated_scorer_serves_a_reward_of_the_run(asked):
     assert reward(asked, {}) == own(asked, {})
 
 
+@pytest.mark.slow
 def test_a_scorer_that_answers_too_often_is_named(planted):
     with pytest.raises(
         ContractError, match=r"scorer 'planted-scorer' from planted-package 1\.2 gave 3 answers to 2"
@@ -102,6 +105,7 @@ def test_a_scorer_that_answers_too_often_is_named(planted):
         build("scorer", {"use": "planted-scorer", "more": 1, "isolated": True})(["a", "b"], ["a", "bc"])
 
 
+@pytest.mark.slow
 def test_an_isolated_reader_reads(planted, asked):
     reader = build("reader", {"use": "planted-reader", "isolated": {"memory_gb": 1.0}})
     crop = Crop(volume=asked[0].prompt.case.volumes[0])

@@ -1,12 +1,12 @@
 import dataclasses
-import marshal
 import math
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 from evidcore_plugin_hub.isolation import messages
-from evidcore_plugin_hub.isolation.messages import Decoder, Encoder
+from evidcore_plugin_hub.isolation.messages import Encoder, decode
 
 from evidcore.case import Action, Answer, Turn
 from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList, read_only
@@ -26,7 +26,7 @@ class Empty:
 
 
 def crossed(value):
-    return Decoder()(Encoder()(value))
+    return decode(Encoder()(value))
 
 
 def same(one, other):
@@ -64,8 +64,10 @@ def test_numbers_that_are_none_arrive():
     assert crossed((math.inf, -math.inf)) == (math.inf, -math.inf)
 
 
-def test_numbers_of_numpy_arrive_as_numbers():
-    assert same(crossed((np.float32(0.5), np.int64(3), np.bool_(True))), (0.5, 3, True))
+def test_numbers_of_numpy_arrive_as_they_are():
+    assert same(
+        crossed((np.float32(0.5), np.int64(3), np.bool_(True))), (np.float32(0.5), np.int64(3), np.True_)
+    )
 
 
 def test_rollouts_of_a_prompt_share_it_and_cannot_be_written(rollouts):
@@ -85,31 +87,14 @@ def test_a_prompt_is_sent_once(rollouts):
         assert message.count(prompt.case.report.text.encode()) == 1
 
 
-@pytest.mark.parametrize(
-    "value", [object(), lambda: 0, 1j, ..., int, np.array(["a"]), {"a": [object()]}, Slotted]
-)
-def test_what_cannot_cross_is_named(value):
-    with pytest.raises(TypeError, match=r"an? [\w.<>]+ cannot cross"):
+@pytest.mark.parametrize("value", [lambda: 0, (one for one in ())])
+def test_what_cannot_cross_is_refused(value):
+    with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         Encoder()(value)
 
 
-def test_a_class_that_cannot_be_imported_is_named():
-    @dataclasses.dataclass
-    class Hidden:
-        pass
-
-    with pytest.raises(TypeError, match=r"Hidden cannot cross: its class is in no module"):
-        Encoder()(Hidden())
-
-
-@pytest.mark.parametrize("name", ["subprocess:Popen", "builtins:eval", "evidcore.errors:EvidError"])
-def test_a_message_makes_dataclasses_alone(name):
-    with pytest.raises(TypeError, match=f"{name} is no dataclass"):
-        Decoder()(marshal.dumps((0, [name], [], (0, 0, []))))
-
-
 def test_what_was_sent_is_kept_on_both_sides(rollouts):
-    encode, decode = Encoder(), Decoder()
+    encode = Encoder()
     first, second = (encode(rollouts) for _ in range(2))
     case = rollouts[0].prompt.case
     assert case.report.text.encode() in first
@@ -121,17 +106,11 @@ def test_what_was_sent_is_kept_on_both_sides(rollouts):
     assert decode(encode((other, case))) == (other, case)
 
 
-def test_classes_are_told_once():
-    encode, decode = Encoder(), Decoder()
-    for value in (1, Empty(), Empty(), (Slotted(names=[]), Empty()), Slotted(names=["a"])):
-        assert decode(encode(value)) == value
-
-
 def test_what_is_kept_is_bounded(rollouts, monkeypatch):
     monkeypatch.setattr(messages, "MOST_KEPT", 5)
-    encode, decode = Encoder(), Decoder()
+    encode = Encoder()
     for number in range(20):
         prompt = dataclasses.replace(rollouts[0].prompt, id=str(number))
         given = (prompt, rollouts[number % len(rollouts)], number)
         assert decode(encode(given)) == given
-        assert len(encode._kept) == len(decode._store) <= 5 + 3
+        assert len(encode.kept) == len(messages._store) <= 5 + 3

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_hub.isolation import process
+from evidcore_plugin_hub.worker import workers_ended
 
 from evidcore.case import Score, Unscored
-from evidcore.errors import ContractError, DataError, PluginError, RunError
+from evidcore.errors import ContractError, DataError, PluginError
 from evidcore.registry import factory
 from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer
 
@@ -46,15 +47,10 @@ def is_below(number, top, parents):
     return number == top
 
 
-def below():
-    """Return what runs below the program that starts processes, which takes orphans too."""
-    starter = process._starter(os.getpid(), process.network_blocked())._process.pid
+def below(number):
+    """Return what runs in a process and below it."""
     parents, zombies = listed()
-    return [
-        number
-        for number in parents
-        if number not in zombies and number != starter and is_below(number, starter, parents)
-    ]
+    return [one for one in parents if one not in zombies and is_below(one, number, parents)]
 
 
 def zombies():
@@ -110,29 +106,32 @@ def test_one_that_stops_where_nothing_can_be_cut_off_is_late(planted, rollouts, 
             build(LIMITS, act=act)(rollouts, {})
 
 
+@pytest.mark.slow
 def test_a_late_call_is_ended_with_all_that_it_started(planted, rollouts):
     gc.collect()  # of tests before
     before = zombies()
     reward = build(LIMITS, act="forks")
-    home = Path(reward._process._end.peek()[2][3])
+    home, number = Path(reward._process.home), reward._process.worker.process.pid
     assert home.is_dir()
-    assert below()
+    assert below(number)
     with pytest.raises(ContractError):
         reward(rollouts, {})
     assert not home.exists()
     over_s = time.monotonic() + 5
-    while (left := below()) and time.monotonic() < over_s:
+    while (left := below(number)) and time.monotonic() < over_s:
         time.sleep(0.05)
     assert left == []
     assert zombies() <= before
 
 
+@pytest.mark.slow
 def test_a_fork_that_comes_back_does_not_answer(planted, rollouts):
     reward = build(act="comes back")
     assert reward(rollouts, {}) == reward(rollouts, {})
     assert len(reward(rollouts, {})) == len(rollouts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gives", "says"),
     [
@@ -151,6 +150,7 @@ def test_what_it_gives_is_held_to_its_type(gives, says, planted, rollouts):
     assert caught.value.__cause__ is None  # so no `max_failed` lets it pass
 
 
+@pytest.mark.slow
 def test_the_contract_is_checked_by_whoever_composes(planted, rollouts):
     named = [NamedReward(name="mine", reward=build(gives="not a number"))]
     with pytest.raises(ContractError, match="the value must be a finite number, got nan"):
@@ -164,6 +164,7 @@ def test_verdicts_of_each_kind_come_back(planted, rollouts):
     )
 
 
+@pytest.mark.slow
 def test_what_it_is_shown_is_what_the_run_has(planted, rollouts, earlier):
     said = build(gives="repr")(rollouts, earlier)
     assert [one.reason for one in said] == [repr((one, earlier)) for one in rollouts]
@@ -172,6 +173,7 @@ def test_what_it_is_shown_is_what_the_run_has(planted, rollouts, earlier):
     })
 
 
+@pytest.mark.slow
 def test_it_says_of_itself_what_it_would_say_in_the_run(planted):
     apart, own = build(high=2.5), build(False, high=2.5)
     for name in ("bounds", "judges", "declared", "tells_denial", "compares_group", "costs"):
@@ -193,13 +195,15 @@ def test_random_draws_are_those_of_the_run(planted, rollouts):
     assert before == (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
 
 
+@pytest.mark.slow
 def test_it_remembers_between_calls_and_begins_anew_in_another_process(planted, rollouts):
     gc.collect()
     reward = build(gives="calls", high=9.0)
     assert [reward(rollouts, {})[0].value for _ in range(3)] == [1, 2, 3]
-    with process.processes_ended():
+    number = reward._process.worker.process.pid
+    with workers_ended():
         pass
-    assert below() == []
+    assert below(number) == []
     assert reward(rollouts, {})[0].value == 1
 
 
@@ -207,7 +211,6 @@ def test_it_remembers_between_calls_and_begins_anew_in_another_process(planted, 
 def test_no_variable_crosses_but_those_that_are_listed(planted, rollouts, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("MY_API_KEY", "secret")
-    process._starter.cache_clear()
     told = dict(line.split("=", 1) for line in build(gives="environment")(rollouts, {})[0].reason.split("\n"))
     listed = {*process.ALLOWED, *process._environment(), "HOME", "TMPDIR", "EVID_CACHE"}
     assert {name for name in told if not name.startswith("LC_")} <= listed
@@ -216,6 +219,7 @@ def test_no_variable_crosses_but_those_that_are_listed(planted, rollouts, monkey
     assert told["HF_HUB_OFFLINE"] == told["OMP_NUM_THREADS"] == "1"
 
 
+@pytest.mark.slow
 def test_there_is_no_network_inside(planted, rollouts):
     if not process.network_blocked():
         pytest.skip("this system lets nobody cut off the network")
@@ -235,6 +239,7 @@ def test_that_the_network_is_not_blocked_is_said_once(monkeypatch, caplog):
     process.network_blocked.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_run_answers_what_it_asks(planted, rollouts, tmp_path):
     cases = [rollouts[0].prompt.case]
     given = {
@@ -246,17 +251,20 @@ def test_the_run_answers_what_it_asks(planted, rollouts, tmp_path):
     assert str(tmp_path / "cache") not in said
 
 
+@pytest.mark.slow
 def test_what_a_person_can_fix_stays_that(planted, rollouts):
     with pytest.raises(DataError) as caught:
         build(act="data")(rollouts, {})
     assert (caught.value.safe, str(caught.value)) == ("terms.csv: ", "terms.csv: is empty")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_while_it_is_built_names_the_place(planted):
     with pytest.raises(PluginError, match=r"asks the core for 'vocabulary'; a reward is given"):
         build(use="asking")
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_too_long_is_ended(planted, monkeypatch):
     monkeypatch.setattr(process, "START_LIMIT_S", 0.001)
     with pytest.raises(ContractError, match=r"has not answered in its own process for 0\.001 s"):
@@ -279,7 +287,7 @@ def test_failed_calls_are_counted_where_some_may_fail(planted, rollouts):
 
 def test_a_component_that_nobody_holds_ends(planted, rollouts):
     reward = build()
-    home = Path(reward._process._end.peek()[2][3])
+    home = Path(reward._process.home)
     assert home.is_dir()
     del reward
     gc.collect()
@@ -287,20 +295,6 @@ def test_a_component_that_nobody_holds_ends(planted, rollouts):
 
 
 @pytest.mark.slow
-def test_another_program_starts_processes_where_the_first_has_ended(planted, rollouts):
-    reward = build()
-    first = process._starter(os.getpid(), process.network_blocked())._process
-    first.kill()
-    first.wait()
-    while of_session(first.pid):  # its processes end a moment later
-        time.sleep(0.01)
-    with pytest.raises(ContractError, match="closed its pipe"):
-        reward(rollouts, {})
-    with pytest.raises(RunError, match="the program that starts processes of isolated components has ended"):
-        reward(rollouts, {})
-    assert len(reward(rollouts, {})) == len(rollouts)
-
-
 def test_one_that_was_made_ready_is_ready_in_another_process(planted):
     scorer = build(kind="scorer", use="planted-scorer", needs_ready=True)
     with pytest.raises(ContractError, match="failed in its own process: AssertionError"):
@@ -311,23 +305,23 @@ def test_one_that_was_made_ready_is_ready_in_another_process(planted):
     assert scorer(["a"], ["b"]) == [1.0]
 
 
+@pytest.mark.slow
 def test_what_it_asks_for_is_what_it_was_given(planted, rollouts):
     for act in ("asks for the model", "asks for a path", "says how it ended"):
         with pytest.raises(
-            ContractError, match=r"asked for what it is not given|ended its process by a signal"
+            ContractError, match=r"asked for what it is not given|wrote into its pipe what is no message"
         ):
             build(act=act, given={"recipe_folder": Path("/data")})(rollouts, {})
 
 
 PROGRAM = """
 import os, signal, sys
-from evidcore_plugin_hub.isolation import process
 from evidcore.registry import factory
 import evidcore.contracts
 table = {"use": "random", "isolated": True}
 reward = factory.build("reward", table, given={}, where="test")
 reward([], {})
-print(process._starter(os.getpid(), process.network_blocked())._process.pid, flush=True)
+print(reward._process.worker.process.pid, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 """

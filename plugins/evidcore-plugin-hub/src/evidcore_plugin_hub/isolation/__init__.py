@@ -6,6 +6,7 @@ others judge by. It is no sandbox: docs/howto/isolation.md says what passes it.
 
 from evidcore_plugin_hub.isolation.components import isolate
 from evidcore_plugin_hub.isolation.limits import Isolated, check, resolved
-from evidcore_plugin_hub.isolation.process import network_blocked, processes_ended
+from evidcore_plugin_hub.isolation.process import network_blocked
+from evidcore_plugin_hub.worker import workers_ended
 
-__all__ = ["Isolated", "check", "isolate", "network_blocked", "processes_ended", "resolved"]
+__all__ = ["Isolated", "check", "isolate", "network_blocked", "resolved", "workers_ended"]

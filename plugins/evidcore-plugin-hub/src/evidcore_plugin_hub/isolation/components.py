@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -18,10 +19,21 @@ from evidcore_plugin_hub.isolation.process import IsolatedProcess
 Number = int | float
 
 
+@dataclasses.dataclass
+class _Score:
+    value: Number
+    parts: dict[str, Number]
+    reason: str
+
+
+@dataclasses.dataclass
+class _Unscored:
+    kind: Literal["not-applicable", "failed"]
+    reason: str
+
+
 _NOTHING: TypeAdapter[Any] = TypeAdapter(Any)
-_VERDICTS = TypeAdapter(
-    list[tuple[Number, dict[str, Number], str] | tuple[Literal["not-applicable", "failed"], str] | None]
-)
+_VERDICTS: TypeAdapter[Any] = TypeAdapter(list[_Score | _Unscored | None])
 _CHECKED = TypeAdapter(list[Checked])
 _NUMBERS = TypeAdapter(list[Number | None])
 _TEXTS = TypeAdapter(list[str | None])
@@ -54,7 +66,7 @@ class IsolatedReward(_Isolated, Reward):
     ) -> Sequence[Score | Unscored | None]:
         """Have it judge; what calls it counts the verdicts and holds them to its bounds."""
         found = self._process.ask("__call__", _VERDICTS, rollouts, earlier)
-        return [one and _verdict(*one) for one in found]
+        return [one and (Score if isinstance(one, _Score) else Unscored)(**vars(one)) for one in found]
 
     def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
         """Return what it tells of itself."""
@@ -80,13 +92,6 @@ class IsolatedReader(_Isolated, Reader):
         """Have it read."""
         found: list[str | None] = self._each(_TEXTS, len(questions), questions)
         return found
-
-
-def _verdict(first: Any, *rest: Any) -> Score | Unscored:
-    """Return a verdict as it came: value, parts and reason, or kind and reason."""
-    if len(rest) == 1:
-        return Unscored(kind=first, reason=rest[0])
-    return Score(value=first, parts=rest[0], reason=rest[1])
 
 
 _KINDS: Mapping[str, type[IsolatedReward | IsolatedScorer | IsolatedReader]] = {

@@ -3,57 +3,41 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
+import pickle
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from huggingface_hub.constants import HF_HUB_CACHE
-from pydantic import StringConstraints, TypeAdapter, ValidationError, create_model
+from pydantic import TypeAdapter, ValidationError, create_model
 
-from evidcore.errors import ContractError, RunError
+from evidcore.errors import ContractError, DataError, NotHere, PluginError, RecipeError, RunError
 from evidcore.registry import Offer
 from evidcore_plugin_hub.isolation.limits import Isolated
-from evidcore_plugin_hub.isolation.messages import ASKS, FIXABLE, GIVES, REQUEST, Broken, Encoder, Pipe, frame
+from evidcore_plugin_hub.isolation.messages import Encoder
 from evidcore_plugin_hub.trust import pins
+from evidcore_plugin_hub.worker import Broken, Late, Raised, Worker
 
 log = logging.getLogger(__name__)
 
 START_LIMIT_S = 120.0  # for all but a call: to start, to be built, to look for what it needs
 CUT_OFF = ("unshare", "--user", "--map-root-user", "--net")  # begins a command that has no network
 ALLOWED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "PYTHONHOME", "TZ")  # of the environment
-
-_running: weakref.WeakSet[IsolatedProcess] = weakref.WeakSet()
-
-
-@dataclasses.dataclass(frozen=True)
-class Raised:
-    """What an isolated component raised."""
-
-    name: Annotated[str, StringConstraints(pattern=r"^\w{1,80}$")]  # it is kept in STATUS
-    fixable: str  # which of the errors that a person can fix it is, empty for others
-    is_exit: bool
-    has_cause: bool
-    safe: str
-    said: str
-    trace: str
-
-
-_RAISED = TypeAdapter(Raised)
+FIXABLE = {
+    form.__name__: form for form in (ContractError, DataError, NotHere, PluginError, RecipeError, RunError)
+}
 
 
 @functools.cache
@@ -64,16 +48,6 @@ def network_blocked() -> bool:
             return True
     log.warning("network not blocked for isolated components: `unshare -rn` is refused here")
     return False
-
-
-@contextlib.contextmanager
-def processes_ended() -> Iterator[None]:
-    """End the processes of isolated components behind it; one that is asked again starts another."""
-    try:
-        yield
-    finally:
-        for one in list(_running):
-            one.end()
 
 
 class IsolatedProcess:
@@ -95,31 +69,29 @@ class IsolatedProcess:
         """
         self.offer, self.limits = offer, limits
         self._table, self._given, self._where, self._traits = table, given, where, traits
-        self._lock, self._owner = threading.RLock(), 0
-        self._end: Callable[[], Any] = lambda: None
+        self._lock, self._owner, self._is_ready = threading.RLock(), 0, False
+        self._clear: Callable[[], Any] = lambda: None
         self._states: tuple[Any, ...] = ()
-        self._is_ready = False
 
     def start(self) -> dict[str, Any]:
         """Start it; return its traits."""
-        self._owner = os.getpid()
-        starter = _starter(self._owner, network_blocked())
-        number, self._pipe = starter.start()
-        home = tempfile.mkdtemp(prefix="evid-isolated-")
-        self._encode, self._states = Encoder(), (None, None, None)
-        self._end = weakref.finalize(self, _end, starter, number, self._pipe, home)
-        _running.add(self)
-        own: dict[str, Any] = {name: None for name, value in self._given.items() if callable(value)}
-        own |= {name: value for name, value in self._given.items() if name not in own}
+        self._clear()
+        self._owner, self._states = os.getpid(), (None, None, None)
+        self.worker = Worker(
+            "evidcore_plugin_hub.isolation.server:Server", before=CUT_OFF if network_blocked() else (),
+            environment=_environment(), apart=True, encode=Encoder(), given=self._given,
+        )  # fmt: skip
+        self.home = tempfile.mkdtemp(prefix="evid-isolated-")
+        self._clear = weakref.finalize(self, shutil.rmtree, self.home, ignore_errors=True)
+        own = {name: None if callable(value) else value for name, value in self._given.items()}
         if "cache_folder" in own:
-            own["cache_folder"] = Path(home, "cache")
-        path = [entry or os.getcwd() for entry in sys.path]
+            own["cache_folder"] = Path(self.home, "cache")
         locks = sorted({pin.lock for pin in pins.kept().values()})
-        apart = {"HOME": home, "TMPDIR": home, "EVID_CACHE": f"{home}/cache"}
-        component = self.offer.kind, self._table, self._where, own, list(self._traits)
+        apart = {"HOME": self.home, "TMPDIR": self.home, "EVID_CACHE": f"{self.home}/cache"}
+        component = self.offer.kind, dict(self._table), self._where, own, list(self._traits)
         fields: dict[str, Any] = {name: (hint, ...) for name, hint in self._traits.items()}
         form = TypeAdapter(create_model("Traits", **fields))
-        return dict(self._answer("build", (path, locks, apart, self.limits.memory_gb, *component), form))
+        return dict(self._answer("build", (locks, apart, self.limits.memory_gb, *component), form))
 
     def ask(self, doing: str, form: TypeAdapter[Any], *arguments: Any) -> Any:
         """Have it do something, and return what it gives.
@@ -135,129 +107,55 @@ class IsolatedProcess:
             EvidError: what it raised itself, where a person can fix that.
         """
         with self._lock:
-            if self._owner != os.getpid() or self not in _running:
+            if self._owner != os.getpid() or not self.worker.is_running:
                 self.start()
                 if self._is_ready:
                     self.ask("ready", TypeAdapter(Any))
             before, self._states = self._states, _random_states()
             news = [None if new == old else new for old, new in zip(before, self._states, strict=True)]
-            found = self._answer(doing, (arguments, news), form)
+            found = self._answer("call", (doing, arguments, news), form)
             self._is_ready |= doing == "ready"
             return found
 
     def end(self) -> None:
         """End its process and all that it started."""
-        _running.discard(self)
-        self._end()
+        self.worker.end()
+        self._clear()
 
-    def _answer(self, doing: str, given: Sequence[Any], form: TypeAdapter[Any]) -> Any:
-        limit_s = self.limits.time_limit_s if doing == "__call__" else START_LIMIT_S
-        with contextlib.ExitStack() as failing:
-            failing.callback(self.end)
-            try:
-                pipe = Pipe(self._pipe, limit_s)
-                pipe.write(frame(REQUEST, self._encode((doing, given))))
-                kind, text = pipe.take()
-                while kind == ASKS:
-                    pipe.write(frame(REQUEST, self._encode(self._asked(text))))
-                    kind, text = pipe.take()
-                found = (form if kind == GIVES else _RAISED).validate_json(text, strict=True)
-            except TimeoutError as cause:
-                late = f"{self.offer} has not answered in its own process for {limit_s:g} s and was ended"
-                raise ContractError(late, ". Raise time_limit_s if it needs longer.") from cause
-            except ValidationError as cause:
-                wrong = cause.errors(include_url=False)[0]
-                place = "".join(f"[{part!r}]" for part in wrong["loc"])
-                self._fail(
-                    "gave what its contract does not allow",
-                    f": {wrong['msg']}{place}, got {wrong['input']!r:.200}",
-                )
-            except Broken as cause:
-                self._fail(str(cause))
-            except TypeError as cause:
-                self._fail("cannot be told what it is asked", f": {cause}")
-            if kind == GIVES:
-                failing.pop_all()
-                return found
-            if found.is_exit:
-                self._fail(f"tried to end its process with {found.name}", f": {found.said}")
-            if doing != "build":
-                failing.pop_all()
-            trace = RuntimeError(f"{found.name}: {found.said}\nin its own process:\n{found.trace}")
-            if found.fixable in FIXABLE:
-                raise FIXABLE[found.fixable](found.safe, found.said) from (trace if found.has_cause else None)
-            said = f": {found.said}. Report this to the authors of {self.offer.package}."
-            raise ContractError(f"{self.offer} failed in its own process: {found.name}", said) from trace
-
-    def _asked(self, name: bytes) -> Any:
-        """Return what the component asks the run for."""
-        ask = self._given.get(name.decode("ascii", "replace"))
-        if not callable(ask):
-            raise Broken("asked for what it is not given")
-        return ask()
+    def _answer(self, method: str, given: tuple[Any, ...], form: TypeAdapter[Any]) -> Any:
+        is_call = method == "call" and given[0] == "__call__"
+        limit_s = self.limits.time_limit_s if is_call else START_LIMIT_S
+        try:
+            return self.worker.ask(method, *given, form=form, limit_s=limit_s)
+        except Late as cause:
+            self.end()
+            late = f"{self.offer} has not answered in its own process for {limit_s:g} s and was ended"
+            raise ContractError(late, ". Raise time_limit_s if it needs longer.") from cause
+        except ValidationError as cause:
+            wrong = cause.errors(include_url=False)[0]
+            place = "".join(f"[{part!r}]" for part in wrong["loc"])
+            what = "gave what its contract does not allow"
+            self._fail(what, f": {wrong['msg']}{place}, got {wrong['input']!r:.200}")
+        except Broken as cause:
+            self._fail(str(cause))
+        except (TypeError, AttributeError, pickle.PicklingError) as cause:
+            self._fail("cannot be told what it is asked", f": {cause}")
+        except Raised as cause:
+            told, fixable = cause.told, next((one for one in cause.told.lines if one in FIXABLE), "")
+        if told.is_exit:
+            self._fail(f"tried to end its process with {told.name}", f": {told.said}")
+        if method == "build":
+            self.end()
+        trace = RuntimeError(f"{told.name}: {told.said}\nin its own process:\n{told.trace}")
+        if fixable:
+            raise FIXABLE[fixable](told.safe, told.said) from (trace if told.has_cause else None)
+        said = f": {told.said}. Report this to the authors of {self.offer.package}."
+        raise ContractError(f"{self.offer} failed in its own process: {told.name}", said) from trace
 
     def _fail(self, what: str, quoting: str = "") -> NoReturn:
+        self.end()
         authors = f"Report this to the authors of {self.offer.package}."
         raise ContractError(f"{self.offer} {what}", f"{quoting}. {authors}") from None
-
-
-class _Starter:
-    """The program that starts the processes: what they stand on is imported once."""
-
-    def __init__(self, cut_off: bool) -> None:
-        self._lock, self._owner = threading.Lock(), os.getpid()
-        self._control, theirs = socket.socketpair()
-        program = [sys.executable, "-P", "-m", "evidcore_plugin_hub.isolation.worker"]
-        # a process that a thread started is ended with that thread, so this one stays
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="isolation")
-        with theirs:
-            self._process = self._thread.submit(
-                subprocess.Popen,
-                [*(CUT_OFF if cut_off else ()), *program, str(theirs.fileno()), str(os.getpid())],
-                env=_environment(), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=2,
-                start_new_session=True,
-            ).result()  # fmt: skip
-        self._control.settimeout(START_LIMIT_S)
-        weakref.finalize(self, _close, self._control, self._process, self._owner)
-
-    def start(self) -> tuple[int, socket.socket]:
-        """Start a process; return its number and the pipe to it."""
-        pipe, theirs = socket.socketpair()
-        try:
-            with theirs, self._lock:
-                socket.send_fds(self._control, [b"start"], [theirs.fileno()])
-                return int(self._control.recv(64)), pipe
-        except (OSError, ValueError) as cause:
-            pipe.close()
-            _starter.cache_clear()  # the next one is another program
-            text = "the program that starts processes of isolated components has ended, or does not answer."
-            raise RunError(f"{text} What it said is above. `evid resume` starts another.") from cause
-
-    def end(self, number: int) -> None:
-        """End a process with its group."""
-        if os.getpid() == self._owner:  # a fork leaves it alone
-            with self._lock, contextlib.suppress(OSError):  # where the program has ended, all have
-                self._control.sendall(str(number).encode())
-                self._control.recv(64)
-
-
-@functools.cache
-def _starter(owner: int, cut_off: bool) -> _Starter:
-    """Return the program of this process; a fork has its own."""
-    return _Starter(cut_off)
-
-
-def _end(starter: _Starter, number: int, pipe: socket.socket, home: str) -> None:
-    starter.end(number)
-    pipe.close()
-    shutil.rmtree(home, ignore_errors=True)
-
-
-def _close(control: socket.socket, process: subprocess.Popen[bytes], owner: int) -> None:
-    control.close()
-    if os.getpid() == owner:
-        process.kill()
-        process.wait()
 
 
 def _environment() -> dict[str, str]:

@@ -1,10 +1,8 @@
-"""Lint targets in this process, which somebody's code may end: one line of JSON for each that is done."""
+"""Lint targets in this process, which somebody's code may end."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -150,18 +148,13 @@ def _of_recipe(target: Target) -> LintResult:
     return LintResult(kind="reward", name=target.name, checks=checks)
 
 
-def main() -> None:
-    """Lint the targets on standard input; write each result as a line to the file that is named."""
-    place = Path(sys.argv[1])
-    pins.keep(Path(LOCK).resolve())  # of the folder that lint was called in
-    for table in json.loads(sys.stdin.read()):
-        try:
-            result: dict[str, Any] = lint(Target(**table)).to_json()
-        except EvidError as mistake:
-            result = {"error": str(mistake)}
-        with place.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(result) + "\n")
+class Linter:
+    """What a process of its own is asked: to lint one target after the other."""
 
+    def __init__(self, ask: object) -> None:
+        """Hold plugins to the lock of the folder that lint was called in."""
+        pins.keep(Path(LOCK).resolve())
 
-if __name__ == "__main__":
-    main()
+    def lint(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a target that is given as a table."""
+        return lint(Target(**table)).to_json()

@@ -1,0 +1,59 @@
+"""The component's side of an isolated component: built, and asked, in a process of its own."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import resource
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import evidcore.contracts  # noqa: F401  # what a component is built as
+from evidcore.registry import factory
+from evidcore_plugin_hub.isolation import messages
+from evidcore_plugin_hub.trust import pins
+
+
+class Server:
+    """The component, and what it may ask the run."""
+
+    def __init__(self, ask: Callable[[str], Any]) -> None:
+        """Take the function that asks the run."""
+        self._ask, self._component = ask, None
+        self._states: list[Any] = [None] * 3  # of the generators that training draws from
+        self.decode = messages.decode
+
+    def build(
+        self, locks: Sequence[Path], environment: Mapping[str, str], memory_gb: float,
+        kind: str, table: dict[str, Any], where: str, given: Mapping[str, Any], traits: Sequence[str],
+    ) -> dict[str, Any]:  # fmt: skip
+        """Build the component within its limit of memory; return what it says of itself."""
+        for lock in locks:
+            pins.keep(lock)
+        os.environ.update(environment)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + int(memory_gb * 1e9)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        own = {
+            name: functools.cache(functools.partial(self._ask, name)) if value is None else value
+            for name, value in given.items()
+        }
+        self._component = factory.build(kind, table, given=own, where=where)
+        return {name: getattr(self._component, name) for name in traits}
+
+    def call(self, doing: str, given: Sequence[Any], states: Sequence[Any]) -> Any:
+        """Have the component do something, with the random states of the run; None for those that stayed."""
+        self._states = [old if new is None else new for old, new in zip(self._states, states, strict=True)]
+        python, numpys, torchs = self._states
+        random.setstate(python)
+        np.random.set_state(numpys)
+        torch.set_rng_state(torch.frombuffer(bytearray(torchs), dtype=torch.uint8))
+        found = getattr(self._component, doing)(*given)
+        sys.stdout.flush()
+        return found
