@@ -16,7 +16,7 @@ import torch
 import yaml
 from evidcore_plugin_hub.export import as_published, export_run, widen
 from evidcore_plugin_hub.redaction import WITHHELD
-from evidcore_plugin_pages.document import NOTICE
+from evidcore_plugin_pages.jinja import NOTICE
 from evidcore_plugin_pages.markup import DASH
 from evidcore_testing import tiny_language, tiny_vision_language
 from safetensors.torch import save_file

@@ -2,31 +2,17 @@ import base64
 import io
 import re
 
-import matplotlib.image
 import numpy as np
 import pytest
-from evidcore_plugin_pages.gallery import Gallery, drawn_pictures, outline, png, render
+from evidcore_plugin_pages.gallery import Gallery, drawn_pictures, outline, render
 from PIL import Image
 
 from evidcore.case import Crop, Drawing, VolumeRef
 from evidcore.volume import read
 
 
-def decoded(data: bytes) -> np.ndarray:
-    """What another library reads, as 0..255."""
-    return (matplotlib.image.imread(io.BytesIO(data), format="png") * 255).round().astype(int)
-
-
 def picture(uri: str) -> np.ndarray:
-    return decoded(base64.b64decode(uri.removeprefix("data:image/png;base64,")))
-
-
-@pytest.mark.parametrize("size", [(1, 1), (3, 7), (64, 64), (5, 200)])
-def test_png_is_read_back_by_another_library(size):
-    rng = np.random.default_rng(1)
-    smooth = (np.add.outer(np.arange(size[0]), np.arange(size[1])) % 256).astype(np.uint8)
-    for plane in (rng.integers(0, 256, size, dtype=np.uint8), smooth, np.zeros(size, np.uint8)):
-        np.testing.assert_array_equal(decoded(png(plane)), plane)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.removeprefix("data:image/png;base64,")))))
 
 
 def test_windows_map_hu_to_grey_by_hand():
@@ -175,7 +161,7 @@ def test_a_photograph_is_shown_in_its_colours(tmp_path):
     Image.fromarray(values).save(tmp_path / "photo.png")
     ref = VolumeRef(path=str(tmp_path / "photo.png"), intensity="arbitrary")
     drawn = drawn_pictures(Crop(volume=ref, drawing=Drawing(kind="picture")), read(ref), {}, 96)
-    assert (picture(drawn.windows["colours"][0])[..., :3] == values).all()
+    assert (picture(drawn.windows["colours"][0]) == values).all()
 
 
 def test_every_way_of_drawing_a_volume_has_its_own_viewer(ref):

@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
-from evidcore_plugin_segmenters.audit.page import page
+from evidcore_plugin_segmenters.audit.page import audit_page
 
 
 def drawn(rows, **options):
@@ -56,7 +56,7 @@ def test_the_page_holds_every_segmenter_and_says_phantom():
             }
         },
     }  # fmt: skip
-    text = page(found)
+    text = audit_page(found)
     assert "Phantom data." in text
     assert "two minus one: oracle box" in text
     assert "3 objects" not in text

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from evidcore.case import Case, Split
+from evidcore.case import Case, Finding, Split
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, did_you_mean
 from evidcore_plugin_doctor.check import Listed, Summary, check_listed, list_cases
-from evidcore_plugin_doctor.fault import Fault
+from evidcore_plugin_doctor.fault import CHECKS, Fault
 from evidcore_plugin_doctor.looking import Looked
 from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering
 from evidcore_plugin_doctor.sentences import quantiles
+
+MOST_ITEMS = 60  # of a list of a case
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,42 @@ class Entry:
     faults: tuple[Fault, ...]
     pictures: tuple[Picture, ...]  # of the volumes that could be read
 
+    def names(self) -> tuple[str, ...]:
+        """Return what the case is found by."""
+        return names_shown(self.case)[:MOST_ITEMS]
+
+    def checks(self) -> list[str]:
+        """Return the kinds of its faults."""
+        return sorted({fault.check for fault in self.faults})
+
+    def known(self) -> list[tuple[str, str]]:
+        """Return its findings by their state."""
+        by_state = {
+            state: ", ".join(_said(one) for one in self.case.findings if one.state == state)
+            for state in ("present", "uncertain", "absent")
+        }
+        return [(state, found) for state, found in by_state.items() if found]
+
+    def asked(self) -> list[dict[str, Any]]:
+        """Return its questions, each with its options and which is right, or with what answers it."""
+        letters = string.ascii_uppercase
+        chosen = [
+            {
+                "text": one.text,
+                "options": [
+                    (f"{letters[index % len(letters)]}) ", option, index == one.answer)
+                    for index, option in enumerate(one.options)
+                ],
+            }
+            for one in self.case.questions
+        ]
+        masks = [{"text": one.text, "said": "masks: ", "names": one.masks} for one in self.case.queries]
+        free = [
+            {"text": one["text"], "said": "", "names": one["answers"]}
+            for one in self.case.notes.get("open_questions", ())
+        ]
+        return [*chosen, *masks, *free]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sheet:
@@ -64,6 +103,37 @@ class Sheet:
     other_faults: tuple[Fault, ...]  # of no case on the sheet
     findings: Mapping[str, Mapping[str, int]]  # of all cases: name -> state -> count
     summary: Summary  # tables and reports of all cases, files of those on the sheet
+
+    def facts(self) -> list[tuple[str, object]]:
+        """Return how much there is of what."""
+        found = self.summary
+        return [
+            *((split, f"{count} cases") for split, count in found.cases.items()),
+            ("patients", "not known" if found.patients is None else found.patients),
+            ("looked at", f"{len(self.entries)} of {sum(found.cases.values())} cases"),
+            ("volumes read", found.volumes), ("masks read", found.masks), ("reports", found.reports),
+        ]  # fmt: skip
+
+    def faults_by_check(self) -> list[tuple[str, int, int]]:
+        """Return each kind of fault that was found with its errors and warnings."""
+        errors, warnings = self.summary.errors, self.summary.warnings
+        return [
+            (check, errors.get(check, 0), warnings.get(check, 0))
+            for check in CHECKS
+            if check in errors or check in warnings
+        ]
+
+    def ranked_findings(self) -> list[tuple[str, Mapping[str, int]]]:
+        """Return the findings of the set, the most frequent first."""
+        return sorted(self.findings.items(), key=lambda item: -item[1].get("present", 0))
+
+    def left_out(self) -> dict[str, Any] | None:
+        """Return how many cases are not on the sheet, and why; None where all are."""
+        total, shown = sum(self.summary.cases.values()), len(self.entries)
+        why = [f"{total - self.matching} do not match the filters"] if total > self.matching else []
+        if self.matching > shown:
+            why.append(f"{self.matching - shown} are beyond the limit, those shown are evenly spaced")
+        return {"name": self.name, "absent": total - shown, "total": total, "why": why} if why else None
 
     def record(self) -> dict[str, Any]:
         """Return the sheet in numbers: no id of a case or patient, and no text."""
@@ -163,6 +233,18 @@ def gather(
 def names_shown(case: Case) -> tuple[str, ...]:
     """Return what a case is found by: findings that are present, then masks."""
     return tuple(dict.fromkeys((*case.present(), *case.masks)))
+
+
+def _said(finding: Finding) -> str:
+    """Return a finding with what is known of it."""
+    known = [
+        finding.side or "",
+        "" if finding.size_mm is None else f"{finding.size_mm:.4g} mm",
+        finding.location or "",
+        "" if finding.malignant is None else "malignant" if finding.malignant else "benign",
+    ]
+    known = [one for one in known if one]
+    return f"{finding.name} ({', '.join(known)})" if known else finding.name
 
 
 def _counted(cases: Sequence[Listed]) -> dict[str, dict[str, int]]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore_plugin_pages.charts import Lane, lanes
-from evidcore_plugin_pages.document import NOTICE, shell
-from evidcore_plugin_pages.markup import Html, join, number, tag
-from evidcore_plugin_pages.tables import facts
+from evidcore_plugin_pages.jinja import page as from_template
+from evidcore_plugin_pages.jinja import part
+from evidcore_plugin_pages.markup import Html, join, tag
 
 from evidcore_plugin_doctor.profile import Profile
 
@@ -20,47 +20,41 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 30, 12, 10, 26
 
 def page(profiles: Sequence[Profile]) -> str:
     """Return the page of some data sets' profiles."""
-    names = [str(item["dataset"]) for item in profiles]
-    body = [
-        tag(
-            "header",
-            tag("p", "evidcore data profile", class_="kicker"),
-            tag("h1", ", ".join(names)),
-            class_="top",
-        ),
-        tag("main", *(_dataset(item, titled=len(profiles) > 1) for item in profiles)),
-        tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
-        tag("div", id="tip", role="status", hidden=True),
-    ]
-    return shell(f"{', '.join(names)} · evidcore", join(body))
+    return from_template(
+        "evidcore_plugin_doctor", "profile.html", title=", ".join(str(one["dataset"]) for one in profiles),
+        kicker="evidcore data profile", datasets=[_dataset(one) for one in profiles],
+    )  # fmt: skip
 
 
-def _dataset(found: Profile, *, titled: bool) -> Html:
-    counts = [
-        (split, f"{item['cases']} cases, " + _patients(item)) for split, item in found["splits"].items()
-    ]
-    parts = [*([tag("h2", found["dataset"])] if titled else []), facts(counts)]
-    if found["unlisted"]:
-        said = f"{found['unlisted']} rows and cells cannot be read and are not counted: see evid data check."
-        parts.append(tag("p", said, class_="faint small"))
-    if found["reference_lines"]:
-        parts += [tag("h3", "What can be scored without looking"), _lines(found["reference_lines"])]
-    if found["findings"]:
-        parts += [tag("h3", "How often findings are present"), _prevalence(found["findings"])]
-    if found["positions"]:
-        parts += [tag("h3", "Where normal and abnormal sentences stand"), _positions(found["positions"])]
-    if found["reports"]:
-        parts += [tag("h3", "Length of reports"), _lengths(found["reports"])]
-    if found["volumes"]:
-        parts += [tag("h3", "Voxels"), _volumes(found["volumes"])]
-    return tag("section", *parts)
+def _dataset(found: Profile) -> dict[str, Any]:
+    """Return what the page shows of a data set: parts with title, class of its figures, figures and notes."""
+    patients = {split: item["patients"] for split, item in found["splits"].items()}
+    known = {split: "patients not known" if n is None else f"{n} patients" for split, n in patients.items()}
+    splits = list(dict.fromkeys(str(row["split"]) for row in found["findings"]))
+    notes = sorted({row["note"] for row in found["reference_lines"] if row["note"]})
+    parts = [
+        ("What can be scored without looking", "", _lines(found["reference_lines"]),
+         [f"{note[0].upper()}{note[1:]}." for note in notes]),
+        ("How often findings are present", "pair",
+         [_prevalence(found["findings"], split) for split in splits], []),
+        ("Where normal and abnormal sentences stand", "curves", _positions(found["positions"]), []),
+        ("Length of reports", "", _lengths(found["reports"]), []),
+        ("Voxels", "", _volumes(found["volumes"]), [
+            f"{split}: {one['unreadable']} of {one['volumes']} headers cannot be read."
+            for split, one in found["volumes"].items() if one["unreadable"]
+        ]),
+    ]  # fmt: skip
+    return {
+        "name": found["dataset"],
+        "counts": [
+            (split, f"{one['cases']} cases, {known[split]}") for split, one in found["splits"].items()
+        ],
+        "unlisted": found["unlisted"],
+        "parts": [part for part in parts if part[2]],
+    }
 
 
-def _patients(item: Mapping[str, Any]) -> str:
-    return "patients not known" if item["patients"] is None else f"{item['patients']} patients"
-
-
-def _lines(rows: Sequence[Mapping[str, Any]]) -> Html:
+def _lines(rows: Sequence[Mapping[str, Any]]) -> list[Html]:
     drawn = [
         Lane(
             label=f"{row['asked']}, {row['split']}: {row['prior_rule']}",
@@ -78,36 +72,20 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Html:
         tag("span", "perfect perception", class_="line-key perfect-perception"),
     ]
     caption = join(["The dot is the best blind rule, with its interval by patient. ", *keys])
-    notes = sorted({row["note"] for row in rows if row["note"]})
-    return join([
-        lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption),
-        *(tag("p", f"{note[0].upper()}{note[1:]}.", class_="faint small") for note in notes),
-    ])
+    return [lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption)] if drawn else []
 
 
-def _prevalence(rows: Sequence[Mapping[str, Any]]) -> Html:
-    splits = list(dict.fromkeys(str(row["split"]) for row in rows))
-    blocks = [
-        tag(
-            "div",
-            lanes(
-                [
-                    Lane(label=row["finding"], value=row["prevalence"], low=row["low"], high=row["high"])
-                    for row in rows
-                    if row["split"] == split
-                ],
-                start=0.0,
-                stop=1.0,
-                unit="rate",
-                caption=f"Share of the {split} cases that know of the finding, with its interval by patient.",
-            ),
-        )
-        for split in splits
+def _prevalence(rows: Sequence[Mapping[str, Any]], split: str) -> Html:
+    drawn = [
+        Lane(label=row["finding"], value=row["prevalence"], low=row["low"], high=row["high"])
+        for row in rows
+        if row["split"] == split
     ]
-    return tag("div", *blocks, class_="pair")
+    caption = f"Share of the {split} cases that know of the finding, with its interval by patient."
+    return tag("div", lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption))
 
 
-def _positions(by_split: Mapping[str, Any]) -> Html:
+def _positions(by_split: Mapping[str, Any]) -> list[Html]:
     drawn = []
     for split, found in by_split.items():
         rows = {
@@ -117,7 +95,25 @@ def _positions(by_split: Mapping[str, Any]) -> Html:
         }
         caption = f"{found['unlabelled']} sentences without a label"
         drawn.append(densities(split, rows, start="start of the report", stop="end", caption=caption))
-    return tag("div", *drawn, class_="curves")
+    return drawn
+
+
+def _lengths(by_split: Mapping[str, Any]) -> list[Html]:
+    rows = [
+        (split, what, found[what]) for split, found in by_split.items() for what in ("words", "sentences")
+    ]
+    return [quantile_table(rows)] if rows else []
+
+
+def _volumes(by_split: Mapping[str, Any]) -> list[Html]:
+    units = {"spacing_mm": "spacing, mm", "voxels": "voxels", "extent_mm": "extent, mm"}
+    rows = [
+        (split, f"{said}, {axis}", found[what][axis])
+        for split, found in by_split.items()
+        for what, said in units.items()
+        for axis in "zyx"
+    ]
+    return [quantile_table(rows)] if rows else []
 
 
 def densities(
@@ -177,43 +173,10 @@ def _spoken(title: str, rows: Mapping[str, Sequence[float]]) -> str:
     return f"{title}: {peaks}"
 
 
-def _lengths(by_split: Mapping[str, Any]) -> Html:
-    rows = [
-        (split, what, found[what]) for split, found in by_split.items() for what in ("words", "sentences")
-    ]
-    return quantile_table(rows)
-
-
-def _volumes(by_split: Mapping[str, Any]) -> Html:
-    units = {"spacing_mm": "spacing, mm", "voxels": "voxels", "extent_mm": "extent, mm"}
-    rows = [
-        (split, f"{said}, {axis}", found[what][axis])
-        for split, found in by_split.items()
-        for what, said in units.items()
-        for axis in "zyx"
-    ]
-    unreadable = [
-        tag(
-            "p",
-            f"{split}: {found['unreadable']} of {found['volumes']} headers cannot be read.",
-            class_="faint small",
-        )
-        for split, found in by_split.items()
-        if found["unreadable"]
-    ]
-    return join([quantile_table(rows), *unreadable])
-
-
 def quantile_table(rows: Sequence[tuple[str, str, Mapping[str, float] | None]]) -> Html:
     """Return a table of quantiles: for each row its split, what it is of, and the values by quantile."""
-    heads = [
-        *(tag("th", head, scope="col") for head in ("Split", "What")),
-        *(tag("th", head, scope="col", class_="num") for head in ("lowest", *_SHOWN, "highest")),
+    shown = [
+        (split, what, [None if found is None else found[key] for key in ("0 %", *_SHOWN, "100 %")])
+        for split, what, found in rows
     ]
-    body = []
-    for split, what, found in rows:
-        shown = [None] * 5 if found is None else [found[key] for key in ("0 %", *_SHOWN, "100 %")]
-        cells = [tag("td", number(value), class_="num") for value in shown]
-        body.append(tag("tr", tag("th", split, scope="row"), tag("td", what), *cells))
-    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
-    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Distributions")
+    return part("numbers", "Distributions", ("Split", "What"), ("lowest", *_SHOWN, "highest"), shown)

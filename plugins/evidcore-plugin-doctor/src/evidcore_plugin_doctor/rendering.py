@@ -5,13 +5,12 @@ Runs in worker processes; imports no torch.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from evidcore_plugin_pages.gallery import WINDOWS_HU, outline, png
+from evidcore_plugin_pages.gallery import WINDOWS_HU, outline, png_uri
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
@@ -85,6 +84,14 @@ class Picture:
     planes: tuple[Plane, ...]
     values: Mapping[str, float]  # quantiles of the voxels
     histogram: tuple[float, ...]  # share of voxels in equal parts of HISTOGRAM_HU; empty where not HU
+
+    def drawn(self) -> set[str]:
+        """Return the masks that a plane cuts."""
+        return {name for plane in self.planes for name in plane.outlines}
+
+    def extent_mm_zyx(self) -> list[float]:
+        """Return how far the volume reaches."""
+        return [count * step for count, step in zip(self.shape_zyx, self.spacing_mm_zyx, strict=True)]
 
 
 def axes_of(placement: Placement) -> str:
@@ -210,7 +217,7 @@ def _plane(
         name=name,
         index=at[AXES[name]],
         count=shape[AXES[name]],
-        source="data:image/png;base64," + base64.b64encode(png(grey)).decode("ascii"),
+        source=png_uri(grey),
         width_px=grey.shape[1],
         height_px=grey.shape[0],
         width_mm=shape[columns] * spacing[columns],

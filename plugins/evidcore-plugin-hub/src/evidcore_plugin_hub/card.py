@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from evidcore_plugin_pages.document import NOTICE
+from evidcore_plugin_pages.jinja import NOTICE
 from evidcore_plugin_pages.markup import DASH, written
 from evidcore_plugin_pages.tables import (
     REFERENCE_LINES,

@@ -2,7 +2,7 @@ import json
 import shutil
 
 import pytest
-from evidcore_plugin_pages.document import NOTICE
+from evidcore_plugin_pages.jinja import NOTICE
 
 
 @pytest.fixture

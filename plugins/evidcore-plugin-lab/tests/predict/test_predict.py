@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_lab.predict import Inquiry, predict_scan
-from evidcore_plugin_pages.document import NOTICE
+from evidcore_plugin_pages.jinja import NOTICE
 
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Task

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 from evidcore.errors import EvidError
@@ -17,8 +14,9 @@ from evidcore_plugin_pages import charts, outcome
 from evidcore_plugin_pages.durations import is_number, is_time, stage_time
 from evidcore_plugin_pages.examples import evidence_section
 from evidcore_plugin_pages.gallery import Gallery
-from evidcore_plugin_pages.markup import DASH, Html, Unit, escape, join, tag
-from evidcore_plugin_pages.tables import facts, figures, result_table, tree
+from evidcore_plugin_pages.jinja import page
+from evidcore_plugin_pages.markup import DASH, Html, Unit, join, tag
+from evidcore_plugin_pages.tables import figures, result_table
 
 _SKIPPED = {"stage", "step", "time_s", "epoch"}
 
@@ -91,7 +89,6 @@ def _curve(label: str, name: str, lines: Sequence[Line]) -> charts.Curve:
 
 
 _VOLUMES_BYTES = 11_000_000  # the whole page stays below 15 MB
-NOTICE = "Research software, not for clinical use. Not a medical device; not for diagnosis or treatment."
 
 
 def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
@@ -106,11 +103,11 @@ def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
     """
     record = read_record(run_folder)
     sections, failed = _observed(record)
-    page = document(record, sections, failed, show_reports=show_reports)
+    text = document(record, sections, failed, show_reports=show_reports)
     target = run_folder / "page" / "index.html"
     target.parent.mkdir(exist_ok=True)
     unfinished = target.with_suffix(".tmp")
-    unfinished.write_text(page, encoding="utf-8", errors="backslashreplace")
+    unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
     unfinished.replace(target)
     return target
 
@@ -140,98 +137,59 @@ def document(
     """Return the page of `record` as text."""
     gallery = Gallery(_VOLUMES_BYTES)
     evidence = evidence_section(record, gallery, show_reports)
-    parts = [
-        ("result", "Result", outcome.headline(record)),
-        ("looking", "Does it look?", outcome.audit(record)),
-        ("changes", "What training changed", outcome.changes(record)),
-        ("evidence", "Evidence", evidence),
-        ("training", "Training", _training(record)),
-        ("tables", "All figures", _tables(record)),
-        ("time", "Time", _time(record)),
-        *(
-            (f"observer-{index}", section.title, tag("div", Html(section.html)))
-            for index, section in enumerate(sections)
-        ),
-        ("record", "Record", _record(record, failed or {})),
-    ]
-    body = [
-        _header(record),
-        tag("nav", *(tag("a", title, href=f"#{name}") for name, title, _ in parts), aria_label="Sections"),
-        tag("main", *(tag("section", tag("h2", title), content, id=name) for name, title, content in parts)),
-        tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
-        tag("div", id="tip", role="status", hidden=True),
-        gallery.blocks(),
-    ]
-    return shell(f"{record.name} · evidcore", join(body))
-
-
-def shell(title: str, body: Html, *, style: str = "", script: str = "") -> str:
-    """Return a whole page; it may load nothing and run no script but its own, `script` at its end."""
-    style, script = _asset("style.css") + style, _asset("script.js") + script
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-        tag("style", Html(style)),
-    )
-    return (
-        f"<!doctype html>\n{tag('html', head, tag('body', body, tag('script', Html(script))), lang='en')}\n"
-    )
-
-
-def _asset(name: str) -> str:
-    return files("evidcore_plugin_pages").joinpath(name).read_text(encoding="utf-8")
-
-
-def _header(record: RunRecord) -> Html:
     state = str(record.status.get("state", "unknown"))
-    phantoms, real = record.phantom_datasets(), record.real_datasets()
     stages = [
         f"{stage.get('kind')} {str(stage.get('component', '')).rpartition('.')[2]}".strip()
         for stage in record.recipe.get("stage", ())
     ]
-    data = join([*(f"{name} (phantom)" for name in phantoms), *real], ", ")
-    pairs: list[tuple[str, object]] = [
-        ("Run", tag("code", record.folder.name)),
-        ("Seed", record.recipe.get("seed", DASH)),
-        ("Data", data or DASH),
-        ("Stages", " → ".join(stages) or DASH),
-    ]
-    pairs += _lock_summary(record)
-    if record.status.get("message"):
-        pairs.append(("Message", str(record.status["message"])))
-    banner = None
-    if phantoms:
-        scope = "every number" if not real else f"numbers of {', '.join(phantoms)}"
-        banner = tag(
-            "p",
-            tag("b", "Phantom data. "),
-            f"On this page {scope} comes from generated CT phantoms, not from patients.",
-            class_="banner",
-        )
-    kind = "".join(letter if letter.isalnum() else "-" for letter in state.lower())
-    return tag(
-        "header",
-        tag("p", "evidcore evidence page", class_="kicker"),
-        tag("h1", record.name, " ", tag("span", state, class_=f"state {kind}")),
-        *(
-            tag("p", tag("b", f"{result['stage']}: "), f"{result['fitted_before']}.", class_="banner")
+    phantoms, real = record.phantom_datasets(), record.real_datasets()
+    by_stage = _by_stage(record)
+    return page(
+        "evidcore_plugin_pages",
+        "run.html",
+        title=record.name,
+        kicker="evidcore evidence page",
+        state=state,
+        state_class="".join(one if one.isalnum() else "-" for one in state.lower()),
+        record=record,
+        phantoms=phantoms,
+        real=real,
+        facts=[
+            ("Run", tag("code", record.folder.name)),
+            ("Seed", record.recipe.get("seed", DASH)),
+            ("Data", ", ".join([*(f"{name} (phantom)" for name in phantoms), *real]) or DASH),
+            ("Stages", " → ".join(stages) or DASH),
+            *_lock_summary(record),
+            *([("Message", record.status["message"])] if record.status.get("message") else []),
+        ],
+        outcomes=[
+            ("result", "Result", outcome.headline(record)),
+            ("looking", "Does it look?", outcome.audit(record)),
+            ("changes", "What training changed", outcome.changes(record)),
+            ("evidence", "Evidence", evidence),
+        ],
+        curves=[(stage, stage_curves(lines)) for stage, lines in by_stage.items()],
+        tables=[
+            (
+                outcome.stage_title(record, str(result.get("stage", ""))),
+                figures(result["figures"]) if result.get("figures") else "",
+                result_table(result) if result.get("rows") else "",
+            )
             for result in record.results
-            if result.get("fitted_before")
-        ),
-        facts(pairs),
-        banner,
-        tag("p", NOTICE, class_="faint"),
-        class_="top",
+            if result.get("rows") or result.get("figures")
+        ],
+        times=[(stage, drawn) for stage, lines in by_stage.items() if (drawn := stage_time(lines))],
+        observed=[(section.title, Html(section.html)) for section in sections],
+        failed=failed or {},
+        volumes=gallery.blocks(),
     )
+
+
+def _by_stage(record: RunRecord) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in record.metrics:
+        found.setdefault(str(line.get("stage", "")), []).append(line)
+    return found
 
 
 def _lock_summary(record: RunRecord) -> list[tuple[str, object]]:
@@ -246,57 +204,3 @@ def _lock_summary(record: RunRecord) -> list[tuple[str, object]]:
         said = [*hardware.get("gpus", ()), f"{hardware.get('cores', '?')} cores"]
         pairs.append(("Machine", f"{', '.join(said)}, {hardware.get('memory_gb', '?')} GB"))
     return pairs
-
-
-def _tables(record: RunRecord) -> Html:
-    badge = tag("span", "phantom", class_="badge") if record.phantom_datasets() else None
-    blocks = [
-        tag(
-            "div",
-            tag("h3", outcome.stage_title(record, str(result.get("stage", ""))), " ", badge),
-            figures(result["figures"]) if result.get("figures") else None,
-            result_table(result) if result.get("rows") else None,
-        )
-        for result in record.results
-        if result.get("rows") or result.get("figures")
-    ]
-    return join(blocks) if blocks else _empty("No stage has written figures yet.")
-
-
-def _training(record: RunRecord) -> Html:
-    blocks = [tag("div", tag("h3", stage), stage_curves(lines)) for stage, lines in _by_stage(record).items()]
-    return join(blocks) if blocks else _empty("No stage has logged a step yet.")
-
-
-def _by_stage(record: RunRecord) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {}
-    for line in record.metrics:
-        found.setdefault(str(line.get("stage", "")), []).append(line)
-    return found
-
-
-def _time(record: RunRecord) -> Html:
-    blocks = []
-    for stage, lines in _by_stage(record).items():
-        figure = stage_time(lines)
-        if figure is not None:
-            blocks.append(tag("div", tag("h3", stage), figure))
-    return join(blocks) if blocks else _empty("No stage has logged where its time went.")
-
-
-def _record(record: RunRecord, failed: Mapping[str, str]) -> Html:
-    notes = [
-        tag("p", f"Observer {name} failed and added no section: {why}", class_="empty")
-        for name, why in failed.items()
-    ]
-    lock = (
-        tag("details", tag("summary", "Lock: packages, files, data, machine"), tree(record.lock))
-        if record.lock
-        else _empty("This run has no lock file.")
-    )
-    recipe = tag("details", tag("summary", "Recipe with every default"), tree(record.recipe))
-    return join([*notes, lock, recipe])
-
-
-def _empty(sentence: str) -> Html:
-    return tag("p", escape(sentence), class_="empty")

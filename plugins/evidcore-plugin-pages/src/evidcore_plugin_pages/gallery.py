@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +16,8 @@ from evidcore.case import Crop, Drawing
 from evidcore.errors import EvidError
 from evidcore.formats import Volume
 from evidcore_plugin_pages.cases import Known
-from evidcore_plugin_pages.markup import Html, data_block, join, tag
+from evidcore_plugin_pages.jinja import part
+from evidcore_plugin_pages.markup import Html, data_block, join
 
 Plane = npt.NDArray[np.uint8]
 WINDOWS_HU = {"lung": (-1350.0, 150.0), "mediastinum": (-160.0, 240.0), "bone": (-500.0, 1300.0)}
@@ -105,7 +104,7 @@ def render(
         low, high = (float(edge) for edge in np.percentile(array, (1, 99)))
         windows = {"full range": (low, max(high, low + 1e-6))}
     written = {
-        name: tuple(_png_uri(png(_grey(plane, low, high))) for plane in planes)
+        name: tuple(png_uri(_grey(plane, low, high)) for plane in planes)
         for name, (low, high) in windows.items()
     }
     outlines = {
@@ -144,26 +143,10 @@ def outline(mask: npt.NDArray[np.bool_]) -> str:
 
 
 def png(plane: Plane) -> bytes:
-    """Return an 8-bit grey picture, shape (y, x), as PNG; each row takes the filter that shrinks it most."""
-    height, width = plane.shape
-    values = plane.astype(np.int16)
-    left = np.pad(values, ((0, 0), (1, 0)))[:, :-1]
-    above = np.pad(values, ((1, 0), (0, 0)))[:-1]
-    corner = np.pad(values, ((1, 0), (1, 0)))[:-1, :-1]
-    guess = left + above - corner
-    distances = [abs(guess - left), abs(guess - above), abs(guess - corner)]
-    paeth = np.choose(np.argmin(distances, axis=0), [left, above, corner])
-    candidates = np.stack([values * 0, left, above, (left + above) // 2, paeth])
-    residues = ((values - candidates) % 256).astype(np.uint8)  # (filter, y, x)
-    best = abs(residues.astype(np.int8).astype(np.int16)).sum(axis=2).argmin(axis=0)
-    lines = residues[best, np.arange(height)]
-    raw = np.concatenate([best[:, None].astype(np.uint8), lines], axis=1).tobytes()
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(raw, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
+    """Return a picture, grey (y, x) or colours (y, x, channel), as PNG."""
+    held = io.BytesIO()
+    Image.fromarray(plane).save(held, format="PNG", optimize=True)
+    return held.getvalue()
 
 
 def _averaged(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[np.float32]:
@@ -186,8 +169,9 @@ def _grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:
     return np.asarray(((share * 63).round() * (255 / 63)).round(), dtype=np.uint8)
 
 
-def _png_uri(content: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(content).decode("ascii")
+def png_uri(plane: Plane) -> str:
+    """Return a picture as the source of an `img`."""
+    return "data:image/png;base64," + base64.b64encode(png(plane)).decode("ascii")
 
 
 def _runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -205,9 +189,6 @@ WORDS = {
     "picture": "The prompt showed this picture.",
 }
 Shown = tuple[str, Drawing | None]  # a volume's path, and what was made of it
-_OUTLINE_SWITCH = tag(
-    "label", tag("input", type="checkbox", class_="outline", checked=True), tag("span", "outlines")
-)
 
 
 class Gallery:
@@ -236,9 +217,9 @@ class Gallery:
         """
         crops = _crops(uris)
         if isinstance(crops, str):
-            return _nothing(crops)
+            return part("nothing", crops)
         if crops[0].blank:
-            return _nothing("Every voxel of this volume is air.")
+            return part("nothing", "Every voxel of this volume is air.")
         same = [crop for crop in crops if crop.volume.path == crops[0].volume.path]
         drawn_alike = {_key(crop): crop for crop in reversed(same)}
         return join(self._figure(crop, known, finding, crops) for crop in reversed(drawn_alike.values()))
@@ -256,25 +237,25 @@ class Gallery:
                 else:
                     self._volumes[key] = (f"volume-{len(self._volumes)}", drawn)
         if key in self._faults:
-            return _nothing(self._faults[key])
+            return part("nothing", self._faults[key])
         name, drawn = self._volumes[key]
         self._viewers += 1
         note = _shown(crops) if crop.drawing is None else WORDS[crop.drawing.kind]
-        return viewer_figure(self._viewers, name, drawn, drawn.start(finding), note)
+        return part("viewer", self._viewers, name, drawn, drawn.start(finding), note)
 
     def thumbnail(self, uris: Sequence[str]) -> Html:
         """Return one slice of the first crop's volume, small."""
         crops = _crops(uris)
         if isinstance(crops, str):
-            return _nothing(crops, small=True)
+            return part("nothing", crops, small=True)
         if crops[0].blank:
-            return _nothing("air only", small=True)
+            return part("nothing", "air only", small=True)
         key = _key(crops[0])
         if key not in self._thumbnails:
             try:
                 self._thumbnails[key] = self._small(crops[0])
             except (EvidError, OSError) as cause:
-                self._thumbnails[key] = _nothing(f"The volume cannot be shown: {cause}", small=True)
+                self._thumbnails[key] = part("nothing", f"The volume cannot be shown: {cause}", small=True)
         return self._thumbnails[key]
 
     def blocks(self) -> Html:
@@ -326,13 +307,7 @@ class Gallery:
                 is_hu = crop.volume.intensity == "hu"
                 drawn = render(plane, read.spacing_mm_zyx, is_hu=is_hu, masks={}, most_pixels=96)
         picture = next(iter(drawn.windows.values()))[drawn.start()]
-        return tag(
-            "img",
-            class_="thumb",
-            alt="An axial slice of the volume that was shown",
-            src=picture,
-            style=f"aspect-ratio:{drawn.aspect:.4f}",
-        )
+        return part("thumbnail", picture, drawn.aspect)
 
 
 def drawn_pictures(
@@ -367,9 +342,8 @@ def drawn_pictures(
     photo = photograph(whole, in_colours=True)
     if photo is not None:
         size = (rendered.width_px, rendered.height_px)
-        held = io.BytesIO()
-        Image.fromarray(photo).resize(size, Image.Resampling.BICUBIC).save(held, format="PNG")
-        rendered = dataclasses.replace(rendered, windows={"colours": (_png_uri(held.getvalue()),)})
+        colours = np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BICUBIC))
+        rendered = dataclasses.replace(rendered, windows={"colours": (png_uri(colours),)})
     sides = AXIAL_SIDES if crop.drawing.kind == "slices" else FILM_SIDES.get(crop.drawing.axis, ())
     return dataclasses.replace(rendered, sides=sides)
 
@@ -403,55 +377,3 @@ def _shown(crops: Sequence[Crop]) -> str:
     if others:
         said.append(f"It also showed {others} other volume{'s' * (others > 1)}.")
     return " ".join(said)
-
-
-def viewer_figure(number: int, name: str, drawn: Slices, start: int, note: str) -> Html:
-    """Return the slice viewer of a volume whose data block has the id `name`.
-
-    Args:
-        number: tells this viewer's switches from those of others on the page.
-        name: id of the block `drawn.block()`.
-        drawn: the volume's slices.
-        start: position in `drawn.z` that is seen first.
-        note: what stands below.
-    """
-    window = next(iter(drawn.windows))
-    switch = [
-        tag(
-            "label",
-            tag("input", type="radio", name=f"window-{number}", value=label, checked=label == window),
-            tag("span", label),
-        )
-        for label in drawn.windows
-    ]
-    keys = [tag("span", mask, class_=f"key s{index}") for index, mask in enumerate(drawn.outlines)]
-    outlines = [
-        tag("path", d=paths[start], class_=f"s{index}")  # the script draws them anew on other slices
-        for index, paths in enumerate(drawn.outlines.values())
-        if start in paths
-    ]
-    grid = f"0 0 {drawn.width_px} {drawn.height_px}"
-    source = f"slice {drawn.z[start]} of {drawn.depth}"
-    screen = tag(
-        "div",
-        tag("img", src=drawn.windows[window][start], alt=f"Axial {source}, {window}", draggable="false"),
-        tag("svg", *outlines, viewBox=grid, preserveAspectRatio="none", aria_hidden="true"),
-        *(tag("span", letter, class_=f"side {side}", aria_hidden="true") for side, letter in drawn.sides),
-        class_="screen",
-        style=f"aspect-ratio:{drawn.aspect:.4f}",
-    )
-    slider = tag("input", type="range", min=0, max=len(drawn.z) - 1, value=start, aria_label="Axial slice")
-    return tag(
-        "figure",
-        screen,
-        tag("div", slider, tag("output", source), class_="slider"),
-        tag("div", *switch, class_="switch", role="group", aria_label="Window") if len(switch) > 1 else None,
-        tag("div", _OUTLINE_SWITCH, *keys, class_="keys") if keys else None,
-        tag("figcaption", note) if note else None,
-        class_="viewer",
-        data_volume=name,
-    )
-
-
-def _nothing(sentence: str, *, small: bool = False) -> Html:
-    return tag("p", sentence, class_="thumb empty" if small else "viewer empty")

@@ -1,20 +1,22 @@
-"""HTML that escapes by default (a plain `str` is text, `Html` is markup), and how numbers are written.
+"""How numbers are written, and elements of charts; a plain `str` is text, `Html` is markup.
 
 Rates are in per cent, differences in points, the exact value always beneath.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from markupsafe import Markup, escape
+
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"
 _THIN_SPACE = "\N{NARROW NO-BREAK SPACE}"
 
+Html = Markup  # what is markup already; everything else is escaped on its way in
 Unit = Literal["rate", "points", "score", "count", "seconds", "plain"]
 
 
@@ -75,20 +77,9 @@ def _duration(seconds: float) -> str:
 _VOID = frozenset({"br", "hr", "img", "input", "meta", "link", "col"})
 
 
-class Html(str):
-    """Text that is markup already; everything else is escaped on its way in."""
-
-    __slots__ = ()
-
-
-def escape(value: object) -> Html:
-    """Return `value` as markup: unchanged if it is markup, escaped otherwise."""
-    return value if isinstance(value, Html) else Html(html.escape(str(value), quote=True))
-
-
 def join(pieces: Iterable[object], between: str = "") -> Html:
     """Return the pieces one after the other, each escaped unless it is markup."""
-    return Html(str(escape(between)).join(escape(piece) for piece in pieces))
+    return escape(between).join(map(escape, pieces))
 
 
 def tag(element: str, /, *children: object, **attributes: object) -> Html:

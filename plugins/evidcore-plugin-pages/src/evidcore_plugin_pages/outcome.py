@@ -1,4 +1,4 @@
-"""What the run found, at a glance: rows that results mark as headlines, audits, the training controls."""
+"""What the run found, at a glance: rows that results mark as headlines, and audits."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def stage_title(record: RunRecord, stage: str) -> str:
 
 
 def headline(record: RunRecord) -> Html:
-    """Return what stages found, with reference lines beside accuracies; audits and controls follow below."""
+    """Return what stages found, with reference lines beside accuracies; audits follow below."""
     blocks = []
     for result in record.results:
         if _is_audit(result):

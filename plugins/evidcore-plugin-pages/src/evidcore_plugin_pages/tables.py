@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
 from evidcore.runs.read import Line
-from evidcore_plugin_pages.markup import Html, Unit, interval, join, number, tag
+from evidcore_plugin_pages.jinja import part
+from evidcore_plugin_pages.markup import Html, Unit, interval, number, tag
 
 REFERENCE_LINES = {
     "uniform_chance": "uniform chance",
@@ -62,15 +63,9 @@ def result_table(result: Line) -> Html:
     """Return one stage's rows as tables: the figures, what the reference lines are, details folded."""
     rows = with_tasks(result)
     main = [row for row in rows if not is_detail(row) and row.get("metric") not in REFERENCE_LINES]
-    folded = [row for row in rows if is_detail(row)]
+    details = [row for row in rows if is_detail(row)]
     lines = [row for row in rows if row.get("metric") in REFERENCE_LINES]
-    pieces: list[Html] = [_table(main, result)] if main else []
-    if lines:
-        pieces.append(tag("p", "Reference lines. ", join(map(_line_note, lines), " "), class_="faint small"))
-    if folded:
-        summary = tag("summary", f"In detail ({len(folded)} rows)")
-        pieces.append(tag("details", summary, _table(folded, result)))
-    return join(pieces)
+    return part("result_table", _table(main, result), lines, REFERENCE_LINES, _table(details, result))
 
 
 def with_tasks(result: Line) -> list[dict[str, Any]]:
@@ -88,93 +83,39 @@ def with_tasks(result: Line) -> list[dict[str, Any]]:
     return rows + block
 
 
-def _line_note(row: Mapping[str, Any]) -> Html:
-    label = REFERENCE_LINES[str(row["metric"])]
-    pieces = [f"{row.get('name')}, {label}: ", number(row.get("value"), "rate")]
-    if row.get("low") is not None:
-        pieces += [" (", interval(row["low"], row.get("high"), "rate"), ")"]
-    return tag("span", *pieces, f" {row['note']}." if row.get("note") else ".")
-
-
-def _table(rows: Sequence[Mapping[str, Any]], result: Line) -> Html:
-    with_lines = any(is_accuracy(row) and not is_detail(row) and reference_lines(row, result) for row in rows)
-    with_notes = any(row.get("note") for row in rows)
-    heads = [tag("th", label, scope="col") for label in ("What", "Metric")]
-    lines = REFERENCE_LINES.values() if with_lines else ()
-    numbers = ("Value", "95 % interval", *lines, "Questions", "Patients")
-    heads += [tag("th", label, scope="col", class_="num") for label in numbers]
-    if with_notes:
-        heads.append(tag("th", "Note", scope="col"))
+def _table(rows: Sequence[Mapping[str, Any]], result: Line) -> dict[str, Any]:
+    """Return what a table shows of rows: its cells as they are written, and which columns it needs."""
+    lines = [reference_lines(row, result) if is_accuracy(row) and not is_detail(row) else {} for row in rows]
+    keys = list(REFERENCE_LINES) if any(lines) else []
     names = [str(row.get("name", "")) for row in rows]
-    body = [
-        _row(row, result, name if name != before else "", with_lines, with_notes)
-        for row, name, before in zip(rows, names, [None, *names], strict=False)
-    ]
-    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
-    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Figures")
-
-
-def _row(row: Mapping[str, Any], result: Line, name: str, with_lines: bool, with_notes: bool) -> Html:
-    metric = str(row.get("metric", ""))
-    unit = unit_of_row(row)
     cells = [
-        tag("th", name, scope="row"),
-        tag("td", said(metric)),
-        tag("td", number(row.get("value"), unit), class_="num strong"),
-        tag("td", interval(row.get("low"), row.get("high"), unit), class_="num"),
+        {
+            "name": name if name != before else "",
+            "metric": said(str(row.get("metric", ""))),
+            "value": number(row.get("value"), unit_of_row(row)),
+            "interval": interval(row.get("low"), row.get("high"), unit_of_row(row)),
+            "lines": [number(known[key], "rate") if key in known else "" for key in keys],
+            "questions": number(row["questions"], "count") if row.get("questions") else "",
+            "patients": number(row["patients"], "count") if row.get("patients") else "",
+            "note": row.get("note") or "",
+        }
+        for row, known, name, before in zip(rows, lines, names, [None, *names], strict=False)
     ]
-    if with_lines:
-        lines = reference_lines(row, result) if is_accuracy(row) and not is_detail(row) else {}
-        cells += [
-            tag("td", number(lines[key], "rate") if key in lines else "", class_="num faint")
-            for key in REFERENCE_LINES
-        ]
-    cells += [
-        tag("td", number(row["questions"], "count") if row.get("questions") else "", class_="num faint"),
-        tag("td", number(row["patients"], "count") if row.get("patients") else "", class_="num faint"),
-    ]
-    if with_notes:
-        cells.append(tag("td", row.get("note") or "", class_="note"))
-    return tag("tr", *cells, class_="first" if name else None)
+    notes = ("Note",) if any(row.get("note") for row in rows) else ()
+    return {"rows": cells, "lines": [REFERENCE_LINES[key] for key in keys], "notes": notes}
 
 
 def figures(found: Mapping[str, Any]) -> Html:
     """Return the figures that a stage ended with: numbers as facts, tables of numbers folded."""
     plain = [(said(key), _figure(value)) for key, value in found.items() if not isinstance(value, Mapping)]
-    folded = [
-        tag(
-            "details",
-            tag("summary", said(key)),
-            facts([(name, _figure(item)) for name, item in value.items()]),
-        )
+    tables = [
+        (said(key), [(name, _figure(item)) for name, item in value.items()])
         for key, value in found.items()
         if isinstance(value, Mapping)
     ]
-    return join([facts(plain) if plain else "", *folded])
+    return part("figures", plain, tables)
 
 
 def _figure(value: object) -> object:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return number(value) if is_number else tag("code", json.dumps(value))  # type: ignore[arg-type]
-
-
-def facts(pairs: Sequence[tuple[str, object]]) -> Html:
-    """Return names and values as a definition list; a value may be text or markup."""
-    return tag(
-        "dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in pairs), class_="facts"
-    )
-
-
-def tree(value: Any) -> Html:
-    """Return nested tables and lists, such as a lock file, as nested definition lists."""
-    if isinstance(value, Mapping):
-        return tag(
-            "dl",
-            *(tag("div", tag("dt", key), tag("dd", tree(item))) for key, item in value.items()),
-            class_="tree",
-        )
-    if isinstance(value, list):
-        if all(not isinstance(item, Mapping | list) for item in value):
-            return tag("span", ", ".join(str(item) for item in value))
-        return tag("ul", *(tag("li", tree(item)) for item in value))
-    return tag("code", str(value).lower() if isinstance(value, bool) else value)

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_pages.document import NOTICE, shell
-from evidcore_plugin_pages.markup import Html, join, tag
+from evidcore_plugin_pages.jinja import page
 from evidcore_plugin_pages.outcome import audit
 
-from evidcore.runs.read import RunRecord, read_record
+from evidcore.runs.read import read_record
 from evidcore_plugin_tour.shipped import TASK, Shipped
 
 Result = Mapping[str, Any]
@@ -27,11 +26,6 @@ DIFFERENCES = {
     "own_minus_blind": "own minus the best that does not look",
 }
 LINES = SHOWINGS | REFERENCES | DIFFERENCES
-LEAD = (
-    "Two models of one shape answered the same questions about the same scans. A score alone does not show "
-    "that a scan was read: take the scan away and ask again. The score to beat is the best blind rule's, "
-    "which reads the questions alone, not that of an option at random."
-)
 
 
 def figures(result: Result) -> dict[str, Any]:
@@ -82,37 +76,16 @@ def write_side_by_side(target: Path, runs: Mapping[Shipped, Path]) -> Path:
         runs: each model's run folder; the page links to its own page.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    columns = [_column(model, read_record(folder), target.parent) for model, folder in runs.items()]
-    body = [
-        tag(
-            "header",
-            tag("p", "evidcore, the first minute", class_="kicker"),
-            tag("h1", "Was the score earned by the scan?"),
-            tag(
-                "p", tag("b", "Phantom data. "), "Every number here comes from generated CT.", class_="banner"
-            ),
-            tag("p", NOTICE, class_="faint"),
-            class_="top",
-        ),
-        tag("main", tag("section", tag("p", LEAD, class_="lead")), tag("section", *columns, class_="pair")),
-        tag("footer", tag("p", "Written by evidcore. Opens without a network.")),
-        tag("div", id="tip", role="status", hidden=True),
+    records = {model: read_record(folder) for model, folder in runs.items()}
+    columns = [
+        (model, os.path.relpath(record.folder / "page" / "index.html", target.parent), audit(record))
+        for model, record in records.items()
     ]
+    text = page(
+        "evidcore_plugin_tour", "side_by_side.html", title="The first minute",
+        kicker="evidcore, the first minute", columns=columns,
+    )  # fmt: skip
     part = target.with_suffix(f".{os.getpid()}")
-    part.write_text(shell("The first minute · evidcore", join(body)), encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(target)
     return target
-
-
-def _column(model: Shipped, record: RunRecord, folder: Path) -> Html:
-    page = os.path.relpath(record.folder / "page" / "index.html", folder)
-    return tag(
-        "div",
-        tag("h2", model.name),
-        tag(
-            "p",
-            f"{model.trained_on[0].upper()}{model.trained_on[1:]}. ",
-            tag("a", "All it answered", href=page),
-        ),
-        audit(record),
-    )

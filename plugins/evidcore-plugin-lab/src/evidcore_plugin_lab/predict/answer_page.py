@@ -10,11 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from evidcore_plugin_pages import gallery
-from evidcore_plugin_pages.document import NOTICE, shell
-from evidcore_plugin_pages.examples import completion
-from evidcore_plugin_pages.gallery import viewer_figure
-from evidcore_plugin_pages.markup import DASH, Html, data_block, join, number, tag
-from evidcore_plugin_pages.tables import facts, tree
+from evidcore_plugin_pages.jinja import page
+from evidcore_plugin_pages.markup import data_block, tag
 
 from evidcore.volume import Volume
 
@@ -38,44 +35,16 @@ def write_answer_page(
     start = len(drawn.z) // 2 if place is None else drawn.z.index(place)
     note = "The answer names no slice." if place is None else f"Key slice {place} of {drawn.depth}."
     scan = Path(record["scan"]["path"]).name
-    body = [
-        tag(
-            "header",
-            tag("p", tag("b", NOTICE), class_="banner"),
-            tag("p", "evidcore answer", class_="kicker"),
-            tag("h1", scan),
-            facts(_facts(record)),
-            class_="top",
-        ),
-        tag(
-            "main",
-            tag(
-                "section",
-                tag("h2", "Answer"),
-                tag(
-                    "div",
-                    viewer_figure(1, "volume-0", drawn, start, note),
-                    tag("div", *_said(record), class_="beside"),
-                    class_="case",
-                ),
-            ),
-            _section("Unlike the training scans", _unlike(record)) if record["unlike"] else None,
-            _section("Does it look?", _looking(record)),
-            _section("Trained on", *(tag("p", line) for line in training_lines(record["training"]))),
-            _section("Evidence", _evidence(record["evidence"])) if record["evidence"] else None,
-            _section("Record", _record(record)),
-        ),
-        tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
-        tag("div", id="tip", role="status", hidden=True),
-        data_block(drawn.block(), id="volume-0"),
-    ]
+    text = page(
+        "evidcore_plugin_lab", "answer.html", title=scan, kicker="evidcore answer", record=record,
+        facts=_facts(record), drawn=drawn, start=start, note=note, unlike=unlike_lines(record),
+        looking=looking_sentence(record), training=list(training_lines(record["training"])),
+        kept={key: record[key] for key in ("scan", "model", "data", "software")},
+        block=data_block(drawn.block(), id="volume-0"),
+    )  # fmt: skip
     path = folder / "index.html"
-    path.write_text(shell(f"{scan} · evidcore", join(body)), encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     return path
-
-
-def _section(title: str, *content: object) -> Html:
-    return tag("section", tag("h2", title), *content)
 
 
 def _drawn(
@@ -129,66 +98,6 @@ def _facts(record: Mapping[str, Any]) -> list[tuple[str, object]]:
     ]
 
 
-def _said(record: Mapping[str, Any]) -> list[Html | None]:
-    """Return the prompt, what the model wrote, and what was read in it."""
-    return [
-        tag("div", tag("h4", "Prompt"), tag("pre", record["prompt"], class_="text")),
-        tag("h4", "What the model wrote"),
-        completion(record["completion"]),
-        _malformed(record["malformed"]),
-        _options(record) if record["options"] else None,
-        *_findings(record["findings"]),
-    ]
-
-
-def _malformed(reason: str | None) -> Html | None:
-    return tag("p", f"Malformed: {reason}", class_="malformed") if reason else None
-
-
-def _options(record: Mapping[str, Any]) -> Html:
-    """Return the options with how likely the model finds them, on the scan and on a volume of air."""
-    chosen = record["choice"] or record["lenient_choice"]
-    heads = ("Option", "Written", "Share", "Share on a blank volume", "Log-likelihood, nats")
-    rows = []
-    for row in record["options"]:
-        told = "log_likelihood" if row["verdict_log_likelihood"] is None else "verdict_log_likelihood"
-        rows.append(
-            tag(
-                "tr",
-                tag("th", f"{row['letter']}) {row['option']}", scope="row"),
-                tag("td", "chosen" if row["letter"] == chosen else ""),
-                tag("td", number(row["share"], "rate"), class_="num strong"),
-                tag("td", number(row["blank"]["share"], "rate"), class_="num"),
-                tag("td", number(row[told]), class_="num faint"),
-            )
-        )
-    names = ["", "", "num", "num", "num"]
-    head = [tag("th", text, scope="col", class_=name) for text, name in zip(heads, names, strict=True)]
-    note = "Shares compare these options with each other. They are no probabilities of disease."
-    unknown = record["options_not_trained"]
-    return join([
-        tag("h4", "Options"),
-        tag("div", tag("table", tag("thead", tag("tr", *head)), tag("tbody", *rows)), class_="scroll"),
-        tag("p", note, class_="faint small"),
-        tag("p", f"Not among the findings of the training data: {', '.join(unknown)}.") if unknown else "",
-    ])
-
-
-def _findings(by_labeler: Mapping[str, Any] | None) -> list[Html]:
-    """Return what each labeler reads in the report."""
-    found = []
-    for name, findings in (by_labeler or {}).items():
-        items = [tag("li", _finding(item)) for item in findings]
-        found.append(tag("h4", f"Findings that {name} reads in it"))
-        found.append(tag("ul", *items) if items else tag("p", "None.", class_="empty"))
-    return found
-
-
-def _finding(item: Mapping[str, Any]) -> str:
-    size = f"{item['size_mm']:g} mm" if item["size_mm"] is not None else None
-    return ", ".join(part for part in (item["name"], item["state"], item["side"], size) if part)
-
-
 def training_lines(training: Mapping[str, Any]) -> Iterator[str]:
     """Yield in words what the model was trained on."""
     for data in training["datasets"]:
@@ -215,24 +124,6 @@ def unlike_lines(record: Mapping[str, Any]) -> list[str]:
     return [f"{'FAR OUTSIDE' if one['is_far'] else 'unlike'}: {one['sentence']}" for one in record["unlike"]]
 
 
-def _unlike(record: Mapping[str, Any]) -> Html:
-    note = "The answer is worth less the further the scan lies outside. That none is listed proves nothing."
-    return join([
-        tag("ul", *(tag("li", line) for line in unlike_lines(record))),
-        tag("p", note, class_="faint small"),
-    ])
-
-
-def _looking(record: Mapping[str, Any]) -> Html:
-    """Return the answer to a volume of air, and what follows from it."""
-    return join([
-        tag("p", looking_sentence(record), class_="lead"),
-        tag("h4", "What the model wrote over a volume of air"),
-        completion(record["blank"]["completion"]),
-        _malformed(record["blank"]["malformed"]) or "",
-    ])
-
-
 def looking_sentence(record: Mapping[str, Any]) -> str:
     """Return in words whether the answer changed without pixels."""
     blank = record["blank"]
@@ -243,44 +134,3 @@ def looking_sentence(record: Mapping[str, Any]) -> str:
     if same:
         return f"Without the scan (a volume of air) the {what} is the same: nothing shows that it was seen."
     return f"Without the scan (a volume of air) the {what} is another. One scan proves no more."
-
-
-def _evidence(evidence: Mapping[str, Any]) -> Html:
-    heads = ("z", "y", "x", "From, mm", "To, mm", "In the file, i j k")
-    rows = [
-        tag(
-            "tr",
-            tag("td", box["z"]),
-            tag("td", f"{box['y0']} to {box['y1']}"),
-            tag("td", f"{box['x0']} to {box['x1']}"),
-            tag("td", _place(box["from_mm_zyx"])),
-            tag("td", _place(box["to_mm_zyx"])),
-            tag("td", _in_file(box["in_file"])),
-        )
-        for box in evidence["boxes"]
-    ]
-    head = tag("thead", tag("tr", *(tag("th", text, scope="col") for text in heads)))
-    mask = evidence["mask"]
-    said = "The answer has no boxes and no mask."
-    if mask is not None:
-        said = f"Mask: {mask['path']}, {mask['voxels']} voxels, {mask['volume_ml']:g} ml, on the file's grid."
-    return join([
-        tag("p", f"Axes: {evidence['axes']}.", class_="faint small"),
-        tag("div", tag("table", head, tag("tbody", *rows)), class_="scroll") if rows else "",
-        tag("p", said),
-    ])
-
-
-def _place(mm: Sequence[float]) -> str:
-    return ", ".join(f"{value:.1f}" for value in mm)
-
-
-def _in_file(box: Mapping[str, Sequence[int]] | None) -> str:
-    if box is None:
-        return DASH
-    return ", ".join(f"{low} to {high}" for low, high in zip(box["start_ijk"], box["stop_ijk"], strict=True))
-
-
-def _record(record: Mapping[str, Any]) -> Html:
-    kept = {key: record[key] for key in ("scan", "model", "data", "software")}
-    return tag("details", tag("summary", "Scan, model, data, software"), tree(kept))

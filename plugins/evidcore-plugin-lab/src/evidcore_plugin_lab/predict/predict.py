@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_pages.document import NOTICE
+from evidcore_plugin_pages.jinja import NOTICE
 
 from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore_plugin_pages.charts import Lane, lanes
-from evidcore_plugin_pages.document import NOTICE, shell
-from evidcore_plugin_pages.markup import Html, Unit, interval, join, number, tag
-from evidcore_plugin_pages.tables import facts
+from evidcore_plugin_pages.jinja import page
+from evidcore_plugin_pages.markup import Html, Unit
 
 from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
 
@@ -30,86 +29,73 @@ _BY_DISTANCE: Sequence[tuple[str, str, Unit, float | None]] = (
 Found = Mapping[str, Any]
 
 
-def page(found: Found) -> str:
+def audit_page(found: Found) -> str:
     """Return the page of an audit, as `evid audit segmenter --json` gives it."""
     names = ", ".join(item["name"] for item in found["segmenters"])
-    audits = found["datasets"]
-    body = [
-        tag(
-            "header",
-            tag("p", "evidcore segmenter audit", class_="kicker"),
-            tag("h1", names),
-            class_="top",
-        ),
-        tag("main", *(_dataset(name, item, found) for name, item in audits.items())),
-        tag("footer", tag("p", NOTICE), tag("p", "Written by evidcore. Opens without a network.")),
-        tag("div", id="tip", role="status", hidden=True),
-    ]
-    return shell(f"{names} · evidcore", join(body))
+    datasets = [_dataset(name, item, found) for name, item in found["datasets"].items()]
+    columns = [head for _, head, _ in _COLUMNS]
+    return page(
+        "evidcore_plugin_segmenters", "segmenter_audit.html", title=names,
+        kicker="evidcore segmenter audit", columns=columns, datasets=datasets,
+    )  # fmt: skip
 
 
-def _dataset(name: str, item: Found, found: Found) -> Html:
+def _dataset(name: str, item: Found, found: Found) -> dict[str, Any]:
+    """Return what the page shows of one data set."""
     rows = item["rows"]
     whose = "patients" if item["patients_known"] else "cases (patients not known)"
-    parts: list[Html] = [
-        tag("h2", name),
-        facts([
+    passed_over = f"{item['without_masks']} cases without masks, {item['empty_masks']} empty masks"
+    prompts = list(dict.fromkeys(row["prompt"] for row in rows if row["distance_slices"]))
+    differences = [row for row in rows if row["metric"] == "dice_difference"]
+    return {
+        "name": name,
+        "facts": [
             ("Split", item["split"]),
             ("Objects", f"{item['objects']} of {item['patients']} {whose}"),
+            ("Passed over", passed_over),
+        ],
+        "is_phantom": item["is_phantom"],
+        "rows": _cells(rows),
+        "lanes": _lanes(rows),
+        "by_distance": [
             (
-                "Passed over",
-                f"{item['without_masks']} cases without masks, {item['empty_masks']} empty masks",
-            ),
-        ]),
-    ]
-    if item["is_phantom"]:
-        parts.append(tag("p", tag("b", "Phantom data. "), "These are no patients.", class_="banner"))
-    parts += [tag("h3", "What a segmenter makes of a prompt"), _table(rows)]
-    parts += [tag("h3", "Dice from each prompt"), _lanes(rows)]
-    prompts = list(dict.fromkeys(row["prompt"] for row in rows if row["distance_slices"]))
-    for metric, title, unit, top in _BY_DISTANCE:
-        drawn = [
-            by_distance(
-                prompt,
-                _falls(rows, metric, prompt, found),
-                found["distances"],
-                axis="slices from the prompt",
-                unit=unit,
-                caption="mean over objects, bars are intervals by patient",
-                top=top,
+                title,
+                [
+                    by_distance(
+                        prompt,
+                        _falls(rows, metric, prompt, found),
+                        found["distances"],
+                        axis="slices from the prompt",
+                        unit=unit,
+                        caption="mean over objects, bars are intervals by patient",
+                        top=top,
+                    )
+                    for prompt in prompts
+                ],
             )
-            for prompt in prompts
-        ]
-        parts += [tag("h3", title), tag("div", *drawn, class_="curves")]
-    differences = [row for row in rows if row["metric"] == "dice_difference"]
-    if differences:
-        parts += [tag("h3", "Differences of Dice"), _differences(differences)]
-    notes = sorted({row["note"] for row in rows if row["note"]})
-    parts += [tag("p", f"{note[0].upper()}{note[1:]}.", class_="faint small") for note in notes]
-    return tag("section", *parts)
+            for metric, title, unit, top in _BY_DISTANCE
+        ],
+        "differences": _differences(differences) if differences else None,
+        "notes": sorted({row["note"] for row in rows if row["note"]}),
+    }
 
 
-def _table(rows: Sequence[Found]) -> Html:
+def _cells(rows: Sequence[Found]) -> list[tuple[str, str, list[tuple[Any, ...]]]]:
+    """Return for each segmenter and prompt its figures: value, interval, unit."""
+    whole = {
+        (row["segmenter"], row["prompt"], row["metric"]): row
+        for row in reversed(rows)
+        if row["distance_slices"] is None
+    }
     pairs = dict.fromkeys(
         (row["segmenter"], row["prompt"]) for row in rows if row["metric"] != "dice_difference"
     )
-    heads = [
-        *(tag("th", head, scope="col") for head in ("Segmenter", "Prompt")),
-        *(tag("th", head, scope="col", class_="num") for _, head, _ in _COLUMNS),
-    ]
-    body = []
-    for segmenter, prompt in pairs:
-        cells = []
-        for metric, _, unit in _COLUMNS:
-            row = _one(rows, segmenter, prompt, metric)
-            shown = number(None if row is None else row["value"], unit)
-            spread = None
-            if row is not None and row["low"] is not None:
-                spread = tag("span", " (", interval(row["low"], row["high"], unit), ")", class_="faint")
-            cells.append(tag("td", shown, spread, class_="num"))
-        body.append(tag("tr", tag("th", segmenter, scope="row"), tag("td", prompt), *cells))
-    table = tag("table", tag("thead", tag("tr", *heads)), tag("tbody", *body))
-    return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label="Segmenters")
+    nothing = {"value": None, "low": None, "high": None}
+    table = []
+    for pair in pairs:
+        found = [(whole.get((*pair, metric), nothing), unit) for metric, _, unit in _COLUMNS]
+        table.append((*pair, [(row["value"], row["low"], row["high"], unit) for row, unit in found]))
+    return table
 
 
 def _lanes(rows: Sequence[Found]) -> Html:
@@ -159,16 +145,4 @@ def _differences(rows: Sequence[Found]) -> Html:
     ]
     return lanes(
         drawn, start=-1.0, stop=1.0, unit="points", caption="Paired over the same objects, in points."
-    )
-
-
-def _one(rows: Sequence[Found], segmenter: str, prompt: str, metric: str) -> Found | None:
-    return next(
-        (
-            row
-            for row in rows
-            if (row["segmenter"], row["prompt"], row["metric"], row["distance_slices"])
-            == (segmenter, prompt, metric, None)
-        ),
-        None,
     )
