@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 import evidcore
+from evidcore.contracts import KINDS
 
 CORE = Path(evidcore.__file__).parent
 PLUGINS = CORE.parent / "plugins"
+PACKAGES = sorted(path.parent.name for path in PLUGINS.glob("*/pyproject.toml"))
 
 # A room may import rooms before it.
 ROOMS = (
@@ -70,6 +72,8 @@ ALLOWED_TO_PACKAGES = {
     ("testing", "cli"),  # a fixture runs the command
     ("testing", "train"),  # its tiny models are those of a dry run
 }
+EVERY_INSTALLED = {"condition", "stage"}  # which one test of the core checks
+CHECKED = {*KINDS} - EVERY_INSTALLED
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 
 
@@ -209,7 +213,7 @@ def test_every_distribution_that_the_core_imports_is_declared():
     assert undeclared(modules(CORE), names_of(project()["dependencies"])) == set()
 
 
-@pytest.mark.parametrize("package", sorted(path.parent.name for path in PLUGINS.glob("*/pyproject.toml")))
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_distribution_that_a_package_or_its_tests_import_is_declared(package):
     extras = project(package)["optional-dependencies"]
     declared = {package} | names_of([*project()["dependencies"], *project(package)["dependencies"]])
@@ -291,6 +295,27 @@ def test_every_module_of_the_core_has_a_file_of_tests():
     found = [f"- {line}" for line in stale]
     found += [f"+ {module:<28}{own}" for module, own in owed.items() if module not in places]
     assert not found, "in tests/README.md, or write the file:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "package", ["", *sorted(path.parent.name for path in PLUGINS.glob("*/pyproject.toml"))]
+)
+def test_every_component_is_held_to_its_contract_by_the_tests_of_its_package(package):
+    """A file of its tests calls the check of the kind and names the component or its class."""
+    tests = CORE.parent / "tests" if not package else PLUGINS / package / "tests"
+    texts = [path.read_text(encoding="utf-8") for path in modules(tests)]
+    unchecked = [
+        f"{kind} {name}"
+        for group, names in project(package).get("entry-points", {}).items()
+        if (kind := group.removeprefix("evidcore.")) in CHECKED
+        for name, target in names.items()
+        if not any(
+            re.search(rf"check_({kind}|written)\(", text)
+            and re.search(rf'"{name}"|\b{target.partition(":")[2]}\b', text)
+            for text in texts
+        )
+    ]
+    assert unchecked == []
 
 
 @pytest.mark.parametrize("root", [CORE, PLUGINS], ids=["core", "plugins"])

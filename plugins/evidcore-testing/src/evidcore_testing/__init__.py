@@ -10,6 +10,7 @@ from evidcore_testing.checks_evaluation import check_condition as check_conditio
 from evidcore_testing.checks_evaluation import check_evaluation as check_evaluation
 from evidcore_testing.checks_fit import check_fit as check_fit
 from evidcore_testing.checks_format import check_format as check_format
+from evidcore_testing.checks_format import check_written as check_written
 from evidcore_testing.checks_metric import check_metric as check_metric
 from evidcore_testing.checks_metric import written_texts as written_texts
 from evidcore_testing.checks_model import check_bridge as check_bridge

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.errors import DataError
-from evidcore.formats import Format, Mask, Volume
+from evidcore.formats import Format, Geometry, Mask, Volume
 from evidcore.volume.masks import mask_by
 from evidcore.volume.reading import placed, volume_of
 from evidcore_testing.clauses import broken, raises_nothing, require
@@ -68,6 +70,40 @@ def check_format(
         _faults(format, ref, Path(folder))
     if mask is not None and inside is not None:
         _masks(format, mask, inside, volume)
+
+
+def check_written(
+    format: Format,
+    ending: str,
+    write: Callable[[str, npt.NDArray[np.int16]], VolumeRef],
+    folder: Path,
+    *,
+    slices: int = 6,
+    spacing_mm_zyx: tuple[float, float, float] = (3.0, 2.0, 1.0),
+) -> None:
+    """Assert the contract of a format, as `check_format` does, on what `write` writes.
+
+    Args:
+        format: the component under test.
+        ending: of its files; jpg and jpeg are lossy, so one value alone is written, and no mask.
+        write: writes an array (z, y, x) to a path and returns a reference; it may fill the folder.
+        folder: an empty one.
+        slices: of the volume.
+        spacing_mm_zyx: of the volume that is written.
+    """
+    is_lossy = ending in {"jpg", "jpeg"}
+    array = np.random.default_rng(0).integers(0, 200, (slices, 12, 14)).astype(np.int16)
+    array = np.full_like(array, 70) if is_lossy else array
+    labels = (array % 5).astype(np.int16)
+    scan, mask = (folder / part / f"a.{ending}" for part in ("scan", "labels"))
+    for path in (scan, mask):
+        path.parent.mkdir(parents=True)
+    ref, marked = write(str(scan), array), write(str(mask), labels)
+    geometry = Geometry(shape_zyx=(slices, 12, 14), affine=np.diag([*spacing_mm_zyx, 1.0]))
+    expected = Volume(array=array, geometry=geometry, intensity=ref.intensity)
+    known = None if is_lossy else MaskRef(path=marked.path, label=3)
+    is_folder = Path(ref.path).is_dir()
+    check_format(format, ref, expected, mask=known, inside=labels == 3, by_content=is_folder)
 
 
 def _volume(format: Format, ref: VolumeRef) -> Volume:

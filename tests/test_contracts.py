@@ -1,0 +1,256 @@
+"""Components of the core keep their contracts, and whatever is installed is built without a file or a socket.
+
+Each package holds its own components to the checks of the kit; `test_structure.py` sees that it does.
+"""
+
+import dataclasses
+import inspect
+
+import evidcore_testing as testing
+import nibabel
+import numpy as np
+import pytest
+import torch
+from evidcore_plugin_ct_data.miniatures import WRITERS as SETS
+from evidcore_plugin_encoders.testing import tiny_vlm
+from evidcore_plugin_text_metrics.endpoint import Endpoint
+from evidcore_plugin_text_metrics.text_models import Pretrained
+from PIL import Image
+
+from evidcore.builtin.labelers import NegationRules
+from evidcore.builtin.scorers import FindingsF1, TokenF1
+from evidcore.builtin.views import Slices, Volume
+from evidcore.case import Finding, VolumeRef
+from evidcore.contracts import KINDS, Dataset, Policy, Prefix
+from evidcore.model.policy import sampling_of
+from evidcore.recipe import load
+from evidcore.registry import factory, find, offers
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.runs.model import StageOutputs
+from evidcore.train.sampler import InProcess
+from evidcore.train.settings import Silent
+
+NATIVE = testing.tiny_vision("qwen3_vl")
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cases")
+    return [testing.volume_case(folder, seed) for seed in range(4)]
+
+
+def test_every_kind_has_its_check():
+    assert all(callable(getattr(testing, f"check_{kind}")) for kind in KINDS)
+
+
+def write_nifti(path, array):
+    nibabel.save(nibabel.Nifti1Image(array.T, np.diag([-1.0, -2.0, 3.0, 1.0])), path)
+    return VolumeRef(path=path)
+
+
+def write_array(path, array):
+    np.save(path, array) if path.endswith("npy") else np.savez(path, array)
+    return VolumeRef(path=path, axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0))
+
+
+def write_picture(path, array):
+    Image.fromarray(array[0].astype(np.uint8)).save(path)
+    return VolumeRef(path=path, intensity="arbitrary")
+
+
+WRITE = {
+    **dict.fromkeys(("nii", "nii.gz"), write_nifti),
+    **dict.fromkeys(("npy", "npz"), write_array),
+    **dict.fromkeys(("png", "jpg", "jpeg"), write_picture),
+}
+
+
+@pytest.mark.parametrize("ending", WRITE)
+def test_formats(ending, tmp_path):
+    one_slice = {"slices": 1, "spacing_mm_zyx": (1.0, 1.0, 1.0)} if WRITE[ending] is write_picture else {}
+    testing.check_written(made("format", ending), ending, WRITE[ending], tmp_path, **one_slice)
+
+
+class Removes(Dataset):
+    """Shows a case without a finding as its volumes under another name."""
+
+    def cases(self, split):
+        return []
+
+    def fingerprint(self):
+        return "none"
+
+    def without(self, case, finding):
+        return tuple(dataclasses.replace(ref, path=f"{ref.path}-{finding}") for ref in case.volumes)
+
+
+@pytest.mark.parametrize("name", [offer.name for offer in offers("condition")])
+def test_every_installed_condition(name, cases):
+    """Over cases that share one finding and have one of their own."""
+    changed = []
+    for case, own in zip(cases, "abcd", strict=True):
+        states = [(one, "present" if one in {"g", own} else "absent") for one in "abcdefgh"]
+        findings = tuple(Finding(name=one, state=state) for one, state in states)
+        masks = {own: next(iter(case.masks.values()))}
+        changed.append(dataclasses.replace(case, findings=findings, masks=masks, questions=()))
+    task = factory.build("task", {"use": "choice"}, given={"view": Volume()}, where="test")
+    prompts = [prompt for case in changed for prompt in task.prompts(case, Volume(), 1)]
+    condition = factory.build("condition", {"use": name}, given={}, where="test")
+    testing.check_condition(condition, prompts, Removes())
+
+
+@pytest.mark.parametrize("name", ["choice", "report"])
+def test_evaluations_and_the_audit(name, cases):
+    task = factory.build("task", {"use": name}, given={"view": Slices()}, where="test")
+    prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(), 0)]
+    evaluation = factory.build("evaluation", {"use": name}, given={}, where="test")
+    testing.check_evaluation(evaluation, task, prompts)
+    audit = factory.build("audit", {"use": "policy"}, given={}, where="test")
+    testing.check_audit(audit, evaluation, task, prompts)
+
+
+def test_the_sampler_and_a_pretrained_language_model(tmp_path):
+    torch.set_num_threads(1)
+    folder = testing.tiny_language(tmp_path / "language")
+    model, processor = tiny_vlm(folder, sharpness=3.0)
+    prefixes = [Prefix(tuple(processor.tokenizer(text)["input_ids"])) for text in ("What is it?", "Which?")]
+    sampling = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
+    testing.check_sampler(InProcess(), model.eval(), processor, prefixes, sampling)
+    table, given = {"use": "pretrained", "folder": "language"}, {"recipe_folder": tmp_path}
+    testing.check_language(factory.build("language", table, given=given, where="test"))
+
+
+STAGES = """\
+schema = 1
+name = "stages"
+seed = 17
+
+[dataset.chest]
+use = "phantom-chest"
+train_cases = 6
+validation_cases = 3
+test_cases = 3
+questions_per_finding = 1
+
+[task.choice]
+use = "choice"
+
+[model]
+language = { use = "tiny", width = 32, layers = 1 }
+view = { use = "volume" }
+encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
+bridge = { use = "projection" }
+
+[[stage]]
+kind = "fit"
+component = "model.language"
+data = [{ dataset = "chest", task = "choice" }]
+options = { steps = 2, documents_per_step = 2, validation_questions = 2, restarts = 0 }
+
+[[stage]]
+kind = "sft"
+train = ["bridge", "language"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 2
+rows_per_step = 2
+learning_rate = 1e-3
+
+[[stage]]
+kind = "grpo"
+train = ["bridge"]
+data = [{ dataset = "chest", task = "choice" }]
+steps = 1
+prompts_per_step = 2
+answers_per_prompt = 2
+learning_rate = 1e-3
+max_new_tokens = 8
+reward = [{ use = "random" }]
+
+[[stage]]
+kind = "evaluate"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
+max_new_tokens = 8
+
+[[stage]]
+kind = "audit"
+data = [{ dataset = "chest", task = "choice", split = "test" }]
+max_new_tokens = 8
+"""
+
+
+def test_every_installed_stage(tmp_path):
+    (tmp_path / "stages.toml").write_text(STAGES, encoding="utf-8")
+    recipe = load(tmp_path / "stages.toml")
+    assert {stage.kind for stage in recipe.stages} == {offer.name for offer in offers("stage")}
+    assembly, before = Assembly(recipe), StageOutputs()
+    for index, stage in enumerate(recipe.stages):
+        name = recipe.stage_name(index)
+        (tmp_path / name).mkdir()
+        context = Context(assembly, name, before=before, folder=tmp_path / name, announce=Silent())
+        testing.check_stage(stage, context)
+        before = before.after(stage, tmp_path / name / "checkpoint")
+
+
+class Mute(Policy):
+    """Writes nothing."""
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return ["" for _ in prompts]
+
+    def log_likelihoods(self, prompts, completions):
+        return [[0.0] * len(some) for some in completions]
+
+
+def made(kind, name, *given):
+    return find(kind, name).load()(*given)
+
+
+def options_without_default(folder):
+    """Return what components have no default for, those that the core would build from tables among it."""
+    endpoint = Endpoint(url="http://127.0.0.1:9/v1", model="tiny", sends_text_away=True)
+    sees = dataclasses.replace(endpoint, sends_text_away=False, sends_images_away=True)
+    source, model, zoom = testing.TinyDataset(folder), Pretrained(folder="x"), made("tool", "zoom", Slices())
+    return {
+        **{name: {"path": "x"} for name in ("folder", "ct-org", "kits23", "m3d-vqa", *SETS)},
+        "table": {"path": "x", "option_columns": ("A", "B")},
+        "m3d-seg": {"path": "x", "codes": ("0004",)},
+        "mask-questions": {"source": source, "midline": "grid"},
+        "hearsay": {"source": source},
+        "implant": {"source": source, "kinds": ("stone",), "prevalence": 1.0},
+        "sometimes-right": {"source": source, "answers": "x"},
+        **{name: {"tool": zoom} for name in ("zoom-choice", "zoom-free-text", "zoom-onto")},
+        "cross-view": {"reader": made("reader", "policy-reader", Mute(), Mute()), "control": "none"},
+        "report-consistency": {"scorer": FindingsF1()},
+        "volume-consistency": {"segmenter": made("segmenter", "region-growing")},
+        "zoom-consensus": {"success": "choice-accuracy"},
+        **{name: {"model": model} for name in ("embedding", "embedding-f1", "reward-model")},
+        "labels-file": {"path": "x", "sha256": "0" * 64},
+        **{name: {"endpoint": endpoint} for name in ("endpoint", "judge")},
+        "endpoint-reader": {"endpoint": sees},
+        "scorer": {"scorer": TokenF1()},
+        "medsam2": {"folder": "x"},
+        "model-reader": {"folder": "x"},
+        "vllm": {"url": "http://127.0.0.1:9", "model": "x", "weights": "x", "sends_images_away": True},
+        "pretrained": {"folder": "x"},
+    }
+
+
+BUILT = [offer for kind in KINDS if kind != "stage" for offer in offers(kind)]
+
+
+@pytest.mark.parametrize("offer", BUILT, ids=lambda offer: f"{offer.kind}-{offer.name}")
+def test_construction_reads_no_file_and_opens_no_socket(offer, tmp_path):
+    is_native = offer.name == "native-merger"  # fits one tower and one language model
+    given = {
+        "recipe_folder": tmp_path, "cache_folder": tmp_path / "cache", "view": Slices(), "tools": (),
+        "policy": Mute(), "start_policy": Mute(), "cases": list, "labeler": NegationRules(),
+        "vision": NATIVE, "width": 3 * 4 * 32 if is_native else 24, "text_width": 64, "grid_zyx": (1, 3, 3),
+    }  # fmt: skip
+    factory_, options = offer.load(), options_without_default(tmp_path).get(offer.name, {})
+    parameters = inspect.signature(factory_).parameters
+    if offer.kind == "evaluation" and "metric" in parameters:
+        options = options | {"metric": ()}  # its defaults are tables, which a recipe builds
+    asked = {name: given[name] for name in parameters if name in given}
+    gathered = factory.gathered(factory.options(factory_), options)
+    testing.check_construction(lambda: factory_(**asked, **gathered))
