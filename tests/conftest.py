@@ -4,6 +4,9 @@ import importlib
 import multiprocessing
 import os
 import runpy
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
@@ -14,8 +17,11 @@ import pytest
 from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
 from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.fixtures import made_once
 from evidcore_testing.fixtures import offered as offered
 from evidcore_testing.fixtures import real_data as real_data
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +34,23 @@ def benchmark() -> Callable[[str], ModuleType]:
             return importlib.import_module(name)
 
     return load
+
+
+@pytest.fixture(scope="session")
+def example_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of examples/, installed as a user would; the module of the reward says when it runs."""
+
+    def install(folder: Path) -> None:
+        shutil.copytree(
+            EXAMPLES, folder / "copies", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+        )
+        with (folder / "copies" / "reward-laterality" / "evid_reward_laterality.py").open("a") as module:
+            module.write('\nopen(f"{__file__}.imported", "w").close()\n')
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+        copies = sorted((folder / "copies").iterdir())
+        subprocess.run([*pip, "--no-build-isolation", "--target", folder / "site", *copies], check=True)
+
+    return made_once(tmp_path_factory, "examples", install) / "site"
 
 
 TAKE_SECONDS = [

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,8 @@ from evidcore.case import Answer, Prompt, Rollout, TextPart
 from evidcore.errors import EvidError, RecipeError
 from evidcore.registry.factory import build
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "reward-laterality"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+IMPORTED = "evid_reward_laterality.py.imported"
 BROKEN = {
     "evid-cannot-import": (
         "raise ImportError('needs libgrief.so')",
@@ -27,23 +27,11 @@ BROKEN = {
 UNREADABLE = ("", "[evidcore.reward]\nno equals sign here\n")  # torch itself cannot be imported beside it
 
 
-@pytest.fixture(scope="module")
-def example(tmp_path_factory):
-    """Install the example as a user would, from a copy whose module leaves a mark when it runs."""
-    copy, target = tmp_path_factory.mktemp("copy") / "it", tmp_path_factory.mktemp("site")
-    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-    module = copy / "evid_reward_laterality.py"
-    module.write_text(f"{module.read_text()}\nopen({str(target / 'imported')!r}, 'w').close()\n")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "--target", target, copy], check=True)
-    return target
-
-
 @pytest.fixture
-def site(example, monkeypatch):
-    (example / "imported").unlink(missing_ok=True)
-    monkeypatch.syspath_prepend(example)
-    yield example
+def site(example_site, monkeypatch):
+    (example_site / IMPORTED).unlink(missing_ok=True)
+    monkeypatch.syspath_prepend(example_site)
+    yield example_site
     sys.modules.pop("evid_reward_laterality", None)  # the Hub's tests have one of that name
 
 
@@ -69,9 +57,15 @@ def evid(warm, tmp_path):
     return run
 
 
-def test_the_example_is_two_files():
-    files = [path.name for path in EXAMPLE.iterdir() if path.is_file()]
-    assert sorted(files) == ["evid_reward_laterality.py", "pyproject.toml"]
+@pytest.mark.parametrize(
+    ("name", "most_lines"),
+    [("evaluation-count", 150), ("format-mha", 70), ("reward-laterality", 40), ("stage-oracle", 65)],
+)
+def test_an_example_is_two_short_files(name, most_lines):
+    module = f"evid_{name.replace('-', '_')}.py"
+    files = sorted(path.name for path in (EXAMPLES / name).iterdir() if path.is_file())
+    assert files == [module, "pyproject.toml"]
+    assert len((EXAMPLES / name / module).read_text().splitlines()) <= most_lines
 
 
 def test_listing_names_it_and_runs_nothing_of_it(site, evid):
@@ -86,12 +80,12 @@ def test_listing_names_it_and_runs_nothing_of_it(site, evid):
         "target": "evid_reward_laterality:Laterality",
         "broken": None,
     }
-    assert not (site / "imported").exists()
+    assert not (site / IMPORTED).exists()
 
 
 def test_it_keeps_the_contract_of_a_reward(site, tmp_path):
     reward = build("reward", {"use": "laterality", "silent": 0.25}, given={}, where="stage.grpo.reward[0]")
-    assert (site / "imported").exists()
+    assert (site / IMPORTED).exists()
     cases = [volume_case(tmp_path, seed) for seed in (0, 2)]  # right, left
     good = rollouts(cases, [["On the right."] * 2, ["On the LEFT side.", "left"]])
     bad = rollouts(cases, [["On the left.", "Nowhere."], ["Both left and right.", ""]])

@@ -1,10 +1,8 @@
 """A file format that somebody else wrote: installed by pip, then opened wherever the core opens a scan."""
 
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,26 +15,15 @@ from evidcore.registry import find
 from evidcore.registry.factory import build
 from evidcore.volume import read, read_error, read_mask, save_mask, volume_cache
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "format-mha"
 VALUES = np.random.default_rng(0).integers(-1000, 1500, (20, 180, 160)).astype(np.int16)  # 1.2 MB
 SPACING = (3.0, 2.0, 1.5)
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """Install the example as a user would."""
-    copy, target = tmp_path_factory.mktemp("copy") / "it", tmp_path_factory.mktemp("site")
-    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "--target", target, copy], check=True)
-    return target
-
-
 @pytest.fixture(autouse=True)
-def site(installed, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(installed)
+def site(example_site, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(example_site)
     monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-    return installed
+    return example_site
 
 
 def write(path, array, *, packed=True):
@@ -47,12 +34,6 @@ def write(path, array, *, packed=True):
     path.parent.mkdir(parents=True, exist_ok=True)
     SimpleITK.WriteImage(image, str(path), packed)
     return str(path)
-
-
-def test_the_example_is_two_files_of_some_sixty_lines():
-    files = sorted(path for path in EXAMPLE.iterdir() if path.is_file())
-    assert [path.name for path in files] == ["evid_format_mha.py", "pyproject.toml"]
-    assert len(files[0].read_text().splitlines()) <= 70
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -4,10 +4,6 @@ import html
 import json
 import os
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from evidcore_plugin_lab.ablation.items import row_items
@@ -22,7 +18,6 @@ from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder
 from evidcore.train.settings import Silent
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
 RECIPE = """\
 schema = 1
 name = "counting"
@@ -69,26 +64,12 @@ max_new_tokens = 12
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """Install both examples as a user would."""
-    target = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-    copies = []
-    for name in ("evaluation-count", "stage-oracle"):
-        copies.append(tmp_path_factory.mktemp("copy") / name)
-        skipped = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
-        shutil.copytree(EXAMPLES / name, copies[-1], ignore=skipped)
-    subprocess.run([*pip, "--no-build-isolation", "--target", target, *copies], check=True)
-    return target
-
-
-@pytest.fixture(scope="module")
-def evid(warm, site, tmp_path_factory):
+def evid(warm, example_site, tmp_path_factory):
     folder = tmp_path_factory.mktemp("work")
     (folder / "counting.toml").write_text(RECIPE, encoding="utf-8")
 
     def run(*words):
-        process = warm("-m", "evidcore", *words, folder=folder, PYTHONPATH=os.fspath(site))
+        process = warm("-m", "evidcore", *words, folder=folder, PYTHONPATH=os.fspath(example_site))
         out, err = process.communicate()
         assert process.returncode == 0, out + err
         return out
@@ -212,8 +193,8 @@ def test_the_run_is_said_and_listed_and_locked(done, evid):
 
 
 @pytest.mark.slow
-def test_they_keep_the_contracts_of_their_kinds(site, done, tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(site)
+def test_they_keep_the_contracts_of_their_kinds(example_site, done, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(example_site)
     task, evaluation, audit = (
         build(kind, {"use": name}, given={}, where="test")
         for kind, name in (
@@ -230,9 +211,3 @@ def test_they_keep_the_contracts_of_their_kinds(site, done, tmp_path, monkeypatc
     recipe = load(done / "resolved.toml")
     context = Context(Assembly(recipe), "02-oracle", folder=tmp_path, announce=Silent())
     check_stage(recipe.stages[1], context)
-
-
-@pytest.mark.parametrize("name", ["evaluation-count", "stage-oracle"])
-def test_each_example_is_two_files(name):
-    files = sorted(path.name for path in (EXAMPLES / name).iterdir() if path.is_file())
-    assert files == [f"evid_{name.replace('-', '_')}.py", "pyproject.toml"]
