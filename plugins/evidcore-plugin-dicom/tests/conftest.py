@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 from evidcore_plugin_dicom import phantom
 from evidcore_testing.fixtures import real_data as real_data
+
+sys.path.insert(0, str(Path(__file__).parent))  # read_scans
 
 
 @pytest.fixture

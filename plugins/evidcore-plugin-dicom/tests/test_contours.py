@@ -13,24 +13,13 @@ from matplotlib.path import Path as Polygon
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, RTStructureSetStorage
+from read_scans import opened, refused
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.errors import DataError
-from evidcore.volume import Volume, read, read_mask
+from evidcore.case import MaskRef
+from evidcore.volume import read_mask
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)
-
-
-def volume_of(folder: Path) -> Volume:
-    return read(VolumeRef(path=str(folder)))
-
-
-def refusal(ref: MaskRef, like: Volume) -> str:
-    with pytest.raises(DataError) as caught:
-        read_mask(ref, like)
-    assert str(caught.value).startswith(f"{ref.path}: ")
-    return str(caught.value)
 
 
 def structure_set(
@@ -70,7 +59,7 @@ def rectangle(z: float, y: tuple[float, float], x: tuple[float, float]) -> np.nd
 
 
 def test_contours_fill_the_voxels_whose_centres_they_enclose(write_series, tmp_path):
-    volume = volume_of(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
+    volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
     outer, hole = rectangle(2, (1.5, 8.5), (2.5, 10.5)), rectangle(2, (3.5, 5.5), (4.5, 6.5))
     island, other = rectangle(2, (9.5, 11.4), (0.6, 3.4)), rectangle(4, (0.5, 2.5), (0.5, 1.5))
     path = structure_set(tmp_path / "rs.dcm", {"lesion": [outer, hole, island, other]})
@@ -81,7 +70,7 @@ def test_contours_fill_the_voxels_whose_centres_they_enclose(write_series, tmp_p
 
 
 def test_contours_on_sagittal_images_are_filled_across_them(write_series, tmp_path):
-    volume = volume_of(write_series(np.zeros(SHAPE, np.int16), "images", SPACING, "PSR"))
+    volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING, "PSR"))
     edges = [(0.5, 1.5), (0.5, 7.5), (4.5, 7.5), (4.5, 1.5)]
     corners = np.array([[5.0, y * 2.0, z * 3.0] for z, y in edges])
     path = structure_set(tmp_path / "rs.dcm", {"lesion": [corners]})
@@ -122,7 +111,7 @@ def test_neighbouring_polygons_share_no_voxel_and_leave_none_out():
 
 
 def test_a_region_is_named_by_name_or_number(write_series, tmp_path):
-    volume = volume_of(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
+    volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
     one, two = rectangle(1, (1.5, 3.5), (1.5, 3.5)), rectangle(2, (1.5, 4.5), (1.5, 4.5))
     path = structure_set(tmp_path / "rs.dcm", {"heart": [one], "lung": [two], "empty": []})
     assert read_mask(MaskRef(path=path, key="heart"), volume).sum() == 4
@@ -131,26 +120,26 @@ def test_a_region_is_named_by_name_or_number(write_series, tmp_path):
     assert read_mask(MaskRef(path=path, label=3), volume).sum() == 0
     alone = structure_set(tmp_path / "one.dcm", {"heart": [one]})
     assert read_mask(MaskRef(path=alone), volume).sum() == 4
-    assert "holds 3 regions: 1 'heart', 2 'lung', 3 'empty'. Name one" in refusal(MaskRef(path=path), volume)
-    assert "holds no region 'hart'. Did you mean 'heart'? It holds: 1 'heart', 2" in refusal(
+    assert "holds 3 regions: 1 'heart', 2 'lung', 3 'empty'. Name one" in refused(MaskRef(path=path), volume)
+    assert "holds no region 'hart'. Did you mean 'heart'? It holds: 1 'heart', 2" in refused(
         MaskRef(path=path, key="hart"), volume
     )
-    assert "holds no region '7'. It holds" in refusal(MaskRef(path=path, label=7), volume)
-    assert "key 'heart' and label 1 both pick a region" in refusal(
+    assert "holds no region '7'. It holds" in refused(MaskRef(path=path, label=7), volume)
+    assert "key 'heart' and label 1 both pick a region" in refused(
         MaskRef(path=path, key="heart", label=1), volume
     )
     twins = structure_set(tmp_path / "two.dcm", [("lung", [one]), ("lung", [two])])
-    assert "2 regions are called 'lung'. It holds: 1 'lung', 2 'lung'. Name one by its number" in refusal(
+    assert "2 regions are called 'lung'. It holds: 1 'lung', 2 'lung'. Name one by its number" in refused(
         MaskRef(path=twins, key="lung"), volume
     )
 
 
 def test_contours_off_the_grid_are_refused(write_series, tmp_path):
-    volume = volume_of(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
+    volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
 
     def wrong(*contours: np.ndarray, kind: str = "CLOSED_PLANAR") -> str:
         path = structure_set(tmp_path / "rs.dcm", {"lesion": list(contours)}, kind)
-        return refusal(MaskRef(path=path), volume)
+        return refused(MaskRef(path=path), volume)
 
     good = rectangle(1, (1.5, 3.5), (1.5, 3.5))
     assert (
@@ -170,14 +159,14 @@ def test_contours_off_the_grid_are_refused(write_series, tmp_path):
 
 
 def test_contours_that_are_rounded_beyond_the_outermost_slices_lie_on_them(write_series, tmp_path):
-    volume = volume_of(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
+    volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
     ends = [rectangle(z, (1.5, 3.5), (1.5, 3.5)) for z in (-0.2, 5.2)]
     mask = read_mask(MaskRef(path=structure_set(tmp_path / "rs.dcm", {"lesion": ends})), volume)
     assert mask.sum(axis=(1, 2)).tolist() == [4, 0, 0, 0, 0, 4]
 
 
 def test_a_real_structure_set_is_the_mask_of_the_nifti_file(real_data):
-    volume = volume_of(real_data / "ibsi_validation_dicom/STS_019/CT/image")
+    volume = opened(real_data / "ibsi_validation_dicom/STS_019/CT/image")
     drawn = real_data / "ibsi_validation_dicom/STS_019/CT/mask/RS.dcm"
     contours = read_mask(MaskRef(path=str(drawn), key="GTV_Mass_CT"), volume)
     mask = read_mask(MaskRef(path=str(real_data / "ibsi_validation/STS_019/CT_mask.nii.gz")), volume)

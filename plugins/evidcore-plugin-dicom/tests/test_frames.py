@@ -4,34 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pydicom
-import pytest
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from pydicom.uid import EnhancedCTImageStorage
-
-from evidcore.case import VolumeRef
-from evidcore.errors import DataError
-from evidcore.volume import read, read_geometry
-
-SHAPE = (4, 5, 6)
-
-
-def scan(shape=SHAPE, dtype=np.int16) -> np.ndarray:
-    return (np.arange(np.prod(shape)).reshape(shape) - 40).astype(dtype)
-
-
-def opened(path: Path | str, **options: object):
-    return read(VolumeRef(path=str(path), **options))
-
-
-def refusal(path: Path | str, **options: object) -> str:
-    messages = []
-    for read_what in (read_geometry, read):
-        with pytest.raises(DataError) as caught:
-            read_what(VolumeRef(path=str(path), **options))
-        messages.append(str(caught.value))
-    assert messages[0] == messages[1], "the headers alone tell"
-    return messages[0]
+from read_scans import opened, refusal, scan
 
 
 def enhanced(folder: Path, change=lambda groups: None) -> Path:

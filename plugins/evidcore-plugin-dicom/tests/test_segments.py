@@ -12,24 +12,13 @@ import SimpleITK
 from highdicom.seg import Segmentation, SegmentDescription
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
+from read_scans import opened, refused
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.errors import DataError
-from evidcore.volume import Volume, read, read_mask
+from evidcore.case import MaskRef
+from evidcore.volume import read_mask
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)
-
-
-def volume_of(folder: Path) -> Volume:
-    return read(VolumeRef(path=str(folder)))
-
-
-def refusal(ref: MaskRef, like: Volume) -> str:
-    with pytest.raises(DataError) as caught:
-        read_mask(ref, like)
-    assert str(caught.value).startswith(f"{ref.path}: ")
-    return str(caught.value)
 
 
 def images_for_highdicom(folder: Path) -> list[Dataset]:
@@ -92,12 +81,12 @@ def test_segments_may_overlap_and_leave_slices_out(write_series, tmp_path, masks
     path = segmentation(folder, tmp_path / "seg.dcm", masks[::-1])
     frames = int(pydicom.dcmread(path).NumberOfFrames)
     assert frames == 2 + 4, "empty frames are left out"
-    volume = volume_of(folder)
+    volume = opened(folder)
     for number, name in enumerate(("liver", "lesion")):
         for pick in ({"key": name}, {"key": str(number + 1)}, {"label": number + 1}):
             np.testing.assert_array_equal(read_mask(MaskRef(path=path, **pick), volume), masks[..., number])
-    assert "holds 2 segments: 1 'liver', 2 'lesion'" in refusal(MaskRef(path=path), volume)
-    assert "holds no segment 'live'. Did you mean 'liver'?" in refusal(MaskRef(path=path, key="live"), volume)
+    assert "holds 2 segments: 1 'liver', 2 'lesion'" in refused(MaskRef(path=path), volume)
+    assert "holds no segment 'live'. Did you mean 'liver'?" in refused(MaskRef(path=path, key="live"), volume)
 
 
 def test_a_segmentation_of_sagittal_images_is_turned_like_its_volume(write_series, tmp_path, masks):
@@ -105,7 +94,7 @@ def test_a_segmentation_of_sagittal_images_is_turned_like_its_volume(write_serie
     # images across x, the last first by name; rows run down, columns to posterior
     stored = masks.transpose(2, 0, 1, 3)[:, ::-1]
     path = segmentation(folder, tmp_path / "seg.dcm", stored)
-    mask = read_mask(MaskRef(path=path, key="lesion"), volume_of(folder))
+    mask = read_mask(MaskRef(path=path, key="lesion"), opened(folder))
     np.testing.assert_array_equal(mask, masks[..., 1])
 
 
@@ -119,9 +108,9 @@ def test_a_segmentation_of_some_slices_of_its_volume_is_put_where_it_belongs(wri
     path = segmentation(part, tmp_path / "seg.dcm", masks[[3, 2], ..., 1:])
     expected = masks[..., 1].copy()
     expected[[0, 1, 4, 5]] = False
-    np.testing.assert_array_equal(read_mask(MaskRef(path=path), volume_of(whole)), expected)
-    message = refusal(
-        MaskRef(path=segmentation(whole, tmp_path / "more.dcm", masks[::-1, ..., 1:])), volume_of(part)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=path), opened(whole)), expected)
+    message = refused(
+        MaskRef(path=segmentation(whole, tmp_path / "more.dcm", masks[::-1, ..., 1:])), opened(part)
     )
     assert (
         "1 of 1 voxels of the mask lie outside its volume: mask 1x12x14 voxels of 3x2x1 mm from (" in message
@@ -131,9 +120,9 @@ def test_a_segmentation_of_some_slices_of_its_volume_is_put_where_it_belongs(wri
 def test_a_segmentation_of_another_grid_is_refused_with_both(write_series, tmp_path, masks):
     folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
     path = segmentation(folder, tmp_path / "seg.dcm", masks[::-1, ..., :1])
-    other = volume_of(write_series(np.zeros(SHAPE, np.int16), "other", (3.0, 2.0, 1.1)))
-    assert "mask 1x12x14 voxels of 3x2x1 mm" in refusal(MaskRef(path=path), other)
-    assert "volume 6x12x14 voxels of 3x2x1.1 mm" in refusal(MaskRef(path=path), other)
+    other = opened(write_series(np.zeros(SHAPE, np.int16), "other", (3.0, 2.0, 1.1)))
+    assert "mask 1x12x14 voxels of 3x2x1 mm" in refused(MaskRef(path=path), other)
+    assert "volume 6x12x14 voxels of 3x2x1.1 mm" in refused(MaskRef(path=path), other)
 
 
 def test_fractions_are_refused(write_series, tmp_path, masks):
@@ -145,7 +134,7 @@ def test_fractions_are_refused(write_series, tmp_path, masks):
         kind=highdicom.seg.SegmentationTypeValues.FRACTIONAL,
         dtype=np.float32,
     )
-    message = refusal(MaskRef(path=path), volume_of(folder))
+    message = refused(MaskRef(path=path), opened(folder))
     assert "the segmentation is 'FRACTIONAL', expected 'BINARY' or 'LABELMAP'" in message
 
 
@@ -153,12 +142,12 @@ def test_a_segment_without_a_frame_is_empty_and_a_cut_file_is_named(write_series
     folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
     masks[..., 1] = False
     path = segmentation(folder, tmp_path / "seg.dcm", masks[::-1])
-    volume = volume_of(folder)
+    volume = opened(folder)
     assert not read_mask(MaskRef(path=path, key="lesion"), volume).any()
     seg = pydicom.dcmread(path)
     seg.PixelData = seg.PixelData[:20]
     seg.save_as(path)
-    assert "its frames cannot be decoded (" in refusal(MaskRef(path=path, key="liver"), volume)
+    assert "its frames cannot be decoded (" in refused(MaskRef(path=path, key="liver"), volume)
 
 
 def itk_labels(path: Path) -> np.ndarray:
@@ -167,7 +156,7 @@ def itk_labels(path: Path) -> np.ndarray:
 
 def test_real_segmentations_are_those_of_their_authors(real_data):
     folder = real_data / "dcmqi"
-    volume = volume_of(folder / "ct-3slice")
+    volume = opened(folder / "ct-3slice")
     liver = read_mask(MaskRef(path=str(folder / "liver.dcm")), volume)
     np.testing.assert_array_equal(liver, itk_labels(folder / "liver_seg.nrrd") > 0)
     groups = [itk_labels(folder / f"partial_overlaps-{number}.nrrd") for number in (1, 2, 3)]
@@ -180,7 +169,7 @@ def test_real_segmentations_are_those_of_their_authors(real_data):
 @pytest.mark.parametrize("name", ["24x38x3", "23x38x3"])
 def test_real_segmentations_whose_frames_do_not_end_on_a_byte(real_data, name):
     folder = real_data / "dcmqi" / name
-    mask = read_mask(MaskRef(path=str(folder / "seg/label.seg")), volume_of(folder / "image"))
+    mask = read_mask(MaskRef(path=str(folder / "seg/label.seg")), opened(folder / "image"))
     np.testing.assert_array_equal(mask, itk_labels(folder / "nrrd/label.nrrd") > 0)
 
 
@@ -189,7 +178,7 @@ def test_real_label_maps_of_dicom_are_read(real_data, name):
     folder = real_data / "dcmqi"
     mask = read_mask(
         MaskRef(path=str(folder / f"sparse-labelmap-{name}.dcm"), key="Liver"),
-        volume_of(folder / "24x38x3/image"),
+        opened(folder / "24x38x3/image"),
     )
     labels = itk_labels(folder / f"sparse_labelmap_{name}_seg.nrrd")
     np.testing.assert_array_equal(mask, labels == 1)

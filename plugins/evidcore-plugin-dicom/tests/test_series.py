@@ -12,30 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 from pydicom.uid import CTImageStorage
+from read_scans import SHAPE, opened, refusal, scan
 
-from evidcore.case import VolumeRef
 from evidcore.errors import DataError
-from evidcore.volume import read, read_geometry
-
-SHAPE = (4, 5, 6)
-
-
-def scan(shape=SHAPE, dtype=np.int16) -> np.ndarray:
-    return (np.arange(np.prod(shape)).reshape(shape) - 40).astype(dtype)
-
-
-def opened(path: Path | str, **options: object):
-    return read(VolumeRef(path=str(path), **options))
-
-
-def refusal(path: Path | str, **options: object) -> str:
-    messages = []
-    for read_what in (read_geometry, read):
-        with pytest.raises(DataError) as caught:
-            read_what(VolumeRef(path=str(path), **options))
-        messages.append(str(caught.value))
-    assert messages[0] == messages[1], "the headers alone tell"
-    return messages[0]
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

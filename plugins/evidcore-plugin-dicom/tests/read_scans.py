@@ -1,0 +1,39 @@
+"""Arrays that tests write as series, and how they are read, or refused by headers and voxels alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.errors import DataError
+from evidcore.volume import Volume, read, read_geometry, read_mask
+
+SHAPE = (4, 5, 6)
+
+
+def scan(shape=SHAPE, dtype=np.int16) -> np.ndarray:
+    return (np.arange(np.prod(shape)).reshape(shape) - 40).astype(dtype)
+
+
+def opened(path: Path | str, **options: object) -> Volume:
+    return read(VolumeRef(path=str(path), **options))
+
+
+def refusal(path: Path | str, **options: object) -> str:
+    messages = []
+    for read_what in (read_geometry, read):
+        with pytest.raises(DataError) as caught:
+            read_what(VolumeRef(path=str(path), **options))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1], "the headers alone tell"
+    return messages[0]
+
+
+def refused(ref: MaskRef, like: Volume) -> str:
+    with pytest.raises(DataError) as caught:
+        read_mask(ref, like)
+    assert str(caught.value).startswith(f"{ref.path}: ")
+    return str(caught.value)
