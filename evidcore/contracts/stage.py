@@ -166,8 +166,8 @@ class StageContext(ABC):
 class Stage(ABC):
     """One `[[stage]]` table of a recipe; its fields are the keys, checked by their annotations.
 
-    An entry point `evidcore.stage` names the class, and that name is `kind` in the recipe. Its module and
-    what that imports of the core count in the hash by which a finished stage is used again.
+    An entry point `evidcore.stage` names the class, and that name is `kind` in the recipe. Its package
+    counts in the hash by which a finished stage is used again.
     """
 
     kind: str = ""

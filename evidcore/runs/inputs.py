@@ -16,7 +16,7 @@ from evidcore.recipe.resolve import stage_table
 from evidcore.registry import Offer
 from evidcore.registry.factory import options
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.code import CORE, core_hash, offer_hash, top_module
+from evidcore.runs.code import CORE, offer_hash, package_hash
 from evidcore.runs.context import Context
 from evidcore.runs.lock import named_tables, requirements, stage_tables, versions
 from evidcore.volume import file_hash
@@ -32,8 +32,7 @@ def hashed_inputs(
 
     A stage says which tables of the model and which earlier outputs it depends on. What is measured on (data
     sets, tasks) counts where it is used. The stage's place in the recipe does not, and the stages below it do
-    not. Code counts as the packages of its components and, of the core, as what they, the stage's own module
-    and the run's context import.
+    not. Code counts as the core and the packages of its components, each as a whole.
 
     Args:
         assembly: of the recipe.
@@ -57,8 +56,7 @@ def hashed_inputs(
     ]
     sources = [pair for value in datasets.values() for pair in named_tables("dataset", value)]
     offers = [offer for offer, _ in sources + components]
-    code = {offer.package: offer_hash(offer) for offer in offers if top_module(offer.target) != CORE}
-    code[CORE] = core_hash(offers, (Context.__module__,))
+    code = {CORE: package_hash(CORE), **{offer.package: offer_hash(offer) for offer in offers}}
     found = {
         "stage": table,
         "seed": recipe.seed,
