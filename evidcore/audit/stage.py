@@ -8,7 +8,17 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult, Workload
+from evidcore.contracts import (
+    Asking,
+    Audit,
+    Dependencies,
+    Policy,
+    Row,
+    StageContext,
+    StageResult,
+    StageTraits,
+    Workload,
+)
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.evaluate.asking import AskingStage, training
@@ -27,7 +37,7 @@ class AuditStage(AskingStage):
     audit: str = POLICY  # the component that asks and compares
     blind_arm: str = ""  # the arm that was trained alike over blank volumes: the policy is compared with it
 
-    compares: ClassVar[bool] = True
+    traits: ClassVar[StageTraits] = StageTraits(measures=True, compares=True)
 
     @classmethod
     def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
@@ -79,11 +89,11 @@ class AuditStage(AskingStage):
                 "alike, or leave blind_arm out."
             )
 
-    def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the outputs above, the arm's that it compares with among them."""
-        arm = f"arm.{self.blind_arm}"
+    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:
+        """Return what an evaluation depends on, and the arm that it compares with."""
+        needs, arm = super().depends_on(context, upstream), f"arm.{self.blind_arm}"
         own = {arm: upstream[arm]} if arm in upstream else {}
-        return {**super().starts_from(upstream), **own}
+        return dataclasses.replace(needs, upstream={**needs.upstream, **own})
 
     def workload(self) -> Workload:
         """Return what is asked, and what it is compared with."""

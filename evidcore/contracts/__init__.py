@@ -65,7 +65,15 @@ from evidcore.contracts.segmenting import (
     SegmenterSession,
     refuse_unusable,
 )
-from evidcore.contracts.stage import Announce, Engine, Stage, StageContext, Workload
+from evidcore.contracts.stage import (
+    Announce,
+    Dependencies,
+    Engine,
+    Stage,
+    StageContext,
+    StageTraits,
+    Workload,
+)
 from evidcore.formats import FileGrid, Format, Stored
 
 KINDS: Mapping[str, type] = {
@@ -108,6 +116,7 @@ __all__ = [
     "Continuation",
     "Corpus",
     "Dataset",
+    "Dependencies",
     "Encoder",
     "EncoderInput",
     "Engine",
@@ -145,6 +154,7 @@ __all__ = [
     "Stage",
     "StageContext",
     "StageResult",
+    "StageTraits",
     "Stored",
     "Sums",
     "Task",

@@ -41,6 +41,7 @@ class Workload:
     """What a stage computes, in numbers: what a plan works out memory and time from."""
 
     text: str  # "500 steps of 12 prompts x 8 answers"
+    summary: str = ""  # what a model card says of it; "" where it trains nothing
     train: tuple[str, ...] = ()  # "encoder", "bridge", "language"; of a fit, the component alone
     trains_whole_model: bool = False  # forward and backward of encoder, bridge and language model
     steps: int = 0
@@ -87,6 +88,27 @@ class Engine(ABC):
         """
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StageTraits:
+    """What holds of every stage of a kind."""
+
+    needs_tasks: bool = True  # every data entry names what is asked
+    trains: bool = False  # may not see the test split, and mixes its data by `share`
+    validates: bool = False  # also reads the validation cases of its data sets, to choose
+    measures: bool = False  # writes rows
+    compares: bool = False  # asks under several conditions: an audit
+    is_distributed: bool = False  # runs in every process; others in the first alone
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dependencies:
+    """What a stage's result depends on, beside its own table and data."""
+
+    model: Mapping[str, Any]  # tables of the model, by part
+    upstream: Mapping[str, str]  # hashes of earlier outputs
+    words: str  # what a counted vocabulary comes from: "phrases", "texts" too, or nothing, ""
+
+
 class StageContext(ABC):
     """What a run gives a stage: its data, its components, the model as the stages before left it."""
 
@@ -94,6 +116,7 @@ class StageContext(ABC):
     where: str  # the stage's name, as in `results/<name>.json`
     folder: Path  # where it writes `checkpoint/` and `answers.jsonl`
     announce: Announce
+    is_dry_run: bool  # nothing will be run: `check` alone is called
     resume: bool  # go on from the last whole checkpoint in `checkpoint/steps`
     tasks: Mapping[str, Task]
     services: Mapping[str, Any]
@@ -174,12 +197,7 @@ class Stage(ABC):
     arm: str = ""  # of a line beside the recipe's own: it leaves that here, and what it trains stays in it
     data: tuple[DataUse, ...]
 
-    needs_tasks: ClassVar[bool] = True  # every data entry names what is asked
-    trains: ClassVar[bool] = False  # may not see the test split, and mixes its data by `share`
-    validates: ClassVar[bool] = False  # also reads the validation cases of its data sets, to choose
-    measures: ClassVar[bool] = False  # writes rows
-    compares: ClassVar[bool] = False  # asks under several conditions: an audit
-    is_distributed: ClassVar[bool] = False  # runs in every process; others in the first alone
+    traits: ClassVar[StageTraits] = StageTraits()
 
     @property
     def label(self) -> str:
@@ -189,11 +207,6 @@ class Stage(ABC):
     @property
     def output(self) -> str | None:
         """Return what its checkpoint is: "encoder", "language", "model", "service.<name>"; None: nothing."""
-        return None
-
-    @property
-    def longest_answer(self) -> int | None:
-        """Return the most tokens of an answer, None where it asks for none."""
         return None
 
     def data_uses(self) -> tuple[DataUse, ...]:
@@ -228,42 +241,28 @@ class Stage(ABC):
             if kind := marked_kind(hints[item.name]):
                 yield kind, getattr(self, item.name)
 
-    def model_tables(self, context: StageContext) -> dict[str, Any]:
-        """Return the tables of the model that its result depends on."""
+    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:
+        """Return what its result depends on: the model and all that the stages above left, if not overridden.
+
+        Args:
+            context: of the stage.
+            upstream: hashes of the outputs so far: "encoder", "model", "service.<name>"; "arm.<name>" is the
+                model of an arm, which counts for nobody who does not ask for it.
+        """
         model = context.recipe.model
-        return {
-            "encoder": model.encoder, "bridge": model.bridge, "view": model.view, "language": model.language,
-        }  # fmt: skip
-
-    def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
-        """Return those hashes of earlier outputs that its result depends on; "arm.<name>" an arm's model."""
-        return {output: key for output, key in upstream.items() if not output.startswith("arm.")}
-
-    def needs_words(self, upstream: Mapping[str, str]) -> str:
-        """Return what the words of a counted vocabulary come from: "phrases", "texts" too, or nothing, ""."""
-        return "" if upstream.keys() & {"language", "model"} else "texts"
+        parts = {name: getattr(model, name) for name in ("encoder", "bridge", "view", "language")}
+        left = {output: key for output, key in upstream.items() if not output.startswith("arm.")}
+        words = "" if left.keys() & {"language", "model"} else "texts"
+        return Dependencies(model=parts, upstream=left, words=words)
 
     def check(self, context: StageContext) -> None:
-        """Build its components. No model is behind them, and weights may not have been fetched.
+        """Build its components, and look whether it could run; no model is behind them.
+
+        In a dry run weights may not have been fetched: try the keys on stand-ins, as cheaply as can be. In a
+        run, before its first stage: ask the components whether they have what they need.
 
         Raises:
-            EvidError: what is wrong, and what to type.
-        """
-        return
-
-    def try_step(self, where: str) -> None:
-        """Try its keys on stand-ins, as cheaply as can be; a dry run does so.
-
-        Raises:
-            RecipeError: what would end its first step.
-        """
-        return
-
-    def ready(self, context: StageContext) -> None:
-        """Ask its components whether they have what they need; a run does so before its first stage.
-
-        Raises:
-            EvidError: what is missing, and what to type.
+            EvidError: what is wrong or missing, and what to type.
         """
         return
 
@@ -278,10 +277,6 @@ class Stage(ABC):
     @abstractmethod
     def workload(self) -> Workload:
         """Return what it computes."""
-
-    def summary(self) -> str:
-        """Return what a model card says of it; "" where it trains nothing."""
-        return ""
 
     @abstractmethod
     def run(self, context: StageContext) -> StageResult:

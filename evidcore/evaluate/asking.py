@@ -10,7 +10,16 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from evidcore.case import Prompt
-from evidcore.contracts import Asking, Evaluation, Policy, Stage, StageContext, StageResult, Workload
+from evidcore.contracts import (
+    Asking,
+    Evaluation,
+    Policy,
+    Stage,
+    StageContext,
+    StageResult,
+    StageTraits,
+    Workload,
+)
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import NoCases, PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
@@ -30,12 +39,7 @@ class AskingStage(Stage):
     prompts_per_batch: Annotated[int, Ge(1)] = 32
     options: Table = dataclasses.field(default_factory=dict, metadata={"open": True})
 
-    measures: ClassVar[bool] = True
-
-    @property
-    def longest_answer(self) -> int:
-        """Return the most tokens of an answer."""
-        return self.max_new_tokens
+    traits: ClassVar[StageTraits] = StageTraits(measures=True)
 
     @classmethod
     def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
@@ -83,14 +87,10 @@ class AskingStage(Stage):
         return found
 
     def check(self, context: StageContext) -> None:
-        """Build the evaluations."""
-        for use in self.data:
-            self.evaluation(use, context)
-
-    def ready(self, context: StageContext) -> None:
-        """Ask the evaluations whether anything is missing."""
-        for use in self.data:
-            self.evaluation(use, context).ready()
+        """Build the evaluations; in a run, ask them whether anything is missing."""
+        for evaluation in [self.evaluation(use, context) for use in self.data]:
+            if not context.is_dry_run:
+                evaluation.ready()
 
     def refusal(self, use: DataUse, prompts: Sequence[Prompt], context: StageContext) -> str:
         """Return why the evaluation of a data entry cannot measure these prompts; "" if it can."""
@@ -109,7 +109,7 @@ class AskingStage(Stage):
 
     def run(self, context: StageContext) -> StageResult:
         """Ask every question of the data entries."""
-        self.ready(context)
+        self.check(context)
         policy = context.policy(prompts_per_pass=self.prompts_per_batch)
         return self.ask(Sealed(policy), self.asking(context), context)
 

@@ -51,7 +51,7 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
                 yield from _data(around, {**inner, "kind": table["kind"]}, form, (*at, key))
         yield from form.problems(table, at, around)
         yield from _rounded(around, table, at)
-        if form.measures and "language" not in around.has_weights:
+        if form.traits.measures and "language" not in around.has_weights:
             yield at, _no_language(around)
 
 
@@ -126,16 +126,16 @@ def _data(around: Surroundings, stage: Mapping[str, Any], form: Any, at: Path) -
             hint = did_you_mean(dataset, known)
             listing = ", ".join(f"[dataset.{name}]" for name in known) or "none"
             yield (*here, "dataset"), f"no dataset is called {dataset!r}.{hint} This recipe has: {listing}."
-        if split == "test" and form.trains:
+        if split == "test" and form.traits.trains:
             yield (*here, "split"), "a stage that trains may not see the test split, got 'test'. Use 'train'."
-        if not form.trains and use.get("share", 1.0) != 1.0:
+        if not form.traits.trains and use.get("share", 1.0) != 1.0:
             text = f"only stages that train mix their data, got {use['share']!r}. Use limit or patients."
             yield (*here, "share"), text
-        if not task and form.needs_tasks:
+        if not task and form.traits.needs_tasks:
             yield here, f"task is missing: a {kind} stage asks something about each case."
         if isinstance(task, str) and task:
             yield from _task(around, task, view, here)
-            if form.measures and task in asked:
+            if form.traits.measures and task in asked:
                 text = f"{task!r} is asked above too, and a stage's results are told apart by their tasks."
                 yield (*here, "task"), f"{text} Give this one a table and a name of its own: [task.<name>]."
             asked.add(task)

@@ -190,7 +190,7 @@ def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
     """
     stages = assembly.recipe.stages
     read = {(use.dataset, use.split) for stage in stages for use in stage.data_uses()}
-    read |= {(use.dataset, "validation") for stage in stages if stage.validates for use in stage.data}
+    read |= {(use.dataset, "validation") for stage in stages if stage.traits.validates for use in stage.data}
     where: dict[tuple[str, str], tuple[str, Split, str]] = {}
     for dataset, split in sorted(pair for pair in read if pair[0] not in leaving_out):
         for case in assembly.split(dataset, split):

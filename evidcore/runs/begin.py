@@ -107,7 +107,6 @@ def run(
             for index, stage in enumerate(recipe.stages):
                 context = Context(assembly, recipe.stage_name(index))
                 stage.check(context)
-                stage.ready(context)
             for _, name, reader in unfitted_readers(assembly):
                 with blame(offer_of(reader), f"looking for what service.{name} needs"):
                     reader.ready()

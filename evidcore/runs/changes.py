@@ -27,7 +27,7 @@ def write_changes(folder: RunFolder, assembly: Assembly) -> None:
     asking = {
         recipe.stage_name(place): stage
         for place, stage in enumerate(recipe.stages)
-        if isinstance(stage, AskingStage) and not stage.compares
+        if isinstance(stage, AskingStage) and not stage.traits.compares
     }
     lines = {name: read_lines(folder.path / "answers" / f"{name}.jsonl") for name in asking}
     rows: list[dict[str, Any]] = []

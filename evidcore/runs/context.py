@@ -34,6 +34,7 @@ class Context(StageContext):
         folder: Path | None = None,
         announce: Announce | None = None,
         resume: bool = False,
+        is_dry_run: bool = False,
         policy: Policy | None = None,
     ) -> None:
         """Describe it.
@@ -45,11 +46,13 @@ class Context(StageContext):
             folder: where it writes, where it is run.
             announce: told about its steps, where it is run.
             resume: go on from its last whole checkpoint.
+            is_dry_run: nothing will be run.
             policy: asked in place of the model that the stages before it left.
         """
         self._assembly, self._before = assembly, before or StageOutputs()
         self._policy, self._opener = policy, Opener(self.own_policy)
         self.recipe, self.where, self.resume = assembly.recipe, where, resume
+        self.is_dry_run = is_dry_run
         if folder is not None and announce is not None:
             self.folder, self.announce = folder, announce
         self.tasks, self.services, self.view = assembly.tasks, assembly.services, assembly.view

@@ -205,10 +205,9 @@ def dry_run(recipe: Recipe) -> DryRun:
         wrong.append(str(cause))
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
         name, strategy = recipe.stage_name(index), None
-        context = Context(assembly, name)
+        context = Context(assembly, name, is_dry_run=True)
         try:
             stage.check(context)
-            stage.try_step(name)
             strategy = None if trained_by is None else trained_by.strategy(context)
         except EvidError as cause:
             wrong.append(str(cause))
@@ -381,7 +380,7 @@ def estimated_tokens(
 
 def _too_long(seen: CheckedData, stage: Stage, where: str, holds: int | None) -> Iterator[str]:
     """Yield what is wrong where the gold answer would be cut off, or no context holds prompt and answer."""
-    most, gold = stage.longest_answer, seen.answer_tokens
+    most, gold = stage.workload().answers_tokens, seen.answer_tokens
     if most is not None and gold is not None and gold > most:
         yield (
             f"{where}: max_new_tokens = {most} cuts the gold answer of task {seen.task!r} off, "

@@ -123,11 +123,11 @@ class Execution:
             steps = stage.workload().steps
             self.announcer.stage_started(name, work, steps, len(self.recipe.stages))
         _seed_everything(self.recipe.seed)
-        if not stage.is_distributed and not processes().is_first:
+        if not stage.traits.is_distributed and not processes().is_first:
             stand_by(context.own_policy)
             return
         start_s = time.monotonic()
-        alone = contextlib.nullcontext() if stage.is_distributed else others_standing_by()
+        alone = contextlib.nullcontext() if stage.traits.is_distributed else others_standing_by()
         with alone, isolation_ended():
             result = stage.run(context)
         if processes().is_first:

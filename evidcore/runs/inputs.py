@@ -45,9 +45,10 @@ def hashed_inputs(
     tasks = {use.task: recipe.tasks[use.task] for use in stage.data_uses() if use.task}
     datasets = {use.dataset: recipe.datasets[use.dataset] for use in stage.data_uses()}
     services = named_services(recipe, table, tasks)
-    model = stage.model_tables(Context(assembly, stage.label))
+    needs = stage.depends_on(Context(assembly, stage.label), upstream)
+    model = dict(needs.model)
     unread = {f"service.{name}" for name in recipe.services if name not in services}
-    started_from = {key: value for key, value in stage.starts_from(upstream).items() if key not in unread}
+    started_from = {key: value for key, value in needs.upstream.items() if key not in unread}
     components = [
         *(pair for value in tasks.values() for pair in named_tables("task", value)),
         *(pair for kind, value in model.items() for pair in named_tables(kind, value)),
@@ -65,7 +66,7 @@ def hashed_inputs(
         "task": tasks,
         "model": model,
         "service": services,
-        "words": _words(assembly, stage, lock, upstream),
+        "words": _words(assembly, needs.words, lock),
         "upstream": started_from,
         "code": code,
         "versions": versions() | versions(requirements(offers)),
@@ -138,11 +139,10 @@ def unfitted_readers(assembly: Assembly) -> Iterator[tuple[str, str, Reader]]:
         fitted.add(stage.output or "")
 
 
-def _words(assembly: Assembly, stage: Stage, lock: Mapping[str, Any], upstream: Hashes) -> dict[str, Any]:
+def _words(assembly: Assembly, source: str, lock: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a counted vocabulary is counted in, beside the stage's own data."""
-    source = stage.needs_words(upstream) if assembly.language.counts_words else ""
     recipe = assembly.recipe
-    if not source:
+    if not source or not assembly.language.counts_words:
         return {}  # a pretrained tokenizer knows its words, and a trained one lies beside the weights
     datasets = {name: {**table, **lock["dataset"][name]} for name, table in recipe.datasets.items()}
     if source == "phrases":

@@ -119,5 +119,5 @@ def write_audit(
 
 def last_asking(stages: tuple[Stage, ...]) -> AskingStage | None:
     """Return the last stage that evaluates answers, None where there is none."""
-    found = [stage for stage in stages if isinstance(stage, AskingStage) and not stage.compares]
+    found = [stage for stage in stages if isinstance(stage, AskingStage) and not stage.traits.compares]
     return found[-1] if found else None

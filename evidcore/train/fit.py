@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from evidcore.case import Case
-from evidcore.contracts import Announce, Fittable, Language, Stage, StageContext, StageResult, Workload
+from evidcore.contracts import (
+    Announce,
+    Dependencies,
+    Fittable,
+    Language,
+    Stage,
+    StageContext,
+    StageResult,
+    StageTraits,
+    Workload,
+)
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.recipe.fitting import fit_options, resolved_options
@@ -27,9 +37,7 @@ class Fit(Stage):
     component: str  # "model.encoder", "model.language" or "service.<name>"
     options: Table = dataclasses.field(default_factory=dict)  # keyword-only parameters of the component's fit
 
-    needs_tasks: ClassVar[bool] = False
-    trains: ClassVar[bool] = True
-    validates: ClassVar[bool] = True
+    traits: ClassVar[StageTraits] = StageTraits(needs_tasks=False, trains=True, validates=True)
 
     @property
     def label(self) -> str:
@@ -82,31 +90,25 @@ class Fit(Stage):
             for mistake in check_options(found, options, "", around.services):
                 yield (*at, "options", *mistake.key), mistake.text
 
-    def model_tables(self, context: StageContext) -> dict[str, Any]:
-        """Return the component's own table; the language model's fit also depends on view and tokens."""
+    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:
+        """Return the component's own table; a fit begins anew.
+
+        The language model's also depends on view and image tokens, and counts the words of its own data.
+        """
         model = context.recipe.model
         if self.component == LANGUAGE:
-            shown = context.image_tokens(self.data[0])
-            return {"view": model.view, "language": model.language, "image_tokens": shown}
-        return {"encoder": model.encoder} if self.component == "model.encoder" else {}
-
-    def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
-        """Return none: a fit begins anew."""
-        return {}
-
-    def needs_words(self, upstream: Mapping[str, str]) -> str:
-        """Return "phrases" for the language model, whose fit counts words in its own data."""
-        return "phrases" if self.component == LANGUAGE else ""
+            tokens = context.image_tokens(self.data[0])
+            parts = {"view": model.view, "language": model.language, "image_tokens": tokens}
+            return Dependencies(model=parts, upstream={}, words="phrases")
+        own = {"encoder": model.encoder} if self.component == "model.encoder" else {}
+        return Dependencies(model=own, upstream={}, words="")
 
     def workload(self) -> Workload:
         """Return what it computes, as far as the component's options say."""
         steps = self.options.get("steps")
         text = f"fit {self.component}" + (f", {steps} steps" if steps else "")
-        return Workload(text=text, train=(self.output,))
-
-    def summary(self) -> str:
-        """Return what was fitted, and on what."""
-        return f"`fit` of {self.component} on {named_data(self)}"
+        summary = f"`fit` of {self.component} on {named_data(self)}"
+        return Workload(text=text, summary=summary, train=(self.output,))
 
     def run(self, context: StageContext) -> StageResult:
         """Train the component on the training cases, choose on the validation cases of the same data sets."""

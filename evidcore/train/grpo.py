@@ -41,11 +41,6 @@ class Grpo(GrpoSettings, TrainingStage):
 
     trainer: ClassVar[str] = "grpo"
 
-    @property
-    def longest_answer(self) -> int:
-        """Return the most tokens of a sampled answer."""
-        return self.max_new_tokens
-
     def data_uses(self) -> tuple[DataUse, ...]:
         """Return the data entries, those that are replayed among them."""
         return self.data if self.replay is None else (*self.data, *self.replay.data)
@@ -87,18 +82,14 @@ class Grpo(GrpoSettings, TrainingStage):
         assert strategy is not None  # one is filled in where none is named
         for says in self.engine(context).refusals(self.workload(), strategy):
             raise RecipeError(f"{context.where}.sampler: {self.sampler['use']!r} does not fit: {says}")
+        for reward in [] if context.is_dry_run else self.rewards(context):
+            with blame(offer_of(reward.reward), f"looking for what {context.where} needs"):
+                reward.reward.ready()
 
     def engine(self, context: StageContext) -> Engine:
         """Return what writes the answers."""
         found: Engine = context.component("sampler", self.sampler, "sampler")
         return found
-
-    def ready(self, context: StageContext) -> None:
-        """Ask the rewards whether anything is missing."""
-        for reward in self.rewards(context):
-            offer = offer_of(reward.reward)
-            with blame(offer, f"looking for what {context.where} needs"):
-                reward.reward.ready()
 
     def rewards(self, context: StageContext, key: str = "reward") -> list[NamedReward]:
         """Return the rewards, in the recipe's order; another key gives others of the same tables."""
@@ -161,8 +152,16 @@ class Grpo(GrpoSettings, TrainingStage):
         text = f"{self.steps} steps of {self.prompts_per_step} prompts x {self.answers_per_prompt} answers"
         if self.replay is not None:
             text += f", {self.replay.rows_per_step} rows replayed"
+        summary = f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {self.steps} steps, "
+        summary += (
+            f"{self.optimizer}{self.lora_text}, rewards {', '.join(table['use'] for table in self.reward)}"
+        )
+        if self.replay is not None:
+            again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in self.replay.data))
+            summary += f"; held to its start on {again}"
         return self._workload(
             text=text + self.lora_text,
+            summary=summary,
             prompts_per_step=self.prompts_per_step,
             prompts_per_forward=self.prompts_per_forward or self.prompts_per_step,
             answers_per_prompt=self.answers_per_prompt,
@@ -173,15 +172,6 @@ class Grpo(GrpoSettings, TrainingStage):
             replay=() if self.replay is None else self.replay.data,
             replayed_rows=0 if self.replay is None else self.replay.rows_per_step,
         )
-
-    def summary(self) -> str:
-        """Return what was trained, on what, for how long, by which rewards."""
-        text = f"{self.steps} steps, {self.optimizer}{self.lora_text}"
-        text += f", rewards {', '.join(table['use'] for table in self.reward)}"
-        if self.replay is not None:
-            again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in self.replay.data))
-            text += f"; held to its start on {again}"
-        return f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {text}"
 
     def run(self, context: StageContext) -> StageResult:
         """Optimise the model against the rewards, and save it."""

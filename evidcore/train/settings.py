@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.contracts import RolloutStrategy, Stage, StageContext, Workload
+from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits, Workload
 from evidcore.contracts.stage import Found, Key
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
@@ -129,8 +129,7 @@ class TrainingStage(TrainingKeys, Stage):
     rollout: Annotated[Table, Kind("rollout")] | None = None  # how the policy answers; None: in one turn
     tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
 
-    trains: ClassVar[bool] = True
-    is_distributed: ClassVar[bool] = True
+    traits: ClassVar[StageTraits] = StageTraits(trains=True, is_distributed=True)
     trainer: ClassVar[str]  # of TRL: "sft" or "grpo"
 
     @property
@@ -158,16 +157,18 @@ class TrainingStage(TrainingKeys, Stage):
         return found
 
     def check(self, context: StageContext) -> None:
-        """Build how answers come about; warn of bfloat16 on a CPU that has no instructions for it."""
+        """Build how answers come about; in a dry run, take one step over a stand-in.
+
+        Warns of bfloat16 on a CPU that has no instructions for it.
+        """
         self.strategy(context)
         is_slow = torch.backends.cpu.get_cpu_capability() in ("DEFAULT", "NO AVX", "AVX2")
         if self.trl.get("bf16") and is_slow and not torch.cuda.is_available():
             says = "this CPU has no instructions for bfloat16, which then takes many times as long as float32"
             log.warning("%s.trl.bf16: %s. Set it to false.", context.where, says)
-
-    def try_step(self, where: str) -> None:
-        """Take one step over a stand-in; importing trl alone takes 6 s."""
-        importlib.import_module(f"evidcore.train.trl.{self.trainer}").try_step(self, where)
+        if context.is_dry_run:  # importing trl alone takes 6 s
+            trainer = importlib.import_module(f"evidcore.train.trl.{self.trainer}")
+            trainer.try_step(self, context.where)
 
     @classmethod
     def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:

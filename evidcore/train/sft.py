@@ -32,14 +32,13 @@ class Sft(SftSettings, TrainingStage):
         """Return rows and steps."""
         return self._workload(
             text=f"{self.steps} steps of {self.rows_per_step} rows{self.lora_text}",
+            summary=(
+                f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {self.steps} steps, "
+                f"{self.optimizer}{self.lora_text}"
+            ),
             prompts_per_step=self.rows_per_step,
             prompts_per_forward=self.rows_per_forward or self.rows_per_step,
         )
-
-    def summary(self) -> str:
-        """Return what was trained, on what, for how long."""
-        length = f"{self.steps} steps, {self.optimizer}{self.lora_text}"
-        return f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {length}"
 
     def run(self, context: StageContext) -> StageResult:
         """Train on gold answers, and save the model."""

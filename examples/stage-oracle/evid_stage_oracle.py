@@ -2,10 +2,18 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from evidcore.case import Prompt
-from evidcore.contracts import Answers, Asking, Policy, StageContext, StageResult, Task, Workload
+from evidcore.contracts import (
+    Answers,
+    Asking,
+    Dependencies,
+    Policy,
+    StageContext,
+    StageResult,
+    Task,
+    Workload,
+)
 from evidcore.evaluate.asking import AskingStage
 
 
@@ -36,13 +44,9 @@ class Gold(Policy):
 class Oracle(AskingStage):
     """What evaluations give for gold answers: no model can be expected to do better."""
 
-    def model_tables(self, context: StageContext) -> dict[str, Any]:
-        """Depend on how volumes are shown, and on no weights."""
-        return {"view": context.recipe.model.view}
-
-    def starts_from(self, upstream: Mapping[str, str]) -> Mapping[str, str]:
-        """Depend on no stage before it."""
-        return {}
+    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:
+        """Depend on how volumes are shown: on no weights, and on no stage before."""
+        return Dependencies(model={"view": context.recipe.model.view}, upstream={}, words="")
 
     def workload(self) -> Workload:
         """Nothing is computed by the model."""

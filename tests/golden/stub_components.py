@@ -9,7 +9,17 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
-from evidcore.contracts import Labeler, Metric, Reader, Scorer, Segmenter, Stage, StageResult, Workload
+from evidcore.contracts import (
+    Labeler,
+    Metric,
+    Reader,
+    Scorer,
+    Segmenter,
+    Stage,
+    StageResult,
+    StageTraits,
+    Workload,
+)
 from evidcore.registry.factory import Flat
 
 
@@ -247,7 +257,7 @@ class Tally(Stage):
     window: Window | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict, metadata={"open": True})
 
-    needs_tasks = False
+    traits = StageTraits(needs_tasks=False)
 
     @classmethod
     def open_keys(cls, table, around):

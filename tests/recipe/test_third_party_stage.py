@@ -12,7 +12,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from evidcore.contracts import Row, Stage, StageResult, Workload
+from evidcore.contracts import Row, Stage, StageResult, StageTraits, Workload
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class Count(Stage):
     """Count the cases of the data entries."""
 
     at_least: Annotated[int, Ge(1)] = 1
-    needs_tasks = False
+    traits = StageTraits(needs_tasks=False)
 
     @classmethod
     def problems(cls, table, at, around):

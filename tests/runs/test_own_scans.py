@@ -57,7 +57,7 @@ def carry_out(folder: Path) -> None:
     assert {"evaluate", "sft", "grpo", "audit"} <= stages
     assert (run / "page" / "index.html").stat().st_size > 10_000
     assert f"page:    runs/questions/{run.name}/page/index.html" in said
-    trained = [stage for stage in load(run / "resolved.toml").stages if stage.trains]
+    trained = [stage for stage in load(run / "resolved.toml").stages if stage.traits.trains]
     assert sum(stage.steps for stage in trained) == 10
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from evidcore_testing import check_language, check_stage, tiny_language
 
-from evidcore.contracts import Row, Stage, StageResult, Workload
+from evidcore.contracts import Dependencies, Row, Stage, StageResult, StageTraits, Workload
 from evidcore.model.language import Pretrained
 from evidcore.recipe import DataUse, load
 from evidcore.runs.assembly import Assembly
@@ -42,7 +42,7 @@ COUNT = itertools.count()
 class Counts(Stage):
     """Counts cases."""
 
-    measures = True
+    traits = StageTraits(measures=True)
 
     def workload(self):
         return Workload(text="counts cases")
@@ -69,6 +69,11 @@ def finding(**changes):
     return stage(run=lambda self, context: dataclasses.replace(Counts.run(self, context), **changes))
 
 
+def depending(**changes):
+    needs = Dependencies(**{"model": {}, "upstream": {}, "words": "", **changes})
+    return stage(depends_on=lambda self, context, upstream: needs)
+
+
 def fails(*given):
     raise RuntimeError("no such case")
 
@@ -77,15 +82,15 @@ STAGES = {
     "its label is a folder's name.*'my counts'": stage(label="my counts"),
     "its data entries are among those it speaks of": stage(data_uses=lambda self: ()),
     r"of known kinds.*\['widget'\]": stage(components=lambda self, recipe: [("widget", {})]),
-    "not more than there is.*'bridge'": stage(starts_from=lambda self, upstream: {"bridge": "c"}),
-    "needs the words 'all'": stage(needs_words=lambda self, upstream: "all"),
-    "depends on is plain JSON": stage(model_tables=lambda self, context: {"view": object()}),
+    "not more than there is.*'bridge'": depending(upstream={"bridge": "c"}),
+    "needs the words 'all'": depending(words="all"),
+    "depends on is plain JSON": depending(model={"view": object()}),
     "what it computes is told in words": stage(workload=lambda self: Workload(text=" ")),
     "it is ready for what it was given.*RuntimeError: no such case": stage(check=fails),
     "it is ready for what it was given.* RuntimeError: no such case": stage(run=fails),
     "rows are sound: there is one": finding(rows=()),
     "it leaves answers where it measures": finding(answers=None),
-    "it leaves figures where it trains.*figures None": stage(trains=True),
+    "it leaves figures where it trains.*figures None": stage(traits=StageTraits(measures=True, trains=True)),
     "it leaves a checkpoint where it has an output.*model, there: False": stage(output="model"),
     "its result is JSON": finding(figures={"a": {1}}),
 }

@@ -80,7 +80,7 @@ def audit_model(
         _refuse_other_view(assembly.recipe, folder)
     else:
         _refuse_untrained(assembly.recipe, name)
-    audited.ready(Context(assembly, NAME))
+    audited.check(Context(assembly, NAME))
     asked = f"model {name}"
     if folder.is_dir():
         hashes = "".join(file_hash(file) for file in sorted(folder.glob("*.safetensors"))).encode()

@@ -250,7 +250,7 @@ def _stage_name(folder: RunFolder, recipe: Recipe, wanted: str) -> str:
         name
         for name, stage in zip(recipe.stage_names, recipe.stages, strict=True)
         if isinstance(stage, AskingStage)
-        and not stage.compares
+        and not stage.traits.compares
         and (folder.path / "answers" / f"{name}.jsonl").is_file()
     ]
     if wanted not in known and (wanted or not known):

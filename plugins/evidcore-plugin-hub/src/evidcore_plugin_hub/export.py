@@ -166,7 +166,7 @@ def _facts(
             for part in ("encoder", "bridge", "language")
         },
         datasets=[_dataset(name, table, lock) for name, table in recipe.datasets.items()],
-        stages=[said for stage in recipe.line.values() if (said := stage.summary())],
+        stages=[said for stage in recipe.line.values() if (said := stage.workload().summary)],
         results=_results(folder, recipe),
         packages=_packages(recipe, lock),
         counts_words=made.counts_words,

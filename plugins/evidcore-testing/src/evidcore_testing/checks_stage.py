@@ -39,14 +39,14 @@ def check_stage(stage: Stage, context: StageContext) -> None:
     kinds = {kind for kind, _ in stage.components(context.recipe)}
     require(kinds <= {*KINDS}, stage, "components are of known kinds", f"got {sorted(kinds)}")
     upstream = {"language": "a", "model": "b"}
-    starts, words = dict(stage.starts_from(upstream)), stage.needs_words(upstream)
-    is_known = starts.items() <= upstream.items() and words in ("", "phrases", "texts")
+    needs = stage.depends_on(context, upstream)
+    is_known = needs.upstream.items() <= upstream.items() and needs.words in ("", "phrases", "texts")
     clause = "what its result depends on is plain JSON, and not more than there is"
-    require(is_known, stage, clause, f"starts from {starts}, needs the words {words!r}")
+    require(is_known, stage, clause, f"starts from {dict(needs.upstream)}, needs the words {needs.words!r}")
     with raises_nothing(stage, clause, "its tables"):
-        json.dumps(stage.model_tables(context), default=dict)  # tables may be other mappings
+        json.dumps(needs.model, default=dict)  # tables may be other mappings
     load = stage.workload()
-    is_told = isinstance(load, Workload) and bool(load.text.strip()) and isinstance(stage.summary(), str)
+    is_told = isinstance(load, Workload) and bool(load.text.strip())
     require(is_told, stage, "what it computes is told in words", f"got {load}")
     with raises_nothing(stage, "it is ready for what it was given", "check(context)"):
         stage.check(context)
@@ -55,12 +55,14 @@ def check_stage(stage: Stage, context: StageContext) -> None:
 
 
 def _result_is_sound(stage: Stage, result: StageResult, context: StageContext) -> None:
-    if stage.measures:
+    if stage.traits.measures:
         require(result.answers is not None, stage, "it leaves answers where it measures", "got none")
-    if stage.measures or result.rows:
+    if stage.traits.measures or result.rows:
         rows_are_sound(stage, result.rows, None)
     found = f"figures {result.figures}"
-    require(stage.trains <= (result.figures is not None), stage, "it leaves figures where it trains", found)
+    require(
+        stage.traits.trains <= (result.figures is not None), stage, "it leaves figures where it trains", found
+    )
     has_output = (context.folder / "checkpoint").is_dir()
     clause = "it leaves a checkpoint where it has an output"
     require(has_output == (stage.output is not None), stage, clause, f"{stage.output}, there: {has_output}")

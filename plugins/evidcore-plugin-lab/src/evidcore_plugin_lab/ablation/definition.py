@@ -257,7 +257,9 @@ def _problem(ablation: Ablation, overrides: Overrides) -> str:
 
 def _stages(ablation: Ablation, recipe: Recipe) -> Iterator[tuple[Key, str]]:
     """Yield the metrics whose stage measures nothing."""
-    known = {recipe.stage_name(index): stage for index, stage in enumerate(recipe.stages) if stage.measures}
+    known = {
+        recipe.stage_name(index): stage for index, stage in enumerate(recipe.stages) if stage.traits.measures
+    }
     for index, metric in enumerate(ablation.metrics):
         if metric.stage not in known:
             hint = did_you_mean(metric.stage, known)

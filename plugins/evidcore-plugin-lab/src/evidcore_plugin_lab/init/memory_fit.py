@@ -75,7 +75,7 @@ class _Planned:
         self.stages = {stage.kind: stage for stage in recipe.stages}
         ranks = zip(recipe.stages, earlier_ranks(recipe), strict=True)
         self.ranks = {stage.kind: rank for stage, rank in ranks}  # of the last of a kind, the greatest
-        taught = [stage for stage in recipe.stages if stage.trains]
+        taught = [stage for stage in recipe.stages if stage.traits.trains]
         asked = dataclasses.replace(taught[0], data=tuple(use for stage in taught for use in stage.data))
         longest = lengths(assembly, self.made, self.processor, asked, None)
         self.prompt_tokens = longest.prompt_tokens
@@ -94,7 +94,7 @@ class _Planned:
                 least = min(least, peak_bytes)
             else:
                 return f"stage {kind} takes {least / 1e9:.1f} GB with {self.slices} slices"
-        asking = [found[kind] for kind, stage in self.stages.items() if not stage.trains]
+        asking = [found[kind] for kind, stage in self.stages.items() if not stage.traits.trains]
         return Fit(
             slices=self.slices,
             sft=found["sft"],
@@ -107,7 +107,7 @@ class _Planned:
         """Return how long a stage's rows are."""
         strategy = stage.strategy(Context(self.assembly, stage.kind))
         rows = lengths(self.assembly, self.made, self.processor, stage, strategy)
-        if stage.longest_answer is None:
+        if stage.workload().answers_tokens is None:
             return rows
         return dataclasses.replace(rows, answer_tokens=self.answer_tokens)
 
@@ -120,7 +120,7 @@ class _Planned:
 
 def _variants(stage: Any) -> Iterable[tuple[StageFit, Stage]]:
     """Yield a stage in smaller and smaller passes, and with activations computed again."""
-    if not stage.trains:
+    if not stage.traits.trains:
         for together in ASKED:
             yield StageFit(together=together), dataclasses.replace(stage, prompts_per_batch=together)
         return

@@ -56,7 +56,8 @@ def lengths(
         strategy: how its answers come about.
     """
     longest = _longest(assembly, made, processor, stage.data, strategy)
-    written, replay = stage.longest_answer, stage.workload().replay
+    load = stage.workload()
+    written, replay = load.answers_tokens, load.replay
     return dataclasses.replace(
         longest,
         answer_tokens=longest.answer_tokens if written is None else written,

@@ -145,7 +145,7 @@ def asked(assembly: Assembly, name: str, case: Case, inquiry: Inquiry) -> Prompt
 
 def most_new_tokens(recipe: Recipe, task: str) -> int:
     """Return how long an answer may be: as in the recipe's stages that ask this task, else in any."""
-    stages = [stage for stage in recipe.stages if stage.longest_answer is not None]
+    stages = [stage for stage in recipe.stages if stage.workload().answers_tokens is not None]
     using = [stage for stage in stages if any(use.task == task for use in stage.data)]
-    lengths = [stage.longest_answer or 0 for stage in using or stages]
+    lengths = [stage.workload().answers_tokens or 0 for stage in using or stages]
     return max(lengths, default=AskingStage.max_new_tokens)
