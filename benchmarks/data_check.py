@@ -31,7 +31,7 @@ from scipy import ndimage
 from side_by_side import Figure, figure, parser, tell
 
 from evidcore.case import VolumeRef
-from evidcore.volume import read
+from evidcore.data import read
 
 SHAPE, SPACING_MM = (100, 200, 200), (3.5, 1.9, 1.9)  # z, y, x
 COPIES = 0.1

@@ -34,7 +34,7 @@ from scipy import ndimage
 from side_by_side import parser
 
 from evidcore.case import Intensity, MaskRef, VolumeRef
-from evidcore.volume import Geometry, Volume, read, read_mask, save_volume
+from evidcore.data import Geometry, Volume, read, read_mask, save_volume
 
 Part = Literal["chosen", "reported"]
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -38,10 +38,10 @@ import planted_boxes as planted
 from evidcore.audit.conditions import Blank, Perturbed, Scrambled
 from evidcore.case import Answer, Box, Case, Prompt, VolumeRef
 from evidcore.contracts import Answers, Asking, Policy, Row, Scored, Task
-from evidcore.geometry.boxes import Mask, dice
+from evidcore.data import read, read_geometry, read_mask, save_volume
+from evidcore.data.boxes import Mask, dice
+from evidcore.data.content import shown_key
 from evidcore.registry import Offer
-from evidcore.volume import read, read_geometry, read_mask, save_volume
-from evidcore.volume.content import shown_key
 
 POOL = 600
 TRAINING = 160

@@ -30,7 +30,7 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.cache import cache_folder
 from evidcore.case import Case
 from evidcore.contracts import ImageQuestion, Reader
-from evidcore.volume import read, read_mask
+from evidcore.data import read, read_mask
 
 
 class Everything(Reader):

@@ -32,7 +32,7 @@ import numpy as np
 from side_by_side import Figure, parser, tell
 
 from evidcore.case import VolumeRef
-from evidcore.volume import read, read_geometry, volume_cache
+from evidcore.data import read, read_geometry, volume_cache
 
 SPACING_MM_ZYX = (
     1.5,
@@ -121,7 +121,7 @@ def ours(path: Path) -> Any:
     """Read and resample with evidcore; (z, y, x)."""
     import torch
 
-    from evidcore.volume.preparation import resize
+    from evidcore.data.preparation import resize
 
     array = read(VolumeRef(path=str(path))).array
     return resize(torch.from_numpy(array.astype(np.float32)), grid(path)[0])
@@ -229,7 +229,7 @@ def one(side: str, job: str, path: str) -> None:
     if side == "monai":
         importlib.import_module("monai.transforms")
     elif job != "slice":
-        importlib.import_module("evidcore.volume.preparation")
+        importlib.import_module("evidcore.data.preparation")
     began = time.perf_counter()
     jobs[job][side](Path(path))
     seconds = time.perf_counter() - began

@@ -39,8 +39,8 @@ from torch.nn import functional
 from evidcore.cache import cache_folder
 from evidcore.case import Case, Crop, Split
 from evidcore.contracts import EncoderInput
-from evidcore.volume import read, read_mask
-from evidcore.volume.preparation import prepare
+from evidcore.data import read, read_mask
+from evidcore.data.preparation import prepare
 
 SHOWN_PX = 64  # of an overview and of a crop, both ways
 REDUCED = SIZE_PX // SHOWN_PX

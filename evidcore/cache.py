@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from evidcore.errors import RunError
 
@@ -361,7 +361,7 @@ class _Process:
         self._used_bytes: int | None = None  # None: not scanned yet
         self._unseen_bytes = 0  # written since the last scan
         self._leased: set[str] = set()
-        self._lease_file: TextIO | None = None
+        self._lease: int | None = None  # its open file
         self._lock = threading.Lock()
 
     def reserve(self, size_bytes: int, keep_newer_than: float = math.inf) -> bool:
@@ -407,15 +407,14 @@ class _Process:
         """Spare an entry while this process lives; others find it in a file that stays locked as long."""
         name = f"{path.parent.name}/{path.name}"
         with self._lock, contextlib.suppress(OSError):  # in a read-only folder nothing is evicted
-            if self._lease_file is None:
+            if self._lease is None:
                 (self.root / _LEASES).mkdir(parents=True, exist_ok=True)
                 fresh = self.root / _LEASES / secrets.token_hex(8)
-                self._lease_file = fresh.open("a", encoding="utf-8")
-                fcntl.flock(self._lease_file, fcntl.LOCK_EX)
+                self._lease = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+                fcntl.flock(self._lease, fcntl.LOCK_EX)
                 fresh.rename(fresh.with_suffix(_LEASE))  # so that it is never seen unlocked
             if name not in self._leased:
-                self._lease_file.write(f"{name}\n")
-                self._lease_file.flush()
+                os.write(self._lease, f"{name}\n".encode())
                 self._leased.add(name)
         _touch(path)
 

@@ -10,10 +10,9 @@ import SimpleITK
 from evidcore_testing import check_construction, check_format
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.formats import Geometry, Volume
+from evidcore.data import Geometry, Volume, read, read_error, read_mask, save_mask, volume_cache
 from evidcore.registry import find
 from evidcore.registry.factory import build
-from evidcore.volume import read, read_error, read_mask, save_mask, volume_cache
 
 VALUES = np.random.default_rng(0).integers(-1000, 1500, (20, 180, 160)).astype(np.int16)  # 1.2 MB
 SPACING = (3.0, 2.0, 1.5)

@@ -9,9 +9,9 @@ from annotated_types import Ge
 
 from evidcore.case import Box, Case, Crop, Part, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, Grid, View
+from evidcore.data.boxes import ShownBox, is_slice, shown_box, slice_box
+from evidcore.data.reading import read_geometry
 from evidcore.errors import RecipeError
-from evidcore.geometry.boxes import ShownBox, is_slice, shown_box, slice_box
-from evidcore.volume.reading import read_geometry
 
 
 class Volume(View):

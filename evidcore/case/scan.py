@@ -22,7 +22,7 @@ State = Literal["present", "absent", "uncertain"]
 class VolumeRef:
     """Where a volume lies, and what its file does not say or says wrongly.
 
-    `path` names a file, or a folder that holds one DICOM series. Nothing is read until `evidcore.volume` is
+    `path` names a file, or a folder that holds one DICOM series. Nothing is read until `evidcore.data` is
     asked.
     """
 

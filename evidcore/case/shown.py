@@ -182,7 +182,7 @@ DrawingKind = Literal["slices", "tiles", "mean", "attenuation", "picture"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How pictures are made of a volume: `evidcore.volume.drawing` says what each kind is."""
+    """How pictures are made of a volume: `evidcore.data.drawing` says what each kind is."""
 
     kind: DrawingKind
     slices: tuple[int, ...] = ()  # of "slices" and "tiles": indices in the source volume, in order

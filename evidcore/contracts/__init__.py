@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
-from evidcore.contracts.data import Dataset, View
+from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import (
     Answers,
     Asking,
@@ -44,11 +44,9 @@ from evidcore.contracts.model import (
     Completion,
     Corpus,
     Encoder,
-    EncoderInput,
     FitLog,
     Fittable,
     ForwardingPolicy,
-    Grid,
     Language,
     Patches,
     Policy,
@@ -74,7 +72,10 @@ from evidcore.contracts.stage import (
     StageTraits,
     Workload,
 )
-from evidcore.formats import FileGrid, Format, Stored
+from evidcore.data.encoder_input import EncoderInput, Grid
+from evidcore.data.format import Format
+from evidcore.data.grid import FileGrid
+from evidcore.data.stored import Stored
 
 KINDS: Mapping[str, type] = {
     "dataset": Dataset,

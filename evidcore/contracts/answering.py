@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from evidcore.case import Action, Answer, Case, Crop, Episode, Part, Prompt, Reply, Span, Turn
-from evidcore.contracts.data import View
+from evidcore.contracts.dataset import View
 from evidcore.contracts.sampling import Continuation
 
 

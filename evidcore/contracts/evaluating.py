@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from evidcore.case import Evidence, Prompt, VolumeRef
 from evidcore.contracts.answering import Task
-from evidcore.contracts.data import Dataset
+from evidcore.contracts.dataset import Dataset
 from evidcore.contracts.model import Policy
 from evidcore.contracts.segmenting import Mask
 

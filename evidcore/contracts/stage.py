@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts.answering import RolloutStrategy, Task
-from evidcore.contracts.data import Dataset, View
+from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import StageResult
-from evidcore.contracts.model import EncoderInput, Language, Policy
+from evidcore.contracts.model import Language, Policy
 from evidcore.contracts.sampling import Rows
+from evidcore.data.encoder_input import EncoderInput
 from evidcore.recipe.schema import DataUse, Surroundings, marked_kind
 
 if TYPE_CHECKING:

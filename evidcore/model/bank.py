@@ -18,10 +18,10 @@ from torch import Tensor
 from evidcore.cache import Cache
 from evidcore.case import Crop
 from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
+from evidcore.data import content_key, prepare
+from evidcore.data.prefetch import Prefetched, thread_count
 from evidcore.errors import RunError
 from evidcore.model.parts import evaluating
-from evidcore.volume import content_key, prepare
-from evidcore.volume.prefetch import Prefetched, thread_count
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8

@@ -20,13 +20,13 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from evidcore.case import Case, Crop, Part, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, View
+from evidcore.data import prepare
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.template import control_tokens, read_turns, told_functions
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.registry import factory
-from evidcore.volume import prepare
 
 IMAGE_TOKEN = "<|image_pad|>"
 VISION_TOKENS = ("<|vision_start|>", IMAGE_TOKEN, "<|vision_end|>")

@@ -18,6 +18,7 @@ from transformers import AutoModel
 
 from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Workload
+from evidcore.data import prepare
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
@@ -32,7 +33,6 @@ from evidcore.runs.context import Context
 from evidcore.runs.inputs import unfitted_readers
 from evidcore.runs.model import UNKNOWN_TEXT_WIDTH, StageOutputs
 from evidcore.train.checks import too_long
-from evidcore.volume import prepare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

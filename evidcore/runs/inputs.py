@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.contracts import Reader, Stage
+from evidcore.data import file_hash
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import Offer
@@ -19,7 +20,6 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.code import CORE, offer_hash, package_hash
 from evidcore.runs.context import Context
 from evidcore.runs.lock import named_tables, requirements, stage_tables, versions
-from evidcore.volume import file_hash
 
 INPUTS = "inputs.json"  # of a stage folder
 Hashes = Mapping[str, str]  # of the stages that wrote a checkpoint: "encoder", "model", "service.<name>"

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from evidcore.case import VolumeRef
+from evidcore.data import Array, FileGrid, Format, Stored, refuse_shape
 from evidcore.errors import DataError
-from evidcore.formats import Array, FileGrid, Format, Stored, refuse_shape
 
 TYPES = {
     "MET_CHAR": "i1", "MET_UCHAR": "u1", "MET_SHORT": "i2", "MET_USHORT": "u2",

@@ -8,9 +8,9 @@ from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnsw
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Finding, VolumeRef
 from evidcore.contracts import EncoderInput
+from evidcore.data import prepare
 from evidcore.errors import DataError
 from evidcore.registry import factory
-from evidcore.volume import prepare
 
 TASK = factory.build("task", {"use": "choice", "questions_per_case": 2}, given={}, where="test")
 NAMES = "abcdefgh"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from evidcore.builtin.views import Slices, Volume, spread
 from evidcore.case import Box, Case, Crop, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput
+from evidcore.data.boxes import shown_box, slice_box
 from evidcore.errors import RecipeError
-from evidcore.geometry.boxes import shown_box, slice_box
 
 VOLUMES = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
 SLICEWISE = EncoderInput(

@@ -15,13 +15,13 @@ from evidcore_testing.data import volume_case
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Finding, Question, VisualPart
+from evidcore.data import prepare
 from evidcore.errors import RecipeError
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.evaluate.stage import encoder_features, linear_probe
 from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.runs.record import read_lines
-from evidcore.volume import prepare
 
 RECIPE = """\
 schema = 1

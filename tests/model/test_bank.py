@@ -11,11 +11,11 @@ import torch
 
 from evidcore.cache import Cache
 from evidcore.case import Crop
+from evidcore.data import content, prepare
 from evidcore.errors import DataError, RunError
 from evidcore.model import bank as bank_module
 from evidcore.model.bank import FeatureBank
 from evidcore.registry import factory
-from evidcore.volume import content, prepare
 
 SIZE = (8, 16, 16)
 

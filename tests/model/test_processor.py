@@ -7,11 +7,11 @@ from transformers import AutoTokenizer
 
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Prompt, TextPart, VisualPart
+from evidcore.data import prepare
 from evidcore.errors import DataError, RunError
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.registry import factory
-from evidcore.volume import prepare
 
 
 def test_a_prompt_is_a_user_turn_with_its_images_in_place(small):

@@ -11,6 +11,7 @@ from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import prompts_from, volume_case
 
 from evidcore.contracts import MaskRequest
+from evidcore.data import read, read_mask
 from evidcore.errors import RecipeError
 from evidcore.hooks import Announcer
 from evidcore.recipe import load
@@ -18,7 +19,6 @@ from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import Execution
 from evidcore.runs.lock import lock_table
-from evidcore.volume import read, read_mask
 
 RECIPE = """\
 schema = 1

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 from evidcore.case import Case
 from evidcore.contracts import BoxPrompt, MaskRequest, Segmenter
+from evidcore.data import read, read_mask
 from evidcore.errors import RecipeError
 from evidcore.evaluate.bootstrap import Interval
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
-from evidcore.volume import read, read_mask
 from mechanism_figures.panels import BLUE, GREEN, GREY, ORANGE, SKY, sheet
 from mechanism_figures.run_stages import data_of
 

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from evidcore.case import Crop
+from evidcore.data import read, read_mask
 from evidcore.errors import RunError
 from evidcore.text.tags import inside
-from evidcore.volume import read, read_mask
 from mechanism_figures.panels import BLUE, GREEN, GREY, ORANGE, SKY, printable, sheet
 from mechanism_figures.run_stages import OpenedRun
 

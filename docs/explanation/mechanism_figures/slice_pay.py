@@ -19,10 +19,10 @@ from scipy.special import softmax
 from evidcore.cache import cache_folder
 from evidcore.case import Crop, Prompt, Rollout, Score
 from evidcore.contracts import ImageQuestion
+from evidcore.data import read, read_mask
 from evidcore.errors import RunError
 from evidcore.runs.read import read_object
 from evidcore.text.agreement import affirmed
-from evidcore.volume import read, read_mask
 from mechanism_figures.panels import BLUE, GREEN, GREY, INK, ORANGE, sheet
 from mechanism_figures.run_stages import OpenedRun
 

@@ -10,10 +10,10 @@ import pytest
 from evidcore_plugin_audit.called_policy import Question
 
 import evidcore
+from evidcore.data import read
 from evidcore.errors import RecipeError, RunError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
-from evidcore.volume import read
 
 CHEST = {"use": "phantom-chest", "train_cases": 150, "test_cases": 40, "questions_per_finding": 2}
 FEW = {"use": "phantom-chest", "train_cases": 8, "test_cases": 4, "questions_per_finding": 1}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from evidcore_plugin_audit.cell_grid import CellGrid, grid_over
 
+from evidcore.data import Geometry
 from evidcore.errors import RunError
-from evidcore.formats import Geometry
 
 GEOMETRY = Geometry(shape_zyx=(7, 10, 12), affine=np.diag([5.0, 2.0, 1.0, 1.0]))
 

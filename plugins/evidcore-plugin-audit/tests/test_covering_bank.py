@@ -9,10 +9,9 @@ from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.formats import Geometry, Volume
+from evidcore.data import Geometry, Volume, prepare, save_volume
 from evidcore.model.bank import FeatureBank
 from evidcore.train.stand_in import TinyEncoder
-from evidcore.volume import prepare, save_volume
 
 SHAPE = (8, 16, 16)
 CELL = (2, 6, 4, 8, 8, 16)

@@ -11,10 +11,10 @@ from evidcore_testing import tiny_vision_language
 
 from evidcore.case import Case, Finding, VolumeRef
 from evidcore.contracts import Dataset, Policy
+from evidcore.data.preparation import show
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.volume.preparation import show
 
 NAMES = ("caudal rear", "caudal front", "cranial rear", "cranial front")
 SHAPE = (12, 16, 16)  # z, y, x

@@ -22,8 +22,7 @@ from evidcore.case import (
     VisualPart,
     VolumeRef,
 )
-from evidcore.formats import Geometry, Volume
-from evidcore.volume import read, read_mask
+from evidcore.data import Geometry, Volume, read, read_mask
 
 SHAPE = (10, 60, 100)  # z, y, x; 4, 4 and 4 mm
 BODY = (slice(None), slice(8, 52), slice(6, 94))

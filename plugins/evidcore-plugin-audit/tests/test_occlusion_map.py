@@ -11,6 +11,7 @@ from evidcore_plugin_audit.covering_bank import CoveredCrop
 from evidcore_plugin_phantoms.testing import SMALL
 
 from evidcore.case import Case, Crop, Drawing, Prompt, VisualPart, VolumeRef
+from evidcore.data import read, save_volume
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.runs import open_run, run, start
@@ -18,7 +19,6 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.train.stand_in import TinyEncoder
-from evidcore.volume import read, save_volume
 
 CELLS = ("--cells", 3, 4, 4)  # of scans with 32 x 64 x 64 voxels, of which the encoder is given 12 x 16 x 16
 PLANTED = 22  # the cell z 1, y 1, x 2

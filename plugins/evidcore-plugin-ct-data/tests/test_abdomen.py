@@ -11,8 +11,8 @@ from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 from evidcore_plugin_ct_data.walk import Selection
 from evidcore_testing.checks_dataset import check_dataset
 
+from evidcore.data import read, read_mask
 from evidcore.errors import NotHere
-from evidcore.volume import read, read_mask
 
 SPLITS = ("train", "validation", "test")
 META = "AbdomenAtlas3.0MiniWithMeta.csv"

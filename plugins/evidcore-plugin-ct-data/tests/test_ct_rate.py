@@ -13,9 +13,9 @@ from evidcore_plugin_ct_data.published import HubSource
 from evidcore_plugin_ct_data.walk import Selection
 from evidcore_testing.checks_dataset import check_dataset
 
+from evidcore.data import read
 from evidcore.errors import NotHere
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore.volume import read
 
 NUMBERS = {name: place for place, name in enumerate([*CT_RATE["train"], *CT_RATE["valid"]], 1)}
 LABELS = "dataset/multi_abnormality_labels/{}_predicted_labels.csv"

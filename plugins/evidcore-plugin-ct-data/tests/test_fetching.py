@@ -13,9 +13,9 @@ from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS
 from evidcore_plugin_ct_data.miniatures.voxels import volume
 
+from evidcore.data import read
 from evidcore.errors import DataError
 from evidcore.registry import factory
-from evidcore.volume import read
 
 COMMIT = "a" * 40
 

@@ -11,7 +11,7 @@ from evidcore_plugin_ct_data.m3d_images import axes_of, same_text
 from evidcore_plugin_ct_data.miniatures.m3d import grey
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 
-from evidcore.volume import Geometry, Volume, read_mask
+from evidcore.data import Geometry, Volume, read_mask
 
 BOTH = {"codes": ("0004", "0012"), "axes": {"0012": "LPS"}, "validation_share": 0.0}
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from evidcore.case import MaskRef, VolumeRef
+from evidcore.data import Volume, read, read_geometry, read_mask
 from evidcore.errors import DataError
-from evidcore.volume import Volume, read, read_geometry, read_mask
 
 SHAPE = (4, 5, 6)
 

@@ -15,8 +15,7 @@ from evidcore_plugin_dicom.nrrd import Nrrd
 from pydicom.dataset import Dataset
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.errors import DataError
-from evidcore.volume import (
+from evidcore.data import (
     content_hash,
     file_state,
     read,
@@ -25,8 +24,9 @@ from evidcore.volume import (
     save_mask,
     volume_cache,
 )
-from evidcore.volume.files import files_of, format_of
-from evidcore.volume.geometry import TILT_LIMIT_DEGREES, tilt_degrees
+from evidcore.data.files import files_of, format_of
+from evidcore.data.placement import TILT_LIMIT_DEGREES, tilt_degrees
+from evidcore.errors import DataError
 
 SHAPE = (4, 5, 6)
 VALUES = np.zeros((12, 220, 200), np.int16)  # 1.06 MB: large enough for the cache

@@ -8,9 +8,9 @@ import pytest
 import SimpleITK
 
 from evidcore.case import MaskRef, VolumeRef
+from evidcore.data import read, read_geometry, read_mask
+from evidcore.data.files import files_of
 from evidcore.errors import DataError
-from evidcore.volume import read, read_geometry, read_mask
-from evidcore.volume.files import files_of
 
 SHAPE = (4, 5, 6)
 DIRECTIONS = np.diag([1.0, 2.0, 3.0])

@@ -15,7 +15,7 @@ from pydicom.sr.codedict import codes
 from read_scans import opened, refused
 
 from evidcore.case import MaskRef
-from evidcore.volume import read_mask
+from evidcore.data import read_mask
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)

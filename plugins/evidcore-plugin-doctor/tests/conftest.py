@@ -15,8 +15,8 @@ from evidcore_testing.fixtures import evid as evid
 from evidcore_testing.fixtures import real_data as real_data
 from scipy import ndimage
 
+from evidcore.data import Geometry, Volume
 from evidcore.registry import factory
-from evidcore.volume import Geometry, Volume
 
 SHAPE, SPACING_MM = (62, 72, 76), (6.0, 5.5, 5.0)  # z, y, x: a field of view with air around the body
 Array = np.ndarray[Any, np.dtype[Any]]

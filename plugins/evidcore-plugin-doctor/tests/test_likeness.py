@@ -80,7 +80,7 @@ def test_what_shows_nothing_is_like_nothing(tools, array):
 
 def test_real_crop_of_a_real_scan_is_found(real_data):
     from evidcore.case import VolumeRef
-    from evidcore.volume import read
+    from evidcore.data import read
 
     scans = [
         read(VolumeRef(path=str(real_data / "totalsegmentator" / name)))

@@ -12,8 +12,8 @@ import pytest
 from evidcore_plugin_doctor.memory import VOXEL_BYTES, free_bytes, refuse_oversized
 
 from evidcore.case import VolumeRef
+from evidcore.data import Geometry
 from evidcore.errors import DataError
-from evidcore.volume import Geometry
 
 
 def promise(path, shape_xyz):

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.cli import main
-from evidcore.volume import read, volume_cache
+from evidcore.data import read, volume_cache
 
 CASES = 9
 RECIPE = """\

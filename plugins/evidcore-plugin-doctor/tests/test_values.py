@@ -9,7 +9,7 @@ from evidcore_plugin_doctor.intensity import impossible, not_hounsfield
 from evidcore_plugin_doctor.spacing import too_small, unlikely
 
 from evidcore.case import VolumeRef
-from evidcore.volume import Geometry
+from evidcore.data import Geometry
 
 
 def geometry(shape, spacing):

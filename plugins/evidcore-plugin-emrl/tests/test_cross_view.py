@@ -13,8 +13,8 @@ from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, Rollout, Score, Unscored
 from evidcore.contracts import Labeler, Reader, Unread
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError, RecipeError
-from evidcore.volume import read, read_mask
 
 
 def square(side, at=4):

@@ -15,7 +15,7 @@ from sklearn.metrics import roc_auc_score
 
 from evidcore.builtin.labelers import NegationRules
 from evidcore.contracts import Reader
-from evidcore.volume import read, read_mask
+from evidcore.data import read, read_mask
 
 FINDINGS = tuple(HU)
 

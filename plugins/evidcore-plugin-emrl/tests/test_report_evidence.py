@@ -11,8 +11,8 @@ from evidcore_testing import check_task
 from evidcore.builtin.key_slice import KeySlice
 from evidcore.builtin.views import Slices
 from evidcore.case import Evidence, MaskRef, Rollout, Unscored
+from evidcore.data import read
 from evidcore.errors import DataError, RecipeError
-from evidcore.volume import read
 
 REPORT = "There is a cyst. There is a stone."
 CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels

@@ -14,8 +14,8 @@ from evidcore_plugin_emrl.settling_conditions import CONDITIONS, conditions
 from evidcore.builtin.views import Slices
 from evidcore.case import Rollout, Score
 from evidcore.contracts import ImageQuestion, Reader
+from evidcore.data.preparation import show
 from evidcore.errors import DataError
-from evidcore.volume.preparation import show
 
 KINDS = {"cyst": 0.0, "stone": 90.0, "scar": 130.0, "bleed": 170.0, "fat": -60.0, "gas": -200.0}
 TAG_HU = 1000

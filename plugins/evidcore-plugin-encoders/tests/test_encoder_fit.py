@@ -25,8 +25,8 @@ from evidcore_plugin_views.views import Drr, Montage, Video
 from evidcore_testing import volume_case
 
 from evidcore.case import Crop, Finding, VisualPart
+from evidcore.data import prepare, read, read_mask
 from evidcore.errors import DataError
-from evidcore.volume import prepare, read, read_mask
 
 GRID = (8, 8, 8)
 SMALL = {"size_zyx": (16, 32, 32), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}

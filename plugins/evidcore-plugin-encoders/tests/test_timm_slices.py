@@ -16,8 +16,8 @@ from evidcore_testing.data import volume_case
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.views import Slices
+from evidcore.data import prepare
 from evidcore.errors import PluginError, RecipeError, RunError
-from evidcore.volume import prepare
 
 # convolutions; a plain transformer with a class token; windows and channels last
 BACKBONES = ["test_resnet", "test_vit", "swin_tiny_patch4_window7_224"]

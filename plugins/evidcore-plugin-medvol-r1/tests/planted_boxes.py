@@ -15,9 +15,9 @@ from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
 from evidcore.builtin.views import Slices
 from evidcore.contracts import Asking, Policy, Segmenter, SegmenterSession
+from evidcore.data import read
+from evidcore.data.preparation import show
 from evidcore.registry import factory
-from evidcore.volume import read
-from evidcore.volume.preparation import show
 
 ORGANS = ("liver", "spleen", "left kidney", "right kidney", "bladder")
 SIZE = (20, 48, 64)

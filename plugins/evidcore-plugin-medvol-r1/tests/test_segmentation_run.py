@@ -14,10 +14,10 @@ from evidcore_testing import volume_case
 from evidcore.case import Box, MaskRef, VolumeRef
 from evidcore.cli.summary import summary
 from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession
+from evidcore.data import read, read_geometry, read_mask
 from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs import run, start
-from evidcore.volume import read, read_geometry, read_mask
 
 RECIPE = """\
 schema = 1

@@ -10,8 +10,8 @@ from evidcore_testing.checks_task import check_task
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Box, Case, Crop, Evidence, Query, Question, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import View
+from evidcore.data.target import measure
 from evidcore.errors import DataError, PluginError
-from evidcore.geometry.target import measure
 
 GARBAGE = (
     "slice 5",

@@ -11,7 +11,7 @@ from evidcore_testing.checks_evaluation import check_condition
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.case import Case, Question, VolumeRef
-from evidcore.volume import read
+from evidcore.data import read
 
 
 def test_each_square_has_its_mean_also_at_the_edges():

@@ -11,8 +11,8 @@ from evidcore_testing import check_task
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import VisualPart
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError
-from evidcore.volume import read, read_mask
 
 VIEW = Slices(slices=1)
 

@@ -6,8 +6,8 @@ from evidcore_plugin_medvr.zoom_onto import ZoomOnto
 from evidcore_testing import check_task
 
 from evidcore.builtin.views import Slices, Volume
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError
-from evidcore.volume import read, read_mask
 
 VIEW = Slices(slices=1)
 

@@ -8,7 +8,7 @@ from evidcore_plugin_pages.gallery import Gallery, drawn_pictures, outline, rend
 from PIL import Image
 
 from evidcore.case import Crop, Drawing, VolumeRef
-from evidcore.volume import read
+from evidcore.data import read
 
 
 def picture(uri: str) -> np.ndarray:

@@ -19,8 +19,8 @@ from evidcore_plugin_phantoms.phantoms import affine
 from scipy import ndimage
 from scipy.spatial.distance import pdist
 
-from evidcore.geometry.body import outline
-from evidcore.volume import Geometry, Volume
+from evidcore.data import Geometry, Volume
+from evidcore.data.body import outline
 
 CROWDED = PhantomAbdomen(Path(), seed=5, prevalence=0.45)
 CASES = 10

@@ -18,8 +18,8 @@ from evidcore_plugin_phantoms.language.documents import DocumentDrawer, vocabula
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
 from evidcore_plugin_phantoms.shapes import smooth_field
 
+from evidcore.data import read, read_mask
 from evidcore.registry.factory import build
-from evidcore.volume import read, read_mask
 
 GOLDEN = Path(__file__).with_name("golden.json")
 CHEST = {"use": "phantom-chest", "train_cases": 2, "validation_cases": 0, "test_cases": 5}

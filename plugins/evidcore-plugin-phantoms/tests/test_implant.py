@@ -21,8 +21,8 @@ from evidcore_testing import check_dataset
 from scipy import ndimage
 
 from evidcore.case import Case, VolumeRef
+from evidcore.data import Geometry, Volume, read, read_mask
 from evidcore.errors import DataError, RecipeError
-from evidcore.volume import Geometry, Volume, read, read_mask
 
 SPACING = (3.0, 2.0, 2.0)
 SIZE = (24, 100, 140)  # 72 x 200 x 280 mm

@@ -14,10 +14,10 @@ from evidcore_plugin_phantoms.abdomen.scene import ORGANS, TABLES
 from scipy.spatial.distance import pdist
 
 from evidcore.builtin.labelers import NegationRules
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError, RecipeError
 from evidcore.registry import factory
 from evidcore.text.agreement import compare_details, states
-from evidcore.volume import read, read_mask
 
 SPACING = (300 / 24, 288 / 48, 384 / 64)
 

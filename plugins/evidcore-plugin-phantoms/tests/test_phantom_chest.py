@@ -17,9 +17,9 @@ from evidcore_plugin_phantoms import store
 from evidcore_plugin_phantoms.chest import PhantomChest
 
 from evidcore.builtin.labelers import NegationRules
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError
 from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore.volume import read, read_mask
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from evidcore_plugin_phantoms.cues import Cues
 from evidcore_plugin_phantoms.phantoms import write
 from evidcore_testing.checks_dataset import check_dataset
 
-from evidcore.volume import read, read_mask
+from evidcore.data import read, read_mask
 
 GRIDS_XYZ = {
     "chest": ((64, 64, 32), (5.5, 5.5, 10.0)),

@@ -36,9 +36,9 @@ from sklearn.svm import SVC
 from evidcore.audit.conditions import Twin
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
+from evidcore.data import read, read_mask
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
-from evidcore.volume import read, read_mask
 
 POPULATION = PhantomSlices(Path())
 REDUCED = 8

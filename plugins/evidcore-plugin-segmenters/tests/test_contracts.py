@@ -2,8 +2,8 @@
 
 from evidcore_testing import check_segmenter, prompts_from, volume_case
 
+from evidcore.data import read, read_mask
 from evidcore.registry.factory import build
-from evidcore.volume import read, read_mask
 
 
 def test_region_growing(tmp_path):

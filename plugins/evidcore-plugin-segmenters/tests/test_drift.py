@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.drift import body_of, dice, distance_names, drift, shape_of, surface_mm
 
-from evidcore.volume import Geometry, Volume
+from evidcore.data import Geometry, Volume
 
 
 def block(shape=(9, 20, 20), z=(2, 7), y=(5, 15), x=(5, 15)):

@@ -7,7 +7,7 @@ import pytest
 from evidcore_plugin_segmenters.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask
 
 from evidcore.case import Box
-from evidcore.geometry.boxes import moved, parts, tight_box
+from evidcore.data.boxes import moved, parts, tight_box
 
 
 def truth():

@@ -21,8 +21,8 @@ from scipy import ndimage
 
 from evidcore.case import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
+from evidcore.data.boxes import moved, tight_box
 from evidcore.errors import DataError
-from evidcore.geometry.boxes import moved, tight_box
 
 SHAPE, SPACING = (24, 64, 64), (5.0, 3.0, 3.0)
 GROWTH = Growth(drift_mm=5.0, reach=0.5, least_overlap=0.15)

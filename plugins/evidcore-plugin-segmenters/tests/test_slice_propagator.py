@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.contracts import BoxPrompt, Fittable, MaskPrompt, MaskRequest, PointPrompt
+from evidcore.data import read, read_mask
+from evidcore.data.boxes import tight_box
 from evidcore.errors import DataError
-from evidcore.geometry.boxes import tight_box
-from evidcore.volume import read, read_mask
 
 SHAPE = (12, 40, 40)
 SMALL = {"size": 32, "width": 8, "windows": ((-200.0, 200.0),)}

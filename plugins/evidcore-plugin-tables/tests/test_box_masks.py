@@ -17,9 +17,9 @@ from evidcore_testing import check_dataset
 from PIL import Image
 
 from evidcore.case import Case
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError
 from evidcore.registry.factory import build
-from evidcore.volume import read, read_mask
 
 WIDTH, HEIGHT = 12, 10
 ROW: dict[str, Any] = {"id": "q0", "image": "a.png", "patient": "p0", "split": "train",

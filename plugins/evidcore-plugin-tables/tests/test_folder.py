@@ -15,9 +15,9 @@ from evidcore_testing.checks_dataset import check_dataset
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, MaskRef
 from evidcore.contracts import EncoderInput
+from evidcore.data import prepare, read, read_mask
 from evidcore.errors import DataError
 from evidcore.registry.factory import build
-from evidcore.volume import prepare, read, read_mask
 
 ROWS: list[dict[str, str]] = [
     {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}

@@ -14,10 +14,10 @@ from evidcore_testing import check_dataset
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError, RecipeError
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.registry import factory
-from evidcore.volume import read, read_mask
 
 SIZE = (6, 40, 60)  # z, y, x
 SPACING = (5.0, 5.0, 5.0)

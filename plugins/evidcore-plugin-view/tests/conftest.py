@@ -18,8 +18,8 @@ from evidcore_testing.fixtures import evid as evid
 
 from evidcore.cache import cache_folder
 from evidcore.case import Crop
+from evidcore.data import read, read_mask
 from evidcore.registry.factory import build
-from evidcore.volume import read, read_mask
 
 sys.path.insert(0, str(Path(__file__).parent))  # browser_page
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from browser_page import near, rows
 
-from evidcore.volume import read as read_volume
-from evidcore.volume import read_mask
+from evidcore.data import read as read_volume
+from evidcore.data import read_mask
 
 ORANGE, VIOLET = (255, 167, 51), (183, 156, 255)  # boxes of sides A and B
 

@@ -14,7 +14,7 @@ from evidcore_plugin_view.question_scene import Reference, compose
 
 from evidcore.case import Answer, Box, Crop, Evidence, Rollout
 from evidcore.contracts import Answers
-from evidcore.geometry.boxes import dice
+from evidcore.data.boxes import dice
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -279,7 +279,7 @@ import numpy as np
 
 from evidcore.contracts import Segmenter, SegmenterSession
 from evidcore.errors import NotHere
-from evidcore.volume import read_geometry
+from evidcore.data import read_geometry
 
 
 class Session(SegmenterSession):

@@ -8,7 +8,7 @@ from evidcore_plugin_view.opened_scan import Scan, Scans
 from PIL import Image
 
 from evidcore.case import VolumeRef
-from evidcore.volume import Geometry, Volume, save_volume
+from evidcore.data import Geometry, Volume, save_volume
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from browser_page import near, rows
 from evidcore_plugin_view.cited_sentences import SentenceReader, cited_sentences
 from evidcore_plugin_view.staircase import staircases
 
-from evidcore.volume import read as read_volume
-from evidcore.volume import read_mask
+from evidcore.data import read as read_volume
+from evidcore.data import read_mask
 
 GREEN = (61, 220, 132)
 ACCENT = (11, 107, 116)

@@ -12,8 +12,8 @@ from evidcore_plugin_view import niivue
 from evidcore_plugin_view.niivue import FetchError
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.volume import read as read_volume
-from evidcore.volume import read_mask
+from evidcore.data import read as read_volume
+from evidcore.data import read_mask
 
 POINTING = "#task=point&scan=3d"
 

@@ -7,7 +7,7 @@ import pytest
 from evidcore_testing import TinyDataset, check_dataset
 
 from evidcore.case import Finding, MaskRef, Query, Question, Report, Span, VolumeRef
-from evidcore.volume import read, read_mask
+from evidcore.data import read, read_mask
 
 COUNT = itertools.count()
 

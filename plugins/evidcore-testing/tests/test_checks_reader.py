@@ -6,8 +6,8 @@ from evidcore_testing import check_reader, volume_case
 
 from evidcore.case import Crop
 from evidcore.contracts import ImageQuestion, Reader
+from evidcore.data import read
 from evidcore.errors import DataError
-from evidcore.volume import read
 
 
 class Density(Reader):

@@ -11,7 +11,7 @@ from evidcore.contracts import (
     SegmenterSession,
     refuse_unusable,
 )
-from evidcore.volume import read, read_mask
+from evidcore.data import read, read_mask
 
 
 class Region(SegmenterSession):

@@ -7,7 +7,7 @@ from evidcore_testing import check_task, volume_case
 
 from evidcore.case import Answer, Crop, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
-from evidcore.volume.reading import read_geometry
+from evidcore.data.reading import read_geometry
 
 
 class Whole(View):

@@ -11,10 +11,10 @@ from typing import Any
 from evidcore.case import Crop, Prompt
 from evidcore.compute.ending import stop_request
 from evidcore.contracts import Policy
+from evidcore.data import Volume
+from evidcore.data.preparation import show
 from evidcore.errors import EvidError, RunError
-from evidcore.formats import Volume
 from evidcore.hooks import write_pages
-from evidcore.volume.preparation import show
 from evidcore_plugin_audit.external import audit_alone, write_alone
 from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
 from evidcore_plugin_audit.run_reader import Run

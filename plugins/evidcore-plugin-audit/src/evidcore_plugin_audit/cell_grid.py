@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from evidcore.data import Geometry
 from evidcore.errors import RunError
-from evidcore.formats import Geometry
 
 Region = np.ndarray[Any, np.dtype[np.bool_]]
 BoxZYX = tuple[int, int, int, int, int, int]  # z0, z1, y0, y1, x0, x1: starts included, stops excluded

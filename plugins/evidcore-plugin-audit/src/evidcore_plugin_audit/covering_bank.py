@@ -16,10 +16,10 @@ from torch import Tensor
 
 from evidcore.case import Crop
 from evidcore.contracts import Encoder, Grid, Patches
+from evidcore.data import prepare, read_geometry
 from evidcore.model.bank import VOLUMES_PER_PASS, FeatureBank
 from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy
-from evidcore.volume import prepare, read_geometry
 from evidcore_plugin_audit.cell_grid import BoxZYX
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from evidcore.audit.stage import AuditStage
 from evidcore.contracts import Bridge, Encoder, Policy
+from evidcore.data import file_hash
 from evidcore.errors import RecipeError, RunError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.model.processor import VolumeImageProcessor
@@ -26,7 +27,6 @@ from evidcore.runs.folder import RunFolder, sha256
 from evidcore.runs.inputs import named_services
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.post_run import auditing, write_audit
-from evidcore.volume import file_hash
 from evidcore_plugin_audit.handout import questions_of, read_answers, read_key
 
 NAME = "01-audit"

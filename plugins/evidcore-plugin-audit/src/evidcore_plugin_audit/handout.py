@@ -28,12 +28,12 @@ from evidcore.audit.policy import PolicyAudit
 from evidcore.audit.stage import POLICY, AuditStage
 from evidcore.case import Crop, Prompt
 from evidcore.contracts import Policy, StageContext
+from evidcore.data import read_geometry, save_volume
+from evidcore.data.content import shown_key
+from evidcore.data.preparation import show
 from evidcore.errors import DataError, RecipeError, RunError
 from evidcore.evaluate.sealed import Sealed
 from evidcore.registry.factory import offer_of
-from evidcore.volume import read_geometry, save_volume
-from evidcore.volume.content import shown_key
-from evidcore.volume.preparation import show
 
 WRITTEN_S = 315_532_800  # 1980-01-01: the time of every volume's file, so that none tells when it was made
 BYTES = {"hu": 2, "arbitrary": 4}  # a voxel, before compression

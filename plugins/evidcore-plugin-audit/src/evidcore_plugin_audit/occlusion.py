@@ -19,12 +19,21 @@ from evidcore.audit.conditions import Alter, Altering
 from evidcore.cache import Cache, key_of
 from evidcore.case import MaskRef, Prompt, VolumeRef
 from evidcore.contracts import Dataset
+from evidcore.data import (
+    Array,
+    Mask,
+    Volume,
+    body,
+    content_hash,
+    file_hash,
+    read,
+    read_geometry,
+    read_mask,
+    save_volume,
+)
+from evidcore.data.content import volume_key
+from evidcore.data.pictures import colours, save_picture
 from evidcore.evaluate.reference_lines import answer_place
-from evidcore.formats import Array, Mask, Volume
-from evidcore.geometry import body
-from evidcore.volume import content_hash, file_hash, read, read_geometry, read_mask, save_volume
-from evidcore.volume.content import volume_key
-from evidcore.volume.pictures import colours, save_picture
 
 SHELL_MM = 8.0  # around what is covered, whose noise the cover has
 SMOOTH_MM = 4.0

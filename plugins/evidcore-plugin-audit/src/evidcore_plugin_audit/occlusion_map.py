@@ -31,12 +31,12 @@ import numpy as np
 
 from evidcore.case import Prompt
 from evidcore.compute.processes import pin_threads
+from evidcore.data import Geometry, Volume, content_hash, read, read_geometry, read_mask
+from evidcore.data.body import coarse, outline
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.asking import AskingStage
 from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import cluster
-from evidcore.formats import Geometry, Volume
-from evidcore.geometry.body import coarse, outline
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import Recipe, load
 from evidcore.runs.assembly import Assembly
@@ -44,7 +44,6 @@ from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, naming_full_disk, write
 from evidcore.runs.record import append, read_lines
-from evidcore.volume import content_hash, read, read_geometry, read_mask
 from evidcore_plugin_audit.cell_grid import BoxZYX, CellGrid, grid_over
 from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank, connected
 from evidcore_plugin_audit.occlusion import asked_masks

@@ -24,8 +24,8 @@ import numpy as np
 
 from evidcore.cache import Cache
 from evidcore.case import MaskRef, Query, VolumeRef
+from evidcore.data import content_hash, read
 from evidcore.errors import DataError
-from evidcore.volume import content_hash, read
 
 LESIONS = ("tumor", "cyst")
 TEMPLATES = (

@@ -6,9 +6,8 @@ import dataclasses
 from pathlib import Path
 
 from evidcore.case import MaskRef, VolumeRef
+from evidcore.data import AGAIN, Format, Mask, Stored, Volume, label_mask, resample_mask
 from evidcore.errors import DataError
-from evidcore.formats import AGAIN, Format, Mask, Stored, Volume
-from evidcore.volume import label_mask, resample_mask
 from evidcore_plugin_dicom.headers import files_in, is_dicom
 from evidcore_plugin_dicom.objects import read_object
 from evidcore_plugin_dicom.series import open_series, stands_alone

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from pydicom.dataset import Dataset
 
+from evidcore.data import Array
 from evidcore.errors import DataError
-from evidcore.formats import Array
 from evidcore_plugin_dicom.headers import numbers, shown
 
 

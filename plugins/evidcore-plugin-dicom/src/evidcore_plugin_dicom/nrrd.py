@@ -12,8 +12,7 @@ import nrrd
 import numpy as np
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.errors import DataError, did_you_mean
-from evidcore.formats import (
+from evidcore.data import (
     AGAIN,
     Array,
     FileGrid,
@@ -21,11 +20,13 @@ from evidcore.formats import (
     Mask,
     Stored,
     Volume,
+    label_mask,
     refuse_flat,
     refuse_shape,
     refuse_type,
+    stated_affine,
 )
-from evidcore.volume import label_mask, stated_affine
+from evidcore.errors import DataError, did_you_mean
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
 SPACES = {

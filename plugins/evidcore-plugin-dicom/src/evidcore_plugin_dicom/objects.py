@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidcore.case import MaskRef
+from evidcore.data import Geometry, Mask
 from evidcore.errors import DataError, did_you_mean
-from evidcore.formats import Geometry, Mask
 from evidcore_plugin_dicom.contours import read_contours
 from evidcore_plugin_dicom.headers import SEGMENTATIONS, read_dataset
 from evidcore_plugin_dicom.segments import read_segment

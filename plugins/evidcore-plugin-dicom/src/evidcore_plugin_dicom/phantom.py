@@ -9,7 +9,7 @@ import numpy as np
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import UID, CTImageStorage, ExplicitVRLittleEndian
 
-from evidcore.formats import Array
+from evidcore.data import Array
 
 BODY = {"L": (2, 1), "R": (2, -1), "P": (1, 1), "A": (1, -1), "S": (0, 1), "I": (0, -1)}  # axis in z, y, x
 

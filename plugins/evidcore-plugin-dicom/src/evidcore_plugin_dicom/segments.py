@@ -6,9 +6,8 @@ import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.pixels.utils import iter_pixels
 
+from evidcore.data import AGAIN, Array, FileGrid, Geometry, Mask, place_into, turn_to_body
 from evidcore.errors import DataError
-from evidcore.formats import AGAIN, Array, FileGrid, Geometry, Mask
-from evidcore.volume import place_into, turn_to_body
 from evidcore_plugin_dicom.frames import Frame, frames_of, group_item
 from evidcore_plugin_dicom.headers import MISTAKES, read_dataset
 

@@ -12,8 +12,8 @@ from pydicom.pixels.utils import pixel_array
 from pydicom.uid import UID
 
 from evidcore.case import VolumeRef
+from evidcore.data import AGAIN, Array, FileGrid, Stored
 from evidcore.errors import DataError, did_you_mean
-from evidcore.formats import AGAIN, Array, FileGrid, Stored
 from evidcore_plugin_dicom.frames import Frame, frames_of
 from evidcore_plugin_dicom.headers import (
     MISTAKES,

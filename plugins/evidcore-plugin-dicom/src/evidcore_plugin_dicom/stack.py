@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from evidcore.data import SAME_GRID_VOXELS, Array, FileGrid
 from evidcore.errors import DataError
-from evidcore.formats import SAME_GRID_VOXELS, Array, FileGrid
 from evidcore_plugin_dicom.frames import Frame
 from evidcore_plugin_dicom.headers import named
 

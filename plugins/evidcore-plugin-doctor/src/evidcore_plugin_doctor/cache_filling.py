@@ -19,11 +19,11 @@ import torch
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
+from evidcore.data.cached_volume import LEAST_BYTES, VOLUMES, volume_cache
+from evidcore.data.content import content_key, volume_key
+from evidcore.data.preparation import get_input, prepare, put_input
+from evidcore.data.reading import read_geometry
 from evidcore.errors import DataError, RunError
-from evidcore.volume.cached_volume import LEAST_BYTES, VOLUMES, volume_cache
-from evidcore.volume.content import content_key, volume_key
-from evidcore.volume.preparation import get_input, prepare, put_input
-from evidcore.volume.reading import read_geometry
 
 Outcome = Literal["done", "already_there", "no_room", "not_needed", "left_out"]
 WAITING_PER_PROCESS = 4  # cases that are handed out ahead

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.volume import Volume
+from evidcore.data import Volume
 
 STEP_MM = 5.0
 Grid = np.ndarray[Any, np.dtype[np.float32]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.volume import Volume
+from evidcore.data import Volume
 from evidcore_plugin_doctor.fault import Severity
 
 ZERO_SHARE = 0.3  # of a CT; a scan of a whole body has 2 % of water at exactly 0 HU

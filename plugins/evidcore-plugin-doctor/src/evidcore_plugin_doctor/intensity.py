@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.volume import Volume
+from evidcore.data import Volume
 from evidcore_plugin_doctor.fault import Severity
 
 SAMPLE = 400_000  # voxels looked at

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from evidcore.case import Case, MaskRef, VolumeRef
+from evidcore.data import Geometry, Volume, read_geometry
+from evidcore.data.reading import opened, volume_of
 from evidcore.errors import DataError
-from evidcore.volume import Geometry, Volume, read_geometry
-from evidcore.volume.reading import opened, volume_of
 from evidcore_plugin_doctor.anatomy import find_body, find_tissue, misplaced
 from evidcore_plugin_doctor.coarse import Coarse, coarsen
 from evidcore_plugin_doctor.fault import Fault, Severity

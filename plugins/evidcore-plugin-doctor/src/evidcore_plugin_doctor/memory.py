@@ -7,8 +7,8 @@ import resource
 from pathlib import Path
 
 from evidcore.case import VolumeRef
+from evidcore.data import Geometry
 from evidcore.errors import DataError
-from evidcore.formats import Geometry
 
 VOXEL_BYTES = 12  # float32 as stored, as a volume and in body axes; int16 takes half, and checks the other
 _GIB = 2**30

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from evidcore.volume import Volume
+from evidcore.data import Volume
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

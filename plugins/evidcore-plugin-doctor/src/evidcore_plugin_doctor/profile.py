@@ -8,10 +8,10 @@ from typing import Any
 
 from evidcore.case import Case, VolumeRef
 from evidcore.contracts import Labeler, Task
+from evidcore.data import Geometry, read_geometry
 from evidcore.errors import DataError, did_you_mean
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.reference_lines import cluster
-from evidcore.volume import Geometry, read_geometry
 from evidcore_plugin_doctor import blind, sentences
 from evidcore_plugin_doctor.listing import Cases
 

@@ -13,9 +13,9 @@ import numpy as np
 from evidcore_plugin_pages.gallery import WINDOWS_HU, outline, png_uri
 
 from evidcore.case import MaskRef, VolumeRef
+from evidcore.data import Volume, read_mask
+from evidcore.data.placement import Placement
 from evidcore.errors import DataError
-from evidcore.volume import Volume, read_mask
-from evidcore.volume.geometry import Placement
 from evidcore_plugin_doctor.masks import Mask, read_masks
 
 MOST_PICTURES = 4  # volumes of a case

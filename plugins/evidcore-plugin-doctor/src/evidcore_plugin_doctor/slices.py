@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.volume import Volume
+from evidcore.data import Volume
 from evidcore_plugin_doctor.coarse import STEP_MM, merge
 from evidcore_plugin_doctor.fault import Severity
 from evidcore_plugin_doctor.fill import runs

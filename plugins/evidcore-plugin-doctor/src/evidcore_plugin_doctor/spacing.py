@@ -8,7 +8,7 @@ import numpy as np
 from scipy import ndimage
 
 from evidcore.case import VolumeRef
-from evidcore.volume import Geometry, Volume
+from evidcore.data import Geometry, Volume
 from evidcore_plugin_doctor.fault import Severity
 
 SMALLEST_MM, LARGEST_MM = 0.05, 30.0

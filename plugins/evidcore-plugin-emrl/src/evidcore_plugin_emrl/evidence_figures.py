@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 from evidcore.case import Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import Sums, Unread
+from evidcore.data import read_geometry
+from evidcore.data.target import measure
 from evidcore.evaluate.pooling import Figure
-from evidcore.geometry.target import measure
 from evidcore.text.agreement import affirmed, compare_details, states
-from evidcore.volume import read_geometry
 from evidcore_plugin_emrl.report_evidence import RULE, best_evidence
 
 HEADLINE = "grounded_accuracy"

@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from evidcore.case import Case, Crop
+from evidcore.data.reading import read_geometry
+from evidcore.data.target import measure
 from evidcore.errors import DataError
-from evidcore.geometry.target import measure
-from evidcore.volume.reading import read_geometry
 from evidcore_plugin_emrl.report_evidence import RULE
 
 MOST_PATIENTS = 300  # whose slices are held ready

@@ -25,8 +25,8 @@ from torch.nn import functional
 from evidcore.case import Case, Crop
 from evidcore.compute.learning_rate import share_of_peak
 from evidcore.contracts import FitLog
+from evidcore.data import read_mask, volume_cache
 from evidcore.errors import DataError
-from evidcore.volume import read_mask, volume_cache
 from evidcore_plugin_emrl.reading_figures import Scores, Shown, is_known, reading_figures, shortfalls, shown
 
 if TYPE_CHECKING:

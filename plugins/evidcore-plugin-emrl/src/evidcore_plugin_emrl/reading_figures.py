@@ -16,8 +16,8 @@ import numpy as np
 from evidcore.case import Case, Crop
 from evidcore.compute.logistic import roc_auc
 from evidcore.contracts import ImageQuestion, Labeler, Reader
+from evidcore.data import read_mask, volume_cache
 from evidcore.text.agreement import affirmed
-from evidcore.volume import read_mask, volume_cache
 
 Areas = np.ndarray[Any, np.dtype[np.int64]]
 Scores = np.ndarray[Any, np.dtype[np.float64]]

@@ -14,9 +14,9 @@ from annotated_types import Ge
 
 from evidcore.case import Answer, Case, Crop, Evidence, Finding, Prompt, Report, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
+from evidcore.data.boxes import is_slice
+from evidcore.data.target import Rule, gold_slice, measure
 from evidcore.errors import DataError, RecipeError
-from evidcore.geometry.boxes import is_slice
-from evidcore.geometry.target import Rule, gold_slice, measure
 from evidcore.text.tags import has_words, inside, shortened, tag_fault
 
 log = logging.getLogger(__name__)

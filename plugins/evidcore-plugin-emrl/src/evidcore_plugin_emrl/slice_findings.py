@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 
 from evidcore.case import Answer, Case, Finding, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
-from evidcore.geometry.boxes import is_slice
+from evidcore.data.boxes import is_slice
 from evidcore.text.tags import prose_fault
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from evidcore.case import Case, Crop
 from evidcore.contracts import EncoderInput, FitLog, Grid, ImageQuestion, Reader
+from evidcore.data import prepare
+from evidcore.data.reading import read_geometry
 from evidcore.errors import DataError
 from evidcore.registry.factory import Flat
-from evidcore.volume import prepare
-from evidcore.volume.reading import read_geometry
 from evidcore_plugin_emrl.reader_fit import ReaderFit, fit_reader
 from evidcore_plugin_emrl.reading_figures import Scores
 

@@ -13,11 +13,10 @@ from torch.nn import functional
 
 from evidcore.case import Case, Crop, VisualPart
 from evidcore.contracts import Encoder, EncoderInput, Grid, View
+from evidcore.data import Mask, Volume, prepare, read_mask, volume_cache
+from evidcore.data.prefetch import thread_count
+from evidcore.data.preparation import resize
 from evidcore.errors import DataError
-from evidcore.formats import Mask
-from evidcore.volume import Volume, prepare, read_mask, volume_cache
-from evidcore.volume.prefetch import thread_count
-from evidcore.volume.preparation import resize
 
 SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding
 RIGHT, LEFT = 0, 1

@@ -15,11 +15,11 @@ from evidcore_plugin_pages.jinja import NOTICE
 
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Task
+from evidcore.data import read
 from evidcore.errors import ContractError, DataError, RunError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
 from evidcore.runs import RunFolder, start
-from evidcore.volume import read
 
 OPTIONS = ("emphysema", "lung nodule", "consolidation")
 SHAPE_XYZ = (20, 26, 16)  # along right-left, front-back and feet-head, whatever the file's order

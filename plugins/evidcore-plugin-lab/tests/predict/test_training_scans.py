@@ -16,11 +16,11 @@ from evidcore_plugin_lab.predict.training_scans import (
 )
 
 from evidcore.case import VolumeRef
+from evidcore.data import read
 from evidcore.errors import DataError
 from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
-from evidcore.volume import read
 
 RECIPE = """
 schema = 1

@@ -15,9 +15,9 @@ from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.compute.device import device_of
 from evidcore.contracts import Segmenter
+from evidcore.data import volume_cache
+from evidcore.data.content import volume_key
 from evidcore.errors import RecipeError
-from evidcore.volume import volume_cache
-from evidcore.volume.content import volume_key
 from evidcore_plugin_medsam2.feature_files import weights_digest
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network

@@ -14,8 +14,8 @@ import torch
 from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.contracts import MaskRequest, SegmenterPrompt, SegmenterSession, refuse_unusable
+from evidcore.data import CachedVolume
 from evidcore.errors import DataError
-from evidcore.volume import CachedVolume
 from evidcore_plugin_medsam2.feature_files import from_bytes, to_bytes
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network, View, stacked

@@ -9,9 +9,9 @@ from annotated_types import Ge
 
 from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict, VolumeRef
 from evidcore.contracts import MaskRequest, Reward, Segmenter
+from evidcore.data import Volume, read
+from evidcore.data.boxes import Mask
 from evidcore.errors import DataError
-from evidcore.geometry.boxes import Mask
-from evidcore.volume import Volume, read
 from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 from evidcore_plugin_medvol_r1.overlap import mask_overlap
 from evidcore_plugin_medvol_r1.rewards import LENIENT, not_asked

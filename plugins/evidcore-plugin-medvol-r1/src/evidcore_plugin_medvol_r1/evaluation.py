@@ -40,11 +40,11 @@ from evidcore.contracts import (
     Sums,
     Task,
 )
+from evidcore.data.boxes import Mask
 from evidcore.evaluate.answered import answered, gold_answer, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.reference_lines import row
-from evidcore.geometry.boxes import Mask
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_medvol_r1.blind_boxes import BLIND, REGISTRATION, Rule, best_answers

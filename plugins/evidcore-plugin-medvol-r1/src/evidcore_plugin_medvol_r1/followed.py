@@ -8,11 +8,11 @@ from typing import Any
 
 from evidcore.case import Answer, Evidence, Prompt, VolumeRef
 from evidcore.contracts import Answers, MaskRequest, Segmenter, SegmenterSession, Task
+from evidcore.data import Volume, read
 from evidcore.errors import ContractError
 from evidcore.evaluate.answered import Answered, asked
 from evidcore.registry import Offer, blame
 from evidcore.registry.factory import offer_of
-from evidcore.volume import Volume, read
 from evidcore_plugin_medvol_r1.mask_figures import MaskFigures, mask_figures
 from evidcore_plugin_medvol_r1.masks import masks_of, other_mask, request, target_mask
 from evidcore_plugin_medvol_r1.rewards import boxes_on

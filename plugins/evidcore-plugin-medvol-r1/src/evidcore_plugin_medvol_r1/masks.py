@@ -8,9 +8,9 @@ import numpy as np
 
 from evidcore.case import Box, Prompt
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
+from evidcore.data import Volume, read_mask
+from evidcore.data.boxes import Mask
 from evidcore.errors import DataError
-from evidcore.geometry.boxes import Mask
-from evidcore.volume import Volume, read_mask
 
 
 class HalfMask(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from evidcore.case import Box
-from evidcore.geometry.boxes import Mask
+from evidcore.data.boxes import Mask
 
 
 def mask_overlap(one: Mask, other: Mask) -> tuple[float, float] | None:

@@ -10,8 +10,7 @@ import numpy as np
 
 from evidcore.cache import Cache
 from evidcore.case import VolumeRef
-from evidcore.geometry import body
-from evidcore.volume import Geometry, content_hash, file_hash, read, read_geometry
+from evidcore.data import Geometry, body, content_hash, file_hash, read, read_geometry
 
 HEIGHTS = 20  # equal stretches of the body, of which each has a profile
 FAT_HU, BONE_HU, MOST_HU = (-150.0, -30.0), 200.0, 1000.0

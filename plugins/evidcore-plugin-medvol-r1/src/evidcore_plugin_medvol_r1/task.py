@@ -14,9 +14,8 @@ from annotated_types import Ge, Lt
 
 from evidcore.case import Answer, Box, Case, Evidence, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
-from evidcore.errors import DataError, PluginError
-from evidcore.geometry.boxes import is_slice
-from evidcore.geometry.target import (
+from evidcore.data.boxes import is_slice
+from evidcore.data.target import (
     PARTS,
     RANKED_SLICES,
     SMALLEST_PART,
@@ -25,6 +24,7 @@ from evidcore.geometry.target import (
     gold_slice,
     measure,
 )
+from evidcore.errors import DataError, PluginError
 from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
 from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
 

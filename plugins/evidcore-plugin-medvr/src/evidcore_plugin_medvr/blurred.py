@@ -14,10 +14,9 @@ from annotated_types import Ge
 from evidcore.cache import Cache
 from evidcore.case import Prompt, VolumeRef
 from evidcore.contracts import Condition, Dataset
-from evidcore.formats import Array
-from evidcore.volume import file_hash, read, read_geometry, save_volume
-from evidcore.volume.content import volume_key
-from evidcore.volume.pictures import colours, save_picture
+from evidcore.data import Array, file_hash, read, read_geometry, save_volume
+from evidcore.data.content import volume_key
+from evidcore.data.pictures import colours, save_picture
 
 
 class Blurred(Condition):

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Lt
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Reward
-from evidcore.volume.reading import read_geometry
+from evidcore.data.reading import read_geometry
 
 Raster = npt.NDArray[np.bool_]
 Place = tuple[str, int]  # volume and slice

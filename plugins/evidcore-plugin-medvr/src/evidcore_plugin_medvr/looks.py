@@ -12,7 +12,7 @@ from annotated_types import Gt, Le
 
 from evidcore.case import Case, Crop
 from evidcore.contracts import Measured, Metric, Written
-from evidcore.volume import read, read_mask
+from evidcore.data import read, read_mask
 from evidcore_plugin_medvr.pointing import square_around
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from evidcore.case import Action, Box, Case, Prompt, Turn, VisualPart
 from evidcore.contracts import Tool, View
+from evidcore.data.boxes import is_slice
+from evidcore.data.reading import read_geometry
+from evidcore.data.target import Rule, gold_slice, measure
 from evidcore.errors import DataError
-from evidcore.geometry.boxes import is_slice
-from evidcore.geometry.target import Rule, gold_slice, measure
-from evidcore.volume.reading import read_geometry
 from evidcore_plugin_medvr.rollout import CLOSE, OPEN
 
 RULE = Rule(parts=(), smallest_part=0.0)

@@ -10,9 +10,9 @@ from annotated_types import Ge
 
 from evidcore.case import Box, Crop, Part, Prompt, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, Tool, View
+from evidcore.data.boxes import is_slice
+from evidcore.data.reading import read_geometry
 from evidcore.errors import RecipeError
-from evidcore.geometry.boxes import is_slice
-from evidcore.volume.reading import read_geometry
 
 SMALLEST_CROP_VOXELS = 4  # a closer look at less is one flat colour
 

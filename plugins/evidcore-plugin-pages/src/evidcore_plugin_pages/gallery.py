@@ -13,8 +13,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from evidcore.case import Crop, Drawing
+from evidcore.data import Volume
 from evidcore.errors import EvidError
-from evidcore.formats import Volume
 from evidcore_plugin_pages.cases import Known
 from evidcore_plugin_pages.jinja import part
 from evidcore_plugin_pages.markup import Html, data_block, join
@@ -263,15 +263,15 @@ class Gallery:
         return join(data_block(drawn.block(), id=name) for name, drawn in self._volumes.values())
 
     def _drawn(self, crop: Crop, known: Known | None) -> Slices | None:
-        from evidcore import volume
+        from evidcore import data
 
-        read = volume.read(crop.volume)
+        read = data.read(crop.volume)
         masks = {}
         if known is not None:
             present = set(known.case.present())
             wanted = [name for name in known.case.masks if name in present] or list(known.case.masks)
             for name in wanted[:_MOST_OUTLINES]:
-                masks[name] = volume.read_mask(known.case.masks[name], read)
+                masks[name] = data.read_mask(known.case.masks[name], read)
         for most_slices, most_pixels in ((48, 192), (24, 128), (12, 96)):
             if crop.drawing is not None:
                 drawn = drawn_pictures(crop, read, masks, 4 * most_pixels)
@@ -296,9 +296,9 @@ class Gallery:
         if _key(crop) in self._volumes:
             drawn = self._volumes[_key(crop)][1]
         else:
-            from evidcore import volume
+            from evidcore import data
 
-            read = volume.read(crop.volume)
+            read = data.read(crop.volume)
             if crop.drawing is not None:
                 drawn = drawn_pictures(crop, read, {}, 96)
             else:
@@ -321,7 +321,7 @@ def drawn_pictures(
         masks: masks on the volume's grid, by name.
         most_pixels: longer edges are averaged down to this.
     """
-    from evidcore.volume.drawing import draw, photograph
+    from evidcore.data.drawing import draw, photograph
 
     assert crop.drawing is not None
     whole = dataclasses.replace(crop, box_zyx=None)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.case import Box
-from evidcore.geometry.boxes import dice
+from evidcore.data.boxes import dice
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]  # (y, x)
 Region = np.ndarray[Any, np.dtype[np.bool_]]  # (y, x)

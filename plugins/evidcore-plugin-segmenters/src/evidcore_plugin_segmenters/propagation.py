@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from evidcore.case import Box
 from evidcore.contracts.segmenting import Mask, Window
-from evidcore.volume import Volume
+from evidcore.data import Volume
 
 Run = Callable[[Float[Tensor, "row channel y x"]], Float[Tensor, "row one y x"]]
 Windows = tuple[tuple[float, float], ...]

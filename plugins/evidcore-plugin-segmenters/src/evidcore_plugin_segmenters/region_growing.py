@@ -21,8 +21,8 @@ from evidcore.contracts import (
     refuse_unusable,
 )
 from evidcore.contracts.segmenting import Mask, Window
-from evidcore.volume import Volume, volume_cache
-from evidcore.volume.content import volume_key
+from evidcore.data import Volume, volume_cache
+from evidcore.data.content import volume_key
 from evidcore_plugin_segmenters.growth import (
     Growth,
     Model,

@@ -25,9 +25,9 @@ from evidcore.contracts import (
     refuse_unusable,
 )
 from evidcore.contracts.segmenting import Mask, Window
+from evidcore.data import Volume, volume_cache
 from evidcore.errors import DataError
 from evidcore.registry.factory import Flat
-from evidcore.volume import Volume, volume_cache
 from evidcore_plugin_segmenters.growth import around_point, leash, smooth
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit, fit_propagator

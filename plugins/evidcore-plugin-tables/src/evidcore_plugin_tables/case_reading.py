@@ -13,8 +13,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from evidcore.case import Case, Split
+from evidcore.data import file_state, read_error
 from evidcore.errors import DataError
-from evidcore.volume import file_state, read_error
 
 log = logging.getLogger(__name__)
 

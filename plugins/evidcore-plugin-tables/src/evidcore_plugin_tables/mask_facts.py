@@ -11,10 +11,9 @@ import numpy as np
 
 from evidcore.cache import Cache
 from evidcore.case import Case, MaskRef, VolumeRef
+from evidcore.data import Array, Volume, content_hash, read, read_mask
+from evidcore.data.body import Region, midline_mm
 from evidcore.errors import DataError
-from evidcore.formats import Array
-from evidcore.geometry.body import Region, midline_mm
-from evidcore.volume import Volume, content_hash, read, read_mask
 
 READING = 2  # raise whenever the same files give other facts
 

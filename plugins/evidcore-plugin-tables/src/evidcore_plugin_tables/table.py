@@ -14,9 +14,9 @@ from typing import Annotated, Literal
 
 from evidcore.case import Case, Intensity, Split
 from evidcore.contracts import Dataset
+from evidcore.data import read_geometry
 from evidcore.errors import DataError, RecipeError
 from evidcore.registry.factory import Flat
-from evidcore.volume import read_geometry
 from evidcore_plugin_tables.box_masks import CaseBoxes
 from evidcore_plugin_tables.case_reading import (
     OnMissing,

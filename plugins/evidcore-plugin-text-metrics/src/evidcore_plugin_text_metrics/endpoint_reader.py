@@ -14,9 +14,9 @@ from PIL import Image
 
 from evidcore.case import Crop
 from evidcore.contracts import EncoderInput, ImageQuestion, Reader
+from evidcore.data import prepare
+from evidcore.data.reading import read_geometry
 from evidcore.errors import DataError
-from evidcore.volume import prepare
-from evidcore.volume.reading import read_geometry
 from evidcore_plugin_text_metrics.endpoint import ChatClient, Conversation, Endpoint
 from evidcore_plugin_text_metrics.endpoint_answers import Unanswered
 

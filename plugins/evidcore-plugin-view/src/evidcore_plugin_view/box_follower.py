@@ -24,9 +24,10 @@ from typing import Any
 from evidcore.case import Crop, Evidence, Prompt, VolumeRef
 from evidcore.compute.processes import pin_threads
 from evidcore.contracts import BoxPrompt, Evaluation, Segmenter, Stage
+from evidcore.data import read_geometry
+from evidcore.data.boxes import Mask
 from evidcore.errors import ContractError, EvidError, RunError
 from evidcore.evaluate.asking import AskingStage
-from evidcore.geometry.boxes import Mask
 from evidcore.recipe import DataUse, Recipe, load
 from evidcore.registry import blame, find
 from evidcore.registry.factory import offer_of, options_of
@@ -35,7 +36,6 @@ from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.post_run import last_asking
-from evidcore.volume import read_geometry
 from evidcore_plugin_view.followed_masks import FollowedMask, FollowRequest
 
 

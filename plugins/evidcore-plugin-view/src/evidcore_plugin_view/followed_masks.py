@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.case import Box
-from evidcore.geometry.boxes import Mask
+from evidcore.data.boxes import Mask
 from evidcore.registry import offers
 
 _MOST_WAITING = 4  # those that were asked for before are made when they are asked for again

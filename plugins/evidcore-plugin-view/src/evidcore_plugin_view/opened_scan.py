@@ -15,8 +15,7 @@ from evidcore_plugin_pages.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
 from PIL import Image
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.formats import LPS_RAS, Volume
-from evidcore.volume import read, read_mask
+from evidcore.data import LPS_RAS, Volume, read, read_mask
 from evidcore_plugin_view.overlay import AXES, Mask, Plane, cut
 
 _LUNG_HU = (-930.0, -500.0)  # values of aerated lung; air beside a body is lower, noise and all

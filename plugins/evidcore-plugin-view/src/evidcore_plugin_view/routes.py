@@ -250,7 +250,7 @@ class Routes:
 
 def _compared(mask: Mask, scan: Scan, scene: Scene) -> tuple[float | None, str]:
     """Return the DSC of a mask with what is asked about, None where that is not known, and a sentence."""
-    from evidcore.geometry.boxes import dice
+    from evidcore.data.boxes import dice
 
     about = " + ".join(scene.target)
     try:

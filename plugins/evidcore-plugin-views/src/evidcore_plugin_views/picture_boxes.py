@@ -11,9 +11,9 @@ from annotated_types import Ge
 
 from evidcore.case import Box, Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
+from evidcore.data.boxes import FULL, ShownBox, is_slice, shown_box, slice_box
+from evidcore.data.reading import read_geometry
 from evidcore.errors import DataError, RecipeError
-from evidcore.geometry.boxes import FULL, ShownBox, is_slice, shown_box, slice_box
-from evidcore.volume.reading import read_geometry
 
 LARGEST_ASPECT = 200  # as in transformers' smart_resize
 ROUNDED = 1.0  # unit by which a box may reach over the edge of its tile

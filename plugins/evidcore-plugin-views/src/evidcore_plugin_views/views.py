@@ -10,10 +10,10 @@ from annotated_types import Ge
 from evidcore.builtin.views import spread
 from evidcore.case import Box, Case, Crop, Drawing, Part, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, Grid, View
+from evidcore.data.boxes import ShownBox, is_slice
+from evidcore.data.reading import read_geometry
 from evidcore.errors import DataError, RecipeError
-from evidcore.geometry.boxes import ShownBox, is_slice
 from evidcore.registry.factory import Flat
-from evidcore.volume.reading import read_geometry
 from evidcore_plugin_views.picture_boxes import PICTURES, PictureBoxes, PictureOptions, depth_of, listed
 
 

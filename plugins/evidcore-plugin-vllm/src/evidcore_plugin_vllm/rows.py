@@ -14,10 +14,10 @@ from PIL import Image
 from torch import Tensor
 
 from evidcore.contracts import Continuation, Prefix, Sampling
+from evidcore.data import prepare
 from evidcore.errors import RunError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.volume import prepare
 from evidcore_plugin_vllm.server import Server, Shown
 
 Asked = Callable[[], list[Continuation]]

@@ -6,7 +6,7 @@ import numpy as np
 
 from evidcore.case import Case, Split
 from evidcore.contracts import Dataset
-from evidcore.volume import read, read_mask
+from evidcore.data import read, read_mask
 from evidcore_testing.clauses import raises_nothing, require
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

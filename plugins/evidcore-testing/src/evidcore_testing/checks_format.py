@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evidcore.case import MaskRef, VolumeRef
+from evidcore.data import Format, Geometry, Mask, Volume
+from evidcore.data.masks import mask_by
+from evidcore.data.reading import placed, volume_of
 from evidcore.errors import DataError
-from evidcore.formats import Format, Geometry, Mask, Volume
-from evidcore.volume.masks import mask_by
-from evidcore.volume.reading import placed, volume_of
 from evidcore_testing.clauses import broken, raises_nothing, require
 
 ABSENT = 250  # a label that no mask of a test has

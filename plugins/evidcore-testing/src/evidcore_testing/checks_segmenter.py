@@ -22,9 +22,9 @@ from evidcore.contracts import (
     SegmenterSession,
 )
 from evidcore.contracts.segmenting import Window
+from evidcore.data import read_geometry
+from evidcore.data.boxes import dice
 from evidcore.errors import DataError
-from evidcore.geometry.boxes import dice
-from evidcore.volume import read_geometry
 from evidcore_testing.clauses import broken, raised, raises_nothing, refusal, require
 
 Shape = tuple[int, int, int]

@@ -7,7 +7,7 @@ from functools import partial
 
 from evidcore.case import Case, Crop, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, View
-from evidcore.volume import prepare, read_geometry
+from evidcore.data import prepare, read_geometry
 from evidcore_testing.clauses import broken, refusal, require
 
 

@@ -14,9 +14,9 @@ from evidcore_plugin_tables.target import TABLE, folder_options
 from evidcore.cache import cache_folder
 from evidcore.case import Intensity, VolumeRef
 from evidcore.contracts import Dataset
+from evidcore.data import read
 from evidcore.errors import DataError, EvidError
 from evidcore.registry import factory
-from evidcore.volume import read
 
 QUESTIONS = "questions.csv"
 AIR_HU = -500.0  # a scan that goes below holds air in Hounsfield units; other scales rarely go there

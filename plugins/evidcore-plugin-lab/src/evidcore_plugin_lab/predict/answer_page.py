@@ -13,7 +13,7 @@ from evidcore_plugin_pages import gallery
 from evidcore_plugin_pages.jinja import page
 from evidcore_plugin_pages.markup import data_block, tag
 
-from evidcore.volume import Volume
+from evidcore.data import Volume
 
 _SIZES = ((64, 320), (48, 224), (32, 160))  # slices and pixels of an edge; the first that stays below
 _MOST_BYTES = 8_000_000

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from evidcore.case import Box, Evidence, VolumeRef
+from evidcore.data import Volume, read_mask, save_mask
 from evidcore.errors import ContractError
 from evidcore.registry import Offer
 from evidcore.runs.folder import sha256
-from evidcore.volume import Volume, read_mask, save_mask
 
 Mask = npt.NDArray[np.bool_]
 MASK = "mask.nii.gz"

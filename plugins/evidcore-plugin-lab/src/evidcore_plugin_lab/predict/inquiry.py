@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
+from evidcore.data import stem
 from evidcore.errors import DataError, RunError, did_you_mean
 from evidcore.evaluate.asking import AskingStage
 from evidcore.recipe import Recipe
@@ -15,7 +16,6 @@ from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.text.tags import LETTERS, STEM
-from evidcore.volume import stem
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
 
@@ -55,7 +55,7 @@ class Inquiry:
     unlike: bool = False  # answer also where the scan is far outside of what the model was trained on
 
     def reference(self, intensity: Intensity) -> VolumeRef:
-        """Return the scan as `evidcore.volume` reads it."""
+        """Return the scan as `evidcore.data` reads it."""
         return VolumeRef(path=self.scan, intensity=intensity, key=self.series, tilted=self.tilted)
 
     def name(self) -> str:

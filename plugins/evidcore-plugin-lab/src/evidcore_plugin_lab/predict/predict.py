@@ -18,6 +18,8 @@ from evidcore_plugin_pages.jinja import NOTICE
 
 from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput
+from evidcore.data import Volume, read, read_geometry
+from evidcore.data.reading import opened
 from evidcore.errors import DataError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.model.policy import VLMPolicy
@@ -28,8 +30,6 @@ from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, appearing, write
 from evidcore.runs.post_run import last_model
-from evidcore.volume import Volume, read, read_geometry
-from evidcore.volume.reading import opened
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
 from evidcore_plugin_lab.predict.answering import answered
 from evidcore_plugin_lab.predict.evidence import Mask, mask_of, write_evidence

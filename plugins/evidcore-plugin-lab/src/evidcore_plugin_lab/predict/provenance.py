@@ -7,11 +7,11 @@ from typing import Any
 
 from evidcore import __version__
 from evidcore.case import VolumeRef
+from evidcore.data import Volume
+from evidcore.data.content import volume_key
+from evidcore.data.reading import opened
 from evidcore.runs.folder import RunFolder, sha256
 from evidcore.runs.lock import versions
-from evidcore.volume import Volume
-from evidcore.volume.content import volume_key
-from evidcore.volume.reading import opened
 
 
 def scan_record(volume: Volume, ref: VolumeRef) -> dict[str, Any]:

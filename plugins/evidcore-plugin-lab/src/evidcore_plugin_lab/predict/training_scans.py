@@ -25,12 +25,12 @@ import numpy.typing as npt
 
 from evidcore.case import Case, VisualPart, VolumeRef
 from evidcore.contracts import View
+from evidcore.data import Volume, read
 from evidcore.errors import DataError, EvidError
 from evidcore.model.policy import VLMPolicy
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.folder import RunFolder, write
 from evidcore.runs.read import is_phantom
-from evidcore.volume import Volume, read
 
 FILE = "training_scans.json"
 LAYOUT = 1  # raise whenever the file holds something else

@@ -15,8 +15,8 @@ from annotated_types import Ge, Le
 
 from evidcore.case import Case, Finding, MaskRef, Report, Span, Split, VolumeRef
 from evidcore.contracts import Dataset
+from evidcore.data import Volume, content_hash, read, read_mask
 from evidcore.errors import DataError, RecipeError
-from evidcore.volume import Volume, content_hash, read, read_mask
 from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, Lesion, Planted, Wish, plant
 from evidcore_plugin_phantoms.implant.store import VERSION, Entry, ensure, without
 from evidcore_plugin_phantoms.wording import ABSENT, naming, on_the, one_of, written

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evidcore.volume import Volume
+from evidcore.data import Volume
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Region = np.ndarray[Any, np.dtype[np.bool_]]

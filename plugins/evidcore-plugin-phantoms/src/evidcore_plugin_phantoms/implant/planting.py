@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from evidcore.case import Side
-from evidcore.geometry.body import coarse, midline_mm, outline
-from evidcore.volume import Volume
+from evidcore.data import Volume
+from evidcore.data.body import coarse, midline_mm, outline
 from evidcore_plugin_phantoms.implant.noise import (
     TooLittleTissue,
     autocovariance,

@@ -13,7 +13,7 @@ import nibabel
 import numpy as np
 
 from evidcore.cache import naming_full_disk
-from evidcore.volume import Volume, save_volume
+from evidcore.data import Volume, save_volume
 from evidcore_plugin_phantoms.implant.planting import Lesion, Planted
 from evidcore_plugin_phantoms.store import made
 

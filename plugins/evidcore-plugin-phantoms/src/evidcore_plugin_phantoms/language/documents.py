@@ -15,11 +15,11 @@ from typing import Any
 
 from evidcore.case import Case, Crop, MaskRef, Prompt, Span, VisualPart, VolumeRef
 from evidcore.contracts import Task, View
+from evidcore.data import read, read_mask
 from evidcore.errors import DataError
 from evidcore.model.processor import IMAGE_TOKEN
 from evidcore.model.template import Turns, read_turns
 from evidcore.prompts.rows import texts_of
-from evidcore.volume import read, read_mask
 
 _FILLER = "."
 _EASY_TOKENS = 16  # the fewest that stand for a visual part in the first steps

@@ -18,12 +18,12 @@ import numpy as np
 
 from evidcore.case import Case
 from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterPrompt, SegmenterSession
+from evidcore.data import Volume, read_mask, volume_cache
+from evidcore.data.boxes import Region, dice, parts
 from evidcore.errors import DataError
 from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
-from evidcore.geometry.boxes import Region, dice, parts
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.volume import Volume, read_mask, volume_cache
 from evidcore_plugin_segmenters.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
 from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, oracle_boxes, reachable, ways_to_ask
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from evidcore.geometry.body import coarse, outline
-from evidcore.geometry.boxes import Region, dice
-from evidcore.volume import Volume
+from evidcore.data import Volume
+from evidcore.data.body import coarse, outline
+from evidcore.data.boxes import Region, dice
 
 DISTANCES = (
     (0, 0),

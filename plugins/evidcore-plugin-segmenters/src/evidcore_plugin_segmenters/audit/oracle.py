@@ -10,7 +10,7 @@ import numpy as np
 
 from evidcore.case import Box
 from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterPrompt
-from evidcore.geometry.boxes import Region, moved, parts, tight_box
+from evidcore.data.boxes import Region, moved, parts, tight_box
 
 ORACLE_BOX, ORACLE_MASK = "oracle box", "oracle mask"
 

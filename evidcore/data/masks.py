@@ -1,0 +1,135 @@
+"""Masks on the grid of their volume."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.data.files import format_of
+from evidcore.data.format import Format
+from evidcore.data.grid import SAME_GRID_VOXELS, Array, Geometry, Mask, Volume
+from evidcore.data.placement import TILT_LIMIT_DEGREES, resample, tilt_degrees, turn_to_body
+from evidcore.data.stored import Stored
+from evidcore.errors import DataError
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+
+
+def read_mask(ref: MaskRef, like: Volume) -> Mask:
+    """Read a mask, shape (z, y, x) on the grid of `like`.
+
+    A label map of any volume format is turned to body axes like its volume; `label` picks a value, without it
+    every value above 0 counts. A label that does not occur gives an empty mask: the object is out of the
+    field of view. The arrays of an `.npz` or `.npy` are (z, y, x) in body axes unless `axes` says otherwise;
+    `key` names one; an `.npz` that holds a sparse matrix is read by `masks_csr`. What `key` and `label` pick
+    of a file of objects, its format says.
+
+    A mask lies on the grid that its volume's file states, or on a part of it; with the volume it gets the
+    spacing that the reference gave, and is resampled where the volume was.
+
+    Raises:
+        DataError: if the file cannot be used, or lies on another grid; names both grids.
+        ContractError: if its format fails in another way; names its package.
+    """
+    reader = format_of(ref.path)
+    with blame(offer_of(reader), f"reading the mask {ref.path}"):
+        return mask_by(reader, ref, like)
+
+
+def mask_by(reader: Format, ref: MaskRef, like: Volume) -> Mask:
+    """Read a mask by a format, which may leave a label map to the core."""
+    mask = reader.mask(ref, like)
+    if mask is None:
+        mask = label_mask(reader.open(VolumeRef(path=ref.path, intensity="arbitrary")), ref, like)
+    return mask
+
+
+def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
+    """Return the voxels of `ref.label`, or of every label above 0, on the grid of `like`.
+
+    Args:
+        stored: the label map; its grid is that of the volume's file, or a part of it.
+        ref: its path is named in errors.
+        like: the volume that the mask belongs to.
+
+    Raises:
+        DataError: if it holds fractions or lies on another grid, or the reference gives axes or a key.
+    """
+    if ref.axes is not None:
+        raise DataError(
+            f"{ref.path}: axes {ref.axes!r} is for bare arrays; this file states its own. Leave axes out."
+        )
+    if ref.key is not None:
+        raise DataError(
+            f"{ref.path}: key {ref.key!r} picks nothing of a label map, whose objects have numbers. "
+            f"Pick one with a label."
+        )
+    turn = turn_to_body(stored.grid, ref.path)
+    inside = turn.apply(picked(stored.values(), ref.label, ref.path))
+    return resample_mask(place_on(inside, turn.geometry, like.file_geometry, ref.path), like)
+
+
+def resample_mask(mask: Mask, like: Volume) -> Mask:
+    """Return a mask on `like.file_geometry` on the grid of `like`: resampled where the volume was."""
+    if like.source is None or tilt_degrees(like.source.meant) <= TILT_LIMIT_DEGREES:
+        return mask
+    nearest = resample(mask.astype(np.uint8), like.source.meant, like.geometry, order=0, outside=0.0)
+    return nearest.astype(np.bool_)
+
+
+def picked(values: Array, label: int | None, path: str) -> Mask:
+    """Return where an array holds a label, without one any above 0.
+
+    Raises:
+        DataError: if it holds fractions: above 0 would be taken as inside.
+    """
+    if values.dtype.kind == "f":
+        odd = values[(values != np.round(values)) | ~np.isfinite(values)]
+        if odd.size:
+            raise DataError(
+                f"{path}: a mask holds whole numbers, got {float(odd[0])!r} in {odd.size} voxels. "
+                f"Threshold the probabilities first."
+            )
+    mask: Mask = values > 0 if label is None else values == label
+    return mask
+
+
+def place_on(mask: Mask, held: Geometry, onto: Geometry, path: str) -> Mask:
+    """Return a mask on its volume's grid, of which its own is a part: fewer slices, a crop, or all of it.
+
+    Args:
+        mask: (z, y, x) on `held`.
+        held: its grid, voxel on voxel of `onto` within a tenth.
+        onto: the volume's grid.
+        path: named in errors.
+
+    Raises:
+        DataError: if the voxels do not coincide, or some of the mask lies outside the volume.
+    """
+    target = np.zeros(onto.shape_zyx, dtype=np.bool_)
+    place_into(target, mask, held, onto, path)
+    return target
+
+
+def place_into(target: Mask, mask: Mask, held: Geometry, onto: Geometry, path: str) -> None:
+    """Add a mask to `target`, which lies on `onto`; see `place_on`."""
+    moved = np.linalg.inv(onto.affine) @ held.affine
+    offset = np.round(moved[:3, 3]).astype(int)
+    last = np.array(held.shape_zyx) - 1
+    corners = np.array([[*(last * pick), 1] for pick in np.ndindex(2, 2, 2)]).T
+    off = (moved @ corners)[:3] - corners[:3] - offset[:, None]
+    if np.abs(off).max() > SAME_GRID_VOXELS:
+        raise DataError(
+            f"{path}: the mask lies on another grid than its volume: mask {held}, volume {onto}. "
+            f"Resample the mask onto the volume's grid with nearest neighbours."
+        )
+    start = np.clip(offset, 0, onto.shape_zyx)
+    stop = np.clip(offset + held.shape_zyx, 0, onto.shape_zyx)
+    inside = mask[tuple(slice(a, b) for a, b in zip(start - offset, stop - offset, strict=True))]
+    whole, kept = int(mask.sum()), int(inside.sum())
+    if kept < whole:
+        raise DataError(
+            f"{path}: {whole - kept} of {whole} voxels of the mask lie outside its volume: mask {held}, "
+            f"volume {onto}. Name the whole volume, or cut the mask as the volume was cut."
+        )
+    target[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))] |= inside

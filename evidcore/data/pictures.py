@@ -1,0 +1,127 @@
+"""2D pictures as volumes of one slice."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from evidcore.cache import write_atomically
+from evidcore.case import Intensity, MaskRef, VolumeRef
+from evidcore.data.format import Format
+from evidcore.data.grid import Array, FileGrid, Mask, Volume
+from evidcore.data.masks import label_mask
+from evidcore.data.stored import AGAIN, Stored
+from evidcore.errors import DataError
+
+MISTAKES = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
+GREYS = ("L", "I", "F")  # 8 bits, up to 32 bits, real numbers
+LEAST_PIXELS = 2
+
+
+class Picture(Format):
+    """A 2D picture as a volume of one slice.
+
+    Its rows run to posterior, its columns to the left, 1 mm apart: a picture says nothing of its body.
+    Colours become luminance, transparency is left out, grey values of 16 bits stay.
+    """
+
+    def open(self, ref: VolumeRef) -> Stored:
+        """Read the size."""
+        return _open_picture(ref.path, ref.intensity)
+
+    def mask(self, ref: MaskRef, like: Volume) -> Mask:
+        """Return the voxels of a label of a `.png` in greys."""
+        return label_mask(_open_labels(ref.path), ref, like)
+
+
+def _open_picture(path: str, intensity: Intensity) -> Stored:
+    """Read the size of a `.png` or `.jpg`.
+
+    Raises:
+        DataError: if the file is no single picture, or is said to hold HU.
+    """
+    if intensity == "hu":
+        raise DataError(
+            f"{path}: a picture holds no Hounsfield units. Set intensity = 'arbitrary' on the data set."
+        )
+    with _opened(path) as picture:
+        columns, rows = picture.size
+        frames = getattr(picture, "n_frames", 1)
+    if frames != 1:
+        raise DataError(f"{path}: holds {frames} pictures, expected one. Save them one a file.")
+    if min(columns, rows) < LEAST_PIXELS:
+        raise DataError(
+            f"{path}: is {columns} x {rows} pixels, expected at least {LEAST_PIXELS} each way. {AGAIN}"
+        )
+    return Stored(
+        grid=FileGrid(shape=(columns, rows, 1), affine=np.eye(4)),
+        load=lambda: _greys(path).T[:, :, None],
+        is_picture=True,
+    )
+
+
+def _open_labels(path: str) -> Stored:
+    """Read the size of a mask; its values are the labels as they are stored, 0 and 1 where it has 1 bit.
+
+    Raises:
+        DataError: if its values name no labels: colours, or values that a lossy format has changed.
+    """
+    if not path.lower().endswith(".png"):
+        raise DataError(f"{path}: a lossy picture keeps no labels. Save the mask as .png.")
+    with _opened(path) as picture:
+        mode = picture.mode
+    if mode not in {"1", *GREYS} and not mode.startswith("I;16"):
+        raise DataError(
+            f"{path}: a mask is a picture in greys, one value a label, got colours (mode {mode!r}). "
+            f"Save it in greys."
+        )
+    stored = _open_picture(path, "arbitrary")
+    return dataclasses.replace(stored, load=lambda: _greys(path, as_stored=("1", *GREYS)).T[:, :, None])
+
+
+def _greys(path: str, as_stored: tuple[str, ...] = GREYS) -> Array:
+    """Return what is stored in some modes, luminance of the others, shape (row, column)."""
+    try:
+        with _opened(path) as picture:
+            if picture.mode.startswith("I;16"):
+                return np.asarray(picture, dtype=np.uint16)
+            return np.asarray(picture if picture.mode in as_stored else picture.convert("L"))
+    except MISTAKES as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def colours(path: str, *, in_colours: bool = True) -> Array | None:
+    """Return a picture of 8 bits, uint8: (y, x, red green blue), or its luminance, (y, x); else None."""
+    try:
+        with _opened(path) as picture:
+            if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+                return None
+            return np.asarray(picture.convert("RGB" if in_colours else "L"))
+    except MISTAKES as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def save_picture(values: Array, path: Path) -> None:
+    """Write a picture as `.png` in one move: (y, x, red green blue) of 8 bits, or greys of 8 or 16, (y, x).
+
+    Raises:
+        RunError: if the disk is full or the folder may not be written to.
+    """
+    held = io.BytesIO()
+    Image.fromarray(values if values.dtype == np.uint8 else values.astype(np.uint16)).save(held, format="PNG")
+    write_atomically(path, held.getvalue(), or_else="name another folder")
+
+
+def _opened(path: str) -> Image.Image:
+    try:
+        return Image.open(path)
+    except (UnidentifiedImageError, *MISTAKES) as cause:
+        raise _unreadable(path, cause) from cause
+
+
+def _unreadable(path: str, cause: Exception) -> DataError:
+    return DataError(f"{path}: is not a readable picture ({cause}). {AGAIN}")

@@ -1,0 +1,97 @@
+"""Files of every format to volumes in body axes."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+from evidcore.cache import Cache
+from evidcore.case import VolumeRef
+from evidcore.data.content import READING
+from evidcore.data.files import file_state, open_volume, reader_mark
+from evidcore.data.grid import Geometry, Volume
+from evidcore.data.placement import Placement, place, resample
+from evidcore.data.stored import Stored, refuse_flat, refuse_not_finite
+from evidcore.errors import DataError
+
+AIR_HU = -1000.0
+
+
+def read(ref: VolumeRef) -> Volume:
+    """Read a scan, whatever its format and the order of its axes.
+
+    The file's slope and intercept are applied, once, then the reference's. Oblique axes are refused, or
+    resampled linearly onto a grid along the body's, with air outside (the lowest value where intensity is
+    arbitrary).
+
+    Raises:
+        DataError: if the file cannot be used; names it, the value and what to do.
+    """
+    return volume_of(ref, *opened(ref))
+
+
+def volume_of(ref: VolumeRef, stored: Stored, placement: Placement) -> Volume:
+    """Load the voxels of an opened file and bring them to body axes."""
+    array = np.ascontiguousarray(placement.turn.apply(stored.values(ref.rescale)))
+    refuse_not_finite(array, ref.path)
+    if placement.is_resampled:
+        outside = AIR_HU if ref.intensity == "hu" else float(array.min())
+        array = resample(array, placement.meant, placement.geometry, order=1, outside=outside)
+    array.setflags(write=False)
+    return Volume(array=array, geometry=placement.geometry, intensity=ref.intensity, source=placement.source)
+
+
+def read_geometry(ref: VolumeRef) -> Geometry:
+    """Read the grid of a volume from its header alone, or from the headers of its series."""
+    return opened(ref)[1].geometry
+
+
+def opened(ref: VolumeRef) -> tuple[Stored, Placement]:
+    """Read the headers behind a reference and work out how its voxels become those of the volume."""
+    if ref.rescale is not None and not (all(map(math.isfinite, ref.rescale)) and ref.rescale[0]):
+        raise DataError(
+            f"{ref.path}: rescale must be a slope other than 0 and an intercept, got {ref.rescale}. "
+            f"Correct it in the data set."
+        )
+    if ref.spacing_mm_zyx is not None and not all(math.isfinite(mm) and mm > 0 for mm in ref.spacing_mm_zyx):
+        raise DataError(
+            f"{ref.path}: spacing_mm_zyx must be three numbers above 0 mm, got {ref.spacing_mm_zyx}. "
+            f"Correct it in the data set."
+        )
+    stored = open_volume(ref)
+    return stored, placed(ref, stored)
+
+
+def placed(ref: VolumeRef, stored: Stored) -> Placement:
+    """Work out how the voxels of an opened file become those of its volume."""
+    if not stored.is_picture:
+        refuse_flat(stored.grid.shape, ref.path)
+    return place(stored.grid, ref)
+
+
+def read_error(ref: VolumeRef, cache_folder: Path) -> str | None:
+    """Return why `read` refuses a volume, None if it does not; read once for each state of its files.
+
+    Transient errors of the operating system are not cached.
+    """
+    state = file_state(ref.path)
+    mark = [] if state is None else reader_mark(ref.path)
+    cache, key = (
+        Cache("usable", cache_folder),
+        [READING, os.path.realpath(ref.path), ref.marks(), state, mark],
+    )
+    cached = None if state is None else cache.get(key)
+    if cached is None:
+        cached, lasts = b"", state is not None
+        try:
+            read(ref)
+        except DataError as error:
+            cached = str(error).encode()
+            # a failed system call has an error number; a fault in the content has none
+            lasts = lasts and getattr(error.__cause__, "errno", None) is None
+        if lasts:
+            cache.put(key, cached)
+    return cached.decode() or None

@@ -1,0 +1,112 @@
+"""Voxels as a file holds them, and what makes numbers of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from evidcore.data.grid import Array, FileGrid
+from evidcore.errors import DataError
+
+AGAIN = "Copy or convert the file again."
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Stored:
+    """A file whose header has been read; `load` reads its voxels.
+
+    A value is `slope` times what is stored plus `intercept`; both are numbers or broadcast in file order.
+    """
+
+    grid: FileGrid
+    load: Callable[[], Array]  # in file order, unscaled
+    slope: float | Array = 1.0
+    intercept: float | Array = 0.0
+    is_picture: bool = False  # one slice, no place in a body
+
+    def values(self, rescale: tuple[float, float] | None = None) -> Array:
+        """Return the values in file order: int16 where they are whole numbers that fit, else float32.
+
+        Args:
+            rescale: slope and intercept on top of the file's own.
+        """
+        slope, intercept = rescale or (1.0, 0.0)
+        return _scaled(self.load(), self.slope * slope, self.intercept * slope + intercept)
+
+
+def unreadable(path: str | os.PathLike[str], cause: OSError) -> DataError:
+    """Return what to say where the system does not let a file or folder be read, or there is none."""
+    if isinstance(cause, FileNotFoundError | NotADirectoryError):
+        return DataError(f"{path}: there is no such file. Check the path in the table or the recipe.")
+    return DataError(
+        f"{path}: cannot be read ({cause.strerror or cause}). Check the path, and your rights to read it."
+    )
+
+
+def refuse_flat(shape: tuple[int, ...], path: str) -> None:
+    """Stop at what is no volume: at least 2 voxels along each of 3 axes."""
+    if len(shape) != 3 or min(shape) < 2:
+        raise DataError(
+            f"{path}: is a 2D image, shape {written(shape)}; a volume has at least 2 voxels along each of "
+            f"3 axes. Stack the slices of the series into one file."
+        )
+
+
+def refuse_shape(shape: tuple[int, ...], path: str) -> None:
+    """Stop at a file without voxels, of one slice without depth, or of several volumes."""
+    if 0 in shape or not shape:
+        raise DataError(f"{path}: holds no voxels, shape {written(shape) or '()'}. {AGAIN}")
+    if len(shape) < 3:
+        refuse_flat(shape, path)
+    if any(count != 1 for count in shape[3:]):
+        raise DataError(
+            f"{path}: has {len(shape)} axes, shape {written(shape)}; expected 3. "
+            f"Split a series in time or echoes into one file each."
+        )
+
+
+def refuse_type(dtype: np.dtype[np.generic], path: str) -> None:
+    """Stop at colours, complex numbers and text."""
+    if dtype.kind not in "biuf":
+        raise DataError(
+            f"{path}: voxels are {dtype}, expected one real number each. Save it as int16 or float32."
+        )
+
+
+def refuse_not_finite(array: Array, path: str) -> None:
+    """Stop at NaN and infinity in a (z, y, x) array."""
+    if array.dtype.kind != "f":
+        return
+    bad = ~np.isfinite(array)
+    if not bad.any():
+        return
+    z, y, x = (int(index) for index in np.argwhere(bad)[0])
+    raise DataError(
+        f"{path}: {int(bad.sum())} of {array.size} voxels are NaN or infinite, the first at "
+        f"z={z}, y={y}, x={x}. Replace them with air (-1000 HU) or leave the case out."
+    )
+
+
+def written(shape: tuple[int, ...]) -> str:
+    """Return a shape as text, `4x5x6`."""
+    return "x".join(str(count) for count in shape)
+
+
+def _scaled(raw: Array, slope: float | Array, intercept: float | Array) -> Array:
+    """Apply slope and intercept; whole numbers stay int16, half the memory of float32."""
+    is_one = bool(np.all(np.equal(slope, 1.0)))
+    if raw.dtype.kind in "biu" and is_one and np.all(np.equal(intercept, np.round(intercept))):
+        limits = np.iinfo(np.int16)
+        low, high = int(raw.min()) + int(np.min(intercept)), int(raw.max()) + int(np.max(intercept))
+        if limits.min <= low and high <= limits.max:
+            whole: Array = raw.astype(np.int16)  # both wrap around at 65536, the sum fits: it is right
+            whole += np.asarray(intercept).astype(np.int64).astype(np.int16)
+            return whole
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused by name
+        if is_one and not np.any(intercept):
+            return raw.astype(np.float32)
+        scaled: Array = (raw.astype(np.float64) * slope + intercept).astype(np.float32)
+        return scaled

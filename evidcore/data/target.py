@@ -1,0 +1,152 @@
+"""Where the object that a question asks for is seen: its area and its boxes, slice by slice.
+
+Boxes are tight. A mask that holds several instances by its nature (lungs, kidneys) gives a box for each of
+its largest connected parts (8 neighbours) on a slice; parts that are too small are left out, unless all are:
+then one box holds them all. Every other mask gives one box, however many fragments it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evidcore.cache import Cache
+from evidcore.case import Box, Case, MaskRef, VolumeRef
+from evidcore.data.boxes import tight_box
+from evidcore.data.content import content_hash
+from evidcore.data.masks import read_mask
+from evidcore.data.reading import read
+from evidcore.errors import DataError
+
+MEASURING = 2  # raise whenever the same masks give other targets
+PARTS: Mapping[str, int] = {"lung": 2, "lungs": 2, "kidney": 2, "kidneys": 2}  # MedVol-R1: up to two boxes
+SMALLEST_PART = 200 / 512**2  # of a slice's area: MedVol-R1's 200 pixels on its grid of 512 x 512
+RANKED_SLICES = 10  # MedVol-R1: the gold slice is the upper median of so many
+Mask = npt.NDArray[np.bool_]
+Named = tuple[tuple[str, MaskRef], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How many boxes a mask gives on a slice."""
+
+    parts: tuple[tuple[str, int], ...]  # mask name, in any case -> most boxes; one for every other
+    smallest_part: float  # share of the slice's area that a part needs for a box of its own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """An object on the slices that show it."""
+
+    areas: Mapping[int, int]  # slice -> voxels
+    boxes: Mapping[int, tuple[Box, ...]]  # slice -> its boxes
+
+
+def measure(case: Case, names: Sequence[str], rule: Rule, cache_folder: Path) -> Target:
+    """Measure the masks that answer a question, together; read once for each state of their files.
+
+    Args:
+        case: its first volume is the grid.
+        names: of masks of the case; areas are of all of them OR-ed, boxes of each by itself.
+        rule: how many boxes each gives.
+        cache_folder: keeps what was measured.
+
+    Raises:
+        DataError: if a file cannot be used; names the case.
+    """
+    named = tuple((name, case.masks[name]) for name in names)
+    try:
+        return _kept(case.volumes[0], named, rule, cache_folder)
+    except DataError as cause:
+        raise DataError(f"{cause} (case {case.id!r})") from cause
+
+
+def gold_slice(areas: Mapping[int, int], shown: Collection[int], ranked: int = RANKED_SLICES) -> int | None:
+    """Return the upper median of the `ranked` shown slices on which the target is largest.
+
+    Slices without the target do not count. Of equal areas the lower slice counts first.
+
+    Args:
+        areas: slice -> voxels.
+        shown: slices that the model is shown.
+        ranked: how many slices the median is taken of.
+
+    Returns:
+        None where no shown slice shows the target.
+
+    Source:
+        Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
+    """
+    seen = sorted((z for z in shown if areas.get(z, 0) > 0), key=lambda z: (-areas[z], z))[:ranked]
+    return sorted(seen)[len(seen) // 2] if seen else None
+
+
+def slice_boxes(plane: Mask, z: int, most: int, smallest_px: float) -> tuple[Box, ...]:
+    """Return the boxes of what a slice shows, from the patient's right to the left.
+
+    Args:
+        plane: one axial slice of one mask, shape (y, x).
+        z: its index.
+        most: boxes that the mask may give.
+        smallest_px: pixels that a part needs for a box of its own.
+    """
+    from scipy import ndimage
+
+    if not plane.any():
+        return ()
+    if most > 1:
+        labels, _ = ndimage.label(plane, structure=np.ones((3, 3)))
+        sizes = np.bincount(labels.ravel())[1:]
+        large = [part for part in np.argsort(-sizes, kind="stable")[:most] if sizes[part] >= smallest_px]
+        if large:
+            boxes = [tight_box(labels == part + 1, z) for part in large]
+            return tuple(sorted(boxes, key=lambda box: (box.x0, box.y0)))
+    return (tight_box(plane, z),)
+
+
+@functools.lru_cache(maxsize=2048)
+def _kept(ref: VolumeRef, named: Named, rule: Rule, cache_folder: Path) -> Target:
+    files = {path: content_hash(path) for path in {ref.path, *(mask.path for _, mask in named)}}
+    asked = {
+        "measuring": MEASURING,
+        "volume": [files[ref.path], ref.marks()],
+        "masks": [[name, files[mask.path], mask.key, mask.label, mask.axes] for name, mask in named],
+        "rule": dataclasses.asdict(rule),
+    }
+    known = Cache("segmentation-targets", cache_folder).get_or_make(
+        asked, lambda: _plain(_measured(ref, named, rule))
+    )
+    boxes = {int(z): tuple(Box(z=int(z), **box) for box in some) for z, some in known["boxes"].items()}
+    return Target(areas={int(z): area for z, area in known["areas"].items()}, boxes=boxes)
+
+
+def _measured(ref: VolumeRef, named: Named, rule: Rule) -> Target:
+    volume = read(ref)
+    _, height, width = volume.shape_zyx
+    together = np.zeros(volume.shape_zyx, dtype=np.bool_)
+    boxes: dict[int, dict[Box, None]] = {}
+    most = {name.lower(): count for name, count in rule.parts}
+    for name, mask_ref in named:
+        mask = read_mask(mask_ref, like=volume)
+        together |= mask
+        for z in np.flatnonzero(mask.any(axis=(1, 2))).tolist():
+            found = slice_boxes(mask[z], z, most.get(name.lower(), 1), rule.smallest_part * height * width)
+            boxes.setdefault(z, {}).update(dict.fromkeys(found))
+    areas = together.sum(axis=(1, 2))
+    return Target(
+        areas={z: int(areas[z]) for z in sorted(boxes)}, boxes={z: tuple(boxes[z]) for z in sorted(boxes)}
+    )
+
+
+def _plain(target: Target) -> dict[str, Any]:
+    boxes = {
+        z: [{"y0": box.y0, "y1": box.y1, "x0": box.x0, "x1": box.x1} for box in some]
+        for z, some in target.boxes.items()
+    }
+    return {"areas": dict(target.areas), "boxes": boxes}

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evidcore.cache import cache_folder
+from evidcore.case import VolumeRef
+from evidcore.data import VolumeCache, read, volume_cache
+from evidcore.data.cached_volume import PERCENTILES
+from evidcore.errors import DataError
+
+VALUES = np.random.default_rng(0).integers(-1000, 2001, (12, 220, 200)).astype(np.int16)  # 1.06 MB
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def ref(write) -> VolumeRef:
+    return VolumeRef(path=str(write(VALUES, "scan.nii")))
+
+
+def entries() -> list[Path]:
+    folder = cache_folder() / "volumes"
+    return sorted(folder.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32])
+def test_a_kept_volume_is_the_one_that_was_read(write, dtype):
+    ref = VolumeRef(
+        path=str(write(VALUES.astype(dtype) / (4 if dtype == np.float32 else 1), "s.nii", axes="RAS"))
+    )
+    expected = read(ref)
+    for _ in range(2):
+        held = volume_cache.get_or_put(ref)
+        assert held.is_on_disk
+        found = held.volume()
+        assert found.array.dtype == expected.array.dtype
+        np.testing.assert_array_equal(found.array, expected.array)
+        np.testing.assert_array_equal(found.affine, expected.affine)
+        assert found.intensity == "hu"
+    np.testing.assert_array_equal(held.slice(7), expected.array[7])
+    np.testing.assert_array_equal(held.part((2, 5, 10, 20, 30, 31)), expected.array[2:5, 10:20, 30:31])
+
+
+def test_what_the_values_span_is_on_disk_with_them(ref):
+    before = volume_cache.intensities(ref)
+    volume_cache.get_or_put(ref)
+    after = volume_cache.intensities(ref)
+    assert before == after
+    assert (after.least, after.most) == (-1000.0, 2000.0)
+    flat = read(ref).array.reshape(-1)
+    np.testing.assert_allclose(after.percentile_ends, np.percentile(flat, PERCENTILES))
+
+
+def test_a_slice_comes_without_the_file_and_without_the_other_slices(ref):
+    volume_cache.get_or_put(ref)
+    (entry,) = entries()
+    held = bytearray(entry.read_bytes())
+    for z in (0, 11):
+        held[held.index(VALUES[z].tobytes()[:64])] ^= 1
+    entry.write_bytes(held)
+    facts = os.stat(ref.path)
+    Path(ref.path).write_bytes(
+        bytes(facts.st_size)
+    )  # another file of the same time and size, as far as is known
+    os.utime(ref.path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(5), VALUES[5])
+
+
+def test_a_damaged_slice_is_made_again_with_one_line(ref, caplog):
+    volume_cache.get_or_put(ref)
+    (entry,) = entries()
+    held = bytearray(entry.read_bytes())
+    held[held.index(VALUES[3].tobytes()[:64])] ^= 1
+    entry.write_bytes(held)
+    with caplog.at_level(logging.WARNING):
+        np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(3), VALUES[3])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{entry}: slice 3 of 12 has another checksum; it is made again"
+    ]
+    caplog.clear()
+    np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(3), VALUES[3])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("length", [0, 7, 300, -1])
+def test_a_cut_entry_is_made_again(ref, caplog, length):
+    volume_cache.get_or_put(ref)
+    (entry,) = entries()
+    entry.write_bytes(entry.read_bytes()[:length])
+    np.testing.assert_array_equal(volume_cache.get_or_put(ref).volume().array, VALUES)
+    assert str(entry) in caplog.text
+    assert len(caplog.records) == 1
+    assert volume_cache.get(ref) is not None
+
+
+def test_an_entry_goes_with_the_content_and_the_marks_and_not_with_the_path(ref, tmp_path):
+    volume_cache.get_or_put(ref)
+    copy = tmp_path / "copy.nii"
+    copy.write_bytes(Path(ref.path).read_bytes())
+    assert volume_cache.get(dataclasses.replace(ref, path=str(copy))) is not None
+    assert volume_cache.get(dataclasses.replace(ref, intensity="arbitrary")) is None
+    assert volume_cache.get(dataclasses.replace(ref, rescale=(2.0, 0.0))) is None
+
+
+def test_a_changed_file_is_another_volume(ref, write):
+    volume_cache.get_or_put(ref)
+    write(VALUES + 1, "scan.nii")
+    np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(0), VALUES[0] + 1)
+    np.testing.assert_array_equal(volume_cache.read(ref).array, VALUES + 1)
+
+
+def test_small_volumes_are_not_kept(write):
+    small = VolumeRef(path=str(write(VALUES[:4])))
+    held = volume_cache.get_or_put(small)
+    np.testing.assert_array_equal(held.slice(2), VALUES[2])
+    assert not held.is_on_disk
+    assert entries() == []
+
+
+def test_without_room_a_volume_is_held_in_memory(ref, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "0")
+    np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(2), VALUES[2])
+    assert entries() == []
+
+
+def test_the_bound_holds_and_a_volume_in_use_is_not_broken(write, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "0.0025")  # two of them
+    first, second, third = (VolumeRef(path=str(write(VALUES + n, f"{n}.nii"))) for n in range(3))
+    volume_cache.get_or_put(first)
+    (entry,) = entries()
+    held = volume_cache.get_or_put(second)
+    os.utime(next(path for path in entries() if path != entry), (1, 1))
+    volume_cache.get_or_put(third)
+    assert [volume_cache.get(ref) is not None for ref in (first, second, third)] == [True, False, True]
+    np.testing.assert_array_equal(held.slice(9), VALUES[9] + 1)
+
+
+@pytest.mark.parametrize("ask", [VolumeCache.read, lambda own, ref: own.get_or_put(ref).volume()])
+def test_a_file_that_is_replaced_while_it_is_read_is_not_kept_as_its_successor(ref, write, monkeypatch, ask):
+    own, as_usual = VolumeCache(), Path.read_bytes  # no other test has put anything into its memory
+
+    def slowly(path: Path) -> bytes:
+        content = as_usual(path)
+        if str(path) == ref.path:
+            write(VALUES + 1, "scan.nii")
+        return content
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", slowly)
+        np.testing.assert_array_equal(ask(own, ref).array, VALUES)
+    assert entries() == []
+    np.testing.assert_array_equal(ask(own, ref).array, VALUES + 1)
+
+
+@pytest.mark.parametrize("box", [(0, 13, 0, 1, 0, 1), (3, 3, 0, 1, 0, 1), (0, 1, -1, 2, 0, 1)])
+def test_a_box_outside_is_refused(ref, box):
+    with pytest.raises(DataError) as caught:
+        volume_cache.get_or_put(ref).part(box)
+    assert f"{ref.path}: the box {box} (z0, z1, y0, y1, x0, x1) must hold voxels" in str(caught.value)
+    assert "whose shape is (12, 220, 200)" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    for ask in (volume_cache.get_or_put, volume_cache.read, volume_cache.intensities):
+        with pytest.raises(DataError, match=r"gone\.nii: there is no such file"):
+            ask(VolumeRef(path=str(tmp_path / "gone.nii")))
+
+
+MANY = """
+import sys
+import numpy as np
+from evidcore.case import VolumeRef
+from evidcore.data import volume_cache, read
+ref = VolumeRef(path=sys.argv[1])
+expected = read(ref).array
+for turn in range(20):
+    for path in __import__("pathlib").Path(sys.argv[2]).glob("volumes/*"):
+        path.unlink(missing_ok=True)
+    assert np.array_equal(volume_cache.get_or_put(ref).volume().array, expected)
+"""
+
+
+def test_many_processes_may_make_and_delete_an_entry_at_once(ref):
+    command = [sys.executable, "-c", MANY, ref.path, str(cache_folder())]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    said = [one.communicate()[1] for one in running]
+    assert [one.returncode for one in running] == [0, 0, 0], said

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+
+import numpy as np
+import pytest
+
+from evidcore.cache import cache_folder
+from evidcore.case import Crop, VolumeRef
+from evidcore.contracts import EncoderInput
+from evidcore.data import content, content_key, file_hash
+from evidcore.errors import DataError
+
+SPEC = EncoderInput(size_zyx=(4, 5, 6), spacing_mm_zyx=None, windows=((-1000.0, 1000.0),))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def shown(write) -> Crop:
+    return Crop(volume=VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16)))))
+
+
+def test_every_setting_changes_the_key(shown):
+    variants = [
+        (shown, SPEC),
+        (dataclasses.replace(shown, box_zyx=(0, 2, 0, 5, 0, 6)), SPEC),
+        (dataclasses.replace(shown, blank=True), SPEC),
+        (shown, dataclasses.replace(SPEC, size_zyx=(4, 5, 7))),
+        (shown, dataclasses.replace(SPEC, spacing_mm_zyx=(1.0, 1.0, 1.0))),
+        (shown, dataclasses.replace(SPEC, windows=((-1000.0, 999.0),))),
+        (shown, dataclasses.replace(SPEC, windows=())),
+    ]
+    keys = [content_key(*variant) for variant in variants]
+    assert len(set(keys)) == len(keys)
+    assert all(0 <= key < 2**63 for key in keys)
+
+
+def test_equal_pixels_have_one_key_whatever_the_path(shown, tmp_path):
+    other = tmp_path / "copy.nii.gz"
+    other.write_bytes((tmp_path / "scan.nii.gz").read_bytes())
+    assert content_key(shown, SPEC) == content_key(Crop(volume=VolumeRef(path=str(other))), SPEC)
+
+
+def test_a_usual_size_that_is_spelled_out_has_the_same_key(shown):
+    assert content_key(shown, SPEC) == content_key(shown, SPEC, (4, 5, 6))
+    assert content_key(shown, SPEC) != content_key(shown, SPEC, (1, 5, 6))
+
+
+def test_blank_crops_of_any_volume_are_one(shown):
+    blank = dataclasses.replace(shown, blank=True)
+    gone = Crop(volume=VolumeRef(path="gone.nii.gz"), blank=True, box_zyx=(0, 1, 0, 1, 0, 1))
+    assert content_key(blank, SPEC) == content_key(gone, SPEC)
+
+
+def test_the_hash_is_that_of_the_bytes(shown, tmp_path):
+    import hashlib
+
+    path = tmp_path / "scan.nii.gz"
+    assert file_hash(path) == hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def test_a_changed_file_has_another_key(shown, write):
+    before = content_key(shown, SPEC)
+    write(np.ones((4, 5, 6), np.int16))
+    assert content_key(shown, SPEC) != before
+
+
+def test_a_large_file_s_hash_is_remembered_on_disk_and_checked(tmp_path, monkeypatch):
+    path = tmp_path / "large.nii"
+    path.write_bytes(bytes(content.REMEMBERED_BYTES))
+    right = file_hash(path)
+    (entry,) = (cache_folder() / "hashes").glob("[!C]*")
+    content._known.clear()
+    before = entry.stat().st_ino
+    assert file_hash(path) == right
+    assert entry.stat().st_ino == before, "a good entry is used, not written again"
+    for damage in (b"", entry.read_bytes()[:-1], b"x" + entry.read_bytes()[1:]):
+        content._known.clear()
+        entry.write_bytes(damage)
+        assert file_hash(path) == right
+    content._known.clear()
+    os.utime(path, ns=(1, 1))
+    assert file_hash(path) == right
+    assert len(list((cache_folder() / "hashes").glob("[!C]*"))) == 2, "another time is another entry"
+
+
+def test_a_small_file_leaves_nothing_in_the_cache(shown):
+    content_key(shown, SPEC)
+    assert not cache_folder().exists()
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(DataError, match=r"gone\.nii: there is no such file\. Check the path"):
+        file_hash("gone.nii")
+
+
+def test_keys_do_not_depend_on_the_order_of_asking(shown, write):
+    refs = [
+        VolumeRef(path=str(write(np.full((4, 5, 6), value, np.int16), f"{value}.nii"))) for value in range(3)
+    ]
+    keys = {content_key(Crop(volume=ref), SPEC) for order in itertools.permutations(refs) for ref in order}
+    assert len(keys) == 3

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from nibabel.processing import resample_from_to
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.data import FileGrid, Geometry, Volume, read, read_geometry, read_mask
+from evidcore.data.placement import place, tilt_degrees
+from evidcore.errors import DataError
+
+
+def geometry(shape=(4, 5, 6), spacing=(3.0, 2.0, 1.0), origin=(10.0, 20.0, 30.0)) -> Geometry:
+    affine = np.diag([*spacing, 1.0])
+    affine[:3, 3] = origin
+    return Geometry(shape_zyx=shape, affine=affine)
+
+
+def test_the_gap_between_grids_is_measured_at_the_worst_corner_in_voxels():
+    # 1 % more spacing in x: the far corner, 5 voxels out, lies 0.05 mm = 0.05 voxels away
+    assert np.isclose(geometry().apart_voxels(geometry(spacing=(3.0, 2.0, 1.01))), 0.05)
+    # 0.6 mm in z is 0.2 voxels of 3 mm
+    assert np.isclose(geometry().apart_voxels(geometry(origin=(10.6, 20.0, 30.0))), 0.2)
+
+
+def test_grids_fit_up_to_a_tenth_of_a_voxel():
+    assert geometry().fits(geometry(origin=(10.2, 20.0, 30.0)))
+    assert not geometry().fits(geometry(origin=(10.4, 20.0, 30.0)))
+    assert not geometry().fits(geometry(shape=(4, 5, 7)))
+
+
+def test_a_geometry_says_what_a_reader_needs():
+    assert str(geometry()) == "4x5x6 voxels of 3x2x1 mm from (10.0, 20.0, 30.0) mm (z, y, x)"
+
+
+SHAPE = (20, 24, 22)
+SHEAR = np.array([[-1.0, 0, 0, 4], [0, -1.0, -0.8, 6], [0, 0, 2.5, -9], [0, 0, 0, 1]])  # RAS, x y z
+
+
+def turned(degrees: float) -> np.ndarray:
+    """Return an RAS affine whose axes are turned about x, in file order x, y, z."""
+    angle = np.radians(degrees)
+    turn = np.array([[1, 0, 0], [0, np.cos(angle), -np.sin(angle)], [0, np.sin(angle), np.cos(angle)]])
+    return nibabel.affines.from_matvec(turn @ np.diag([-1.0, -1.5, 2.5]), [3, 4, 5])
+
+
+def smooth() -> np.ndarray:
+    """Return a volume (x, y, z) without sharp edges, whole HU."""
+    x, y, z = np.meshgrid(*(np.arange(count) for count in SHAPE), indexing="ij")
+    return (300 * np.sin(x / 5) + 200 * np.cos(y / 6) + 10 * z).round().astype(np.int16)
+
+
+def save(path: Path, array_xyz: np.ndarray, affine: np.ndarray) -> str:
+    nibabel.save(nibabel.Nifti1Image(array_xyz, affine), path)
+    return str(path)
+
+
+def by_nibabel(path: str, volume: Volume) -> tuple[np.ndarray, np.ndarray]:
+    """Return nibabel's values at the voxels of `volume`, and where all their neighbours are in the file."""
+    image = nibabel.load(path)
+    back = np.eye(4)[[2, 1, 0, 3]]
+    affine = np.diag([-1.0, -1.0, 1.0, 1.0]) @ back @ volume.affine @ back
+    wanted = (volume.shape_zyx[::-1], affine)
+    held = nibabel.Nifti1Image(image.get_fdata(dtype=np.float32), image.affine)
+    ones = nibabel.Nifti1Image(np.ones(image.shape, np.float32), image.affine)
+    values, whole = (resample_from_to(one, wanted, order=1, cval=0).get_fdata() for one in (held, ones))
+    return values.T, whole.T > 0.999
+
+
+@pytest.mark.parametrize(
+    "affine", [SHEAR, turned(9.0), turned(-30.0)], ids=["shear", "9 degrees", "30 degrees"]
+)
+def test_leaning_axes_are_resampled_as_nibabel_does(tmp_path, affine):
+    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    ref = VolumeRef(path=path, tilted="resample")
+    volume = read(ref)
+    assert tilt_degrees(volume.geometry) < 1e-6
+    assert volume.array.dtype == np.int16
+    assert read_geometry(ref).fits(volume.geometry)
+    values, whole = by_nibabel(path, volume)
+    assert whole.mean() > 0.3
+    np.testing.assert_allclose(volume.array[whole], values[whole], atol=1)
+    assert (volume.array[~whole] == -1000).any()
+
+
+@pytest.mark.parametrize("affine", [SHEAR, turned(9.0), turned(-30.0)], ids=["shear", "9", "30"])
+def test_a_given_spacing_counts_along_the_voxel_axes_wherever_they_point(tmp_path, affine):
+    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    grid = FileGrid(shape=SHAPE, affine=np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
+    given = (5.0, 3.0, 2.0)
+    stated, found = (
+        place(grid, VolumeRef(path=path, tilted="resample", spacing_mm_zyx=spacing)).meant
+        for spacing in (None, given)
+    )
+    assert found.spacing_mm_zyx == pytest.approx(given)
+    for axis in range(3):  # a step along a voxel axis is as long as given, and points where it did
+        before = stated.affine[:3, axis]
+        expected = before / np.linalg.norm(before) * given[axis]
+        np.testing.assert_allclose(found.affine[:3, axis], expected, atol=1e-9)
+    np.testing.assert_allclose(found.affine[:3, 3], stated.affine[:3, 3])
+
+
+@pytest.mark.parametrize("affine", [SHEAR, turned(-30.0)], ids=["shear", "30 degrees"])
+def test_a_mask_on_the_leaning_grid_is_at_each_voxel_what_the_nearest_one_says(tmp_path, affine):
+    labels = (np.random.default_rng(4).random(SHAPE) < 0.3).astype(np.uint8)
+    path = save(tmp_path / "a.nii.gz", smooth(), affine)
+    volume = read(VolumeRef(path=path, tilted="resample"))
+    mask = read_mask(MaskRef(path=save(tmp_path / "m.nii.gz", labels, affine)), volume)
+    to_file = (
+        np.linalg.inv(np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine) @ np.eye(4)[[2, 1, 0, 3]] @ volume.affine
+    )
+    at = np.moveaxis(np.indices(volume.shape_zyx), 0, -1) @ to_file[:3, :3].T + to_file[:3, 3]
+    nearest = np.round(at).astype(int)
+    inside = ((nearest >= 0) & (nearest < SHAPE)).all(-1)
+    expected = np.zeros(volume.shape_zyx, dtype=bool)
+    expected[inside] = labels[tuple(nearest[inside].T)] > 0
+    is_clear = (np.abs(at - nearest) < 0.49).all(-1)  # between two voxels either is right
+    assert is_clear.mean() > 0.9
+    assert expected.any()
+    np.testing.assert_array_equal(mask[is_clear], expected[is_clear])
+
+
+def test_a_point_stays_where_it_lies(tmp_path):
+    # one bright voxel of a leaning file: its place in mm by the file's affine, and by the volume's
+    array = np.full(SHAPE, -1000, np.int16)
+    array[9:12, 10:13, 7:10] = 1000
+    path = save(tmp_path / "a.nii.gz", array, SHEAR)
+    volume = read(VolumeRef(path=path, tilted="resample"))
+    right, front, up, _ = SHEAR @ [10, 11, 8, 1]
+    weights = np.clip(volume.array.astype(float) + 1000, 0, None)
+    centre = [(index * weights).sum() / weights.sum() for index in np.indices(volume.shape_zyx)]
+    place = volume.affine @ [*centre, 1]
+    np.testing.assert_allclose(place[:3], [up, -front, -right], atol=0.3)
+
+
+def test_outside_of_a_scan_of_arbitrary_intensity_is_its_lowest_value(tmp_path):
+    path = save(tmp_path / "a.nii.gz", smooth(), SHEAR)
+    volume = read(VolumeRef(path=path, tilted="resample", intensity="arbitrary"))
+    assert volume.array.min() == smooth().min()
+
+
+def test_masks_on_the_leaning_grid_follow(tmp_path):
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[6:14, 8:16, 5:15] = 3
+    path = save(tmp_path / "a.nii.gz", np.where(labels, 1000, -1000).astype(np.int16), SHEAR)
+    mask_path = save(tmp_path / "m.nii.gz", labels, SHEAR)
+    part = labels[:, :, 4:18]
+    part_path = save(
+        tmp_path / "part.nii.gz", part, SHEAR @ nibabel.affines.from_matvec(np.eye(3), [0, 0, 4])
+    )
+    volume = read(VolumeRef(path=path, tilted="resample"))
+    mask = read_mask(MaskRef(path=mask_path, label=3), volume)
+    assert mask.sum() == pytest.approx(labels.astype(bool).sum(), rel=0.1)
+    assert (volume.array[mask] >= 0).mean() > 0.97
+    assert (volume.array[~mask] <= 0).mean() > 0.97
+    np.testing.assert_array_equal(read_mask(MaskRef(path=part_path), volume), mask)
+    straight = save(tmp_path / "s.nii.gz", labels, np.diag([-1.0, -1.0, 2.5, 1.0]))
+    with pytest.raises(
+        DataError, match=r"s\.nii\.gz: the mask lies on another grid than its volume: mask 22x24x20"
+    ):
+        read_mask(MaskRef(path=straight), volume)
+
+
+def test_arrays_of_masks_lie_on_the_straight_grid(tmp_path):
+    volume = read(VolumeRef(path=save(tmp_path / "a.nii.gz", smooth(), SHEAR), tilted="resample"))
+    held = np.zeros(volume.shape_zyx, bool)
+    held[3, 4, 5] = True
+    np.savez(tmp_path / "m.npz", lesion=held)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.npz")), volume), held)
+
+
+def test_a_straight_file_is_not_touched_by_resample(tmp_path):
+    path = save(tmp_path / "a.nii.gz", smooth(), np.diag([-1.0, -1.5, 2.5, 1.0]))
+    one, other = read(VolumeRef(path=path)), read(VolumeRef(path=path, tilted="resample"))
+    np.testing.assert_array_equal(one.array, other.array)
+    assert other.source is None
+
+
+# --- spacing and rescale --------------------------------------------------------------------------
+
+
+def test_a_spacing_takes_the_place_of_the_file_s_for_volume_and_masks(write):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+    path, mask = (
+        str(write(array, axes="RAS")),
+        str(write((array > 60).astype(np.uint8), "m.nii.gz", axes="PIR")),
+    )
+    ref = VolumeRef(path=path, spacing_mm_zyx=(1.5, 0.7, 0.8))
+    volume = read(ref)
+    assert volume.spacing_mm_zyx == pytest.approx((1.5, 0.7, 0.8))
+    assert read_geometry(ref).fits(volume.geometry)
+    np.testing.assert_array_equal(volume.array, array)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=mask), volume), array > 60)
+    right = str(write((array > 60).astype(np.uint8), "r.nii.gz", (1.5, 0.7, 0.8)))
+    with pytest.raises(
+        DataError, match=r"mask 4x5x6 voxels of 1\.5x0\.7x0\.8 mm .* volume 4x5x6 voxels of 3x2x1"
+    ):
+        read_mask(MaskRef(path=right), volume)
+
+
+def test_a_spacing_for_leaning_axes_holds_before_they_are_resampled(tmp_path):
+    path = save(tmp_path / "a.nii.gz", smooth(), turned(9.0))
+    volume = read(VolumeRef(path=path, spacing_mm_zyx=(5.0, 3.0, 2.0), tilted="resample"))
+    assert volume.spacing_mm_zyx == pytest.approx((5.0, 3.0, 2.0))
+    same = read(VolumeRef(path=path, tilted="resample"))
+    mask = save(tmp_path / "m.nii.gz", np.ones(SHAPE, np.uint8), turned(9.0))
+    covered = [read_mask(MaskRef(path=mask), held).mean() for held in (volume, same)]
+    assert covered[0] == pytest.approx(covered[1], abs=0.1)
+
+
+@pytest.mark.parametrize(("slope", "intercept"), [(1.0, -1024.0), (2.0, 10.0), (0.5, 0.25)])
+def test_a_rescale_is_applied_once_on_top_of_the_file_s_own(tmp_path, slope, intercept):
+    stored = np.arange(120, dtype=np.int16).reshape(6, 5, 4)
+    image = nibabel.Nifti1Image(stored, np.diag([-1.0, -1.0, 1.0, 1.0]))
+    image.header.set_slope_inter(3.0, 7.0)
+    image.to_filename(tmp_path / "a.nii")
+    with (tmp_path / "a.nii").open("r+b") as file:  # nibabel computes a slope of its own as it saves
+        file.seek(112)
+        file.write(np.array([3.0, 7.0], "<f4").tobytes())
+    held = np.asarray(nibabel.load(tmp_path / "a.nii").dataobj.get_unscaled())
+    volume = read(VolumeRef(path=str(tmp_path / "a.nii"), rescale=(slope, intercept)))
+    own = held.T * 3.0 + 7.0
+    np.testing.assert_allclose(volume.array, own * slope + intercept)
+
+
+def test_a_rescale_of_whole_numbers_keeps_them_whole(write):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
+    path = str(write(array))
+    volume = read(VolumeRef(path=path, rescale=(1.0, -1024.0)))
+    np.testing.assert_array_equal(volume.array, array - 1024)
+    assert volume.array.dtype == np.int16
+    mask = read_mask(MaskRef(path=path, label=5), volume)
+    assert mask.sum() == 1, "labels are not rescaled"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"rescale": (0.0, 1.0)}, "rescale must be a slope other than 0 and an intercept, got (0.0, 1.0)"),
+        ({"rescale": (1.0, np.inf)}, "got (1.0, inf)"),
+        ({"spacing_mm_zyx": (1.0, -2.0, 1.0)}, "must be three numbers above 0 mm, got (1.0, -2.0, 1.0)"),
+        ({"axes": "SPL"}, "axes 'SPL' take the place of the header's grid and need spacing_mm_zyx too"),
+        ({"axes": "SPS", "spacing_mm_zyx": (1.0, 1.0, 1.0)}, "name each body axis once, of L or R"),
+        (
+            {"key": "ct"},
+            "key 'ct' picks nothing of a .nii.gz file, which holds one volume. Leave the key out.",
+        ),
+    ],
+)
+def test_what_the_reference_says_wrongly_is_refused(write, options, shown):
+    path = write(np.zeros((4, 5, 6), np.int16))
+    for read_what in (read, read_geometry):
+        with pytest.raises(DataError) as caught:
+            read_what(VolumeRef(path=str(path), **options))
+        assert str(caught.value).startswith(f"{path}: ")
+        assert shown in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["scan.nii", "scan.nii.gz"])
+def test_axes_and_spacing_take_the_place_of_a_header_that_states_no_orientation(tmp_path, name):
+    array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)  # runs down, forward, left
+    path = str(tmp_path / name)
+    image = nibabel.Nifti1Image(array, None)
+    image.header["qform_code"] = image.header["sform_code"] = 0
+    nibabel.save(image, path)
+    with pytest.raises(DataError, match="states no orientation"):
+        read(VolumeRef(path=path))
+    volume = read(VolumeRef(path=path, axes="IAL", spacing_mm_zyx=(3.0, 2.0, 1.0)))
+    np.testing.assert_array_equal(volume.array, array[::-1, ::-1])
+    assert volume.spacing_mm_zyx == (3.0, 2.0, 1.0)
+
+
+# --- a real scan ----------------------------------------------------------------------------------
+
+
+def test_a_real_tilted_scan_is_straightened(real_data):
+    path = str(real_data / "niivue_images/CT_pitch.nii.gz")
+    volume = read(VolumeRef(path=path, tilted="resample"))
+    values, whole = by_nibabel(path, volume)
+    assert whole.mean() > 0.3
+    np.testing.assert_allclose(volume.array[whole], values[whole], atol=1)
+    assert values[whole].std() > 10  # there is an image in it

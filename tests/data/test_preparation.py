@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evidcore_plugin_doctor.cache_filling import Filler, Wanted
+from torch.nn import functional
+
+from evidcore.cache import cache_folder
+from evidcore.case import Crop, VolumeRef
+from evidcore.contracts import EncoderInput
+from evidcore.data import content_key, prepare, read
+from evidcore.data.nifti import save_volume
+from evidcore.data.preparation import get_input, put_input, resize, show
+from evidcore.errors import DataError
+
+WIDE = (-1000.0, 1000.0)
+RAMP = np.linspace(-900, 900, 6 * 8 * 10).reshape(6, 8, 10).astype(np.float32)
+
+
+def spec(size=(6, 8, 10), spacing=None, windows=(WIDE,)) -> EncoderInput:
+    return EncoderInput(size_zyx=size, spacing_mm_zyx=spacing, windows=windows)
+
+
+def crop(path: Path, box=None, **marks) -> Crop:
+    return Crop(
+        volume=VolumeRef(path=str(path), intensity=marks.pop("intensity", "hu")), box_zyx=box, **marks
+    )
+
+
+def test_each_window_becomes_a_channel_from_minus_one_to_one(write):
+    # by hand: 2 (v + 100) / 300 - 1, clamped
+    result = prepare(crop(write(RAMP)), spec(windows=(WIDE, (-100.0, 200.0))))
+    assert result.shape == (2, 6, 8, 10)
+    assert result.dtype == torch.float32
+    np.testing.assert_allclose(result[0], RAMP / 1000, atol=1e-6)
+    np.testing.assert_allclose(result[1], np.clip((RAMP + 100) / 150 - 1, -1, 1), atol=1e-6)
+
+
+def test_a_box_is_cut_before_anything_else(write):
+    box = (1, 3, 2, 6, 0, 5)
+    result = prepare(crop(write(RAMP), box), spec((2, 4, 5)))
+    np.testing.assert_allclose(result[0], RAMP[1:3, 2:6, 0:5] / 1000, atol=1e-6)
+
+
+def test_the_whole_field_of_view_is_resized(write):
+    result = prepare(crop(write(RAMP)), spec((9, 16, 11)))
+    expected = functional.interpolate(torch.tensor(RAMP)[None, None] / 1000, (9, 16, 11), mode="trilinear")
+    torch.testing.assert_close(result, expected[0])
+
+
+def test_a_given_size_takes_the_place_of_the_usual_one(write):
+    assert prepare(crop(write(RAMP)), spec(), (1, 4, 4)).shape == (1, 1, 4, 4)
+
+
+def test_shrinking_counts_every_voxel():
+    # by hand: halving with the linear filter weighs four neighbours 1/8, 3/8, 3/8, 1/8
+    line = torch.tensor([0.0, 0, 0, 0, 8, 0, 0, 0]).reshape(1, 1, 8)
+    np.testing.assert_allclose(resize(line, (1, 1, 4))[0, 0], [0, 1, 3, 0], atol=1e-6)
+    for axis, place in itertools.product(range(3), range(8)):
+        sheet = torch.zeros(8, 8, 8)
+        sheet[tuple(place if index == axis else slice(None) for index in range(3))] = 8.0
+        small = resize(sheet, tuple(2 if index == axis else 8 for index in range(3)))
+        assert small.sum() > 64, f"a thin sheet must not vanish wherever it lies, here {place} of {axis}"
+
+
+def test_growing_equals_trilinear():
+    values = torch.randn(5, 6, 7, generator=torch.Generator().manual_seed(0))
+    expected = functional.interpolate(values[None, None], (11, 9, 20), mode="trilinear")[0, 0]
+    torch.testing.assert_close(resize(values, (11, 9, 20)), expected)
+
+
+def test_a_declared_spacing_is_resampled_to_and_centred(write):
+    # 3x2x1 mm to 1.5 mm in z: twice the slices; cut to the 4 in the middle, x filled with air on both sides
+    flat = np.zeros((6, 8, 10), np.int16)
+    flat[1:5] = 500
+    result = prepare(crop(write(flat)), spec((4, 8, 14), spacing=(1.5, 2.0, 1.0)))[0]
+    np.testing.assert_allclose(result[:, :, 2:12], 0.5)
+    np.testing.assert_allclose(result[:, :, :2], -1.0)
+    np.testing.assert_allclose(result[:, :, 12:], -1.0)
+
+
+def test_a_sphere_stays_a_sphere_in_mm(write):
+    z, y, x = np.ogrid[-10:11, -15:16, -30:31]
+    inside = (z * 3.0) ** 2 + (y * 2.0) ** 2 + (x * 1.0) ** 2 < 20**2
+    path = write(np.where(inside, 1000, -1000).astype(np.int16))
+    result = prepare(crop(path), spec((40, 40, 40), spacing=(1.5, 1.5, 1.5)))[0] > 0
+    extents = [float(result.any(dim=pair).sum()) * 1.5 for pair in ((1, 2), (0, 2), (0, 1))]
+    assert all(abs(extent - 40) <= 4.5 for extent in extents), extents
+
+
+def test_a_blank_crop_equals_the_volume_filled_with_air(write):
+    air = prepare(crop(write(np.full((6, 8, 10), -1000, np.int16))), spec(windows=(WIDE, (-1200.0, 0.0))))
+    blank = prepare(crop(write(RAMP), blank=True), spec(windows=(WIDE, (-1200.0, 0.0))))
+    torch.testing.assert_close(blank, air)
+    assert set(prepare(crop(write(RAMP), blank=True), spec(windows=())).unique().tolist()) == {-1.0}
+
+
+def test_without_windows_the_volume_s_own_percentiles_are_the_ends(write):
+    noise = np.random.default_rng(3).gamma(2.0, 100.0, (6, 8, 10)).astype(np.float32)
+    low, high = np.percentile(noise, (0.5, 99.5))
+    for intensity in ("arbitrary", "hu"):
+        result = prepare(crop(write(noise), intensity=intensity), spec(windows=()))
+        np.testing.assert_allclose(result[0], np.clip(2 * (noise - low) / (high - low) - 1, -1, 1), atol=1e-5)
+
+
+def test_a_crop_is_scaled_like_its_volume(write):
+    noise = np.random.default_rng(3).gamma(2.0, 100.0, (6, 8, 10)).astype(np.float32)
+    path = write(noise)
+    whole = prepare(crop(path, intensity="arbitrary"), spec(windows=()))
+    part = prepare(crop(path, (2, 3, 0, 8, 0, 10), intensity="arbitrary"), spec(windows=()), (1, 8, 10))
+    torch.testing.assert_close(part[:, 0], whole[:, 2])
+
+
+def test_a_changed_file_is_read_again(write):
+    path = write(np.zeros((6, 8, 10), np.int16))
+    assert prepare(crop(path), spec()).max() == 0
+    write(np.full((6, 8, 10), 700, np.int16))
+    assert prepare(crop(path), spec()).min() == pytest.approx(0.7)
+
+
+def test_hu_windows_on_arbitrary_intensity_are_refused(write):
+    path = write(RAMP)
+    with pytest.raises(DataError) as caught:
+        prepare(crop(path, intensity="arbitrary"), spec(windows=((-160.0, 240.0),)))
+    assert f"{path}: the volume's intensity is 'arbitrary', the encoder declares HU windows" in str(
+        caught.value
+    )
+    assert "[(-160.0, 240.0)]. Set windows = []" in str(caught.value)
+
+
+def test_a_volume_of_one_value_has_no_range(write):
+    path = write(np.full((6, 8, 10), 3, np.int16))
+    with pytest.raises(
+        DataError, match=r"99 % of the voxels have the value 3\.0, so there is no intensity range"
+    ):
+        prepare(crop(path, intensity="arbitrary"), spec(windows=()))
+
+
+@pytest.mark.parametrize("box", [(0, 7, 0, 8, 0, 10), (2, 2, 0, 8, 0, 10), (-1, 2, 0, 8, 0, 10)])
+def test_a_box_outside_the_volume_is_refused(write, box):
+    with pytest.raises(DataError) as caught:
+        prepare(crop(write(RAMP), box), spec())
+    assert f"the box {box} (z0, z1, y0, y1, x0, x1) must hold voxels of the volume" in str(caught.value)
+    assert "whose shape is (6, 8, 10)" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"gone\.nii: there is no such file"):
+        prepare(crop(tmp_path / "gone.nii"), spec())
+
+
+def test_the_uri_gives_the_same_pixels(write):
+    shown = crop(write(RAMP), (1, 4, 0, 8, 2, 9))
+    for one in (shown, dataclasses.replace(shown, blank=True)):
+        torch.testing.assert_close(prepare(Crop.parse_uri(one.uri()), spec()), prepare(one, spec()))
+
+
+def test_a_real_scan_is_prepared(real_data):
+    path = real_data / "totalsegmentator" / "example_ct.nii.gz"
+    result = prepare(crop(path), spec((32, 64, 64), windows=(WIDE, (-160.0, 240.0))))
+    assert result.shape == (2, 32, 64, 64)
+    assert bool(torch.isfinite(result).all())
+    assert -0.8 < result[0].mean() < 0.2
+
+
+SPEC = EncoderInput(size_zyx=(8, 16, 20), spacing_mm_zyx=None, windows=((-1000.0, 1000.0), (-160.0, 240.0)))
+VALUES = np.random.default_rng(0).integers(-1000, 2001, (12, 220, 200)).astype(np.int16)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def shown(write) -> Crop:
+    return Crop(volume=VolumeRef(path=str(write(VALUES, "scan.nii"))))
+
+
+def filler(**options) -> Filler:
+    return Filler(spec=SPEC, **{"keeps_volumes": True, "began_s": 0.0, **options})
+
+
+def wanted(crop: Crop, size=(8, 16, 20)) -> Wanted:
+    return Wanted(case="a/train/1", volumes=(crop.volume,), shown=((crop, size),))
+
+
+def test_a_kept_input_is_the_same_bits(shown):
+    fresh = prepare(shown, SPEC)
+    assert put_input(content_key(shown, SPEC), fresh.numpy())
+    np.testing.assert_array_equal(get_input(content_key(shown, SPEC)), fresh.numpy())
+    again = prepare(shown, SPEC)
+    assert torch.equal(again, fresh)
+    again.add_(1)  # it is the caller's own
+    assert torch.equal(prepare(shown, SPEC), fresh)
+
+
+def test_a_kept_input_is_used_and_a_damaged_one_is_made_again(shown, caplog):
+    fresh = prepare(shown, SPEC)
+    put_input(content_key(shown, SPEC), np.zeros_like(fresh.numpy()))
+    assert prepare(shown, SPEC).abs().max() == 0
+    (entry,) = (cache_folder() / "inputs").glob("*.safetensors")
+    entry.write_bytes(entry.read_bytes()[:-1] + b"\1")
+    assert torch.equal(prepare(shown, SPEC), fresh)
+    assert f"{entry}: its header has another checksum; it is made again" in caplog.text
+    assert not entry.exists()
+
+
+def test_a_box_reads_its_slices_alone_and_gives_the_same_bits(shown, monkeypatch):
+    box = Crop(volume=shown.volume, box_zyx=(3, 5, 20, 120, 0, 200))
+    monkeypatch.setenv("EVID_CACHE_GB", "0")
+    alone = prepare(box, SPEC)
+    monkeypatch.delenv("EVID_CACHE_GB")
+    assert torch.equal(prepare(box, SPEC), alone)
+    (entry,) = (cache_folder() / "volumes").glob("*.safetensors")
+    held = bytearray(entry.read_bytes())
+    held[held.index(VALUES[6].tobytes()[:64])] ^= 1
+    entry.write_bytes(held)
+    assert torch.equal(prepare(box, SPEC), alone)
+    assert bytes(held) == entry.read_bytes(), "the damaged slice 6 was not looked at"
+
+
+def test_a_whole_volume_that_is_kept_gives_the_same_bits(shown):
+    alone = prepare(shown, SPEC)
+    assert not (cache_folder() / "volumes").exists(), "whole volumes are not kept unasked"
+    filler()(Wanted(case="", volumes=(shown.volume,), shown=()))
+    assert torch.equal(prepare(shown, SPEC), alone)
+
+
+def test_volume_and_input_are_filled_once(shown):
+    first = filler()(wanted(shown))
+    assert (first.outcome, first.size_bytes) == ("done", VALUES.nbytes + 2 * 8 * 16 * 20 * 4)
+    files = sorted(cache_folder().rglob("*.safetensors"))
+    assert [path.parent.name for path in files] == ["inputs", "volumes"]
+    before = [path.read_bytes() for path in files]
+    second = filler()(wanted(shown))
+    assert (second.outcome, second.size_bytes) == ("already_there", 0)
+    assert [path.read_bytes() for path in files] == before
+
+
+def test_the_volume_may_be_left_aside(shown):
+    assert filler(keeps_volumes=False)(wanted(shown)).outcome == "done"
+    assert [path.name for path in cache_folder().iterdir() if path.name != "hashes"] == ["inputs"]
+
+
+def test_an_input_larger_than_its_voxels_is_not_kept(shown):
+    large = wanted(shown, size=(16, 220, 200))
+    assert filler(keeps_volumes=False)(large).outcome == "not_needed"
+
+
+def test_what_this_fill_wrote_makes_no_room_for_the_rest_of_it(write, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "0.0012")  # one of two
+    refs = [VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))) for shift in range(2)]
+    asked = [Wanted(case=str(index), volumes=(ref,), shown=()) for index, ref in enumerate(refs)]
+    for _ in range(2):
+        outcomes = [filler()(one).outcome for one in asked]
+        assert outcomes[1] == "no_room"
+    assert outcomes[0] == "already_there", "a second fill does not undo the first"
+
+
+def test_a_broken_file_leaves_its_case_out_with_the_reason(shown, tmp_path):
+    (tmp_path / "cut.nii").write_bytes((tmp_path / "scan.nii").read_bytes()[:-7])
+    found = filler()(wanted(Crop(volume=VolumeRef(path=str(tmp_path / "cut.nii")))))
+    assert found.outcome == "left_out"
+    assert f"{tmp_path / 'cut.nii'}: holds {VALUES.nbytes - 7} bytes of voxels" in found.reason
+
+
+@pytest.mark.parametrize("keeps_volumes", [True, False])
+def test_a_case_whose_file_is_replaced_meanwhile_is_left_out(shown, write, monkeypatch, keeps_volumes):
+    write(VALUES[::-1], "scan.nii")  # which no other test holds in memory
+    as_usual = Path.read_bytes
+
+    def slowly(path: Path) -> bytes:
+        content = as_usual(path)
+        if str(path) == shown.volume.path:
+            write(VALUES + 1, "scan.nii")
+        return content
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", slowly)
+        found = filler(keeps_volumes=keeps_volumes)(wanted(shown))
+    assert found.outcome == "left_out"
+    assert found.reason == (
+        f"{shown.volume.path}: changed while it was read. Prepare again once nothing writes to it."
+    )
+    assert not list(cache_folder().rglob("*.safetensors"))
+
+
+def test_what_is_deleted_for_room_is_told(write, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE_GB", "0.0012")  # one of two
+    first, second = (
+        Wanted(
+            case=str(shift), volumes=(VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))),), shown=()
+        )
+        for shift in range(2)
+    )
+    assert filler()(first).deleted_bytes == 0
+    (entry,) = (cache_folder() / "volumes").glob("*.safetensors")
+    size_bytes = entry.stat().st_size
+    found = filler(began_s=time.time() + 60)(second)
+    assert found.outcome == "done"
+    assert size_bytes <= found.deleted_bytes < size_bytes + 100, "the volume, and the hash of its file"
+
+
+def test_what_is_shown_lies_on_its_own_grid_in_whole_hu(write):
+    path = write(RAMP, spacing_mm_zyx=(3.0, 2.0, 1.0))
+    whole, box = show(crop(path)), show(crop(path, (1, 3, 2, 6, 4, 9)))
+    assert whole.array.dtype == np.int16
+    assert np.array_equal(whole.array, np.rint(RAMP))
+    assert np.array_equal(box.array, np.rint(RAMP)[1:3, 2:6, 4:9])
+    first = whole.affine @ (1, 2, 4, 1)
+    np.testing.assert_allclose(box.affine @ (0, 0, 0, 1), first)
+    np.testing.assert_allclose(box.spacing_mm_zyx, (3.0, 2.0, 1.0))
+
+
+def test_changes_keep_type_and_grid_and_do_what_they_say(write):
+    path = write(RAMP)
+    own, blank = show(crop(path)), show(crop(path, blank=True))
+    scrambled, perturbed = (show(crop(path, change=change)) for change in ("scrambled", "perturbed"))
+    for one in (blank, scrambled, perturbed):
+        assert (one.array.dtype, one.array.shape) == (own.array.dtype, own.array.shape)
+        assert np.array_equal(one.affine, own.affine)
+    assert (blank.array == -1000).all()
+    assert np.array_equal(np.sort(scrambled.array, None), np.sort(own.array, None))
+    assert not np.array_equal(scrambled.array, own.array)
+    noise = perturbed.array[1:, 1:, 1:].astype(float) - own.array[:-1, :-1, :-1]
+    low, high = np.percentile(RAMP, (0.5, 99.5))
+    assert 0.8 < noise.std() / (0.01 * (high - low)) < 1.2
+    assert np.array_equal(show(crop(path, change="perturbed")).array, perturbed.array)
+
+
+def test_arbitrary_intensities_keep_their_scale_when_shown(write):
+    path = write(RAMP / 900)
+    own, blank = (show(crop(path, intensity="arbitrary", blank=blank)) for blank in (False, True))
+    assert own.array.dtype == blank.array.dtype == np.float32
+    np.testing.assert_allclose(own.array, RAMP / 900)
+    np.testing.assert_allclose(blank.array, np.percentile(RAMP / 900, 0.5), rtol=1e-4)
+
+
+@pytest.mark.parametrize("change", ["", "perturbed", "scrambled"])
+def test_a_shown_volume_is_read_back_as_it_was(write, tmp_path, change):
+    shown = show(crop(write(RAMP, spacing_mm_zyx=(3.0, 2.0, 1.0)), change=change))
+    save_volume(shown, tmp_path / "saved.nii.gz")
+    again = read(VolumeRef(path=str(tmp_path / "saved.nii.gz")))
+    assert np.array_equal(again.array, shown.array)
+    np.testing.assert_allclose(again.affine, shown.affine)

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from evidcore.cache import Cache
+from evidcore.case import VolumeRef
+from evidcore.data import read_error
+
+
+def test_a_good_file_has_nothing_against_it_and_a_bad_one_its_reason(write, tmp_path):
+    ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16))))
+    assert read_error(ref, tmp_path / "cache") is None
+    content = (tmp_path / "scan.nii.gz").read_bytes()
+    (tmp_path / "scan.nii.gz").write_bytes(content[:-9])
+    reason = read_error(ref, tmp_path / "cache")
+    assert reason is not None
+    assert "the gzip stream ends too early" in reason
+
+
+def test_a_verdict_is_remembered_for_the_state_of_the_file(write, tmp_path):
+    ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16), "a.nii")))
+    assert read_error(ref, tmp_path / "cache") is None
+    facts = os.stat(ref.path)
+    (tmp_path / "a.nii").write_bytes(bytes(facts.st_size))
+    os.utime(ref.path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert read_error(ref, tmp_path / "cache") is None, "same size and time: not read again"
+    os.utime(ref.path, ns=(1, 1))
+    assert read_error(ref, tmp_path / "cache") is not None
+
+
+def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, monkeypatch):
+    ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16))))
+
+    as_usual = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if str(path) == ref.path:
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return as_usual(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", failing)
+        assert "Stale file handle" in (read_error(ref, tmp_path / "cache") or "")
+    assert read_error(ref, tmp_path / "cache") is None
+
+
+def test_nothing_is_remembered_of_files_that_cannot_be_listed(write, tmp_path):
+    ref = VolumeRef(path=str(tmp_path / "scan.nii"))
+    assert "there is no such file" in (read_error(ref, tmp_path / "cache") or "")
+    assert not (tmp_path / "cache").exists()
+    write(np.zeros((4, 5, 6), np.int16), "scan.nii")
+    assert read_error(ref, tmp_path / "cache") is None
+
+
+@pytest.mark.parametrize("name", ["a.nii.gz", "a.png"])
+def test_a_fault_of_the_content_is_remembered(write, tmp_path, name):
+    path = tmp_path / name
+    if name == "a.png":
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)).save(path)
+        path.write_bytes(path.read_bytes()[:2000])
+    else:
+        write(np.zeros((4, 5, 6), np.int16), name)
+        content = bytearray(path.read_bytes())
+        content[-6] ^= 1  # the checksum
+        path.write_bytes(content)
+    ref = VolumeRef(path=str(path), intensity="arbitrary")
+    reason = read_error(ref, tmp_path / "cache")
+    assert reason is not None
+    (entry,) = (tmp_path / "cache" / "usable").glob("[!C]*")
+    assert Cache("usable", tmp_path / "cache").get(entry.name) == reason.encode()

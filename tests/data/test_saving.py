@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from PIL import Image
+
+from evidcore.case import MaskRef, VolumeRef
+from evidcore.data import read, read_mask, save_mask
+from evidcore.errors import DataError
+
+SHAPE = (4, 5, 6)
+
+
+def scan() -> np.ndarray:
+    return np.arange(120, dtype=np.int16).reshape(SHAPE)
+
+
+def lesion(shape=SHAPE) -> np.ndarray:
+    mask = np.zeros(shape, bool)
+    mask[1, 2, 3:], mask[-1, 0, 0] = True, True
+    return mask
+
+
+@pytest.mark.parametrize("axes", ["LPS", "RAS", "SAL", "PIR"])
+@pytest.mark.parametrize("name", ["m.nii.gz", "m.nii"])
+def test_a_mask_lies_on_the_grid_of_its_file(write, tmp_path, axes, name):
+    path = write(scan(), axes=axes)
+    ref = VolumeRef(path=str(path))
+    save_mask(lesion(), ref, tmp_path / name)
+    source, saved = nibabel.load(path), nibabel.load(tmp_path / name)
+    assert saved.shape == source.shape
+    np.testing.assert_array_equal(saved.affine, source.affine)
+    # second opinion: the voxels that nibabel finds inside hold the values that the mask picks in body axes
+    inside = np.asarray(saved.dataobj) == 1
+    assert set(np.asarray(source.dataobj)[inside]) == set(scan()[lesion()])
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / name)), read(ref)), lesion())
+
+
+def test_affines_codes_kind_and_shape_of_a_nifti_file_are_kept(tmp_path):
+    affine = np.array([[-1.0, 0, 0, 4], [0, -1.0, 0.01, 6], [0, 0, 2.5, -9], [0, 0, 0, 1]])
+    image = nibabel.Nifti2Image(scan().T[..., None].astype(np.float32), affine)
+    image.set_sform(affine, 2)
+    image.set_qform(affine, 1)
+    image.header.set_slope_inter(2.0, -1000.0)
+    image.header["cal_max"] = 400
+    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"private"))
+    image.to_filename(tmp_path / "a.nii.gz")
+    save_mask(lesion(), VolumeRef(path=str(tmp_path / "a.nii.gz")), tmp_path / "m.nii.gz")
+    saved = nibabel.load(tmp_path / "m.nii.gz")
+    assert isinstance(saved, nibabel.Nifti2Image)
+    assert saved.shape == (6, 5, 4, 1)
+    assert saved.get_data_dtype() == np.uint8
+    assert set(np.unique(saved.get_fdata())) == {0, 1}
+    for form in ("qform", "sform"):
+        np.testing.assert_allclose(
+            getattr(saved, f"get_{form}")(), getattr(image, f"get_{form}")(), atol=1e-6
+        )
+        assert saved.header[f"{form}_code"] == image.header[f"{form}_code"]
+    assert saved.header["cal_max"] == 0
+    assert b"private" not in saved.to_bytes()
+
+
+def test_arrays_and_pictures_get_a_mask_that_reads_back(tmp_path):
+    np.save(tmp_path / "a.npy", scan()[::-1])
+    ref = VolumeRef(path=str(tmp_path / "a.npy"), axes="IPL", spacing_mm_zyx=(3.0, 2.0, 1.0))
+    save_mask(lesion(), ref, tmp_path / "m.nii.gz")
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), lesion())
+    Image.fromarray(scan()[0].astype(np.uint8)).save(tmp_path / "p.png")
+    ref = VolumeRef(path=str(tmp_path / "p.png"), intensity="arbitrary")
+    mask = scan()[:1] > 20
+    save_mask(mask, ref, tmp_path / "p.nii.gz")
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "p.nii.gz")), read(ref)), mask)
+
+
+def test_a_mask_keeps_the_spacing_that_the_file_states(write, tmp_path):
+    path = write(scan())
+    ref = VolumeRef(path=str(path), spacing_mm_zyx=(1.0, 1.0, 1.0))
+    save_mask(lesion(), ref, tmp_path / "m.nii.gz")
+    np.testing.assert_array_equal(nibabel.load(tmp_path / "m.nii.gz").affine, nibabel.load(path).affine)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), read(ref)), lesion())
+
+
+def test_a_mask_of_a_leaning_scan_lies_on_its_leaning_grid(tmp_path):
+    shear = np.array([[-1.0, 0, 0, 4], [0, -1.0, -0.8, 6], [0, 0, 2.5, -9], [0, 0, 0, 1]])
+    path = tmp_path / "a.nii.gz"
+    nibabel.save(nibabel.Nifti1Image(np.zeros((20, 24, 22), np.int16), shear), path)
+    ref = VolumeRef(path=str(path), tilted="resample")
+    volume = read(ref)
+    mask = np.zeros(volume.shape_zyx, bool)
+    mask[6:14, 12:20, 5:15] = True
+    save_mask(mask, ref, tmp_path / "m.nii.gz")
+    saved = nibabel.load(tmp_path / "m.nii.gz")
+    np.testing.assert_allclose(saved.affine, shear, atol=1e-6)
+    # second opinion: the centre of mass in mm, by each grid's own affine
+    x, y, z = np.argwhere(np.asarray(saved.dataobj)).mean(axis=0)
+    right, front, up, _ = saved.affine @ [x, y, z, 1]
+    place = volume.affine @ [*np.argwhere(mask).mean(axis=0), 1]
+    np.testing.assert_allclose([up, -front, -right], place[:3], atol=0.3)
+    back = read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), volume)
+    assert 2 * (back & mask).sum() / (back.sum() + mask.sum()) > 0.9
+
+
+def test_what_cannot_be_saved_is_refused(write, tmp_path):
+    ref = VolumeRef(path=str(write(scan())))
+
+    def refusal(mask: np.ndarray, name: str) -> str:
+        with pytest.raises(DataError) as caught:
+            save_mask(mask, ref, tmp_path / name)
+        assert not (tmp_path / name).exists()
+        return str(caught.value)
+
+    assert "m.nrrd: masks are saved as NIfTI. End the name in .nii.gz" in refusal(lesion(), "m.nrrd")
+    assert "is boolean with shape (4, 5, 6) (z, y, x), got bool with shape (6, 5, 4)" in refusal(
+        lesion().T, "m.nii"
+    )
+    assert "got uint8 with shape (4, 5, 6). Make it on the grid" in refusal(
+        lesion().astype(np.uint8), "m.nii"
+    )
+
+
+def test_a_mask_of_a_real_series_reads_back(real_data, tmp_path):
+    for path in (
+        real_data / "ibsi_validation_dicom/STS_019/CT/image",
+        real_data / "pyradiomics/brain1_image.nrrd",
+        real_data / "totalsegmentator/example_ct.nii.gz",
+    ):
+        ref = VolumeRef(path=str(path), intensity="arbitrary")
+        volume = read(ref)
+        mask = np.random.default_rng(0).random(volume.shape_zyx) > 0.99
+        save_mask(mask, ref, tmp_path / "m.nii.gz")
+        np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), volume), mask)
+
+
+def test_the_file_appears_whole(write, tmp_path):
+    ref = VolumeRef(path=str(write(scan())))
+    (tmp_path / "out").mkdir()
+    save_mask(lesion(), ref, Path(tmp_path / "out" / "m.nii.gz"))
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["m.nii.gz"]
+
+
+def test_a_full_disk_is_named_with_a_way_out_that_helps(write, tmp_path):
+    ref = VolumeRef(path=str(write(scan())))
+    mount = f"mount -t tmpfs -o size=4k none {tmp_path / 'out'}"
+    (tmp_path / "out").mkdir()
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    (tmp_path / "save.py").write_text(SAVE)
+    run = f"{mount} && exec {sys.executable} {tmp_path}/save.py {ref.path} {tmp_path}/out/m.nii"
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", run], capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        f"{tmp_path}/out: the disk is full. Free space or rights there, or name a file in another folder.\n"
+    )
+
+
+SAVE = """
+import sys
+import numpy as np
+from evidcore.case import VolumeRef
+from evidcore.errors import RunError
+from evidcore.data import save_mask
+try:
+    for number in range(20):
+        save_mask(np.zeros((4, 5, 6), bool), VolumeRef(path=sys.argv[1]), f"{sys.argv[2]}{number}.nii")
+except RunError as error:
+    print(error)
+"""
