@@ -28,10 +28,10 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
     """Go on with a run that was interrupted or failed. Needs only its folder."""
     from evidcore.runs import open_run
-    from evidcore.runs.read import told_status
+    from evidcore.runs.read import read_status
 
     run = open_run(folder)
-    told_status(run.path)
+    read_status(run.path)
     go(run, as_json, accept_changes=accept_changes)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers.utils import logging
 
-from evidcore.compute.ending import stop_request
 from evidcore.compute.processes import pin_threads, processes
+from evidcore.compute.signals import stop_request
 from evidcore.errors import EvidError, RunError, Stopped
 from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe, load, to_toml
@@ -91,7 +91,7 @@ def run(
         EvidError: whatever a person can fix in recipe, data or components.
     """
     is_first = processes().is_first
-    with folder.held() if is_first else contextlib.nullcontext(), stop_request.heard():
+    with folder.locked() if is_first else contextlib.nullcontext(), stop_request.installed():
         assembly = assembly or Assembly(load(folder.path / "resolved.toml"))
         recipe = assembly.recipe
         pin_threads(recipe.threads)
@@ -102,7 +102,7 @@ def run(
         logging.disable_progress_bar()  # the run has its own
         own = [Recorder(folder), *recorders] if is_first else []
         announcer = Announcer.from_names(own, recipe.observers if is_first else ())
-        with telling_its_end(folder), isolation_ended():
+        with recording_exit(folder), isolation_ended():
             check_splits(assembly)
             for index, stage in enumerate(recipe.stages):
                 context = Context(assembly, recipe.stage_name(index))
@@ -117,7 +117,7 @@ def run(
 
 
 @contextlib.contextmanager
-def telling_its_end(folder: RunFolder) -> Iterator[None]:
+def recording_exit(folder: RunFolder) -> Iterator[None]:
     """Keep in STATUS where a run stopped, and why; nobody's words but our own.
 
     Raises:

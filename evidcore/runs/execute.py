@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from evidcore.compute.processes import processes
-from evidcore.contracts import Stage, StageResult
+from evidcore.contracts import Stage
 from evidcore.errors import RunError
 from evidcore.hooks import Announcer
 from evidcore.model import step_graph
@@ -34,12 +34,12 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
 from evidcore.runs.context import Context
 from evidcore.runs.fitted import Fitted
-from evidcore.runs.folder import RunFolder, difference, link, settle, write
+from evidcore.runs.folder import RunFolder, difference, link, publish, write
 from evidcore.runs.inputs import INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.read import refuse_moved
 from evidcore.runs.record import StageAnnouncer, append, read_lines, rewrite
-from evidcore.runs.shared_policy import others_standing_by, stand_by
+from evidcore.runs.shared_policy import serve, worker_group
 
 StageState = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Execution:
                 outputs, arms={name: cast(Path, arm.model) for name, arm in trained.items()}
             )
             self.upstream = {**upstream, **{f"arm.{name}": arms[name][1]["model"] for name in trained}}
-            key = self.stage(self.recipe.stage_name(index), stage)
+            key = self.run_stage(self.recipe.stage_name(index), stage)
             state = outputs.after(stage, self.folder.store / key / "checkpoint"), after(stage, key, upstream)
             if stage.arm:
                 arms[stage.arm] = state
@@ -79,74 +79,77 @@ class Execution:
         if processes().is_first:
             write_changes(self.folder, self.assembly)
 
-    def stage(self, name: str, stage: Stage) -> str:
-        """Run one stage, or use it again; show it in the run folder and return its hash."""
-        key = self._ensure(name, stage)
-        stored = self.folder.store / key
-        if not processes().is_first:
-            return key
-        if not (self.folder.path / "results" / f"{name}.json").is_file():
-            self._replay(name, stored)
-        self._link(name, stored)
-        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
-        self.announcer.stage_finished(name, stored, {**result, "stage": name})
-        return key
-
-    def _ensure(self, name: str, stage: Stage) -> str:
-        """Have a stage's folder in the store."""
+    def run_stage(self, name: str, stage: Stage) -> str:
+        """Run one stage, or take it from the store; show it in the run folder and return its hash."""
         inputs = hashed_inputs(self.assembly, stage, self.lock, self.upstream)
         key = inputs_hash(inputs, self.salt)
-        stored = self.folder.store / key
-        if processes().is_first:
-            self.fitted.bring(inputs, stored)
+        stored, is_first = self.folder.store / key, processes().is_first
+        if is_first:
+            self.fitted.restore(inputs, stored)
         if processes().share(not stored.is_dir()):
             self._compute(name, stage, stored, inputs)
             processes().wait()
-        if processes().is_first:
-            self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
+        if not is_first:
+            return key
+        root = self.folder.path
+        self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
+        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+        own_name = result["stage"]  # of the run that computed it, where the stage may have another number
+        known = {line["stage"] for line in read_lines(root / "metrics.jsonl")}
+        if not (root / "results" / f"{name}.json").is_file() and name not in known:
+            lines = read_lines(stored / "metrics.jsonl")
+            append(root / "metrics.jsonl", [{**line, "stage": name, "reused": True} for line in lines])
+        shown = {**result, "stage": name, "inputs": stored.name}
+        write(root / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
+        if (stored / "checkpoint").is_dir():
+            link(stored / "checkpoint", root / "checkpoints" / name)
+        for kind in ("rollouts", "answers"):
+            source, target = stored / f"{kind}.jsonl", root / kind / f"{name}.jsonl"
+            if source.is_file() and own_name == name:
+                link(source, target)
+            elif source.is_file():
+                target.unlink(missing_ok=True)
+                shutil.copyfile(source, target)
+                rewrite(target, lambda line: {**line, "stage": name} if "stage" in line else line)
+        self.announcer.stage_finished(name, stored, {**result, "stage": name})
         return key
 
     def _compute(self, name: str, stage: Stage, stored: Path, inputs: dict[str, Any]) -> None:
-        """Run a stage in its working folder: training in all processes, else in the first, helped by them."""
-        work = self.folder.working(name)
-        resume = processes().share(processes().is_first and _can_go_on(work, inputs))
+        """Run a stage in its working folder: training in all processes, else in the first, helped by them.
+
+        The working folder becomes the stage folder in one move, at the end.
+        """
+        work, is_first = self.folder.working(name), processes().is_first
+        resume = processes().share(is_first and _can_go_on(work, inputs))
         announce = StageAnnouncer(self.announcer, name)
         context = Context(
             self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
         )
-        self._let_go(context)
-        if processes().is_first:
+        # the models of the stages before are let go of, else a stage needs memory for two
+        trained = self.before.trained_by is not None
+        self.assembly.policy.bind(context.own_policy if trained else None)
+        self.assembly.start_policy.close()
+        step_graph.forget()
+        gc.collect()  # a trainer and its model hold each other
+        if is_first:
             work.mkdir(parents=True, exist_ok=True)
             write(work / INPUTS, as_json(inputs))
             (work / "answers.jsonl").unlink(missing_ok=True)  # of a stage that was cut short
             self.folder.set_status("running", stage=name)
             steps = stage.workload().steps
             self.announcer.stage_started(name, work, steps, len(self.recipe.stages))
-        _seed_everything(self.recipe.seed)
-        if not stage.traits.is_distributed and not processes().is_first:
-            stand_by(context.own_policy)
+        random.seed(self.recipe.seed)  # a stage draws the same whatever ran before it in this process
+        np.random.seed(self.recipe.seed)
+        torch.manual_seed(self.recipe.seed)
+        if not stage.traits.is_distributed and not is_first:
+            serve(context.own_policy)
             return
         start_s = time.monotonic()
-        alone = contextlib.nullcontext() if stage.traits.is_distributed else others_standing_by()
+        alone = contextlib.nullcontext() if stage.traits.is_distributed else worker_group()
         with alone, isolation_ended():
             result = stage.run(context)
-        if processes().is_first:
-            took_s = None if resume else time.monotonic() - start_s
-            shown = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
-            self._finish(name, work, stored, shown, result)
-
-    def _let_go(self, context: Context) -> None:
-        """Free the models of the stages before: else a stage needs memory for two."""
-        trained = self.before.trained_by is not None
-        self.assembly.policy.bind(context.own_policy if trained else None)
-        self.assembly.start_policy.close()
-        step_graph.forget()
-        gc.collect()  # a trainer and its model hold each other
-
-    def _finish(
-        self, name: str, work: Path, stored: Path, shown: Mapping[str, Any], result: StageResult
-    ) -> None:
-        """Turn the working folder into the stage folder."""
+        if not is_first:
+            return
         shutil.rmtree(work / "checkpoint" / "steps", ignore_errors=True)
         lines = [line for line in read_lines(self.folder.path / "metrics.jsonl") if line["stage"] == name]
         (work / "metrics.jsonl").unlink(missing_ok=True)
@@ -156,36 +159,10 @@ class Execution:
             shutil.copyfile(rollouts, work / "rollouts.jsonl")
         if result.answers is not None:
             append(work / "answers.jsonl", result.answers)
-        write(work / "result.json", json.dumps(shown, indent=1) + "\n")
-        settle(work, stored)  # another run of the recipe may have finished the same stage first
-
-    def _replay(self, name: str, stored: Path) -> None:
-        """Put the metrics of a stage that was not run into this run's."""
-        lines = read_lines(stored / "metrics.jsonl")
-        have = {line["stage"] for line in read_lines(self.folder.path / "metrics.jsonl")}
-        if name not in have:
-            append(
-                self.folder.path / "metrics.jsonl",
-                [{**line, "stage": name, "reused": True} for line in lines],
-            )
-
-    def _link(self, name: str, stored: Path) -> None:
-        """Show the stage's files in the run folder, under this run's name for the stage."""
-        root = self.folder.path
-        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
-        is_own_name = result["stage"] == name
-        shown = {**result, "stage": name, "inputs": stored.name}
-        write(root / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
-        if (stored / "checkpoint").is_dir():
-            link(stored / "checkpoint", root / "checkpoints" / name)
-        for kind in ("rollouts", "answers"):
-            source, place = stored / f"{kind}.jsonl", root / kind / f"{name}.jsonl"
-            if source.is_file() and is_own_name:
-                link(source, place)
-            elif source.is_file():
-                place.unlink(missing_ok=True)
-                shutil.copyfile(source, place)
-                rewrite(place, lambda line: {**line, "stage": name} if "stage" in line else line)
+        took_s = None if resume else time.monotonic() - start_s
+        told = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
+        write(work / "result.json", json.dumps(told, indent=1) + "\n")
+        publish(work, stored)  # another run of the recipe may have finished the same stage first
 
 
 def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
@@ -207,13 +184,6 @@ def isolation_ended() -> contextlib.AbstractContextManager[None]:
     """End the processes of isolated components behind it; one that is asked again starts another."""
     isolation = watch("isolation")
     return contextlib.nullcontext() if isolation is None else isolation.workers_ended()
-
-
-def _seed_everything(seed: int) -> None:
-    """Make a stage's draws independent of what ran before it in this process."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
 
 
 def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -> StageOutputs:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.runs.folder import difference, settle
+from evidcore.runs.folder import difference, publish
 from evidcore.runs.inputs import INPUTS, as_json
 
 _MAY_DIFFER = ("code", "versions")  # of what a stage's result depends on; what differs is told
@@ -37,7 +37,7 @@ class Fitted:
         self._given = {part for key in given for part in key}
         self._keys: dict[str, str] = {}  # by the hash under which one was shipped, that of today
 
-    def bring(self, inputs: Inputs, stored: Path) -> None:
+    def restore(self, inputs: Inputs, stored: Path) -> None:
         """Copy the stage with these inputs into the store, where it is not there yet and was shipped."""
         now = json.loads(as_json(inputs))
         for folder, shipped in self._stages.items():
@@ -74,7 +74,7 @@ def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> Non
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     result["fitted_before"] = _said(result["took_s"], changes)
     (part / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    settle(part, stored)
+    publish(part, stored)
 
 
 def _said(took_s: float | None, changes: list[str]) -> str:

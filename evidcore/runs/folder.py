@@ -73,7 +73,7 @@ class RunFolder:
         return newest.parent if newest is not None and newest.name == "complete" else newest
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Keep other processes from running this folder.
 
         Raises:
@@ -81,7 +81,7 @@ class RunFolder:
         """
         pid = self.status().get("pid", "unknown")
         busy = f"another process (pid {pid}) is running this folder. Wait for it, or start a run of its own"
-        with held(self.path, f"{busy} with `evid run`."):
+        with file_lock(self.path, f"{busy} with `evid run`."):
             yield
 
 
@@ -121,7 +121,7 @@ def open_run(path: Path) -> RunFolder:
 
 
 @contextlib.contextmanager
-def held(path: Path, busy: str) -> Iterator[None]:
+def file_lock(path: Path, busy: str) -> Iterator[None]:
     """Keep other processes out of a folder.
 
     Args:
@@ -145,7 +145,7 @@ def held(path: Path, busy: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def appearing(target: Path) -> Iterator[Path]:
+def atomic_directory(target: Path) -> Iterator[Path]:
     """Give a folder to write into, which becomes `target` in one move at the end, or nothing at all.
 
     Raises:
@@ -165,7 +165,7 @@ def appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def settle(made: Path, target: Path) -> None:
+def publish(made: Path, target: Path) -> None:
     """Rename a folder that is whole; drop it where another process has made the same first."""
     target.parent.mkdir(exist_ok=True)
     try:

@@ -102,7 +102,7 @@ def write_audit(
         facts: of what is asked, beside the result.
     """
     pin_threads(assembly.recipe.threads)
-    with folder.held(), naming_full_disk(folder):
+    with folder.locked(), naming_full_disk(folder):
         work = folder.working(name)
         work.mkdir(parents=True, exist_ok=True)
         (work / "answers.jsonl").unlink(missing_ok=True)

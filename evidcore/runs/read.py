@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.compute.ending import is_held
+from evidcore.compute.signals import is_locked
 from evidcore.errors import RunError
 
 Line = Mapping[str, Any]
@@ -83,7 +83,7 @@ def read_head(folder: Path) -> RunRecord:
         folder=folder,
         recipe=_toml(folder / "resolved.toml") or _toml(folder / "recipe.toml"),
         lock=_toml(folder / "lock.toml"),
-        status=told_status(folder),
+        status=read_status(folder),
         metrics=(),
         results=[read_object(path) for path in sorted((folder / "results").glob("*.json"))],
         answers=(),
@@ -107,10 +107,10 @@ def refuse_moved(folder: Path) -> None:
         )
 
 
-def told_status(folder: Path) -> Mapping[str, Any]:
+def read_status(folder: Path) -> Mapping[str, Any]:
     """Return STATUS; where it says "running" and no process does, its state is "gone"."""
     status = read_object(folder / "STATUS")
-    if status.get("state") != "running" or not status.get("stage") or is_held(folder):
+    if status.get("state") != "running" or not status.get("stage") or is_locked(folder):
         return status
     said = f"process {status.get('pid')} is gone without a word: it was killed, or a component ended it"
     log.warning("%s: %s", folder, said)

@@ -72,7 +72,7 @@ def _sendable(error: Exception, where: str) -> Exception:
 
 
 class SharedPolicy(ForwardingPolicy, VLMPolicy):
-    """In the first process; the others are in `stand_by`. Draws are seeded by prompt, whoever answers it."""
+    """In the first process; the others are in `serve`. Draws are seeded by prompt, whoever answers it."""
 
     def __init__(self, policy: VLMPolicy, number: int) -> None:
         """Take the policy that was opened as the `number`-th of its stage."""
@@ -110,7 +110,7 @@ class Opener:
 
 
 @contextlib.contextmanager
-def others_standing_by() -> Iterator[None]:
+def worker_group() -> Iterator[None]:
     """Let the others go on at the end, or leave where the stage stops at an error."""
     try:
         yield
@@ -120,7 +120,7 @@ def others_standing_by() -> Iterator[None]:
     processes().share(None)
 
 
-def stand_by(make: Callable[..., VLMPolicy]) -> None:
+def serve(make: Callable[..., VLMPolicy]) -> None:
     """Answer shares until the first process is through with its stage.
 
     Raises:

@@ -11,7 +11,7 @@ from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.fitted import Fitted
-from evidcore.runs.folder import settle
+from evidcore.runs.folder import publish
 from evidcore.runs.inputs import after, hashed_inputs, inputs_hash
 from evidcore.runs.lock import lock_table
 
@@ -46,7 +46,7 @@ def shipped(tmp_path):
 def brought(folder, inputs, store, given=()):
     place = store / inputs_hash(inputs)
     store.mkdir(exist_ok=True)
-    Fitted(folder, given).bring(inputs, place)
+    Fitted(folder, given).restore(inputs, place)
     return json.loads((place / "result.json").read_text()) if place.is_dir() else None
 
 
@@ -62,11 +62,11 @@ def test_of_two_processes_that_finish_the_same_stage_the_first_counts(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-        settle(tmp_path / name, tmp_path / "store" / "key")
+        publish(tmp_path / name, tmp_path / "store" / "key")
     assert (tmp_path / "store" / "key" / "file").read_text() == "first"
     assert not (tmp_path / "second").exists()
     with pytest.raises(FileNotFoundError):
-        settle(tmp_path / "gone", tmp_path / "store" / "other")
+        publish(tmp_path / "gone", tmp_path / "store" / "other")
 
 
 def test_what_of_code_and_versions_changed_since_is_told(shipped, tmp_path):
@@ -102,10 +102,10 @@ def test_a_stage_that_starts_from_a_shipped_one_is_brought_after_it(shipped, tmp
     after = {**later, "code": {"evidcore": "b"}, "upstream": {"encoder": inputs_hash(changed)}}
     fitted, store = Fitted(shipped), tmp_path / "store"
     store.mkdir()
-    fitted.bring(after, store / "too-early")
+    fitted.restore(after, store / "too-early")
     assert not list(store.iterdir())
-    fitted.bring(changed, store / inputs_hash(changed))
-    fitted.bring(after, store / inputs_hash(after))
+    fitted.restore(changed, store / inputs_hash(changed))
+    fitted.restore(after, store / inputs_hash(after))
     assert (store / inputs_hash(after) / "result.json").is_file()
 
 
@@ -118,7 +118,7 @@ def test_stages_that_were_brought_can_be_shipped_again(shipped, tmp_path):
         fitted, store = Fitted(shipped), tmp_path / f"store-{code}"
         store.mkdir()
         for inputs in (now, after):
-            fitted.bring(inputs, store / inputs_hash(inputs))
+            fitted.restore(inputs, store / inputs_hash(inputs))
         shipped = tmp_path / f"shipped-{code}"
         for inputs in (now, after):
             ship(store / inputs_hash(inputs), shipped)
@@ -142,7 +142,7 @@ def test_all_that_ships_with_a_recipe_is_what_it_would_run(tmp_path, path):
             before = upstream.get(stage.arm, upstream[""])
             inputs = hashed_inputs(assembly, stage, lock, before)
             place = tmp_path / inputs_hash(inputs)
-            fitted.bring(inputs, place)
+            fitted.restore(inputs, place)
             upstream[stage.arm] = after(stage, place.name, before)
     shipped = [json.loads(file.read_text())["stage"] for file in recipe.fitted_folder.glob("*/result.json")]
     assert len(list(tmp_path.iterdir())) == len(shipped), shipped

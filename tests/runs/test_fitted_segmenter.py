@@ -81,7 +81,7 @@ def test_a_stage_fits_it_and_what_follows_has_what_it_learnt(own):
     again = start(recipe, own / "runs")
     assembly = Assembly(recipe)
     lock = {**lock_table(recipe, assembly.datasets), "run": again.lock()["run"]}
-    with again.held():
+    with again.locked():
         Execution(again, assembly, lock, Announcer.from_names((), ())).all()
     assert (again.path / "checkpoints" / "01-fit-eyes").resolve() == written.resolve()  # used again
 

@@ -39,9 +39,9 @@ def test_a_folder_is_held_by_one_process(tmp_path, warm):
     run.set_status("running")
     code = (
         "from pathlib import Path; from evidcore.runs.folder import RunFolder\n"
-        f"with RunFolder(Path({str(tmp_path)!r})).held(): print('held')"
+        f"with RunFolder(Path({str(tmp_path)!r})).locked(): print('held')"
     )
-    with run.held():
+    with run.locked():
         other = warm("-c", code, folder=tmp_path)
         assert "another process (pid" in other.communicate()[1]
         assert other.returncode == 1

@@ -7,7 +7,7 @@ import pytest
 from evidcore.errors import DataError
 from evidcore.model.policy import VLMPolicy
 from evidcore.runs import shared_policy
-from evidcore.runs.shared_policy import Opener, others_standing_by, stand_by
+from evidcore.runs.shared_policy import Opener, serve, worker_group
 
 
 class Tells(VLMPolicy):
@@ -91,13 +91,13 @@ def make(*, says="own"):
 
 def test_prompts_are_dealt_out_and_answers_stand_in_their_order(in_processes):
     def first():
-        with others_standing_by():
+        with worker_group():
             own, blind = (opener := Opener(make)).open(), opener.open(says="blind")
             texts = blind.generate(["a", "b", "c", "d", "e"], max_new_tokens=3)
             return texts, own.generate(["a"], max_new_tokens=1), own.log_likelihoods(["a", "b"], ["x", "yy"])
 
     def other():
-        stand_by(make)
+        serve(make)
 
     texts, alone, likelihoods = in_processes(first, other, other)[0]
     assert [text.split(" {")[0] for text in texts] == [
@@ -112,13 +112,13 @@ def test_the_others_leave_after_the_first_when_it_fails(in_processes):
     left = []
 
     def first():
-        with others_standing_by():
+        with worker_group():
             Opener(make).open()
             raise ValueError("no volumes")
 
     def other():
         with pytest.raises(SystemExit):
-            stand_by(make)
+            serve(make)
         left.append(True)
 
     with pytest.raises(ValueError, match="no volumes"):
@@ -140,12 +140,12 @@ class Unsendable(Exception):
 )  # fmt: skip
 def test_an_error_in_anothers_share_is_raised_in_the_first(in_processes, raised, seen, message):
     def first():
-        with others_standing_by(), pytest.raises(seen, match=message) as kept:
+        with worker_group(), pytest.raises(seen, match=message) as kept:
             Opener(make).open().generate(["a", "broken"], max_new_tokens=1)
         return "".join(kept.value.__notes__)
 
     def other():
-        stand_by(make)
+        serve(make)
 
     def generate(self, prompts, **how):
         if "broken" in prompts:
@@ -169,11 +169,11 @@ def test_each_process_answers_by_the_policy_it_opened(in_processes):
             return [text.upper() for text in super().generate(prompts, **how)]
 
     def first():
-        with others_standing_by():
+        with worker_group():
             return Opener(lambda: Aloud("own")).open().generate(["a", "b"], max_new_tokens=1)
 
     def other():
-        stand_by(lambda: Aloud("own"))
+        serve(lambda: Aloud("own"))
 
     texts = in_processes(first, other)[0]
     assert [text.split(" {")[0] for text in texts] == ["A BY OWN0", "B BY OWN1"]

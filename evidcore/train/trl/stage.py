@@ -29,7 +29,7 @@ from torch.utils.data import Dataset, SequentialSampler
 from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
-from evidcore.compute.ending import stop_request
+from evidcore.compute.signals import stop_request
 from evidcore.contracts import Announce
 from evidcore.errors import RecipeError, tells_full_disk
 from evidcore.model import assemble

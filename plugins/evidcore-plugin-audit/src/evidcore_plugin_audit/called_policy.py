@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.case import Crop, Prompt
-from evidcore.compute.ending import stop_request
+from evidcore.compute.signals import stop_request
 from evidcore.contracts import Policy
 from evidcore.data import Volume
 from evidcore.data.preparation import show
@@ -153,7 +153,7 @@ def audit_policy(
     asked = _recipe(**told) if recipe is None else recipe
     _, assembly, audited = audit_alone(given_recipe(asked, overrides), stage, limit)
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
-    with stop_request.heard():
+    with stop_request.installed():
         folder, _ = write_alone(
             assembly, audited, Path(out), f"Python function {name}", policy=CalledPolicy(policy)
         )

@@ -21,7 +21,7 @@ from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import stage_table, toml_value
 from evidcore.registry import find
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.begin import start, telling_its_end
+from evidcore.runs.begin import recording_exit, start
 from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder, sha256
 from evidcore.runs.inputs import named_services
@@ -100,7 +100,7 @@ def write_alone(
     """Audit into a new run folder."""
     folder = start(assembly.recipe, root, assembly=assembly)
     folder.set_status("running", stage=NAME)
-    with telling_its_end(folder):
+    with recording_exit(folder):
         result = write_audit(folder, assembly, stage, NAME, before=before, policy=policy, asked=asked)
     folder.set_status("finished", message=f"audit of {asked}")
     return folder, result

@@ -149,7 +149,7 @@ def occlude(
     if not asked:
         reasons = "; ".join(f"{count}: {why}" for why, count in left_out.items())
         raise RunError(f"{folder.path}: no answer of {name} can be measured ({reasons}).")
-    with folder.held(), naming_full_disk(folder):
+    with folder.locked(), naming_full_disk(folder):
         policy = context.own_policy(prompts_per_pass=asking.prompts_per_batch)
         result = json.loads((folder.path / "results" / f"{trained_by}.json").read_text(encoding="utf-8"))
         work = _Work(folder, name, policy, {"stage": trained_by, "inputs": result["inputs"]})

@@ -13,7 +13,7 @@ from evidcore_plugin_pages.document import write_page
 from evidcore_plugin_pages.markup import join, number, tag
 
 from evidcore.hooks import write_pages
-from evidcore.runs.read import read_head, told_status
+from evidcore.runs.read import read_head, read_status
 from evidcore_plugin_audit.frames import answers_frame, metrics_frame, results_frame, rollouts_frame
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Run:
     @property
     def status(self) -> Mapping[str, Any]:
         """Its state ("running", "finished", "failed", "interrupted", "gone"), stage, step and message."""
-        return told_status(self.folder)
+        return read_status(self.folder)
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from evidcore.recipe import Recipe, load
 from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import card, find
-from evidcore.runs.folder import RunFolder, appearing, sha256, write
+from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
 from evidcore.runs.lock import named
 from evidcore.runs.post_run import last_model
 from evidcore.runs.read import is_phantom
@@ -50,7 +50,7 @@ def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> 
     """
     weights = last_model(folder)
     recipe, lock = load(folder.path / "resolved.toml"), folder.lock()
-    with appearing(target) as work:
+    with atomic_directory(target) as work:
         model, processor = assemble.load(weights)
         widen(model)
         _forget_places(model, processor)

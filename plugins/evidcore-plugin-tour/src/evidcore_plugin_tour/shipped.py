@@ -6,11 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from evidcore.compute.ending import stop_request
+from evidcore.compute.signals import stop_request
 from evidcore.recipe import load
 from evidcore.runs import RunFolder, start
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.begin import telling_its_end
+from evidcore.runs.begin import recording_exit
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.post_run import auditing, write_audit
 
@@ -58,7 +58,7 @@ def audit(model: Shipped, root: Path) -> tuple[RunFolder, dict[str, Any]]:
     folder = start(assembly.recipe, root, assembly=assembly)
     folder.set_status("running", stage=STAGE)
     said = f"model {model.name}, {model.trained_on}"
-    with stop_request.heard(), telling_its_end(folder):
+    with stop_request.installed(), recording_exit(folder):
         result = write_audit(folder, assembly, stage, STAGE, before=before, asked=said)
     folder.set_status("finished", message=f"audit of {said}")
     return folder, result

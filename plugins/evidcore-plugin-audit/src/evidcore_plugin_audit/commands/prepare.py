@@ -42,7 +42,7 @@ def prepare(
     """
     from evidcore.cli.run import follow
     from evidcore.errors import RunError
-    from evidcore.runs.folder import appearing, write
+    from evidcore.runs.folder import atomic_directory, write
 
     place = key or out / "key.json"
     if place.resolve().is_relative_to((out / HANDOUT).resolve()):
@@ -50,7 +50,7 @@ def prepare(
     if key is not None and key.exists():
         raise RunError(f"{key}: is there already, and nothing is overwritten. Name another file.")
     handout, made_of = _prepared(recipe, overrides, stage, limit)
-    with appearing(out) as partial:
+    with atomic_directory(out) as partial:
         free_bytes = shutil.disk_usage(partial).free
         questions, volumes = len(handout.ids), len(handout.volumes)
         click.echo(

@@ -25,7 +25,7 @@ from evidcore.compute.processes import processes
 from evidcore.errors import EvidError, RunError
 from evidcore.hooks import write_pages
 from evidcore.runs.begin import run, start
-from evidcore.runs.folder import RunFolder, held, write
+from evidcore.runs.folder import RunFolder, file_lock, write
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
 from evidcore_plugin_lab.ablation.outcome import check_metrics
 
@@ -102,7 +102,7 @@ def run_cells(
     chosen, failures = folder.chosen(arms, seeds), []
     busy = f"another process is running this ablation. Wait for it; then `{command}` goes on."
     folder.path.mkdir(parents=True, exist_ok=True)
-    with held(folder.path, busy):
+    with file_lock(folder.path, busy):
         changed = {cell.name: changes for cell in folder.cells() if (changes := _changes(cell))}
         if not rerun and not accept_changes:
             folder.refuse(changed, command)

@@ -44,13 +44,13 @@ def pack_run(run: Path, target: Path) -> list[str]:
     Raises:
         RunError: if there is such a file, a process runs the run, or its stages are not here.
     """
-    from evidcore.compute.ending import is_held
+    from evidcore.compute.signals import is_locked
     from evidcore.errors import RunError
     from evidcore.runs.read import refuse_moved
 
     if target.exists():
         raise RunError(f"{target}: is there already, and nothing is overwritten. Name another with --out.")
-    if is_held(run):
+    if is_locked(run):
         raise RunError(
             f"{run}: a process is running it, so its files still change. Pack it when that has ended."
         )

@@ -28,7 +28,7 @@ from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder, appearing, write
+from evidcore.runs.folder import RunFolder, atomic_directory, write
 from evidcore.runs.post_run import last_model
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
 from evidcore_plugin_lab.predict.answering import answered
@@ -85,7 +85,7 @@ def predict_scan(
     with naming_flags():
         read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
     target = out or _free_place(inquiry.name(), name)
-    with appearing(target) as work:
+    with atomic_directory(target) as work:
         assembly = Assembly(recipe)
         put = questions(inquiry, is_free=assembly.tasks[name].takes_free_questions)
         before = outputs_of(folder, recipe, recipe.line)

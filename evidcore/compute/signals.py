@@ -29,8 +29,8 @@ class StopRequest:
         self._finishes = False
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
-        """Hear signals, where this is the main thread; others cannot."""
+    def installed(self) -> Iterator[None]:
+        """Handle signals, where this is the main thread; others cannot."""
         is_main = threading.current_thread() is threading.main_thread()
         before = {one: signal.signal(one, self._hear) for one in SIGNALS} if is_main else {}
         try:
@@ -67,7 +67,7 @@ class StopRequest:
 stop_request = StopRequest()
 
 
-def is_held(folder: Path) -> bool:
+def is_locked(folder: Path) -> bool:
     """Tell whether a process runs a folder; the folder may be read-only."""
     try:
         with (folder / ".lock").open() as file:
