@@ -25,7 +25,7 @@ from evidcore.registry import KIND_NAMES, LOCK, Offer, broken, offers, watch
 def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: bool) -> None:
     """List installed components (of KIND). Nothing of theirs is imported, unless --check asks for it."""
     if verify:
-        _verify(lock, as_json=as_json)
+        watch("pins", "--verify").print_verified(lock, as_json=as_json)
         return
     if kind is not None and kind not in KIND_NAMES:
         hint = did_you_mean(kind, KIND_NAMES)
@@ -53,25 +53,6 @@ def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: boo
         click.echo(click.style(printable(f"broken package {package}: {reason}"), fg="red"))
     if not rows:
         click.echo(f"no {kind or 'component'} is installed")
-
-
-def _verify(lock: Path, *, as_json: bool) -> None:
-    """Print each package that is not edited in place, and where it is not what was installed or pinned.
-
-    The exit status is 1 if any is not.
-    """
-    found, edited = watch("pins", "--verify").verify(lock)
-    if as_json:
-        packages = {name: wrong for name, (_, _, wrong) in found.items()}
-        click.echo(json.dumps({"lock": str(lock), "packages": packages}, indent=1))
-    for package, source, wrong in found.values() if not as_json else ():
-        state = click.style("changed", fg="red") if wrong else "as installed"
-        click.echo(f"{printable(package):34} {state}, {printable(source)}")
-        for line in wrong[:3]:
-            click.echo(f"  {printable(line)}")
-    click.echo(f"{len(found)} compared, {edited} edited in place", err=as_json)
-    if any(wrong for _, _, wrong in found.values()):
-        click.get_current_context().exit(1)
 
 
 def _failure(offer: Offer) -> str | None:

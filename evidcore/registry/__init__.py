@@ -297,6 +297,8 @@ def find(kind: str, name: str) -> Offer:
         remedy = f" It comes with `pip install {source}`."
     else:
         remedy = did_you_mean(bare, {*installed, *elsewhere})
+        if watch("names") is None:  # which would know the package
+            remedy += ' `pip install "evidcore[all]"` brings all that evidcore has.'
     for other in set(elsewhere) - set(installed):
         if f"{other!r}?" in remedy:
             remedy += f" It comes with `pip install {elsewhere[other]}`."

@@ -34,7 +34,7 @@ def test_a_folder_that_is_no_run_is_refused(evid, tmp_path):
 def test_without_the_package_it_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", WITHOUT, "export", "x"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "no command is called 'export'. It comes with `pip install evidcore-plugin-hub`." in done.stderr
+    assert "no command is called 'export'. `pip install \"evidcore[all]\"` brings all that" in done.stderr
 
 
 def test_help_imports_nothing_slow():

@@ -8,12 +8,11 @@ import subprocess
 import made_wheels as made
 import pytest
 from click.testing import CliRunner
-from evidcore_plugin_hub.install_command import install as install_command
-from evidcore_plugin_hub.install_command import update
+from evidcore_plugin_hub.commands import info, search, update
+from evidcore_plugin_hub.commands import install as install_command
 from evidcore_plugin_hub.plugin import installing, remote
 from evidcore_plugin_hub.plugin.manifest import FILE, manifest_of, read_manifest, to_bytes
 from evidcore_plugin_hub.plugin.wheel import open_wheel
-from evidcore_plugin_hub.search_command import info, search
 from huggingface_hub import CommitOperationAdd, HfApi
 from local_hub import LocalHub
 

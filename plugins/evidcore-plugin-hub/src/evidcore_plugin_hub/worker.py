@@ -95,6 +95,7 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         apart: bool = False,
         keeps_errors: bool = False,
+        most_bytes: int = MOST_BYTES,
         encode: Callable[[Any], bytes] = pickle.dumps,
         given: Mapping[str, Any] | None = None,
     ) -> None:
@@ -106,10 +107,12 @@ class Worker:
             environment: of the program; None: this one's.
             apart: it has a process table of its own where that can be had, which ends with it.
             keeps_errors: what it prints is kept for `last_words`, and goes to standard error otherwise.
+            most_bytes: of an answer.
             encode: writes what is asked, so that `decode` of the class reads it; else it is pickled.
             given: functions by name that it may ask for.
         """
         self._encode, self._given, self._lock = encode, given or {}, threading.RLock()
+        self._most_bytes = most_bytes
         self._errors: IO[bytes] | None = tempfile.TemporaryFile() if keeps_errors else None  # noqa: SIM115
         if self._errors is not None:
             weakref.finalize(self, self._errors.close)  # it is read when the program has ended
@@ -193,22 +196,31 @@ class Worker:
 
     def _write(self, text: bytes) -> None:
         left = memoryview(_HEAD.pack(_REQUEST, len(text)) + text)
-        with contextlib.suppress(ConnectionError):  # whoever closed it is heard by `_take`
+        try:
             while left:
                 left = left[self._within(self._pipe.send, left) :]
+        except TimeoutError:
+            raise
+        except OSError:  # whoever closed it is heard by `_take`
+            return
 
     def _take(self) -> tuple[bytes, bytes]:
         kind, size = _HEAD.unpack(self._read(_HEAD.size))
         if kind not in (_ASKS, _GIVES, _RAISED):
             raise Broken("wrote into its pipe what is no message")
-        if size > MOST_BYTES:
-            raise Broken(f"gave {size} bytes, and {MOST_BYTES} are the most")
+        if size > self._most_bytes:
+            raise Broken(f"gave {size} bytes, and {self._most_bytes} are the most")
         return kind, self._read(size)
 
     def _read(self, size: int) -> bytes:
         found = bytearray()
         while len(found) < size:
-            some = self._within(self._pipe.recv, min(size - len(found), 1 << 20))
+            try:
+                some = self._within(self._pipe.recv, min(size - len(found), 1 << 20))
+            except TimeoutError:
+                raise
+            except OSError:  # it was reset, or another thread ended it
+                some = b""
             if not some:
                 try:
                     status = self.process.wait(None if self._left_s == math.inf else max(self._left_s, 0.0))
@@ -221,11 +233,9 @@ class Worker:
     def _within(self, act: Callable[[Any], Any], what: Any) -> Any:
         while self._left_s > 0:
             piece_s, start_s = min(1.0, self._left_s), time.monotonic()
-            self._pipe.settimeout(piece_s)
             try:
+                self._pipe.settimeout(piece_s)
                 return act(what)
-            except ConnectionResetError:
-                return b""
             except TimeoutError:
                 continue
             finally:
@@ -257,11 +267,11 @@ def _starter(owner: int) -> ThreadPoolExecutor:
 
 
 def _ended(process: subprocess.Popen[bytes], pipe: socket.socket, owner: int) -> None:
-    pipe.close()
     if os.getpid() == owner:  # a fork leaves it alone
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    pipe.close()  # last: whoever waits for an answer hears the end
 
 
 @functools.cache
@@ -320,7 +330,8 @@ def _serve(pipe: socket.socket) -> None:
         said = text.encode("utf-8", "replace")
         pipe.sendall(_HEAD.pack(kind, len(said)) + said)
 
-    serves, sys.path[:] = take()
+    serves, path = take()
+    sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     module, _, name = serves.partition(":")
     failed: BaseException | None = None
     server: Any = None

@@ -1,27 +1,17 @@
-"""Which cases a run's data sets know, asked of a process of its own: data sets need torch, a viewer does not.
-
-`python -m evidcore_plugin_view.case_book RUN` reads requests from its input and answers each with one line.
-"""
+"""Which cases a run's data sets know, looked up in the background."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from evidcore_plugin_hub.worker import Broken, Raised
 
 from evidcore.case import MaskRef
-
-if TYPE_CHECKING:
-    from evidcore_plugin_pages.cases import Known
-
-_SHOW_REPORTS = "--show-reports"
+from evidcore_plugin_view.asking import Asking, Errands
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,14 +35,12 @@ class CaseBook:
     """
 
     def __init__(self, folder: Path, *, show_reports: bool) -> None:
-        self._words = [sys.executable, "-m", __name__, str(folder)]
-        self._words += [_SHOW_REPORTS] if show_reports else []
+        self._folder, self._show_reports = folder, show_reports
         self._cases: dict[str, BookedCase] = {}
         self._asked: set[str] = set()
         self._answered: set[str] = set()
         self._faults: list[str] = []
-        self._process: subprocess.Popen[str] | None = None
-        self._listener: threading.Thread | None = None
+        self._ask, self._errands = Asking(), Errands(self._look_up)
         self._lock = threading.Lock()
 
     def ask(self, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -61,19 +49,14 @@ class CaseBook:
         Args:
             lines: of answers or groups: stage, task, case_id, images.
         """
+        by_task: dict[str, dict[str, Mapping[str, Any]]] = {}
         with self._lock:
-            wanted: dict[str, Mapping[str, Any]] = {}
             for line in lines:
                 if key_of(line) not in self._asked:
-                    wanted.setdefault(key_of(line), line)
-            if not wanted:
-                return
-            self._asked |= wanted.keys()
-            process = self._running()
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # it ended: what it said becomes a fault
-                process.stdin.write(json.dumps(list(wanted.values())) + "\n")
-                process.stdin.flush()
+                    by_task.setdefault(str(line["task"]), {}).setdefault(key_of(line), line)
+            self._asked.update(*by_task.values())
+        for wanted in by_task.values():
+            self._errands.add(wanted)
 
     def case(self, line: Mapping[str, Any]) -> BookedCase | None:
         """Return the case of a line; None while it is looked for, and where no data set has it."""
@@ -89,43 +72,22 @@ class CaseBook:
         return list(self._faults)
 
     def close(self) -> None:
-        """End the process."""
+        """End what was started for it."""
+        self._errands.close(self._ask.close)
+
+    def _look_up(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
+        """Ask about the lines of one task, by what their cases are booked under."""
+        try:
+            told = self._ask("cases", self._folder, list(wanted.values()), self._show_reports)
+        except (Broken, Raised) as cause:
+            told = {"cases": {}, "faults": [f"The data sets could not be read: {cause}"]}
         with self._lock:
-            process, listener = self._process, self._listener
-        if process is not None and listener is not None:
-            process.kill()
-            listener.join()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                text=True, encoding="utf-8", start_new_session=True,
-            )  # fmt: skip
-            self._listener = threading.Thread(target=self._listen, args=(self._process,), daemon=True)
-            self._listener.start()
-        return self._process
-
-    def _listen(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        errors: list[str] = []
-        reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
-        reader.start()
-        for raw in process.stdout:
-            told = json.loads(raw)
-            with self._lock:
-                self._cases |= {key: _booked(case) for key, case in told["cases"].items()}
-                self._faults += [fault for fault in told["faults"] if fault not in self._faults]
-                self._answered |= set(told["asked"])
-        reader.join()
-        if process.wait() > 0:
-            said = errors[-1].strip() if errors else "it said nothing"
-            with self._lock:
-                self._faults.append(f"The data sets could not be read: {said}")
+            known = {key: line["case_id"] for key, line in wanted.items()}
+            self._cases |= {
+                key: _booked(told["cases"][case]) for key, case in known.items() if case in told["cases"]
+            }
+            self._faults += [fault for fault in told["faults"] if fault not in self._faults]
+            self._answered |= wanted.keys()
 
 
 def key_of(line: Mapping[str, Any]) -> str:
@@ -136,48 +98,3 @@ def key_of(line: Mapping[str, Any]) -> str:
 def _booked(told: Mapping[str, Any]) -> BookedCase:
     masks = {name: MaskRef(**ref) for name, ref in told["masks"].items()}
     return BookedCase(**{**told, "paths": tuple(told["paths"]), "masks": masks})
-
-
-def main(folder: Path, *, show_reports: bool) -> None:
-    """Answer requests until the input ends: a list of lines each, with the cases that they are about."""
-    from evidcore_plugin_pages.cases import look_up
-
-    from evidcore.runs.read import read_head
-
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a data set prints is no answer
-    head = read_head(folder)
-    for request in sys.stdin:
-        by_task: dict[str, list[Mapping[str, Any]]] = {}
-        for line in json.loads(request):
-            by_task.setdefault(str(line["task"]), []).append(line)
-        for lines in by_task.values():
-            known, faults = look_up(head, lines)
-            found = {key_of(line): known[line["case_id"]] for line in lines if line["case_id"] in known}
-            told = {
-                "asked": [key_of(line) for line in lines],
-                "cases": {key: _told(one, show_reports=show_reports) for key, one in found.items()},
-                "faults": faults,
-            }
-            print(json.dumps(told), file=answers, flush=True)
-
-
-def _told(known: Known, *, show_reports: bool) -> dict[str, Any]:
-    """Return the JSON form of a `BookedCase`."""
-    case, may_tell = known.case, known.phantom or show_reports
-    findings = [
-        {"name": one.name, "state": one.state, "side": one.side, "size_mm": one.size_mm}
-        for one in case.findings
-    ]
-    return {
-        "phantom": known.phantom,
-        "paths": [ref.path for ref in case.volumes],
-        "masks": {mask: dataclasses.asdict(ref) for mask, ref in case.masks.items()},
-        "findings": findings,
-        "report": dataclasses.asdict(case.report) if case.report is not None and may_tell else None,
-        "report_withheld": case.report is not None and not may_tell,
-    }
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), show_reports=_SHOW_REPORTS in sys.argv[2:])

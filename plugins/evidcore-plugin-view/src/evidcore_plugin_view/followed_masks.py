@@ -1,28 +1,24 @@
 """Masks that a run's segmenters make of answers' boxes, made in a process of its own: segmenters need torch.
 
-`box_follower` is that process. It makes one mask at a time, and the one that was asked for last comes first.
+It makes one mask at a time, and the one that was asked for last comes first.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
-import json
-import subprocess
-import sys
-import threading
 import zlib
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from evidcore_plugin_hub.worker import Broken, Raised
 
 from evidcore.case import Box
 from evidcore.data.boxes import Mask
 from evidcore.registry import offers
+from evidcore_plugin_view.asking import Asking, Errands
 
 _MOST_WAITING = 4  # those that were asked for before are made when they are asked for again
 
@@ -52,11 +48,6 @@ class FollowRequest:
     image: str
     slice: int | None
     boxes: tuple[Box, ...]
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> FollowRequest:
-        """Read what `dataclasses.asdict` gave."""
-        return cls(**{**told, "boxes": tuple(Box(**box) for box in told["boxes"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,89 +118,34 @@ class FollowedMasks:
 
     def __init__(self, folder: Path) -> None:
         """Take the folder of a run; nothing is started before boxes are to be followed."""
-        self._words = [sys.executable, "-m", "evidcore_plugin_view.box_follower", str(folder)]
+        self._folder = folder
         self._found: dict[FollowRequest, FollowedMask] = {}
-        self._waiting: deque[FollowRequest] = deque(maxlen=_MOST_WAITING)
-        self._current: FollowRequest | None = None
-        self._process: subprocess.Popen[str] | None = None
-        self._worker: threading.Thread | None = None
-        self._is_closed = False
-        self._lock = threading.Lock()
+        self._ask = Asking()
+        self._errands = Errands(self._follow, most=_MOST_WAITING, newest_first=True)
 
     def get(self, wanted: FollowRequest) -> FollowedMask | None:
         """Return what became of some boxes; None while they are followed, which begins if it has not."""
-        with self._lock:
-            if wanted in self._found or wanted == self._current or self._is_closed:
-                return self._found.get(wanted)
-            if wanted in self._waiting:
-                self._waiting.remove(wanted)
-            self._waiting.append(wanted)
-            if self._worker is None:
-                self._worker = threading.Thread(target=self._work, daemon=True)
-                self._worker.start()
-        return None
+        found = self._found.get(wanted)
+        if found is None:
+            self._errands.add(wanted)
+        return found
 
     def close(self) -> None:
         """End the process, whatever it does."""
-        with self._lock:
-            self._is_closed = True
-            process, worker = self._process, self._worker
-        if process is not None:
-            process.kill()
-        if worker is not None:
-            worker.join()
-        if process is not None:
-            _ended(process)
+        self._errands.close(self._ask.close)
 
-    def _work(self) -> None:
-        """Have boxes followed until nothing waits."""
-        while True:
-            with self._lock:
-                if self._is_closed or not self._waiting:
-                    self._worker = self._current = None
-                    return
-                wanted = self._current = self._waiting.pop()
-                process = self._running()
-            found = _ask(process, wanted)
-            with self._lock:
-                if not self._is_closed:
-                    self._found[wanted] = found
-
-    def _running(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
-            self._process = subprocess.Popen(
-                self._words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                text=True, encoding="utf-8", start_new_session=True,
-            )  # fmt: skip
-        return self._process
-
-
-def _ask(process: subprocess.Popen[str], wanted: FollowRequest) -> FollowedMask:
-    """Return what a process makes of some boxes; one that ends meanwhile makes nothing of them."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(json.dumps(dataclasses.asdict(wanted)) + "\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
-    except OSError:  # it ended
-        answer = ""
-    if answer.endswith("\n"):  # else it was cut off
-        return FollowedMask.from_json(json.loads(answer))
-    return FollowedMask(
-        fault=f"The process of the segmenter ended with status {_ended(process)}, before it had followed the "
-        "boxes. Start `evid view` again to try again."
-    )
-
-
-def _ended(process: subprocess.Popen[str]) -> int:
-    """Return the status with which a process ended, its pipes closed."""
-    status = process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # what it was asked is lost
-                pipe.close()
-    return status
+    def _follow(self, wanted: FollowRequest) -> None:
+        """Have a process follow some boxes; one that ends meanwhile makes nothing of them."""
+        try:
+            found = FollowedMask.from_json(self._ask("follow", self._folder, wanted))
+        except (Broken, Raised) as cause:
+            status = cause.status if isinstance(cause, Broken) else 1
+            found = FollowedMask(
+                fault=f"The process of the segmenter ended with status {status}, before it had followed the "
+                "boxes. Start `evid view` again to try again."
+            )
+        if not self._errands.is_closed:
+            self._found[wanted] = found
 
 
 def names_segmenter(recipe: Mapping[str, Any]) -> bool:

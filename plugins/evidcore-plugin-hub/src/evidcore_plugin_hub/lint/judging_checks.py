@@ -13,22 +13,13 @@ from evidcore.case import Action, Answer, Prompt, Report, Rollout, TextPart, Tur
 from evidcore.contracts import Task
 from evidcore.contracts.judging import Outcome
 from evidcore.errors import DataError, EvidError
-from evidcore.prompts.rows import Row
 from evidcore.text.tags import LETTERS
-from evidcore_plugin_hub.lint.subject import ANSWER, Subject, about, regrouped
+from evidcore_plugin_hub.lint.reward_audit import ANSWER, Found
+from evidcore_plugin_hub.lint.subject import Subject, about, regrouped
 from evidcore_plugin_hub.lint.twins import options_of
 
 GONE = "/nowhere/lint/{}"
 NEUTRAL = "The slice is shown."
-
-
-@dataclasses.dataclass(frozen=True)
-class Said:
-    """An outcome and its sentence."""
-
-    outcome: Outcome
-    says: str
-    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 def _both_known(first: Sequence[float | None], second: Sequence[float | None]) -> list[tuple[float, float]]:
@@ -57,7 +48,7 @@ def _apart(
     return _both_known(paid[: len(first)], paid[len(first) :])
 
 
-def policies_that_do_not_look(subject: Subject) -> Said | None:
+def policies_that_do_not_look(subject: Subject) -> Found | None:
     """Equal answers earn the same, and over all orders of the options no letter earns more than another."""
     if not subject.judges & ANSWER:
         return None
@@ -69,7 +60,7 @@ def policies_that_do_not_look(subject: Subject) -> Said | None:
     )
     if spread > subject.least:
         says = f"four equal answers to one prompt earn up to {spread:.3g} more or less than each other"
-        return Said("alarm", says, {"spread": spread})
+        return Found("alarm", says, {"spread": spread})
     by_letter: dict[str, list[float]] = {}
     groups, letters = [], []
     tasks = {row.prompt.id: row for row in subject.rows}
@@ -84,7 +75,7 @@ def policies_that_do_not_look(subject: Subject) -> Said | None:
             ])
             letters.append(said)
     if not groups:
-        return Said("fine", "four equal answers to one prompt earn the same", {"spread": spread})
+        return Found("fine", "four equal answers to one prompt earn the same", {"spread": spread})
     paid = subject.pay(regrouped(groups))
     place = 0
     for said in letters:
@@ -100,7 +91,7 @@ def policies_that_do_not_look(subject: Subject) -> Said | None:
     most = max(means, key=lambda letter: abs(means[letter]))
     says = f"a policy that always answers {most} has a mean advantage of {means[most]:+.3g} over all orders"
     outcome: Outcome = "alarm" if abs(means[most]) > subject.least else "fine"
-    return Said(outcome, says, {f"advantage_{letter}": value for letter, value in means.items()})
+    return Found(outcome, says, {f"advantage_{letter}": value for letter, value in means.items()})
 
 
 def _known(values: Sequence[float | None]) -> list[float]:
@@ -116,7 +107,7 @@ def _text(task: Task, prompt: Prompt, letter: str) -> str:
     return task.gold(keyed)[0]
 
 
-def reference(subject: Subject) -> Said | None:
+def reference(subject: Subject) -> Found | None:
     """The same answer earns something else against another patient's report."""
     golds = subject.of("right")
     options = any(options_of(row.prompt) for row in subject.rows)
@@ -138,10 +129,10 @@ def reference(subject: Subject) -> Said | None:
         return None
     share = _share_moved(subject, both)
     says = f"against another patient's report the same answer earns more or less on {100 * share:.0f} %"
-    return Said("alarm" if share == 0 else "fine", says, {"share_of_prompts": share})
+    return Found("alarm" if share == 0 else "fine", says, {"share_of_prompts": share})
 
 
-def siblings(subject: Subject) -> Said | None:
+def siblings(subject: Subject) -> Found | None:
     """A reward that compares the group moves where the other answers of the group change."""
     if not any(one.reward.compares_group for one in subject.counted):
         return None
@@ -156,10 +147,10 @@ def siblings(subject: Subject) -> Said | None:
         return None
     share = _share_moved(subject, pairs)
     says = f"with other siblings the right answer earns something else on {100 * share:.0f} % of the prompts"
-    return Said("alarm" if share == 0 else "fine", says, {"share_of_prompts": share})
+    return Found("alarm" if share == 0 else "fine", says, {"share_of_prompts": share})
 
 
-def evidence(subject: Subject) -> Said | None:
+def evidence(subject: Subject) -> Found | None:
     """A reward of evidence earns something else where the answer points elsewhere."""
     if "evidence" not in subject.judges:
         return None
@@ -171,10 +162,10 @@ def evidence(subject: Subject) -> Said | None:
         return None
     lost = statistics.fmean(one - other for one, other in both)
     says = f"pointing where another prompt's answer points loses {lost:.3g}"
-    return Said("fine" if lost > subject.least else "alarm", says, {"loss": lost})
+    return Found("fine" if lost > subject.least else "alarm", says, {"loss": lost})
 
 
-def tool_words(subject: Subject) -> Said | None:
+def tool_words(subject: Subject) -> Found | None:
     """A wrong answer earns nothing for a tool's reply that holds the right one."""
     right, wrong = subject.of("right"), subject.of("wrong")
     if not subject.judges or not wrong:
@@ -192,10 +183,10 @@ def tool_words(subject: Subject) -> Said | None:
         return None
     gain = statistics.fmean(one - other for one, other in both)
     says = f"a wrong answer earns {gain:+.3g} where a tool's reply holds the right one"
-    return Said("alarm" if gain > subject.least else "fine", says, {"gain": gain})
+    return Found("alarm" if gain > subject.least else "fine", says, {"gain": gain})
 
 
-def missing_file(subject: Subject) -> Said | None:
+def missing_file(subject: Subject) -> Found | None:
     """A scan or mask that is not there gives an error or no verdict, never a 0."""
     lost = []
     for gold in subject.of("right").values():
@@ -215,14 +206,16 @@ def missing_file(subject: Subject) -> Said | None:
         falls = [known[name] - value for name, value in now.items() if name in known]
         lost += [max(falls)] if falls and max(falls) > subject.least else []
     if not lost:
-        return Said("fine", "no verdict falls where scans and masks are missing")
+        return Found("fine", "no verdict falls where scans and masks are missing")
     says = (
         f"where the scan and the masks are missing, {len(lost)} right answers earn up to {max(lost):.3g} less"
     )
-    return Said("alarm", f"{says}; give Unscored(kind='failed', ...) or raise", {"answers": float(len(lost))})
+    return Found(
+        "alarm", f"{says}; give Unscored(kind='failed', ...) or raise", {"answers": float(len(lost))}
+    )
 
 
-def empty_against_empty(subject: Subject) -> Said | None:
+def empty_against_empty(subject: Subject) -> Found | None:
     """Nothing, held against nothing, does not earn what a right answer earns."""
     if not subject.judges & {*ANSWER, "report"} or any(options_of(row.prompt) for row in subject.rows):
         return None
@@ -242,13 +235,13 @@ def empty_against_empty(subject: Subject) -> Said | None:
     except EvidError:
         return None
     if not both:
-        return Said("fine", "nothing is not judged where there is nothing to find")
+        return Found("fine", "nothing is not judged where there is nothing to find")
     right, empty = (statistics.fmean(side) for side in zip(*both, strict=True))
     says = f"an empty answer where there is nothing to find earns {empty:.3g}, a right answer {right:.3g}"
-    return Said("alarm" if empty > right - subject.least else "fine", says, {"empty": empty, "right": right})
+    return Found("alarm" if empty > right - subject.least else "fine", says, {"empty": empty, "right": right})
 
 
-JUDGING: Mapping[str, Callable[[Subject], Said | None]] = {
+JUDGING: Mapping[str, Callable[[Subject], Found | None]] = {
     "policies that do not look": policies_that_do_not_look,
     "reference": reference,
     "siblings": siblings,
@@ -257,11 +250,3 @@ JUDGING: Mapping[str, Callable[[Subject], Said | None]] = {
     "missing file": missing_file,
     "empty against empty": empty_against_empty,
 }
-
-
-def by_task(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return rows by the name of their task."""
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row.prompt.task, []).append(row)
-    return found

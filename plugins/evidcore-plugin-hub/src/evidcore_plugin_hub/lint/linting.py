@@ -9,13 +9,13 @@ from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import NamedReward
 from evidcore_plugin_hub.lint.guards import GUARDS
-from evidcore_plugin_hub.lint.judging_checks import JUDGING, Said, by_task
+from evidcore_plugin_hub.lint.judging_checks import JUDGING
 from evidcore_plugin_hub.lint.process_checks import PROCESS, process
 from evidcore_plugin_hub.lint.result import LintCheck
-from evidcore_plugin_hub.lint.reward_audit import audit_rewards
+from evidcore_plugin_hub.lint.reward_audit import Found, audit_rewards
 from evidcore_plugin_hub.lint.subject import Subject
 
-CHECKS: Mapping[str, Callable[[Subject], Said | None]] = {**PROCESS, **JUDGING}
+CHECKS: Mapping[str, Callable[[Subject], Found | None]] = {**PROCESS, **JUDGING}
 
 
 def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[LintCheck]:
@@ -36,12 +36,15 @@ def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[Li
     asked = [one for one in rewards if one not in dear and one.gate not in names]
     if not any(one.weight for one in asked):
         return found
-    for task, own in by_task(rows).items():
-        found += _of_task(Subject(asked, own), task)
+    tasks = list(dict.fromkeys(row.prompt.task for row in rows))
+    for task in tasks:
+        found += _of_task(Subject(asked, [row for row in rows if row.prompt.task == task]), task)
     judged = [one for one in found if one.task and one.outcome != "not applicable"]
     if not judged and not any(one.outcome == "alarm" for one in found):
-        tasks = ", ".join(by_task(rows))
-        says = f"judges no answer to the tasks {tasks}. Lint it over the recipe that uses it: --recipe RECIPE"
+        listing = ", ".join(tasks)
+        says = (
+            f"judges no answer to the tasks {listing}. Lint it over the recipe that uses it: --recipe RECIPE"
+        )
         found.append(LintCheck(check="asked", outcome="note", says=says))
     return found
 
@@ -75,11 +78,11 @@ def _of_task(subject: Subject, task: str) -> Iterator[LintCheck]:
             )
 
 
-def _tried(check: Callable[[Subject], Said | None], subject: Subject) -> Said | None:
+def _tried(check: Callable[[Subject], Found | None], subject: Subject) -> Found | None:
     try:
         return check(subject)
     except (EvidError, ValueError) as cause:
-        return Said("alarm", str(cause)[:400])
+        return Found("alarm", str(cause)[:400])
 
 
 def _unasked(cause: EvidError, task: str) -> LintCheck:

@@ -23,8 +23,8 @@ from evidcore_testing import check_reward
 from evidcore.case import Rollout, Verdict
 from evidcore.contracts import Reward
 from evidcore.reward.composer import NamedReward
-from evidcore_plugin_hub.lint.judging_checks import Said
-from evidcore_plugin_hub.lint.subject import ANSWER, Subject, regrouped
+from evidcore_plugin_hub.lint.reward_audit import ANSWER, Found
+from evidcore_plugin_hub.lint.subject import Subject, regrouped
 
 WORDS = ("emphysema ", "There is emphysema. ", "<think>", "[", "a")
 SHORT, LONG = 1_000, 8_000  # characters
@@ -82,7 +82,7 @@ def _state() -> dict[str, str]:
 CONTAINED = {"print", "random", "threads"}  # told, since training gives them back
 
 
-def process(subject: Subject) -> Said:
+def process(subject: Subject) -> Found:
     """A call leaves the process as it was."""
     watched = [dataclasses.replace(one, reward=Watched(one.reward)) for one in subject.rewards]
     golds = list(subject.of("right").values())
@@ -92,9 +92,9 @@ def process(subject: Subject) -> Said:
         assert isinstance(one.reward, Watched)
         left |= one.reward.left
     if not left:
-        return Said("fine", "leaves the process as it was")
+        return Found("fine", "leaves the process as it was")
     says = "; ".join(text[:160] for text in left.values())
-    return Said("note" if left.keys() <= CONTAINED else "alarm", says)
+    return Found("note" if left.keys() <= CONTAINED else "alarm", says)
 
 
 class Bounded(Reward):
@@ -110,7 +110,7 @@ class Bounded(Reward):
         return self.reward(rollouts, earlier)
 
 
-def contract(subject: Subject) -> Said:
+def contract(subject: Subject) -> Found:
     """Every clause of `evidcore_testing.check_reward` holds."""
     for one in subject.counted:
         before = [item for item in subject.rewards if item is not one and not item.weight]
@@ -123,8 +123,8 @@ def contract(subject: Subject) -> Said:
         except AssertionError as broken:
             name = type(reward.reward if isinstance(reward, Bounded) else reward).__name__
             said = str(broken).replace(f"{type(reward).__name__} breaks its contract: ", f"{name}: ", 1)
-            return Said("alarm", said[:400])
-    return Said("fine", "keeps every clause of check_reward")
+            return Found("alarm", said[:400])
+    return Found("fine", "keeps every clause of check_reward")
 
 
 def _earlier(rewards: Sequence[NamedReward], rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[Verdict]]:
@@ -149,7 +149,7 @@ def _twins(subject: Subject, one: NamedReward) -> tuple[list[Rollout], list[Roll
     return good, regrouped([[worse[place]] * 2 for place in places])
 
 
-def time_by_length(subject: Subject) -> Said:
+def time_by_length(subject: Subject) -> Found:
     """Judging takes time in proportion to the length of an answer."""
     steepest, slowest = 0.0, ""
     for word in WORDS:
@@ -162,8 +162,8 @@ def time_by_length(subject: Subject) -> Said:
     figures = {"times_as_long": steepest}
     if steepest > STEEP:
         says = f"{LONG // SHORT} times the length takes {steepest:.0f} times as long; repeating {slowest}"
-        return Said("alarm", says, figures)
-    return Said("fine", "takes time in proportion to the length of an answer", figures)
+        return Found("alarm", says, figures)
+    return Found("fine", "takes time in proportion to the length of an answer", figures)
 
 
 def _seconds(subject: Subject, text: str) -> float:
@@ -182,7 +182,7 @@ def _seconds(subject: Subject, text: str) -> float:
     return min(took)
 
 
-def cost(subject: Subject) -> Said:
+def cost(subject: Subject) -> Found:
     """Tell what an answer costs."""
     golds = list(subject.of("right").values())
     rollouts = regrouped([[gold] * 8 for gold in golds])
@@ -192,7 +192,7 @@ def cost(subject: Subject) -> Said:
     added = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     figures = {"seconds_per_answer": seconds, "added_memory_mib": added}
     says = f"{1000 * seconds:.2f} ms an answer, {added:.0f} MiB more at its peak"
-    return Said("note" if seconds > DEAR_S or added > MUCH_MIB else "fine", says, figures)
+    return Found("note" if seconds > DEAR_S or added > MUCH_MIB else "fine", says, figures)
 
 
 PROCESS = {"contract": contract, "process": process, "time": time_by_length, "cost": cost}

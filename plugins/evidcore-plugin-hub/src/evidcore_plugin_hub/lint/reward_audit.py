@@ -25,9 +25,9 @@ MOSTLY = 0.9  # of the prompts on which an answer should earn more
 CONSTANT = "constant "
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Found:
-    """An outcome, before it is known whose it is."""
+    """An outcome and its sentence, before it is known whose it is."""
 
     outcome: Outcome
     says: str
@@ -54,13 +54,18 @@ class Paid:
     @property
     def least(self) -> float:
         """Return the smallest difference that counts."""
-        known = [value for value in self.values if value is not None]
-        return max(EQUAL, GAINED * (max(known) - min(known))) if known else EQUAL
+        return least_difference(self.values)
 
     @property
     def has_options(self) -> bool:
         """Tell whether a multiple choice is asked."""
         return any(options_of(twin.rollout.prompt) for twin in self.twins)
+
+
+def least_difference(paid: Sequence[float | None], floor: float = EQUAL) -> float:
+    """Return the smallest difference in pay that counts."""
+    known = [value for value in paid if value is not None]
+    return max(floor, GAINED * (max(known) - min(known))) if known else floor
 
 
 def _no(says: str) -> Found:
@@ -361,7 +366,7 @@ def _of_task(
         return Paid(made, column, judges, changes)
 
     def composed(some: Sequence[NamedReward]) -> Paid:
-        return paid(some, _union(some), judgement.totals(some) if some else [0.0] * len(made))
+        return paid(some, judged_by(some), judgement.totals(some) if some else [0.0] * len(made))
 
     counted = [item for item in rewards if item.weight]
     found: list[Checked] = []
@@ -401,7 +406,7 @@ def _excused(found: Found, reason: str) -> Found:
     return dataclasses.replace(found, outcome="note", says=f"{found.says}. Declared: {reason}")
 
 
-def _union(rewards: Sequence[NamedReward]) -> frozenset[Judged]:
+def judged_by(rewards: Sequence[NamedReward]) -> frozenset[Judged]:
     """Return what the rewards that count judge; one that does not say is taken for a judge of answers."""
     correct: frozenset[Judged] = frozenset({"correctness"})
     each = [correct if one.reward.judges is None else one.reward.judges for one in rewards if one.weight]

@@ -10,10 +10,8 @@ from evidcore.case import Prompt, Rollout, Score
 from evidcore.contracts.judging import Judged
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import NamedReward, RewardComposer
+from evidcore_plugin_hub.lint.reward_audit import judged_by, least_difference
 from evidcore_plugin_hub.lint.twins import Twin, twins
-
-ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
-LEAST = 0.02  # of the widest difference in pay: less is no difference
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +34,7 @@ class Subject:
     @property
     def judges(self) -> frozenset[Judged]:
         """Return what the rewards that count say they judge; one that does not say judges correctness."""
-        unsaid: frozenset[Judged] = frozenset({"correctness"})
-        each = [unsaid if one.reward.judges is None else one.reward.judges for one in self.counted]
-        return frozenset[Judged]().union(*each)
+        return judged_by(self.rewards)
 
     @property
     def counted(self) -> Sequence[NamedReward]:
@@ -48,8 +44,7 @@ class Subject:
     @property
     def least(self) -> float:
         """Return the smallest difference in pay that counts."""
-        known = [value for value in self.values if value is not None]
-        return max(1e-6, LEAST * (max(known) - min(known))) if known else 1e-6
+        return least_difference(self.values, floor=1e-6)
 
     def pay(self, rollouts: Sequence[Rollout]) -> list[float | None]:
         """Return the total of each answer; None where no reward that counts has a verdict on it."""

@@ -18,7 +18,7 @@ from evidcore.registry import LOCK, Offer, card, card_in, find, offers
 from evidcore.reward.composer import NamedReward
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore_plugin_hub.lint.audit_command import audited_rows
+from evidcore_plugin_hub.commands import audited_rows
 from evidcore_plugin_hub.lint.guards import GUARDS
 from evidcore_plugin_hub.lint.linting import lint_rewards
 from evidcore_plugin_hub.lint.made_cases import made_rows, made_tasks

@@ -22,7 +22,7 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evidcore.errors import PluginError, RunError
+from evidcore.errors import PluginError, RunError, printable
 from evidcore.registry import LOCK, normal, offers, parse_toml
 from evidcore_plugin_hub.trust.names import is_known
 
@@ -298,14 +298,14 @@ def hold_to(path: Path) -> None:
     refuse_drift(path, difference(before, now))
 
 
-def verify(lock: Path) -> tuple[dict[str, tuple[str, str, list[str]]], int]:
-    """Compare each package that is not edited in place with its RECORD, and with a lock.
+def print_verified(lock: Path, *, as_json: bool) -> None:
+    """Print each package that is not edited in place, and where it is not what was installed or pinned.
 
-    Returns:
-        By its name as pip compares it: how it is called, where it is pinned from, and what is not as it was
-        installed or pinned; and how many packages are edited in place.
+    The exit status is 1 if any is not.
     """
     from importlib import metadata
+
+    import click
 
     pinned = read(lock)
     packages = {normal(row.package): row.package for row in offers()}
@@ -314,11 +314,18 @@ def verify(lock: Path) -> tuple[dict[str, tuple[str, str, list[str]]], int]:
         dist, pin = metadata.distribution(package), pinned.get(name)
         if pin is not None or not is_edited(dist):
             found[name] = list(faults(dist, pin.record if pin else ""))
-    told = {
-        name: (packages.get(name, name), pinned[name].source if name in pinned else "not pinned", wrong)
-        for name, wrong in found.items()
-    }
-    return told, len(packages.keys() - found.keys())
+    if as_json:
+        click.echo(json.dumps({"lock": str(lock), "packages": found}, indent=1))
+    for name, wrong in found.items() if not as_json else ():
+        source = pinned[name].source if name in pinned else "not pinned"
+        state = click.style("changed", fg="red") if wrong else "as installed"
+        click.echo(f"{printable(packages.get(name, name)):34} {state}, {printable(source)}")
+        for line in wrong[:3]:
+            click.echo(f"  {printable(line)}")
+    edited = len(packages.keys() - found.keys())
+    click.echo(f"{len(found)} compared, {edited} edited in place", err=as_json)
+    if any(found.values()):
+        click.get_current_context().exit(1)
 
 
 class _Looked(SourceFileLoader):

@@ -1,7 +1,6 @@
-"""Follows the boxes of a run's answers through volumes, as the run itself did.
+"""What a process of its own does for the viewer: looks cases up, reads sentences, follows boxes.
 
-`python -m evidcore_plugin_view.box_follower RUN` reads requests from its input, one a line, and answers each
-with one line.
+Boxes are followed through volumes as the run itself did.
 
 - The boxes of an answer are followed by the evaluation of its stage (`Evaluation.follow`), with the options
   and services of the recipe. An audit that was asked for after the run measures as its last evaluation.
@@ -12,14 +11,14 @@ with one line.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import json
-import os
-import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from evidcore_plugin_pages.cases import Known, look_up
 
 from evidcore.case import Crop, Evidence, Prompt, VolumeRef
 from evidcore.compute.processes import pin_threads
@@ -30,13 +29,73 @@ from evidcore.errors import ContractError, EvidError, RunError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.recipe import DataUse, Recipe, load
 from evidcore.registry import blame, find
-from evidcore.registry.factory import offer_of, options_of
+from evidcore.registry.factory import build, offer_of, options_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.post_run import last_asking
+from evidcore.runs.read import read_head
+from evidcore.text.sentences import sentences
 from evidcore_plugin_view.followed_masks import FollowedMask, FollowRequest
+
+
+class RunWorker:
+    """What the viewer asks a process of its own; it has one for cases, one for sentences, one for boxes."""
+
+    def __init__(self, ask: object) -> None:
+        """Begin with nothing read."""
+        self._head = functools.cache(read_head)
+        self._follower = functools.cache(BoxFollower)
+
+    def cases(self, folder: Path, lines: Sequence[Mapping[str, Any]], show_reports: bool) -> dict[str, Any]:
+        """Return the cases of some lines of one task by id, as `BookedCase` has them, and what is wrong."""
+        known, faults = look_up(self._head(folder), lines)
+        return {
+            "cases": {name: _booked(one, show_reports=show_reports) for name, one in known.items()},
+            "faults": faults,
+        }
+
+    def affirming(self, text: str, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the sentences of a text in which a finding is present, with all such findings."""
+        settings = {"use": "negation-rules", "findings": names}
+        labeler = build("labeler", settings, given={}, where="evid view")
+        present = [one for one in labeler(text) if one.state == "present" and one.span is not None]
+        found = []
+        for stretch in sentences(text):
+            told = [one.name for one in present if stretch.start <= one.span.start < stretch.end]
+            if told:
+                found.append({
+                    "start": stretch.start, "end": stretch.end, "findings": list(dict.fromkeys(told)),
+                })  # fmt: skip
+        return found
+
+    def follow(self, folder: Path, wanted: FollowRequest) -> dict[str, Any]:
+        """Return the JSON form of a `FollowedMask`; a component that fails stops no later one."""
+        try:
+            found = self._follower(folder)(wanted)
+        except Exception as cause:
+            if isinstance(cause, ContractError) or not isinstance(cause, EvidError):
+                traceback.print_exc()
+            found = FollowedMask(fault=_told(cause))
+        return found.to_json()
+
+
+def _booked(known: Known, *, show_reports: bool) -> dict[str, Any]:
+    """Return the JSON form of a `BookedCase`."""
+    case, may_tell = known.case, known.phantom or show_reports
+    findings = [
+        {"name": one.name, "state": one.state, "side": one.side, "size_mm": one.size_mm}
+        for one in case.findings
+    ]
+    return {
+        "phantom": known.phantom,
+        "paths": [ref.path for ref in case.volumes],
+        "masks": {mask: dataclasses.asdict(ref) for mask, ref in case.masks.items()},
+        "findings": findings,
+        "report": dataclasses.asdict(case.report) if case.report is not None and may_tell else None,
+        "report_withheld": case.report is not None and not may_tell,
+    }
 
 
 class BoxFollower:
@@ -189,22 +248,3 @@ def _told(cause: Exception) -> str:
     if isinstance(cause, ContractError) and cause.__cause__ is not None:
         return f"{cause.safe}: {cause.__cause__}"  # its traceback stands in the terminal
     return str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"
-
-
-def main(folder: Path) -> None:
-    """Answer requests until the input ends."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a component prints is no answer
-    follower = BoxFollower(folder)
-    for request in sys.stdin:
-        try:
-            found = follower(FollowRequest.from_json(json.loads(request)))
-        except Exception as cause:  # whatever a component does, the next boxes are followed
-            if isinstance(cause, ContractError) or not isinstance(cause, EvidError):
-                traceback.print_exc()
-            found = FollowedMask(fault=_told(cause))
-        print(json.dumps(found.to_json()), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
