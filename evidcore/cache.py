@@ -138,8 +138,8 @@ class Cache:
             stored = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
-        digest, content = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
-        if digest != _digest(content):
+        content = stored[DIGEST_BYTES:]
+        if stored[:DIGEST_BYTES] != _digest(content):
             _drop(path, "its checksum does not fit")
             return None
         _touch(path)
@@ -159,12 +159,11 @@ class Cache:
     def get_array(self, key: Key) -> CachedArray | None:
         """Return an array whose slices are read when they are used; None where `get` gives None."""
         path = self.path(key, _ARRAY)
-        try:
+        with contextlib.suppress(CorruptEntry):
             array = _open_array(path)
-        except CorruptEntry:
-            return None
-        _touch(path)
-        return array
+            _touch(path)
+            return array
+        return None
 
     def put_array(
         self, key: Key, array: Array, facts: Mapping[str, Any], *, keep_newer_than: float = math.inf
@@ -341,7 +340,8 @@ def _touch(path: Path) -> None:
     The time of change of a file stays, for hashes are remembered by it.
     """
     with contextlib.suppress(OSError):
-        os.utime(path, None if path.is_dir() else (time.time(), path.stat().st_mtime))
+        now_ns = time.time_ns()
+        os.utime(path, ns=(now_ns, now_ns if path.is_dir() else path.stat().st_mtime_ns))
 
 
 def _used_s(facts: os.stat_result) -> float:

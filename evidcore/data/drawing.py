@@ -28,7 +28,7 @@ AXES = {"y": 1, "x": 2}
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class Rendering:
     """Voxels of pictures, (z, y, x), and their size."""
 
     array: Array
@@ -36,7 +36,7 @@ class Drawn:
     window: tuple[float, float] | None  # what is black and white, where it is not for the volume to say
 
 
-def draw(crop: Crop, region: Array, geometry: Geometry) -> Drawn:
+def render(crop: Crop, region: Array, geometry: Geometry) -> Rendering:
     """Return what a crop shows of its region, (z, y, x).
 
     Raises:
@@ -44,10 +44,10 @@ def draw(crop: Crop, region: Array, geometry: Geometry) -> Drawn:
     """
     drawing, spacing = crop.drawing, geometry.spacing_mm_zyx
     if drawing is None or drawing.kind == "picture":
-        return Drawn(region, spacing, None)
+        return Rendering(region, spacing, None)
     if drawing.kind in ("slices", "tiles"):
         chosen = _chosen(crop, drawing, region)
-        return Drawn(_tiled(chosen, drawing.columns) if drawing.columns else chosen, spacing, None)
+        return Rendering(_tiled(chosen, drawing.columns) if drawing.columns else chosen, spacing, None)
     axis, window = AXES[drawing.axis], None
     if drawing.kind == "attenuation":
         if crop.volume.intensity != "hu":
@@ -61,7 +61,7 @@ def draw(crop: Crop, region: Array, geometry: Geometry) -> Drawn:
     else:
         film = region.mean(axis=axis, dtype=np.float32)
     step = (spacing[axis] * region.shape[axis], spacing[0], spacing[3 - axis])
-    return Drawn(film[None, ::-1], step, window)
+    return Rendering(film[None, ::-1], step, window)
 
 
 def photograph(crop: Crop, *, in_colours: bool) -> Array | None:

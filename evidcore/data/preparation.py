@@ -19,7 +19,7 @@ from evidcore.cache import Cache, CorruptEntry
 from evidcore.case import Change, Crop, VolumeRef
 from evidcore.data.cached_volume import PERCENTILES, volume_cache
 from evidcore.data.content import content_key, shown_key
-from evidcore.data.drawing import draw, photograph
+from evidcore.data.drawing import photograph, render
 from evidcore.data.encoder_input import EncoderInput, Grid
 from evidcore.data.grid import Array, Geometry, Volume
 from evidcore.data.reading import AIR_HU
@@ -90,7 +90,7 @@ def prepare(
     photo = photograph(crop, in_colours=spec.colours)
     if photo is not None:
         return _photograph(photo, spec, size, crop.change, key)
-    drawn = draw(crop, *_region(crop))
+    drawn = render(crop, *_region(crop))
     windows = spec.windows or (drawn.window or _percentile_window(crop.volume),)
     if drawn.window is not None:
         windows = (drawn.window,) * len(windows)
@@ -119,7 +119,7 @@ def show(crop: Crop) -> Volume:
         DataError: if the file cannot be used, or the box lies outside it.
     """
     region, whole = _region(crop)
-    drawn = draw(crop, region, whole)
+    drawn = render(crop, region, whole)
     is_hu = crop.volume.intensity == "hu" and drawn.window is None
     window = drawn.window or (0.0, 0.0)
     if drawn.window is None and (crop.change or (crop.blank and not is_hu)):

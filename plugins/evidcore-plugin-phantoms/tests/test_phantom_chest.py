@@ -113,16 +113,15 @@ PhantomChest(Path(sys.argv[1]), train_cases=40).drawn("train")
 
 def test_a_kill_leaves_nothing_that_looks_finished(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
-    root = tmp_path / "phantom-chest"
-    while len(list(root.glob(".partial-*/*.nii"))) < 3:
+    root = tmp_path / "phantoms"
+    while len(list(root.glob(".*/*.nii"))) < 3:
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert not [folder for folder in root.iterdir() if not folder.name.startswith(".")]
+    assert not [folder for folder in root.iterdir() if folder.is_dir() and folder.name[0] != "."]
     folder, _ = PhantomChest(tmp_path, train_cases=40).drawn("train")
     assert len(list(folder.glob("*.nii"))) == 40
-    assert not list(root.glob(".partial-*"))
 
 
 FULL = """
@@ -139,18 +138,18 @@ def test_a_full_disk_is_named_with_the_folder_and_leaves_nothing(tmp_path):
         [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert (
-        f"DataError: {tmp_path}/phantom-chest: the 2 phantoms of split 'train' could not be written"
+        f"DataError: {tmp_path}/phantoms: the 2 phantoms of split 'train' could not be written"
         in ended.stderr
     )
     assert "They take about 1 MB" in ended.stderr
-    assert not [folder for folder in (tmp_path / "phantom-chest").iterdir() if folder.is_dir()]
+    assert not [folder for folder in (tmp_path / "phantoms").iterdir() if folder.is_dir()]
 
 
 def test_a_cache_that_is_a_file_is_named(tmp_path):
     (tmp_path / "cache").write_text("")
     with pytest.raises(
         DataError,
-        match=rf"{tmp_path}/cache/phantom-chest: the 3 phantoms of split 'test' could not be written",
+        match=rf"{tmp_path}/cache/phantoms: the 3 phantoms of split 'test' could not be written",
     ):
         PhantomChest(tmp_path / "cache", test_cases=3).drawn("test")
 

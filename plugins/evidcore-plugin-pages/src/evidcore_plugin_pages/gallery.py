@@ -321,11 +321,12 @@ def drawn_pictures(
         masks: masks on the volume's grid, by name.
         most_pixels: longer edges are averaged down to this.
     """
-    from evidcore.data.drawing import draw, photograph
+    from evidcore.data.drawing import photograph
+    from evidcore.data.drawing import render as render_crop
 
     assert crop.drawing is not None
     whole = dataclasses.replace(crop, box_zyx=None)
-    drawn = draw(whole, read.array, read.geometry)
+    drawn = render_crop(whole, read.array, read.geometry)
     of_masks = whole
     if crop.drawing.axis:  # a mask has no HU
         of_masks = dataclasses.replace(whole, drawing=dataclasses.replace(crop.drawing, kind="mean"))
@@ -333,7 +334,7 @@ def drawn_pictures(
         drawn.array,
         drawn.spacing_mm_zyx,
         is_hu=crop.volume.intensity == "hu" and drawn.window is None,
-        masks={name: draw(of_masks, mask, read.geometry).array > 0 for name, mask in masks.items()},
+        masks={name: render_crop(of_masks, mask, read.geometry).array > 0 for name, mask in masks.items()},
         most_pixels=most_pixels,
     )
     if crop.drawing.kind == "slices":

@@ -20,10 +20,11 @@ import nibabel
 import numpy as np
 from annotated_types import Ge
 
+from evidcore.cache import Cache
 from evidcore.case import Case, Finding, Report, Span, VolumeRef
 from evidcore.contracts import Dataset
-from evidcore.errors import DataError
-from evidcore_plugin_phantoms.store import made, spread
+from evidcore.errors import DataError, RunError
+from evidcore_plugin_phantoms.store import spread
 from evidcore_plugin_phantoms.wording import Written
 
 SPLITS = ("train", "validation", "test")
@@ -55,7 +56,7 @@ class Phantoms(Dataset):
     seed: Annotated[int, Ge(0)] = 17
 
     version: ClassVar[int] = 1
-    folder_name: ClassVar[str]  # in the cache
+    folder_name: ClassVar[str]  # of the set, in messages and keys
     asked: ClassVar[tuple[str, ...]]  # options that decide what is asked about the cases, and no voxel
 
     @property
@@ -90,11 +91,15 @@ class Phantoms(Dataset):
         del options["cache_folder"]
         return {**options, "version": self.version}
 
-    def _place(self, **of: Any) -> Path:
-        """Return the folder in the cache that is named by all that decides the voxels."""
+    @property
+    def _cache(self) -> Cache:
+        return Cache("phantoms", self.cache_folder)
+
+    def _key(self, **of: Any) -> dict[str, Any]:
+        """Return all that decides the voxels."""
         other = {*self.asked, *(f"{split}_cases" for split in SPLITS)}
         options = {name: value for name, value in self._options().items() if name not in other}
-        return self.cache_folder / self.folder_name / _hash({**options, **of})
+        return {**options, "set": self.folder_name, **of}
 
     def fingerprint(self) -> str:
         """Return a short hash of all options and of the version of what is drawn."""
@@ -106,19 +111,17 @@ class Phantoms(Dataset):
         if state != "present":
             return None if state is None else case.volumes
         split, _, number = case.id.partition("-")
-        folder = self._place()
-        name = f"{split}-{number}-without-{finding.replace(' ', '-')}.nii"
-        path = folder.with_name(f"{folder.name}-twins") / name
 
-        def fill(partial: Path) -> None:
-            partial.write_bytes(_nifti(self.draw(split, int(number), without=finding)))
+        def write_twin(path: Path) -> None:
+            path.write_bytes(_nifti(self.draw(split, int(number), without=finding)))
 
+        key = self._key(split=split, number=number, without=finding)
         try:
-            made(path, fill)
-        except OSError as cause:
+            path = self._cache.file(key, ".nii", write_twin)
+        except (OSError, RunError) as cause:
             raise DataError(
-                f"{path}: the phantom without {finding!r} could not be written ({cause}). Free some space, "
-                f"or set EVID_CACHE to another folder."
+                f"{self._cache.path(key, '.nii')}: the phantom without {finding!r} could not be written "
+                f"({cause}). Free some space, or set EVID_CACHE to another folder."
             ) from cause
         return (dataclasses.replace(case.volumes[0], path=str(path)),)
 
@@ -129,20 +132,19 @@ class Phantoms(Dataset):
             DataError: if the disk is full or cannot be written; names the folder.
         """
         count = self.count(split)
-        folder = self._place(split=split, count=count)
+        key = self._key(split=split, count=count)
 
         def fill(partial: Path) -> None:
-            partial.mkdir()
             known = spread(functools.partial(write, dataclasses.replace(self), split, partial), count)
             (partial / "cases.json").write_text(json.dumps(known), encoding="utf-8")
 
         try:
-            made(folder, fill)
-        except OSError as cause:
+            folder = self._cache.folder(key, fill)
+        except (OSError, RunError) as cause:
             raise DataError(
-                f"{folder.parent}: the {count} phantoms of split {split!r} could not be written ({cause}). "
-                f"They take about {count * self.case_mb:.0f} MB; free some space, or set EVID_CACHE to "
-                f"another folder."
+                f"{self._cache.path(key).parent}: the {count} phantoms of split {split!r} could not be "
+                f"written ({cause}). They take about {count * self.case_mb:.0f} MB; free some space, or "
+                f"set EVID_CACHE to another folder."
             ) from cause
         return folder, json.loads((folder / "cases.json").read_text(encoding="utf-8"))
 

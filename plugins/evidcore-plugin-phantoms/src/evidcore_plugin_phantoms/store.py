@@ -1,50 +1,19 @@
-"""What is drawn once, by all cores, lies in the cache: files and folders that are whole or not there.
+"""A split is drawn by all cores.
 
-A split's workers are plain processes: those of a pool would import the caller's main module again.
+Its workers are plain processes: those of a pool would import the caller's main module again.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
-
-from filelock import FileLock
 
 Result = TypeVar("Result")
 SMALL = 48  # cases that are drawn sooner than a second process has started
-
-
-def made(target: Path, fill: Callable[[Path], object]) -> Path:
-    """Return a file or folder of the cache; fill it where it is not there.
-
-    It gets its name only when it is complete, so a killed process leaves nothing that could be taken for it.
-    Processes that want the same one wait for the first.
-    """
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".partial-{target.name}")  # an image's writer goes by the name's end
-    with FileLock(target.with_name(f".{target.name}.lock")):
-        if not target.exists():
-            _remove(partial)
-            try:
-                fill(partial)
-                partial.rename(target)
-            except BaseException:
-                _remove(partial)
-                raise
-    return target
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    path.unlink(missing_ok=True)
 
 
 def spread(work: Callable[[int], Result], count: int) -> list[Result]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
+from evidcore.cache import Cache
 from evidcore.case import Case, Finding, MaskRef, Report, Span, Split, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.data import Volume, content_hash, read, read_mask
@@ -144,7 +145,11 @@ class Implant(Dataset):
         told = case.notes["implant"]
         if any(lesion["kind"] == finding for lesion in told["lesions"]) and finding not in told["own"]:
             (ref,) = case.volumes
-            return (dataclasses.replace(ref, path=str(without(Path(ref.path), finding))),)
+            return (
+                dataclasses.replace(
+                    ref, path=str(without(Cache("implant", self.cache_folder), Path(ref.path), finding))
+                ),
+            )
         return case.volumes if case.state_of(finding) == "absent" else None
 
     def _names(self, case: Case) -> list[tuple[str, int]]:
@@ -183,7 +188,7 @@ class Implant(Dataset):
             kept = {key: regions[key] for key in carried}
             return volume, dataclasses.replace(planted, masks={**kept, **planted.masks})
 
-        entry = ensure(self.cache_folder / "implant", asked, make)
+        entry = ensure(Cache("implant", self.cache_folder), asked, make)
         if entry.no_place and self.no_place == "leave-out":
             return "; ".join(f"{kind}: {why}" for kind, why in entry.no_place.items())
         if entry.masks is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 import nibabel
 import numpy as np
 
-from evidcore.cache import naming_full_disk
+from evidcore.cache import Cache
 from evidcore.data import Volume, save_volume
 from evidcore_plugin_phantoms.implant.planting import Lesion, Planted
-from evidcore_plugin_phantoms.store import made
 
 VOLUME, MASKS, BEFORE, FACTS = "volume.nii.gz", "masks.npz", "before.npz", "lesions.json"
 VERSION = 1  # raised where the same options plant something else, as tests/test_golden.py finds out
@@ -31,18 +29,15 @@ class Entry:
     no_place: Mapping[str, str]
 
 
-def ensure(root: Path, asked: Mapping[str, Any], make: Callable[[], tuple[Volume, Planted]]) -> Entry:
+def ensure(cache: Cache, asked: Mapping[str, Any], make: Callable[[], tuple[Volume, Planted]]) -> Entry:
     """Return the entry for what is asked; make it if it is not there.
 
     Args:
-        root: the folder of all entries.
+        cache: of all entries.
         asked: all that the entry depends on, in JSON's types.
         make: reads the source and plants.
     """
-    text = json.dumps({**asked, "version": VERSION}, sort_keys=True)
-    done = root / hashlib.sha256(text.encode()).hexdigest()[:24]
-    with naming_full_disk(root):
-        made(done, lambda partial: _write(partial, *make()))
+    done = cache.folder({**asked, "version": VERSION}, lambda partial: _write(partial, *make()))
     known = json.loads((done / FACTS).read_text(encoding="utf-8"))
     lesions = tuple(
         Lesion(**{**facts, "centre_zyx": tuple(facts["centre_zyx"])}) for facts in known["lesions"]
@@ -56,7 +51,6 @@ def ensure(root: Path, asked: Mapping[str, Any], make: Callable[[], tuple[Volume
 
 
 def _write(folder: Path, volume: Volume, planted: Planted) -> None:
-    folder.mkdir()
     if planted.lesions:
         save_volume(dataclasses.replace(volume, array=planted.array), folder / VOLUME)
         arrays: dict[str, Any] = dict(planted.masks)
@@ -72,14 +66,14 @@ def _write(folder: Path, volume: Volume, planted: Planted) -> None:
     (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
 
-def without(volume: Path, kind: str) -> Path:
-    """Return a planted scan without one of its lesions, beside it; written when it is first asked for.
+def without(cache: Cache, volume: Path, kind: str) -> Path:
+    """Return a planted scan without one of its lesions; written when it is first asked for.
 
     Args:
+        cache: of all entries.
         volume: the scan of an entry.
         kind: the lesion's.
     """
-    path = volume.with_name(f"without-{kind.replace(' ', '-')}.nii.gz")
 
     def fill(partial: Path) -> None:
         image = nibabel.nifti1.Nifti1Image.from_filename(volume)
@@ -88,5 +82,4 @@ def without(volume: Path, kind: str) -> Path:
             array.reshape(-1)[replaced[f"{kind} at"]] = replaced[f"{kind} hu"]
         nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), None, image.header), partial)
 
-    with naming_full_disk(volume.parent):
-        return made(path, fill)
+    return cache.file([volume.parent.name, "without", kind], ".nii.gz", fill)
