@@ -3,6 +3,8 @@
 import hashlib
 import re
 import signal
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -242,3 +244,20 @@ def test_wrong_arguments_are_refused(tmp_path):
         evidcore.audit_policy(policy, dataset="phantom-chets", out=tmp_path)
     with pytest.raises(RecipeError, match=r"stage\.audit.*'blanc'"):
         evidcore.audit_policy(policy, dataset=FEW, conditions=["blanc"], out=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_function_is_audited_where_trl_is_not_installed(tmp_path):
+    code = (
+        "import sys\n"
+        "sys.modules['trl'] = None  # importing it fails, as where it is not installed\n"
+        "import evidcore\n"
+        f"run = evidcore.audit_policy(lambda asked: ['<answer>A</answer>'] * len(asked), dataset={FEW!r}, "
+        f"conditions=['blank'], out={str(tmp_path)!r})\n"
+        "print(run.verdict['choice'])\n"
+        "print([name for name in sys.modules if name.startswith('evidcore.train.trl')])\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    verdict, trainers = said.splitlines()[-2:]
+    assert verdict
+    assert trainers == "[]"

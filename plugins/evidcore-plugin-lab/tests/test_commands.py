@@ -5,35 +5,38 @@ import sys
 
 import pytest
 
-NAMES = ("ablate", "compare", "init", "plan", "predict", "rescore", "runs")
+PACKAGES = {
+    **dict.fromkeys(("ablate", "init", "pack", "plan", "predict", "rescore"), "evidcore-plugin-lab"),
+    **dict.fromkeys(("compare", "occlude", "runs"), "evidcore-plugin-audit"),
+}
 WITHOUT = """
 import sys
 from importlib import metadata
 
 everything = metadata.distributions
 metadata.distributions = lambda **options: (
-    dist for dist in everything(**options) if dist.metadata["Name"] != "evidcore-plugin-lab"
+    dist for dist in everything(**options) if dist.metadata["Name"] != sys.argv[1]
 )
 from evidcore.cli import main
-main(sys.argv[1:], prog_name="evid")
+main(sys.argv[2:], prog_name="evid")
 """
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_takes_json_and_is_listed_with_its_package(evid, name):
+@pytest.mark.parametrize(("name", "package"), PACKAGES.items())
+def test_each_takes_json_and_is_listed_with_its_package(evid, name, package):
     assert "--json" in evid(name, "--help").output
     (line,) = [line for line in evid("--help").output.splitlines() if line.split()[:1] == [name]]
-    assert line.split(maxsplit=1)[1] == "from evidcore-plugin-lab"
+    assert line.split(maxsplit=1)[1] == f"from {package}"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_without_the_package_a_command_says_what_to_install(name):
-    done = subprocess.run([sys.executable, "-c", WITHOUT, name, "x"], capture_output=True, text=True)
+@pytest.mark.parametrize(("name", "package"), PACKAGES.items())
+def test_without_the_package_a_command_says_what_to_install(name, package):
+    done = subprocess.run([sys.executable, "-c", WITHOUT, package, name, "x"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert f"no command is called {name!r}. It comes with `pip install evidcore-plugin-lab`." in done.stderr
+    assert f"no command is called {name!r}. It comes with `pip install {package}`." in done.stderr
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_help_imports_nothing_slow(name):
     code = (
         "import sys; from click.testing import CliRunner; from evidcore.cli import main;"

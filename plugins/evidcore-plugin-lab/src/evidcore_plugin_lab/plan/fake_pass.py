@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -60,41 +61,21 @@ def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is
         has_gradients: keep what a backward pass would need.
         is_half: compute in bfloat16 under autocast.
     """
-    with _fake(module) as weights:
+    tensors = itertools.chain(module.named_parameters(), module.named_buffers())
+    # what a module keeps beside its weights, such as places that it has worked out, stays what it is
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        weights = {
+            name: torch.empty(one.shape, dtype=one.dtype, requires_grad=one.requires_grad)
+            for name, one in tensors
+        }
         inputs = given()
         count = Count()
-        for tensor in [*weights, *(item for item in tree_leaves(inputs) if isinstance(item, Tensor))]:
-            count.known(tensor)
+        for tensor in tree_leaves([weights, inputs]):
+            if isinstance(tensor, Tensor):
+                count.known(tensor)
         grads = torch.enable_grad() if has_gradients else torch.no_grad()
         with grads, torch.autocast("cpu", torch.bfloat16, enabled=is_half), count:
-            output = module(inputs)
+            output = functional_call(module, weights, (inputs,))
         found = Held(peak_bytes=count.peak_bytes, kept_bytes=count.alive_bytes)
         del output
     return found
-
-
-@contextlib.contextmanager
-def _fake(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Give a module's weights shapes on a CPU without storage, for a while."""
-    places = [
-        (owner, table, name, tensor)
-        for owner in module.modules()
-        for table in (owner._parameters, owner._buffers)
-        for name, tensor in table.items()
-        if tensor is not None
-    ]
-    # what a module keeps beside its weights, such as places that it has worked out, stays what it is
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        made: dict[int, Tensor] = {}
-        for _, table, name, tensor in places:
-            if id(tensor) not in made:
-                fake = torch.empty(tensor.shape, dtype=tensor.dtype)
-                made[id(tensor)] = (
-                    nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
-                )
-            table[name] = made[id(tensor)]  # type: ignore[assignment]
-        try:
-            yield list(made.values())
-        finally:
-            for _, table, name, tensor in places:
-                table[name] = tensor  # type: ignore[assignment]

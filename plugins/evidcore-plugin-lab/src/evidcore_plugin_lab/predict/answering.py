@@ -1,15 +1,23 @@
-"""One answer and all that is known about it: as written, as read, beside the answer to a volume of air."""
+"""One answer and all that is known about it: as written, as read, beside the answer to a volume of air.
+
+Likelihoods of options with and without the scan tell how sure the model is, and whether the scan matters.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from evidcore.case import Answer, Finding, Prompt
-from evidcore.contracts import Labeler, Policy
+from evidcore.contracts import Labeler, Policy, Task
+from evidcore.evaluate.choice import option_log_likelihoods
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
-from evidcore_plugin_lab.predict.confidence import likeliest, on_blank, option_rows
+from evidcore.text.tags import LETTERS
 
 
 def answered(
@@ -24,12 +32,13 @@ def answered(
         max_new_tokens: most tokens of an answer.
     """
     task = assembly.tasks[prompt.task]
-    blank = on_blank(prompt)
+    crops = [dataclasses.replace(crop, blank=True) for crop in prompt.crops()]
+    blank = dataclasses.replace(prompt.showing(crops), id=f"{prompt.id}:blank")
     texts = policy.generate([prompt, blank], max_new_tokens=max_new_tokens)
     with blame(offer_of(task), f"reading an answer to prompt {prompt.id!r}"):
         answer, aside = (task.parse(one, text) for one, text in zip((prompt, blank), texts, strict=True))
     options = prompt.reference.get("options")
-    rows = option_rows(policy, prompt, task) if options else None
+    rows = _option_rows(policy, prompt, blank, task) if options else None
     known = assembly.phrases
     return {
         "task": prompt.task,
@@ -40,7 +49,7 @@ def answered(
         "blank": {
             **_as_read(aside, assembly),
             "same_completion": aside.text == answer.text,
-            "same_likeliest_option": likeliest(rows) == likeliest(rows, blank=True) if rows else None,
+            "same_likeliest_option": _likeliest(rows) == _likeliest(rows, blank=True) if rows else None,
         },
         "evidence": None,
     }, answer  # fmt: skip
@@ -72,3 +81,34 @@ def _findings(report: str, assembly: Assembly) -> dict[str, list[dict[str, Any]]
 def _as_json(finding: Finding) -> dict[str, Any]:
     names = ("name", "state", "side", "size_mm")
     return {name: getattr(finding, name) for name in names}
+
+
+def _option_rows(policy: Policy, prompt: Prompt, blank: Prompt, task: Task) -> list[dict[str, Any]]:
+    """Return how likely each option is, on the scan and on a blank volume: log-likelihood in nats, and share.
+
+    The shares sum to 1 over the options. They compare the options and are no probabilities of disease. Where
+    the task asks for reasoning, they are of whole answers (`verdict_log_likelihood`), else of the letter.
+    """
+    pair = [prompt, blank]
+    with blame(offer_of(task), f"writing the answers to prompt {prompt.id!r}"):
+        letters, wholes = option_log_likelihoods(policy, pair, task)
+    told = letters if wholes is None else wholes
+    powers = [np.exp(np.asarray(row, dtype=np.float64) - max(row)) for row in told]
+    shares = [(row / row.sum()).tolist() for row in powers]
+    rows: list[dict[str, Any]] = []
+    for index, option in enumerate(prompt.reference["options"]):
+        scan, air = (
+            {
+                "log_likelihood": letters[side][index],
+                "verdict_log_likelihood": None if wholes is None else wholes[side][index],
+                "share": shares[side][index],
+            }
+            for side in (0, 1)
+        )
+        rows.append({"letter": LETTERS[index], "option": option, **scan, "blank": air})
+    return rows
+
+
+def _likeliest(rows: Sequence[dict[str, Any]], *, blank: bool = False) -> str:
+    """Return the letter with the largest share."""
+    return str(max(rows, key=lambda row: (row["blank"] if blank else row)["share"])["letter"])

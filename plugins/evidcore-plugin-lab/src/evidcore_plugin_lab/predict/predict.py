@@ -16,9 +16,11 @@ from typing import Any
 
 from evidcore_plugin_pages.jinja import NOTICE
 
+from evidcore import __version__
 from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import EncoderInput
 from evidcore.data import Volume, read, read_geometry
+from evidcore.data.content import volume_key
 from evidcore.data.reading import opened
 from evidcore.errors import DataError
 from evidcore.evaluate.asking import AskingStage
@@ -28,7 +30,8 @@ from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder, atomic_directory, write
+from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
+from evidcore.runs.lock import versions
 from evidcore.runs.post_run import last_model
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
 from evidcore_plugin_lab.predict.answering import answered
@@ -41,7 +44,6 @@ from evidcore_plugin_lab.predict.inquiry import (
     questions,
     task_name,
 )
-from evidcore_plugin_lab.predict.provenance import model_record, scan_record, software
 from evidcore_plugin_lab.predict.training_scans import (
     Tell,
     TrainingScans,
@@ -232,3 +234,37 @@ def _vocabulary(assembly: Assembly) -> tuple[Finding, ...]:
     """Return the findings that the run's data sets know, of each of which nothing is known here."""
     names = dict.fromkeys(name for source in assembly.datasets.values() for name in source.findings)
     return tuple(Finding(name=name, state="uncertain") for name in names)
+
+
+def scan_record(volume: Volume, ref: VolumeRef) -> dict[str, Any]:
+    """Return what was looked at, and how it was read; its header is not repeated."""
+    return {
+        "path": ref.path,
+        "series": ref.key,
+        "tilted": ref.tilted,
+        "resampled": opened(ref)[1].is_resampled,
+        "fingerprint": volume_key(ref),
+        "intensity": volume.intensity,
+        "shape_zyx": list(volume.shape_zyx),
+        "spacing_mm_zyx": [round(step, 6) for step in volume.spacing_mm_zyx],
+        "voxel_to_mm_zyx": volume.affine.tolist(),
+    }
+
+
+def model_record(folder: RunFolder, recipe: str, weights: Path) -> dict[str, Any]:
+    """Return which model answered: its recipe, run and stage, and the hashes of its weights."""
+    lock = folder.lock()
+    shown = (folder.path / "checkpoints").iterdir()  # links, named after their stages
+    return {
+        "recipe": recipe,
+        "recipe_hash": lock["recipe"]["hash"],
+        "run": folder.path.name,
+        "stage": max(path.name for path in shown if path.resolve() == weights.resolve()),
+        "sha256": {path.name: sha256(path) for path in sorted(weights.glob("*.safetensors"))},
+    }
+
+
+def software(folder: RunFolder) -> dict[str, Any]:
+    """Return the versions that answered, and the packages of the run's components."""
+    packages = {name: table["version"] for name, table in folder.lock()["package"].items()}
+    return {"versions": {"evidcore": __version__, **versions()}, "packages": packages}

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.spatial.distance import cdist
 
 from evidcore.case import Case, VisualPart, VolumeRef
 from evidcore.contracts import View
@@ -130,11 +131,13 @@ class TrainingScans:
             if name in figures and others.any():
                 found[name] = (figures[name], *_middle(np.asarray(values)[others]))
         if len(set(self.patients)) >= _LEAST_PATIENTS:
-            scale = _scale(self.features)
-            apart = _distances(self.features / scale, self.features / scale)
+            spread = self.features.std(axis=0)
+            # none below a tenth of the mean: channels that hardly change would tell it all
+            scaled = self.features / (scale := np.maximum(spread, 0.1 * spread.mean() + 1e-12))
+            apart = cdist(scaled, scaled)
             apart[patients[:, None] == patients] = np.inf
             high = float(np.quantile(apart.min(axis=1)[others], 0.99))
-            (to_each,) = _distances(features[None] / scale, self.features / scale)
+            (to_each,) = cdist(features[None] / scale, scaled)
             found[FEATURES] = (float(to_each[others].min()), 0.0, high)
         return found
 
@@ -290,16 +293,3 @@ def _excess(name: str, value: float, low: float, high: float) -> float:
     if "HU" in name:
         return max(0.0, low - value, value - high) / _HU_OF_ONE
     return max(0.0, float(np.log2(low / value)), float(np.log2(value / high)))
-
-
-def _scale(features: Vector) -> Vector:
-    """Return the spread of each channel, none below a tenth of the mean: still channels would tell it all."""
-    spread = features.std(axis=0)
-    scale: Vector = np.maximum(spread, 0.1 * spread.mean() + 1e-12)
-    return scale
-
-
-def _distances(some: Vector, others: Vector) -> Vector:
-    squared = (some**2).sum(1)[:, None] + (others**2).sum(1) - 2 * some @ others.T
-    found: Vector = np.sqrt(np.maximum(squared, 0.0))
-    return found
