@@ -1,10 +1,13 @@
-"""The tables of an ablation: rows of text, written as Markdown and as LaTeX."""
+"""The tables of an ablation: rows of text, which the templates beside set as a page, a summary and LaTeX."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from evidcore.cli.summary import is_fraction
 from evidcore_plugin_lab.ablation.contrasts import FEWEST_SEEDS
@@ -41,54 +44,46 @@ class Table:
 
 def markdown(found: Found) -> str:
     """Return the page of an ablation."""
-    lines = [f"# {found['about'] or found['ablation']}", "", *_told(found)]
-    for table in tables(found):
-        lines += ["", f"## {table.title}", "", _pipes(table.heads), "|---" * len(table.heads) + "|"]
-        lines += [_pipes(row) for row in table.rows]
-    if found["differences"]:
-        lines += ["", DETECTABLE]
-    for name, items in (("Not finished", found["missing"]), ("Changed since they ran", found["accepted"])):
-        if items:
-            lines += ["", f"{name}:", "", *(f"- {item}" for item in items)]
-    return "\n".join([*lines, "", f"Made with {_made_with(found)}."]) + "\n"
+    return _filled("README.md.jinja", found)
 
 
 def latex(found: Found) -> str:
     """Return the tables for a paper that loads booktabs."""
-    out = [f"% made by `{found['command']}`; needs the package booktabs"]
-    for one in tables(found):
-        out += [r"\begin{table}", r"\centering", _caption(found, one)]
-        out += [r"\begin{tabular}{l" + "r" * (len(one.heads) - 1) + "}", r"\toprule"]
-        out += [_ampersands(one.heads), r"\midrule"]
-        for index, row in enumerate(one.rows):
-            out += [r"\midrule"] if one.rule and index == one.rule else []
-            out.append(_ampersands(row))
-        out += [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
-    return "\n".join(out)
+    return _filled("table.tex.jinja", found)
 
 
 def summary(found: Found) -> str:
     """Return each metric's figures by arm and what differs, as plain text to quote."""
-    phantom = "phantom numbers, " if found["phantoms"] else ""
-    seeds = ", ".join(map(str, found["seeds"]))
-    lines = [f"{phantom}{found['about'] or found['ablation']}; means over seeds {seeds}"]
-    width = max(map(len, [*found["arms"], *(row["effect"] for row in found["effects"])]))
-    for metric in found["metrics"]:
-        lines.append(_title(metric))
-        for arm in found["arms"]:
-            own = _row(found["rows"], metric, arm=arm)
-            value = "-" if own is None else _figure(own, own["value"])
-            told = _compared(_row(found["differences"], metric, arm=arm))
-            lines.append(f"  {arm:{width}} {value:>7}{told}")
-        for effect in dict.fromkeys(row["effect"] for row in found["effects"]):
-            told = _compared(_row(found["effects"], metric, effect=effect))
-            lines += [f"  {effect:{width}}        {told}"] if told else []
-    for row in found.get("claims", ()):
-        lines.append(f"claim: {_claim(row)}, {_heading(found, row)}: {row['verdict']}{_compared(row)}")
-    if found["differences"]:
-        lines.append(f"differences from {found['reference']}, {_intervals(found)}; {_stars(found)}")
-    lines += [f"not finished: {', '.join(found['missing'])}"] if found["missing"] else []
-    return "\n".join(lines) + "\n"
+    return _filled("summary.txt.jinja", found)
+
+
+def _filled(template: str, found: Found) -> str:
+    """Fill a template in."""
+
+    def value(metric: Found, arm: str) -> str:
+        own = _row(found["rows"], metric, arm=arm)
+        return "-" if own is None else _figure(own, own["value"])
+
+    def caption(table: Table) -> str:
+        phantom = "Phantom numbers. " if found["phantoms"] else ""
+        title = f"{found['about'] or found['ablation']}: {table.title.lower()}. {phantom}"
+        return f"{title}Means over {len(found['seeds'])} seeds, {_intervals(found)}; {_stars(found)}."
+
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {
+        "title_of": _title, "escaped": escape, "compared": _compared, "claim": _claim,
+        "code": lambda items: ", ".join(f"`{item}`" for item in items),
+        "pipes": lambda cells: "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |",
+    }  # fmt: skip
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    effects = list(dict.fromkeys(row["effect"] for row in found["effects"]))
+    return environment.from_string(text).render(
+        found=found, tables=list(tables(found)), intervals=_intervals(found), stars=_stars(found),
+        no_answers=NO_ANSWERS, detectable=DETECTABLE, made_with=_made_with(found), caption=caption,
+        measured=[(one, [row for row in found["rows"] if _row([row], one)]) for one in found["metrics"]],
+        width=max(map(len, [*found["arms"], *effects])), effects=effects, value=value, row=_row,
+        heading=_heading,
+    )  # fmt: skip
 
 
 def _compared(row: Found | None) -> str:
@@ -149,33 +144,6 @@ def _headline(found: Found) -> Table:
         figures = ["" if row is None else _figure(row, row["value"]) for row in own]
         rows.append([_LINES.get(line, line.replace("_", " ")), *figures])
     return Table("Arms", ["arm", *(_title(metric) for metric in metrics)], rows, rule=count)
-
-
-def _told(found: Found) -> Iterator[str]:
-    """Yield how the numbers came about."""
-    data = ", ".join(f"`{name}`" for name in found["phantoms"])
-    phantom = f"Phantom numbers: {data} holds generated scans, not patients. " if data else ""
-    seeds = ", ".join(map(str, found["seeds"]))
-    yield (
-        f"{phantom}Means over seeds {seeds} with {_intervals(found)}; differences are paired by seed, and "
-        f"by question or report; {_stars(found)}. Made by `{found['command']}`."
-    )
-    if "locks" in found:
-        yield f"\n{NO_ANSWERS}"
-    yield f"\nArms of `{found['recipe']}`{_common(found)}:\n"
-    for arm, overrides in found["arms"].items():
-        yield f"- {arm}: " + (", ".join(f"`{item}`" for item in overrides) or "the recipe as it is")
-    yield "\nMeasured:\n"
-    for metric in found["metrics"]:
-        own = [row for row in found["rows"] if _row([row], metric)]
-        items, patients = (max((row[key] for row in own), default=0) for key in ("items", "patients"))
-        counted = f", {items} answers about {patients} patients" if items else ""
-        yield f"- {_title(metric)}: after `{metric['stage']}`{counted}"
-
-
-def _common(found: Found) -> str:
-    items = ", ".join(f"`{item}`" for item in found["overrides"])
-    return f", all with {items}" if items else ""
 
 
 def _tested(row: Found) -> list[str]:
@@ -254,13 +222,6 @@ def _signed(row: Found, value: float | None) -> str:
     return f"{value:+.3f}" if is_fraction(row["metric"], row["unit"]) else f"{100 * value:+.1f}"
 
 
-def _caption(found: Found, table: Table) -> str:
-    phantom = "Phantom numbers. " if found["phantoms"] else ""
-    title = f"{found['about'] or found['ablation']}: {table.title.lower()}. {phantom}"
-    seeds = f"Means over {len(found['seeds'])} seeds, {_intervals(found)}; {_stars(found)}."
-    return rf"\caption{{{escape(title + seeds)}}}"
-
-
 def _made_with(found: Found) -> str:
     made = found["made_with"]
     if not made:
@@ -272,11 +233,3 @@ def _made_with(found: Found) -> str:
     count = len(found["cells"])
     took = f"{count} cell{'s' if count > 1 else ''} in {seconds / 60:.0f} minutes"
     return f"{packages}, torch {made['versions']['torch']}, on {on}; {took}"
-
-
-def _pipes(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-def _ampersands(cells: Sequence[str]) -> str:
-    return " & ".join(map(escape, cells)) + r" \\"
