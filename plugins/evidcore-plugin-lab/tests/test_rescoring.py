@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from evidcore_plugin_lab.finished import rescoring
+from evidcore_plugin_lab import rescoring
 from evidcore_plugin_lab.rescoring import Group, rescored
 from evidcore_plugin_phantoms.testing import SMALL
 
