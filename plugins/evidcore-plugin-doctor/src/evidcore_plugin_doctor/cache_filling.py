@@ -1,21 +1,10 @@
-"""Fill the cache case by case, in this process or in several."""
+"""Fill the cache for one case: its volumes, and what the encoder is given of them."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-import os
-import signal
-import threading
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context, parent_process
 from typing import Literal
-
-import torch
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
@@ -23,10 +12,9 @@ from evidcore.data.cached_volume import LEAST_BYTES, VOLUMES, volume_cache
 from evidcore.data.content import content_key, volume_key
 from evidcore.data.preparation import get_input, prepare, put_input
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError, RunError
+from evidcore.errors import DataError
 
 Outcome = Literal["done", "already_there", "no_room", "not_needed", "left_out"]
-WAITING_PER_PROCESS = 4  # cases that are handed out ahead
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,48 +96,6 @@ class Filler:
 
     def _input_bytes(self, size_zyx: Grid) -> int:
         return 4 * math.prod(size_zyx) * self.spec.channels
-
-
-def fill(wanted: Iterable[Wanted], filler: Filler, *, processes: int) -> Iterator[Filled]:
-    """Keep what is wanted, several cases at a time, and yield what became of each, in order.
-
-    Raises:
-        RunError: if the disk is full, or a process was killed.
-    """
-    if processes == 1:
-        yield from map(filler, wanted)
-        return
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
-    begun: deque[Future[Filled]] = deque()
-    rest = iter(wanted)
-    try:
-        begun.extend(
-            pool.submit(filler, one) for one in itertools.islice(rest, WAITING_PER_PROCESS * processes)
-        )
-        while begun:
-            yield begun.popleft().result()
-            begun.extend(pool.submit(filler, one) for one in itertools.islice(rest, 1))
-    except BrokenProcessPool as cause:
-        raise RunError(
-            f"one of {processes} processes was killed, perhaps for want of memory. What is done is kept: "
-            f"give the command again with fewer --processes."
-        ) from cause
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin() -> None:
-    """Work on one core, leave Ctrl-C to the process that asks, and end when that one has been killed."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        asking = parent_process()
-        if asking is not None:
-            asking.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def _replaced(ref: VolumeRef) -> DataError:

@@ -8,19 +8,15 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
-import multiprocessing
-import signal
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any, get_args
 
 from evidcore.case import Case, Split
 from evidcore.contracts import Dataset
-from evidcore.errors import DataError, RunError
+from evidcore.errors import DataError
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor import texts
@@ -28,6 +24,7 @@ from evidcore_plugin_doctor.copies import Copies, Owner
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_plugin_doctor.looking import Files, Looked, look
 from evidcore_plugin_doctor.rendering import Rendering
+from evidcore_plugin_doctor.workers import in_processes
 
 Listed = tuple[Split, Case]
 
@@ -250,27 +247,8 @@ def _copied_report(alike: texts.Alike, reports: Sequence[Listed]) -> Fault:
 
 
 def _looked(cases: Sequence[Listed], processes: int, rendering: Rendering | None) -> Iterator[Looked]:
-    """Yield what was seen of each case, in order."""
-    if processes == 1 or len(cases) < 2:
-        yield from (look(Files.of(case, 1, rendering)) for _, case in cases)
-        return
-    processes = min(processes, len(cases))
+    """Return what is seen of each case, in order."""
+    processes = min(processes, len(cases)) or 1
     files = [Files.of(case, processes, rendering) for _, case in cases]
-    pool = concurrent.futures.ProcessPoolExecutor(
-        processes,
-        mp_context=multiprocessing.get_context("spawn"),  # torch's threads do not survive a fork
-        initializer=_leave_interrupts,
-    )
-    try:
-        yield from pool.map(look, files)
-    except BrokenProcessPool as cause:
-        raise RunError(
-            "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
-        ) from cause
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _leave_interrupts() -> None:
-    """Let Ctrl-C reach the main process alone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    killed = "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
+    return in_processes(look, files, processes, killed)

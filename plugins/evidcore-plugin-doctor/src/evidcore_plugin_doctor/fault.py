@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 Severity = Literal["error", "warning"]
+Said = tuple[Severity, str]  # of a volume: how bad, and what is wrong, what would be right, what to do
 
 # What is looked for, in the order of docs/start/own_scans.md.
 CHECKS: Mapping[str, str] = {

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 from evidcore.data import Volume
-from evidcore_plugin_doctor.fault import Severity
+from evidcore_plugin_doctor.fault import Said
 
 ZERO_SHARE = 0.3  # of a CT; a scan of a whole body has 2 % of water at exactly 0 HU
 REGION = 0.02  # of a slice; noise and texture leave no larger region of a CT at one value
 AIR_HU = -900.0  # empty slices of a CT may be filled with air at its ends
-
-Said = tuple[Severity, str]
 
 
 def empty_parts(volume: Volume) -> Iterator[Said]:

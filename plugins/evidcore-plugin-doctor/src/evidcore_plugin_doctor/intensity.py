@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.data import Volume
-from evidcore_plugin_doctor.fault import Severity
+from evidcore_plugin_doctor.fault import Said
 
 SAMPLE = 400_000  # voxels looked at
 INTERCEPT_HU = 1024.0  # nearly every scanner's; some write 1000
@@ -30,7 +30,6 @@ MR_LOWEST_HU, MR_WIDTH_HU = -50.0, 300.0  # no fat, yet wider than soft tissue w
 IMPOSSIBLE_HU = (-10_000.0, 100_000.0)  # fillings and metal stay within
 FAT_TWICE_HU = (-1200.0, -1090.0)  # fat under the intercept applied twice; noise of air seldom reaches it
 
-Said = tuple[Severity, str]
 _REMEDY = 'Write the values as HU once, or set intensity = "arbitrary" on the data set.'
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from evidcore.case import Case, MaskRef, VolumeRef
@@ -16,18 +16,17 @@ from evidcore.data.reading import opened, volume_of
 from evidcore.errors import DataError
 from evidcore_plugin_doctor.anatomy import find_body, find_tissue, misplaced
 from evidcore_plugin_doctor.coarse import Coarse, coarsen
-from evidcore_plugin_doctor.fault import Fault, Severity
+from evidcore_plugin_doctor.fault import Fault, Said, Severity
 from evidcore_plugin_doctor.fill import cut_away, empty_parts, hollow
 from evidcore_plugin_doctor.intensity import impossible, not_hounsfield
 from evidcore_plugin_doctor.likeness import Fingerprint, fingerprint
-from evidcore_plugin_doctor.masks import Mask, look_at_masks
+from evidcore_plugin_doctor.masks import look_at_masks
 from evidcore_plugin_doctor.memory import refuse_oversized
 from evidcore_plugin_doctor.organs import AXES
 from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering, axes_of, render
 from evidcore_plugin_doctor.slices import torn
 from evidcore_plugin_doctor.spacing import too_small, unlikely
 
-Said = tuple[str, Severity, str, str]  # check, severity, file, text
 _MIRRORED = "Look at the scan in a viewer; if it is mirrored, write it again with a right affine."
 
 
@@ -89,10 +88,13 @@ def look(files: Files) -> Looked:
             faults += [_missing(files.case, name, mask) for name, mask in masks.items() if _is_gone(mask)]
             continue
         coarse = coarsen(volume)
-        said, body = _seen(ref, volume, coarse)
+        scan = Scan(ref, volume)
+        said = list(_seen(scan))
+        is_body = coarse is not None and scan.is_ct and scan.is_free_of("scale of values")
+        body = find_body(coarse) if coarse is not None and is_body else None
         tissue = None if coarse is None or body is None else find_tissue(coarse)
         seen = look_at_masks(masks, volume, tissue, files.present)
-        said += [("mask", one.severity, one.file, one.text) for one in seen.faults]
+        said += [("mask", *one) for one in seen.faults]
         anatomy = misplaced(coarse, body) if coarse is not None and body is not None else {}
         for axis in AXES:
             reasons = [source[axis] for source in (anatomy, seen.backwards) if axis in source]
@@ -128,32 +130,69 @@ def _read(ref: VolumeRef, processes: int) -> tuple[Volume, str]:
         ) from cause
 
 
-def _seen(ref: VolumeRef, volume: Volume, coarse: Coarse | None) -> tuple[list[Said], Mask | None]:
-    """Say what is wrong with voxel sizes and values; return the body where the values are those of a CT."""
-    odd = [("spacing", *one) for one in unlikely(ref, volume.geometry, _stated(ref, volume.geometry))]
-    small = too_small(volume) if ref.intensity == "hu" and not odd else None
-    odd += [("spacing", *small)] if small else []
-    empty = [("fill", *one) for one in empty_parts(volume)]
-    wrong = not_hounsfield(volume) if ref.intensity == "hu" else None
-    single = impossible(volume) if ref.intensity == "hu" else None
-    strange = [("intensity", *one) for one in (single, wrong) if one]
-    if ref.intensity == "hu" and not strange:
-        cut = [] if empty else [("fill", *one) for one in cut_away(volume)]
-        empty += cut or [("fill", *one) for one in hollow(volume)]
-    order = [("slices", *one) for one in torn(volume)]
-    said = [(check, severity, ref.path, text) for check, severity, text in (*odd, *empty, *strange, *order)]
-    is_ct = ref.intensity == "hu" and coarse is not None and wrong is None
-    return said, find_body(coarse) if is_ct and coarse is not None else None
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """A volume, and what has been found in it so far, by check."""
+
+    ref: VolumeRef
+    volume: Volume
+    found: dict[str, list[Said]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_ct(self) -> bool:
+        """Tell whether the values are said to be Hounsfield units."""
+        return self.ref.intensity == "hu"
+
+    def is_free_of(self, *checks: str) -> bool:
+        """Tell whether none of these checks found anything."""
+        return not any(self.found.get(check) for check in checks)
 
 
-def _stated(ref: VolumeRef, used: Geometry) -> Geometry:
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One thing that is looked for in every volume to which it applies."""
+
+    name: str
+    kind: str  # of its faults, one of CHECKS
+    run: Callable[[Scan], Iterable[Said | None]]
+    applies: Callable[[Scan], bool] = lambda scan: True
+
+
+VOLUME_CHECKS = (  # in this order: some apply only where others found nothing
+    Check("size of voxels", "spacing", lambda scan: unlikely(scan.ref, scan.volume.geometry, _stated(scan))),
+    Check("size of the body", "spacing", lambda scan: [too_small(scan.volume)],
+          lambda scan: scan.is_ct and scan.is_free_of("size of voxels")),
+    Check("single values", "fill", lambda scan: empty_parts(scan.volume)),
+    Check("single voxels", "intensity", lambda scan: [impossible(scan.volume)], lambda scan: scan.is_ct),
+    Check("scale of values", "intensity", lambda scan: [not_hounsfield(scan.volume)],
+          lambda scan: scan.is_ct),
+    Check("background", "fill", lambda scan: cut_away(scan.volume), lambda scan: scan.is_ct
+          and scan.is_free_of("single values", "single voxels", "scale of values")),
+    Check("regions", "fill", lambda scan: hollow(scan.volume), lambda scan: scan.is_ct
+          and scan.is_free_of("background", "single voxels", "scale of values")),
+    Check("order of slices", "slices", lambda scan: torn(scan.volume)),
+)  # fmt: skip
+_TOLD = ("spacing", "fill", "intensity", "slices")  # the order of their faults
+
+
+def _seen(scan: Scan) -> Iterator[tuple[str, Severity, str, str]]:
+    """Run the checks; yield kind, severity, file and text of each fault."""
+    for check in VOLUME_CHECKS:
+        if check.applies(scan):
+            scan.found[check.name] = [one for one in check.run(scan) if one]
+    for check in sorted(VOLUME_CHECKS, key=lambda check: _TOLD.index(check.kind)):
+        for severity, text in scan.found.get(check.name, ()):
+            yield check.kind, severity, scan.ref.path, text
+
+
+def _stated(scan: Scan) -> Geometry:
     """Return the grid as the file alone says; what is used where it says none, as a bare array."""
-    if ref.spacing_mm_zyx is None:
-        return used
+    if scan.ref.spacing_mm_zyx is None:
+        return scan.volume.geometry
     try:
-        return read_geometry(dataclasses.replace(ref, spacing_mm_zyx=None))
+        return read_geometry(dataclasses.replace(scan.ref, spacing_mm_zyx=None))
     except DataError:
-        return used
+        return scan.volume.geometry
 
 
 def _print(ref: VolumeRef, volume: Volume, coarse: Coarse | None) -> Print:

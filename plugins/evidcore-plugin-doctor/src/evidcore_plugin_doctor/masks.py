@@ -22,22 +22,14 @@ FULL = 0.98  # of a volume; no object fills it
 AIR_HU = -940.0  # a lung that the field of view cuts open is not filled, and is denser
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Said:
-    """One fault of a mask."""
-
-    severity: Severity
-    file: str
-    text: str
+SaidOf = tuple[Severity, str, str]  # of a file: severity, file, text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
     """What was seen of a case's masks."""
 
-    faults: tuple[Said, ...]
+    faults: tuple[SaidOf, ...]
     voxels: Mapping[str, int]  # by mask name; those that could be read
     backwards: Mapping[str, str]  # axis -> what the masks say against it
 
@@ -54,7 +46,7 @@ def look_at_masks(
         present: findings that the case is said to show; a mask of that name should not be empty.
     """
     refused: dict[tuple[str, str], list[str]] = {}  # file and reason -> mask names
-    faults: list[Said] = []
+    faults: list[SaidOf] = []
     voxels: dict[str, int] = {}
     places: dict[str, Place] = {}
     voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
@@ -80,12 +72,12 @@ def look_at_masks(
                 f"{name!r}: the mask holds {100 * voxels[name] / mask.size:.0f} % of the volume, and so "
                 "marks nothing in it. Draw it, or take it out of the table."
             )
-            faults.append(Said(severity="error", file=ref.path, text=text))
+            faults.append(("error", ref.path, text))
             continue
         better = better_turn(volume, mask)
         if better:
             text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
-            faults.append(Said(severity="error", file=ref.path, text=text))
+            faults.append(("error", ref.path, text))
         steps = zip(inside, volume.spacing_mm_zyx, strict=True)
         z, y, x = (float(axis.mean() * step) for axis, step in steps)
         places[name] = (z, y, x)
@@ -95,11 +87,11 @@ def look_at_masks(
                 f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body. "
                 f"Look whether it belongs to this scan and is not flipped."
             )
-            faults.append(Said(severity="error", file=ref.path, text=text))
+            faults.append(("error", ref.path, text))
     sizes = {name: count * voxel_ml for name, count in voxels.items() if count}
     for (file, reason), names in refused.items():
         text = f"{', '.join(map(repr, names))}: {reason}"
-        faults.append(Said(severity="error", file=file, text=text))
+        faults.append(("error", file, text))
     backwards: dict[str, str] = {}
     for found in contradictions(places, sizes):
         if found.axis is not None:
@@ -107,7 +99,7 @@ def look_at_masks(
         else:
             files = " ".join(sorted({masks[name].path for name in places}))
             text = f"{found.text}. Look at the masks; correct them or their names."
-            faults.append(Said(severity="error", file=files, text=text))
+            faults.append(("error", files, text))
     return Seen(faults=tuple(faults), voxels=voxels, backwards=backwards)
 
 
@@ -126,9 +118,9 @@ def _exchanged(path: str, volume: Volume) -> str | None:
     )
 
 
-def _empty(name: str, ref: MaskRef, why: str) -> Said:
+def _empty(name: str, ref: MaskRef, why: str) -> SaidOf:
     text = f"{name!r}: the mask is empty, and {why}. Draw it, or take it out of the table."
-    return Said(severity="warning", file=ref.path, text=text)
+    return ("warning", ref.path, text)
 
 
 def read_masks(

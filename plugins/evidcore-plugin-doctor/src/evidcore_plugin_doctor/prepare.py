@@ -25,7 +25,7 @@ from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.model import StageOutputs
 from evidcore_plugin_doctor.cache_filling import Filled, Filler, Outcome, Wanted
-from evidcore_plugin_doctor.cache_filling import fill as fill_cache
+from evidcore_plugin_doctor.workers import in_processes
 
 SPLITS = cast(tuple[Split, ...], get_args(Split))
 
@@ -99,7 +99,11 @@ def fill(
     summary = Summary(unlisted=tuple(_unlisted(assembly, names)))
     filler = Filler(spec=encoder.input, keeps_volumes=keeps_volumes, began_s=began_s)
     wanted = (_wanted(assembly, encoder.input, name, case) for name, case in own)
-    for done, filled in enumerate(fill_cache(wanted, filler, processes=processes), start=1):
+    killed = (
+        f"one of {processes} processes was killed, perhaps for want of memory. What is done is kept: "
+        f"give the command again with fewer --processes."
+    )
+    for done, filled in enumerate(in_processes(filler, wanted, processes, killed), start=1):
         summary.add(filled)
         told(done, len(own))
     summary.seconds = time.time() - began_s

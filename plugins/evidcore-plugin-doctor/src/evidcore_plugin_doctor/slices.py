@@ -14,7 +14,7 @@ import numpy as np
 
 from evidcore.data import Volume
 from evidcore_plugin_doctor.coarse import STEP_MM, merge
-from evidcore_plugin_doctor.fault import Severity
+from evidcore_plugin_doctor.fault import Said
 from evidcore_plugin_doctor.fill import runs
 
 FEWEST = 6  # slices that hold more than one value
@@ -36,7 +36,6 @@ SAME_PATTERN = 0.95  # correlation of a slice with its neighbour scaled; where a
 NEGATIVE = -0.5  # correlation below which bright is dark in the next slice; that of noise lies around 0
 SLICE_AXIS = 1.3  # spacing across slices to that within, where these are not the axial ones
 
-Said = tuple[Severity, str]
 Grid = np.ndarray[Any, np.dtype[np.float32]]
 
 

@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from evidcore.case import VolumeRef
 from evidcore.data import Geometry, Volume
-from evidcore_plugin_doctor.fault import Severity
+from evidcore_plugin_doctor.fault import Said
 
 SMALLEST_MM, LARGEST_MM = 0.05, 30.0
 FIELD_MM = (20.0, 2500.0)  # of a scan, along any axis
@@ -25,8 +25,6 @@ CUT = 0.02  # of a slice's edge may be tissue: a table
 LUNG_SHARE = 0.1  # of a body's outline in a slice
 FULL_MATRIX = (512, 768, 1024)
 DIFFERENT = 0.01  # of the stated spacing
-
-Said = tuple[Severity, str]
 
 
 def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[Said]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import time
 from pathlib import Path
 
 import click
 
+from evidcore.cli.run import follow
 from evidcore.errors import printable
 
-_PLAIN_EVERY_S = 10.0
 _WORDS = {
     "done": "done",
     "already_there": "already there",
@@ -81,10 +80,10 @@ def prepare(
     from evidcore.cache import cache_folder
     from evidcore_plugin_doctor.prepare import fill
 
-    with _Bar() as bar:
+    with follow("prepare") as told:
         found = fill(
             loaded, datasets=datasets, splits=splits, processes=processes, shard=shard,  # type: ignore[arg-type]
-            keeps_volumes=not inputs_only, told=bar.tell,
+            keeps_volumes=not inputs_only, told=told,
         )  # fmt: skip
     if as_json:
         facts = {"recipe": str(recipe), "cache": str(cache_folder()), "shard": f"{shard[0]}/{shard[1]}"}
@@ -104,33 +103,3 @@ def prepare(
         )
     if found.outcomes["no_room"]:
         click.echo("The cache is full. Set EVID_CACHE_GB higher, or prepare with --inputs-only.")
-
-
-class _Bar:
-    """One live bar in a terminal, plain lines otherwise; on stderr."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        columns = (TextColumn("prepare"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task("prepare", total=None)
-        self._console, self._start_s = console, time.monotonic()
-        self._last_s = self._start_s
-
-    def __enter__(self) -> _Bar:
-        self._progress.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.__exit__(None, None, None)
-
-    def tell(self, done: int, count: int) -> None:
-        """Show how far it is."""
-        self._progress.update(self._task, completed=done, total=count)
-        now = time.monotonic()
-        if not self._console.is_terminal and now - self._last_s >= _PLAIN_EVERY_S:
-            self._last_s = now
-            self._console.print(f"prepare: {done} of {count} cases, {now - self._start_s:.0f} s")

@@ -1,0 +1,66 @@
+"""Work through cases one by one, in this process or in several, and keep their order."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from typing import TypeVar
+
+from evidcore.errors import RunError
+
+WAITING_PER_PROCESS = 4  # cases that are handed out before their turn
+Given = TypeVar("Given")
+Made = TypeVar("Made")
+
+
+def in_processes(
+    function: Callable[[Given], Made], items: Iterable[Given], processes: int, killed: str
+) -> Iterator[Made]:
+    """Yield what a function makes of each item, in their order.
+
+    Args:
+        function: is sent to the processes, as its items are.
+        items: are read as they are needed.
+        processes: how many work at once; 1 for this one.
+        killed: the message where one of them was killed.
+
+    Raises:
+        RunError: if a process was killed.
+    """
+    if processes == 1:
+        yield from map(function, items)
+        return
+    # torch's threads do not survive a fork
+    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
+    rest = iter(items)
+    try:
+        first = itertools.islice(rest, WAITING_PER_PROCESS * processes)
+        begun: deque[Future[Made]] = deque(pool.submit(function, item) for item in first)
+        while begun:
+            yield begun.popleft().result()
+            begun.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
+    except BrokenProcessPool as cause:
+        raise RunError(killed) from cause
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Work on one core, leave Ctrl-C to the process that asks, and end when that one has been killed."""
+    os.environ["OMP_NUM_THREADS"] = "1"  # before torch or NumPy is imported here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        asking = parent_process()
+        if asking is not None:
+            asking.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
