@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -62,9 +63,14 @@ def prepare(*words, exit_code=0):
     return json.loads(found.stdout) if "--json" in words else found
 
 
-def kept(folder: Path) -> dict[str, bytes]:
-    files = sorted((folder / "cache").glob("*/*.safetensors"))
-    return {path.name: path.read_bytes() for path in files}
+def kept(folder: Path) -> dict[str, tuple[Any, bytes]]:
+    """Return header and data of each entry; safetensors writes the facts of a header in any order."""
+    found = {}
+    for path in sorted((folder / "cache").glob("*/*.safetensors")):
+        content = path.read_bytes()
+        start = 8 + int.from_bytes(content[:8], "little")
+        found[path.name] = json.loads(content[8:start]), content[start:]
+    return found
 
 
 def test_a_set_is_filled_once_and_the_rest_is_counted(scans):
