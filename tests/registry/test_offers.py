@@ -1,9 +1,13 @@
 """Discovery against real dist-info folders on disk: nothing is mocked."""
 
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
+import tomllib
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -77,6 +81,16 @@ def test_a_missing_component_of_our_own_is_answered_with_the_pip_command(monkeyp
     monkeypatch.setattr("evidcore.registry.offers", lambda kind=None: [])
     with pytest.raises(PluginError, match=r"It comes with `pip install evidcore-plugin-text-metrics`"):
         find("labeler", "evidcore-plugin-text-metrics/endpoint")
+
+
+def test_the_table_of_our_own_packages_is_what_they_declare():
+    file = resources.files("evidcore_plugin_hub.trust") / "known_packages.toml"
+    written, script = (
+        file.read_text(encoding="utf-8"),
+        Path(__file__).parents[2] / "plugins/known_packages.py",
+    )
+    assert written == runpy.run_path(str(script))["table"](), "run: python plugins/known_packages.py"
+    assert tomllib.loads(written)["evidcore-plugin-med3d-r1"]["bridge"] == ["residual-alignment"]
 
 
 def test_a_plugin_that_cannot_be_imported_is_blamed_when_it_is_used_and_not_before(install):

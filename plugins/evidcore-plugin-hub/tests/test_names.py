@@ -1,16 +1,9 @@
 """Names of this repository's packages are known, and look-alikes of its components are marked."""
 
-import runpy
-import tomllib
-from importlib import resources
-from pathlib import Path
-
 import pytest
 from evidcore_plugin_hub.trust.names import look_alikes
 
 from evidcore.registry import offers
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -25,17 +18,6 @@ def install(tmp_path, monkeypatch):
         (info / "entry_points.txt").write_text(f"[evidcore.reward]\n{name} = json:loads\n")
 
     return put
-
-
-def test_the_table_of_our_own_packages_is_what_they_declare():
-    written = (resources.files("evidcore_plugin_hub.trust") / "known_packages.toml").read_text(
-        encoding="utf-8"
-    )
-    assert written == runpy.run_path(str(ROOT / "plugins" / "known_packages.py"))["table"](), (
-        "run: python plugins/known_packages.py"
-    )
-    known = tomllib.loads(written)
-    assert known["evidcore-plugin-med3d-r1"]["bridge"] == ["residual-alignment"]
 
 
 def test_names_that_can_be_mistaken_are_marked(install, evid):

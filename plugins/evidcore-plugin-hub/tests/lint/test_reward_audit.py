@@ -24,6 +24,7 @@ from evidcore.runs.context import Context
 from evidcore.text.tags import LETTERS
 
 RECIPES = Path(__file__).parents[4] / "recipes"
+in_repository = pytest.mark.skipif(not RECIPES.is_dir(), reason="needs the recipes of the repository")
 
 
 def outcomes(rewards, rows=None, **keys):
@@ -241,12 +242,14 @@ def composed_alarms(rewards, rows):
     return [one for one in audit_rewards(rewards, rows) if one.outcome == "alarm"]
 
 
+@in_repository
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_the_demos_rewards_raise_no_alarm(small, name):
     assert composed_alarms(*small[name]) == []
 
 
+@in_repository
 @pytest.mark.parametrize(
     ("name", "base", "left_out"),
     [
@@ -262,6 +265,7 @@ def test_rewards_of_recipes_whose_data_are_elsewhere_raise_no_alarm(small, name,
     assert {one.reward for one in found if one.check == "asked"} == left_out
 
 
+@in_repository
 @pytest.mark.slow
 def test_rewards_of_the_committed_ablations_raise_no_alarm(small):
     seen = set()
