@@ -80,7 +80,7 @@ class Study:
     claims: tuple[Claim, ...]
     by_group: Callable[[Sequence[Path]], Sequence[str]]  # files of questions -> lines
     more: Callable[[Path], dict[str, Any]]  # run folder -> what is kept as its result `learned`
-    below: Callable[[Path], Sequence[str]]  # kept run -> lines below the tables
+    below: Callable[[Path], Sequence[str]] = lambda place: ()  # kept run -> lines below the tables
     percent: bool = True
     least: Mapping[str, float]  # label of a line -> lower end, any seed
 

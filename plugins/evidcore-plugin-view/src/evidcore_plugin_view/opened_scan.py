@@ -15,7 +15,8 @@ from evidcore_plugin_pages.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
 from PIL import Image
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import LPS_RAS, Volume, read, read_mask
+from evidcore.data import Volume, read, read_mask
+from evidcore.data.grid import LPS_RAS
 from evidcore_plugin_view.overlay import AXES, Mask, Plane, cut
 
 _LUNG_HU = (-930.0, -500.0)  # values of aerated lung; air beside a body is lower, noise and all

@@ -56,12 +56,17 @@ def check_fit(
             component.fit(train, validation, place, seed, logged.append, **own)
         same = torch.equal(state, torch.random.get_rng_state())
         require(same, component, "the random state is left as it was", "torch's has moved")
-        _figures(component, place)
+        clause = "`fit.json` holds a table"
+        try:
+            figures = json.loads((place / "fit.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            broken(component, clause, f"{type(error).__name__}: {error}")
+        require(isinstance(figures, dict), component, clause, f"got {figures!r}")
     component = fitted[0]
     require(bool(logged), component, "the log hears of steps", "it heard nothing")
-    for figures in logged:
-        finite = all(math.isfinite(value) for value in figures.values())
-        require(finite, component, "logged numbers are finite", f"got {dict(figures)}")
+    for numbers in logged:
+        finite = all(map(math.isfinite, numbers.values()))
+        require(finite, component, "logged numbers are finite", f"got {dict(numbers)}")
     weights = [_weights(folder / str(number)) for number in range(3)]
     require(bool(weights[0]), component, "weights are written", f"got {sorted(_names(folder / '0'))}")
     moved = [name for name in weights[0] if weights[0][name] != weights[1].get(name)]
@@ -77,15 +82,6 @@ def check_fit(
         made, read = component.state_dict(), fresh.state_dict()
         apart = [name for name in made if name not in read or not torch.equal(made[name], read[name])]
         require(not apart, component, clause, f"different: {apart[:5]}")
-
-
-def _figures(component: object, folder: Path) -> None:
-    clause = "`fit.json` holds a table"
-    try:
-        figures = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        broken(component, clause, f"{type(error).__name__}: {error}")
-    require(isinstance(figures, dict), component, clause, f"got {figures!r}")
 
 
 def _names(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from evidcore.case import Case, Report, Span, Unscored
+from evidcore.case import Case, Report, Unscored
 from evidcore.contracts import Measured, Metric, Sums, TextKind, Written
 from evidcore.evaluate.pooling import Figure, pooled
 from evidcore_testing.checks_text import REPORT, SPANS
@@ -24,18 +24,11 @@ def written_texts(texts: Sequence[str] = (REPORT, OTHER)) -> list[Written]:
     Args:
         texts: references; the first carries labelled sentences where it is `REPORT`.
     """
+    references = [Report(text=text, spans=SPANS if text == REPORT else ()) for text in texts]
+    cases = [Case(id=f"case-{n}", patient=f"patient-{n}", volumes=()) for n in range(len(texts))]
     return [
-        Written(
-            case=Case(id=f"case-{number}", patient=f"patient-{number}", volumes=()),
-            asked="Write the report.",
-            text=text,
-            reference=Report(
-                text=text, spans=tuple(Span(start=s.start, end=s.end, label=s.label) for s in SPANS)
-            )
-            if text == REPORT
-            else Report(text=text),
-        )
-        for number, text in enumerate(texts)
+        Written(case=case, asked="Write the report.", text=report.text, reference=report)
+        for case, report in zip(cases, references, strict=True)
     ]
 
 

@@ -52,9 +52,7 @@ def check_reward(
         earlier: gives the verdicts of the rewards that this one expects before it in the recipe.
     """
     first_free = 1 + max((rollout.group for rollout in good), default=0)
-    rollouts = [*good]
-    for twin in bad or ():
-        rollouts.append(dataclasses.replace(twin, group=twin.group + first_free))
+    rollouts = [*good, *(dataclasses.replace(twin, group=twin.group + first_free) for twin in bad or ())]
     if bad is not None and [one.prompt.id for one in bad] != [one.prompt.id for one in good]:
         raise ValueError("good and bad must answer the same prompts, position by position")
 
@@ -74,8 +72,17 @@ def check_reward(
     for members in groups.values():
         _reordered(reward, "a group is judged alone as among others", rollouts, verdicts, members, earlier)
 
-    if bad is not None:
-        _good_beats_bad(reward, good, verdicts[: len(good)], verdicts[len(good) :])
+    if bad is None:
+        return
+    clause, won, lost = "a good answer beats its bad twin", verdicts[: len(good)], verdicts[len(good) :]
+    scored = [
+        (rollout.text, one.value, two.value)
+        for rollout, one, two in zip(good, won, lost, strict=True)
+        if isinstance(one, Score) and isinstance(two, Score)
+    ]
+    for text, better, worse in scored:
+        require(better > worse, reward, clause, f"{better} is not above {worse} for {text[:60]!r}")
+    require(bool(scored), reward, clause, f"none of {len(good)} pairs was scored on both sides")
 
 
 def _judge(reward: Reward, rollouts: Sequence[Rollout], earlier: Earlier) -> list[Score | Unscored | None]:
@@ -146,19 +153,3 @@ def _same(
         else:
             same = type(one) is type(other)
         require(same, reward, clause, f"{one}, then {other} for {rollout.text[:60]!r}")
-
-
-def _good_beats_bad(
-    reward: Reward,
-    good: Sequence[Rollout],
-    won: Sequence[Score | Unscored | None],
-    lost: Sequence[Score | Unscored | None],
-) -> None:
-    clause = "a good answer beats its bad twin"
-    judged = 0
-    for rollout, better, worse in zip(good, won, lost, strict=True):
-        if isinstance(better, Score) and isinstance(worse, Score):
-            judged += 1
-            found = f"{better.value} is not above {worse.value} for {rollout.text[:60]!r}"
-            require(better.value > worse.value, reward, clause, found)
-    require(judged > 0, reward, clause, f"none of {len(good)} pairs was scored on both sides")

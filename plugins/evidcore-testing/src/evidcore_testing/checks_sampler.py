@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from evidcore.contracts import Continuation, Engine, Prefix, Sampling
+from evidcore.contracts import Engine, Prefix, Sampling
 from evidcore_testing.clauses import require
 
 
@@ -38,8 +38,18 @@ def check_sampler(
     require(
         len(found) == len(doubled), engine, "every prefix is continued", f"{len(found)} of {len(doubled)}"
     )
+    most = sampling.max_new_tokens
     for one in found:
-        _is_sound(engine, one, sampling, asked)
+        count, chances = len(one.ids), one.log_probs
+        require(0 < count <= most, engine, f"a row has 1 to {most} tokens", str(count))
+        fits = len(chances) == count and all(math.isfinite(value) and value <= 0 for value in chances)
+        require(fits, engine, "each token has a log-probability", f"{chances} of {count} tokens")
+        ends = [place for place, token in enumerate(one.ids, start=1) if token in sampling.end_ids]
+        require(ends == [count] * one.ended, engine, "an end token ends the row", f"{ends} of {count}")
+        written = set(one.ids) & set(sampling.forbidden_ids)
+        require(not written, engine, "forbidden tokens are not written", str(sorted(written)))
+        given = len(one.entropies)
+        require(given == count * asked, engine, "entropies are given where it says so", str(given))
     again = rows(doubled, sampling, seeds=seeds, entropies=asked)
     same = [one.ids for one in found] == [one.ids for one in again]
     require(same, engine, "equal seeds write the same", "other tokens the second time")
@@ -48,18 +58,3 @@ def check_sampler(
     apart = [rows([prefix], greedy, seeds=[0])[0].ids for prefix in prefixes for _ in range(2)]
     same = [one.ids for one in together] == apart
     require(same, engine, "a greedy row does not depend on those beside it", "other tokens alone")
-
-
-def _is_sound(engine: Engine, one: Continuation, sampling: Sampling, entropies: bool) -> None:
-    """Assert what holds of a single row."""
-    count = len(one.ids)
-    most, chances = sampling.max_new_tokens, one.log_probs
-    require(0 < count <= most, engine, f"a row has 1 to {most} tokens", str(count))
-    fits = len(chances) == count and all(math.isfinite(value) and value <= 0 for value in chances)
-    require(fits, engine, "each token has a log-probability", f"{chances} of {count} tokens")
-    ends = [place for place, token in enumerate(one.ids, start=1) if token in sampling.end_ids]
-    require(ends == [count] * one.ended, engine, "an end token ends the row", f"{ends} of {count}")
-    written = set(one.ids) & set(sampling.forbidden_ids)
-    require(not written, engine, "forbidden tokens are not written", str(sorted(written)))
-    given = len(one.entropies)
-    require(given == count * entropies, engine, "entropies are given where it says so", str(given))

@@ -84,7 +84,16 @@ def check_segmenter(
         )
         require(apart == 0, segmenter, "equal prompts get equal masks", f"{apart} voxels differ for {prompt}")
     _together(segmenter, session, prompts, shape)
-    _written_into(segmenter, session, prompts[0])
+    clause = "a mask is the caller's: writing into it changes no later mask"
+    twice = [MaskRequest(prompts=(prompts[0],))] * 2
+    for is_alone in (True, False):
+        own = session.mask(prompts[:1]) if is_alone else session.masks(twice)[0]
+        before = own.copy()
+        with raises_nothing(segmenter, clause, "writing"):
+            own[:] = ~own
+        again = session.mask(prompts[:1]) if is_alone else session.masks(twice)[0]
+        apart = int((again != before).sum())
+        require(apart == 0, segmenter, clause, f"{apart} voxels differ for {prompts[0]}")
     clause = "a prompt or a window that cannot be used raises a ValueError"
     for bad, span in _unusable(shape):
         given = f"{bad}" if span is None else f"the window {span} with {bad}"
@@ -151,19 +160,6 @@ def _elsewhere(prompt: SegmenterPrompt, shape: Shape) -> BoxPrompt:
     return BoxPrompt(box=box)
 
 
-def _written_into(segmenter: Segmenter, session: SegmenterSession, prompt: SegmenterPrompt) -> None:
-    clause = "a mask is the caller's: writing into it changes no later mask"
-    twice = [MaskRequest(prompts=(prompt,))] * 2
-    for is_alone in (True, False):
-        given = session.mask([prompt]) if is_alone else session.masks(twice)[0]
-        before = given.copy()
-        with raises_nothing(segmenter, clause, "writing"):
-            given[:] = ~given
-        again = session.mask([prompt]) if is_alone else session.masks(twice)[0]
-        apart = int((again != before).sum())
-        require(apart == 0, segmenter, clause, f"{apart} voxels differ for {prompt}")
-
-
 def _unusable(shape: Shape) -> list[Asked]:
     z, y, x = shape
     middle = (y // 2, x // 2)
@@ -195,12 +191,9 @@ def _bad_volumes(segmenter: Segmenter, shape: Shape) -> None:
         nibabel.save(nibabel.Nifti1Image(array, np.diag([-2.0, -2.0, 5.0, 1.0])), nan)
         point = PointPrompt(z=0, y=0, x=0)
         for path, what in ((nan, "a volume with NaN"), (Path(folder) / "gone.nii", "a missing file")):
-            error = raised(partial(_opened, segmenter, path, point))
+            ref = VolumeRef(path=str(path))
+            error = raised(partial(lambda ref: segmenter.session(ref).mask([point]), ref))
             if error is None:
                 broken(segmenter, clause, f"{what} was accepted")
             named = isinstance(error, DataError) and path.name in str(error)
             require(named, segmenter, clause, f"{what} raised {type(error).__name__}: {error}")
-
-
-def _opened(segmenter: Segmenter, path: Path, point: PointPrompt) -> npt.NDArray[np.bool_]:
-    return segmenter.session(VolumeRef(path=str(path))).mask([point])

@@ -114,8 +114,12 @@ def check_labeler(
         at_once = list(labeler.read(every))
     require(len(at_once) == len(every), labeler, "a reading per text", f"got {len(at_once)} for {len(every)}")
     for text, read in zip(every, at_once, strict=True):
+        findings: tuple[Finding, ...] | Unread
         with raises_nothing(labeler, "any text is read or said to be unread", f"{text[:60]!r}"):
-            findings = _reading(labeler, text)
+            try:
+                findings = labeler(text)
+            except Unread as reason:
+                findings = reason
         if isinstance(findings, Unread):
             said = f"got {str(findings)!r} for {text[:60]!r}"
             require(len(text) < 8 or text not in str(findings), labeler, "an unread text is not quoted", said)
@@ -141,13 +145,6 @@ def check_labeler(
         for name, state in states.items():
             found = f"{name!r} is {state} in {text!r}, got {got.get(name)!r}"
             require(got.get(name) == state, labeler, "what a text says is found", found)
-
-
-def _reading(labeler: Labeler, text: str) -> tuple[Finding, ...] | Unread:
-    try:
-        return labeler(text)
-    except Unread as reason:
-        return reason
 
 
 def check_scorer(

@@ -40,7 +40,13 @@ def check_tool(
     for arguments in good:
         _good_call(tool, arguments, prompt)
     clause = "a bad call raises a ValueError with a message"
-    for arguments in (*bad, *_incomplete(tool, good)):
+    required = [str(name) for name in tool.schema.get("required", ())]
+    incomplete = [
+        {name: value for name, value in arguments.items() if name != missing}
+        for arguments in good
+        for missing in required
+    ]
+    for arguments in (*bad, *incomplete):
         refusal(tool, clause, f"{arguments!r}", partial(tool, arguments, prompt))
     for arguments in _spoilt(good):
         attempt = partial(tool, arguments, prompt)
@@ -80,32 +86,9 @@ def _good_call(tool: Tool, arguments: Mapping[str, Any], prompt: Prompt) -> None
             require_inside(tool, part.crop, prompt.case)
 
 
-def _incomplete(tool: Tool, good: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out each required argument of the good calls in turn."""
-    required = [str(name) for name in tool.schema.get("required", ())]
-    return [
-        {name: value for name, value in arguments.items() if name != missing}
-        for arguments in good
-        for missing in required
-    ]
-
-
 def _spoilt(good: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Put odd values in the place of each argument of the good calls in turn; add an unknown one."""
-    odd: list[Any] = [
-        None,
-        "?",
-        "",
-        [],
-        {},
-        [None],
-        -(10**9),
-        10**30,
-        0.5,
-        math.nan,
-        math.inf,
-        True,
-        [math.nan] * 4,
-    ]
+    numbers = [-(10**9), 10**30, 0.5, math.nan, math.inf]
+    odd: list[Any] = [None, "?", "", [], {}, [None], *numbers, True, [math.nan] * 4]
     calls = [{**arguments, name: value} for arguments in good for name in arguments for value in odd]
     return [*calls, *({**arguments, "no-such-argument": 1} for arguments in good)]

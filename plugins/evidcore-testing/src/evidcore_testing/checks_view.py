@@ -51,23 +51,18 @@ def check_view(
             numbers = [word.strip(".,:;()[]") for word in tag.split()]
             clause, found = "the text before each slice names its index", f"slice {index} comes after {tag!r}"
             require(str(index) in numbers, view, clause, found)
-        _announced_size(view, part, encoder)
+        clause = "an encoder is given the size that is announced"
+        size = view.size_zyx(part, encoder)
+        require(size == view.size_zyx(part, encoder), view, clause, f"{size} at first, then another")
+        positive = len(size) == 3 and all(isinstance(count, int) and count > 0 for count in size)
+        require(positive, view, clause, f"got {size!r}")
+        step = encoder.multiple_px
+        sides_fit = size[1:] == encoder.size_zyx[1:] or (step and not any(side % step for side in size[1:]))
+        fits = sides_fit and (encoder.any_depth or size[0] == encoder.size_zyx[0])
+        require(bool(fits), view, clause, f"got {size}, the encoder takes {encoder.size_zyx}")
+        given, due = tuple(prepare(part.crop, encoder, size).shape), (encoder.channels, *size)
+        require(given == due, view, clause, f"got {given}, announced {due}")
         _boxes_come_back(view, part, boxes, outside)
-
-
-def _announced_size(view: View, part: VisualPart, encoder: EncoderInput) -> None:
-    clause = "an encoder is given the size that is announced"
-    size = view.size_zyx(part, encoder)
-    require(size == view.size_zyx(part, encoder), view, clause, f"{size} at first, then another")
-    positive = len(size) == 3 and all(isinstance(count, int) and count > 0 for count in size)
-    require(positive, view, clause, f"got {size!r}")
-    step = encoder.multiple_px
-    sides_fit = size[1:] == encoder.size_zyx[1:] or (step and not any(side % step for side in size[1:]))
-    fits = sides_fit and (encoder.any_depth or size[0] == encoder.size_zyx[0])
-    require(bool(fits), view, clause, f"got {size}, the encoder takes {encoder.size_zyx}")
-    pixels = prepare(part.crop, encoder, size)
-    expected = (encoder.channels, *size)
-    require(tuple(pixels.shape) == expected, view, clause, f"got {tuple(pixels.shape)}, announced {expected}")
 
 
 def _boxes_come_back(

@@ -61,6 +61,12 @@ def broken(component: object, clause: str, found: str) -> NoReturn:
     raise AssertionError(f"{type(component).__name__} breaks its contract: {clause}. {found}")
 
 
+def fell(component: object, clause: str, given: str, error: BaseException) -> NoReturn:
+    """Fail the check because the component raised; its traceback is kept."""
+    found = f"{given} raised {type(error).__name__}: {error}"
+    raise AssertionError(f"{type(component).__name__} breaks its contract: {clause}. {found}") from error
+
+
 def require(holds: bool, component: object, clause: str, found: str) -> None:
     """Fail the check unless `holds`; see `broken`."""
     if not holds:
@@ -73,8 +79,7 @@ def raises_nothing(component: object, clause: str, given: str) -> Iterator[None]
     try:
         yield
     except (Exception, SystemExit) as error:
-        message = f"{type(component).__name__} breaks its contract: {clause}."
-        raise AssertionError(f"{message} {given} raised {type(error).__name__}: {error}") from error
+        fell(component, clause, given, error)
 
 
 def raised(attempt: Callable[[], object]) -> Exception | None:
@@ -92,8 +97,7 @@ def refusal(component: object, clause: str, given: str, attempt: Callable[[], ob
     if error is None:
         broken(component, clause, f"{given} was accepted")
     if not isinstance(error, ValueError):
-        message = f"{type(component).__name__} breaks its contract: {clause}."
-        raise AssertionError(f"{message} {given} raised {type(error).__name__}: {error}") from error
+        fell(component, clause, given, error)
     require(bool(str(error).strip()), component, clause, f"{given} raised a ValueError without a message")
 
 
