@@ -233,7 +233,7 @@ owners_of_modules = functools.cache(metadata.packages_distributions)
 
 def undeclared(files, declared):
     """Return the modules of other distributions that files import and no declared one brings."""
-    owners = owners_of_modules()
+    owners = {**owners_of_modules(), "pydantic_core": ["pydantic"]}  # which pins it to one version
     outside = {
         name.split(".")[0]
         for path in files

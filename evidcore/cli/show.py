@@ -3,118 +3,82 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evidcore.errors import PluginError, did_you_mean
-from evidcore.recipe import schema, trl_fields
-from evidcore.recipe.check import stage_class
 from evidcore.registry import KIND_NAMES, Offer, card, offers, watch
-from evidcore.registry.factory import SERVICE_KINDS, Option, flat_forms, options, own_keys
+from evidcore.registry.signature import SERVICE_KINDS, flat_forms, options
+
+if TYPE_CHECKING:
+    from evidcore.registry.factory import Form  # brings pydantic, which `evid --help` needs not
 
 
 def recipe_schema() -> dict[str, Any]:
     """Return the schema of what is installed here. Imports every component; broken ones are left out."""
-    top = _table(schema.Top)
-    without_tables = {"observer", "command", "page", "stage", "format"}
-    definitions = {kind: _component(kind) for kind in sorted({*KIND_NAMES} - without_tables)}
-    definitions["stage"] = {"anyOf": list(_stages())}
+    from evidcore.recipe.schema import Top
+    from evidcore.registry.factory import form_of_class
+
+    definitions: dict[str, Any] = {}
+
+    def whole(form: Form, name: str) -> dict[str, Any]:
+        """Return a form's schema; what it refers to goes to the definitions under names of its own."""
+        text = json.dumps(form.schema).replace('"#/$defs/', f'"#/$defs/{name} ')
+        found: dict[str, Any] = json.loads(text, object_hook=_referring)
+        definitions.update({f"{name} {inner}": table for inner, table in found.pop("$defs", {}).items()})
+        return found
+
+    for kind in sorted({*KIND_NAMES} - {"observer", "command", "page", "format"}):
+        choices = []
+        for offer in offers(kind):
+            with contextlib.suppress(PluginError):
+                choices.append(_choice(offer, whole))
+        definitions[kind] = {"anyOf": choices} if choices else {"type": "object"}
     definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}
+    top = whole(form_of_class(Top), "recipe")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **top, "$defs": definitions}
 
 
-def _stages() -> Iterator[dict[str, Any]]:
-    """Yield the schema of each kind of stage that loads."""
-    for offer in offers("stage"):
-        with contextlib.suppress(PluginError):
-            yield _stage(offer.name, stage_class(offer.name))
+def _referring(node: dict[str, Any]) -> dict[str, Any]:
+    """Put a reference to the definition of its kind where a schema says that a component stands."""
+    if "x-component" not in node:
+        return node
+    table = {"$ref": f"#/$defs/{node['x-component']['name']}"}
+    return {"anyOf": [table, {"type": "string"}]} if node["x-component"]["or_service"] else table
 
 
-def _table(form: type) -> dict[str, Any]:
-    hints = typing.get_type_hints(form, include_extras=True)
-    fields = [item for item in dataclasses.fields(form) if not item.metadata.get("open")]
-    properties = {item.name: _schema_type(hints[item.name]) for item in fields}
-    required = [item.name for item in fields if item.default is item.default_factory is dataclasses.MISSING]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+def _choice(offer: Offer, whole: Callable[[Form, str], dict[str, Any]]) -> dict[str, Any]:
+    """Return the schema of one component's table, or of one kind of stage; what a stage leaves open fits."""
+    from evidcore.recipe import trl_fields
+    from evidcore.recipe.check import stage_class
+    from evidcore.registry.factory import form_of, form_of_class
 
-
-def _stage(kind: str, form: type) -> dict[str, Any]:
-    """Return the schema of a stage; where it leaves keys open, those of all evaluations and audits fit."""
-    table = _table(form)
-    table["properties"]["kind"] = {"const": kind}
-    table["required"] += ["kind"]
-    if "trl" in table["properties"]:
-        allowed = sorted(trl_fields.fields(kind).keys() - trl_fields.OWNED.keys())
-        table["properties"]["trl"] = {
-            "type": "object",
-            "properties": {name: {} for name in allowed},
-            "additionalProperties": False,
-        }
-    if any(item.metadata.get("open") for item in dataclasses.fields(form)):
-        del table["additionalProperties"]
-    return table
-
-
-def _schema_type(annotation: Any) -> dict[str, Any]:
-    from pydantic import TypeAdapter
-
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    kind = next((item for item in inner[1:] if isinstance(item, schema.Kind)), None)
-    if kind is not None:
-        table = {"$ref": f"#/$defs/{kind.name}"}
-        return {"anyOf": [table, {"type": "string"}]} if kind.or_service else table
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-        return _table(annotation)
-    if inner and dataclasses.is_dataclass(inner[0]) and isinstance(inner[0], type) and origin is not tuple:
-        return _table(inner[0])
-    if origin is tuple:
-        return {"type": "array", "items": _schema_type(inner[0])}
-    if origin is Mapping and len(inner) == 2 and "Kind" in repr(inner[1]):
-        return {"type": "object", "additionalProperties": _schema_type(inner[1])}
-    return TypeAdapter(annotation).json_schema()
-
-
-def _component(kind: str) -> dict[str, Any]:
-    """Return the choices of a kind: one table for each component that loads."""
-    choices = []
-    for offer in offers(kind):
-        try:
-            known = options(offer.load(), kind)
-        except PluginError:
-            continue
-        names = [offer.name, f"{offer.package}/{offer.name}"]
-        properties: dict[str, Any] = {"use": {"enum": names}}
-        if kind in SERVICE_KINDS:
-            properties["kind"] = {"const": kind}
-        if kind in schema.OWN_KEYS:
-            hints = typing.get_type_hints(schema.OWN_KEYS[kind], include_extras=True)
-            properties |= {key: _schema_type(hints[key]) for key in sorted(hints.keys() - {"use"})}
-        if "isolated" in own_keys(kind):
-            isolation = watch("isolation")
-            limits = [] if isolation is None else [_table(isolation.Isolated)]
-            properties["isolated"] = {"anyOf": [{"type": "boolean"}, *limits]}
-        properties |= {name: _schema_option(option) for name, option in known.items()}
-        required = ["use", *(name for name, option in known.items() if option.is_required)]
-        choices.append({
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        })
-    return {"anyOf": choices} if choices else {"type": "object"}
-
-
-def _schema_option(option: Option) -> dict[str, Any]:
-    if option.kind is not None:
-        one = {"anyOf": [{"$ref": f"#/$defs/{option.kind}"}, {"type": "string"}]}
-        return {"type": "array", "items": one} if option.is_list else one
-    return _schema_type(option.type)
+    if offer.kind == "stage":
+        form = form_of_class(stage_class(offer.name))
+        table = whole(form, f"stage {offer.name}")
+        properties = table["properties"] | {"kind": {"const": offer.name}}
+        if "trl" in properties:
+            allowed = sorted(trl_fields.fields(offer.name).keys() - trl_fields.OWNED.keys())
+            fields: dict[str, Any] = {name: {} for name in allowed}
+            properties["trl"] = {"type": "object", "properties": fields, "additionalProperties": False}
+        found = {**table, "properties": properties, "required": [*table.get("required", ()), "kind"]}
+        if form.leaves_open:
+            del found["additionalProperties"]
+        return found
+    table = whole(form_of(offer.load(), offer.kind), f"{offer.kind} {offer.name}")
+    properties = table["properties"] | {"use": {"enum": [offer.name, f"{offer.package}/{offer.name}"]}}
+    if offer.kind in SERVICE_KINDS:
+        properties["kind"] = {"const": offer.kind}
+    if "isolated" in properties:
+        isolation = watch("isolation")
+        limits = [] if isolation is None else [form_of_class(isolation.Isolated).schema]
+        properties["isolated"] = {"anyOf": [{"type": "boolean"}, *limits]}
+    return {**table, "properties": properties, "required": ["use", *table.get("required", ())]}
 
 
 def installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -171,7 +135,7 @@ def _named(name: str, kind: str | None) -> list[Offer]:
 
 
 def _shown(offer: Offer) -> dict[str, Any]:
-    from evidcore.recipe.fitting import made_class
+    from evidcore.registry.signature import made_class
 
     factory = offer.load()
     made = made_class(factory)

@@ -7,7 +7,9 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
+
+from annotated_types import MinLen
 
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts.answering import RolloutStrategy, Task
@@ -196,7 +198,7 @@ class Stage(ABC):
 
     kind: str = ""
     arm: str = ""  # of a line beside the recipe's own: it leaves that here, and what it trains stays in it
-    data: tuple[DataUse, ...]
+    data: Annotated[tuple[DataUse, ...], MinLen(1)]
 
     traits: ClassVar[StageTraits] = StageTraits()
 

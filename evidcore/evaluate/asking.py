@@ -25,10 +25,10 @@ from evidcore.errors import NoCases, PluginError, RecipeError
 from evidcore.evaluate.reference_lines import training_prompts
 from evidcore.evaluate.sealed import Sealed
 from evidcore.recipe import Recipe
-from evidcore.recipe.fitting import made_class
 from evidcore.recipe.schema import DataUse, Surroundings, Table
 from evidcore.registry import find, offers
 from evidcore.registry.factory import Option, offer_of, options
+from evidcore.registry.signature import made_class
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

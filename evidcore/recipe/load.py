@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
-import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import schema
-from evidcore.recipe.check import first_problems, problems, section, service_kind, stage_class
-from evidcore.recipe.fitting import resolved, resolved_options
+from evidcore.recipe.check import StageTable, check, first_problems, section
 from evidcore.recipe.lines import Key, key_lines, line_of
 from evidcore.recipe.resolve import toml_tables
+from evidcore.recipe.signatures import Kept
 from evidcore.registry import LOCK, factory, parse_toml, watch
+from evidcore.registry.factory import Components
+from evidcore.registry.signature import fields
 
 _STEP = re.compile(r"([A-Za-z0-9_-]+)((?:\[\d+\])*)")
 
@@ -48,20 +49,22 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     lock = path.resolve().parent / LOCK
     if (pins := watch("pins", f"{lock}: comparing what it pins" if lock.exists() else "")) is not None:
         pins.name_packages(raw, lock, str(path))
-    for look in (first_problems, problems):  # the first imports nothing, and ends at once
-        for problem in look(raw):
-            line = line_of(lines, problem.path)
+    kept, top = Kept(), dict[str, Any]()
+    for is_first in (True, False):  # the first imports nothing, and ends at once
+        top, found = ({}, first_problems(raw, kept)) if is_first else check(raw, kept)
+        for problem in found:
+            line = line_of(lines, problem.key)
             where = "" if isinstance(source, Mapping) else f"line {line}, "
-            if any(problem.path[: len(key)] == key for key in origins):
+            if any(problem.key[: len(key)] == key for key in origins):
                 line, where = 0, "command line, "
-            wrong.append((line, f"{where}{section(raw, problem.path)}: {problem.text}"))
+            wrong.append((line, f"{where}{section(raw, problem.key)}: {problem.text}"))
         refuse(path, wrong)
     told = text.split("\n")  # a resolved recipe tells what is a default
     given = {key: line for key, line in lines.items() if not told[line - 1].endswith("  # default")}
     origins = {key: f"line {line}" for key, line in given.items()} | origins
     if not raw.get("arms", True):
         origins = _without_arms(raw, origins)
-    return _freeze(raw, path, text, tuple(overrides), origins)
+    return _freeze(raw, top, path, text, tuple(overrides), origins)
 
 
 def _without_arms(raw: dict[str, Any], origins: Mapping[Key, str]) -> dict[Key, str]:
@@ -176,19 +179,20 @@ def _stage_place(raw: Mapping[str, Any], steps: list[str | int]) -> list[str | i
 
 
 def _freeze(
-    raw: Mapping[str, Any], path: Path, text: str, overrides: tuple[str, ...], origins: Mapping[Key, str]
+    raw: Mapping[str, Any],
+    top: Mapping[str, Any],
+    path: Path,
+    text: str,
+    overrides: tuple[str, ...],
+    origins: Mapping[Key, str],
 ) -> schema.Recipe:
-    """Fill in every default. The tables were checked."""
-    top = _fill(schema.Top, {key: value for key, value in raw.items() if key not in ("service", "stage")})
-    services = {}
-    for name, table in raw.get("service", {}).items():
-        kind = str(service_kind(table))
-        bare = {key: value for key, value in table.items() if key != "kind"}
-        services[name] = {"kind": kind, **resolved(kind, bare)}
+    """Make the recipe of checked values, with every default."""
+    top = {**{item.name: item.default for item in fields(schema.Top)}, **top}
+    services = top["service"]
     around = schema.Surroundings(raw, {name: str(table["kind"]) for name, table in services.items()})
-    stages = tuple(_stage(item, around) for item in raw["stage"])
+    stages = tuple(_stage(item, around) for item in top["stage"] if top["arms"] or not item.values.get("arm"))
     named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
-    direct = {name: resolved("task", {"use": name}) for name in sorted(named)}
+    direct = {name: Components().table("task", {"use": name}) for name in sorted(named)}
     folder = Path(top["recipe_folder"] or path.parent).resolve()
     if top["fitted"] and not (folder / top["fitted"]).is_dir():
         raise RecipeError(f"{path}: fitted: {folder / top['fitted']}: no such folder. Leave the key out.")
@@ -196,58 +200,15 @@ def _freeze(
         name=top["name"], seed=top["seed"], folder=folder, path=path, text=text, overrides=overrides,
         origins=origins, observers=top["observers"], fitted=top["fitted"], threads=top["threads"],
         datasets=top["dataset"], tasks=top["task"] | direct, services=services,
-        model=schema.Model(**top["model"]), features=top["features"], stages=stages,
+        model=top["model"], features=top["features"], stages=stages,
     )  # fmt: skip
 
 
-def _stage(table: Mapping[str, Any], around: schema.Surroundings) -> Any:
-    form = stage_class(table["kind"])
-    values = form.filled(_fill(form, table), around)
-    known = form.open_keys(table, around) or {}
-    if any(item.metadata.get("open") for item in dataclasses.fields(form)):
-        given = {key: value for key, value in table.items() if key in known}
-        values["options"] = resolved_options(known, given)
-    return form(**values)
-
-
-def _fill(form: type, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a checked table for the fields of its class."""
-    hints = typing.get_type_hints(form, include_extras=True)
-    values = {}
-    for item in dataclasses.fields(form):
-        if item.metadata.get("open"):
-            continue
-        if item.name in table:
-            values[item.name] = _value(hints[item.name], table[item.name])
-        elif item.default is not dataclasses.MISSING:
-            values[item.name] = item.default
-        elif item.default_factory is not dataclasses.MISSING:
-            values[item.name] = _value(hints[item.name], item.default_factory())
-    return values
-
-
-def _value(annotation: Any, value: Any) -> Any:
-    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    kind = next((item for item in inner[1:] if isinstance(item, schema.Kind)), None)
-    if origin is typing.Annotated and kind is not None:
-        return value if isinstance(value, str) else _component(kind.name, kind.named(value))
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
-        return (
-            annotation(**_fill(annotation, value))
-            if annotation is not schema.Model
-            else _fill(annotation, value)
-        )
-    if dataclasses.is_dataclass(inner[0] if inner else None) and not isinstance(value, list | tuple):
-        return value if value is None else _value(inner[0], value)
-    if origin is tuple:
-        return tuple(_value(inner[0], item) for item in value)
-    if origin is Mapping and typing.get_origin(inner[1]) is typing.Annotated and isinstance(value, Mapping):
-        return {key: _value(inner[1], item) for key, item in value.items()}
-    return factory.validate(annotation, value)[0]
-
-
-def _component(kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    full = resolved(kind, table)
-    if kind in schema.OWN_KEYS:
-        return {"use": full["use"], **_fill(schema.OWN_KEYS[kind], full), **full}
-    return full
+def _stage(table: StageTable, around: schema.Surroundings) -> Any:
+    own = {item.name: item.default for item in fields(table.form) if not item.is_required}
+    keys = {item.name for item in fields(table.form)}
+    given = {name: value for name, value in table.values.items() if name in keys}
+    values = table.form.filled({**own, **given}, around)
+    if any(item.metadata.get("open") for item in dataclasses.fields(table.form)):
+        values["options"] = table.options
+    return table.form(**values)

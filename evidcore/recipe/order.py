@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evidcore.errors import EvidError, PluginError, did_you_mean
-from evidcore.recipe.fitting import factory_of, made_class
 from evidcore.recipe.schema import Surroundings
 from evidcore.registry import find, offers
+from evidcore.registry.signature import made_class
 
 Path = tuple[str | int, ...]
 Found = Iterator[tuple[Path, str]]
@@ -96,7 +96,7 @@ def _language(around: Surroundings) -> Found:
     if not isinstance(table, Mapping):
         return
     try:
-        made = made_class(factory_of("model.language", around))
+        made = made_class(around.factory_of("model.language"))
     except PluginError:
         return  # reported where the component is named
     for key, text in made.problems(table):

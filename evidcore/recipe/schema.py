@@ -11,26 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 
 from evidcore.case import Split
+from evidcore.registry import find
+from evidcore.registry.signature import Kind, MetricKeys, RewardKeys, marked_kind
+
+__all__ = [
+    "DataUse", "Features", "Kind", "MetricKeys", "Model", "Recipe", "RewardKeys", "Surroundings", "Table",
+    "Top", "default_use", "marked_kind",
+]  # fmt: skip
 
 Table = Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Kind:
-    """Marks a field whose value is a component's table (`{ use = "…", … }`)."""
-
-    name: str
-    or_service: bool = False  # or the name of a service of that kind
-    default: str = ""  # the component, where the table names none
-
-    def named(self, table: Any) -> Any:
-        """Return a table with the default component's name where it has no `use`."""
-        if self.default and isinstance(table, Mapping) and "use" not in table:
-            return {"use": self.default, **table}
-        return table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,41 +57,10 @@ class Features:
     memory_gb: Annotated[float, Ge(0)] = 1.0  # bound on those in memory, in each process
 
 
-def marked_kind(annotation: Any) -> str | None:
-    """Return the component kind of a field's type, of a table, of each of a tuple; None where it is none."""
-    for item in typing.get_args(annotation):
-        if isinstance(item, Kind):
-            return item.name
-        if (inner := marked_kind(item)) is not None:
-            return inner
-    return None
-
-
 def default_use(form: type, field: str) -> str:
     """Return the component that a field's table means where it names none."""
     hints = typing.get_type_hints(form, include_extras=True)[field]
     return next(item.default for item in typing.get_args(hints) if isinstance(item, Kind))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RewardKeys:
-    """The keys of a reward's table that are the core's; the others are the component's options."""
-
-    use: str
-    weight: Annotated[float, Ge(0)] = 1.0
-    gate: str = ""  # name of an earlier reward: counts only where that one is above 0
-    name: str = ""  # what metrics and rollouts call it; empty: the component's name
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MetricKeys:
-    """The keys of a metric's table that are the core's; the others are the component's options."""
-
-    use: str
-    name: str = ""  # stands before its figures' names where a stage has the same metric twice
-
-
-OWN_KEYS: Mapping[str, type] = {"reward": RewardKeys, "metric": MetricKeys}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +77,18 @@ class Surroundings:
         for key in keys:
             found = found.get(key) if isinstance(found, Mapping) else None
         return found if isinstance(found, Mapping) else {}
+
+    def factory_of(self, component: str) -> Any:
+        """Return the factory of "model.encoder" or "service.<name>".
+
+        Raises:
+            PluginError: if there is no such component.
+        """
+        section, _, name = component.partition(".")
+        use = self.table(section, name).get("use")
+        if section == "model":
+            return find(name, str(use or default_use(Model, name))).load()
+        return find(self.services[name], str(use)).load()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,4 +154,4 @@ class Top:
     service: Mapping[str, Annotated[Table, Kind("service")]] = dataclasses.field(default_factory=dict)
     model: Model
     features: Features = Features()
-    stage: tuple[Annotated[Table, Kind("stage")], ...]
+    stage: Annotated[tuple[Annotated[Table, Kind("stage")], ...], MinLen(1)]

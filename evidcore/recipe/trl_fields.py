@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ast
 import functools
-import json
+import operator
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from evidcore.errors import EvidError, did_you_mean
+from evidcore.registry.factory import Components, Form, mistakes_of
+from evidcore.registry.signature import Option
 
 CONFIGS: Mapping[str, str] = {"grpo": "GRPOConfig", "sft": "SFTConfig"}
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -111,24 +113,12 @@ def _folder(package: str) -> Path:
 
 def _fits(annotation: str, value: Any) -> bool:
     """Tell whether a TOML value fits a plain annotation; one that is not plain lets everything pass."""
-    from pydantic import TypeAdapter, ValidationError  # 40 ms
-
     names: dict[str, Any] = {
-        "bool": bool,
-        "int": int,
-        "float": float,
-        "str": str,
-        "dict": dict,
-        "list": list,
-        "None": None,
-    }
+        "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "list": list, "None": None,
+    }  # fmt: skip
     parts = [part.strip() for part in annotation.split("|")]
-    if not all(part in names for part in parts):
+    if not names.keys() >= set(parts):
         return True
-    for part in parts:
-        try:
-            TypeAdapter(names[part]).validate_json(json.dumps(value), strict=True)
-        except ValidationError:
-            continue
-        return True
-    return False
+    hint = functools.reduce(operator.or_, [names[part] for part in parts])
+    form = Form({"value": Option(name="value", type=hint, default=None)})
+    return not mistakes_of(lambda table: form.check(table, Components()), {"value": value})[1]

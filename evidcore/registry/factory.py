@@ -1,180 +1,361 @@
-"""Turn a recipe table into a component: left of `*` the core gives, right of it the recipe gives."""
+"""Check a table of a recipe by the signature of its component, and build it.
+
+Left of `*` the core gives, right of it the recipe gives. Pydantic checks: one model for each signature, every
+mistake at once, in TOML's words.
+
+A table is checked as JSON, strictly: 1 is a float, "1" and true are not, a list is a tuple, a text a path.
+Where a value is a component, its `Kind` asks the context of the validation (`Components`), which looks up
+what `use` names and checks the table by that one's model; pydantic puts the mistakes of both together.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
-import sys
-import types
-import typing
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
+
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
 from evidcore.registry import Offer, blame, find, watch
+from evidcore.registry.signature import (
+    ISOLABLE,
+    OWN_KEYS,
+    SERVICE_KINDS,
+    Flat,
+    Kind,
+    Option,
+    contracts,
+    fields,
+    flat_forms,
+    gathered,
+    options,
+    own_keys,
+)
 
-OWN_KEYS: Mapping[str, frozenset[str]] = {
-    "reward": frozenset({"use", "weight", "gate", "name", "isolated"}),
-    "metric": frozenset({"use", "name"}),
-    "scorer": frozenset({"use", "isolated"}),
-    "reader": frozenset({"use", "isolated"}),
-}
-_USE = frozenset({"use"})
-SERVICE_KINDS = ("segmenter", "reader", "scorer", "labeler")
+__all__ = ["Flat", "Kind", "Option", "flat_forms", "gathered", "options", "own_keys"]
+
+Path = tuple[str | int, ...]
+Known = Mapping[str, Option]
 
 
-class Flat:
-    """Marks a keyword-only parameter whose fields are keys of the table: `reading: Annotated[Reading, Flat]`.
-
-    Its type is a frozen dataclass. A default of the parameter gives the defaults of its fields.
-    """
+def show(key: Path) -> str:
+    """Return a key path as messages print it: `.reward[1].levels`."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mistake:
     """One thing wrong in a table: where, and the sentence that follows."""
 
-    where: str  # the table's name in messages
-    key: tuple[str | int, ...]  # from the table down to the value
+    where: str = ""  # the table's name in messages
+    key: Path  # from the table down to the value
     text: str
+    known: tuple[str, ...] | None = None  # of a key that nothing knows: those that are known
+    is_option: bool = False  # of a component
 
     def __str__(self) -> str:
         """Return the line of the message."""
         return f"{self.where}{show(self.key)}: {self.text}"
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Option:
-    """One key of a component's table."""
-
-    name: str
-    type: Any  # annotation with bounds
-    default: Any  # inspect.Parameter.empty where there is none
-    kind: str | None  # component kind, where the value is a component
-    is_list: bool = False  # of components, `tuple[Metric, ...]`
-    holder: inspect.Parameter | None = None  # the flat parameter that it is a field of
-
     @property
-    def is_required(self) -> bool:
-        """Tell whether the recipe must give it."""
-        return self.default is inspect.Parameter.empty
+    def sentence(self) -> str:
+        """Return the text; that about an unknown key with those that are known."""
+        if self.known is None:
+            return self.text
+        listing = ", ".join(sorted(self.known)) or "none"
+        return f"{self.text}{did_you_mean(str(self.key[-1]), self.known)} Keys here: {listing}."
 
 
-def show(key: tuple[str | int, ...]) -> str:
-    """Return a key path as messages print it: `.reward[1].levels`."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key)
+def _line(told: dict[str, Any], at: Path, value: Any = None) -> InitErrorDetails:
+    """Return a mistake that is told in words of ours."""
+    return InitErrorDetails(type=PydanticCustomError("told", "see its text", told), loc=at, input=value)
 
 
-def own_keys(kind: str) -> frozenset[str]:
-    """Return the keys of a `kind` table that the core reads itself."""
-    return OWN_KEYS.get(kind, _USE)
+def mistake(text: str, *, at: Path = ()) -> ValidationError:
+    """Return what a check raises for one mistake; pydantic puts it together with others."""
+    return ValidationError.from_exception_data("table", [_line({"text": text}, at)])
 
 
-def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, Option]:
-    """Return the keyword-only parameters of `factory`, which are the keys of its table.
+class _Plain(GenerateJsonSchema):
+    """Leaves out what only repeats names, and defaults, which here only say that a key may be left out."""
 
-    Args:
-        factory: a class, or a function such as a component's `fit`.
-        kind: component kind; its options may not take the core's own keys. None where there is none.
+    def default_schema(self, schema: Any) -> Any:
+        return self.generate_inner(schema["schema"])
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class Form:
+    """What a table may hold: the keys of a signature or of a dataclass, as a model of pydantic's."""
+
+    def __init__(self, known: Known, *, own: Known | None = None, is_component: bool = True) -> None:
+        """Take the keys.
+
+        Args:
+            known: that messages list.
+            own: further keys, which the core reads itself.
+            is_component: the table names a component, rather than being one of the recipe's.
+        """
+        self.known, self.keys, self.is_component = known, {**(own or {}), **known}, is_component
+        self.is_open = False  # holds keys that cannot be told
+        self.leaves_open = False  # a stage's: it may hold keys that its other values name
+
+    @functools.cached_property
+    def adapter(self) -> TypeAdapter[Any]:
+        """The model."""
+        config = ConfigDict(extra="ignore" if self.is_open else "forbid", strict=True)
+        made = [
+            (name, item.hint, dataclasses.field(default=dataclasses.MISSING if item.is_required else None))
+            for name, item in self.keys.items()
+        ]
+        namespace = {"__pydantic_config__": config}
+        return TypeAdapter(dataclasses.make_dataclass("Table", made, kw_only=True, namespace=namespace))
+
+    @functools.cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema, without titles and defaults."""
+        return self.adapter.json_schema(schema_generator=_Plain)
+
+    def check(self, table: Mapping[str, Any], context: Components) -> dict[str, Any]:
+        """Return the values of a table: of keys that it has, and of components that stand where it has none.
+
+        Raises:
+            ValidationError: every mistake, in words of ours.
+        """
+        usual = {name: item.default_component for name, item in self.keys.items()}
+        whole = {name: value for name, value in usual.items() if value is not None} | dict(table)
+        text = json.dumps(whole, default=lambda _: None)
+        try:
+            made = self.adapter.validate_json(text, strict=True, context=context)
+        except ValidationError as error:
+            # where entries are wrong, pydantic also counts those that are not
+            found = [line for line in error.errors() if line["type"] != "too_short" or not line["input"]]
+            raise ValidationError.from_exception_data("table", [self._told(line) for line in found]) from None
+        return {name: getattr(made, name) for name in whole if name in self.keys}
+
+    def resolved(self, table: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a checked table with every default filled in, as TOML values; None stays away."""
+        full = {}
+        for name, item in self.known.items():
+            value = values.get(name, item.default) if item.kind else table.get(name, item.default)
+            if value is not None and value is not inspect.Parameter.empty:
+                full[name] = to_jsonable_python(value, fallback=str)
+        return full
+
+    def _told(self, line: Mapping[str, Any]) -> InitErrorDetails:
+        """Turn a mistake of pydantic's into one of ours; its path loses the tags of unions."""
+        kind, loc, value = line["type"], line["loc"], line["input"]
+        if kind == "told":
+            return _line(line["ctx"], self._along(loc)[0], value)
+        is_unknown = kind == "unexpected_keyword_argument"
+        if is_unknown or (kind == "missing" and isinstance(value, dict)):
+            path, node = self._along(loc[:-1])
+            if is_unknown:
+                known = tuple(node.get("properties", ()) if path else self.known)
+                told = {"text": "unknown key.", "known": known, "is_option": self.is_component}
+                return _line(told, (*path, loc[-1]), value)
+            if self.is_component and not path:
+                return _line({"text": "missing, and it has no default."}, loc, value)
+            return _line({"text": f"{loc[-1]} is missing, and it has no default."}, path, value)
+        path, node = self._along(loc)
+        inner = node.get("items", node.get("additionalProperties"))
+        entry = inner if isinstance(inner, Mapping) else {}
+        named, is_list = entry.get("x-component"), kind in ("tuple_type", "too_short")
+        text = line["msg"].replace("Input should", "must")
+        if kind == "dataclass_type":
+            text = "must be a table"
+        elif is_list and named and named["or_service"]:
+            text = f"must be a list of {named['name']} tables such as [{{ use = '…' }}]"
+        elif is_list and (named or "$ref" in entry):
+            text = "must be a list with at least one entry"
+        elif kind == "dict_type" and named:
+            text = "must be a table of named tables"
+        return _line({"text": f"{text}, got {value!r}."}, path, value)
+
+    def _along(self, loc: Path) -> tuple[Path, Mapping[str, Any]]:
+        """Follow pydantic's path through the schema: return it without tags of unions, and where it ends."""
+
+        def whole(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+            if "$ref" in node:
+                node = self.schema["$defs"][node["$ref"].rpartition("/")[2]]
+            yield node
+            for one in node.get("anyOf", ()):
+                yield from whole(one)
+
+        path: Path = ()
+        nodes, rest = [*whole(self.schema)], [*loc]
+        while rest and not any("x-component" in node for node in nodes):
+            part = rest.pop(0)
+            if sum(one.get("type") != "null" for node in nodes for one in node.get("anyOf", ())) > 1:
+                if not rest:  # it says which of a union
+                    break
+                part = rest.pop(0)
+            for node in nodes:
+                if isinstance(part, int):
+                    found = dict(enumerate(node.get("prefixItems", ()))).get(part, node.get("items"))
+                else:
+                    found = node.get("properties", {}).get(part) or node.get("additionalProperties")
+                if isinstance(found, Mapping):
+                    path, nodes = (*path, part), [*whole(found)]
+                    break
+        nested = {"properties", "items", "additionalProperties"}
+        return (*path, *rest), next((node for node in nodes if node.keys() & nested), nodes[0])
+
+
+def unwritable(value: Any, at: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield what JSON cannot write, with its path: dates, infinities."""
+    if isinstance(value, Mapping | list | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from unwritable(item, (*at, key))
+    elif not isinstance(value, str | int | None) and not (isinstance(value, float) and math.isfinite(value)):
+        yield at, value
+
+
+def mistakes_of(check: Callable[[Any], Any], table: Any) -> tuple[Any, list[Mistake]]:
+    """Return what a check gives, and every mistake that it raises; what no JSON can hold is one too."""
+    odd, found = dict(unwritable(table)), None
+    text = "must be a finite number, a text, a list or a table, got"
+    wrong = [Mistake(key=at, text=f"{text} {item!r}.") for at, item in odd.items()]
+    try:
+        found = check(table)
+    except ValidationError as error:
+        lines = [line for line in error.errors() if not any(line["loc"][: len(at)] == at for at in odd)]
+        wrong += [Mistake(key=line["loc"], **line["ctx"]) for line in lines]
+    return found, wrong
+
+
+@functools.lru_cache(maxsize=1024)
+def form_of(factory: Callable[..., Any], kind: str | None = None) -> Form:
+    """Return the form of a component's table, or of a function's options.
 
     Raises:
-        PluginError: if an option has no type, stands twice, or takes a name that the core reads itself.
+        PluginError: if its signature cannot be read.
     """
-    name = getattr(factory, "__qualname__", repr(factory))
-    found: dict[str, Option] = {}
-    for option in _options(factory, name):
-        if kind is not None and option.name in own_keys(kind):
-            raise PluginError(
-                f"{name} has an option {option.name!r}; that key of a {kind} table is the core's."
-            )
-        if option.name in found:
-            raise PluginError(f"{name} has the option {option.name!r} twice.")
-        found[option.name] = option
+    own = {}
+    if kind is not None:
+        form = OWN_KEYS.get(kind)
+        own = {item.name: item for item in fields(form)} if form is not None else {}
+        own["use"] = Option(name="use", type=Any, default=None)
+        if kind in ISOLABLE:
+            own["isolated"] = Option(name="isolated", type=Any, default=None)
+    return Form(options(factory, kind), own=own)
+
+
+@functools.lru_cache(maxsize=256)
+def form_of_class(form: type) -> Form:
+    """Return the form of a table whose keys are the fields of a dataclass, as a stage's are."""
+    found = Form({item.name: item for item in fields(form)}, is_component=False)
+    found.leaves_open = any(item.metadata.get("open") for item in dataclasses.fields(form))
     return found
 
 
-def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
-    """Yield the options of `factory`, the fields of a flat parameter in its place."""
-    named = [
-        item for item in inspect.signature(factory).parameters.values() if item.kind is item.KEYWORD_ONLY
-    ]
-    hints: dict[str, Any] = {}
-    for written, names in _annotations(factory) if named else ():
-        # types left of `*` may be written for a type checker only
-        own = {item.name: written[item.name] for item in named if item.name in written}
-        hints |= _hints(types.SimpleNamespace(__annotations__=own), names, name) if own else {}
-    if untyped := [item.name for item in named if item.name not in hints]:
-        raise PluginError(f"{name} has no type for its option {untyped[0]!r}; nothing could be checked.")
-    for item in named:
-        marks = typing.get_args(hints[item.name])
-        if Flat not in marks:
-            yield _option(item.name, hints[item.name], item.default)
-            continue
-        form = marks[0]
-        if not getattr(getattr(form, "__dataclass_params__", None), "frozen", False):
-            raise PluginError(f"{name}: {item.name!r} is Flat, so it must be a frozen dataclass, got {form}.")
-        holder, inner = item.replace(annotation=form), _hints(form, None, name)
-        for field in dataclasses.fields(form):
-            option = _option(field.name, inner[field.name], _default(field, item.default))
-            yield dataclasses.replace(option, holder=holder)
+class Components:
+    """Looks into tables that name components: the context of a check."""
+
+    imports = True  # reads components by importing them
+
+    def __init__(self, services: Mapping[str, str] | None = None) -> None:
+        """Take the kinds of the services that tables may name."""
+        self.services = services or {}
+
+    def form(self, offer: Offer) -> Form:
+        """Return the form of a component's table; imports it."""
+        return form_of(offer.load(), offer.kind)
+
+    def component(self, kind: Kind, value: Any) -> Any:
+        """Return a component's table with its defaults, a service's name as it is."""
+        value = kind.named(value)
+        if isinstance(value, Mapping):
+            full = self.table(kind.name, value)
+            own = fields(OWN_KEYS[kind.name]) if kind.name in OWN_KEYS and not kind.or_service else ()
+            return {
+                "use": full["use"], **{one.name: one.default for one in own if not one.is_required}, **full
+            }  # fmt: skip
+        if not kind.or_service:
+            raise mistake(f"must be a table that names a component, {{ use = '…' }}, got {value!r}.")
+        if not isinstance(value, str):
+            text = f"must be a {kind.name}: a table such as {{ use = '…' }}, or the name of a service; got"
+            raise mistake(f"{text} {value!r}.")
+        other = self.services.get(value)
+        if other is None:
+            fitting = [name for name, found in self.services.items() if found == kind.name]
+            text = f"no service is called {value!r}.{did_you_mean(value, fitting)} Services of this kind: "
+            text += f"{', '.join(fitting) or 'none'}. A {kind.name} of its own: {{ use = {value!r} }}."
+            raise mistake(text)
+        if other != kind.name:
+            raise mistake(f"must be a {kind.name}, but service {value!r} is a {other}.")
+        return value
+
+    def table(self, kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a component's table with every default filled in, as TOML values."""
+        form, values = self.values(kind, table)
+        full = {key: table[key] for key in table if key in own_keys(kind) - {"isolated"}}
+        if is_isolated(kind, table) and self.imports:
+            full["isolated"] = watch("isolation", "`isolated`").resolved(table["isolated"])
+        return full | form.resolved(table, values)
+
+    def values(self, kind: str, table: Mapping[str, Any]) -> tuple[Form, dict[str, Any]]:
+        """Return the form of the component that a table names, and the values of the table.
+
+        Raises:
+            ValidationError: every mistake.
+        """
+        use = table.get("use")
+        if not isinstance(use, str):
+            text = "missing; it names the component." if use is None else f"must be a name, got {use!r}."
+            raise mistake(text, at=("use",))
+        try:
+            form = self.form(find(kind, use))
+        except PluginError as cause:
+            raise mistake(str(cause), at=("use",)) from None
+        return form, together(self._isolated(kind, table), lambda: form.check(table, self))
+
+    def _isolated(self, kind: str, table: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+        """Yield what is wrong with a wish for a process of its own."""
+        if not is_isolated(kind, table):
+            return
+        if (isolation := watch("isolation")) is None:
+            text = "a process of its own needs `pip install evidcore-plugin-hub`. Or leave `isolated` out."
+            yield ("isolated",), text
+        elif self.imports:  # what it is given by the core stands in its code
+            for one in isolation.check(kind, table, ""):
+                yield one.key, one.text
 
 
-def _annotations(factory: Callable[..., Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Yield annotations of parameters, with the names of the modules that they are written in."""
-    if inspect.isclass(factory) and dataclasses.is_dataclass(factory):
-        for form in reversed(factory.__mro__):
-            yield inspect.get_annotations(form), vars(sys.modules[form.__module__])
-        return
-    function = inspect.unwrap(factory.__init__ if inspect.isclass(factory) else factory)
-    yield function.__annotations__, function.__globals__
-
-
-def _hints(annotated: Any, names: dict[str, Any] | None, factory: str) -> dict[str, Any]:
+def together(wrong: Iterable[tuple[Path, str]], check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what a check gives, or raise its mistakes together with others."""
+    lines, found = [_line({"text": text}, at) for at, text in wrong], dict[str, Any]()
     try:
-        return typing.get_type_hints(annotated, names, include_extras=True)
-    except Exception as cause:  # an annotation may hold any expression
-        raise PluginError(
-            f"{factory}: its types cannot be read ({type(cause).__name__}: {cause})."
-        ) from cause
+        found = check()
+    except ValidationError as error:
+        lines += [_line(line["ctx"], line["loc"], line["input"]) for line in error.errors()]
+    if lines:
+        raise ValidationError.from_exception_data("table", lines)
+    return found
 
 
-def _option(name: str, hint: Any, default: Any) -> Option:
-    return Option(name=name, type=hint, default=default, kind=_component_kind(hint), is_list=_is_list(hint))
+def is_isolated(kind: str, table: Mapping[str, Any]) -> bool:
+    """Tell whether a table asks for a process of its own."""
+    return kind in ISOLABLE and table.get("isolated", False) is not False
 
 
-def _default(field: dataclasses.Field[Any], whole: Any) -> Any:
-    """Return the default of a field of a flat parameter whose own default is `whole`."""
-    if whole is not inspect.Parameter.empty:
-        return getattr(whole, field.name)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-
-
-def flat_forms(factory: Callable[..., Any]) -> list[type]:
-    """Return the dataclasses whose fields are options of `factory`, each after those that it extends."""
-    holders = _holders(options(factory)).values()
-    found: list[type] = [part for holder in holders for part in reversed(holder.annotation.__mro__)]
-    return [part for part in dict.fromkeys(found) if "__dataclass_fields__" in vars(part)]
-
-
-def _holders(known: Mapping[str, Option]) -> dict[str, inspect.Parameter]:
-    """Return the flat parameters by name."""
-    return {option.holder.name: option.holder for option in known.values() if option.holder}
-
-
-def options_of(offer: Offer) -> Mapping[str, Option]:
-    """Import a component and return its options."""
-    return options(offer.load(), offer.kind)
+def _mistakes(check: Callable[[Any], Any], table: Any, where: str) -> tuple[Any, list[Mistake]]:
+    """Return what a check gives and what it finds wrong, in the order of the keys."""
+    found, wrong = mistakes_of(check, table)
+    listed = [Mistake(where=where, key=one.key, text=one.sentence) for one in wrong]
+    return found, sorted(listed, key=lambda item: [str(part) for part in item.key])
 
 
 def check(
-    kind: str,
-    table: Mapping[str, Any],
-    where: str,
-    services: Mapping[str, str] | None = None,
-    read: Callable[[Offer], Mapping[str, Option]] = options_of,
+    kind: str, table: Mapping[str, Any], where: str, services: Mapping[str, str] | None = None
 ) -> list[Mistake]:
     """Return everything that is wrong with a component's table.
 
@@ -183,30 +364,8 @@ def check(
         table: the recipe table with `use`.
         where: what messages call the table.
         services: name -> kind of the recipe's services.
-        read: gives the options of the component that `use` names; this one imports it.
     """
-    use = table.get("use")
-    if not isinstance(use, str):
-        text = "missing; it names the component." if use is None else f"must be a name, got {use!r}."
-        return [Mistake(where=where, key=("use",), text=text)]
-    try:
-        known = read(find(kind, use))
-    except PluginError as cause:
-        return [Mistake(where=where, key=("use",), text=str(cause))]
-    given = {key: value for key, value in table.items() if key not in own_keys(kind)}
-    wrong = check_options(known, given, where, services, read)
-    if is_isolated(kind, table):
-        if (isolation := watch("isolation")) is None:
-            text = "a process of its own needs `pip install evidcore-plugin-hub`. Or leave `isolated` out."
-            wrong.append(Mistake(where=where, key=("isolated",), text=text))
-        elif read is options_of:  # what it is given by the core stands in its code
-            wrong += isolation.check(kind, table, where)
-    return wrong
-
-
-def is_isolated(kind: str, table: Mapping[str, Any]) -> bool:
-    """Tell whether a table asks for a process of its own."""
-    return "isolated" in own_keys(kind) and table.get("isolated", False) is not False
+    return _mistakes(functools.partial(Components(services).values, kind), table, where)[1]
 
 
 def check_options(
@@ -214,31 +373,17 @@ def check_options(
     table: Mapping[str, Any],
     where: str,
     services: Mapping[str, str] | None = None,
-    read: Callable[[Offer], Mapping[str, Option]] = options_of,
 ) -> list[Mistake]:
     """Return everything that is wrong with the values of `table` for the options `known`."""
-    wrong = [
-        Mistake(
-            where=where, key=(key,),
-            text=f"unknown key.{did_you_mean(key, known)} Keys here: {', '.join(sorted(known)) or 'none'}.",
-        )
-        for key in table.keys() - known.keys()
-    ]  # fmt: skip
-    wrong += [
-        Mistake(where=where, key=(name,), text="missing, and it has no default.")
-        for name, option in known.items()
-        if option.is_required and name not in table
-    ]
-    for name in known.keys() & table.keys():
-        option = known[name]
-        if option.kind is not None:
-            wrong += _check_component(option, table[name], where, services or {}, read)
-        else:
-            wrong += [
-                Mistake(where=where, key=(name, *key), text=text)
-                for key, text in validate(option.type, table[name])[1]
-            ]
-    return sorted(wrong, key=lambda item: [str(part) for part in item.key])
+    return _mistakes(lambda table: Form(known).check(table, Components(services)), table, where)[1]
+
+
+def resolved_options(
+    known: Mapping[str, Option], table: Mapping[str, Any], services: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return a checked table of options with their defaults."""
+    form = Form(known)
+    return form.resolved(table, form.check(table, Components(services)))
 
 
 def build(
@@ -264,13 +409,23 @@ def build(
         ContractError: if what was built is not of this kind.
     """
     kinds = {name: _kind_of(service) for name, service in (services or {}).items()}
-    _refuse(check(kind, table, where, kinds))
+    found, wrong = _mistakes(functools.partial(Components(kinds).values, kind), table, where)
+    _refuse(wrong)
+    form, values = found
     offer = find(kind, table["use"])
     if is_isolated(kind, table):
         component = watch("isolation", f"{where}: `isolated`").isolate(offer, table, given, where)
     else:
-        component = _construct(offer, table, given, where, services or {})
-    contract = _contracts().get(kind)
+        factory, own = offer.load(), dict[str, Any]()
+        for name in [name for name in form.known if name in values]:
+            own[name] = values[name]
+            if (inner := form.known[name].kind) is not None:
+                around = {**given, **own}  # a component's own labeler is given to its metrics
+                own[name] = _inner(inner, values[name], around, f"{where}.{name}", services or {})
+        arguments = _given(offer, factory, given)
+        with blame(offer, f"being built for {where}", PluginError):
+            component = factory(**arguments, **gathered(form.known, own))
+    contract = contracts().get(kind)
     if contract is not None and not isinstance(component, contract):
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
     try:
@@ -281,15 +436,15 @@ def build(
     return component
 
 
-def _construct(
-    offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str, services: Mapping[str, Any]
-) -> Any:
-    factory = offer.load()
-    known = options(factory, offer.kind)
-    values = _values(known, table, given, where, services)
-    arguments = _given(offer, factory, given)
-    with blame(offer, f"being built for {where}", PluginError):
-        return factory(**arguments, **gathered(known, values))
+def _inner(kind: str, value: Any, given: Mapping[str, Any], where: str, services: Mapping[str, Any]) -> Any:
+    """Build the component of an option, or each of a list; a service is built already."""
+    if isinstance(value, list | tuple):
+        return tuple(
+            _inner(kind, item, given, f"{where}[{index}]", services) for index, item in enumerate(value)
+        )
+    if isinstance(value, str):
+        return services[value]
+    return build(kind, value, given=given, where=where, services=services)
 
 
 def arguments(function: Callable[..., Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -299,66 +454,14 @@ def arguments(function: Callable[..., Any], table: Mapping[str, Any], where: str
         RecipeError: every wrong key of the table at once.
     """
     known = options(function)
-    _refuse(check_options(known, table, where))
-    return gathered(known, _values(known, table, {}, where, {}))
+    found, wrong = _mistakes(lambda table: Form(known).check(table, Components()), table, where)
+    _refuse(wrong)
+    return gathered(known, found)
 
 
 def _refuse(wrong: Iterable[Mistake]) -> None:
     if text := "\n".join(str(item) for item in wrong):
         raise RecipeError(text)
-
-
-def _values(
-    known: Mapping[str, Option],
-    table: Mapping[str, Any],
-    given: Mapping[str, Any],
-    where: str,
-    services: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Return the value of each option that the table or a default table of a component gives."""
-    values: dict[str, Any] = {}
-    for name, option in known.items():
-        value = table.get(name, option.default)
-        if option.kind is None:
-            if name in table:
-                values[name] = validate(option.type, value)[0]
-        elif _names_components(value):
-            around = {**given, **values}  # a component's own labeler is given to its metrics
-            values[name] = _inner(option, value, around, f"{where}.{name}", services)
-    return values
-
-
-def gathered(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments: the values, those of a flat parameter's fields in its dataclass."""
-    found = {name: value for name, value in values.items() if known[name].holder is None}
-    for name, holder in _holders(known).items():
-        fields = {key: value for key, value in values.items() if known[key].holder == holder}
-        whole = holder.default
-        found[name] = (
-            holder.annotation(**fields) if whole is holder.empty else dataclasses.replace(whole, **fields)
-        )
-    return found
-
-
-def _names_components(value: Any) -> bool:
-    """Tell a table, a list of tables or a service's name from a default that is a Python object."""
-    if isinstance(value, list | tuple):
-        return all(isinstance(item, Mapping | str) for item in value)
-    return isinstance(value, Mapping | str)
-
-
-def _inner(
-    option: Option, value: Any, given: Mapping[str, Any], where: str, services: Mapping[str, Any]
-) -> Any:
-    """Build the component of an option, or each of a list; a service is built already."""
-    if option.is_list:
-        one = dataclasses.replace(option, is_list=False)
-        return tuple(
-            _inner(one, item, given, f"{where}[{index}]", services) for index, item in enumerate(value)
-        )
-    if isinstance(value, str):
-        return services[value]
-    return build(str(option.kind), value, given=given, where=where, services=services)
 
 
 def offer_of(component: Any) -> Offer:
@@ -395,84 +498,6 @@ def name_of(component: Any) -> str:
     return str(getattr(component, "evid_name", ""))
 
 
-def _check_component(
-    option: Option,
-    value: Any,
-    where: str,
-    services: Mapping[str, str],
-    read: Callable[[Offer], Mapping[str, Option]],
-) -> list[Mistake]:
-    """Check an option that takes components: a table with `use`, the name of a service, or a list of them."""
-    kind, key = str(option.kind), (option.name,)
-    if option.is_list:
-        if not isinstance(value, list | tuple):
-            text = f"must be a list of {kind} tables such as [{{ use = '…' }}], got {value!r}."
-            return [Mistake(where=where, key=key, text=text)]
-        one = dataclasses.replace(option, is_list=False)
-        return [
-            dataclasses.replace(item, key=(option.name, index, *item.key[1:]))
-            for index, entry in enumerate(value)
-            for item in _check_component(one, entry, where, services, read)
-        ]
-    if isinstance(value, Mapping):
-        inner = check(kind, value, where, services, read)
-        return [dataclasses.replace(item, key=(option.name, *item.key)) for item in inner]
-    if not isinstance(value, str):
-        text = f"must be a {kind}: a table such as {{ use = '…' }}, or the name of a service; got {value!r}."
-        return [Mistake(where=where, key=key, text=text)]
-    if value not in services:
-        fitting = [name for name, found in services.items() if found == kind]
-        listing = ", ".join(fitting) or "none"
-        text = (
-            f"no service is called {value!r}.{did_you_mean(value, fitting)} Services of this kind: {listing}."
-        )
-        return [Mistake(where=where, key=key, text=f"{text} A {kind} of its own: {{ use = {value!r} }}.")]
-    if services[value] != kind:
-        text = f"must be a {kind}, but service {value!r} is a {services[value]}."
-        return [Mistake(where=where, key=key, text=text)]
-    return []
-
-
-def validate(annotation: Any, value: Any) -> tuple[Any, list[tuple[tuple[str | int, ...], str]]]:
-    """Return the checked value and what is wrong with it."""
-    from pydantic import TypeAdapter, ValidationError  # 40 ms; listing does not need it
-
-    try:
-        text = json.dumps(value, allow_nan=False)  # strict JSON rules: 1 is a float, "1" and true are not
-    except (TypeError, ValueError):
-        return None, [((), f"must be a finite number, a text, a list or a table, got {value!r}.")]
-    try:
-        return TypeAdapter(annotation).validate_json(text, strict=True), []
-    except ValidationError as error:
-        wrong = []
-        for item in error.errors():
-            message = item["msg"].replace("Input should", "must")
-            wrong.append((tuple(item["loc"]), f"{message}, got {item['input']!r}."))
-        return None, wrong
-
-
-def _contracts() -> Mapping[str, type]:
-    """Return the contract classes if anything has imported them; without, nothing can be one of them."""
-    module = sys.modules.get("evidcore.contracts")
-    return module.KINDS if module is not None else {}
-
-
-def _component_kind(annotation: Any) -> str | None:
-    """Return the kind whose contract `annotation` is, or is one of with None, or a tuple of."""
-    origin = typing.get_origin(annotation)
-    if origin is typing.Annotated or _is_list(annotation):
-        return _component_kind(typing.get_args(annotation)[0])
-    if origin in (typing.Union, types.UnionType):
-        kinds = {_component_kind(item) for item in typing.get_args(annotation)} - {None}
-        return kinds.pop() if len(kinds) == 1 else None
-    return next((kind for kind, contract in _contracts().items() if contract is annotation), None)
-
-
-def _is_list(annotation: Any) -> bool:
-    """Tell `tuple[Contract, ...]`."""
-    return typing.get_origin(annotation) is tuple and typing.get_args(annotation)[1:] == (...,)
-
-
 def _kind_of(service: Any) -> str:
     """Return the kind of a built service."""
-    return next((kind for kind in SERVICE_KINDS if isinstance(service, _contracts().get(kind, ()))), "?")
+    return next((kind for kind in SERVICE_KINDS if isinstance(service, contracts().get(kind, ()))), "?")

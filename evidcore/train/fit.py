@@ -23,9 +23,9 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
-from evidcore.recipe.fitting import fit_options, resolved_options
 from evidcore.recipe.schema import Surroundings, Table
-from evidcore.registry.factory import arguments, check_options
+from evidcore.registry.factory import Option, arguments, check_options, options, resolved_options
+from evidcore.registry.signature import made_class
 
 LANGUAGE = "model.language"
 
@@ -53,7 +53,7 @@ class Fit(Stage):
     def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
         """Fill in the options of the component's fit."""
         known = fit_options(values["component"], around) or {}
-        return {**values, "options": resolved_options(known, values.get("options", {}))}
+        return {**values, "options": resolved_options(known, values.get("options", {}), around.services)}
 
     @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
@@ -141,6 +141,20 @@ class Fit(Stage):
             given=given,
         )
         return StageResult(figures=figures)
+
+
+def fit_options(component: str, around: Surroundings) -> dict[str, Option] | None:
+    """Return the options of a component's `fit`, None if it has none.
+
+    Args:
+        component: "model.encoder", "model.language" or "service.<name>".
+        around: the recipe as read.
+
+    Raises:
+        PluginError: if the component cannot be loaded, or `fit` has an option without a type.
+    """
+    fit = getattr(made_class(around.factory_of(component)), "fit", None)
+    return None if fit is None else options(fit)
 
 
 def named_data(stage: Stage) -> str:

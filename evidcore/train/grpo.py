@@ -9,6 +9,8 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
+from annotated_types import MinLen
+
 from evidcore.case import Case
 from evidcore.contracts import Checked, Engine, Reward, StageContext, StageResult, Workload
 from evidcore.contracts.stage import Found, Key
@@ -31,7 +33,7 @@ AUDITED_PROMPTS = 4  # over which rewards are judged before the first step
 class Grpo(GrpoSettings, TrainingStage):
     """Group relative policy optimisation against rewards."""
 
-    reward: tuple[Annotated[Table, Kind("reward")], ...]
+    reward: Annotated[tuple[Annotated[Table, Kind("reward")], ...], MinLen(1)]
     rollout: Annotated[Table, Kind("rollout")] | None = dataclasses.field(
         default_factory=lambda: {"use": "plain"}
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Lt, MinLen
 
 from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits, Workload
 from evidcore.contracts.stage import Found, Key
@@ -55,7 +55,7 @@ class Lora:
 class Replay:
     """Gold answers whose likelihoods a policy is held to while it learns from rewards about other tasks."""
 
-    data: tuple[DataUse, ...]
+    data: Annotated[tuple[DataUse, ...], MinLen(1)]
     rows_per_step: Annotated[int, Ge(1)] = 8
     weight: Annotated[float, Gt(0)] = 1.0  # of the divergence from the start, in nats a token
 
@@ -127,7 +127,7 @@ class TrainingStage(TrainingKeys, Stage):
 
     volumes: Volumes = "own"  # an arm may be shown "other-patient" or "blank" ones
     rollout: Annotated[Table, Kind("rollout")] | None = None  # how the policy answers; None: in one turn
-    tools: tuple[Annotated[Table, Kind("tool")], ...] = ()
+    tools: Annotated[tuple[Annotated[Table, Kind("tool")], ...], MinLen(1)] = ()
 
     traits: ClassVar[StageTraits] = StageTraits(trains=True, is_distributed=True)
     trainer: ClassVar[str]  # of TRL: "sft" or "grpo"

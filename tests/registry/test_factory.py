@@ -8,8 +8,8 @@ from annotated_types import Ge, Le
 
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import ContractError, PluginError, RecipeError
-from evidcore.recipe.fitting import resolved, resolved_options
 from evidcore.registry.factory import (
+    Components,
     Flat,
     arguments,
     build,
@@ -19,6 +19,7 @@ from evidcore.registry.factory import (
     name_of,
     offer_of,
     options,
+    resolved_options,
 )
 
 
@@ -57,6 +58,10 @@ class NotAReward: ...
 
 class Slotted(Overlap):
     pass
+
+
+def resolved(kind, table, services=None):
+    return Components(services).table(kind, table)
 
 
 @pytest.fixture(autouse=True)
@@ -269,7 +274,11 @@ def test_mistakes_in_a_list_of_components_are_reported_with_their_place():
 
 @pytest.mark.usefixtures("chained")
 def test_the_resolved_table_holds_the_defaults_of_listed_components():
-    full = resolved("reward", {"use": "chained-here", "others": [{"use": "same-here"}, "judge"]})
+    full = resolved(
+        "reward",
+        {"use": "chained-here", "others": [{"use": "same-here"}, "judge"]},
+        {"judge": "scorer"},
+    )
     assert full["others"] == [{"use": "same-here", "power": 2.0}, "judge"]
     assert full["more"] == [{"use": "after-here", "power": 2.0}]
 

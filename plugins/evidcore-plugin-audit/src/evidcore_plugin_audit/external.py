@@ -17,9 +17,9 @@ from evidcore.evaluate.asking import AskingStage
 from evidcore.model.processor import VolumeImageProcessor
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.recipe import Recipe, load
-from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import stage_table, toml_value
 from evidcore.registry import find
+from evidcore.registry.signature import made_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import recording_exit, start
 from evidcore.runs.context import Context

@@ -23,9 +23,9 @@ from evidcore.model.parts import AdaptedLinear
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import Recipe, load
-from evidcore.recipe.fitting import made_class
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import card, find
+from evidcore.registry.signature import made_class
 from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
 from evidcore.runs.lock import named
 from evidcore.runs.post_run import last_model

@@ -11,9 +11,9 @@ from evidcore.case import Action, Crop, Query, Rollout, Turn, VisualPart
 from evidcore.cli.show import recipe_schema
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import ContractError, RecipeError
-from evidcore.recipe.fitting import resolved
 from evidcore.recipe.schema import Surroundings
 from evidcore.registry import factory, offers
+from evidcore.registry.factory import Components
 from evidcore.train.fit import Fit
 
 TASKS = {"choice": "volume", "free-text": "volume", "report": "volume", "report-evidence": "slices",
@@ -171,14 +171,14 @@ def test_what_a_fit_stage_trains_cannot_be_isolated():
 
 def test_false_is_as_if_it_were_not_there():
     plain = {"use": "format", "weight": 0.5}
-    assert resolved("reward", {**plain, "isolated": False}) == resolved("reward", plain)
+    assert Components().table("reward", {**plain, "isolated": False}) == Components().table("reward", plain)
     assert type(build("reward", {**plain, "isolated": False})).__name__ == "Format"
 
 
 def test_a_resolved_table_has_both_limits():
     limits = {"time_limit_s": 60.0, "memory_gb": 4.0}
-    assert resolved("reward", {"use": "format", "isolated": True})["isolated"] == limits
-    assert resolved("scorer", {"use": "token-f1", "isolated": {"memory_gb": 1}})["isolated"] == {
+    assert Components().table("reward", {"use": "format", "isolated": True})["isolated"] == limits
+    assert Components().table("scorer", {"use": "token-f1", "isolated": {"memory_gb": 1}})["isolated"] == {
         **limits, "memory_gb": 1.0,
     }  # fmt: skip
 

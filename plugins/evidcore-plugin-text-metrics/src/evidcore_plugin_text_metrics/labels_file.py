@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
+from pydantic import TypeAdapter, ValidationError
 
 from evidcore.case import Finding, Side, Span, State
 from evidcore.contracts import Labeler, Unread
 from evidcore.errors import DataError
-from evidcore.registry.factory import show, validate
+from evidcore.registry.factory import show
 
 _STRICT = {"extra": "forbid"}
 
@@ -147,13 +148,15 @@ def _read(path: Path, sha256: str) -> _File:
         table = json.loads(content, object_pairs_hook=_once)
     except ValueError as cause:
         raise DataError(f"{path}: is no JSON as it should be: {cause}.") from cause
-    entries, wrong = validate(_File, table)
-    if wrong:
-        lines = [f"  {show(tuple(key)).removeprefix('.') or 'the file'}: {text}" for key, text in wrong[:10]]
+    try:
+        return TypeAdapter(_File).validate_json(json.dumps(table), strict=True)
+    except ValidationError as cause:
+        wrong, lines = cause.errors(), []
+        for one in wrong[:10]:
+            text = f"{one['msg'].replace('Input should', 'must')}, got {one['input']!r}."
+            lines.append(f"  {show(one['loc']).removeprefix('.') or 'the file'}: {text}")
         more = f"\n  and {len(wrong) - 10} more" if len(wrong) > 10 else ""
-        raise DataError(f"{path}: mistakes: {len(wrong)}\n" + "\n".join(lines) + more)
-    checked: _File = entries
-    return checked
+        raise DataError(f"{path}: mistakes: {len(wrong)}\n" + "\n".join(lines) + more) from None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

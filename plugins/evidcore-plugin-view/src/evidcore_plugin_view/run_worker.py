@@ -29,7 +29,7 @@ from evidcore.errors import ContractError, EvidError, RunError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.recipe import DataUse, Recipe, load
 from evidcore.registry import blame, find
-from evidcore.registry.factory import build, offer_of, options_of
+from evidcore.registry.factory import build, offer_of, options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
@@ -163,7 +163,7 @@ class BoxFollower:
         assembly = self._assembly(place)
         named = [] if place == len(self._recipe.stages) else [*self._rewards(place)]
         for table in named:
-            for option in options_of(find("reward", str(table["use"]))).values():
+            for option in options(find("reward", str(table["use"])).load(), "reward").values():
                 value = table.get(option.name, option.default)
                 if option.kind == "segmenter" and isinstance(value, str | Mapping):
                     where = f"{wanted.stage}.{option.name}"

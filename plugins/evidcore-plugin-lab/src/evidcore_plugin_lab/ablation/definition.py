@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge, Le, MinLen
 
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.recipe.check import Walk
+from evidcore.recipe.check import table_problems
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.recipe.load import load, read_toml, refuse
 from evidcore.recipe.schema import Recipe
@@ -59,7 +59,7 @@ class AblationKeys:
     arm: Mapping[str, Overrides] = dataclasses.field(default_factory=dict)
     factor: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     reference: str  # the arm that the others are compared with
-    metrics: tuple[Metric, ...]
+    metrics: Annotated[tuple[Metric, ...], MinLen(1)]
     claim: tuple[Claim, ...] = ()
 
 
@@ -116,9 +116,7 @@ def load_ablation(path: str | Path) -> Ablation:
     """
     path = Path(path)
     text, raw = read_toml(path)
-    walk = Walk(raw, is_recipe=False)
-    walk.table(AblationKeys, raw, ())
-    found = [(problem.path, problem.text) for problem in walk.add]
+    found = [(problem.key, problem.text) for problem in table_problems(AblationKeys, raw)]
     if not found:
         found = list(_disagreements(raw))
     lines = key_lines(text)

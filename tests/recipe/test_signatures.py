@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from evidcore.errors import RecipeError
-from evidcore.recipe import kept, load
-from evidcore.recipe.check import first_problems, problems
-from evidcore.recipe.kept import Kept, NotKept
+from evidcore.recipe import check, load, signatures
 from evidcore.recipe.load import read_toml
+from evidcore.recipe.signatures import Kept, NotKept
 from evidcore.registry import find
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -50,7 +49,15 @@ use = "format"
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-    return kept.SIGNATURES
+    return signatures.SIGNATURES
+
+
+def problems(tables):
+    return check.check(tables, Kept())[1]
+
+
+def first_problems(tables):
+    return check.first_problems(tables, Kept())
 
 
 def raw(text, tmp_path):
@@ -96,13 +103,13 @@ def test_a_mistake_is_told_in_the_same_words_without_an_import(name, tmp_path):
     assert changed != raw(SMALL, tmp_path)
     told, first = problems(changed), first_problems(changed)
     assert first
-    assert {(one.path, one.text) for one in first} <= {(one.path, one.text) for one in told}
+    assert {(one.key, one.text) for one in first} <= {(one.key, one.text) for one in told}
 
 
 PROGRAM = """
 import sys
 from evidcore.errors import RecipeError
-from evidcore.recipe import kept, load
+from evidcore.recipe import load
 try:
     load(sys.argv[1])
 except RecipeError as cause:
@@ -130,7 +137,7 @@ def test_every_mistake_that_needs_the_code_is_told_as_before(tmp_path):
 
 
 def test_a_damaged_entry_is_as_none(cache, tmp_path):
-    path = cache.path(kept._packages())
+    path = cache.path(signatures._packages())
     path.parent.mkdir(parents=True)
     path.write_text("{", encoding="utf-8")
     assert first_problems(raw(SMALL.replace("train_cases", "train_case"), tmp_path)) == []
@@ -140,18 +147,18 @@ def test_a_damaged_entry_is_as_none(cache, tmp_path):
 
 def test_what_was_noted_of_other_files_does_not_count(cache, tmp_path):
     problems(raw(SMALL, tmp_path))
-    Kept().options(find("encoder", "vit3d"))
-    mine = cache.path(kept._packages())
+    Kept().form(find("encoder", "vit3d"))
+    mine = cache.path(signatures._packages())
     mine.rename(mine.with_name("others"))
     with pytest.raises(NotKept):
-        Kept().options(find("encoder", "vit3d"))
+        Kept().form(find("encoder", "vit3d"))
 
 
 def test_another_environment_with_the_same_cache_keeps_its_own(cache, tmp_path, monkeypatch):
     problems(raw(SMALL, tmp_path))
-    mine = kept._packages()
+    mine = signatures._packages()
     noted = cache.get(mine)
-    monkeypatch.setattr(kept, "_packages", lambda: "others")
+    monkeypatch.setattr(signatures, "_packages", lambda: "others")
     assert first_problems(raw(SMALL.replace("train_cases", "train_case"), tmp_path)) == []
     problems(raw(SMALL, tmp_path))
     assert cache.get("others") is not None
@@ -175,7 +182,7 @@ def test_a_changed_file_of_any_package_ends_what_was_noted(offered, tmp_path):
     module = offered("one-file", "[evidcore.reward]\nzero = one_file:Zero\n", Zero=Zero)
     tables = raw(SMALL.replace('use = "format"', 'use = "zero"'), tmp_path)
     assert problems(tables) == []
-    assert Kept().options(find("reward", "zero")).keys() == {"level"}
+    assert Kept().form(find("reward", "zero")).known.keys() == {"level"}
     Path(module.__file__).write_text("# other code\n", encoding="utf-8")
     with pytest.raises(NotKept):
-        Kept().options(find("reward", "zero"))
+        Kept().form(find("reward", "zero"))
