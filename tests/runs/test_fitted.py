@@ -136,14 +136,13 @@ def test_all_that_ships_with_a_recipe_is_what_it_would_run(tmp_path, path):
     assembly = Assembly(recipe)
     lock = lock_table(recipe, assembly.datasets)
     fitted = Fitted(recipe.fitted_folder, recipe.origins)
-    for stages in (recipe.stages, [stage.blanked() for stage in recipe.line.values()]):
-        upstream = {"": {}}  # of the recipe's line, and of each arm from where it leaves it
-        for stage in filter(None, stages):
-            before = upstream.get(stage.arm, upstream[""])
-            inputs = hashed_inputs(assembly, stage, lock, before)
-            place = tmp_path / inputs_hash(inputs)
-            fitted.restore(inputs, place)
-            upstream[stage.arm] = after(stage, place.name, before)
+    upstream = {"": {}}  # of the recipe's line, and of each arm from where it leaves it
+    for stage in recipe.stages:
+        before = upstream.get(stage.arm, upstream[""])
+        inputs = hashed_inputs(assembly, stage, lock, before)
+        place = tmp_path / inputs_hash(inputs)
+        fitted.restore(inputs, place)
+        upstream[stage.arm] = after(stage, place.name, before)
     shipped = [json.loads(file.read_text())["stage"] for file in recipe.fitted_folder.glob("*/result.json")]
     assert len(list(tmp_path.iterdir())) == len(shipped), shipped
 

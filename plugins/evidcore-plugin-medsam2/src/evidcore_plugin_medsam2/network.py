@@ -11,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
+from safetensors import torch as safetensors
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -34,37 +35,38 @@ class View:
     middle: Float[Tensor, "row middle_channel middle_y middle_x"]
     coarse: Float[Tensor, "row channel y x"]
 
+    @classmethod
+    def read(cls, content: bytes) -> View:
+        """Read back what `written` gave."""
+        return cls(**safetensors.load(content))
+
+    def written(self) -> bytes:
+        """Return it as the content of a file."""
+        return safetensors.save({name: part.cpu().contiguous() for name, part in vars(self).items()})
+
     @property
     def size_bytes(self) -> int:
         """Size of the tensors."""
-        return sum(part.nbytes for part in (self.fine, self.middle, self.coarse))
+        return sum(part.nbytes for part in vars(self).values())
 
     def to(self, device: torch.device, dtype: torch.dtype) -> View:
         """Return it elsewhere or in another type."""
-        return View(
-            fine=self.fine.to(device, dtype),
-            middle=self.middle.to(device, dtype),
-            coarse=self.coarse.to(device, dtype),
-        )
+        return View(**{name: part.to(device, dtype) for name, part in vars(self).items()})
 
-    def row(self, number: int) -> View:
-        """Return one slice, in memory of its own."""
-        return View(
-            fine=self.fine[number : number + 1].clone(),
-            middle=self.middle[number : number + 1].clone(),
-            coarse=self.coarse[number : number + 1].clone(),
-        )
+    def rows(self, numbers: Int[Tensor, " chosen"] | slice) -> View:
+        """Return some slices."""
+        return View(**{name: part[numbers] for name, part in vars(self).items()})
 
 
-def stacked(views: Sequence[View]) -> View:
-    """Return views of one row each as the rows of one."""
-    if len(views) == 1:
-        return views[0]
-    return View(
-        fine=torch.cat([view.fine for view in views]),
-        middle=torch.cat([view.middle for view in views]),
-        coarse=torch.cat([view.coarse for view in views]),
-    )
+Rows = TypeVar("Rows", View, "Found")
+
+
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts as those of one."""
+    if len(parts) == 1:
+        return parts[0]
+    names = vars(parts[0])
+    return type(parts[0])(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,9 +79,7 @@ class Found:
 
     def rows(self, numbers: Int[Tensor, " chosen"] | slice) -> Found:
         """Return some rows."""
-        return Found(
-            logits=self.logits[numbers], pointer=self.pointer[numbers], is_there=self.is_there[numbers]
-        )
+        return Found(**{name: part[numbers] for name, part in vars(self).items()})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

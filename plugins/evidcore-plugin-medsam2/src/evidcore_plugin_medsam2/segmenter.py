@@ -18,7 +18,6 @@ from evidcore.contracts import Segmenter
 from evidcore.data import volume_cache
 from evidcore.data.content import volume_key
 from evidcore.errors import RecipeError
-from evidcore_plugin_medsam2.feature_files import weights_digest
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network
 from evidcore_plugin_medsam2.session import Arbitrary, Session, Settings
@@ -141,6 +140,10 @@ class MedSam2(Segmenter):
         if self.files is None:
             return key
         if self._digest is None:
-            self._digest = weights_digest(network.model)
+            digest = hashlib.blake2b(digest_size=16)  # names the weights, wherever they came from
+            for name, tensor in sorted(network.model.state_dict().items()):
+                digest.update(name.encode())
+                digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+            self._digest = digest.hexdigest()
         shown = (key, self._digest, self._window_hu, self._arbitrary, self._half_features, str(network.dtype))
         return hashlib.blake2b(repr(shown).encode(), digest_size=16).hexdigest()

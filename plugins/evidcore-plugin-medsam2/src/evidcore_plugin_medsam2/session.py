@@ -16,7 +16,6 @@ from evidcore.case import VolumeRef
 from evidcore.contracts import MaskRequest, SegmenterPrompt, SegmenterSession, refuse_unusable
 from evidcore.data import CachedVolume
 from evidcore.errors import DataError
-from evidcore_plugin_medsam2.feature_files import from_bytes, to_bytes
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network, View, stacked
 from evidcore_plugin_medsam2.pixels import Greys, greys, pixels, to_slice
@@ -137,11 +136,14 @@ class Session(SegmenterSession):
             shown = [pixels(self._greys(z), self._network.size_px) for z in part]
             seen = self._network.encode(torch.stack(shown))
             for row, z in enumerate(part):
-                view = seen.row(row).to(self._network.device, self.settings.features_in)
+                own = seen.rows(slice(row, row + 1)).to(self._network.device, self.settings.features_in)
+                view = View(**{
+                    name: part.clone() for name, part in vars(own).items()
+                })  # not the pass's memory
                 views[z] = view
                 self._kept.put((self._key, z), view, view.size_bytes)
                 if self._files is not None:
-                    self._files.put(f"{self._key}-{z}", to_bytes(view))
+                    self._files.put(f"{self._key}-{z}", view.written())
         rows = stacked([views[z] for z in slices])
         return rows.to(self._network.device, self._network.real)
 
@@ -151,7 +153,7 @@ class Session(SegmenterSession):
         if view is None and self._files is not None:
             content = self._files.get(f"{self._key}-{z}")
             if content is not None:
-                view = from_bytes(content).to(self._network.device, self.settings.features_in)
+                view = View.read(content).to(self._network.device, self.settings.features_in)
                 self._kept.put((self._key, z), view, view.size_bytes)
         return view
 

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterPrompt
-from evidcore_plugin_medsam2.network import Found, Network, Remembered, View
+from evidcore_plugin_medsam2.network import Found, Network, Remembered, View, stacked
 from evidcore_plugin_medsam2.pixels import to_model, to_slice
 
 Propagate = Literal["mask", "box"]
@@ -134,16 +134,9 @@ class Tracker:
             yield found.logits
             if step + 1 < len(rows[0].slices):
                 passed.append(network.remember(view, found, is_prompted=False))
-                passed = self._needed(passed)
-
-    def _needed(self, passed: list[Remembered]) -> list[Remembered]:
-        """Let go of the features of slices that only their pointers are still needed of."""
-        old = len(passed) - self.network.memories - 1
-        if old < 0:
-            return passed
-        empty = passed[old].features[:0]
-        passed[old] = dataclasses.replace(passed[old], features=empty)
-        return passed
+                old = len(passed) - network.memories - 1
+                if old >= 0:  # of such slices only the pointers are still needed
+                    passed[old] = dataclasses.replace(passed[old], features=passed[old].features[:0])
 
     def _prompted(self, targets: Sequence[Target], view: View) -> Found:
         """Return each object on the slice of its prompt, in the order of `targets`."""
@@ -171,12 +164,7 @@ class Tracker:
             shown = torch.cat([to_model(masks[number], size_px).to(device) for number in taken])
             some = self.network.from_masks(_rows_of(view, taken), shown)
             found |= {number: some.rows(slice(row, row + 1)) for row, number in enumerate(taken)}
-        ordered = [found[number] for number in range(len(targets))]
-        return Found(
-            logits=torch.cat([one.logits for one in ordered]),
-            pointer=torch.cat([one.pointer for one in ordered]),
-            is_there=torch.cat([one.is_there for one in ordered]),
-        )
+        return stacked([found[number] for number in range(len(targets))])
 
 
 def _points(prompt: SegmenterPrompt) -> list[tuple[tuple[int, int], int]]:
@@ -193,8 +181,7 @@ def _points(prompt: SegmenterPrompt) -> list[tuple[tuple[int, int], int]]:
 def _rows_of(view: View, numbers: Sequence[int]) -> View:
     if len(numbers) == len(view.coarse):
         return view
-    chosen = torch.tensor(numbers, device=view.coarse.device)
-    return View(fine=view.fine[chosen], middle=view.middle[chosen], coarse=view.coarse[chosen])
+    return view.rows(torch.tensor(numbers, device=view.coarse.device))
 
 
 def _parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
