@@ -7,7 +7,7 @@ import pytest
 import torch
 from evidcore_plugin_phantoms.language.documents import DocumentDrawer
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
-from evidcore_plugin_phantoms.language.tiny import Tiny, _token_weights, answer_loss
+from evidcore_plugin_phantoms.language.tiny import TextFit, Tiny, _token_weights, answer_loss
 from evidcore_testing.data import FINDINGS
 
 from evidcore.builtin.choice import Choice
@@ -61,7 +61,7 @@ def fit(cases, folder, **options):
     told = []
     part = Tiny(**SMALL)
     given = (cases, cases[:2], folder, 7, told.append, TASKS, {}, Volume(), 20, FINDINGS)
-    part.fit(*given, **{"restarts": 0, **options})
+    part.fit(*given, options=TextFit(**{"restarts": 0, **options}))
     return part, told
 
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import nibabel
 import numpy as np
 from annotated_types import Ge, Le
 
-from evidcore.cache import Cache
+from evidcore.cache import Cache, key_of
 from evidcore.case import Case, Finding, MaskRef, Report, Span, Split, VolumeRef
 from evidcore.contracts import Dataset
-from evidcore.data import Volume, content_hash, read, read_mask
+from evidcore.data import Volume, content_hash, read, read_mask, save_volume
 from evidcore.errors import DataError, RecipeError
 from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, Lesion, Planted, Wish, plant
-from evidcore_plugin_phantoms.implant.store import VERSION, Entry, ensure, without
 from evidcore_plugin_phantoms.wording import ABSENT, naming, on_the, one_of, written
 
 log = logging.getLogger(__name__)
+VOLUME, MASKS, BEFORE, FACTS = "volume.nii.gz", "masks.npz", "before.npz", "lesions.json"
+VERSION = 1  # raised where the same options plant something else, as tests/test_golden.py finds out
 PRESENT = (
     "There is a {name} of {size} mm in the {place}.",
     "A {name} measuring {size} mm is seen in the {place}.",
@@ -134,8 +137,7 @@ class Implant(Dataset):
         """Hash the source's fingerprint, the options and the version of what is planted."""
         options = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         options |= {"cache_folder": "", "source": self.source.fingerprint(), "version": VERSION}
-        text = json.dumps(options, sort_keys=True).encode()
-        return hashlib.blake2b(text, digest_size=16).hexdigest()
+        return key_of(options)
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
         """Return the scan without a planted lesion, with the tissue that it replaced; others stay.
@@ -145,11 +147,10 @@ class Implant(Dataset):
         told = case.notes["implant"]
         if any(lesion["kind"] == finding for lesion in told["lesions"]) and finding not in told["own"]:
             (ref,) = case.volumes
-            return (
-                dataclasses.replace(
-                    ref, path=str(without(Cache("implant", self.cache_folder), Path(ref.path), finding))
-                ),
-            )
+            fill = functools.partial(_write_without, Path(ref.path), finding)
+            cache = Cache("implant", self.cache_folder)
+            key = {"of": Path(ref.path).parent.name, "without": finding}
+            return (dataclasses.replace(ref, path=str(cache.file(key, ".nii.gz", fill))),)
         return case.volumes if case.state_of(finding) == "absent" else None
 
     def _names(self, case: Case) -> list[tuple[str, int]]:
@@ -164,7 +165,7 @@ class Implant(Dataset):
         ref, wishes = case.volumes[0], self._wishes(case, copy)
         masks = {wish.region: case.masks[wish.region] for wish in wishes if wish.region}
         if not wishes:
-            return self._case(case, name, copy, Entry(volume=None, masks=None, lesions=(), no_place={}))
+            return self._case(case, name, copy, Path(), (), {})
         # masks of a grid that the ref bends would not fit the straight one that is written: they are copied
         bent = ref.spacing_mm_zyx is not None or ref.axes is not None or ref.tilted == "resample"
         carried = dict(case.masks) if bent else {}
@@ -188,13 +189,18 @@ class Implant(Dataset):
             kept = {key: regions[key] for key in carried}
             return volume, dataclasses.replace(planted, masks={**kept, **planted.masks})
 
-        entry = ensure(Cache("implant", self.cache_folder), asked, make)
-        if entry.no_place and self.no_place == "leave-out":
-            return "; ".join(f"{kind}: {why}" for kind, why in entry.no_place.items())
-        if entry.masks is not None:
-            copied = {key: MaskRef(path=str(entry.masks), key=key) for key in carried}
+        cache = Cache("implant", self.cache_folder)
+        folder = cache.folder({**asked, "version": VERSION}, lambda partial: _write(partial, *make()))
+        known = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        if known["no_place"] and self.no_place == "leave-out":
+            return "; ".join(f"{kind}: {why}" for kind, why in known["no_place"].items())
+        lesions = tuple(
+            Lesion(**{**facts, "centre_zyx": tuple(facts["centre_zyx"])}) for facts in known["lesions"]
+        )
+        if lesions:
+            copied = {key: MaskRef(path=str(folder / MASKS), key=key) for key in carried}
             case = dataclasses.replace(case, masks={**case.masks, **copied})
-        return self._case(case, name, copy, entry)
+        return self._case(case, name, copy, folder, lesions, known["no_place"])
 
     def _check(self, case: Case) -> None:
         ref = case.volumes[0]
@@ -234,8 +240,17 @@ class Implant(Dataset):
         text = f"{self.seed}/{case.id}/{copy}/{what}".encode()
         return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big"))
 
-    def _case(self, case: Case, name: str, copy: int, entry: Entry) -> Case:
-        lesions = {lesion.kind: lesion for lesion in entry.lesions}
+    def _case(
+        self,
+        case: Case,
+        name: str,
+        copy: int,
+        folder: Path,
+        planted: Sequence[Lesion],
+        no_place: Mapping[str, str],
+    ) -> Case:
+        """Return a case with what a folder of the cache holds; without lesions the source's scan stands."""
+        lesions = {lesion.kind: lesion for lesion in planted}
         own = {finding.name: finding for finding in case.findings}
         if self.report == "planted":  # the new report does not hold what their spans point at
             own = {key: dataclasses.replace(finding, span=None) for key, finding in own.items()}
@@ -245,33 +260,55 @@ class Implant(Dataset):
             if kind not in lesions and (kind not in own or own[kind].state == "absent")
         ]
         before = case.report.text if case.report is not None and self.report == "appended" else ""
-        told, spans = report(absent, entry.lesions, before, self._rng(case, copy, "words"))
+        told, spans = report(absent, planted, before, self._rng(case, copy, "words"))
         for kind in self.kinds:
             if kind in lesions:
                 lesion = lesions[kind]
                 own[kind] = Finding(name=kind, side=lesion.side, size_mm=lesion.size_mm, span=spans[kind])
             elif kind in absent:
                 own[kind] = Finding(name=kind, state="absent", span=spans[kind])
-        masks = {kind: MaskRef(path=str(entry.masks), key=kind) for kind in lesions}
-        volumes = case.volumes
-        if entry.volume is not None:
-            # the scan in the cache is written straight, in HU, with its true spacing
-            plain = VolumeRef(path=str(entry.volume), intensity=volumes[0].intensity)
-            volumes = (plain,)
+        masks = {kind: MaskRef(path=str(folder / MASKS), key=kind) for kind in lesions}
+        # the scan in the cache is written straight, in HU, with its true spacing
+        plain = VolumeRef(path=str(folder / VOLUME), intensity=case.volumes[0].intensity)
         notes = {
-            "lesions": [dataclasses.asdict(lesion) for lesion in entry.lesions],
-            "no_place": dict(entry.no_place),
+            "lesions": [dataclasses.asdict(lesion) for lesion in planted],
+            "no_place": dict(no_place),
             "own": [each.name for each in case.findings if each.state != "absent"],  # the patient's
         }
         return dataclasses.replace(
             case,
             id=name,
-            volumes=volumes,
+            volumes=(plain,) if planted else case.volumes,
             report=told,
             findings=tuple(own[key] for key in self.findings if key in own),
             masks={**case.masks, **masks},
             notes={**case.notes, "implant": notes},
         )
+
+
+def _write(folder: Path, volume: Volume, planted: Planted) -> None:
+    if planted.lesions:
+        save_volume(dataclasses.replace(volume, array=planted.array), folder / VOLUME)
+        arrays: dict[str, Any] = dict(planted.masks)
+        np.savez_compressed(folder / MASKS, **arrays)
+        replaced: dict[str, Any] = {}
+        for kind, (at, hu) in planted.before.items():
+            replaced |= {f"{kind} at": at, f"{kind} hu": hu}
+        np.savez_compressed(folder / BEFORE, **replaced)
+    facts = {
+        "lesions": [dataclasses.asdict(lesion) for lesion in planted.lesions],
+        "no_place": dict(planted.no_place),
+    }
+    (folder / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+
+
+def _write_without(volume: Path, kind: str, path: Path) -> None:
+    """Write a planted scan without one of its lesions."""
+    image = nibabel.nifti1.Nifti1Image.from_filename(volume)
+    array = np.asanyarray(image.dataobj).transpose(2, 1, 0).copy()
+    with np.load(volume.with_name(BEFORE)) as replaced:
+        array.reshape(-1)[replaced[f"{kind} at"]] = replaced[f"{kind} hu"]
+    nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), None, image.header), path)
 
 
 def report(

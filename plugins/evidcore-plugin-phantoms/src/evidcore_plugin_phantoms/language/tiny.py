@@ -26,6 +26,7 @@ from evidcore.case import Case
 from evidcore.compute.clock import clock_for
 from evidcore.contracts import Corpus, FitLog, Language, Task, View
 from evidcore.model.template import read_turns
+from evidcore.registry.factory import Flat
 from evidcore_plugin_phantoms.language.documents import (
     Document,
     DocumentDrawer,
@@ -44,16 +45,46 @@ _CHECKED = 64  # questions that tell whether a fit is worth finishing
 _FAR = 1_000_003  # between the seeds of attempts
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """Options of `Tiny.fit` that its steps go by."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextFit:
+    """How the model is fitted on text.
 
-    steps: int
-    documents_per_step: int
-    learning_rate: float
-    easy_share: float
-    abnormal_gain: float
-    noise: float
+    Args:
+        steps: optimiser updates.
+        documents_per_step: prompts with their answers in one update.
+        learning_rate: at its highest, after 40 steps; it falls along a cosine to 2 %.
+        easy_share: the first part of the steps, in which short prefixes with few findings become rarer.
+        omitted: how many of an impression's sentences are left out, drawn anew each time (not in the easy
+            part). A model that knows impressions to be incomplete stays in doubt over what is not
+            mentioned; one that takes silence for absence never names a finding that its bridge does not
+            show it yet, so that GRPO has nothing to choose among.
+        emphasis: loss weight of the tokens of a text, by the text (space and all); 1 where not given.
+        phrase_gain: loss weight of the names of findings.
+        abnormal_gain: loss weight of tokens in sentences on something abnormal.
+        noise: greatest spread of Gaussian noise on the embeddings of the impression, in units of the
+            embeddings' own spread; it grows from 0 over the steps, and each embedding draws its spread
+            uniformly from 0 on. A model that reads words through noise (as after NEFTune,
+            arXiv:2310.05914) reads a bridge's tokens while they are still far from any word, and faint
+            ones beside clear ones.
+        restarts: how often to begin anew, from other weights, if half way through the steps fewer than
+            half of the validation questions are answered rightly. Small models get stuck.
+        validation_questions: how many questions with a letter are answered at the end.
+    """
+
+    steps: Annotated[int, Ge(1)] = 600
+    documents_per_step: Annotated[int, Ge(1)] = 24
+    learning_rate: Annotated[float, Gt(0)] = 1.5e-3
+    easy_share: Annotated[float, Ge(0), Le(1)] = 0.5
+    omitted: Annotated[float, Ge(0), Lt(1)] = 0.3
+    emphasis: Mapping[str, float] | None = None
+    phrase_gain: Annotated[float, Gt(0)] = 2.0
+    abnormal_gain: Annotated[float, Gt(0)] = 3.0
+    noise: Annotated[float, Ge(0)] = 3.0
+    restarts: Annotated[int, Ge(0)] = 2
+    validation_questions: Annotated[int, Ge(1)] = 200
+
+
+TEXT_FIT = TextFit()
 
 
 class Tiny(Language):
@@ -116,17 +147,7 @@ class Tiny(Language):
         image_tokens: int,
         phrases: Sequence[str],
         *,
-        steps: Annotated[int, Ge(1)] = 600,
-        documents_per_step: Annotated[int, Ge(1)] = 24,
-        learning_rate: Annotated[float, Gt(0)] = 1.5e-3,
-        easy_share: Annotated[float, Ge(0), Le(1)] = 0.5,
-        omitted: Annotated[float, Ge(0), Lt(1)] = 0.3,
-        emphasis: Mapping[str, float] | None = None,
-        phrase_gain: Annotated[float, Gt(0)] = 2.0,
-        abnormal_gain: Annotated[float, Gt(0)] = 3.0,
-        noise: Annotated[float, Ge(0)] = 3.0,
-        restarts: Annotated[int, Ge(0)] = 2,
-        validation_questions: Annotated[int, Ge(1)] = 200,
+        options: Annotated[TextFit, Flat] = TEXT_FIT,
     ) -> None:
         """Train on text and write a transformers folder and `fit.json`.
 
@@ -141,25 +162,7 @@ class Tiny(Language):
             view: how the prompts show a case.
             image_tokens: how many embeddings the bridge gives for one visual part.
             phrases: names of findings; each becomes one token.
-            steps: optimiser updates.
-            documents_per_step: prompts with their answers in one update.
-            learning_rate: at its highest, after 40 steps; it falls along a cosine to 2 %.
-            easy_share: the first part of the steps, in which short prefixes with few findings become rarer.
-            omitted: how many of an impression's sentences are left out, drawn anew each time (not in the easy
-                part). A model that knows impressions to be incomplete stays in doubt over what is not
-                mentioned; one that takes silence for absence never names a finding that its bridge does not
-                show it yet, so that GRPO has nothing to choose among.
-            emphasis: loss weight of the tokens of a text, by the text (space and all); 1 where not given.
-            phrase_gain: loss weight of the names of findings.
-            abnormal_gain: loss weight of tokens in sentences on something abnormal.
-            noise: greatest spread of Gaussian noise on the embeddings of the impression, in units of the
-                embeddings' own spread; it grows from 0 over the steps, and each embedding draws its spread
-                uniformly from 0 on. A model that reads words through noise (as after NEFTune,
-                arXiv:2310.05914) reads a bridge's tokens while they are still far from any word, and faint
-                ones beside clear ones.
-            restarts: how often to begin anew, from other weights, if half way through the steps fewer than
-                half of the validation questions are answered rightly. Small models get stuck.
-            validation_questions: how many questions with a letter are answered at the end.
+            options: of the recipe.
 
         Raises:
             DataError: if a case has no impression, or no task asks anything.
@@ -167,27 +170,28 @@ class Tiny(Language):
         self.tasks, self.view, self.image_tokens = tasks, view, image_tokens
         cases = [case for case in train if case.present()]
         corpus = Corpus(lambda: vocabulary_texts(train[:500], tasks, view), tuple(phrases))
-        emphasis = {**dict.fromkeys(spellings(phrases), phrase_gain), **(emphasis or {})}
-        plan = _Plan(steps, documents_per_step, learning_rate, easy_share, abnormal_gain, noise)
-        for attempt in range(restarts + 1):
+        emphasis = {**dict.fromkeys(spellings(phrases), options.phrase_gain), **(options.emphasis or {})}
+        for attempt in range(options.restarts + 1):
             drawn = seed + attempt * _FAR
             self.model, self._tokenizer = self.load(corpus, drawn)
             weights = _token_weights(self._tokenizer, self.model.config.vocab_size, emphasis)
-            drawer = DocumentDrawer(self._tokenizer, tasks, view, image_tokens, cases, shares, omitted)
-            asked = 0 if attempt == restarts else min(validation_questions, _CHECKED)
-            if self._train(drawer, weights, plan, drawn, log, validation, asked):
+            drawer = DocumentDrawer(
+                self._tokenizer, tasks, view, image_tokens, cases, shares, options.omitted
+            )
+            asked = 0 if attempt == options.restarts else min(options.validation_questions, _CHECKED)
+            if self._train(drawer, weights, options, drawn, log, validation, asked):
                 break
-        figures = self._figures(validation, validation_questions, documents_per_step)
+        figures = self._figures(validation, options.validation_questions, options.documents_per_step)
         self.model.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)
-        found = {"steps": steps, "restarts": attempt, **figures}
+        found = {"steps": options.steps, "restarts": attempt, **figures}
         (folder / "fit.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
 
     def _train(
         self,
         drawer: DocumentDrawer,
         weights: Tensor,
-        plan: _Plan,
+        plan: TextFit,
         seed: int,
         log: FitLog,
         validation: Sequence[Case],
@@ -202,8 +206,13 @@ class Tiny(Language):
         self.model.train()
         clock = clock_for(self.model.device)
         for step in range(plan.steps):
-            if asked and step == plan.steps // 2 and not self._reads(validation, asked, plan):
-                return False
+            if asked and step == plan.steps // 2:
+                self.model.eval()
+                figures = self._figures(validation, asked, plan.documents_per_step)
+                self.model.train()
+                rates = [value for name, value in figures.items() if name.endswith("_text_accuracy")]
+                if rates and max(rates) < 0.5:  # of the task that is read best
+                    return False
             done = step / plan.steps
             rate = plan.learning_rate * min(1.0, (step + 1) / 40) * (0.51 + 0.49 * math.cos(math.pi * done))
             for group in optimizer.param_groups:
@@ -231,20 +240,12 @@ class Tiny(Language):
         self.model.eval()
         return True
 
-    def _reads(self, validation: Sequence[Case], asked: int, plan: _Plan) -> bool:
-        """Tell whether half of the questions of the task that is read best are answered rightly."""
-        self.model.eval()
-        figures = self._figures(validation, asked, plan.documents_per_step)
-        self.model.train()
-        rates = [value for name, value in figures.items() if name.endswith("_text_accuracy")]
-        return not rates or max(rates) >= 0.5
-
     @torch.no_grad()
     def _figures(self, cases: Sequence[Case], most: int, at_once: int) -> dict[str, float]:
         """Answer the validation questions from the impression, per task that asks for a letter."""
         figures: dict[str, float] = {}
         rng = random.Random("text-fit/validation")
-        turns = read_turns(self._tokenizer, where="fit of model.language")
+        turns, pad = read_turns(self._tokenizer, where="fit of model.language"), self._tokenizer.pad_token_id
         for name, task in self.tasks.items():
             asked = [prompt for case in cases for prompt in task.prompts(case, self.view, 0)[:1]]
             asked = [prompt for prompt in asked if "letter" in prompt.reference][:most]
@@ -259,20 +260,17 @@ class Tiny(Language):
                     prompt_ids(self._tokenizer, turns, item, shown)
                     for item, shown in zip(batch, said, strict=True)
                 ]
-                for prompt, text in zip(batch, self._complete(ids, longest), strict=True):
+                width = max(map(len, ids))
+                padded = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
+                out = self.model.generate(
+                    padded, attention_mask=(padded != pad).long(), max_new_tokens=longest, do_sample=False
+                )
+                texts = self._tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
+                for prompt, text in zip(batch, texts, strict=True):
                     right += task.parse(prompt, text).choice == prompt.reference["letter"]
             figures[f"{name}_text_accuracy"] = right / len(asked)
             figures[f"{name}_questions"] = len(asked)
         return figures
-
-    def _complete(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[str]:
-        pad = self._tokenizer.pad_token_id
-        width = max(map(len, prompts))
-        ids = torch.tensor([[pad] * (width - len(row)) + list(row) for row in prompts])
-        out = self.model.generate(
-            ids, attention_mask=(ids != pad).long(), max_new_tokens=max_new_tokens, do_sample=False
-        )
-        return list(self._tokenizer.batch_decode(out[:, width:], skip_special_tokens=True))
 
 
 def answer_loss(
