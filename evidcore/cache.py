@@ -285,9 +285,9 @@ def _open_array(path: Path) -> CachedArray | None:
 
     try:
         file: Any = safe_open(path, "np")
-        array, checksums, noted = file.get_slice("array"), file.get_tensor("checksums"), file.metadata()
-        facts, shape = noted["facts"], array.get_shape()
-        if noted["digest"] != _array_digest(facts, array.get_dtype(), shape, checksums):
+        array, checksums = file.get_slice("array"), file.get_tensor("checksums")
+        digest, _, facts = file.metadata()["facts"].partition(" ")
+        if digest != _array_digest(facts, array.get_dtype(), array.get_shape(), checksums):
             raise _drop(path, "its header has another checksum")
         return CachedArray(array, json.loads(facts), checksums, path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -314,7 +314,7 @@ def _save(path: Path, array: Array, facts: Mapping[str, Any]) -> None:
     array = np.ascontiguousarray(array)
     checksums = np.array([crc32(part) for part in array], np.uint32)
     text, dtype = json.dumps(facts), {"int16": "I16", "float32": "F32"}[array.dtype.name]
-    noted = {"facts": text, "digest": _array_digest(text, dtype, array.shape, checksums)}
+    noted = {"facts": f"{_array_digest(text, dtype, array.shape, checksums)} {text}"}  # more: in any order
     path.touch()
     mode = path.stat().st_mode  # by the umask; what safetensors writes only its owner may read
     try:

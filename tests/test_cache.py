@@ -118,6 +118,12 @@ def test_array_and_facts_come_back(one, dtype):
     np.testing.assert_array_equal(found, array[1:4])
 
 
+def test_equal_arrays_give_equal_files(one):
+    for key in "abcdefgh":
+        one.put_array(key, VALUES, FACTS)
+    assert len({one.path(key, ".safetensors").read_bytes() for key in "abcdefgh"}) == 1
+
+
 def test_another_library_reads_the_file(one):
     one.put_array("key", VALUES, FACTS)
     with safe_open(one.path("key", ".safetensors"), "np") as file:

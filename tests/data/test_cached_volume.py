@@ -3,8 +3,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,17 +91,6 @@ def test_a_damaged_slice_is_made_again_with_one_line(ref, caplog):
     assert not caplog.records
 
 
-@pytest.mark.parametrize("length", [0, 7, 300, -1])
-def test_a_cut_entry_is_made_again(ref, caplog, length):
-    volume_cache.get_or_put(ref)
-    (entry,) = entries()
-    entry.write_bytes(entry.read_bytes()[:length])
-    np.testing.assert_array_equal(volume_cache.get_or_put(ref).volume().array, VALUES)
-    assert str(entry) in caplog.text
-    assert len(caplog.records) == 1
-    assert volume_cache.get(ref) is not None
-
-
 def test_an_entry_goes_with_the_content_and_the_marks_and_not_with_the_path(ref, tmp_path):
     volume_cache.get_or_put(ref)
     copy = tmp_path / "copy.nii"
@@ -175,24 +162,3 @@ def test_a_missing_file_is_named(tmp_path):
     for ask in (volume_cache.get_or_put, volume_cache.read, volume_cache.intensities):
         with pytest.raises(DataError, match=r"gone\.nii: there is no such file"):
             ask(VolumeRef(path=str(tmp_path / "gone.nii")))
-
-
-MANY = """
-import sys
-import numpy as np
-from evidcore.case import VolumeRef
-from evidcore.data import volume_cache, read
-ref = VolumeRef(path=sys.argv[1])
-expected = read(ref).array
-for turn in range(20):
-    for path in __import__("pathlib").Path(sys.argv[2]).glob("volumes/*"):
-        path.unlink(missing_ok=True)
-    assert np.array_equal(volume_cache.get_or_put(ref).volume().array, expected)
-"""
-
-
-def test_many_processes_may_make_and_delete_an_entry_at_once(ref):
-    command = [sys.executable, "-c", MANY, ref.path, str(cache_folder())]
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    said = [one.communicate()[1] for one in running]
-    assert [one.returncode for one in running] == [0, 0, 0], said
