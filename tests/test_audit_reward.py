@@ -107,7 +107,7 @@ def test_what_a_reward_prints_is_not_in_the_json(evid, tmp_path):
     )
     words_ = ("--set", "dataset.chest.train_cases=6", "--limit", 2, "--trl", f"{file}:loud", "--json")
     result = evid("audit", "reward", RECIPE, *words_, exit_code=1)
-    assert all(stage.endswith("-grpo") for stage in json.loads(result.stdout)["stages"])
+    assert json.loads(result.stdout)["stages"]
 
 
 def test_a_file_that_holds_no_rollouts_is_named(evid, tmp_path):

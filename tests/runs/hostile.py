@@ -1,6 +1,7 @@
 """Rewards that end, stop or hang the process that asks them; `HOSTILE_AT` says at which call."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -52,5 +53,6 @@ exits = doing(lambda rollouts: sys.exit(0))
 interrupts = doing(interrupt)
 leaves = doing(lambda rollouts: os._exit(7))
 quotes = doing(quote)
+matches = doing(lambda rollouts: re.match(r"(a+)+$", "a" * 60 + "b") and None)
 returns = doing(lambda rollouts: [PATIENT] * len(rollouts))
 halves = doing(lambda rollouts: [Unscored(kind="not-applicable", reason="cut emoji \ud83d")] * len(rollouts))

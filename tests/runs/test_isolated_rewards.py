@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def isolated(evid, install_hostile, begin_from_grpo, tmp_path):
     """Return a function that runs the recipe to the end of GRPO with another table of its first reward."""
-    install_hostile(tmp_path, ("leaves", "matches", "loops", "quotes", "told"))
+    install_hostile(tmp_path, ("leaves", "matches", "quotes", "told"))
     begin_from_grpo("apart")
 
     def run(table, exit_code=0, **options):
@@ -60,7 +60,6 @@ def test_each_of_two_processes_has_an_isolated_reward_of_its_own(isolated, done)
     ("reward", "says"),
     [
         ("matches", "has not answered in its own process for 2 s and was ended"),
-        ("loops", "has not answered in its own process for 2 s and was ended"),
         ("leaves", "ended its process with status "),
         ("quotes", "failed in its own process: ValueError"),
     ],
