@@ -143,8 +143,8 @@ def test_every_stage_that_leaves_weights_is_one_that_trains():
     for offer in offers("stage"):
         kind = offer.load()
         leaves_weights = kind.output is not Stage.output
-        assert kind.trains == leaves_weights, offer.name
-        assert kind.trains != kind.measures, offer.name
+        assert kind.traits.trains == leaves_weights, offer.name
+        assert kind.traits.trains != kind.traits.measures, offer.name
 
 
 def test_rewards_that_all_weigh_nothing_are_refused(write):
