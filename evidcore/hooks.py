@@ -73,7 +73,7 @@ def write_pages(run_folder: Path) -> list[Path]:
 
 def page_lines(pages: Sequence[Path]) -> list[str]:
     """Return a line for each page that was written; where there is none, what to install for one."""
-    packages = " ".join(dict.fromkeys(known_elsewhere("page").values()))
+    packages = " ".join(dict.fromkeys(known_elsewhere("page").values())) or '"evidcore[all]"'
     return [f"page:    {page}" for page in pages] or [f"page:    none; `pip install {packages}` writes one"]
 
 
