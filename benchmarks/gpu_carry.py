@@ -31,7 +31,7 @@ OWN = (  # what gpu.sh uses; the segmenters would bring 50 MiB of SimpleITK, DIC
         f"evidcore-plugin-{name}"
         for name in (
             "ct-data", "emrl", "encoders", "lab", "med3d-r1", "medsam2", "medvol-r1", "medvr", "phantoms",
-            "tables", "text-metrics", "views",
+            "reports", "tables", "views",
         )
     ),
 )  # fmt: skip

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from evidcore_plugin_reports.agreement import states
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.labelers import NegationRules, Phrases
 
-from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.case import State
 from evidcore.contracts import Labeler
 from evidcore.evaluate.bootstrap import ratio_interval
-from evidcore.text.agreement import states
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 NEEDED = 0.85  # macro F1
 DRAWS = 4000

@@ -26,6 +26,7 @@ from evidcore_plugin_encoders.encoder_targets import SEEN_FRACTION, read_targets
 from evidcore_plugin_encoders.objectives import pooled
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_plugin_phantoms.chest import PhantomChest
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
@@ -33,7 +34,6 @@ from sklearn.preprocessing import StandardScaler
 
 from evidcore.cache import cache_folder
 from evidcore.case import Case
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PATCH_CASES = 600  # training cases whose patches the patch probe learns from

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from evidcore_plugin_text_metrics.word_overlap import RougeL
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.labelers import NegationRules
+from evidcore_plugin_reports.sentences import words
+from evidcore_plugin_reports.word_overlap import RougeL
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Case, Report
 from evidcore.contracts import Measured, Written
 from evidcore.evaluate.measuring import NamedMetric, measure
 from evidcore.registry import factory
-from evidcore.text.findings import CT_RATE_FINDINGS
-from evidcore.text.sentences import words
 
 METRICS = ("bleu", "rouge-l", "cider", "abnormal-recall")  # those that need no weights and no service
 FILLER = (

@@ -21,14 +21,14 @@ from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
 from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast, Item
 from evidcore_plugin_lab.ablation.definition import load_ablation
+from evidcore_plugin_reports.agreement import affirmed
+from evidcore_plugin_reports.labelers import NegationRules
 from over_seeds import answers
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.cache import cache_folder
 from evidcore.case import Crop
 from evidcore.contracts import ImageQuestion, Reader, Sums
 from evidcore.evaluate.reference_lines import cluster
-from evidcore.text.agreement import affirmed
 
 QUESTION = "Which findings are seen on this slice?"
 METRIC = "grounded_accuracy"

@@ -25,8 +25,8 @@ from evidcore_plugin_emrl.reader_fit import ReaderFit, validated
 from evidcore_plugin_emrl.reading_figures import measure_reader, shortfalls
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_plugin_reports.labelers import NegationRules
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.cache import cache_folder
 from evidcore.case import Case
 from evidcore.contracts import ImageQuestion, Reader

@@ -13,12 +13,13 @@ import pytest
 import torch
 from evidcore_plugin_ct_data.miniatures import WRITERS as SETS
 from evidcore_plugin_encoders.testing import tiny_vlm
-from evidcore_plugin_text_metrics.endpoint import Endpoint
-from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_plugin_reports.endpoint import Endpoint
+from evidcore_plugin_reports.labelers import NegationRules
+from evidcore_plugin_reports.scorers import FindingsF1
+from evidcore_plugin_reports.text_models import Pretrained
 from PIL import Image
 
-from evidcore.builtin.labelers import NegationRules
-from evidcore.builtin.scorers import FindingsF1, TokenF1
+from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Finding, VolumeRef
 from evidcore.contracts import KINDS, Dataset, Policy, Prefix
@@ -100,11 +101,10 @@ def test_every_installed_condition(name, cases):
     testing.check_condition(condition, prompts, Removes())
 
 
-@pytest.mark.parametrize("name", ["choice", "report"])
-def test_evaluations_and_the_audit(name, cases):
-    task = factory.build("task", {"use": name}, given={"view": Slices()}, where="test")
+def test_the_evaluation_and_the_audit(cases):
+    task = factory.build("task", {"use": "choice"}, given={"view": Slices()}, where="test")
     prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(), 0)]
-    evaluation = factory.build("evaluation", {"use": name}, given={}, where="test")
+    evaluation = factory.build("evaluation", {"use": "choice"}, given={}, where="test")
     testing.check_evaluation(evaluation, task, prompts)
     audit = factory.build("audit", {"use": "policy"}, given={}, where="test")
     testing.check_audit(audit, evaluation, task, prompts)

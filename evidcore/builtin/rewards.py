@@ -1,20 +1,17 @@
-"""General rewards: format, choice-accuracy, report-findings, and random as a control."""
+"""General rewards: format, choice-accuracy, and random as a control."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from evidcore.builtin.labelers import NegationRules, Vocabulary
-from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Labeler, Reward, Unread
-from evidcore.text.agreement import compare_findings
+from evidcore.case import Rollout, Score, Verdict
+from evidcore.contracts import Reward
 
-Scores = Sequence[Score | Unscored | None]
+Scores = Sequence[Score | None]
 
 
 class Format(Reward):
@@ -82,59 +79,3 @@ class Random(Reward):
         key = f"{self.seed}\x1f{rollout.prompt.id}\x1f{rollout.text}".encode()
         number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "big")
         return float(number < self.probability * 2**64)
-
-
-class ReportFindings(Reward):
-    """F1 of the findings that the written report affirms against those of the case.
-
-    Findings that the case calls uncertain, or knows nothing of, are left out. Other tasks, and cases without
-    findings, are not applicable.
-
-    Args:
-        details: what must agree too where the case knows it: a finding on the wrong side is one too many, and
-            one that is missed.
-        labeler: what reads the report; where none is named, `negation-rules` for the data sets' findings.
-    """
-
-    judges = frozenset({"correctness"})
-    declared = MappingProxyType({"malformed": "reads any report, also beside evidence that cannot be read"})
-
-    def __init__(
-        self,
-        vocabulary: Vocabulary = tuple,
-        *,
-        details: Sequence[Literal["side", "malignant", "location"]] = (),
-        labeler: Labeler | None = None,
-    ) -> None:
-        self.details = details
-        self.labeler = labeler or NegationRules(vocabulary)
-        self.costs = self.labeler.costs
-
-    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Judge each answer by itself; equal reports are read once."""
-        early = [self._without_reading(rollout) for rollout in rollouts]
-        open_places = [place for place, verdict in enumerate(early) if verdict is None]
-        read = self.labeler.read_once(rollouts[place].answer.report or "" for place in open_places)
-        verdicts: list[Score | Unscored | None] = list(early)
-        for place in open_places:
-            found = read[rollouts[place].answer.report or ""]
-            if isinstance(found, Unread):
-                verdicts[place] = Unscored(kind="failed", reason=str(found))
-            else:
-                known = rollouts[place].prompt.case.findings
-                verdicts[place] = compare_findings(
-                    found, known, known_only=True, details=self.details
-                ).score()
-        return verdicts
-
-    @staticmethod
-    def _without_reading(rollout: Rollout) -> Score | Unscored | None:
-        """Return the verdict on an answer whose report need not be read, None on others."""
-        case = rollout.prompt.case
-        if "letter" in rollout.prompt.reference:
-            return Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
-        if not case.findings:
-            return Unscored(kind="not-applicable", reason=f"no findings are known of case {case.id!r}")
-        if rollout.answer.report is None:
-            return Score(value=0.0, reason=rollout.answer.malformed or "no report")
-        return None

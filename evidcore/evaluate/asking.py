@@ -48,7 +48,9 @@ class AskingStage(Stage):
         names = [name for _, name in _named(table, around)]
         for name in names:
             with contextlib.suppress(PluginError):
-                found |= options(find("evaluation", name).load(), "evaluation") | found
+                for key, option in options(find("evaluation", name).load(), "evaluation").items():
+                    if key not in found or found[key].default is None:  # a default says more than none
+                        found[key] = option
                 continue
             return None
         return found

@@ -182,7 +182,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
 
     Args:
         rescue: similarity for the rescue reading.
-        labeler: given to metrics that ask for one.
+        labeler: given to metrics that ask for one; left out, they take their own.
         metric: measure what was thought and looked at before an answer; used are those that read "think" or
             "turns".
     """
@@ -194,7 +194,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
         self,
         *,
         rescue: Scorer = {"use": "token-f1"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
-        labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006
+        labeler: Labeler | None = None,
         metric: tuple[Metric, ...] = (),
     ) -> None:
         self.rescue = rescue

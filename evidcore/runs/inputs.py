@@ -19,7 +19,7 @@ from evidcore.registry.factory import options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.code import CORE, offer_hash, package_hash
 from evidcore.runs.context import Context
-from evidcore.runs.lock import named_tables, requirements, stage_tables, versions
+from evidcore.runs.lock import built_on, named_tables, requirements, stage_tables, versions
 
 INPUTS = "inputs.json"  # of a stage folder
 Hashes = Mapping[str, str]  # of the stages that wrote a checkpoint: "encoder", "model", "service.<name>"
@@ -58,6 +58,7 @@ def hashed_inputs(
     sources = [pair for value in datasets.values() for pair in named_tables("dataset", value)]
     offers = [offer for offer, _ in sources + components]
     code = {CORE: package_hash(CORE), **{offer.package: offer_hash(offer) for offer in offers}}
+    code |= {name: package_hash(name.replace("-", "_")) for name in sorted(built_on(offers))}
     found = {
         "stage": table,
         "seed": recipe.seed,

@@ -136,14 +136,23 @@ def named(kind: str, value: Any) -> Iterator[Offer]:
 def requirements(offers: Iterable[Offer]) -> list[str]:
     """Return the packages that those of components require, as their metadata say; the core's are known."""
     packages = {offer.package for offer in offers} - {"evidcore"}
-    return sorted({name for package in packages for name in _required(package)})
+    return sorted({n for package in packages for n in _required(package) if not n.startswith("evidcore")})
+
+
+def built_on(offers: Iterable[Offer]) -> set[str]:
+    """Return the packages of ours that those of components require, however indirectly: their code counts."""
+    found: set[str] = set()
+    waiting = {offer.package for offer in offers} - {"evidcore"}
+    while waiting:
+        waiting = {n for package in waiting for n in _required(package) if n.startswith("evidcore-")} - found
+        found |= waiting
+    return found
 
 
 @functools.cache
 def _required(package: str) -> frozenset[str]:
     lines = [line for line in metadata.requires(package) or () if "extra ==" not in line]
-    names = {re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines}
-    return frozenset(name for name in names if not name.startswith("evidcore"))
+    return frozenset(re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0] for line in lines)
 
 
 def versions(names: Sequence[str] = VERSIONS) -> dict[str, str]:

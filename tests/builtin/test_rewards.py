@@ -3,14 +3,13 @@ from __future__ import annotations
 import math
 
 import pytest
+from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.checks_reward import check_reward
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.labelers import Phrases
-from evidcore.builtin.report import ReportTask
-from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
+from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Report, Rollout, Score, Unscored, VolumeRef
+from evidcore.case import Case, Finding, Report, Rollout, Score, VolumeRef
 
 CASE = Case(
     id="a",
@@ -95,52 +94,6 @@ def test_random_with_certainty(probability, value):
     assert {score.value for score in Random(probability=probability)(shown, {})} == {value}
 
 
-@pytest.mark.parametrize(
-    ("report", "value"),
-    [
-        ("There is emphysema. There is a lung nodule. No cardiomegaly.", 1.0),
-        ("There is emphysema.", 2 / 3),  # 1 hit, 1 missed
-        ("There is emphysema. There is cardiomegaly.", 2 / 4),  # 1 hit, 1 extra, 1 missed
-        ("Clear lungs.", 0.0),
-        ("Emphysema. Lung nodule. Consolidation. Bronchiectasis.", 1.0),  # doubted and unknown ones left out
-        ("", 0.0),
-    ],
-)
-def test_report_findings_is_f1_against_the_case(report, value):
-    for labeler in (None, Phrases()):
-        (score,) = ReportFindings(labeler=labeler)(rollouts(ReportTask(), report), {})
-        assert score.value == pytest.approx(value)
-
-
-def test_report_findings_says_what_differs():
-    (score,) = ReportFindings()(rollouts(ReportTask(), "Emphysema. Cardiomegaly."), {})
-    assert score.reason == "both: emphysema; extra: cardiomegaly; missed: lung nodule"
-    assert score.parts == {"both": 1, "extra": 1, "missed": 1}
-
-
-@pytest.mark.parametrize(
-    ("report", "paid"),
-    [("Lung nodule on the left.", 1.0), ("Lung nodule on the right.", 0.0), ("Lung nodule.", 0.0)],
-)
-def test_report_findings_pays_for_details_where_told(report, paid):
-    nodule = Finding(name="lung nodule", side="left")
-    case = Case(id="s", patient="p", volumes=(), report=Report(text="x"), findings=(nodule,))
-    (score,) = ReportFindings(details=["side"])(rollouts(ReportTask(), report, case=case), {})
-    assert score.value == paid
-    (plain,) = ReportFindings()(rollouts(ReportTask(), report, case=case), {})
-    assert plain.value == 1.0
-
-
-def test_report_findings_does_not_apply_to_choices_or_unknown_cases():
-    assert ReportFindings()(rollouts(CHOICE, "x"), {}) == [
-        Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
-    ]
-    bare = Case(id="b", patient="p", volumes=(), report=Report(text="Clear."))
-    assert ReportFindings()(rollouts(ReportTask(), "Clear.", case=bare), {}) == [
-        Unscored(kind="not-applicable", reason="no findings are known of case 'b'")
-    ]
-
-
 def test_they_keep_the_contract_of_a_reward():
     (prompt,) = CHOICE.prompts(CASE, Volume(), 1)
     right = prompt.reference["letter"]
@@ -149,5 +102,3 @@ def test_they_keep_the_contract_of_a_reward():
     check_reward(Format(), good, rollouts(CHOICE, "A", "B"))
     check_reward(ChoiceAccuracy(), good, rollouts(CHOICE, f"<answer>{wrong}</answer>", "none"))
     check_reward(Random(), good, None)
-    reports = rollouts(ReportTask(), "There is emphysema.", "Emphysema. Lung nodule.")
-    check_reward(ReportFindings(), reports, rollouts(ReportTask(), "Clear.", "There is cardiomegaly."))

@@ -3,8 +3,7 @@ import subprocess
 import sys
 
 import pytest
-
-from evidcore.builtin.report import ReportTask
+from evidcore_plugin_reports.task import ReportTask
 
 RECIPE = """\
 schema = 1
@@ -81,7 +80,13 @@ def test_every_command_of_the_design_takes_json(evid):
 
 def test_plugins_lists_kind_name_package_and_target(evid):
     row = next(line for line in evid("plugins", "scorer").output.splitlines() if "token-f1" in line)
-    assert row.split() == ["scorer", "token-f1", "evidcore", "0.1.0", "evidcore.builtin.scorers:TokenF1"]
+    assert row.split() == [
+        "scorer",
+        "token-f1",
+        "evidcore",
+        "0.1.0",
+        "evidcore.builtin.scorers:TokenF1",
+    ]
     found = json.loads(evid("plugins", "scorer", "--json").output)
     assert {item["name"] for item in found["components"]} >= {"token-f1", "findings-f1"}
     assert all(item["broken"] is None for item in found["components"])

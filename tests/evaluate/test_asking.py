@@ -3,14 +3,14 @@
 import dataclasses
 
 import pytest
+from evidcore_plugin_reports.evaluation import ReportEvaluation
+from evidcore_plugin_reports.task import ReportTask
 
-from evidcore.builtin.report import ReportTask
 from evidcore.case import Answer
 from evidcore.errors import DataError, RecipeError
 from evidcore.evaluate.asking import training
 from evidcore.evaluate.choice import ChoiceEvaluation
 from evidcore.evaluate.reference_lines import reference_lines
-from evidcore.evaluate.report import ReportEvaluation
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_lab.ablation.items import row_items
-from evidcore_plugin_text_metrics.testing import Reply, chat_server
+from evidcore_plugin_reports.testing import Reply, chat_server
 from evidcore_testing import TinyDataset, TinyEncoder, tiny_language
 from evidcore_testing.data import volume_case
 

@@ -4,8 +4,8 @@ import dataclasses
 import random
 
 import pytest
+from evidcore_plugin_reports.task import ReportTask
 
-from evidcore.builtin.report import ReportTask
 from evidcore.builtin.rewards import Format
 from evidcore.builtin.rollouts import Plain
 from evidcore.case import Answer, Prompt, Score, TextPart

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.labelers import Phrases
 from sklearn.metrics import f1_score, precision_recall_fscore_support
-
-from evidcore.builtin.labelers import Phrases
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "labeler.py"
@@ -89,7 +88,7 @@ def test_what_is_printed_holds_figures_and_no_text(script):
 
 def test_the_rules_still_read_as_well_as_is_said(script, real_data):
     """On the half that they were tuned on; the other is for measuring."""
-    from evidcore.builtin.labelers import NegationRules
+    from evidcore_plugin_reports.labelers import NegationRules
 
     rows = script.one_half(list(script.rows(real_data / "ctrate_reports" / "train.csv")), "tune")
     assert script.measure(NegationRules(), rows)["macro_f1"] > 0.93

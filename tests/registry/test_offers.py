@@ -79,8 +79,8 @@ def test_a_misspelt_name_is_answered_with_the_nearest_and_the_list(install):
 
 def test_a_missing_component_of_our_own_is_answered_with_the_pip_command(monkeypatch):
     monkeypatch.setattr("evidcore.registry.offers", lambda kind=None: [])
-    with pytest.raises(PluginError, match=r"It comes with `pip install evidcore-plugin-text-metrics`"):
-        find("labeler", "evidcore-plugin-text-metrics/endpoint")
+    with pytest.raises(PluginError, match=r"It comes with `pip install evidcore-plugin-reports`"):
+        find("labeler", "evidcore-plugin-reports/endpoint")
 
 
 def test_the_table_of_our_own_packages_is_what_they_declare():

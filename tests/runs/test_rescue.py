@@ -3,9 +3,9 @@
 import dataclasses
 
 import pytest
-from evidcore_plugin_text_metrics.embedding import Embedding
-from evidcore_plugin_text_metrics.testing import tiny_text_encoder
-from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_plugin_reports.embedding import Embedding
+from evidcore_plugin_reports.testing import tiny_text_encoder
+from evidcore_plugin_reports.text_models import Pretrained
 from transformers.utils import logging
 
 from evidcore.errors import RecipeError

@@ -11,6 +11,7 @@ import numpy as np
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import shown_findings
 from evidcore_plugin_emrl.report_evidence import SLICE, shown_slices
+from evidcore_plugin_reports.agreement import affirmed
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -22,7 +23,6 @@ from evidcore.contracts import ImageQuestion
 from evidcore.data import read, read_mask
 from evidcore.errors import RunError
 from evidcore.runs.read import read_object
-from evidcore.text.agreement import affirmed
 from mechanism_figures.panels import BLUE, GREEN, GREY, INK, ORANGE, sheet
 from mechanism_figures.run_stages import OpenedRun
 

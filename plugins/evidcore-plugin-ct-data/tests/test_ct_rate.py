@@ -11,11 +11,11 @@ from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
 from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
 from evidcore_plugin_ct_data.published import HubSource
 from evidcore_plugin_ct_data.walk import Selection
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_testing.checks_dataset import check_dataset
 
 from evidcore.data import read
 from evidcore.errors import NotHere
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 NUMBERS = {name: place for place, name in enumerate([*CT_RATE["train"], *CT_RATE["valid"]], 1)}
 LABELS = "dataset/multi_abnormality_labels/{}_predicted_labels.csv"

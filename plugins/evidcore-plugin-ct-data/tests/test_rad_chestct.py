@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_ct_data.miniatures.voxels import volume
 from evidcore_plugin_ct_data.rad_chestct import FROM_ABNORMALITIES, METADATA, TABLES
-
-from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import json
 import nibabel
 import numpy as np
 import pytest
-
-from evidcore.text.sentences import sentences
+from evidcore_plugin_reports.sentences import sentences
 
 
 def table(folder, rows):

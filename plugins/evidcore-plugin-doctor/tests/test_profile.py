@@ -12,12 +12,12 @@ from evidcore_plugin_doctor.figure import page
 from evidcore_plugin_doctor.listing import Columns, read_listing
 from evidcore_plugin_doctor.profile import prevalence, profile
 from evidcore_plugin_doctor.sentences import BINS, lengths, positions, quantiles
+from evidcore_plugin_reports.labelers import NegationRules, Phrases
+from evidcore_plugin_reports.sentences import labelled, sentences
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.case import Case, Finding, Question, Report, Span
 from evidcore.errors import DataError
-from evidcore.text.sentences import labelled, sentences
 
 NAMES = ("nodule", "effusion", "cyst", "scar", "hernia")
 

@@ -7,9 +7,9 @@ from disc_cases import disc_case
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import MatchedSlices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
+from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing import answer_group, check_reward
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, Rollout, Score, Unscored
 from evidcore.contracts import Labeler, Reader, Unread

@@ -5,11 +5,11 @@ from evidcore_plugin_emrl.evidence_figures import seen
 from evidcore_plugin_emrl.hearsay import Hearsay
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_plugin_reports.agreement import affirmed
+from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing.checks_dataset import check_dataset
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.builtin.views import Slices
-from evidcore.text.agreement import affirmed
 
 COUNTS = {"train_cases": 30, "validation_cases": 2, "test_cases": 4}
 

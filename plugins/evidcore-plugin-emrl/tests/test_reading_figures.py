@@ -11,9 +11,9 @@ from evidcore_plugin_emrl.reading_figures import (
     shortfalls,
     shown,
 )
+from evidcore_plugin_reports.labelers import NegationRules
 from sklearn.metrics import roc_auc_score
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.contracts import Reader
 from evidcore.data import read, read_mask
 

@@ -6,9 +6,9 @@ import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.slice_findings import SliceFindings
+from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_testing import check_task
 
-from evidcore.builtin.rewards import ReportFindings
 from evidcore.builtin.views import Slices
 from evidcore.case import Rollout
 

@@ -8,9 +8,9 @@ from disc_cases import HU, SHAPE, disc_case
 from evidcore_plugin_emrl.reader_fit import ReaderFit
 from evidcore_plugin_emrl.reading_figures import measure_reader, shortfalls
 from evidcore_plugin_emrl.slice_reader import NOTHING, SliceReader
+from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing import check_fit, check_reader
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Crop, Drawing
 from evidcore.contracts import Fittable, ImageQuestion
 from evidcore.errors import DataError

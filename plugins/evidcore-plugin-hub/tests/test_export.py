@@ -18,6 +18,7 @@ from evidcore_plugin_hub.export import as_published, export_run, widen
 from evidcore_plugin_hub.redaction import WITHHELD
 from evidcore_plugin_pages.jinja import NOTICE
 from evidcore_plugin_pages.markup import DASH
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_testing import tiny_language, tiny_vision_language
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
@@ -32,7 +33,6 @@ from evidcore.recipe import load
 from evidcore.registry import factory
 from evidcore.runs import RunFolder, run, start
 from evidcore.runs.assembly import Assembly
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 from evidcore_plugin_med3d_r1.abnormal_recall import AbnormalRecall
+from evidcore_plugin_reports.labelers import NegationRules
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Span
 from evidcore.contracts import Labeler, Unread
 from evidcore.evaluate.pooling import pooled

@@ -6,13 +6,14 @@ import math
 import pytest
 import torch
 from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, level
-from evidcore_plugin_text_metrics.reward_model import RewardModel
-from evidcore_plugin_text_metrics.testing import tiny_reward_model
-from evidcore_plugin_text_metrics.text_models import Pretrained
+from evidcore_plugin_reports.agreement import as_agreement
+from evidcore_plugin_reports.reward_model import RewardModel
+from evidcore_plugin_reports.scorers import FindingsF1
+from evidcore_plugin_reports.testing import tiny_reward_model
+from evidcore_plugin_reports.text_models import Pretrained
 from evidcore_testing.checks_reward import check_reward
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from evidcore.builtin.scorers import FindingsF1
 from evidcore.case import (
     Answer,
     Case,
@@ -28,7 +29,6 @@ from evidcore.case import (
 )
 from evidcore.contracts import Scorer
 from evidcore.errors import DataError
-from evidcore.text.agreement import as_agreement
 
 QUESTION = "Which finding is present?\nA) emphysema\nB) lung nodule"
 REPORT = "There is no emphysema. There is a lung nodule in the left lung."

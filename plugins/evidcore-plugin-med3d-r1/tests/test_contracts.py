@@ -1,8 +1,8 @@
 """The recall of abnormal sentences keeps the contract of a metric."""
 
+from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing import check_metric
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.registry.factory import build
 
 

@@ -4,10 +4,10 @@ import hashlib
 
 import pytest
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
-from evidcore_plugin_text_metrics.labels_file import LabelsFile
+from evidcore_plugin_reports.labelers import NegationRules, Phrases
+from evidcore_plugin_reports.labels_file import LabelsFile
 from evidcore_testing.checks_text import check_reweighter
 
-from evidcore.builtin.labelers import NegationRules, Phrases
 from evidcore.case import Span
 from evidcore.contracts import Unread
 

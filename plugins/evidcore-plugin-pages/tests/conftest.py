@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from evidcore_plugin_pages.document import write_page
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_testing.fixtures import evid as evid
 
 from evidcore.builtin.choice import Choice
@@ -20,7 +21,6 @@ from evidcore.cache import cache_folder
 from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
 from evidcore.registry.factory import build
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 RESOLVED = """
 schema = 1

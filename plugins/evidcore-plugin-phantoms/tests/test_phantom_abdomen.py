@@ -11,13 +11,13 @@ from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 from evidcore_plugin_phantoms.abdomen.lesions import FINDINGS
 from evidcore_plugin_phantoms.abdomen.queries import HOSTS, KINDS
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS, TABLES
+from evidcore_plugin_reports.agreement import compare_details, states
+from evidcore_plugin_reports.labelers import NegationRules
 from scipy.spatial.distance import pdist
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.data import read, read_mask
 from evidcore.errors import DataError, RecipeError
 from evidcore.registry import factory
-from evidcore.text.agreement import compare_details, states
 
 SPACING = (300 / 24, 288 / 48, 384 / 64)
 

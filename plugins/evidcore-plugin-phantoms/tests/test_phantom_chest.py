@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms import store
 from evidcore_plugin_phantoms.chest import PhantomChest
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.labelers import NegationRules
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.data import read, read_mask
 from evidcore.errors import DataError
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from evidcore_plugin_phantoms.chest import INDICATIONS, PhantomChest
 from evidcore_plugin_phantoms.cues import Cues
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 from evidcore.data import read
 from evidcore.errors import RecipeError
-from evidcore.text.findings import CT_RATE_FINDINGS
 
 PLAIN = PhantomChest(Path(), seed=11, prevalence=0.3)
 CUES = ("header_cue", "device_cue", "table_cue")

@@ -9,8 +9,7 @@ import pytest
 from evidcore_plugin_phantoms.anatomy import SIZE_ZYX, SPACING_MM_ZYX, Body, healthy, level, smooth_field
 from evidcore_plugin_phantoms.chest import TABLES, PhantomChest
 from evidcore_plugin_phantoms.signs import SIGNS, index_of
-
-from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 CASES = 40
 

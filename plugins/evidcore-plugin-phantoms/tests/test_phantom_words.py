@@ -17,8 +17,7 @@ from evidcore_plugin_phantoms.chest import (
     sentences,
 )
 from evidcore_plugin_phantoms.phantoms import chances
-
-from evidcore.text.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 
 def patients(count, *, prior_strength, prevalence=0.2):

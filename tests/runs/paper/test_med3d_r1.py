@@ -8,7 +8,7 @@ import pytest
 import torch
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_encoders.vit3d import ViT3D
-from evidcore_plugin_text_metrics.testing import tiny_reward_model
+from evidcore_plugin_reports.testing import tiny_reward_model
 from evidcore_testing.models import tiny_language
 from safetensors.torch import load_file, save_file
 

@@ -21,11 +21,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Lt
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 from evidcore.case import Case, Finding, Question, Report, Split, VolumeRef
 from evidcore.errors import DataError
 from evidcore.registry.factory import Flat
-from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
 from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows

@@ -19,10 +19,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+
 from evidcore.case import Case, Finding, Split, VolumeRef
 from evidcore.errors import DataError, did_you_mean
 from evidcore.registry.factory import Flat
-from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import flag, read_rows

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from evidcore_plugin_reports.sentences import labelled, sentences
 
 from evidcore.case import Report, Span
 from evidcore.contracts import Labeler, Unread
-from evidcore.text.sentences import labelled, sentences
 
 BINS = 20  # of a report's length
 LABELS = ("normal", "abnormal")

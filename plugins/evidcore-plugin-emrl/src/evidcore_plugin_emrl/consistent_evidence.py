@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from evidcore.builtin.labelers import NegationRules, Vocabulary
+from evidcore_plugin_reports.agreement import affirmed
+from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
+
 from evidcore.case import Evidence, Finding, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Labeler, Reward, Unread
-from evidcore.text.agreement import affirmed
 
 
 class ConsistentEvidence(Reward):

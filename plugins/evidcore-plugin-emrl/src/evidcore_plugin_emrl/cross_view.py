@@ -9,13 +9,13 @@ from statistics import fmean
 from typing import Annotated, Literal
 
 from annotated_types import Ge
+from evidcore_plugin_reports.agreement import affirmed, states
+from evidcore_plugin_reports.labelers import NegationRules
 
-from evidcore.builtin.labelers import NegationRules
 from evidcore.case import Case, Crop, Evidence, Rollout, Score, Unscored, Verdict
 from evidcore.contracts import Checked, ImageQuestion, Labeler, Reader, Reward, Unread
 from evidcore.errors import DataError, RecipeError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
-from evidcore.text.agreement import affirmed, states
 from evidcore_plugin_emrl.matched_slices import (
     MatchedSlices,
     as_scanned,

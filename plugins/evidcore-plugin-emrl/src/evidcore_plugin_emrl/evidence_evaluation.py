@@ -29,6 +29,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore_plugin_reports.agreement import affirmed, compare_details
+from evidcore_plugin_reports.evaluation import report_refusal
+
 from evidcore.case import Answer, Finding, Prompt
 from evidcore.contracts import (
     Answers,
@@ -48,8 +51,6 @@ from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.pooling import Figure
 from evidcore.evaluate.reference_lines import row
-from evidcore.evaluate.report import report_refusal
-from evidcore.text.agreement import affirmed, compare_details
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
 

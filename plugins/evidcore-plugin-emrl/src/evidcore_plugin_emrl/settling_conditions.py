@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from evidcore_plugin_reports.agreement import states
+
 from evidcore.case import Crop, Evidence, Rollout, VisualPart
-from evidcore.text.agreement import states
 from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
 from evidcore_plugin_emrl.report_evidence import shown_slices
 

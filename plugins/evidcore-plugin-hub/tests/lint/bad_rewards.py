@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import re
 
+from evidcore_plugin_reports.task import ReportTask
+
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.report import ReportTask
 from evidcore.builtin.rewards import ChoiceAccuracy, Format
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Finding, Report, Score, VolumeRef

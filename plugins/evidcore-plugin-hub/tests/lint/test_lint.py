@@ -15,9 +15,10 @@ from evidcore_plugin_hub.lint.linting import lint_rewards
 from evidcore_plugin_hub.lint.result import LintCheck, LintResult
 from evidcore_plugin_hub.lint.supervised import lint_all
 from evidcore_plugin_hub.lint.target import Target, targets
+from evidcore_plugin_reports.reward import ReportFindings
+from evidcore_plugin_reports.task import ReportTask
 
-from evidcore.builtin.report import ReportTask
-from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
+from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.case import Answer, Evidence, written
 from evidcore.errors import PluginError
 from evidcore.prompts.rows import Row

@@ -10,10 +10,11 @@ import pytest
 import torch
 from evidcore_plugin_hub.lint.reward_audit import CHECKS, audit_rewards
 from evidcore_plugin_lab.ablation.definition import load_ablation
+from evidcore_plugin_reports.reward import ReportFindings
+from evidcore_plugin_reports.task import ReportTask
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.report import ReportTask
-from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random, ReportFindings
+from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.case import Rollout
 from evidcore.contracts import Checked
 from evidcore.errors import ContractError

@@ -3,9 +3,9 @@ from __future__ import annotations
 import bad_rewards as bad
 import pytest
 from evidcore_plugin_hub.lint.twins import BRIEF, NEUTRAL, twins
+from evidcore_plugin_reports.task import ReportTask
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.report import ReportTask
 from evidcore.text.tags import LETTERS
 
 

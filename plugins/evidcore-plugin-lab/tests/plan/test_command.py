@@ -71,7 +71,7 @@ def test_plan_says_which_models_judges_are_loaded_from(evid, recipe):
     line = f"rescue = {named}"
     recipe.write_text(recipe.read_text().replace('kind = "evaluate"', f'kind = "evaluate"\n{line}', 1))
     of_package, download = json.loads(evid("plan", recipe, "--json").output)["downloads"]
-    assert of_package.endswith("(evidcore-plugin-text-metrics)")
+    assert of_package.endswith("(evidcore-plugin-reports)")
     where = "from the Hugging Face Hub, for stage.02-evaluate.rescue.model"
     assert download == f"them/theirs at 0a1b, {where}: see its page for its size and licence"
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 from collections.abc import Mapping, Sequence
 
+from evidcore_plugin_reports.agreement import affirmed
+from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
+from evidcore_plugin_reports.sentences import NO_REFERENCE, labelled, reference_of
+
 from evidcore.case import Finding, Report, Span, Unscored
 from evidcore.contracts import Labeler, Measured, Metric, Sums, Unread, Written
-from evidcore.text.agreement import affirmed
-from evidcore.text.sentences import NO_REFERENCE, labelled, reference_of
 
 DECILES = 10
 _LATE_MINUS_EARLY = "abnormal_recall_late_minus_early"
@@ -24,8 +26,9 @@ class AbnormalRecall(Metric):
     in the first.
 
     Sentences are those labelled abnormal in the data; where a report came without labels, those in which
-    the stage's labeler finds anything present or uncertain. The same labeler reads the findings of both
-    texts. An abnormal sentence in which it affirms none cannot be looked for and is left out.
+    the evaluation's labeler finds anything present or uncertain; where it names none, `negation-rules` for
+    the data sets' findings. The same labeler reads the findings of both texts. An abnormal sentence in which
+    it affirms none cannot be looked for and is left out.
 
     Source:
         Lai et al. 2026, Med3D-R1, arXiv:2602.01200, section on abnormality re-weighting and figure 3.
@@ -33,8 +36,8 @@ class AbnormalRecall(Metric):
 
     unit = "rate"
 
-    def __init__(self, labeler: Labeler) -> None:
-        self.labeler = labeler
+    def __init__(self, labeler: Labeler | None = None, vocabulary: Vocabulary = tuple) -> None:
+        self.labeler = labeler or NegationRules(vocabulary)
         self._counts: collections.Counter[int | None] = collections.Counter()  # by decile; None: left out
 
     def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:

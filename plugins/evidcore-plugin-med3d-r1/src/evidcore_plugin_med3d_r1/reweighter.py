@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from annotated_types import Ge
+from evidcore_plugin_reports.sentences import labelled
 
 from evidcore.case import Span
 from evidcore.contracts import Labeler, Reweighter
-from evidcore.text.sentences import labelled
 
 
 class Abnormality(Reweighter):

@@ -11,13 +11,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from evidcore_plugin_reports.sentences import words
+
 from evidcore.case import Answer, Case, Prompt, Rollout, Score, Span, TextPart, Turn, Verdict
 from evidcore.contracts import Answers, Asking, Blind, Evaluation, Metric, Policy, Reward, Scored, Task, View
 from evidcore.evaluate.answered import batches
 from evidcore.evaluate.choice import measure_turns
 from evidcore.evaluate.figured import Figured, figured
 from evidcore.evaluate.measuring import named_metrics
-from evidcore.text.sentences import words
 from evidcore.text.tags import inside, shortened, tag_fault
 
 OPEN_QUESTIONS = "open_questions"  # the case's note that holds those without options

@@ -50,7 +50,7 @@ class MajorityChoice(ChoiceEvaluation):
         samples: Annotated[int, Ge(1)] = 8,
         temperature: Annotated[float, Gt(0)] = 1.0,
         rescue: Scorer = {"use": "token-f1"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
-        labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006
+        labeler: Labeler | None = None,
         metric: tuple[Metric, ...] = (),
     ) -> None:
         super().__init__(rescue=rescue, labeler=labeler, metric=metric)

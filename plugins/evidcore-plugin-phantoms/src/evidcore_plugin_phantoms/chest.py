@@ -15,10 +15,10 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 from evidcore.case import Case, MaskRef, Question, Split
 from evidcore.registry.factory import Flat
-from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_phantoms.anatomy import LEFT, RIGHT, SPACING_MM_ZYX, Body, draw_table, healthy
 from evidcore_plugin_phantoms.cues import NO_CUES, Cues
 from evidcore_plugin_phantoms.phantoms import Drawn, Phantoms, chances, described, noisy

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_phantoms.anatomy import (
     SIZE_ZYX,
     SPACING_MM_ZYX,

@@ -8,9 +8,9 @@ from evidcore_plugin_phantoms.language.documents import (
     prompt_ids,
     shown_ids,
 )
+from evidcore_plugin_reports.task import ReportTask
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Finding, MaskRef, VisualPart
 from evidcore.errors import DataError

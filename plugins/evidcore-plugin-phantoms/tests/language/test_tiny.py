@@ -8,10 +8,10 @@ import torch
 from evidcore_plugin_phantoms.language.documents import DocumentDrawer
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_plugin_phantoms.language.tiny import TextFit, Tiny, _token_weights, answer_loss
+from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.data import FINDINGS
 
 from evidcore.builtin.choice import Choice
-from evidcore.builtin.report import ReportTask
 from evidcore.builtin.views import Volume
 from evidcore.contracts import Corpus
 from evidcore.model.language import Pretrained

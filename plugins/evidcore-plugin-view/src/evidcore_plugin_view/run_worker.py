@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore_plugin_pages.cases import Known, look_up
+from evidcore_plugin_reports.sentences import sentences
 
 from evidcore.case import Crop, Evidence, Prompt, VolumeRef
 from evidcore.compute.processes import pin_threads
@@ -36,7 +37,6 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.post_run import last_asking
 from evidcore.runs.read import read_head
-from evidcore.text.sentences import sentences
 from evidcore_plugin_view.followed_masks import FollowedMask, FollowRequest
 
 

@@ -22,7 +22,7 @@ from typing import Annotated
 import torch
 from accelerate import PartialState
 from annotated_types import Ge, Gt, Le
-from evidcore_plugin_text_metrics.http_exchange import check_key_env, host_of
+from evidcore_plugin_reports.http_exchange import check_key_env, host_of
 from peft.tuners.lora import LoraLayer
 
 from evidcore.contracts import Engine, RolloutStrategy, Rows, Workload

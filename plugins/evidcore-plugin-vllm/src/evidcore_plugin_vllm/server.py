@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore_plugin_text_metrics.http_exchange import (
+from evidcore_plugin_reports.http_exchange import (
     Answered,
     Interrupted,
     Unreadable,

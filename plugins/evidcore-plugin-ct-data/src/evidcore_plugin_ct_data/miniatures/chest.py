@@ -6,8 +6,8 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.text.findings import CT_RATE_FINDINGS
 from evidcore_plugin_ct_data.miniatures.voxels import document, nifti, table, turned, volume
 from evidcore_plugin_ct_data.rad_chestct import FROM_ABNORMALITIES, METADATA, TABLES
 

@@ -1,0 +1,99 @@
+"""Metric `cider`: n-grams shared with the reference, those that few references hold counting most."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Mapping, Sequence
+
+from evidcore.case import Unscored
+from evidcore.contracts import Measured, Metric, Written
+from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
+
+ORDERS = (1, 2, 3, 4)
+SIGMA_WORDS = 6.0  # Vedantam et al. 2015, section 6
+SCALE = 10.0  # Vedantam et al. 2015, section 6
+Grams = collections.Counter[tuple[str, ...]]
+Weights = dict[tuple[str, ...], float]
+
+
+class Cider(Metric):
+    """CIDEr and CIDEr-D of each report against its reference; means over reports, 0 to 10.
+
+    An n-gram weighs its count times log(references / references that hold it), n-grams that no reference
+    holds as if one did. CIDEr is the mean over n = 1 … 4 of the cosine between the weights of report and
+    reference, times 10. CIDEr-D cuts each weight of the report to the reference's, so that repeating a
+    rare word earns nothing, and multiplies by exp(-d² / 72) at d words more or less; it is what the
+    captioning tools of COCO print as CIDEr. Words are not stemmed, as there.
+
+    What is rare is counted in the references at hand, so figures from different sets of cases cannot be
+    compared, and intervals hold for this set's rarities. With fewer than two references nothing is rare.
+
+    Source:
+        Vedantam, Zitnick & Parikh 2015, CIDEr, CVPR, arXiv:1411.5726, equations 1-3 and section 6.
+    """
+
+    unit = "plain"
+
+    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+        """Return both scores of each report; 0 for one without a word."""
+        references = [reference_of(text) for text in texts]
+        theirs = [None if said is None else _grams(words(said)) for said in references]
+        held: Grams = collections.Counter(gram for grams in theirs if grams is not None for gram in grams)
+        count = sum(grams is not None for grams in theirs)
+        if count < 2:
+            alone = Unscored(
+                kind="not-applicable", reason="needs at least two references to tell what is rare"
+            )
+            return [alone if grams is not None else NO_REFERENCE for grams in theirs]
+        rarity = {gram: math.log(count / holders) for gram, holders in held.items()}
+        unseen = math.log(count)
+        found: list[Measured | Unscored] = []
+        for text, reference, grams in zip(texts, references, theirs, strict=True):
+            if reference is None or grams is None:
+                found.append(NO_REFERENCE)
+                continue
+            ours = words(text.text)
+            apart = len(ours) - len(words(reference))
+            given = _weights(grams, rarity, unseen)
+            said = _weights(_grams(ours), rarity, unseen)
+            plain = [_cosine(said[order], given[order], said[order]) for order in ORDERS]
+            cut = [_cosine(_cut(said[order], given[order]), given[order], said[order]) for order in ORDERS]
+            penalty = math.exp(-(apart**2) / (2 * SIGMA_WORDS**2))
+            figures = {
+                "cider_d": SCALE * penalty * sum(cut) / len(ORDERS),
+                "cider": SCALE * sum(plain) / len(ORDERS),
+            }
+            found.append(Measured(figures=figures))
+        return found
+
+    def notes(self) -> Mapping[str, str]:
+        """Say the scale."""
+        return {"cider_d": "0 to 10; rarity counted in these references", "cider": "0 to 10"}
+
+
+def _grams(said: Sequence[str]) -> Grams:
+    return collections.Counter(
+        tuple(said[start : start + order]) for order in ORDERS for start in range(len(said) - order + 1)
+    )
+
+
+def _weights(grams: Grams, rarity: Mapping[tuple[str, ...], float], unseen: float) -> dict[int, Weights]:
+    found: dict[int, Weights] = {order: {} for order in ORDERS}
+    for gram, count in grams.items():
+        found[len(gram)][gram] = count * rarity.get(gram, unseen)
+    return found
+
+
+def _cut(ours: Weights, theirs: Weights) -> Weights:
+    return {gram: min(weight, theirs.get(gram, 0.0)) for gram, weight in ours.items()}
+
+
+def _cosine(ours: Weights, theirs: Weights, whole: Weights) -> float:
+    """Return ours · theirs / (|whole| |theirs|), 0 where one has no length."""
+    length = _length(whole) * _length(theirs)
+    return sum(weight * theirs.get(gram, 0.0) for gram, weight in ours.items()) / length if length else 0.0
+
+
+def _length(weights: Weights) -> float:
+    return math.sqrt(sum(weight**2 for weight in weights.values()))

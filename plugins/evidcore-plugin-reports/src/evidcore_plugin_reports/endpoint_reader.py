@@ -1,0 +1,122 @@
+"""Reader `endpoint-reader`: a vision-language model behind an endpoint is asked about crops."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from annotated_types import Ge, Le
+from PIL import Image
+
+from evidcore.case import Crop
+from evidcore.contracts import EncoderInput, ImageQuestion, Reader
+from evidcore.data import prepare
+from evidcore.data.reading import read_geometry
+from evidcore.errors import DataError
+from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
+from evidcore_plugin_reports.endpoint_answers import Unanswered
+
+ABDOMEN = (-160.0, 240.0)  # low, high in HU
+INSTRUCTION = "Answer from these pictures alone, in short sentences that each name one finding."
+
+
+class EndpointReader(Reader):
+    """Ask a model behind an endpoint what crops show: a grey PNG for each axial slice, then the question.
+
+    What is sent holds pixels and the question: no path, no id, no height, no report. Pixels are square, and
+    the longer side of a slice has `longest_px` of them. Equal questions are asked once and kept on the disk,
+    so that a repeated question has its first answer, whatever the endpoint's own dice say. Where the endpoint
+    gives one question no answer (too long, refused, cut off) there is none.
+
+    Args:
+        endpoint: which model is asked; needs `sends_images_away = true`.
+        instruction: what it is told before the question.
+        window: (low, high) in HU, black and white; () scales values of arbitrary intensity by percentiles.
+        longest_px: pixels of a picture's longer side.
+        most_slices: of a crop; one that shows more is refused.
+    """
+
+    deterministic: ClassVar[bool] = True
+    costs = "a model behind an endpoint reads every crop"
+
+    def __init__(
+        self,
+        *,
+        endpoint: Endpoint,
+        instruction: str = INSTRUCTION,
+        window: tuple[float, ...] = ABDOMEN,
+        longest_px: Annotated[int, Ge(32), Le(2048)] = 512,
+        most_slices: Annotated[int, Ge(1)] = 16,
+    ) -> None:
+        if len(window) not in (0, 2) or (window and not window[0] < window[1]):
+            raise ValueError(f"endpoint-reader: window must be low, then high in HU, got {list(window)}")
+        self.client = ChatClient(endpoint, sends="images")
+        self._instruction = instruction
+        self._windows = ((window[0], window[1]),) if window else ()
+        self._longest_px = longest_px
+        self._most_slices = most_slices
+
+    def ready(self) -> None:
+        """Look for the key.
+
+        Raises:
+            RunError: if the variable that should hold it is not set, or holds no key.
+        """
+        self.client.authorization()
+
+    def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
+        """Ask all questions, several at once.
+
+        Raises:
+            DataError: if a crop shows more slices than `most_slices`, or its file cannot be used.
+            RunError: if the endpoint cannot be used at all.
+        """
+        asked = {question: self._conversation(question) for question in questions}
+        said = dict(zip(asked, self.client.ask(list(asked.values())), strict=True))
+        return [_words(said[question]) for question in questions]
+
+    def _conversation(self, question: ImageQuestion) -> Conversation:
+        pictures = itertools.chain.from_iterable(map(self._pictures, question.crops))
+        shown = [{"type": "image_url", "image_url": {"url": _data_url(one)}} for one in pictures]
+        return [
+            {"role": "system", "content": self._instruction},
+            {"role": "user", "content": [*shown, {"type": "text", "text": question.text}]},
+        ]
+
+    def _pictures(self, crop: Crop) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
+        geometry = read_geometry(crop.volume)
+        shape = geometry.shape_zyx
+        if crop.drawing is not None and crop.drawing.kind != "picture":
+            raise DataError(
+                f"{crop.volume.path}: endpoint-reader sends slices, and what is drawn of them is "
+                f"{crop.drawing.mark()!r}. Ask about the slices, or use view = {{ use = 'slices' }}."
+            )
+        if crop.box_zyx is not None:
+            starts, stops = crop.box_zyx[::2], crop.box_zyx[1::2]
+            shape = (stops[0] - starts[0], stops[1] - starts[1], stops[2] - starts[2])
+        if shape[0] > self._most_slices:
+            raise DataError(
+                f"{crop.volume.path}: a crop of {shape[0]} slices is asked about, and endpoint-reader sends "
+                f"at most {self._most_slices} pictures of one. Ask about fewer, or raise most_slices."
+            )
+        sides_mm = shape[1] * geometry.spacing_mm_zyx[1], shape[2] * geometry.spacing_mm_zyx[2]
+        height, width = (max(1, round(self._longest_px * side / max(sides_mm))) for side in sides_mm)
+        spec = EncoderInput(
+            size_zyx=(shape[0], height, width), spacing_mm_zyx=None, windows=self._windows, any_depth=True
+        )
+        grey = (prepare(crop, spec)[0].numpy() + 1) * 127.5
+        yield from np.rint(grey).astype(np.uint8)
+
+
+def _data_url(picture: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
+    held = io.BytesIO()
+    Image.fromarray(picture).save(held, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(held.getvalue()).decode('ascii')}"
+
+
+def _words(answer: str | Unanswered) -> str | None:
+    return None if isinstance(answer, Unanswered) else answer.strip() or None

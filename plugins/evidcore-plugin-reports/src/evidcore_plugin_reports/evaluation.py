@@ -1,0 +1,265 @@
+"""Evaluate reports: which findings they affirm, and what metrics say of their words."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from evidcore.case import Answer, Prompt, Report, Span, State
+from evidcore.contracts import (
+    Answers,
+    Asking,
+    Evaluation,
+    Labeler,
+    Metric,
+    Policy,
+    Row,
+    Scored,
+    Sums,
+    Task,
+    Unread,
+    Written,
+)
+from evidcore.evaluate.answered import Answered, answered, asked, gold_answer, unknown_patients
+from evidcore.evaluate.bootstrap import mean_interval
+from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named_metrics
+from evidcore.evaluate.reference_lines import row
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
+from evidcore_plugin_reports.agreement import states
+
+F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportAnswer(Answered):
+    """One report written: a line of `answers/<stage>.jsonl`."""
+
+    affirmed: tuple[str, ...]  # findings that the report says are present
+    present: tuple[str, ...]  # findings that are
+    absent: tuple[str, ...]  # findings that are known not to be
+    unread: str | None  # why the labeler could not read the report
+    images: tuple[str, ...]
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether an F1 can be given: findings of the case are known, and the report was read."""
+        return bool(self.present or self.absent) and self.unread is None
+
+    def counts(self, finding: str | None = None) -> tuple[int, int, int]:
+        """Return true positives, false positives and false negatives, of one finding or of all."""
+        said, true, false = (
+            {name for name in names if finding in (None, name)}
+            for names in (self.affirmed, self.present, self.absent)
+        )
+        return len(said & true), len(said & false), len(true - said)
+
+    def line(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        lists = ("affirmed", "present", "absent", "images")
+        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in lists}}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportResult(Scored):
+    """All reports of one policy."""
+
+    name: str
+    answers: tuple[ReportAnswer, ...]
+    findings: Measurement  # F1 over all findings and of each
+    measured: Measurement  # what the metrics say
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Return whose report each is."""
+        return tuple(answer.cluster for answer in self.answers)
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """Return F1 over the findings of each report, 0 where none is known or read, or its format."""
+        if metric == "format_rate":
+            return tuple(float(answer.malformed is None) for answer in self.answers)
+        return tuple(_f1_of(answer) for answer in self.answers)
+
+    def unit(self, metric: str) -> str:
+        """Return "score" for F1."""
+        return "" if metric == "format_rate" else "score"
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return what `answers/<stage>.jsonl` holds of each report, its figures with it."""
+        return [
+            answer.line() | (first | second).line()
+            for answer, first, second in zip(
+                self.answers, self.findings.texts, self.measured.texts, strict=True
+            )
+        ]
+
+    def rows(self) -> list[Row]:
+        """Return the results rows: well-formed reports, F1 micro and macro, the metrics, F1 by finding.
+
+        Macro is the mean over the findings that at least one case has.
+        """
+        formed = mean_interval(self.values("format_rate"), self.clusters)
+        note = unknown_patients(answer.patient for answer in self.answers)
+        by_finding = self.findings.rows(self.name, self.clusters)
+        metrics = self.measured.rows(self.name, self.clusters)
+        main = [item for item in by_finding if "/" not in item.metric]
+        return [
+            row(self.name, "format_rate", formed, note=note, is_headline=True),
+            *main,
+            *(dataclasses.replace(m, is_headline=m.unit == "rate") for m in metrics if "/" not in m.metric),
+            *(item for item in by_finding if item not in main),
+            *(item for item in metrics if "/" in item.metric),
+        ]
+
+
+class ReportEvaluation(Evaluation[Answer]):
+    """Which findings written reports affirm, and what metrics say of their words.
+
+    Findings that a case calls uncertain, or knows nothing of, are left out of F1; so are cases of which no
+    finding is known, and reports that the labeler cannot read.
+
+    Args:
+        labeler: reads the findings of the reports.
+        metric: what else the reports are measured by; the task's gold answers are the references.
+    """
+
+    headline = F1_MICRO
+    beside = ("format_rate",)
+    points = "points of F1"
+
+    def __init__(
+        self,
+        *,
+        labeler: Labeler = {"use": "negation-rules"},  # type: ignore[assignment]  # noqa: B006  # a recipe's table
+        metric: tuple[Metric, ...] = (),
+    ) -> None:
+        self.labeler = labeler
+        self.metrics = named_metrics(metric)
+
+    def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
+        """Return why the first prompt's gold answer is no report, if it is none."""
+        return report_refusal(self.labeler, task, prompts)
+
+    def ready(self) -> None:
+        """Ask the metrics."""
+        for named in self.metrics:
+            with blame(offer_of(named.metric), "looking for what it needs"):
+                named.metric.ready()
+
+    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
+        """Write reports greedily.
+
+        Raises:
+            ValueError: if there are no prompts.
+        """
+        return answered(policy, prompts, task, asking, "report")
+
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+        """Find what the reports affirm, and measure them."""
+        return [self._score(given, task, name) for given in answers]
+
+    def _score(self, given: Answers[Answer], task: Task, name: str) -> ReportResult:
+        read = self.labeler.read([answer.report or "" for answer in given.said])
+        answers = []
+        for prompt, answer, found in zip(given.prompts, given.said, read, strict=True):
+            known = states(prompt.case.findings)
+            answers.append(
+                ReportAnswer(
+                    **asked(prompt, given.condition),
+                    text=answer.text,
+                    malformed=answer.malformed,
+                    affirmed=() if isinstance(found, Unread) else _with(states(found), "present"),
+                    present=_with(known, "present"),
+                    absent=_with(known, "absent"),
+                    unread=str(found) if isinstance(found, Unread) else None,
+                    images=tuple(crop.uri() for crop in prompt.crops()),
+                )
+            )
+        texts = [
+            Written(
+                case=prompt.case, asked=prompt.written(), text=answer.report or "",
+                reference=reference_of(prompt, task),
+            )
+            for prompt, answer in zip(given.prompts, given.said, strict=True)
+        ]  # fmt: skip
+        return ReportResult(
+            name=name,
+            answers=tuple(answers),
+            findings=_findings(answers),
+            measured=measure(self.metrics, texts, "report"),
+        )
+
+
+def report_refusal(labeler: Labeler, task: Task, prompts: Sequence[Prompt]) -> str:
+    """Return why reports cannot be measured: gold that is none, or findings that are never looked for."""
+    if gold_answer(prompts[0], task).report is None:
+        return f"the gold answer of prompt {prompts[0].id!r} is read as no report"
+    known = dict.fromkeys(item.name for prompt in prompts for item in prompt.case.findings)
+    looked_for = labeler.looked_for()
+    unknown = [name for name in known if name not in looked_for] if looked_for else []
+    if not unknown:
+        return ""
+    listed = ", ".join(map(repr, unknown[:3])) + (", …" if len(unknown) > 3 else "")
+    return (
+        f"labeler {offer_of(labeler).name!r} does not look for {listed} ({len(unknown)} of the {len(known)} "
+        f"findings of case {prompts[0].case.id!r}). Leave its findings out, to take those of the data sets, "
+        "or name all of them"
+    )
+
+
+def reference_of(prompt: Prompt, task: Task) -> Report | None:
+    """Return the report within a task's gold answer, with its labelled sentences; None if it holds none."""
+    gold, spans = task.gold(prompt)
+    text = task.parse(prompt, gold).report
+    if text is None:
+        return None
+    start = gold.find(text)
+    inside = (
+        [] if start < 0 else [span for span in spans if start <= span.start and span.end <= start + len(text)]
+    )
+    return Report(
+        text=text,
+        spans=tuple(
+            Span(start=span.start - start, end=span.end - start, label=span.label) for span in inside
+        ),
+    )
+
+
+def _findings(answers: Sequence[ReportAnswer]) -> Measurement:
+    """Return F1 as figures: 2 TP over 2 TP + FP + FN."""
+    # of all cases, whether their reports could be read or not: two runs over them have the same list
+    names = sorted({name for answer in answers for name in answer.present})
+    texts = []
+    for answer in answers:
+        if not answer.is_known:
+            reason = answer.unread or "no finding of the case is known"
+            texts.append(TextFigures(unscored={F1_MICRO: reason}))
+            continue
+        each = {name: _f1(answer.counts(name)) for name in names}
+        macro = Sums("mean_ratio", tuple(number for pair in each.values() for number in pair.numbers))
+        figures = {F1_MICRO: _f1(answer.counts())} | ({F1_MACRO: macro} if names else {})
+        texts.append(
+            TextFigures(figures=figures | {f"findings_f1/{name}": pair for name, pair in each.items()})
+        )
+    figures_ = dict.fromkeys(name for text in texts for name in text.figures)
+    return Measurement(
+        texts=tuple(texts),
+        units=dict.fromkeys(figures_, "score"),
+        notes={F1_MACRO: f"mean over {len(names)} findings"},
+        sources=dict.fromkeys(figures_, F1_MICRO),
+    )
+
+
+def _f1_of(answer: ReportAnswer) -> float:
+    right, of = _f1(answer.counts()).numbers if answer.is_known else (0.0, 0.0)
+    return right / of if of else 0.0
+
+
+def _f1(counts: tuple[int, int, int]) -> Sums:
+    true, extra, missed = counts
+    return Sums("ratio", (2.0 * true, 2.0 * true + extra + missed))
+
+
+def _with(known: dict[str, State], state: State) -> tuple[str, ...]:
+    return tuple(name for name, here in known.items() if here == state)

@@ -1,0 +1,52 @@
+"""Scorer `findings-f1`: agreement of two texts on findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from evidcore.case import Finding
+from evidcore.contracts import Labeler, Scorer, Unread
+from evidcore_plugin_reports.agreement import compare_findings
+from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
+from evidcore_plugin_reports.text_cache import TextCache
+
+
+class FindingsF1(Scorer):
+    """F1 of the findings that two texts affirm.
+
+    Args:
+        labeler: what reads the texts; where none is named, `negation-rules` for the data sets' findings.
+        scope: "all" judges every finding that either text speaks of; "candidate" only those that the
+            candidate speaks of (a think text speaks of its four options, a report of everything).
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary = tuple,
+        *,
+        labeler: Labeler | None = None,
+        scope: Literal["all", "candidate"] = "all",
+    ) -> None:
+        self.labeler = labeler or NegationRules(vocabulary)
+        self.costs = self.labeler.costs
+        self.scope = scope
+        self._cache: TextCache[tuple[Finding, ...] | Unread] = TextCache(unless=Unread)  # by text
+
+    def __call__(
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
+    ) -> Sequence[float | None]:
+        """Return F1 per pair; 0 where the candidate speaks of nothing and the reference of something.
+
+        None where the labeler could not read one of them.
+        """
+        read = self._cache.get([*candidates, *references], self.labeler.read)
+        pairs = zip(read[: len(candidates)], read[len(candidates) :], strict=True)
+        return [self._score(*pair) for pair in pairs]
+
+    def _score(self, ours: Sequence[Finding] | Unread, theirs: Sequence[Finding] | Unread) -> float | None:
+        if isinstance(ours, Unread) or isinstance(theirs, Unread):
+            return None
+        if theirs and not ours and self.scope == "candidate":
+            return 0.0
+        return compare_findings(ours, theirs, spoken_only=self.scope == "candidate").f1

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from evidcore_plugin_reports.cider import Cider
+from evidcore_plugin_reports.sentences import words
+from pycocoevalcap.cider.cider import Cider as CocoCider
+
+from evidcore.case import Unscored
+
+
+def test_cider_d_is_that_of_the_captioning_tools_of_coco(written, pairs):
+    theirs = {index: [" ".join(words(said))] for index, (_, said) in enumerate(pairs)}
+    ours = {index: [" ".join(words(text))] for index, (text, _) in enumerate(pairs)}
+    _, expected = CocoCider().compute_score(theirs, ours)
+    found = [one.figures["cider_d"] for one in Cider()(written(*pairs))]
+    assert found == pytest.approx(list(expected))
+    assert max(found) > 5 > min(found) == 0
+
+
+def test_cider_of_three_reports_by_hand(written):
+    # Rarities over 3 references: "a" in two, ln(3/2); the rest in one, ln 3.
+    texts = written(("a b b", "a b"), ("", "a c"), ("d", "d"))
+    common, rare = math.log(3 / 2), math.log(3)
+    ones = (common * common + 2 * rare * rare) / (math.hypot(common, 2 * rare) * math.hypot(common, rare))
+    twos = 1 / math.sqrt(2)  # "a b" of "a b", "b b"
+    cut_ones = (common * common + rare * rare) / (math.hypot(common, 2 * rare) * math.hypot(common, rare))
+    penalty = math.exp(-1 / (2 * 36))
+    first, second, third = Cider()(texts)
+    assert first.figures["cider"] == pytest.approx(10 * (ones + twos) / 4)
+    assert first.figures["cider_d"] == pytest.approx(10 * penalty * (cut_ones + twos) / 4)
+    assert second.figures == {"cider_d": 0.0, "cider": 0.0}
+    assert third.figures["cider_d"] == pytest.approx(10 / 4)  # one word: no pairs to share
+
+
+def test_repeating_a_rare_word_earns_nothing_under_cider_d(written):
+    reference = "a nodule lies in the left upper lobe"
+    others = [("", "no nodule"), ("", "the heart is normal")]
+    once, often = (
+        Cider()(written((text, reference), *others))[0].figures
+        for text in (reference, reference.replace("upper", "upper upper upper"))
+    )
+    assert once["cider_d"] == pytest.approx(10.0)
+    assert often["cider_d"] < 0.8 * once["cider_d"]
+
+
+def test_words_of_every_reference_weigh_nothing(written):
+    first, second = Cider()(written(("a nodule", "a nodule"), ("a nodule", "a nodule")))
+    assert first.figures["cider_d"] == second.figures["cider_d"] == 0.0
+
+
+def test_one_reference_cannot_tell_what_is_rare(written):
+    one, other = Cider()(written(("a nodule", "a nodule"), ("a", "")))
+    assert isinstance(one, Unscored)
+    assert "at least two references" in one.reason
+    assert other.reason == "no reference report"

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import email.utils
+import gzip
+import logging
+import socket
+import threading
+
+import pytest
+from evidcore_plugin_reports.endpoint import ChatClient, Endpoint
+from evidcore_plugin_reports.endpoint_answers import Unanswered, wait_asked_s
+from evidcore_plugin_reports.http_exchange import exchange, opener
+from evidcore_plugin_reports.testing import Reply, chat_server
+
+from evidcore.errors import RecipeError, RunError
+
+SECRET = "Zebra-striped finding of Jane"
+KEY = "sk-0123456789"
+BODY = b'{"messages": []}'
+BAD = rb'{"choices": [{"message": {"content": "bad \ud800 x"}}]}'
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CHAT_KEY", KEY)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def client(server, **settings):
+    given = {"url": server.url, "model": "tiny", "sends_text_away": True, "first_wait_s": 0.01, **settings}
+    return ChatClient(Endpoint(**given))
+
+
+def asked(text):
+    return [{"role": "user", "content": text}]
+
+
+def in_turn(*replies):
+    """Answer with one reply after another, and go on with the last."""
+    return lambda body, number: replies[min(number, len(replies) - 1)]
+
+
+def test_answers_come_in_the_order_of_the_questions_and_a_question_is_sent_once():
+    def echo(body, number):
+        return Reply(content=body["messages"][0]["content"].upper(), after_s=0.05 * (number == 0))
+
+    with chat_server(echo) as server:
+        answers = client(server).ask([asked("a"), asked("b"), asked("a"), asked("c")])
+    assert answers == ["A", "B", "A", "C"]
+    assert sorted(body["messages"][0]["content"] for body in server.requests) == ["a", "b", "c"]
+
+
+def test_a_request_is_what_the_recipe_says(caplog):
+    caplog.set_level(logging.DEBUG)
+    with chat_server(in_turn(Reply(content="yes"))) as server:
+        chat = client(server, key_env="CHAT_KEY", body={"temperature": 0.5, "seed": 7})
+        assert chat.ask([asked(SECRET)]) == ["yes"]
+    assert server.requests == [
+        {"model": "tiny", "temperature": 0.5, "seed": 7, "messages": [{"role": "user", "content": SECRET}]}
+    ]
+    (headers,) = server.headers
+    assert (headers["path"], headers["Authorization"]) == ("/v1/chat/completions", f"Bearer {KEY}")
+    assert SECRET not in caplog.text
+    assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Reply(status=429),
+        Reply(status=500, body=b"oops"),
+        Reply(status=503),
+        Reply(content="half", cut=True),
+        Reply(body=b"<html>hello</html>"),
+        Reply(body=b'{"choices": []}'),
+        Reply(body=b'{"choices": [{"message": "text"}]}'),
+        Reply(content="late", after_s=0.6),
+    ],
+    ids=["429", "500", "503", "cut", "no-json", "no-choice", "no-message", "slow"],
+)
+def test_what_may_pass_is_tried_again(first):
+    with chat_server(in_turn(first, Reply(content="yes"))) as server:
+        assert client(server, timeout_s=0.3).ask([asked("a")]) == ["yes"]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "begun", [b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b"HTTP/1.1 200 OK\r\nX:"]
+)
+def test_an_answer_that_trickles_in_is_timed_as_a_whole(begun):
+    """Each byte of the body, or of a header, comes in time; the answer does not."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+    def trickle():
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(begun)
+            for _ in range(100):
+                connection.sendall(b" ")
+                stop.wait(0.05)
+
+    stop = threading.Event()
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    try:
+        settings = Endpoint(url=url, model="tiny", sends_text_away=True, timeout_s=0.4, tries=1)
+        with pytest.raises(RunError, match=r"gave up after 1 tries.*no whole answer within 0\.4 s"):
+            ChatClient(settings).ask([asked("a")])
+    finally:
+        stop.set()
+        thread.join()
+        listener.close()
+
+
+def test_a_packed_answer_is_refused_before_it_is_unpacked():
+    packed = Reply(body=gzip.compress(b" " * 10**6), headers={"Content-Encoding": "gzip"})
+    said = r"it packs its answers \(gzip\), which it was asked not to"
+    with chat_server(in_turn(packed)) as server, pytest.raises(RunError, match=said):
+        client(server).ask([asked("a")])
+    (headers,) = server.headers
+    assert headers["Accept-Encoding"] == "identity"
+
+
+def test_an_answer_that_is_too_long_ends_the_work():
+    said = r"an answer is longer than 8388608 bytes; lower body\.max_tokens"
+    long = Reply(body=b" " * (9 * 2**20))
+    with chat_server(in_turn(long)) as server, pytest.raises(RunError, match=said):
+        client(server).ask([asked("a")])
+
+
+def test_json_that_is_nested_too_deep_is_no_completion():
+    with chat_server(in_turn(Reply(body=b"[" * 200_000), Reply(content="yes"))) as server:
+        assert client(server).ask([asked("a")]) == ["yes"]
+
+
+def test_half_a_character_is_sent_and_kept_as_a_replacement():
+    with chat_server(in_turn(Reply(body=BAD))) as server:
+        assert client(server).ask([asked("cut \ud83d")]) == ["bad \ufffd x"]
+        assert client(server).ask([asked("cut \ud83d")]) == ["bad \ufffd x"]
+    (body,) = server.requests
+    assert body["messages"][0]["content"] == "cut \ufffd"
+
+
+def test_retry_after_is_obeyed_by_all_requests():
+    replies = in_turn(Reply(status=429, headers={"Retry-After": "1"}), Reply(content="yes"))
+    with chat_server(replies) as server:
+        assert client(server, concurrent=1).ask([asked("a"), asked("b")]) == ["yes", "yes"]
+    first, second, _ = server.begun_s
+    assert second - first >= 1.0
+
+
+def test_retry_after_is_a_number_or_a_date():
+    assert wait_asked_s({"Retry-After": "7"}) == 7.0
+    assert wait_asked_s({"Retry-After": "0.5"}) == 0.5
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60)
+    assert 50 < wait_asked_s({"Retry-After": email.utils.format_datetime(later, usegmt=True)}) <= 60
+    assert wait_asked_s({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert wait_asked_s({"Retry-After": "soon"}) is None
+    assert wait_asked_s({}) is None
+
+
+def test_a_pause_that_is_too_long_ends_the_work():
+    said = r"HTTP 429, and a pause of 4000 s is longer than .*= 300"
+    reply = Reply(status=429, headers={"Retry-After": "4000"})
+    with chat_server(in_turn(reply)) as server, pytest.raises(RunError, match=said):
+        client(server).ask([asked("a")])
+    assert len(server.requests) == 1
+
+
+def test_requests_are_spaced():
+    with chat_server(in_turn(Reply(content="yes"))) as server:
+        client(server, requests_per_minute=600).ask([asked(name) for name in "abcd"])
+    begun = sorted(server.begun_s)
+    assert begun[-1] - begun[0] >= 0.25  # three gaps of 0.1 s, less what a connection takes
+
+
+def test_no_more_requests_are_under_way_than_allowed():
+    lock, under_way, most = threading.Lock(), [0], [0]
+
+    def busy(body, number):
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        threading.Event().wait(0.05)
+        with lock:
+            under_way[0] -= 1
+        return Reply(content="yes")
+
+    with chat_server(busy) as server:
+        client(server, concurrent=2).ask([asked(str(number)) for number in range(8)])
+    assert most == [2]
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply(status=400, body=SECRET.encode()), "refused the request with HTTP 400"),
+        (Reply(status=413), "HTTP 413"),
+        (Reply(content=SECRET, finish="length"), "cut off; raise body.max_tokens"),
+        (Reply(content=SECRET, finish="content_filter"), "content filter"),
+        (Reply(content=None), "empty"),
+        (Reply(content="  "), "empty"),
+    ],
+    ids=["400", "413", "length", "filter", "none", "blank"],
+)
+def test_one_text_that_cannot_be_answered_does_not_stop_the_others(reply, reason):
+    def answer(body, number):
+        return reply if SECRET in body["messages"][0]["content"] else Reply(content="yes")
+
+    with chat_server(answer) as server:
+        refused, other = client(server).ask([asked(SECRET), asked("b")])
+        assert isinstance(refused, Unanswered)
+        assert reason in refused.reason
+        assert SECRET not in refused.reason
+        assert other == "yes"
+        client(server).ask([asked(SECRET)])
+    assert len(server.requests) == 3, "what was not answered is not kept"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(401, "HTTP 401: the key"), (403, "HTTP 403: the key"), (404, "HTTP 404. Check url"), (302, "HTTP 302")],
+)
+def test_what_concerns_all_texts_stops_the_work(status, said):
+    reply = Reply(status=status, body=SECRET.encode(), headers={"Location": "http://127.0.0.1:9/"})
+    with chat_server(in_turn(reply)) as server, pytest.raises(RunError) as caught:
+        client(server, concurrent=1, key_env="CHAT_KEY").ask([asked(SECRET), asked("b"), asked("c")])
+    assert said in str(caught.value)
+    assert server.url in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert KEY not in str(caught.value)
+    assert len(server.requests) == 1
+
+
+def test_the_error_is_the_cause_and_not_what_it_stopped():
+    """The first question waits for its second try while the second one meets a wrong key."""
+
+    def reply(body, number):
+        return Reply(status=500 if body["messages"][0]["content"] == "a" else 401, after_s=0.1 * number)
+
+    with chat_server(reply) as server, pytest.raises(RunError, match="HTTP 401: the key is missing"):
+        client(server, first_wait_s=30.0).ask([asked("a"), asked("b")])
+
+
+def test_an_answer_is_kept_as_soon_as_it_is_there():
+    def reply(body, number):
+        is_first = body["messages"][0]["content"] == "a"
+        return Reply(status=401, after_s=0.5) if is_first else Reply(content="yes")
+
+    with chat_server(reply) as server:
+        with pytest.raises(RunError, match="HTTP 401"):
+            client(server).ask([asked("a"), asked("b")])
+        assert client(server).ask([asked("b")]) == ["yes"]
+    assert len(server.requests) == 2
+
+
+def test_a_server_that_stays_away_is_given_up_and_what_it_answered_is_kept():
+    def fails_later(body, number):
+        return Reply(content="yes") if body["messages"][0]["content"] == "a" else Reply(status=500)
+
+    with chat_server(fails_later) as server:
+        with pytest.raises(RunError, match=r"gave up after 2 tries.*HTTP 500\. What was answered is kept"):
+            client(server, concurrent=1, tries=2).ask([asked("a"), asked("b")])
+        assert client(server).ask([asked("a")]) == ["yes"]
+    assert [body["messages"][0]["content"] for body in server.requests] == ["a", "b", "b"]
+
+
+def test_a_kept_answer_is_of_this_endpoint_model_and_question():
+    with chat_server(lambda body, number: Reply(content=str(number))) as server:
+        assert client(server).ask([asked("a")]) == ["0"]
+        assert client(server).ask([asked("a")]) == ["0"]
+        assert client(server, body={"temperature": 1.0}).ask([asked("a")]) == ["1"]
+        other = Endpoint(url=server.url, model="other", sends_text_away=True)
+        assert ChatClient(other).ask([asked("a")]) == ["2"]
+    with chat_server(in_turn(Reply(content="elsewhere"))) as server:
+        assert client(server).ask([asked("a")]) == ["elsewhere"]
+
+
+def test_a_damaged_answer_is_asked_for_again(tmp_path):
+    with chat_server(lambda body, number: Reply(content=str(number))) as server:
+        client(server).ask([asked("a")])
+        folder = tmp_path / "cache" / "endpoint"
+        (kept,) = folder.glob("[!C]*")
+        assert folder.stat().st_mode & 0o077 == 0, "answers may hold words of reports"
+        kept.write_bytes(kept.read_bytes()[:-1] + b"9")
+        assert client(server).ask([asked("a")]) == ["1"]
+
+
+def test_a_missing_key_is_named_by_its_variable(monkeypatch):
+    monkeypatch.delenv("CHAT_KEY")
+    said = r"the environment variable 'CHAT_KEY'.*export CHAT_KEY="
+    with chat_server(in_turn(Reply(content="yes"))) as server, pytest.raises(RunError, match=said):
+        client(server, key_env="CHAT_KEY").ask([asked("a")])
+    assert server.requests == []
+
+
+def test_a_key_with_a_line_break_is_refused_without_showing_it(monkeypatch):
+    monkeypatch.setenv("CHAT_KEY", f"{KEY}\nX: y")
+    said = "what 'CHAT_KEY' holds is no key"
+    with chat_server(in_turn(Reply(content="yes"))) as server, pytest.raises(RunError, match=said) as caught:
+        client(server, key_env="CHAT_KEY").ask([asked("a")])
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"sends_text_away": False}, r"sent to 'host\.example'.*write: sends_text_away = true"),
+        ({"url": "host.example/v1"}, r"endpoint\.url: must be an address .* got 'host\.example/v1'"),
+        ({"url": "https://host.example/v1?key=abc"}, r"got 'https://host\.example/v1'"),
+        ({"url": "https://me:abc@host.example/v1"}, r"endpoint\.url: must hold no name and no password"),
+        ({"url": "http://[::1"}, r"endpoint\.url: 'http://\[::1' is no address \(Invalid IPv6 URL\)"),
+        (
+            {"url": "https://host.example/v1\n"},
+            r"endpoint\.url: must be an address .* got 'https://host\.example/v1\\n'",
+        ),
+        ({"key_env": "sk-abc"}, r"endpoint\.key_env: must be the name of an environment variable"),
+        ({"body": {"messages": []}}, r"endpoint\.body\.messages: this field is the client's own"),
+    ],
+)
+def test_a_recipe_is_refused(settings, said):
+    given = {"url": "https://host.example/v1", "model": "tiny", "sends_text_away": True, **settings}
+    with pytest.raises(RecipeError, match=said) as caught:
+        ChatClient(Endpoint(**given))
+    assert "abc" not in str(caught.value)
+
+
+def test_an_exchange_ends_where_a_loop_runs_already_as_in_a_notebook():
+    async def cell():
+        return exchange(
+            opener({}), "POST", f"{server.url}/chat/completions", BODY, timeout_s=9, most_bytes=999
+        )
+
+    with chat_server(in_turn(Reply(content="yes"))) as server:
+        assert asyncio.run(cell()).status == 200

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from evidcore_plugin_lab.ablation.contrasts import Arms
+from evidcore_plugin_lab.ablation.items import row_items
+from evidcore_plugin_reports.evaluation import ReportEvaluation, reference_of
+from evidcore_plugin_reports.labelers import NegationRules, Phrases
+from evidcore_plugin_reports.task import ReportTask
+from evidcore_testing import check_evaluation, volume_case
+from sklearn.metrics import f1_score
+
+from evidcore.builtin.views import Volume
+from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
+from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
+from evidcore.evaluate.pooling import from_json, pooled
+from evidcore.registry import factory
+
+NAMES = ("emphysema", "lung nodule", "cardiomegaly")
+
+
+class Written(Policy):
+    def __init__(self, reports):
+        self.reports = dict(reports)
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return [self.reports[prompt.case.id] for prompt in prompts]
+
+    def log_likelihoods(self, prompts, completions):
+        raise NotImplementedError("reports are read, not weighed")
+
+
+def case(name, present, uncertain=(), patient=None):
+    states = {item: "present" if item in present else "absent" for item in NAMES}
+    states |= dict.fromkeys(uncertain, "uncertain")
+    return Case(
+        id=name,
+        patient=patient or name,
+        volumes=(VolumeRef(path=f"{name}.nii"),),
+        report=Report(text="Given."),
+        findings=tuple(Finding(name=item, state=state) for item, state in states.items()),
+    )
+
+
+def evaluated(cases, reports, *, condition="own", labeler=None, metric=()):
+    prompts = [prompt for item in cases for prompt in ReportTask().prompts(item, Volume(), 0)]
+    evaluation = ReportEvaluation(labeler=labeler or NegationRules(), metric=metric)
+    written = evaluation.answer(Written(reports), prompts, ReportTask(), Asking(max_new_tokens=50))
+    [result] = evaluation.score([Answers(prompts, written, condition)], ReportTask(), "report")
+    return result
+
+
+def row_of(result, metric):
+    (found,) = [row for row in result.rows() if row.metric == metric]
+    return found
+
+
+CASES = [
+    case("a", NAMES[:1]), case("b", NAMES[:2]), case("c", ()), case("d", NAMES[1:2]), case("e", NAMES[:1]),
+]  # fmt: skip
+REPORTS = {
+    "a": "Emphysema. No cardiomegaly.",
+    "b": "There is emphysema.",
+    "c": "There is cardiomegaly.",
+    "d": "There is a lung nodule. There is emphysema.",
+    "e": "Clear.",
+}
+
+
+def test_f1_agrees_with_scikit_learn():
+    result = evaluated(CASES, REPORTS)
+    truth = [[name in item.present() for name in NAMES] for item in CASES]
+    said = [[1, 0, 0], [1, 0, 0], [0, 0, 1], [1, 1, 0], [0, 0, 0]]
+    rows = {row.metric: row for row in result.rows()}
+    assert rows["findings_f1_micro"].value == pytest.approx(f1_score(truth, said, average="micro"))
+    by_name = f1_score(truth, said, average=None, zero_division=0)
+    assert rows["findings_f1/emphysema"].value == pytest.approx(by_name[0])
+    assert rows["findings_f1/lung nodule"].value == pytest.approx(by_name[1])
+    assert "findings_f1/cardiomegaly" not in rows  # no case has it
+    assert rows["findings_f1_macro"].value == pytest.approx((by_name[0] + by_name[1]) / 2)
+    assert rows["findings_f1_macro"].note.startswith("mean over 2 findings; too few patients")
+
+
+def test_what_a_case_doubts_or_does_not_know_is_left_out():
+    result = evaluated(
+        [case("a", NAMES[:1], uncertain=NAMES[1:2])], {"a": "Emphysema. Lung nodule. Consolidation."}
+    )
+    assert row_of(result, "findings_f1_micro").value == 1.0
+
+
+def test_answers_tell_what_was_said_and_what_was_so():
+    (answer,) = evaluated(CASES[:1], REPORTS, labeler=Phrases(), condition="blank").answers
+    line = json.loads(json.dumps(answer.line()))
+    assert (line["affirmed"], line["present"]) == (["emphysema"], ["emphysema"])
+    assert line["absent"] == ["lung nodule", "cardiomegaly"]
+    assert (line["condition"], line["images"]) == ("blank", ["a.nii#intensity=hu"])
+
+
+def test_an_empty_report_is_malformed_and_affirms_nothing():
+    result = evaluated(CASES[:2], {"a": "", "b": "There is emphysema."})
+    rows = {row.metric: row.value for row in result.rows()}
+    assert rows["format_rate"] == 0.5
+    assert rows["findings_f1_micro"] == pytest.approx(2 / 4)  # 1 hit, 2 missed
+
+
+def test_the_interval_clusters_by_patient():
+    cases = [case(f"c{n}", NAMES[n % 2 : n % 2 + 1], patient=f"p{n // 2}") for n in range(60)]
+    reports = {f"c{n}": "There is emphysema." if n % 3 else "Clear." for n in range(60)}
+    for figure in ("findings_f1_micro", "findings_f1_macro"):
+        found = row_of(evaluated(cases, reports), figure)
+        assert (found.patients, found.questions) == (30, 60)
+        assert found.low < found.value < found.high
+
+
+def test_macro_f1_in_a_resample_is_that_of_scikit_learn():
+    result = evaluated(CASES, REPORTS)
+    picked = [0, 0, 1, 3, 4]  # as a resample draws them
+    figures = [result.lines()[place]["figures"]["findings_f1_macro"] for place in picked]
+    truth = [[name in CASES[place].present() for name in NAMES[:2]] for place in picked]
+    said = [[(1, 0), (1, 0), (0, 0), (1, 1), (0, 0)][place] for place in picked]
+    expected = f1_score(truth, said, average="macro", zero_division=0)
+    assert pooled([from_json(figure) for figure in figures]) == pytest.approx(expected)
+
+
+def test_cases_without_findings_are_left_out_of_f1_and_counted():
+    bare = Case(id="z", patient="p", volumes=(VolumeRef(path="z.nii"),), report=Report(text="Given."))
+    result = evaluated([bare, CASES[0]], {"z": "Clear.", "a": "Emphysema."})
+    found = row_of(result, "findings_f1_micro")
+    assert (found.value, found.questions) == (1.0, 1)
+    assert found.note.startswith("1 of 2 not measured: no finding of the case is known")
+    assert result.lines()[0]["unscored"] == {"findings_f1_micro": "no finding of the case is known"}
+    alone = row_of(evaluated([bare], {"z": "Clear."}), "findings_f1_micro")
+    assert (alone.value, alone.note) == (
+        None, "1 of 1 not measured: no finding of the case is known",
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="no report"):
+        evaluated([], {})
+
+
+def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
+    class Shy(Labeler):
+        def __call__(self, text):
+            if "secret" in text:
+                raise Unread("a text of 6 characters")
+            return Phrases()(text)
+
+    result = evaluated(
+        CASES[:2], {"a": "secret", "b": "There is emphysema. There is a lung nodule."}, labeler=Shy()
+    )
+    found = row_of(result, "findings_f1_micro")
+    assert found.value == 1.0
+    assert "1 of 2 not measured: a text of 6 characters" in found.note
+
+
+def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
+    class Shy(Labeler):
+        def __call__(self, text):
+            if text == "secret":
+                raise Unread("a text of 6 characters")
+            return Phrases()(text)
+
+    cases = [case("a", NAMES[:1]), case("b", NAMES[1:2])]  # one alone has a nodule
+    reports = {"a": "There is emphysema.", "b": "There is a lung nodule."}
+    every = evaluated(cases, reports).lines()
+    some = evaluated(cases, {**reports, "b": "secret"}, labeler=Shy()).lines()
+    sizes = {len(line["figures"]["findings_f1_macro"]["mean_ratio"])
+             for line in [*every, *some] if "findings_f1_macro" in line["figures"]}  # fmt: skip
+    assert len(sizes) == 1
+    row = {"name": every[0]["task"], "metric": "findings_f1_macro"}
+    arms = Arms(
+        {"every": {0: row_items(every, row)}, "some": {0: row_items(some, row)}}, patients_shared=True
+    )
+    assert isinstance(arms.contrast({"some": 1.0, "every": -1.0}).value, float)
+
+
+def test_metrics_hold_reports_against_the_gold_answer():
+    metric = factory.build("metric", {"use": "rouge-l"}, given={}, where="test")
+    result = evaluated(CASES[:2], {"a": "Given.", "b": "Given twice."}, metric=(metric,))
+    assert row_of(result, "rouge_l").value == pytest.approx((1 + 2 / 3) / 2)
+    assert [line["figures"]["rouge_l"] for line in result.lines()] == pytest.approx([1.0, 2 / 3])
+    assert [row.metric for row in result.rows()][:4] == [
+        "format_rate", "findings_f1_micro", "findings_f1_macro", "rouge_l",
+    ]  # fmt: skip
+
+
+def test_the_reference_is_the_report_within_the_gold_answer():
+    class Tagged(ReportTask):
+        def gold(self, prompt):
+            return f"<report>{prompt.case.report.text}</report>", tuple(
+                dataclasses.replace(span, start=span.start + 8, end=span.end + 8)
+                for span in prompt.case.report.spans
+            )
+
+        def parse(self, prompt, completion):
+            return Answer(
+                text=completion, report=completion.removeprefix("<report>").removesuffix("</report>")
+            )
+
+    spans = (Span(start=0, end=6, label="normal"), Span(start=7, end=17, label="abnormal"))
+    one = dataclasses.replace(CASES[0], report=Report(text="Clear. Emphysema.", spans=spans))
+    (prompt,) = ReportTask().prompts(one, Volume(), 0)
+    assert reference_of(prompt, Tagged()) == one.report
+    assert reference_of(prompt, ReportTask()) == one.report
+
+
+def test_a_line_says_what_was_asked_and_where_the_pixels_stood():
+    line = evaluated(CASES[:1], REPORTS).answers[0].line()
+    [prompt] = ReportTask().prompts(CASES[0], Volume(), 0)
+    words = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+    assert line["prompt"].replace("<image>", "") == words
+    assert (line["prompt"].count("<image>"), line["prompt_id"]) == (1, prompt.id)
+
+
+def test_a_labeler_without_the_data_sets_words_is_refused_by_name():
+    prompts = ReportTask().prompts(case("a", NAMES[:1]), Volume(), 0)
+    table = {"use": "report", "labeler": {"use": "negation-rules", "findings": ["gallstone", "emphysema"]}}
+    given = {"vocabulary": lambda: ("gallstone",)}
+
+    def refusal(table):
+        task = factory.build("task", {"use": "report"}, given={}, where="test")
+        return factory.build("evaluation", table, given=given, where="test").refusal(task, prompts)
+
+    assert refusal(table) == (
+        "labeler 'negation-rules' does not look for 'lung nodule', 'cardiomegaly' (2 of the 3 findings of "
+        "case 'a'). Leave its findings out, to take those of the data sets, or name all of them"
+    )
+    assert refusal({"use": "report"}).startswith("labeler 'negation-rules' does not look for 'emphysema', ")
+    given["vocabulary"] = lambda: NAMES
+    assert refusal({"use": "report"}) == ""
+
+
+def test_it_keeps_the_contract_of_an_evaluation(tmp_path):
+    cases = [volume_case(tmp_path, seed) for seed in range(4)]
+    prompts = [prompt for one in cases for prompt in ReportTask().prompts(one, Volume(), 0)]
+    evaluation, task = (
+        factory.build(kind, {"use": "report"}, given={}, where="test") for kind in ("evaluation", "task")
+    )
+    check_evaluation(evaluation, task, prompts)

@@ -1,0 +1,330 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from evidcore_plugin_phantoms.chest import Shown
+from evidcore_plugin_phantoms.chest import sentences as phantom_sentences
+from evidcore_plugin_reports.agreement import states
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.labelers import (
+    NegationRules,
+    Phrases,
+    _lexicon,
+    _sentences_that_mention,
+)
+from evidcore_plugin_reports.sentences import labelled, sentences
+from evidcore_testing.checks_text import check_labeler
+
+LABELERS = [Phrases(), NegationRules()]
+BOTH = pytest.mark.parametrize("labeler", LABELERS, ids=["phrases", "negation-rules"])
+
+
+@BOTH
+def test_it_keeps_the_contract_of_a_labeler(labeler):
+    check_labeler(labeler, expected={"No lung nodule. There is a left pleural effusion.": {
+        "lung nodule": "absent", "pleural effusion": "present",
+    }})  # fmt: skip
+
+
+@BOTH
+@pytest.mark.parametrize("finding", CT_RATE_FINDINGS)
+def test_every_finding_is_read_from_plain_sentences(labeler, finding):
+    for text, state in {
+        f"There is {finding}.": "present",
+        f"{finding.capitalize()} is seen.": "present",
+        f"There is a left {finding} of 12 mm.": "present",
+        f"{finding.capitalize()}.": "present",
+        f"B {finding} present.": "present",
+        f"No {finding}.": "absent",
+        f"There is no {finding}.": "absent",
+        f"{finding.capitalize()} is not seen.": "absent",
+        f"A {finding} absent.": "absent",
+        f"Possible {finding}.": "uncertain",
+        f"{finding.capitalize()} cannot be excluded.": "uncertain",
+    }.items():
+        assert states(labeler(text)) == {finding: state}, text
+
+
+@BOTH
+def test_each_sentence_speaks_for_itself(labeler):
+    text = (
+        "No emphysema. There is a right lung nodule of 7.5 mm. "
+        "Hiatal hernia is not seen. B consolidation present."
+    )
+    found = {item.name: (item.state, item.side, item.size_mm) for item in labeler(text)}
+    assert found == {
+        "emphysema": ("absent", None, None),
+        "lung nodule": ("present", "right", 7.5),
+        "hiatal hernia": ("absent", None, None),
+        "consolidation": ("present", None, None),
+    }
+
+
+@BOTH
+def test_spans_hold_the_words_of_the_finding(labeler):
+    text = "The heart is normal. Left pleural effusion.  Lung nodule of 5 mm."
+    spans = {item.name: text[item.span.start : item.span.end] for item in labeler(text)}
+    assert spans == {"pleural effusion": "pleural effusion", "lung nodule": "Lung nodule"}
+
+
+def said(text):
+    return [(item.name, item.state) for item in NegationRules()(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "No pleural effusion, lymphadenopathy or consolidation.",
+            [("pleural effusion", "absent"), ("lymphadenopathy", "absent"), ("consolidation", "absent")],
+        ),
+        ("No emphysema, but a nodule is seen.", [("emphysema", "absent"), ("lung nodule", "present")]),
+        ("No effusion in the pleural space and a small hiatal hernia.",
+         [("pleural effusion", "absent"), ("hiatal hernia", "present")]),
+        ("Pericardial effusion-thickening was not observed.", [("pericardial effusion", "absent")]),
+        ("Lymph nodes are enlarged.", [("lymphadenopathy", "present")]),
+        ("No enlarged lymph nodes were detected.", [("lymphadenopathy", "absent")]),
+        ("Heart size is not enlarged.", [("cardiomegaly", "absent")]),
+        ("The heart is enlarged.", [("cardiomegaly", "present")]),
+        ("Pleural effusion has resolved.", [("pleural effusion", "absent")]),
+        ("No change in the pleural effusion.", [("pleural effusion", "present")]),
+        ("Findings may represent consolidation.", [("consolidation", "uncertain")]),
+        ("A pulmonary nodule cannot be excluded.", [("lung nodule", "uncertain")]),
+        (
+            "Ground-glass areas without consolidation.",
+            [("lung opacity", "present"), ("consolidation", "absent")],
+        ),
+        ("History of pleural effusion.", []),
+        ("Bilateral bronchiectatic changes.", [("bronchiectasis", "present")]),
+        (
+            "Calcified plaques in the coronary arteries.",
+            [("coronary artery wall calcification", "present")],
+        ),
+    ],
+)  # fmt: skip
+def test_denial_and_doubt_reach_as_far_as_the_sentence_lets_them(text, wanted):
+    assert said(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # a cue is a whole word: "noted" and "notable" deny nothing
+        ("A nodule is noted.", [("lung nodule", "present")]),
+        ("Nodule, notable for its size.", [("lung nodule", "present")]),
+        ("A nodule is not noted.", [("lung nodule", "absent")]),
+        # a comparison is no history
+        ("Compared to the previous examination, a nodule is seen.", [("lung nodule", "present")]),
+        ("A consolidation that was in the prior CT has a nodule.",
+         [("consolidation", "present"), ("lung nodule", "present")]),
+        ("Previously treated for emphysema.", []),
+        ("Status post pleural effusion.", []),
+        # what stands in brackets tells of a cause
+        ("Mosaic attenuation pattern (small airway disease?).", [("mosaic attenuation pattern", "present")]),
+        ("Mosaic attenuation pattern (small airway disease? small vessel disease?).",
+         [("mosaic attenuation pattern", "present")]),
+        ("Emphysema (not significant).", [("emphysema", "present")]),
+        ("Consolidation (?).", [("consolidation", "uncertain")]),
+        ("Consolidation?", [("consolidation", "uncertain")]),
+        # nodes that are seen count, as in CT-RATE, whatever their size
+        ("Lymph nodes that do not reach pathological dimensions are seen.", [("lymphadenopathy", "present")]),
+        ("Lymph nodes with a short axis of 6 mm.", [("lymphadenopathy", "present")]),
+        ("No lymph node in pathological size was detected.", [("lymphadenopathy", "absent")]),
+        ("Lymph nodes are normal.", []),
+        # one word of calcium, two vessels; the heart's valve is none
+        ("Calcific plaques are seen in the aorta and coronary arteries.",
+         [("arterial wall calcification", "present"), ("coronary artery wall calcification", "present")]),
+        ("Coronary arteries and aortic arch show atherosclerotic calcifications.",
+         [("coronary artery wall calcification", "present"), ("arterial wall calcification", "present")]),
+        ("Aortic valve calcification.", []),
+        ("Para-aortic calcification.", []),
+        ("The aorta is normal, but calcification is seen in the LAD.",
+         [("coronary artery wall calcification", "present")]),
+        ("No calcification in the aorta or the coronary arteries.",
+         [("arterial wall calcification", "absent"), ("coronary artery wall calcification", "absent")]),
+        # one effusion, two spaces
+        ("Bilateral pleural and pericardial effusion is seen.",
+         [("pleural effusion", "present"), ("pericardial effusion", "present")]),
+        ("Effusion is seen in the pericardium and the left pleura.",
+         [("pericardial effusion", "present"), ("pleural effusion", "present")]),
+        ("The cardiothoracic ratio has increased.", [("cardiomegaly", "present")]),
+        ("The cardiothoracic ratio is normal.", []),
+        # another organ's nodule
+        ("A nodule is seen in the right thyroid gland.", []),
+        ("A nodule is seen beside the thyroid, in the right upper lobe.", [("lung nodule", "present")]),
+        ("Interlobular septa are thickened.", [("interlobular septal thickening", "present")]),
+        ("Thickening of the interlobular septa is not seen.", [("interlobular septal thickening", "absent")]),
+        ("Thickening of the peribronchial walls.", [("peribronchial thickening", "present")]),
+        ("Pleuroparenchymal bands at the apex.", [("pulmonary fibrotic sequela", "present")]),
+        ("Frosted glass areas.", [("lung opacity", "present")]),
+        ("A nasogastric tube and screws.", [("medical material", "present")] * 2),
+    ],
+)  # fmt: skip
+def test_rules_for_radiologists_sentences(text, wanted):
+    assert said(text) == wanted
+
+
+def test_sentences_are_labelled_by_what_is_found_in_them():
+    text = "No nodule. Emphysema is seen. The bones are intact. Possible consolidation."
+    assert [(text[span.start : span.end], span.label) for span in labelled(text, NegationRules())] == [
+        ("No nodule.", "normal"),
+        ("Emphysema is seen.", "abnormal"),
+        ("The bones are intact.", "other"),
+        ("Possible consolidation.", "abnormal"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "side", "size"),
+    [
+        ("Nodule of 1.2 cm in the left lung.", "left", 12.0),
+        ("A 4 x 6 mm nodule in the right lung.", "right", 6.0),
+        ("Nodules in both lungs, the largest 9 mm.", "both", 9.0),
+        ("Bilateral nodules.", "both", None),
+        ("Right and left nodules.", "both", None),
+        ("Left effusion, nodule of 3 mm.", None, 3.0),
+        ("Nodule of 3.12 mm.", None, 3.12),
+        ("Nodule of 1,12.5 mm.", None, 12.5),
+        (f"Nodule {'9' * 100_000} of 4 mm.", None, None),  # far away; from each digit anew, it takes minutes
+    ],
+)
+def test_side_and_size_are_those_said_of_the_finding(text, side, size):
+    (nodule,) = (item for item in NegationRules()(text) if item.name == "lung nodule")
+    assert (nodule.side, nodule.size_mm) == (side, size)
+
+
+def test_findings_of_ones_own_are_looked_for_literally():
+    labeler = NegationRules(findings=("kidney cyst",))
+    assert [(item.name, item.state) for item in labeler("No kidney cyst. Emphysema.")] == [
+        ("kidney cyst", "absent")
+    ]
+
+
+ABDOMEN = (
+    "liver cyst", "liver metastasis", "liver haemangioma", "kidney cyst", "kidney tumour", "splenic cyst",
+    "pancreatic tumour", "gallstone",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        # negation
+        ("There is no liver cyst or gallstone.", [("liver cyst", "absent"), ("gallstone", "absent")]),
+        ("No kidney cyst, but a kidney tumour.", [("kidney cyst", "absent"), ("kidney tumour", "present")]),
+        ("Gallstones are not seen.", [("gallstone", "absent")]),
+        ("The liver is free of metastases. Liver metastases are absent.", [("liver metastasis", "absent")]),
+        ("No change in the liver haemangioma.", [("liver haemangioma", "present")]),
+        ("Renal cyst without solid parts.", [("kidney cyst", "present")]),
+        # doubt
+        ("A kidney tumour cannot be excluded.", [("kidney tumour", "uncertain")]),
+        ("Possible liver cyst, no gallstone.", [("liver cyst", "uncertain"), ("gallstone", "absent")]),
+        ("Liver lesion, cyst versus liver metastasis.", [("liver metastasis", "uncertain")]),
+        # history
+        ("History of liver metastases.", []),
+        ("Operated for pancreatic tumor. No liver metastasis.", [("liver metastasis", "absent")]),
+        ("Kidney cyst larger than on the previous examination.", [("kidney cyst", "present")]),
+        # other words
+        ("Hepatic hemangiomas.", [("liver haemangioma", "present")]),
+        ("A 20 mm cyst is seen in the left kidney.", [("kidney cyst", "present")]),
+        ("Tumor of the pancreas.", [("pancreatic tumour", "present")]),
+        ("Cyst in the spleen, not malignant.", [("splenic cyst", "present")]),
+        ("No cyst in the liver.", [("liver cyst", "absent")]),
+    ],
+)  # fmt: skip
+def test_traps_in_reports_of_abdomens(text, wanted):
+    found = NegationRules(vocabulary=lambda: ABDOMEN)(text)
+    assert [(item.name, item.state) for item in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Kidney cyst of 20 mm on the left, the right kidney is normal.", "left"),
+        ("The left kidney is normal; kidney cyst on the right.", "right"),
+        ("Kidney cyst on the right, none on the left.", "right"),
+        ("Kidney cysts on both sides.", "both"),
+        ("Left and right kidney cysts.", "both"),
+        ("A cyst is seen in the left kidney.", "left"),
+        ("Kidney cyst. The left kidney is small.", None),
+    ],
+)
+def test_the_side_of_a_finding_of_an_abdomen_is_its_own(text, wanted):
+    (found,) = NegationRules(findings=ABDOMEN)(text)
+    assert (found.state, found.side) == ("present", wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "malignant", "location"),
+    [
+        ("There is a kidney tumour of 30 mm on the left, malignant.", True, "kidney"),
+        ("Gallstone, 12 mm, benign.", False, "gallbladder"),
+        ("Splenic cyst without signs of a fracture, not malignant.", False, "spleen"),
+        ("Hepatic metastasis, probably malignant.", None, "liver"),
+        ("Liver cyst.", None, "liver"),
+        ("No kidney tumour, no sign of malignancy.", None, "kidney"),
+    ],
+)
+def test_malignancy_and_location_are_those_said_of_the_finding(text, malignant, location):
+    (found,) = NegationRules(findings=(*ABDOMEN, "liver cyst"))(text)
+    assert (found.malignant, found.location) == (malignant, location)
+
+
+def test_of_two_findings_in_a_sentence_each_has_its_own_nature_and_place():
+    cyst, tumour = NegationRules(findings=ABDOMEN)("Benign liver cyst and malignant renal tumour.")
+    assert (cyst.malignant, cyst.location) == (False, "liver")
+    assert (tumour.malignant, tumour.location) == (True, "kidney")
+
+
+@BOTH
+def test_findings_left_out_are_those_of_the_data_sets_or_of_ct_rate(labeler):
+    made = type(labeler)
+    assert made().looked_for() == CT_RATE_FINDINGS
+    assert made(vocabulary=lambda: ABDOMEN).looked_for() == ABDOMEN
+    assert made(vocabulary=lambda: ABDOMEN, findings=("gallstone",)).looked_for() == ("gallstone",)
+    assert [item.name for item in made(lambda: ABDOMEN)("Gallstone. Emphysema.")] == ["gallstone"]
+
+
+def test_a_full_stop_between_digits_ends_no_sentence():
+    text = " One of 5.5 mm. Two!\nThree"
+    assert [text[item.start : item.end] for item in sentences(text)] == ["One of 5.5 mm.", "Two!", "Three"]
+
+
+@BOTH
+def test_phantom_reports_are_read_without_a_mistake(labeler):
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        there = rng.random(len(CT_RATE_FINDINGS)) < 0.3
+        shown = [
+            Shown(
+                name=str(name),
+                side=("left", "right", None)[rng.integers(3)],
+                size_mm=(None, 12.4)[rng.integers(2)],
+            )
+            for name in np.array(CT_RATE_FINDINGS)[there]
+        ]
+        absent = [str(name) for name in np.array(CT_RATE_FINDINGS)[~there]]
+        written = phantom_sentences(rng, shown)
+        found = labeler(" ".join(sentence.text for sentence in written))
+        assert states(found) == dict.fromkeys(absent, "absent") | {str(one.name): "present" for one in shown}
+        told = {item.name: item.side for item in found if item.state == "present"}
+        assert told == {str(one.name): one.side for one in shown}
+
+
+@pytest.mark.parametrize("repeated", ["emphysema ", "no emphysema, nodule 5 mm and ", "There is emphysema. "])
+def test_what_is_read_grows_as_the_text_does(repeated):
+    def read(count):
+        return sum(len(said) for said, _, _ in _sentences_that_mention(repeated * count, lexicon))
+
+    lexicon = _lexicon(("emphysema", "lung nodule"))
+    assert read(1600) < 4.5 * read(400)
+
+
+def test_in_a_sentence_without_end_words_far_away_say_nothing_of_a_mention():
+    filler = "as it was on other images " * 40
+    near, far = NegationRules()(f"No emphysema {filler} and {filler} emphysema")
+    assert (near.state, far.state) == ("absent", "present")
+    assert far.span is not None
+    assert far.span.end - far.span.start == len("emphysema")
+    [short] = NegationRules()(f"No {filler[:900]} emphysema")
+    assert short.state == "absent"

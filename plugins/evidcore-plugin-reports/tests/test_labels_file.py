@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+from evidcore_plugin_reports.labels_file import LabelsFile
+from evidcore_plugin_reports.sentences import labelled
+
+from evidcore.case import Finding, Span
+from evidcore.contracts import Unread
+from evidcore.errors import DataError
+
+TEXT = "No effusion. There is a 7 mm nodule on the left."
+
+
+def sha256(text):
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()
+
+
+def entry(text=TEXT, **changed):
+    finding = {"name": "lung nodule", "state": "present", "side": "left", "size_mm": 7, "span": [24, 35]}
+    return {"text_sha256": sha256(text), "findings": [{**finding, **changed}]}
+
+
+def labeler(folder, table):
+    content = table if isinstance(table, bytes) else json.dumps(table).encode()
+    (folder / "labels.json").write_bytes(content)
+    return LabelsFile(folder, path="labels.json", sha256=sha256(content))
+
+
+def test_a_text_gets_what_the_file_says_of_it(tmp_path):
+    made = labeler(tmp_path, {"schema": 1, "cases": {"a": entry(), "b": {**entry("Other."), "findings": []}}})
+    span = Span(start=24, end=35, label="present")
+    found = (Finding(name="lung nodule", state="present", side="left", size_mm=7.0, span=span),)
+    assert made(TEXT) == found
+    assert TEXT[24:35] == "7 mm nodule"
+    assert made("Other.") == ()
+    assert made(" \n") == ()
+
+
+def test_a_span_over_two_sentences_labels_both(tmp_path):
+    made = labeler(tmp_path, {"schema": 1, "cases": {"a": entry(span=[4, 35])}})
+    assert [span.label for span in labelled(TEXT, made)] == ["abnormal", "abnormal"]
+
+
+def test_an_unknown_text_is_unread_and_not_quoted(tmp_path):
+    made = labeler(tmp_path, {"schema": 1, "cases": {"a": entry()}})
+    with pytest.raises(Unread, match=sha256(TEXT + " ")) as caught:
+        made(TEXT + " ")
+    assert "49 characters" in str(caught.value)
+    assert "nodule" not in str(caught.value)
+    found, missing = made.read([TEXT, "unknown"])
+    assert found == made(TEXT)
+    assert isinstance(missing, Unread)
+
+
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        ({"a": entry(state="maybe")}, r"cases\.a\.findings\[0\]\.state: must be 'present'.*'maybe'"),
+        ({"a": entry(side="up")}, r"cases\.a\.findings\[0\]\.side.*'up'"),
+        ({"a": entry(size_mm=0)}, r"cases\.a\.findings\[0\]\.size_mm.*got 0"),
+        ({"a": entry(size_mm="7")}, r"cases\.a\.findings\[0\]\.size_mm.*got '7'"),
+        ({"a": entry(span=[9, 9])}, r"cases\.a\.findings\[0\]\.span: must be .* got \[9, 9\]"),
+        ({"a": entry(span=[-1, 9])}, r"cases\.a\.findings\[0\]\.span.*got -1"),
+        ({"a": entry(span=[9])}, r"cases\.a\.findings\[0\]\.span"),
+        ({"a": entry(name=" ")}, r"cases\.a\.findings\[0\]\.name: must be a name, got ' '"),
+        ({"a": entry(sise_mm=3)}, r"cases\.a\.findings\[0\]\.sise_mm.*got 3"),
+        ({"a": {"findings": []}}, r"cases\.a\.text_sha256"),
+        ({"a": {**entry(), "text_sha256": "AB"}}, r"cases\.a\.text_sha256: .* got 'AB'"),
+        ({"a": entry(), "b": entry(size_mm=8)}, r"cases\.b: has the same text as case 'a'"),
+    ],
+)
+def test_a_wrong_entry_is_named(tmp_path, cases, said):
+    with pytest.raises(DataError, match=rf"(?s)labels\.json.*{said}"):
+        labeler(tmp_path, {"schema": 1, "cases": cases})(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"schema": 2, "cases": {}}', r"schema: must be 1, got 2"),
+        (b'{"schema": 1}', r"cases"),
+        (b"[1", r"is no JSON as it should be: .*line 1"),
+        (b'{"schema": 1, "cases": {"a": {}, "a": {}}}', r"key 'a' stands twice"),
+        (b"\xff", r"is no JSON as it should be"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path, content, said):
+    with pytest.raises(DataError, match=rf"(?s)labels\.json: .*{said}"):
+        labeler(tmp_path, content)(TEXT)
+
+
+def test_a_span_behind_the_end_of_its_text_is_named(tmp_path):
+    made = labeler(tmp_path, {"schema": 1, "cases": {"a": entry(span=[24, 99])}})
+    with pytest.raises(DataError, match=r"cases\.a\.findings\[0\]\.span: ends at 99, but .* 48 characters"):
+        made(TEXT)
+
+
+def test_a_file_that_is_not_the_recipes_is_refused_with_its_hash(tmp_path):
+    content = json.dumps({"schema": 1, "cases": {"a": entry()}}).encode()
+    (tmp_path / "labels.json").write_bytes(content)
+    made = LabelsFile(tmp_path, path="labels.json", sha256="0" * 64)
+    with pytest.raises(
+        DataError, match=rf'not \'0+\' as the recipe says.*write: sha256 = "{sha256(content)}"'
+    ):
+        made(TEXT)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match=rf"{tmp_path}/none\.json: cannot be read: No such file"):
+        LabelsFile(tmp_path, path="none.json", sha256="0" * 64)(TEXT)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from evidcore_plugin_reports.endpoint import Endpoint
+from evidcore_plugin_reports.model_labeler import INSTRUCTION, ModelLabeler, read_findings
+from evidcore_plugin_reports.reward import ReportFindings
+from evidcore_plugin_reports.scorers import FindingsF1
+from evidcore_plugin_reports.testing import Reply, chat_server
+
+from evidcore.case import Answer, Case, Finding, Prompt, Report, Rollout, Span
+from evidcore.contracts import Unread
+
+TEXT = "No effusion. There is a 7 mm  nodule on the left."
+NAMES = ("lung nodule", "pleural effusion")
+NODULE = {"name": "lung nodule", "state": "present", "side": "left", "size_mm": 7, "quote": "7 mm Nodule"}
+EFFUSION = {"name": "pleural effusion", "state": "absent", "side": None, "size_mm": None, "quote": "effusion"}
+
+
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def labeler(server):
+    endpoint = Endpoint(url=server.url, model="tiny", sends_text_away=True, tries=1)
+    return ModelLabeler(endpoint=endpoint, findings=NAMES)
+
+
+def told(*entries):
+    return json.dumps({"findings": entries})
+
+
+FOUND = (
+    Finding(name="pleural effusion", state="absent", span=Span(start=3, end=11, label="absent")),
+    Finding(
+        name="lung nodule", state="present", side="left", size_mm=7.0,
+        span=Span(start=24, end=36, label="present"),
+    ),
+)  # fmt: skip
+
+
+def test_a_model_is_asked_for_the_findings_and_its_answer_taken():
+    with chat_server(lambda body, number: Reply(content=told(NODULE, EFFUSION))) as server:
+        assert labeler(server)(TEXT) == FOUND
+    (body,) = server.requests
+    system, user = body["messages"]
+    assert "lung nodule, pleural effusion." in system["content"]
+    assert "<findings>" in INSTRUCTION
+    assert "<findings>" not in system["content"]
+    assert user == {"role": "user", "content": TEXT}
+
+
+def test_a_fence_around_the_answer_is_taken_off():
+    assert read_findings(f"```json\n{told(NODULE, EFFUSION)}\n```", TEXT, NAMES) == FOUND
+
+
+def test_nothing_said_is_no_finding():
+    assert read_findings(told(), TEXT, NAMES) == ()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("The report tells of a nodule.", "the answer is no JSON"),
+        (told(NODULE)[:-1], "the answer is no JSON"),
+        ("[]", 'one table with the list "findings" alone'),
+        ('{"findings": [], "note": "nodule"}', 'one table with the list "findings" alone'),
+        (told("nodule"), r"findings\[0\] must be a table"),
+        (told({**NODULE, "place": "lobe"}), r"findings\[0\] must be a table"),
+        (told({"name": "lung nodule", "state": "present"}), r"findings\[0\] must be a table"),
+        (told(EFFUSION, {**NODULE, "name": "nodule"}), r"findings\[1\]\.name is none of"),
+        (told({**NODULE, "name": ["lung nodule"]}), r"findings\[0\]\.name is none of"),
+        (told({**NODULE, "state": "seen"}), r"findings\[0\]\.state must be one of present"),
+        (told({**NODULE, "state": {}}), r"findings\[0\]\.state must be one of present"),
+        (told({**NODULE, "side": "nodule"}), r"findings\[0\]\.side must be one of left"),
+        (told({**NODULE, "size_mm": "7"}), r"findings\[0\]\.size_mm must be a number"),
+        (told({**NODULE, "size_mm": -7}), r"findings\[0\]\.size_mm must be a number"),
+        (told({**NODULE, "size_mm": True}), r"findings\[0\]\.size_mm must be a number"),
+        (told(NODULE).replace("7,", "NaN,"), r"findings\[0\]\.size_mm must be a number"),
+        (told({**NODULE, "quote": "8 mm nodule"}), r"findings\[0\]\.quote does not stand"),
+        (told({**NODULE, "quote": " "}), r"findings\[0\]\.quote does not stand"),
+        (told({**NODULE, "quote": 7}), r"findings\[0\]\.quote does not stand"),
+    ],
+)
+def test_an_answer_that_cannot_be_taken_leaves_the_text_unread(answer, said):
+    where = r"model 'tiny': a text of 49 characters \(sha256 "
+    with (
+        chat_server(lambda body, number: Reply(content=answer)) as server,
+        pytest.raises(Unread, match=f"{where}.*{said}") as caught,
+    ):
+        labeler(server)(TEXT)
+    assert "nodule" not in str(caught.value)
+
+
+def test_an_answer_that_was_cut_off_leaves_its_text_alone_unread():
+    def reply(body, number):
+        is_long = "long" in body["messages"][1]["content"]
+        return Reply(content=told(EFFUSION), finish="length" if is_long else "stop")
+
+    with chat_server(reply) as server:
+        unread, found, blank = labeler(server).read(["A long effusion.", "An effusion.", " "])
+        again = labeler(server).read(["An effusion."])
+    assert isinstance(unread, Unread)
+    assert "cut off; raise body.max_tokens" in str(unread)
+    assert [item.name for item in found] == ["pleural effusion"]
+    assert blank == ()
+    assert again == [found]
+    assert len(server.requests) == 2
+
+
+def test_a_text_that_could_not_be_read_is_scored_none_and_not_0():
+    with chat_server(lambda body, number: Reply(content="garbage")) as server:
+        reader = labeler(server)
+        assert FindingsF1(labeler=reader)(["One.", ""], ["Two.", ""]) == [None, 1.0]
+        case = Case(id="a", patient="p", volumes=(), report=Report(text=TEXT), findings=FOUND)
+        prompt = Prompt(id="a:report", case=case, task="report", parts=())
+        rollout = Rollout(prompt=prompt, group=0, text=TEXT, answer=Answer(text=TEXT, report=TEXT))
+        (verdict,) = ReportFindings(labeler=reader)([rollout], {})
+    assert verdict.kind == "failed"
+    assert "the answer is no JSON" in verdict.reason

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+from evidcore_plugin_reports.labelers import Phrases
+from evidcore_plugin_reports.reward import ReportFindings
+from evidcore_plugin_reports.task import ReportTask
+from evidcore_testing.checks_reward import check_reward
+
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+from evidcore.case import Case, Finding, Report, Rollout, Unscored, VolumeRef
+
+CASE = Case(
+    id="a",
+    patient="p",
+    volumes=(VolumeRef(path="a.nii"),),
+    report=Report(text="There is emphysema."),
+    findings=(
+        Finding(name="emphysema"),
+        Finding(name="lung nodule"),
+        Finding(name="cardiomegaly", state="absent"),
+        Finding(name="hiatal hernia", state="absent"),
+        Finding(name="consolidation", state="uncertain"),
+    ),
+)
+
+
+def rollouts(task, *texts, case=CASE):
+    (prompt,) = task.prompts(case, Volume(), 1)
+    return [Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text)) for text in texts]
+
+
+CHOICE = Choice(think=False, options_per_question=2)
+
+
+@pytest.mark.parametrize(
+    ("report", "value"),
+    [
+        ("There is emphysema. There is a lung nodule. No cardiomegaly.", 1.0),
+        ("There is emphysema.", 2 / 3),  # 1 hit, 1 missed
+        ("There is emphysema. There is cardiomegaly.", 2 / 4),  # 1 hit, 1 extra, 1 missed
+        ("Clear lungs.", 0.0),
+        ("Emphysema. Lung nodule. Consolidation. Bronchiectasis.", 1.0),  # doubted and unknown ones left out
+        ("", 0.0),
+    ],
+)
+def test_report_findings_is_f1_against_the_case(report, value):
+    for labeler in (None, Phrases()):
+        (score,) = ReportFindings(labeler=labeler)(rollouts(ReportTask(), report), {})
+        assert score.value == pytest.approx(value)
+
+
+def test_report_findings_says_what_differs():
+    (score,) = ReportFindings()(rollouts(ReportTask(), "Emphysema. Cardiomegaly."), {})
+    assert score.reason == "both: emphysema; extra: cardiomegaly; missed: lung nodule"
+    assert score.parts == {"both": 1, "extra": 1, "missed": 1}
+
+
+@pytest.mark.parametrize(
+    ("report", "paid"),
+    [("Lung nodule on the left.", 1.0), ("Lung nodule on the right.", 0.0), ("Lung nodule.", 0.0)],
+)
+def test_report_findings_pays_for_details_where_told(report, paid):
+    nodule = Finding(name="lung nodule", side="left")
+    case = Case(id="s", patient="p", volumes=(), report=Report(text="x"), findings=(nodule,))
+    (score,) = ReportFindings(details=["side"])(rollouts(ReportTask(), report, case=case), {})
+    assert score.value == paid
+    (plain,) = ReportFindings()(rollouts(ReportTask(), report, case=case), {})
+    assert plain.value == 1.0
+
+
+def test_report_findings_does_not_apply_to_choices_or_unknown_cases():
+    assert ReportFindings()(rollouts(CHOICE, "x"), {}) == [
+        Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
+    ]
+    bare = Case(id="b", patient="p", volumes=(), report=Report(text="Clear."))
+    assert ReportFindings()(rollouts(ReportTask(), "Clear.", case=bare), {}) == [
+        Unscored(kind="not-applicable", reason="no findings are known of case 'b'")
+    ]
+
+
+def test_it_keeps_the_contract_of_a_reward():
+    reports = rollouts(ReportTask(), "There is emphysema.", "Emphysema. Lung nodule.")
+    check_reward(ReportFindings(), reports, rollouts(ReportTask(), "Clear.", "There is cardiomegaly."))

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+from evidcore_plugin_reports.sentences import NO_REFERENCE, words
+from evidcore_plugin_reports.word_overlap import Bleu, RougeL
+from nltk.translate.bleu_score import corpus_bleu
+from rouge_score.rouge_scorer import RougeScorer
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+from evidcore.contracts import Measured, Sums
+from evidcore.evaluate.pooling import pooled
+
+
+def over_all(metric, texts):
+    found = metric(texts)
+    return {name: pooled([one.figures[name] for one in found]) for name in found[0].figures}
+
+
+def split(text):
+    return Tokenizer13a()(text.lower()).split()
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_bleu_over_all_reports_is_that_of_nltk(written, pairs, order):
+    # NLTK counts one n-gram where a text is too short for any
+    long = [(text, said) for text, said in pairs if len(split(text)) >= 4]
+    ours, theirs = [split(text) for text, _ in long], [[split(said)] for _, said in long]
+    expected = corpus_bleu(theirs, ours, weights=[1 / order] * order)
+    assert over_all(Bleu(), written(*long))[f"bleu_{order}_corpus"] == pytest.approx(expected)
+    assert 0.1 < expected < 0.9
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 4])
+def test_bleu_over_all_reports_is_that_of_counting(written, pairs, order):
+    precisions = []
+    for size in range(1, order + 1):
+        matches = possible = 0
+        for text, said in pairs:
+            ours, theirs = (
+                [tuple(part[start : start + size]) for start in range(len(part) - size + 1)]
+                for part in (split(text), split(said))
+            )
+            matches += sum(min(ours.count(gram), theirs.count(gram)) for gram in set(ours))
+            possible += len(ours)
+        precisions.append(matches / possible)
+    written_words, given = (sum(len(split(pair[side])) for pair in pairs) for side in (0, 1))
+    expected = math.prod(precisions) ** (1 / order) * math.exp(min(0, 1 - given / written_words))
+    assert over_all(Bleu(), written(*pairs))[f"bleu_{order}_corpus"] == pytest.approx(expected)
+
+
+def test_bleu_is_pooled_as_sacrebleu_pools_it():
+    ours = ["there is a nodule in the left lung .", "no effusion , heart normal ."]
+    theirs = ["a nodule lies in the left lung .", "no effusion ; the heart is normal ."]
+    alone = BLEU(effective_order=True, tokenize="none")
+    scores = [alone.sentence_score(one, [other]) for one, other in zip(ours, theirs, strict=True)]
+    figures = [Sums("bleu", (*s.counts, *s.totals, s.sys_len, s.ref_len)) for s in scores]
+    expected = BLEU(smooth_method="none", tokenize="none").corpus_score(ours, [theirs]).score / 100
+    assert pooled(figures) == pytest.approx(expected)
+    assert 0.1 < expected < 0.9
+
+
+@pytest.mark.parametrize("order", [1, 4])
+def test_bleu_by_report_is_the_mean_of_sacrebleu_s_sentence_scores(written, pairs, order):
+    alone = BLEU(lowercase=True, effective_order=True, max_ngram_order=order)
+    expected = sum(alone.sentence_score(text, [said]).score for text, said in pairs) / len(pairs) / 100
+    assert over_all(Bleu(), written(*pairs))[f"bleu_{order}_by_report"] == pytest.approx(expected)
+
+
+def test_bleu_of_one_pair_by_hand(written):
+    # 13a splits off the full stop. Of 5 words, 4 match (the second "lung" is cut); of 4 pairs "left lung",
+    # "lung ." match. 5 words for 8: exp(1 - 8 / 5).
+    (found,) = Bleu()(written(("Left lung, lung.", "There is a nodule, left lung.")))
+    assert found.figures["bleu_1_corpus"].numbers == (4, 5, 5, 8)
+    assert pooled([found.figures["bleu_1_corpus"]]) == pytest.approx(4 / 5 * math.exp(1 - 8 / 5))
+    expected = math.sqrt(4 / 5 * 2 / 4) * math.exp(1 - 8 / 5)
+    assert pooled([found.figures["bleu_2_corpus"]]) == pytest.approx(expected)
+
+
+def test_two_ways_of_bleu_differ_and_say_which_they_are(written, pairs):
+    figures, notes = over_all(Bleu(), written(*pairs)), Bleu().notes()
+    assert figures["bleu_4_corpus"] != pytest.approx(figures["bleu_4_by_report"], abs=0.01)
+    assert notes["bleu_4_corpus"] == "counts of all reports pooled"
+    assert notes["bleu_4_by_report"] == "mean over reports, each smoothed"
+
+
+def test_case_counts_where_the_recipe_says_so(written):
+    texts = written(("NODULE LEFT", "nodule left"))
+    assert over_all(Bleu(), texts)["bleu_2_corpus"] == pytest.approx(1.0)
+    assert over_all(Bleu(lowercase=False), texts)["bleu_1_corpus"] == 0.0
+
+
+def test_rouge_l_is_that_of_google_s_package_over_the_same_words(written, pairs):
+    class Words:
+        def tokenize(self, text):
+            return words(text)
+
+    scorer = RougeScorer(["rougeL"], tokenizer=Words())
+    for (text, said), found in zip(pairs, RougeL()(written(*pairs)), strict=True):
+        expected = scorer.score(said, text)["rougeL"]
+        assert found.figures["rouge_l"] == pytest.approx(expected.fmeasure)
+        assert found.figures["rouge_l_precision"] == pytest.approx(expected.precision)
+        assert found.figures["rouge_l_recall"] == pytest.approx(expected.recall)
+
+
+def test_rouge_l_is_that_of_a_recursion_by_hand(written, pairs):
+    def longest(one, other):
+        @functools.cache
+        def common(i, j):
+            if i == len(one) or j == len(other):
+                return 0
+            if one[i] == other[j]:
+                return 1 + common(i + 1, j + 1)
+            return max(common(i + 1, j), common(i, j + 1))
+
+        return common(0, 0)
+
+    for (text, said), found in zip(pairs, RougeL()(written(*pairs)), strict=True):
+        ours, theirs = words(text), words(said)
+        expected = 2 * longest(ours, theirs) / (len(ours) + len(theirs))
+        assert found.figures["rouge_l"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("metric", [Bleu(), RougeL()], ids=["bleu", "rouge-l"])
+def test_equal_texts_score_one_and_an_empty_report_none(written, metric):
+    same = "There is a nodule in the left lung, größer als 5.5 mm."
+    figures = over_all(metric, written(("", same)))
+    assert set(figures.values()) == {0.0}
+    assert list(over_all(metric, written((same, same))).values()) == pytest.approx([1.0] * len(figures))
+
+
+@pytest.mark.parametrize("metric", [Bleu(), RougeL()], ids=["bleu", "rouge-l"])
+@pytest.mark.parametrize("reference", ["", " \n", "...", None])
+def test_without_a_word_of_reference_nothing_is_measured(written, metric, reference):
+    first, second = metric(written(("A nodule.", reference), ("A nodule.", "A nodule.")))
+    assert first == NO_REFERENCE
+    assert isinstance(second, Measured)
+
+
+def test_words_keep_sizes_and_scripts_together_and_drop_punctuation():
+    assert words("A 5.5 x 3,2 cm Größe; 結節!") == ["a", "5.5", "x", "3,2", "cm", "größe", "結節"]
