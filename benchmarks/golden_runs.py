@@ -155,9 +155,10 @@ def kept_of(run: Path) -> dict[str, object]:
 
 
 def renamed(text: str, names: dict[str, str]) -> str:
-    """Return a text with new names of stages, and files of phantoms without the folder of the cache."""
+    """Return a text with new names of stages, and files of the cache without folder and key."""
     found = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    text = re.sub(r'"[^"]*/(phantom-[a-z]+)/[^"/]+/', r'"\1/', text)
+    text = re.sub(r'"/[^"]*/(phantom-[a-z]+)/[^"/]+/', r'"\1/', text)
+    text = re.sub(r'"/[^"]*/(occluded|blurred)/[0-9a-f]+', r'"\1', text)
     return re.sub(found, lambda name: names[name[0]], text)
 
 

@@ -125,6 +125,13 @@ def test_rooms_import_one_way():
     assert upward == set()
 
 
+@pytest.mark.parametrize("room", sorted(path.parent.name for path in CORE.glob("*/__init__.py")))
+def test_each_room_tells_who_may_import_it(room):
+    tree = ast.parse((CORE / room / "__init__.py").read_text(encoding="utf-8"))
+    said = ast.get_docstring(tree) or ""
+    assert re.search(r"mported by|No room of the core imports it|`evid` command", said)
+
+
 def test_the_core_imports_no_package():
     reaching = [
         f"{path.relative_to(CORE)}: {name}"

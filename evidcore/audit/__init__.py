@@ -1,1 +1,5 @@
-"""Ask whether a score was earned by pixels or by priors."""
+"""Ask whether a score was earned by pixels or by priors.
+
+Belongs here: conditions, under which the same questions are asked again, and the audit of a policy.
+Imported by runs.
+"""

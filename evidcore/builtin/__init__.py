@@ -1,1 +1,1 @@
-"""General components, registered through the core's own entry points like everyone's."""
+"""The core's own components, the shortest of each kind. No room of the core imports it."""

@@ -1,12 +1,10 @@
-"""What a run found, in a few lines: accuracies beside their reference lines, the audit, the controls."""
+"""What a run found, in a few lines: accuracies beside their reference lines, and the audit."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from rich.table import Table
 
 from evidcore.runs.folder import RunFolder
 
@@ -18,25 +16,6 @@ _FRACTIONS = ("f1", "auc")  # written 0.87; everything else is a share or a diff
 def main_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that do not speak of a part: a single finding, a decile."""
     return [row for row in rows if "/" not in row["metric"]]
-
-
-def table(title: str, rows: Sequence[Row]) -> Table:
-    """Return rows as a table, in their order; a blank line parts different names."""
-    made = Table(title=title, title_justify="left", pad_edge=False)
-    for heading in ("", "metric"):
-        made.add_column(heading)
-    for heading in ("value", "95 % interval", "questions", "patients"):
-        made.add_column(heading, justify="right")
-    made.add_column("note", overflow="fold")
-    last = None
-    for row in rows:
-        if last is not None and row["name"] != last:
-            made.add_section()
-        cells = [str(row["name"]) if row["name"] != last else "", _said(row["metric"])]
-        cells += [number(row["metric"], row["value"], row.get("unit")), _interval(row)]
-        made.add_row(*cells, str(row["questions"]), str(row["patients"]), row.get("note") or "")
-        last = row["name"]
-    return made
 
 
 def number(metric: str, value: float | None, unit: str | None = None) -> str:
@@ -51,20 +30,17 @@ def number(metric: str, value: float | None, unit: str | None = None) -> str:
         return "–"  # noqa: RUF001  an en dash is what it is
     if is_fraction(metric, unit):
         return f"{value:.3f}"
-    is_difference = any(word in metric for word in ("margin", "minus", "change"))
-    return f"{100 * value:+.1f}" if is_difference else f"{100 * value:.1f} %"
+    return f"{100 * value:+.1f}" if is_difference(metric) else f"{100 * value:.1f} %"
+
+
+def is_difference(metric: str) -> bool:
+    """Tell whether a figure is a difference of shares, written in points."""
+    return any(word in metric for word in ("margin", "minus", "change"))
 
 
 def is_fraction(metric: str, unit: str | None = None) -> bool:
     """Tell whether a figure is written with three digits behind the point; others are in percent."""
     return unit in ("score", "plain") or (unit is None and any(word in metric for word in _FRACTIONS))
-
-
-def _interval(row: Row) -> str:
-    if row["low"] is None or row["high"] is None:
-        return ""
-    low, high = (number(row["metric"], row[end], row.get("unit")) for end in ("low", "high"))
-    return f"{low} … {high}"
 
 
 def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
@@ -81,7 +57,7 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
         for row in rows:
             lines.append(f"  {row['name']:24} {_said(row['metric']):32} {_figure(row)}")
         for task, reference in references.items():
-            shown = ", ".join(f"{_said(name)} {_share(one)}" for name, one in reference.items())
+            shown = ", ".join(f"{_said(name)} {_share(value)}" for name, value in reference.items())
             lines.append(f"  {task:24} reference lines: {shown}")
         for task, verdict in (result.get("verdict") or {}).items():
             lines.append(f"  {task:24} {verdict}")
@@ -135,16 +111,14 @@ def _share(value: float | None) -> str:
 
 def _figure(row: Mapping[str, Any]) -> str:
     """Return value and interval; shares as percentages, differences in points, the rest as they are."""
-    metric, value, low, high = row["metric"], row["value"], row["low"], row["high"]
-    if value is None:
+    metric, low, high, unit = row["metric"], row["low"], row["high"], row.get("unit")
+    if row["value"] is None:
         return f"not measured ({row['note']})"
-    if row.get("unit") in ("score", "plain") or "f1" in metric or "auc" in metric:
-        text = f"{value:.3f}" + (f" ({low:.3f} to {high:.3f})" if low is not None else "")
-    elif "margin" in metric or "minus" in metric or "change" in metric:
-        text = f"{100 * value:+.1f} points" + (
-            f" ({100 * low:+.1f} to {100 * high:+.1f})" if low is not None else ""
-        )
-    else:
-        text = f"{100 * value:.1f} %" + (f" ({100 * low:.1f} to {100 * high:.1f})" if low is not None else "")
+    unit = "score" if is_fraction(metric) else unit
+    text = number(metric, row["value"], unit)
+    if is_difference(metric) and not is_fraction(metric, unit):
+        text += " points"
+    if low is not None:
+        text += f" ({number(metric, low, unit)} to {number(metric, high, unit)})".replace(" %", "")
     questions, patients = row.get("questions"), row.get("patients")
     return text + (f", {questions} questions, {patients} patients" if questions else "")

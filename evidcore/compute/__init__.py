@@ -1,1 +1,1 @@
-"""Where and how long models compute: the device a recipe names, and seconds by named part."""
+"""Device, seconds by part, processes, signals: nothing knows models. Imported by model and all below."""

@@ -4,7 +4,8 @@ The factory rule holds for each: in a component's constructor, left of `*` the c
 in the contract's docstring; take only those you need), right of `*` the recipe. A keyword-only parameter
 that is annotated with a contract (`scorer: Scorer`) is a table with `use` in the recipe, or the name of a
 `[service.<name>]`. Fields of a parameter `options: Annotated[Options, Flat]` are keys of the table like its
-other parameters. Construction reads no file and opens no socket.
+other parameters. Construction reads no file and opens no socket. Imported by every room below, and by whoever
+writes a component.
 """
 
 from __future__ import annotations

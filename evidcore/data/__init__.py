@@ -1,7 +1,7 @@
 """Volumes and masks from files to encoder input: body axes, millimetres, intensity windows, content keys.
 
 It builds on the registry, which knows the installed formats, and on nothing above. Modules of this room
-import each other, never the room itself.
+import each other, never the room itself. Imported by contracts and all that looks at voxels.
 """
 
 from __future__ import annotations

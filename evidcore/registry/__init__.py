@@ -1,7 +1,8 @@
 """Find components that installed packages offer, without importing any of them.
 
 A package offers a component by an entry point in the group `evidcore.<kind>`. Listing reads installed
-metadata only; `Offer.load` is the one place where a plugin's code starts to run.
+metadata only; `Offer.load` is the one place where a plugin's code starts to run. `factory` turns a recipe's
+table and a signature into a component. Imported by every room that builds components.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Rewards over whole groups of answers, and the proof that what they teach reaches the pixels."""
+"""Rewards over whole groups of answers, held to their contract and composed. Imported by train."""

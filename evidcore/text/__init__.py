@@ -1,1 +1,1 @@
-"""Texts of the domain: findings and their words, sentences, answer tags, what two texts agree on."""
+"""Answer tags in texts. Imported by builtin, evaluate and packages."""

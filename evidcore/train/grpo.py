@@ -20,7 +20,6 @@ from evidcore.recipe.schema import DataUse, Kind, Surroundings, Table
 from evidcore.registry import Offer, blame, find, watch
 from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward
-from evidcore.train.fit import named_data
 from evidcore.train.sampler import RolloutPolicy
 from evidcore.train.settings import GrpoSettings, TrainingStage
 
@@ -154,16 +153,13 @@ class Grpo(GrpoSettings, TrainingStage):
         text = f"{self.steps} steps of {self.prompts_per_step} prompts x {self.answers_per_prompt} answers"
         if self.replay is not None:
             text += f", {self.replay.rows_per_step} rows replayed"
-        summary = f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {self.steps} steps, "
-        summary += (
-            f"{self.optimizer}{self.lora_text}, rewards {', '.join(table['use'] for table in self.reward)}"
-        )
+        also = f", rewards {', '.join(table['use'] for table in self.reward)}"
         if self.replay is not None:
             again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in self.replay.data))
-            summary += f"; held to its start on {again}"
+            also += f"; held to its start on {again}"
         return self._workload(
             text=text + self.lora_text,
-            summary=summary,
+            also=also,
             prompts_per_step=self.prompts_per_step,
             prompts_per_forward=self.prompts_per_forward or self.prompts_per_step,
             answers_per_prompt=self.answers_per_prompt,

@@ -16,6 +16,7 @@ from evidcore.contracts.stage import Found, Key
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
 from evidcore.recipe.schema import DataUse, Kind, Surroundings, Table
+from evidcore.train.fit import named_data
 
 log = logging.getLogger(__name__)
 
@@ -137,9 +138,11 @@ class TrainingStage(TrainingKeys, Stage):
         """Return "model"."""
         return "model"
 
-    def _workload(self, **own: Any) -> Workload:
-        """Return what both trainers say alike, and what is a stage's own."""
+    def _workload(self, *, also: str = "", **own: Any) -> Workload:
+        """Return what both trainers say alike, and what is a stage's own; `also` ends the card's sentence."""
+        how = f"{self.steps} steps, {self.optimizer}{self.lora_text}{also}"
         return Workload(
+            summary=f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {how}",
             train=self.train, trains_whole_model=True, steps=self.steps, optimizer=self.optimizer,
             lora_rank=self.lora_rank, is_checkpointed=self.is_checkpointed, **own,
         )  # fmt: skip

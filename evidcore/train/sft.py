@@ -9,7 +9,6 @@ from evidcore.contracts import Reweighter, StageContext, StageResult, Workload
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.schema import Kind, Table
 from evidcore.registry.factory import offer_of
-from evidcore.train.fit import named_data
 from evidcore.train.settings import SftSettings, TrainingStage
 
 
@@ -32,10 +31,6 @@ class Sft(SftSettings, TrainingStage):
         """Return rows and steps."""
         return self._workload(
             text=f"{self.steps} steps of {self.rows_per_step} rows{self.lora_text}",
-            summary=(
-                f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {self.steps} steps, "
-                f"{self.optimizer}{self.lora_text}"
-            ),
             prompts_per_step=self.rows_per_step,
             prompts_per_forward=self.rows_per_forward or self.rows_per_step,
         )

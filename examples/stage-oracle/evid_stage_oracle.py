@@ -34,10 +34,8 @@ class Gold(Policy):
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
         """Like the gold answer alone."""
-        return [
-            [0.0 if text == self.task.gold(prompt)[0] else -1.0 for text in some]
-            for prompt, some in zip(prompts, completions, strict=True)
-        ]
+        golds = zip(self.generate(prompts, max_new_tokens=0), completions, strict=True)
+        return [[0.0 if text == gold else -1.0 for text in some] for gold, some in golds]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 
 import pytest
 from evidcore_plugin_pages.tables import result_table
-from rich.console import Console
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Question
-from evidcore.cli.summary import ending, main_rows, number, summary, table
+from evidcore.cli.summary import ending, number, summary
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.runs.folder import RunFolder
 
@@ -56,25 +54,6 @@ def row(name, metric, value, low=None, high=None, note=""):
 )
 def test_figures_are_written_in_their_unit(metric, value, written):
     assert number(metric, value) == written
-
-
-def test_a_table_shows_figures_intervals_and_notes():
-    rows = [
-        row("choice", "strict_accuracy", 0.5, 0.4, 0.6),
-        row("choice", "strict_accuracy/emphysema", 0.25),
-        row("report", "findings_f1_micro", 0.75, note="too few patients"),
-    ]
-    console = Console(width=120, file=io.StringIO())
-    console.print(table("after grpo", main_rows(rows)))
-    text = console.file.getvalue()
-    (choice,) = (line for line in text.splitlines() if "strict accuracy" in line)
-    (report,) = (line for line in text.splitlines() if "findings f1 micro" in line)
-    assert [cell.strip() for cell in choice.strip("│").split("│")] == [
-        "choice", "strict accuracy", "50.0 %", "40.0 % … 60.0 %", "40", "30", "",
-    ]  # fmt: skip
-    assert "0.750" in report
-    assert "too few patients" in report
-    assert "emphysema" not in text
 
 
 AUDITED = [

@@ -47,7 +47,9 @@ def test_bfloat16_is_warned_of_where_a_cpu_has_no_instructions_for_it(kit, caplo
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda said=capability: said)
         caplog.clear()
         stage = Sft(kind="sft", data=(), train=("bridge",), steps=1, learning_rate=1e-3, trl={"bf16": True})
-        TrainingStage.check(stage, SimpleNamespace(where="02-sft", component=lambda *_, **__: None))
+        TrainingStage.check(
+            stage, SimpleNamespace(where="02-sft", is_dry_run=False, component=lambda *_, **__: None)
+        )
         said = [one.getMessage() for one in caplog.records]
         assert (
             said

@@ -12,7 +12,7 @@ from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs import RunFolder
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import held
+from evidcore.runs.folder import file_lock
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_what_cannot_be_packed_is_said(copied_run, tmp_path, evid):
     said = evid("pack", copied_run, "--out", tmp_path / "there.tar", exit_code=2).stderr
     assert "there.tar: is there already, and nothing is overwritten" in said
     with (
-        held(copied_run, "busy"),
+        file_lock(copied_run, "busy"),
         pytest.raises(RunError, match="a process is running it, so its files still"),
     ):
         pack_run(copied_run, tmp_path / "run.tar")

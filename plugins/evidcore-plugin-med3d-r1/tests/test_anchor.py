@@ -91,7 +91,7 @@ def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_an
     source = PromptSource([PromptSet(name="choice", task=task, view=view, cases=cases)], seed=1)
     settings = GrpoSettings(
         train=("encoder", "bridge", "language"), steps=2, learning_rate=1e-3, prompts_per_step=2,
-        answers_per_prompt=4, max_new_tokens=6, reward_time_limit_s=0.0, trl={"beta": 0.04},
+        answers_per_prompt=4, max_new_tokens=6, trl={"beta": 0.04},
     )  # fmt: skip
     rewards = [NamedReward(name="letters", reward=Letters())]
     grpo(

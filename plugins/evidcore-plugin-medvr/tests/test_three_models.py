@@ -245,7 +245,7 @@ def gradient(trainer, model, batch):
 def test_the_loss_has_no_gradient_at_the_logits_of_what_a_tool_gave(made, source, monkeypatch, tmp_path):
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
-        max_new_tokens=LONG, reward_time_limit_s=0.0, trl={"beta": 0.1},
+        max_new_tokens=LONG, trl={"beta": 0.1},
     )  # fmt: skip
     model, processor = made
     trainer = make_trainer(
@@ -289,7 +289,7 @@ class Credited(EntropyRegrounding):
 def test_credit_of_ones_is_the_gradient_without_credit(made, source, monkeypatch, tmp_path):
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=0.05, prompts_per_step=2, answers_per_prompt=4,
-        max_new_tokens=LONG, reward_time_limit_s=0.0, trl={"optim": "sgd", "max_grad_norm": 1e9},
+        max_new_tokens=LONG, trl={"optim": "sgd", "max_grad_norm": 1e9},
     )  # fmt: skip
     model, processor = made
     start = {name: one.clone() for name, one in model.state_dict().items()}

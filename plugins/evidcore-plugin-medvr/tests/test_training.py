@@ -71,7 +71,7 @@ def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
     )  # fmt: skip
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
-        max_new_tokens=140, temperature=0.3, reward_time_limit_s=0.0, trl={"beta": 0.01},
+        max_new_tokens=140, temperature=0.3, trl={"beta": 0.01},
     )  # fmt: skip
     rewards, heard = [NamedReward(name="letters", reward=Letters())], Heard()
     grpo(
@@ -118,7 +118,7 @@ def trained(folder, look, *, sft_steps, annotated=True, **options):
     settings = SftSettings(train=("bridge", "language"), steps=sft_steps, learning_rate=1e-2, rows_per_step=4)
     sft(model, processor, source, settings, folder / "sft", seed=1, announce=Silent(), strategy=strategy)
     settings = GrpoSettings(
-        train=("bridge", "language"), prompts_per_step=2, answers_per_prompt=4, reward_time_limit_s=0.0,
+        train=("bridge", "language"), prompts_per_step=2, answers_per_prompt=4,
         trl={"beta": 0.01}, **options,
     )  # fmt: skip
     rewards = [
