@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.report_evidence import ReportEvidence, best_evidence
+from evidcore_plugin_medvol_r1.key_slice import KeySlice
 from evidcore_testing import check_task
 
-from evidcore.builtin.key_slice import KeySlice
 from evidcore.builtin.views import Slices
 from evidcore.case import Evidence, MaskRef, Rollout, Unscored
 from evidcore.data import read

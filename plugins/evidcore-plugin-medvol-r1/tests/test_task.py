@@ -5,12 +5,12 @@ import logging
 import pytest
 from evidcore_plugin_doctor.blind import Unseen
 from evidcore_plugin_medvol_r1.queries import read_descriptions
+from evidcore_plugin_medvol_r1.target import measure
 from evidcore_testing.checks_task import check_task
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Box, Case, Crop, Evidence, Query, Question, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import View
-from evidcore.data.target import measure
 from evidcore.errors import DataError, PluginError
 
 GARBAGE = (

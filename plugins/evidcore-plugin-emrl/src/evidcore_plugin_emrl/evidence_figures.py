@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 
+from evidcore_plugin_medvol_r1.target import measure
 from evidcore_plugin_reports.agreement import affirmed, compare_details, states
 
 from evidcore.case import Evidence, Finding, Prompt, VolumeRef
 from evidcore.contracts import Sums, Unread
 from evidcore.data import read_geometry
-from evidcore.data.target import measure
 from evidcore.evaluate.pooling import Figure
 from evidcore_plugin_emrl.report_evidence import RULE, best_evidence
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from pathlib import Path
 
 import numpy as np
+from evidcore_plugin_medvol_r1.target import measure
 from jaxtyping import Bool, Float, Int
 
 from evidcore.case import Case, Crop
 from evidcore.data.reading import read_geometry
-from evidcore.data.target import measure
 from evidcore.errors import DataError
 from evidcore_plugin_emrl.report_evidence import RULE
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
+from evidcore_plugin_medvol_r1.target import Rule, gold_slice, measure
 
 from evidcore.case import Answer, Case, Crop, Evidence, Finding, Prompt, Report, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.data.boxes import is_slice
-from evidcore.data.target import Rule, gold_slice, measure
 from evidcore.errors import DataError, RecipeError
 from evidcore.text.tags import has_words, inside, shortened, tag_fault
 

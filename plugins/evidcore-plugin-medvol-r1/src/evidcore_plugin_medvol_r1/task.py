@@ -15,7 +15,10 @@ from annotated_types import Ge, Lt
 from evidcore.case import Answer, Box, Case, Evidence, Prompt, Span, TextPart, VisualPart
 from evidcore.contracts import Task, View
 from evidcore.data.boxes import is_slice
-from evidcore.data.target import (
+from evidcore.errors import DataError, PluginError
+from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
+from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
+from evidcore_plugin_medvol_r1.target import (
     PARTS,
     RANKED_SLICES,
     SMALLEST_PART,
@@ -24,9 +27,6 @@ from evidcore.data.target import (
     gold_slice,
     measure,
 )
-from evidcore.errors import DataError, PluginError
-from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
-from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
 
 log = logging.getLogger(__name__)
 

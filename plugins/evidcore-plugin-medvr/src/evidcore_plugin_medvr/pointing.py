@@ -6,11 +6,12 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from evidcore_plugin_medvol_r1.target import Rule, gold_slice, measure
+
 from evidcore.case import Action, Box, Case, Prompt, Turn, VisualPart
 from evidcore.contracts import Tool, View
 from evidcore.data.boxes import is_slice
 from evidcore.data.reading import read_geometry
-from evidcore.data.target import Rule, gold_slice, measure
 from evidcore.errors import DataError
 from evidcore_plugin_medvr.rollout import CLOSE, OPEN
 

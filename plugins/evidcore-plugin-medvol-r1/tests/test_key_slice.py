@@ -1,9 +1,9 @@
 """Hand-worked: the target has 10 z voxels on slices z = 4 to 15."""
 
 import pytest
+from evidcore_plugin_medvol_r1.key_slice import KeySlice
 from evidcore_testing.checks_reward import check_reward
 
-from evidcore.builtin.key_slice import KeySlice
 from evidcore.case import Answer, Box, Case, Evidence, Prompt, Rollout, Unscored
 
 AREAS = {str(z): 10 * z for z in range(4, 16)}

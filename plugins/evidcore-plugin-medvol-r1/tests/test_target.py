@@ -5,9 +5,7 @@ import statistics
 import nibabel
 import numpy as np
 import pytest
-
-from evidcore.case import Box, Case, MaskRef, VolumeRef
-from evidcore.data.target import (
+from evidcore_plugin_medvol_r1.target import (
     PARTS,
     SMALLEST_PART,
     Rule,
@@ -16,6 +14,8 @@ from evidcore.data.target import (
     measure,
     slice_boxes,
 )
+
+from evidcore.case import Box, Case, MaskRef, VolumeRef
 from evidcore.errors import DataError
 
 SHAPE = (20, 40, 50)  # z, y, x
