@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,7 +45,8 @@ class GridPooling(nn.Module):
         if any(short):
             volumes = functional.pad(volumes, (0, short[2], 0, short[1], 0, short[0]), mode="replicate")
         a, b, c = self.pool_zyx
-        blocks = rearrange(volumes, "v w (z a) (y b) (x c) -> v (z y x) (a b c) w", a=a, b=b, c=c)
+        blocks = volumes.unflatten(4, (-1, c)).unflatten(3, (-1, b)).unflatten(2, (-1, a))
+        blocks = blocks.permute(0, 2, 4, 6, 3, 5, 7, 1).flatten(1, 3).flatten(2, 4)  # v (zyx) (abc) w
         pooled: Tensor = self.linear(blocks if self.pooling == "max" else blocks.flatten(2, 3))
         return pooled.amax(dim=2) if self.pooling == "max" else pooled
 
