@@ -87,7 +87,7 @@ def quadratic(one):
 
 
 def slow(one):
-    total = sum(number * number for number in range(1_500_000 * int(bad.is_right(one))))
+    total = sum(number * number for number in range(6_000_000 * int(bad.is_right(one))))
     return bad.is_right(one) + 0 * total
 
 
