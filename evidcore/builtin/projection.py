@@ -44,8 +44,8 @@ class GridPooling(nn.Module):
         short = [-size % pool for size, pool in zip(grid_zyx, self.pool_zyx, strict=True)]
         if any(short):
             volumes = functional.pad(volumes, (0, short[2], 0, short[1], 0, short[0]), mode="replicate")
-        a, b, c = self.pool_zyx
-        blocks = volumes.unflatten(4, (-1, c)).unflatten(3, (-1, b)).unflatten(2, (-1, a))
+        (count, width, z, y, x), (a, b, c) = volumes.shape, self.pool_zyx
+        blocks = volumes.reshape(count, width, z // a, a, y // b, b, x // c, c)
         blocks = blocks.permute(0, 2, 4, 6, 3, 5, 7, 1).flatten(1, 3).flatten(2, 4)  # v (zyx) (abc) w
         pooled: Tensor = self.linear(blocks if self.pooling == "max" else blocks.flatten(2, 3))
         return pooled.amax(dim=2) if self.pooling == "max" else pooled
