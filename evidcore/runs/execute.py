@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,11 +64,9 @@ class Execution:
         line: StageState = (StageOutputs(), {})
         for index, stage in enumerate(self.recipe.stages):
             outputs, upstream = arms.get(stage.arm, line)
-            trained = {name: outputs for name, (outputs, _) in arms.items() if outputs.model is not None}
-            self.before = dataclasses.replace(
-                outputs, arms={name: cast(Path, arm.model) for name, arm in trained.items()}
-            )
-            self.upstream = {**upstream, **{f"arm.{name}": arms[name][1]["model"] for name in trained}}
+            models = {name: arm.model for name, (arm, _) in arms.items() if arm.model is not None}
+            self.before = dataclasses.replace(outputs, arms=models)
+            self.upstream = {**upstream, **{f"arm.{name}": arms[name][1]["model"] for name in models}}
             key = self.run_stage(self.recipe.stage_name(index), stage)
             state = outputs.after(stage, self.folder.store / key / "checkpoint"), after(stage, key, upstream)
             if stage.arm:
@@ -95,9 +93,9 @@ class Execution:
         self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
         result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
         own_name = result["stage"]  # of the run that computed it, where the stage may have another number
-        known = {line["stage"] for line in read_lines(root / "metrics.jsonl")}
-        if not (root / "results" / f"{name}.json").is_file() and name not in known:
-            lines = read_lines(stored / "metrics.jsonl")
+        if not (root / "results" / f"{name}.json").is_file():
+            known = {line["stage"] for line in read_lines(root / "metrics.jsonl")}
+            lines = [] if name in known else read_lines(stored / "metrics.jsonl")
             append(root / "metrics.jsonl", [{**line, "stage": name, "reused": True} for line in lines])
         shown = {**result, "stage": name, "inputs": stored.name}
         write(root / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")

@@ -71,10 +71,11 @@ class Grpo(GrpoSettings, TrainingStage):
 
     def check(self, context: StageContext) -> None:
         """Build the rewards and how answers come about; warn where what judges texts hears no denial."""
-        rewards = [one for one in self.rewards(context) if one.weight]
-        deaf = [one.name for one in rewards if not one.reward.tells_denial]
+        rewards = self.rewards(context)
+        counted = [one for one in rewards if one.weight]
+        deaf = [one.name for one in counted if not one.reward.tells_denial]
         unsaid = {"format", "evidence"}
-        judging = [one.name for one in rewards if one.reward.judges is None or one.reward.judges - unsaid]
+        judging = [one.name for one in counted if one.reward.judges is None or one.reward.judges - unsaid]
         if deaf and deaf == judging:
             says = "hardly tells a finding from its denial, and nothing else judges what is said"
             log.warning("%s: reward %s %s", context.where, ", ".join(map(repr, deaf)), says)
@@ -83,7 +84,7 @@ class Grpo(GrpoSettings, TrainingStage):
         assert strategy is not None  # one is filled in where none is named
         for says in self.engine(context).refusals(self.workload(), strategy):
             raise RecipeError(f"{context.where}.sampler: {self.sampler['use']!r} does not fit: {says}")
-        for reward in [] if context.is_dry_run else self.rewards(context):
+        for reward in [] if context.is_dry_run else rewards:
             with blame(offer_of(reward.reward), f"looking for what {context.where} needs"):
                 reward.reward.ready()
 
