@@ -12,7 +12,7 @@ from evidcore.contracts import Answers, Blind, Evaluation
 from evidcore.evaluate.figured import Figured, figured
 from evidcore.registry.factory import build
 
-TASK = build("task", {"use": "report"}, given={}, where="test")
+TASK = build("task", {"use": "choice"}, given={}, where="test")
 CONDITIONS = tuple(
     build("condition", {"use": name}, given={}, where="test") for name in ("blank", "other-patient")
 )
@@ -20,7 +20,7 @@ COUNT, ROWS = itertools.count(), itertools.count()  # a mutant that counts calls
 
 
 class Length(Evaluation):
-    """How much of a gold report's length was written."""
+    """How much of a gold answer's length was written."""
 
     headline = "length"
 
