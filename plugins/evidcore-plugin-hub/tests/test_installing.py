@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from evidcore_plugin_hub.commands import info, search, update
 from evidcore_plugin_hub.commands import install as install_command
 from evidcore_plugin_hub.plugin import installing, remote
-from evidcore_plugin_hub.plugin.manifest import FILE, manifest_of, read_manifest, to_bytes
+from evidcore_plugin_hub.plugin.manifest import FILE, manifest_of, read_manifest
 from evidcore_plugin_hub.plugin.wheel import open_wheel
 from huggingface_hub import CommitOperationAdd, HfApi
 from local_hub import LocalHub
@@ -21,7 +21,7 @@ from evidcore.errors import PluginError
 REPOSITORY = "mallory/evid-reward-laterality"
 WHEEL = f"dist/{made.FILE}"
 PIPS = []
-PIP, COMPARE = installing._pip, installing._compare
+PIP, COMPARE = installing.pip, installing._compare
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=:DeprecationWarning"
 )  # the Hub's client, of its own
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
     with LocalHub() as started:
-        for key in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
-            monkeypatch.setenv(key, str(tmp_path / key))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "XDG_CONFIG_HOME"))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setenv("HF_TOKEN", started.token)
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", started.url)
@@ -45,7 +45,7 @@ def hub(monkeypatch, tmp_path):
 def nothing_is_installed(monkeypatch):
     """Note what pip is asked for; what pip does is tried in test_hub_life."""
     PIPS.clear()
-    monkeypatch.setattr(installing, "_pip", lambda *words: PIPS.append(words))
+    monkeypatch.setattr(installing, "pip", lambda *words: PIPS.append(words))
     monkeypatch.setattr(installing, "_compare", lambda wheel: None)
 
 
@@ -53,7 +53,7 @@ def repository(content=None, *, pinned=(), **changed):
     """The files of a sound repository; `changed` are fields of its manifest."""
     wheel = open_wheel(made.FILE, made.wheel(content or made.files()))
     found = manifest_of(wheel, requires=pinned, commit="c" * 40, tools={"pip": "26"}, lint={})
-    table = {**json.loads(to_bytes(found)), **changed}
+    table = {**json.loads(found.to_bytes()), **changed}
     source = {f"src/{path}": text for path, text in wheel.source.items()}
     readme = b"---\ntags: [evidcore-plugin, evidcore-reward]\n---\n" + wheel.readme.encode()
     return {"README.md": readme, WHEEL: wheel.content, **source, FILE: json.dumps(table).encode()}
@@ -77,7 +77,7 @@ def test_a_sound_plugin_is_looked_at_and_shown(hub):
     said = "\n".join(installing.lines(found))
     assert f"from        {at}" in said
     assert "components  reward/laterality" in said
-    assert (remote.store(at) / "src/evid_reward_laterality.py").read_text() == made.REWARD
+    assert (remote.snapshot(at) / "src/evid_reward_laterality.py").read_text() == made.REWARD
 
 
 def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
@@ -104,7 +104,7 @@ def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_pa
     installing.pin(lock, {"evid-reward-laterality": installing.look(at).table()})
     for path, text in repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode())).items():
         hub.replace(REPOSITORY, at.commit, path, text)
-    for path in remote.store(at).rglob("*"):
+    for path in remote.snapshot(at).rglob("*"):
         if path.is_file():
             path.unlink()
     done = CliRunner().invoke(install_command, ["--lock", str(lock), "--yes"])
@@ -168,7 +168,7 @@ def test_a_manifest_that_is_none(hub):
 def test_a_copy_that_was_changed_in_the_cache_is_fetched_anew_or_refused(hub):
     at = published(repository())
     installing.look(at)
-    kept = remote.store(at) / WHEEL
+    kept = remote.snapshot(at) / WHEEL
     kept.write_bytes(b"tampered")
     assert installing.look(at).wheel.content != b"tampered"
     kept.write_bytes(b"tampered")
@@ -253,7 +253,7 @@ def test_a_lock_is_changed_as_a_whole_and_keeps_what_else_it_pins(hub, tmp_path)
     installing.pin(lock, {"Evid_B": None})
     assert list(installing.tables(lock)) == ["evid-a"]
     assert installing.tables(lock)["evid-a"] == table
-    assert read_manifest(to_bytes(installing.look(remote.resolve(f"hub:{REPOSITORY}")).manifest), "x")
+    assert read_manifest(installing.look(remote.resolve(f"hub:{REPOSITORY}")).manifest.to_bytes(), "x")
 
 
 @pytest.mark.parametrize("text", ["hub:a", "a/b", "hub:a/b/c", "hub:../b", "hub:a/b@../../c", "hub:a/b@x y"])
@@ -368,10 +368,10 @@ def test_copies_that_were_changed_together_are_not_believed(hub):
     installing.look(at)
     other = repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode()))
     for path, text in other.items():
-        (remote.store(at) / path).write_bytes(text)
+        (remote.snapshot(at) / path).write_bytes(text)
     assert b"1.0)" in installing.look(at).wheel.source[f"{made.NAME}.py"]
     for path, text in other.items():
-        (remote.store(at) / path).write_bytes(text)
+        (remote.snapshot(at) / path).write_bytes(text)
     hub.stop()
     assert "the Hub cannot be reached" in refusal(at)
 
@@ -402,17 +402,16 @@ def test_text_of_a_plugin_cannot_forge_lines_of_the_screen(hub):
     assert "names what the plugin does not offer" in refusal(published(repository(lint=forged), "v3"))
 
 
-def test_a_note_of_revisions_that_is_damaged_is_none(hub):
+def test_a_commit_that_the_hub_named_is_known_without_it_to_be_read_alone(hub):
     at = published(repository())
-    notes = remote.store(remote.Reference(REPOSITORY, "revisions.json"))
-    for text in ("{", "[]", '{"main": 3}'):
-        notes.parent.mkdir(parents=True, exist_ok=True)
-        notes.write_text(text)
-        assert remote.resolve(f"hub:{REPOSITORY}", known=True) == at
+    assert remote.resolve(f"hub:{REPOSITORY}", allow_cached=True) == at
+    assert remote.fetch(at, "README.md", 10_000)
     hub.stop()
-    assert remote.resolve(f"hub:{REPOSITORY}", known=True) == at
-    with pytest.raises(PluginError, match="the Hub cannot be reached"):
-        remote.resolve(f"hub:{REPOSITORY}")
+    assert remote.resolve(f"hub:{REPOSITORY}", allow_cached=True) == at
+    assert remote.fetch(at, "README.md", 10_000, allow_cached=True)
+    for ask in (lambda: remote.resolve(f"hub:{REPOSITORY}"), lambda: remote.fetch(at, "README.md", 10_000)):
+        with pytest.raises(PluginError, match="the Hub cannot be reached"):
+            ask()
 
 
 def test_an_update_shows_what_changed_and_asks_again(hub, tmp_path):

@@ -316,9 +316,9 @@ def info(reference: str, as_json: bool) -> None:
     """Show the card and manifest of a plugin of the Hub as text. Nothing is installed or run."""
     from evidcore_plugin_hub.plugin import manifest, remote
 
-    at = remote.resolve(reference, known=True)
+    at = remote.resolve(reference, allow_cached=True)
     texts = {
-        path: remote.fetch(at, path, 2 * manifest.MOST_BYTES, known=True).decode(errors="replace")
+        path: remote.fetch(at, path, 2 * manifest.MOST_BYTES, allow_cached=True).decode(errors="replace")
         for path in ("README.md", remote.FILE)
     }
     if as_json:

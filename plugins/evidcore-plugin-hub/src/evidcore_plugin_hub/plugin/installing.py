@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 import re
+import subprocess
+import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -21,11 +23,10 @@ from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import LOCK, normal, offers, parse_toml
 from evidcore_plugin_hub.plugin import remote
 from evidcore_plugin_hub.plugin.code_look import CAPABILITIES
-from evidcore_plugin_hub.plugin.environment import installed_version, pip
 from evidcore_plugin_hub.plugin.manifest import MOST_BYTES, Manifest, differences, read_manifest
 from evidcore_plugin_hub.plugin.remote import FILE
 from evidcore_plugin_hub.plugin.wheel import MOST_BYTES as MOST_OF_WHEEL
-from evidcore_plugin_hub.plugin.wheel import Wheel, open_wheel
+from evidcore_plugin_hub.plugin.wheel import Wheel, open_wheel, top_modules
 from evidcore_plugin_hub.trust import pins
 from evidcore_plugin_hub.trust.names import is_known
 
@@ -48,7 +49,7 @@ class Looked:
         """Return its table of evid.lock."""
         return {
             "version": self.wheel.version, "source": str(self.at), "record": self.wheel.record,
-            "modules": self.wheel.modules,
+            "modules": sorted(top_modules(self.wheel.files)),
             "wheel": self.wheel.sha256, "manifest": self.manifest_sha256,
             "components": sorted(self.wheel.components), "capabilities": sorted(self.wheel.capabilities),
         }  # fmt: skip
@@ -107,9 +108,12 @@ def lines(found: Looked) -> Iterator[str]:
     yield f"  may reach   {'; '.join(reach) or 'only what it is given, as far as its code can be read'}"
     notes = [f"{name} {result.outcome}" for name, result in sorted(manifest.lint.items())]
     yield f"  lint        {', '.join(notes) or 'none'}, as its author says; try it yourself: evid lint"
-    yield f"  needs       {'; '.join(plan(wheel)) or 'nothing beside evidcore'}"
+    needs = [
+        f"{line} ({installed_version(Requirement(line).name) or 'not'} installed)" for line in wheel.requires
+    ]
+    yield f"  needs       {'; '.join(needs) or 'nothing beside evidcore'}"
     size = sum(map(len, wheel.source.values()))
-    yield f"  code        {len(wheel.source)} files, {size} bytes: {remote.store(found.at) / 'src'}"
+    yield f"  code        {len(wheel.source)} files, {size} bytes: {remote.snapshot(found.at) / 'src'}"
     for name in sorted(wheel.components):
         kind, _, bare = name.partition("/")
         for row in offers(kind):
@@ -132,15 +136,6 @@ def changes(before: Looked, now: Looked) -> list[str]:
     ):
         found += [f"  {what} now: {name}" for name in sorted(later - earlier)]
         found += [f"  {what} no more: {name}" for name in sorted(earlier - later)]
-    return found
-
-
-def plan(wheel: Wheel) -> list[str]:
-    """Return each requirement, with what is installed of it."""
-    found = []
-    for line in wheel.requires:
-        version = installed_version(Requirement(line).name)
-        found.append(f"{line} ({version or 'not'} installed)")
     return found
 
 
@@ -174,8 +169,7 @@ def install(found: Looked) -> None:
         PluginError: if it lacks a requirement, pip fails, or other files than the wheel's came of it, which
             are taken away again.
     """
-    lacking = missing(found)
-    if lacking:
+    if lacking := missing(found):
         listing = "".join(f"\n  {line}" for line in lacking)
         raise PluginError(
             f"{found.at}: needs what is not installed, and installs nothing but itself. Look at these, write "
@@ -184,7 +178,7 @@ def install(found: Looked) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / found.wheel.file
         file.write_bytes(found.wheel.content)
-        _pip("install", "--no-deps", "--no-index", "--no-compile", "--force-reinstall", str(file))
+        pip("install", "--no-deps", "--no-index", "--no-compile", "--force-reinstall", str(file))
     _compare(found.wheel)
 
 
@@ -192,7 +186,7 @@ def _compare(wheel: Wheel) -> None:
     """Raise PluginError if what lies in this environment is not what a wheel holds."""
     wrong = list(pins.faults(metadata.distribution(wheel.package), wheel.record))
     if wrong:
-        _pip("uninstall", "--yes", wheel.package)
+        pip("uninstall", "--yes", wheel.package)
         raise PluginError(f"{wheel.package}: was not installed as it was looked at: {wrong[0]}.")
 
 
@@ -204,11 +198,36 @@ def uninstall(package: str) -> None:
     """
     if is_known(package) or not installed_version(package):
         raise PluginError(f"{package}: not installed, or a package of evidcore itself. `evid plugins` lists.")
-    _pip("uninstall", "--yes", package)
+    pip("uninstall", "--yes", package)
 
 
-def _pip(*arguments: str) -> None:
-    pip(*arguments, failed=f"pip {arguments[0]} failed, and nothing was pinned")
+def installed_version(package: str) -> str:
+    """Return the version of a package that is installed here, empty if none is."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def pip(*arguments: str, failed: str = "pip failed, and nothing was pinned", **variables: str) -> None:
+    """Run pip on what it is given alone: no variable, no settings and no module of this folder reach it.
+
+    Args:
+        arguments: of pip.
+        failed: what a message says if it fails, before what pip said.
+        variables: of its environment, beside this one's.
+
+    Raises:
+        PluginError: if it fails.
+    """
+    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
+    passed = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "HF_"))}
+    environment = {**passed, "PIP_CONFIG_FILE": os.devnull, **variables}
+    done = subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, env=environment, check=False
+    )
+    if done.returncode:
+        raise PluginError("\n  ".join([failed, *done.stderr.strip().splitlines()[-15:]]))
 
 
 def tables(lock: Path) -> dict[str, Mapping[str, Any]]:
@@ -231,7 +250,6 @@ def pin(lock: Path, changed: Mapping[str, Mapping[str, Any] | None]) -> None:
         if table is not None:
             known[normal(name)] = (name, table)
     text = toml_tables({"schema": 1, "plugin": dict(known[name] for name in sorted(known))})
-    tomllib.loads(text)
     beside = lock.with_name(lock.name + ".new")
     beside.write_text(HEAD + text, encoding="utf-8")
     beside.replace(lock)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -40,23 +39,26 @@ class Lint(_Table):
 class Manifest(_Table):
     """Schema 1. Nothing in it is a reason to trust it: it is compared with the wheel."""
 
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Literal[1] = Field(1, alias="schema")
     name: _Line
     version: _Line
     about: _Line
     licence: _Line
     components: Annotated[dict[_Name, _Line], Field(min_length=1, max_length=200)]  # "kind/name" -> target
     core: _Line  # the versions of evidcore that it is made for
-    requires: tuple[
-        _Line, ...
-    ]  # as requirements files write them, with --hash where they are not of evidcore
     capabilities: dict[_Name, _Line]  # what it may reach -> what shows it
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]  # of its source
-    tools: dict[_Name, _Line]  # versions of what built and linted it
-    lint: dict[_Name, Lint]
     wheel: _Line  # the path of the wheel
     file: File  # of the wheel
     files: Annotated[dict[_Name, File], Field(max_length=1000)]  # in the wheel
+    requires: tuple[_Line, ...]  # as requirements files write them, with --hash where not of evidcore
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]  # of its source
+    tools: dict[_Name, _Line]  # versions of what built and linted it
+    lint: dict[_Name, Lint]  # of its components
+
+    def to_bytes(self) -> bytes:
+        """Return the file: equal manifests give equal bytes."""
+        table = self.model_dump(by_alias=True, mode="json")
+        return (json.dumps(table, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def read_manifest(content: bytes, where: str) -> Manifest:
@@ -76,42 +78,21 @@ def read_manifest(content: bytes, where: str) -> Manifest:
         ) from error
 
 
-def manifest_of(
-    wheel: Wheel, *, requires: tuple[str, ...], commit: str, tools: Mapping[str, str], lint: Mapping[str, Any]
-) -> Manifest:
-    """Return the manifest of a wheel.
-
-    Args:
-        wheel: as it was built.
-        requires: its requirements as a requirements file pins them.
-        commit: of the source that it was built from.
-        tools: version by name.
-        lint: "kind/name" -> outcome and notes.
-    """
+def manifest_of(wheel: Wheel, **beside: Any) -> Manifest:
+    """Return the manifest of a wheel; `beside` are the fields that no wheel tells."""
     return Manifest(
-        schema=1, name=wheel.package, version=wheel.version, about=wheel.about, licence=wheel.licence,
-        components=dict(wheel.components), core=wheel.core, requires=requires,
-        capabilities=dict(wheel.capabilities), commit=commit, tools=dict(tools),
-        lint={name: Lint(**found) for name, found in lint.items()}, wheel=f"dist/{wheel.file}",
-        file=_file(wheel.content), files={path: _file(content) for path, content in wheel.files.items()},
+        name=wheel.package, version=wheel.version, about=wheel.about, licence=wheel.licence,
+        components=dict(wheel.components), core=wheel.core, capabilities=dict(wheel.capabilities),
+        wheel=f"dist/{wheel.file}", file=_file(wheel.content),
+        files={path: _file(content) for path, content in wheel.files.items()}, **beside,
     )  # fmt: skip
-
-
-def to_bytes(manifest: Manifest) -> bytes:
-    """Return the file: equal manifests give equal bytes."""
-    table = manifest.model_dump(by_alias=True, mode="json")
-    return (json.dumps(table, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 
 def differences(manifest: Manifest, wheel: Wheel) -> list[str]:
     """Return where a manifest does not say what the wheel holds."""
-    told = manifest_of(wheel, requires=(), commit="0" * 40, tools={}, lint={})
-    compared = ("name", "version", "components", "core", "capabilities", "licence", "wheel", "file", "files")
-    found = [
-        f"{key} of {FILE} is not the wheel's"
-        for key in compared
-        if getattr(told, key) != getattr(manifest, key)
-    ]
+    beside = {key: getattr(manifest, key) for key in ("requires", "commit", "tools", "lint")}
+    right, said = dict(manifest_of(wheel, **beside)), dict(manifest)
+    found = [f"{key} of {FILE} is not the wheel's" for key in said if said[key] != right[key]]
     if not manifest.lint.keys() <= manifest.components.keys():
         found.append(f"lint of {FILE} names what the plugin does not offer")
     pinned = sorted(line.partition(" --hash")[0].replace(" ", "") for line in manifest.requires)

@@ -7,9 +7,8 @@ import re
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 
@@ -17,9 +16,8 @@ from evidcore.errors import PluginError
 from evidcore.registry import normal
 from evidcore_plugin_hub.lint.supervised import lint_all
 from evidcore_plugin_hub.lint.target import targets
-from evidcore_plugin_hub.plugin.environment import installed_version, pip
-from evidcore_plugin_hub.plugin.installing import without_front_matter
-from evidcore_plugin_hub.plugin.manifest import Manifest, manifest_of, to_bytes
+from evidcore_plugin_hub.plugin.installing import installed_version, pip, without_front_matter
+from evidcore_plugin_hub.plugin.manifest import Lint, Manifest, manifest_of
 from evidcore_plugin_hub.plugin.remote import FILE, TAG
 from evidcore_plugin_hub.plugin.wheel import Wheel, open_wheel
 from evidcore_plugin_hub.trust.names import is_known
@@ -41,8 +39,13 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
     commit, epoch_s = _commit(folder)
     _refuse_patient_data(folder)
     archive = _git(folder, "archive", "--format=tar", "HEAD")
-    name, content = _built_twice(archive, folder, epoch_s)
-    wheel = open_wheel(name, content)
+    first, second = (_built(archive, epoch_s, seed) for seed in ("0", "1"))
+    if first != second:
+        raise PluginError(
+            f"{folder}: two builds of one commit differ, so nobody can tell whether a wheel is its source. "
+            "Take what depends on the time, the place or the order out of its build."
+        )
+    wheel = open_wheel(*first)
     with tempfile.TemporaryDirectory() as place:
         committed = Path(place) / folder.resolve().name
         _unpack(archive, committed)
@@ -52,7 +55,7 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
     manifest = manifest_of(wheel, requires=requires, commit=commit, tools=tools, lint=linted)
     files = {
         "README.md": _readme(wheel, manifest),
-        FILE: to_bytes(manifest),
+        FILE: manifest.to_bytes(),
         manifest.wheel: wheel.content,
         **{f"src/{path}": text for path, text in wheel.source.items()},
     }
@@ -99,28 +102,12 @@ def _refuse_patient_data(folder: Path) -> None:
         what = "may hold patients' data" if _PATIENT_FILES.fullmatch(name) else ""
         if mode not in ("100644", "100755"):
             what = "is a link or a repository in this one"
-        elif _is_dicom(folder / name):
+        elif (folder / name).read_bytes()[128:132] == b"DICM":
             what = "is a DICOM file"
         elif runs & {str(parent) for parent in PurePosixPath(name).parents}:
             what = "is part of a run's folder"
         if what:
             raise PluginError(f"{folder / name}: {what}. Take it out of the package and its history.")
-
-
-def _is_dicom(file: Path) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(132)[128:] == b"DICM"
-
-
-def _built_twice(archive: bytes, folder: Path, epoch_s: str) -> tuple[str, bytes]:
-    """Build the wheel from two copies of the commit; two that differ are refused."""
-    first, second = (_built(archive, epoch_s, seed) for seed in ("0", "1"))
-    if first != second:
-        raise PluginError(
-            f"{folder}: two builds of one commit differ, so nobody can tell whether a wheel is its source. "
-            "Take what depends on the time, the place or the order out of its build."
-        )
-    return first
 
 
 def _built(archive: bytes, epoch_s: str, seed: str) -> tuple[str, bytes]:
@@ -148,39 +135,30 @@ def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
     Raises:
         PluginError: if one that is not of evidcore has none.
     """
-    hashes = dict(_requirements(folder / "requirements.txt"))
+    file, hashes = folder / "requirements.txt", dict[str, list[str]]()
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    for words in (line.partition("#")[0].split() for line in text.replace("\\\n", " ").splitlines()):
+        if words and not words[0].startswith("-"):
+            try:
+                item = Requirement(words[0])
+            except InvalidRequirement as cause:
+                raise PluginError(f"{file}: {words[0]!r} is no requirement ({cause}).") from cause
+            given = [word for word in words[1:] if word.startswith("--hash=sha256:")]
+            hashes[f"{normal(item.name)}{item.specifier}"] = given
     found = []
     for line in wheel.requires:
-        name, wanted = normal(Requirement(line).name), line.replace(" ", "")
-        if is_known(name):
-            found.append(line)
-            continue
-        version, digests = hashes.get(name, ("", []))
-        if version != wanted or not digests:
+        asked = Requirement(line)
+        given = hashes.get(f"{normal(asked.name)}{asked.specifier}", [])
+        if not given and not is_known(asked.name):
             raise PluginError(
                 f"requirement {line!r} has no hash. Write requirements.txt beside pyproject.toml: "
                 "`pip-compile --generate-hashes`, or a line with --hash=sha256:… from `pip hash`."
             )
-        found.append(" ".join([line, *(f"--hash={digest}" for digest in digests)]))
+        found.append(line if is_known(asked.name) else " ".join([line, *given]))
     return tuple(found)
 
 
-def _requirements(file: Path) -> Iterator[tuple[str, tuple[str, list[str]]]]:
-    """Yield what a requirements file pins: name -> "name==version" and its hashes."""
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    for line in text.replace("\\\n", " ").splitlines():
-        words = line.partition("#")[0].split()
-        if not words or words[0].startswith("-"):
-            continue
-        try:
-            item = Requirement(words[0])
-        except InvalidRequirement as cause:
-            raise PluginError(f"{file}: {line!r} is no requirement ({cause}).") from cause
-        digests = [word.removeprefix("--hash=") for word in words[1:] if word.startswith("--hash=sha256:")]
-        yield normal(item.name), (f"{item.name}{item.specifier}", digests)
-
-
-def _linted(committed: Path, folder: Path) -> dict[str, dict[str, Any]]:
+def _linted(committed: Path, folder: Path) -> dict[str, Lint]:
     """Return what lint found of each component of a commit; `folder` is what messages call it.
 
     Raises:
@@ -196,7 +174,7 @@ def _linted(committed: Path, folder: Path) -> dict[str, dict[str, Any]]:
             listing = "".join(f"\n  {line}" for line in said["alarm"])
             raise PluginError(f"{result['kind']} {result['name']}: `evid lint {folder}` has alarms{listing}")
         name = f"{result['kind']}/{result['name']}"
-        found[name] = {"outcome": result["outcome"], "notes": tuple(line[:2000] for line in said["note"])}
+        found[name] = Lint(outcome=result["outcome"], notes=tuple(line[:2000] for line in said["note"]))
     return found
 
 

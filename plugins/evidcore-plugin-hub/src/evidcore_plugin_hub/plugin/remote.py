@@ -1,7 +1,7 @@
-"""The Hub's side: names become commits once, and every byte that is fetched is bounded and hashed here.
+"""The Hub's side: names become commits once, and every byte that is read is bounded and hashed here.
 
-What was fetched is kept in a folder of ours by commit, for machines without a network. The Hub's own cache is
-not used: a file that was changed in it is given back without a word.
+huggingface_hub fetches files and keeps them. A file that was changed in its cache is given back without a
+word, so a cached one is taken only where its hash is known from elsewhere, and fetched anew otherwise.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from evidcore.errors import PluginError, printable
@@ -48,12 +47,20 @@ def parse(text: str) -> tuple[str, str | None]:
     return match[1], match[2]
 
 
-def resolve(text: str, *, known: bool = False) -> Reference:
+def reference(source: str) -> Reference:
+    """Return the reference that a lock's `source` is."""
+    match = SOURCE.fullmatch(source)
+    assert match is not None
+    return Reference(match["repository"], match["commit"])
+
+
+def resolve(text: str, *, allow_cached: bool = False) -> Reference:
     """Turn a reference into a commit, once. A commit needs no network.
 
     Args:
         text: `hub:OWNER/NAME[@REV]`.
-        known: where the Hub cannot be reached, take the commit that it named last.
+        allow_cached: where the Hub cannot be reached, take the commit that it named last: to be read, not to
+            be run.
 
     Raises:
         PluginError: if the Hub does not know it or cannot be reached.
@@ -63,64 +70,58 @@ def resolve(text: str, *, known: bool = False) -> Reference:
         return Reference(repository, revision)
     from huggingface_hub import HfApi
 
-    name = revision or "main"
-    kept = store(Reference(repository, "revisions.json"))
-    before = _revisions(kept)
-    try:
-        with _told(f"hub:{repository}@{name}"):
-            found = HfApi().model_info(repository, revision=revision)
-    except PluginError as cause:
-        if known and name in before and _is_offline(cause.__context__):
-            return Reference(repository, before[name])
-        raise
+    hub = HfApi()
+    with _explained(f"hub:{repository}@{revision or 'main'}"):
+        if allow_cached:
+            return Reference(repository, hub.resolve_revision(repository, revision=revision).resolved)
+        found = hub.model_info(repository, revision=revision)
     commit = str(found.sha)
     if not _COMMIT.fullmatch(commit) or found.id.lower() != repository.lower():
         raise PluginError(
             f"hub:{repository}: the Hub answered with {found.id!r} at {commit!r}, which is another."
         )
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps({**before, name: commit}), encoding="utf-8")
     return Reference(repository, commit)
 
 
-def _revisions(kept: Path) -> dict[str, str]:
-    """Return which commits the Hub named before; none where that cannot be read."""
-    try:
-        table = json.loads(kept.read_text(encoding="utf-8"))
-        return {str(name): commit for name, commit in table.items() if _COMMIT.fullmatch(commit)}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def fetch(at: Reference, path: str, most_bytes: int, sha256: str = "", *, known: bool = False) -> bytes:
-    """Return a file at a commit, from the Hub or the kept copy.
+def fetch(
+    at: Reference, path: str, most_bytes: int, sha256: str = "", *, allow_cached: bool = False
+) -> bytes:
+    """Return a file at a commit.
 
     Args:
         at: the repository and commit.
         path: in the repository.
         most_bytes: what is longer is refused before it is read.
-        sha256: what the file must have, where that is known; a kept copy that has it is taken.
-        known: where the Hub cannot be reached, take the kept copy as it is: to be read, not to be run.
+        sha256: what the file must have, where that is known; a cached copy that has it is taken.
+        allow_cached: where the Hub cannot be reached, take the cached copy as it is: to be read, not to be
+            run.
 
     Raises:
         PluginError: if it is not there, too long or another, or the Hub cannot be reached.
     """
-    kept = store(at) / path
-    if not kept.resolve().is_relative_to(store(at).resolve()):
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.utils import disable_progress_bars
+
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise PluginError(f"{at}: {path!r} leads out of the repository.")
-    copy = kept.read_bytes() if kept.is_file() else None
+    cached = try_to_load_from_cache(at.repository, path, revision=at.commit)
+    copy = Path(cached).read_bytes() if isinstance(cached, str) else None
     if copy is not None and sha256 and _hash(copy) == sha256:
         return copy
+    disable_progress_bars()
     try:
-        content = _read(at, path, most_bytes)
+        with _explained(f"{at}: {path}"):
+            size = get_hf_file_metadata(hf_hub_url(at.repository, path, revision=at.commit)).size
+            if size is None or size > most_bytes:
+                raise PluginError(f"{at}: {path} is longer than {most_bytes} bytes, so it was not read.")
+            file = hf_hub_download(at.repository, path, revision=at.commit, force_download=True)
+            content = Path(file).read_bytes()
     except PluginError as cause:
-        if known and copy is not None and _is_offline(cause.__context__):
+        if allow_cached and copy is not None and _is_offline(cause.__context__):
             return copy
         raise
     if sha256 and _hash(content) != sha256:
         raise PluginError(f"{at}: {path} has the sha256 {_hash(content)}, and must have {sha256}.")
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(content)
     return content
 
 
@@ -128,21 +129,11 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _read(at: Reference, path: str, most_bytes: int) -> bytes:
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+def snapshot(at: Reference) -> Path:
+    """Return the folder of what was fetched at a commit."""
+    from huggingface_hub import snapshot_download
 
-    found = bytearray()
-    with _told(f"{at}: {path}"):
-        url = hf_hub_url(at.repository, path, revision=at.commit)
-        headers = {**build_hf_headers(library_name="evidcore"), "Accept-Encoding": "identity"}
-        with get_session().stream("GET", url, headers=headers, timeout=60.0) as answer:
-            hf_raise_for_status(answer)
-            for piece in answer.iter_bytes():
-                found += piece
-                if len(found) > most_bytes:
-                    raise PluginError(f"{at}: {path} is longer than {most_bytes} bytes, so it was not read.")
-    return bytes(found)
+    return Path(snapshot_download(at.repository, revision=at.commit, local_files_only=True))
 
 
 def paths(at: Reference) -> list[str]:
@@ -153,19 +144,19 @@ def paths(at: Reference) -> list[str]:
     """
     from huggingface_hub import HfApi
 
-    with _told(str(at)):
+    with _explained(str(at)):
         found = HfApi().model_info(at.repository, revision=at.commit)
     return sorted(item.rfilename for item in found.siblings or ())
 
 
 def search(words: str, kind: str | None, limit: int) -> list[dict[str, Any]]:
-    """Return repositories that hold plugins: id, tags, downloads, when they last changed."""
+    """Return repositories that hold plugins: id, commit, downloads, kinds, when they last changed."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.utils import get_session
 
     start = "evidcore-"
     tags = [TAG, *([start + kind] if kind else [])]
-    with _told("the Hub"):
+    with _explained("the Hub"):
         get_session().head(constants.ENDPOINT, timeout=10.0)  # listing tries five times where nobody answers
         models = list(HfApi().list_models(filter=tags, search=words or None, limit=limit, full=True))
     found = []
@@ -187,7 +178,7 @@ def upload(repository: str, files: dict[str, bytes], message: str, tag: str) -> 
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
     hub = HfApi()
-    with _told(f"hub:{repository}"):
+    with _explained(f"hub:{repository}"):
         hub.create_repo(repository, exist_ok=True)
         if tag in {item.name for item in hub.list_repo_refs(repository).tags}:
             raise PluginError(f"hub:{repository}: {tag} is published already. Raise the version.")
@@ -204,52 +195,37 @@ def upload(repository: str, files: dict[str, bytes], message: str, tag: str) -> 
     return Reference(repository, commit)
 
 
-def store(at: Reference) -> Path:
-    """Return the folder in which what was fetched at a commit is kept."""
-    import platformdirs
-
-    owner, _, name = at.repository.partition("/")
-    return Path(platformdirs.user_cache_dir("evidcore", appauthor=False)) / "hub" / owner / name / at.commit
-
-
-def reference(source: str) -> Reference:
-    """Return the reference that a lock's `source` is."""
-    match = SOURCE.fullmatch(source)
-    assert match is not None
-    return Reference(match["repository"], match["commit"])
-
-
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Turn what the Hub's client raises into a sentence."""
+def _explained(what: str) -> Iterator[None]:
+    """Turn an exception of the Hub's client into a sentence."""
+    from huggingface_hub import errors
+
     try:
         yield
     except PluginError:
         raise
     except Exception as cause:  # of the client, its transport and the answer's parser
-        if words := _expected(cause):
-            raise PluginError(f"{what}: {words}.") from None
-        words = f"{type(cause).__name__}: {printable(str(cause).partition(chr(10))[0][:200])}"
-        raise PluginError(f"{what}: {words}.") from cause
-
-
-def _expected(cause: Exception) -> str:
-    """Return in words what the client met, empty for what only its traceback tells."""
-    from huggingface_hub import errors
-
-    if isinstance(cause, errors.RepositoryNotFoundError):
-        return "there is no such repository, or you may not see it (`hf auth login`)"
-    if isinstance(cause, errors.RevisionNotFoundError):
-        return "there is no such revision"
-    if isinstance(cause, errors.EntryNotFoundError):
-        return "there is no such file at this commit"
-    if isinstance(cause, errors.HfHubHTTPError) and cause.response.status_code in (401, 403):
-        return "the Hub wants to know who you are, or that you may: `hf auth login`"
-    return "the Hub cannot be reached, and no copy is kept here" if _is_offline(cause) else ""
+        status = cause.response.status_code if isinstance(cause, errors.HfHubHTTPError) else 0
+        if isinstance(cause, errors.RepositoryNotFoundError):
+            words = "there is no such repository, or you may not see it (`hf auth login`)"
+        elif isinstance(cause, errors.RevisionNotFoundError):
+            words = "there is no such revision"
+        elif isinstance(cause, errors.RemoteEntryNotFoundError):
+            words = "there is no such file at this commit"
+        elif status in (401, 403):
+            words = "the Hub wants to know who you are, or that you may: `hf auth login`"
+        elif _is_offline(cause):
+            words = "the Hub cannot be reached, and no copy is kept here"
+        else:
+            first = printable(str(cause).partition("\n")[0][:200])
+            raise PluginError(f"{what}: {type(cause).__name__}: {first}.") from cause
+        raise PluginError(f"{what}: {words}.") from None
 
 
 def _is_offline(cause: BaseException | None) -> bool:
-    """Tell that nobody answered."""
     from huggingface_hub import errors
 
-    return isinstance(cause, errors.OfflineModeIsEnabled) or "Connect" in type(cause).__name__
+    unreachable = (
+        errors.OfflineModeIsEnabled | errors.RevisionResolutionError | errors.LocalEntryNotFoundError
+    )
+    return isinstance(cause, unreachable) or "Connect" in type(cause).__name__

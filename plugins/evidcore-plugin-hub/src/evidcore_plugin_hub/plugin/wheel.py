@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import hashlib
@@ -11,11 +12,11 @@ import stat
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from email.parser import Parser
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 
+from packaging.metadata import parse_email
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
@@ -68,11 +69,6 @@ class Wheel:
         return record_digest({path: file_digest(content) for path, content in self.files.items()})
 
     @property
-    def modules(self) -> list[str]:
-        """Return its top-level modules."""
-        return sorted(_modules(self.files))
-
-    @property
     def source(self) -> dict[str, bytes]:
         """Return its files without its metadata: what people read under src/ on the Hub."""
         return {path: content for path, content in self.files.items() if ".dist-info/" not in path}
@@ -123,22 +119,21 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
     wrong += _faults_of_texts(files)
     if wrong:
         raise _Refused
-    message = Parser().parsestr(files.get(f"{meta}/METADATA", b"").decode())
-    names, versions = message.get_all("Name") or [], message.get_all("Version") or []
-    if ([*map(normal, names)], versions) != ([package], [version]):
-        wrong.append(f"is called {message['Name']} {message['Version']} inside")
-    readme = str(message["Description"] or message.get_payload() or "")
+    told, _ = parse_email(files.get(f"{meta}/METADATA", b""))  # a field that is there twice is left out
+    if (normal(told.get("name", "")), told.get("version")) != (package, version):
+        wrong.append(f"is called {told.get('name')} {told.get('version')} inside")
+    readme = told.get("description", "")
     offered = files.get(f"{meta}/entry_points.txt", b"").decode()
-    components = _components(offered, _modules(files), wrong)
-    core, requires = _requirements(message.get_all("Requires-Dist") or [], wrong)
+    components = _components(offered, top_modules(files), wrong)
+    core, requires = _requirements(told.get("requires_dist", []), wrong)
     reach = _reach_of_card(readme, _reach_of_code(files, wrong), wrong)
     if wrong:
         raise _Refused
     return Wheel(
-        package=str(message["Name"]), version=version, file=file, content=content, files=files,
+        package=told["name"], version=version, file=file, content=content, files=files,
         components=components, core=core, requires=tuple(requires), capabilities=reach, readme=readme,
-        licence=" ".join(str(message["License-Expression"] or "").split())[:100],
-        about=" ".join(str(message["Summary"] or "").split())[:200],
+        licence=" ".join(told.get("license_expression", "").split())[:100],
+        about=" ".join(told.get("summary", "").split())[:200],
     )  # fmt: skip
 
 
@@ -156,7 +151,7 @@ def _named(file: str) -> tuple[str, str]:
     return str(name), str(version)
 
 
-def _modules(files: Iterable[str]) -> set[str]:
+def top_modules(files: Iterable[str]) -> set[str]:
     """Return the top-level modules of paths."""
     return {path.partition("/")[0].removesuffix(".py") for path in files if path.endswith(".py")}
 
@@ -204,7 +199,9 @@ def _faults_of_record(recorded: bytes, files: Mapping[str, bytes], own: str) -> 
 
 def _faults_of_places(files: Mapping[str, bytes], meta: str, package: str) -> Iterator[str]:
     """Yield files that a plugin must not bring."""
-    stem, own = package.replace("-", "_"), _modules_installed(package)
+    stem, own = package.replace("-", "_"), set[str]()
+    with contextlib.suppress(metadata.PackageNotFoundError):  # an earlier version of it
+        own = top_modules(pins.recorded(metadata.distribution(package)))
     for path in files:
         place = PurePosixPath(path)
         top = place.parts[0].removesuffix(".py")
@@ -226,20 +223,9 @@ def _faults_of_places(files: Mapping[str, bytes], meta: str, package: str) -> It
             yield f"{path}: {top!r} is no module of this package; its modules begin with {stem!r}"
         elif top not in own and find_spec(top) is not None:
             yield f"{path}: {top!r} is a module that another package has installed"
-        if (
-            len(place.parts) > 1
-            and path.endswith(".py")
-            and f"{place.parent.as_posix()}/__init__.py" not in files
-        ):
+        folder = f"{place.parent.as_posix()}/"
+        if len(place.parts) > 1 and path.endswith(".py") and f"{folder}__init__.py" not in files:
             yield f"{path}: its folder has no __init__.py"
-
-
-def _modules_installed(package: str) -> set[str]:
-    """Return the top-level modules of an earlier version of the package."""
-    try:
-        return _modules(pins.recorded(metadata.distribution(package)))
-    except metadata.PackageNotFoundError:
-        return set()
 
 
 def _faults_of_texts(files: Mapping[str, bytes]) -> Iterator[str]:
@@ -349,11 +335,8 @@ def _reach_of_card(readme: str, reach: dict[str, str], wrong: list[str]) -> dict
         return reach
     wrong += [f"its card says {key!r}; whom to trust is the user's to say" for key in _claims(card)]
     asked = {name for name in CAPABILITIES if card.get(f"needs_{name}") is True}
-    wrong += [
-        f"{what}, and its card does not say needs_{name} = true"
-        for name, what in reach.items()
-        if name not in asked
-    ]
+    untold = {name: what for name, what in reach.items() if name not in asked}
+    wrong += [f"{what}, and its card does not say needs_{name} = true" for name, what in untold.items()]
     return {name: reach.get(name, "its card says so") for name in CAPABILITIES if name in asked}
 
 
