@@ -209,11 +209,7 @@ def observers() -> Iterator[str]:
 
 def entries(package: types.ModuleType) -> Iterator[str]:
     """Describe the classes and functions that a package offers."""
-    public = [
-        name for name, item in vars(package).items() if inspect.isclass(item) or inspect.isfunction(item)
-    ]
-    for name in sorted(getattr(package, "__all__", public)):
-        item = getattr(package, name)
+    for _, item in sorted(vars(package).items()):
         if inspect.isclass(item) or inspect.isfunction(item):
             yield entry(item, "###")
 

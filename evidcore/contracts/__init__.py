@@ -12,71 +12,70 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evidcore.contracts.answering import RolloutStrategy, Sampler, Task, Tool
-from evidcore.contracts.dataset import Dataset, View
-from evidcore.contracts.evaluating import (
-    Answers,
-    Asking,
-    Audit,
-    Audited,
-    Blind,
-    Condition,
-    Evaluation,
-    Row,
-    Scored,
-    StageResult,
-)
-from evidcore.contracts.judging import (
-    Checked,
-    ImageQuestion,
-    Labeler,
-    Measured,
-    Metric,
-    Reader,
-    Reward,
-    Scorer,
-    Sums,
-    TextKind,
-    Unread,
-    Written,
-)
-from evidcore.contracts.model import (
-    Bridge,
-    Completion,
-    Corpus,
-    Encoder,
-    FitLog,
-    Fittable,
-    ForwardingPolicy,
-    Language,
-    Patches,
-    Policy,
-    Reweighter,
-)
-from evidcore.contracts.sampling import Continuation, Prefix, Rows, Sampling
-from evidcore.contracts.segmenting import (
-    BoxPrompt,
-    MaskPrompt,
-    MaskRequest,
-    PointPrompt,
-    Segmenter,
-    SegmenterPrompt,
-    SegmenterSession,
-    refuse_unusable,
-)
-from evidcore.contracts.stage import (
-    Announce,
-    Dependencies,
-    Engine,
-    Stage,
-    StageContext,
-    StageTraits,
-    Workload,
-)
-from evidcore.data.encoder_input import EncoderInput, Grid
-from evidcore.data.format import Format
-from evidcore.data.grid import FileGrid
-from evidcore.data.stored import Stored
+from evidcore.contracts.answering import RolloutStrategy as RolloutStrategy
+from evidcore.contracts.answering import Sampler as Sampler
+from evidcore.contracts.answering import Task as Task
+from evidcore.contracts.answering import Tool as Tool
+from evidcore.contracts.dataset import Dataset as Dataset
+from evidcore.contracts.dataset import View as View
+from evidcore.contracts.evaluating import Answers as Answers
+from evidcore.contracts.evaluating import Asking as Asking
+from evidcore.contracts.evaluating import Audit as Audit
+from evidcore.contracts.evaluating import Audited as Audited
+from evidcore.contracts.evaluating import Blind as Blind
+from evidcore.contracts.evaluating import Condition as Condition
+from evidcore.contracts.evaluating import Evaluation as Evaluation
+from evidcore.contracts.evaluating import Row as Row
+from evidcore.contracts.evaluating import Scored as Scored
+from evidcore.contracts.evaluating import StageResult as StageResult
+from evidcore.contracts.judging import Checked as Checked
+from evidcore.contracts.judging import Component as Component
+from evidcore.contracts.judging import ImageQuestion as ImageQuestion
+from evidcore.contracts.judging import Labeler as Labeler
+from evidcore.contracts.judging import Measured as Measured
+from evidcore.contracts.judging import Metric as Metric
+from evidcore.contracts.judging import Reader as Reader
+from evidcore.contracts.judging import Reward as Reward
+from evidcore.contracts.judging import Scorer as Scorer
+from evidcore.contracts.judging import Sums as Sums
+from evidcore.contracts.judging import TextKind as TextKind
+from evidcore.contracts.judging import Unread as Unread
+from evidcore.contracts.judging import Written as Written
+from evidcore.contracts.model import Bridge as Bridge
+from evidcore.contracts.model import Completion as Completion
+from evidcore.contracts.model import Corpus as Corpus
+from evidcore.contracts.model import Encoder as Encoder
+from evidcore.contracts.model import FitLog as FitLog
+from evidcore.contracts.model import Fittable as Fittable
+from evidcore.contracts.model import ForwardingPolicy as ForwardingPolicy
+from evidcore.contracts.model import Language as Language
+from evidcore.contracts.model import Patches as Patches
+from evidcore.contracts.model import Policy as Policy
+from evidcore.contracts.model import Reweighter as Reweighter
+from evidcore.contracts.sampling import Continuation as Continuation
+from evidcore.contracts.sampling import Prefix as Prefix
+from evidcore.contracts.sampling import Rows as Rows
+from evidcore.contracts.sampling import Sampling as Sampling
+from evidcore.contracts.segmenting import BoxPrompt as BoxPrompt
+from evidcore.contracts.segmenting import MaskPrompt as MaskPrompt
+from evidcore.contracts.segmenting import MaskRequest as MaskRequest
+from evidcore.contracts.segmenting import PointPrompt as PointPrompt
+from evidcore.contracts.segmenting import Segmenter as Segmenter
+from evidcore.contracts.segmenting import SegmenterPrompt as SegmenterPrompt
+from evidcore.contracts.segmenting import SegmenterSession as SegmenterSession
+from evidcore.contracts.segmenting import refuse_unusable as refuse_unusable
+from evidcore.contracts.stage import Announce as Announce
+from evidcore.contracts.stage import Dependencies as Dependencies
+from evidcore.contracts.stage import Engine as Engine
+from evidcore.contracts.stage import Stage as Stage
+from evidcore.contracts.stage import StageContext as StageContext
+from evidcore.contracts.stage import StageTraits as StageTraits
+from evidcore.contracts.stage import Workload as Workload
+from evidcore.data.encoder_input import EncoderInput as EncoderInput
+from evidcore.data.encoder_input import Grid as Grid
+from evidcore.data.format import Format as Format
+from evidcore.data.grid import FileGrid as FileGrid
+from evidcore.data.stored import Stored as Stored
 
 KINDS: Mapping[str, type] = {
     "dataset": Dataset,
@@ -101,70 +100,3 @@ KINDS: Mapping[str, type] = {
     "stage": Stage,
     "format": Format,
 }
-
-__all__ = [
-    "KINDS",
-    "Announce",
-    "Answers",
-    "Asking",
-    "Audit",
-    "Audited",
-    "Blind",
-    "BoxPrompt",
-    "Bridge",
-    "Checked",
-    "Completion",
-    "Condition",
-    "Continuation",
-    "Corpus",
-    "Dataset",
-    "Dependencies",
-    "Encoder",
-    "EncoderInput",
-    "Engine",
-    "Evaluation",
-    "FileGrid",
-    "FitLog",
-    "Fittable",
-    "Format",
-    "ForwardingPolicy",
-    "Grid",
-    "ImageQuestion",
-    "Labeler",
-    "Language",
-    "MaskPrompt",
-    "MaskRequest",
-    "Measured",
-    "Metric",
-    "Patches",
-    "PointPrompt",
-    "Policy",
-    "Prefix",
-    "Reader",
-    "Reward",
-    "Reweighter",
-    "RolloutStrategy",
-    "Row",
-    "Rows",
-    "Sampler",
-    "Sampling",
-    "Scored",
-    "Scorer",
-    "Segmenter",
-    "SegmenterPrompt",
-    "SegmenterSession",
-    "Stage",
-    "StageContext",
-    "StageResult",
-    "StageTraits",
-    "Stored",
-    "Sums",
-    "Task",
-    "TextKind",
-    "Tool",
-    "Unread",
-    "View",
-    "Workload",
-    "Written",
-    "refuse_unusable",
-]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 from evidcore.case import Evidence, Prompt, VolumeRef
 from evidcore.contracts.answering import Task
 from evidcore.contracts.dataset import Dataset
+from evidcore.contracts.judging import Component
 from evidcore.contracts.model import Policy
 from evidcore.contracts.segmenting import Mask
 
@@ -149,7 +150,7 @@ class Blind:
     figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
 
-class Evaluation(ABC, Generic[Said]):
+class Evaluation(Component, ABC, Generic[Said]):
     """Measure a policy's answers to a task's prompts.
 
     A task names its evaluation; a data entry may name another. Options are keys of the stages that measure
@@ -163,14 +164,6 @@ class Evaluation(ABC, Generic[Said]):
     def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
         """Return why it cannot measure these prompts, as a sentence after the task's name; "" if it can."""
         return ""
-
-    def ready(self) -> None:
-        """Raise if anything is missing that measuring will need; asked before anything is trained.
-
-        Raises:
-            EvidError: names what is missing, and what to type.
-        """
-        return
 
     @abstractmethod
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> Sequence[Said]:

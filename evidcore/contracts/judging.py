@@ -59,7 +59,23 @@ class Measured:
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # kept beside the answer
 
 
-class Metric(ABC):
+class Component:
+    """What components have in common that a run asks, and an audit of a reward."""
+
+    costs: str = ""  # why it is not asked for an audit: "a 7B model reads every text"
+
+    def ready(self) -> None:
+        """Raise if anything is missing that it will need; asked before anything is trained.
+
+        A reader that a `fit` stage trains is asked where no stage above its use does.
+
+        Raises:
+            EvidError: names what is missing, and what to type.
+        """
+        return
+
+
+class Metric(Component, ABC):
     """Measure texts against what is known of their cases; more is better.
 
     Core gives: `recipe_folder` (relative paths start there), `labeler` (the evaluate stage's).
@@ -67,14 +83,6 @@ class Metric(ABC):
 
     unit: ClassVar[Literal["rate", "score", "plain"]] = "score"  # written 41.2 %, 0.412, or as it is
     reads: ClassVar[frozenset[TextKind]] = frozenset({"report"})  # "think", "turns": before a choice
-
-    def ready(self) -> None:
-        """Raise if anything is missing that measuring will need; asked before anything is trained.
-
-        Raises:
-            EvidError: names what is missing, and what to type.
-        """
-        return
 
     @abstractmethod
     def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
@@ -110,7 +118,7 @@ class Checked:
     figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-class Reward(ABC):
+class Reward(Component, ABC):
     """Judge sampled answers; higher is better.
 
     Core gives: `policy` (a `Policy`, the model being trained), `start_policy` (the same as the stage began
@@ -126,15 +134,6 @@ class Reward(ABC):
     declared: Mapping[str, str] = MappingProxyType({})  # check -> why its source's reward fails it
     tells_denial: bool = True  # as its scorer's, where that judges
     compares_group: bool = False  # a verdict may depend on the other answers of the group
-    costs: str = ""  # why it is not asked for an audit: "a 7B model reads every text"
-
-    def ready(self) -> None:
-        """Raise if anything is missing that judging will need; asked before anything is trained.
-
-        Raises:
-            EvidError: names what is missing, and what to type.
-        """
-        return
 
     @abstractmethod
     def __call__(
@@ -162,24 +161,13 @@ class ImageQuestion:
     text: str
 
 
-class Reader(ABC):
+class Reader(Component, ABC):
     """Answer questions about images without seeing a report: a judge, or any model to be audited.
 
     Core gives: `recipe_folder` (relative paths start there), `policy` and `start_policy` as to a reward.
     """
 
     deterministic: ClassVar[bool]
-    costs: str = ""  # as a reward's, which passes it on
-
-    def ready(self) -> None:
-        """Raise if anything is missing that reading will need; asked before anything is trained.
-
-        One that a `fit` stage trains is asked where no stage above its use does.
-
-        Raises:
-            EvidError: names what is missing, and what to type.
-        """
-        return
 
     @abstractmethod
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
@@ -193,14 +181,12 @@ class Unread(DataError):
     """A text whose findings a labeler could not tell. Says why, and never quotes the text."""
 
 
-class Labeler(ABC):
+class Labeler(Component, ABC):
     """Find findings in text.
 
     Core gives: `recipe_folder` (relative paths start there); `vocabulary`, a function that returns the names
     of the findings of the recipe's data sets, to be called while a text is read.
     """
-
-    costs: str = ""  # as a reward's, which passes it on
 
     def looked_for(self) -> tuple[str, ...]:
         """Return the names of the findings that it looks for; none where it does not tell."""
@@ -233,20 +219,11 @@ class Labeler(ABC):
             return reason
 
 
-class Scorer(ABC):
+class Scorer(Component, ABC):
     """Compare texts. Core gives: `recipe_folder` (relative paths start there)."""
 
     tells_denial: ClassVar[bool] = True  # hears that a text denies what the other affirms
     is_exact: ClassVar[bool] = True  # equal texts score 1; a judge that was learned need not know them
-    costs: str = ""  # as a reward's, which passes it on
-
-    def ready(self) -> None:
-        """Raise if anything is missing that scoring will need; asked before anything is trained.
-
-        Raises:
-            EvidError: names what is missing, and what to type.
-        """
-        return
 
     @abstractmethod
     def __call__(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.case import Box, VolumeRef
+from evidcore.contracts.judging import Component
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Window = tuple[int, int]
@@ -100,10 +101,8 @@ class SegmenterSession(ABC):
         return [found[request].copy() for request in requests]
 
 
-class Segmenter(ABC):
+class Segmenter(Component, ABC):
     """Turn prompts on slices into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
-
-    costs: str = ""  # as a reward's, which passes it on
 
     @abstractmethod
     def session(self, volume: VolumeRef) -> SegmenterSession:

@@ -5,7 +5,5 @@ load what `save_pretrained` wrote. Belongs here: what computes tokens, logits an
 trains. Imported by prompts, proof, train, evaluate and runs.
 """
 
-from evidcore.model.processor import VolumeProcessor
-from evidcore.model.vlm import VolumeVLM
-
-__all__ = ["VolumeProcessor", "VolumeVLM"]
+from evidcore.model.processor import VolumeProcessor as VolumeProcessor
+from evidcore.model.vlm import VolumeVLM as VolumeVLM
