@@ -153,7 +153,9 @@ def _needs(same: list[Offer]) -> str:
 def _component(offer: Offer, names: str) -> str:
     factory = offer.load()
     about = inspect.getdoc(factory) or ""
-    notes = _shared_notes(factory) | _notes(about)
+    notes = _shared_notes(factory)
+    for form in reversed(getattr(factory, "__mro__", (factory,))):
+        notes |= _notes(inspect.getdoc(form) or "")
     notes |= _notes(inspect.getdoc(getattr(factory, "__init__", None)) or "")
     parts = [f"#### {names}", f"\n{_without_sections(about)}\n"]
     if offer.package != "evidcore":

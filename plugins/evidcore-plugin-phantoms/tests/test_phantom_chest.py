@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms import store
 from evidcore_plugin_phantoms.chest import PhantomChest
+from evidcore_plugin_phantoms.phantoms import run_share, shared
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_reports.labelers import NegationRules
 
@@ -157,10 +157,10 @@ def test_a_cache_that_is_a_file_is_named(tmp_path):
 def test_a_worker_stops_when_its_parent_is_gone(tmp_path, monkeypatch, capfdbinary):
     share = pickle.dumps((str, range(3), os.getpid()))  # not the parent of this process
     monkeypatch.setattr(sys, "argv", ["", share.hex()])
-    store.run_share()
+    run_share()
     assert pickle.loads(capfdbinary.readouterr().out) == []
 
 
 def test_what_a_worker_cannot_do_is_told_with_its_last_line():
     with pytest.raises(OSError, match=r"ZeroDivisionError: "):
-        store.shared(functools.partial(divmod, 1), 2, workers=2)
+        shared(functools.partial(divmod, 1), 2, workers=2)

@@ -9,8 +9,8 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms import store
 from evidcore_plugin_phantoms.cues import Cues
+from evidcore_plugin_phantoms.phantoms import shared as by_workers
 from evidcore_plugin_phantoms.phantoms import write
 from evidcore_testing.checks_dataset import check_dataset
 
@@ -158,7 +158,7 @@ def test_worker_processes_draw_the_same_bytes(phantoms, tmp_path):
     for folder in (alone, shared):
         folder.mkdir()
     known = [write(phantoms(), "train", alone, number) for number in range(4)]
-    told = store.shared(functools.partial(write, phantoms(), "train", shared), 4, workers=2)
+    told = by_workers(functools.partial(write, phantoms(), "train", shared), 4, workers=2)
     assert json.dumps(told) == json.dumps(known)
     names = sorted(file.name for file in alone.iterdir())
     assert len(names) == 8

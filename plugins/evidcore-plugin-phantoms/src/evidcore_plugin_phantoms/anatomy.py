@@ -13,6 +13,7 @@ from evidcore_plugin_phantoms import shapes
 from evidcore_plugin_phantoms.shapes import Region, Triple, Volume
 
 Point = np.ndarray[Any, np.dtype[np.float64]]  # z, y, x in voxels
+Choices = dict[tuple[int, int], int]  # by sign and its number of choices so far
 
 SIZE_ZYX = (32, 64, 64)
 SPACING_MM_ZYX = (10.0, 5.5, 5.5)
@@ -61,7 +62,7 @@ class Body:
     heart: Ellipsoid
     aorta_yx: tuple[float, float]
     aorta_radius: float
-    choices: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)  # of each sign, counted
+    choices: Choices = dataclasses.field(default_factory=dict)
     chosen: Counter[int] = dataclasses.field(default_factory=Counter)
 
     def draw(self, sign: int, region: Region, hu: float | Volume, *, change_hu: float = 30.0) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +17,11 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.case import Case, MaskRef, Question, Split
+from evidcore.case import MaskRef, Question
 from evidcore.registry.factory import Flat
-from evidcore_plugin_phantoms.anatomy import LEFT, RIGHT, SPACING_MM_ZYX, Body, draw_table, healthy
+from evidcore_plugin_phantoms.anatomy import LEFT, RIGHT, SPACING_MM_ZYX, Body, Choices, draw_table, healthy
 from evidcore_plugin_phantoms.cues import NO_CUES, Cues
-from evidcore_plugin_phantoms.phantoms import Drawn, Phantoms, chances, described, noisy
+from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, chances, described, noisy, reported
 from evidcore_plugin_phantoms.signs import SIGNS, VISIBLE_VOXELS, VISIBLE_VOXELS_OTHERWISE, index_of
 from evidcore_plugin_phantoms.wording import ABSENT, Sentence, naming, on_the, one_of, written
 
@@ -50,11 +50,6 @@ class PhantomChest(Phantoms):
     random streams, so they are disjoint.
 
     Args:
-        cache_folder: where volumes are kept, in a folder named by the hash of all options.
-        train_cases: patients to learn from.
-        validation_cases: patients to choose by.
-        test_cases: patients to measure on.
-        seed: every seed is another population.
         prior_strength: how well text alone predicts the findings. At 0 they are independent of each other
             and of every text. Above 0 each patient has an indication ("smoker"), which stands in the
             questions and in the case's notes; at 1 a finding is five times as likely, at most 90 %, under
@@ -69,13 +64,13 @@ class PhantomChest(Phantoms):
             their last sentences alone.
     """
 
-    train_cases: Annotated[int, Ge(0)] = 3000
-    validation_cases: Annotated[int, Ge(0)] = 300
-    test_cases: Annotated[int, Ge(0)] = 600
+    train_cases: Count = 3000
+    validation_cases: Count = 300
+    test_cases: Count = 600
     prior_strength: Annotated[float, Ge(0), Le(1)] = 0.0
     subtlety: Annotated[float, Gt(0), Le(20)] = 1.0
     prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.2
-    questions_per_finding: Annotated[int, Ge(0)] = 72
+    questions_per_finding: Count = 72
     names_absent: bool = True
     cues: Annotated[Cues, Flat] = NO_CUES
 
@@ -99,9 +94,14 @@ class PhantomChest(Phantoms):
         wanted, sides, indication = draw_patient(
             self.stream(split, number, PATIENT), prevalence=self.prevalence, prior_strength=strength
         )
-        choices: dict[tuple[int, int], int] = {}
+        choices: Choices = {}
         body, sizes = self._painted(split, number, sides, wanted, choices)
-        while hidden := [name for name in wanted if not _shows(body, name)]:
+        while hidden := {
+            name
+            for name in wanted
+            if np.count_nonzero(body.visible(index_of(name)))
+            < VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE)
+        }:
             wanted = [name for name in wanted if name not in hidden]
             body, sizes = self._painted(split, number, sides, wanted, choices)
         scanned = self.cues.scanner(
@@ -125,12 +125,7 @@ class PhantomChest(Phantoms):
         )
 
     def _painted(
-        self,
-        split: str,
-        number: int,
-        sides: dict[str, str],
-        names: list[str],
-        choices: dict[tuple[int, int], int],
+        self, split: str, number: int, sides: dict[str, str], names: list[str], choices: Choices
     ) -> tuple[Body, dict[str, float | None]]:
         """Draw the chest with its signs; return it with the sizes of the signs, in mm."""
         airways = "peribronchial thickening"
@@ -148,37 +143,21 @@ class PhantomChest(Phantoms):
                 sizes[name] = sign(body, index_of(name), stream, LEFT if sides.get(name) == "left" else RIGHT)
         return body, sizes
 
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split; draws them first if they are not in the cache."""
-        if not self.count(split):
-            return
-        folder, known = self.drawn(split)
-        asked = self._questions(split, known)
-        indicated = self.prior_strength > 0
-        for number, facts in enumerate(known):
-            common = self._common(folder, split, number, facts, indicated=indicated)
-            path = str(folder / f"{number:05d}.npz")
-            present = [item.name for item in common["findings"] if item.state == "present"]
-            masks = {name: MaskRef(path=path, key=name) for name in present}
-            yield Case(**common, masks=masks, questions=tuple(asked.get(number, ())))
-
-    def _questions(self, split: str, known: list[dict[str, Any]]) -> dict[int, list[Question]]:
+    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+        """Yield report, findings, masks and balanced questions of each case."""
         per_finding = round(self.questions_per_finding * len(known) / (self.test_cases or len(known)))
-        rng = self.balancing(split)
+        rng, indicated = self.balancing(split), self.prior_strength > 0
         present = [[item["name"] for item in facts["findings"] if item["present"]] for facts in known]
-        found: dict[int, list[Question]] = {}
+        asked: list[list[Question]] = [[] for _ in known]
         for case, options, answer in balanced_items(present, CT_RATE_FINDINGS, per_finding, rng):
-            before = found.setdefault(case, [])
-            before.append(
-                Question(
-                    id=f"{split}-{case:05d}-{len(before)}",
-                    text=question(rng, known[case]["indication"] if self.prior_strength > 0 else None),
-                    options=options,
-                    answer=answer,
-                    true_options=(answer,),
-                )
+            text = question(rng, known[case]["indication"] if indicated else None)
+            id = f"{split}-{case:05d}-{len(asked[case])}"
+            asked[case].append(
+                Question(id=id, text=text, options=options, answer=answer, true_options=(answer,))
             )
-        return found
+        for facts, names, questions, path in zip(known, present, asked, paths, strict=True):
+            masks = {name: MaskRef(path=path, key=name) for name in names}
+            yield {**reported(facts, indicated=indicated), "masks": masks, "questions": tuple(questions)}
 
 
 def draw_patient(
@@ -198,12 +177,6 @@ def draw_patient(
         {name: "left" if sides[index_of(name)] == LEFT else "right" for name in TABLES["sided"]},
         tuple(INDICATIONS)[kind],
     )
-
-
-def _shows(body: Body, name: str) -> bool:
-    """Tell whether enough of a sign can be seen."""
-    voxels = np.count_nonzero(body.visible(index_of(name)))
-    return bool(voxels >= VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE))
 
 
 def sentences(
@@ -256,12 +229,6 @@ def balanced_items(
     Each finding that occurs in the split is right `per_finding` times and as often under each letter (one
     more or less where the number is not a multiple of four), and a distractor three times as often, or as
     nearly so as the cases allow. A finding that occurs in no case is neither asked about nor offered.
-
-    Args:
-        present: the findings of each case.
-        vocabulary: all findings.
-        per_finding: questions per finding.
-        rng: decides everything that is left open.
 
     Returns:
         Of each question the case, the options and the number of the right one; by case.

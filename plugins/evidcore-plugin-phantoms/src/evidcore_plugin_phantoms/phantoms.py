@@ -1,32 +1,40 @@
 """What every generated data set shares: options, random streams, volumes in the cache, parts of a case.
 
 A set is the dataclass of its options. What decides the voxels names the folder in the cache; with what
-decides the questions it is the set's fingerprint.
+decides the questions it is the set's fingerprint. A split is drawn by all cores, in plain processes: those of
+a pool would import the caller's main module again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
+import os
+import pickle
+import subprocess
+import sys
 import zipfile
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import nibabel
 import numpy as np
 from annotated_types import Ge
 
 from evidcore.cache import Cache
-from evidcore.case import Case, Finding, Report, Span, VolumeRef
+from evidcore.case import Case, Finding, Report, Span, Split, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, RunError
-from evidcore_plugin_phantoms.store import spread
 from evidcore_plugin_phantoms.wording import Written
 
+Result = TypeVar("Result")
+SMALL = 48  # cases that are drawn sooner than a second process has started
 SPLITS = ("train", "validation", "test")
 Count = Annotated[int, Ge(0)]
 
@@ -47,6 +55,13 @@ class Phantoms(Dataset):
 
     `version` is raised where the same options draw something else, as tests/test_golden.py finds out: what
     was drawn or trained before is then never taken for it.
+
+    Args:
+        cache_folder: where volumes are kept, in a folder named by the hash of all options.
+        train_cases: patients to learn from.
+        validation_cases: patients to choose by.
+        test_cases: patients to measure on.
+        seed: every seed is another population.
     """
 
     cache_folder: Path = dataclasses.field(kw_only=False)
@@ -73,6 +88,26 @@ class Phantoms(Dataset):
             number: of the case in its split.
             without: a finding that is left out; all else is drawn as if it were there.
         """
+
+    @abstractmethod
+    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+        """Yield the fields of each case of a split, with what it is asked.
+
+        Args:
+            split: of the cases.
+            known: of each case, in their order.
+            paths: of each case's masks.
+        """
+
+    def cases(self, split: Split) -> Iterator[Case]:
+        """Yield the cases of a split; draws them first if they are not in the cache."""
+        if self.count(split):
+            folder, known = self.drawn(split)
+            paths = [str(folder / f"{number:05d}.npz") for number in range(len(known))]
+            for number, parts in enumerate(self.parts(split, known, paths)):
+                volume = VolumeRef(path=str(folder / f"{number:05d}.nii"), intensity="hu")
+                patient = f"phantom-{self.seed}-{split}-{number:05d}"
+                yield Case(id=f"{split}-{number:05d}", patient=patient, volumes=(volume,), **parts)
 
     def stream(self, split: str, number: int, *part: int) -> np.random.Generator:
         """Return one of a phantom's own random streams."""
@@ -103,7 +138,7 @@ class Phantoms(Dataset):
 
     def fingerprint(self) -> str:
         """Return a short hash of all options and of the version of what is drawn."""
-        return _hash(self._options())
+        return hashlib.sha256(json.dumps(self._options(), sort_keys=True).encode()).hexdigest()[:16]
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
         """Return the volume of the same patient without `finding`, drawn when it is first asked for."""
@@ -116,13 +151,8 @@ class Phantoms(Dataset):
             path.write_bytes(_nifti(self.draw(split, int(number), without=finding)))
 
         key = self._key(split=split, number=number, without=finding)
-        try:
+        with _writing(f"{self._cache.path(key, '.nii')}: the phantom without {finding!r}", "Free"):
             path = self._cache.file(key, ".nii", write_twin)
-        except (OSError, RunError) as cause:
-            raise DataError(
-                f"{self._cache.path(key, '.nii')}: the phantom without {finding!r} could not be written "
-                f"({cause}). Free some space, or set EVID_CACHE to another folder."
-            ) from cause
         return (dataclasses.replace(case.volumes[0], path=str(path)),)
 
     def drawn(self, split: str) -> tuple[Path, list[dict[str, Any]]]:
@@ -138,36 +168,38 @@ class Phantoms(Dataset):
             known = spread(functools.partial(write, dataclasses.replace(self), split, partial), count)
             (partial / "cases.json").write_text(json.dumps(known), encoding="utf-8")
 
-        try:
+        what = f"{self._cache.path(key).parent}: the {count} phantoms of split {split!r}"
+        with _writing(what, f"They take about {count * self.case_mb:.0f} MB; free"):
             folder = self._cache.folder(key, fill)
-        except (OSError, RunError) as cause:
-            raise DataError(
-                f"{self._cache.path(key).parent}: the {count} phantoms of split {split!r} could not be "
-                f"written ({cause}). They take about {count * self.case_mb:.0f} MB; free some space, or "
-                f"set EVID_CACHE to another folder."
-            ) from cause
         return folder, json.loads((folder / "cases.json").read_text(encoding="utf-8"))
 
-    def _common(
-        self, folder: Path, split: str, number: int, known: Mapping[str, Any], *, indicated: bool = False
-    ) -> dict[str, Any]:
-        """Return the fields of a case that `known` has: who, volume, report, findings, notes."""
-        common: dict[str, Any] = {
-            "id": f"{split}-{number:05d}",
-            "patient": f"phantom-{self.seed}-{split}-{number:05d}",
-            "volumes": (VolumeRef(path=str(folder / f"{number:05d}.nii"), intensity="hu"),),
-        }
-        if "report" in known:
-            spans = tuple(Span(start=start, end=end, label=label) for start, end, label in known["spans"])
-            told = {"indication": known["indication"]} if indicated else {}
-            common["report"] = Report(text=known["report"], spans=spans)
-            common["notes"] = {"impression": known["impression"], **told}
-            common["findings"] = tuple(_finding(item) for item in known["findings"])
-        return common
+
+@contextlib.contextmanager
+def _writing(what: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RunError) as cause:
+        raise DataError(
+            f"{what} could not be written ({cause}). {remedy} some space, or "
+            "set EVID_CACHE to another folder."
+        ) from cause
 
 
-def _hash(options: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:16]
+def reported(known: Mapping[str, Any], *, indicated: bool) -> dict[str, Any]:
+    """Return report, findings and notes of a case that `described` described."""
+    spans = tuple(Span(start=start, end=end, label=label) for start, end, label in known["spans"])
+    indication = {"indication": known["indication"]} if indicated else {}
+    findings = []
+    for item in known["findings"]:
+        label = "abnormal" if item["present"] else "normal"
+        span = item["span"] and Span(start=item["span"][0], end=item["span"][1], label=label)
+        facts: dict[str, Any] = {key: item[key] for key in ("name", "side", "size_mm")}
+        findings.append(Finding(**facts, state="present" if item["present"] else "absent", span=span))
+    return {
+        "report": Report(text=known["report"], spans=spans),
+        "notes": {"impression": known["impression"], **indication},
+        "findings": tuple(findings),
+    }
 
 
 def described(
@@ -184,15 +216,6 @@ def described(
             for name, (present, side, size) in findings.items()
         ],
     }
-
-
-def _finding(item: Mapping[str, Any]) -> Finding:
-    span = None  # the report does not name it
-    if item["span"] is not None:
-        start, end = item["span"]
-        span = Span(start=start, end=end, label="abnormal" if item["present"] else "normal")
-    state: Literal["present", "absent"] = "present" if item["present"] else "absent"
-    return Finding(name=item["name"], state=state, side=item["side"], size_mm=item["size_mm"], span=span)
 
 
 def write(phantoms: Phantoms, split: str, folder: Path, number: int) -> dict[str, Any]:
@@ -252,3 +275,42 @@ def chances(
     belongs = np.array([[name in names for name in findings] for names in indications.values()])
     extreme = np.where(belongs, own, other)
     return np.asarray(prevalence + (extreme - prevalence) * prior_strength, dtype=np.float64)
+
+
+def spread(work: Callable[[int], Result], count: int) -> list[Result]:
+    """Return what `work` gives for each number, by as many processes as there are cores and enough to do.
+
+    Raises:
+        OSError: if a file could not be written, here or in a worker.
+    """
+    workers = min(len(os.sched_getaffinity(0)), count // SMALL)
+    return shared(work, count, workers) if workers > 1 else [work(number) for number in range(count)]
+
+
+def shared(work: Callable[[int], Result], count: int, workers: int) -> list[Result]:
+    """Return what `work` gives for each number; each worker takes every so many-th."""
+    code = f"from {__name__} import run_share; run_share()"
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+    def run(first: int) -> list[Result]:
+        share = pickle.dumps((work, range(first, count, workers), os.getpid())).hex()
+        command = [sys.executable, "-c", code, share]
+        ended = subprocess.run(command, capture_output=True, env={**os.environ, **threads}, check=False)
+        if ended.returncode:
+            lines = ended.stderr.decode().strip().splitlines()
+            raise OSError(lines[-1] if lines else f"exit {ended.returncode}")
+        results: list[Result] = pickle.loads(ended.stdout)
+        return results
+
+    results: list[Any] = [None] * count
+    with ThreadPoolExecutor(workers) as pool:
+        for first, part in enumerate(pool.map(run, range(workers))):
+            results[first::workers] = part
+    return results
+
+
+def run_share() -> None:
+    """Do what the command line holds, and stop if the process that asked for it is gone."""
+    work, numbers, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
+    results = [work(number) for number in numbers if os.getppid() == parent]
+    sys.stdout.buffer.write(pickle.dumps(results))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
 from evidcore_plugin_phantoms import shapes
-from evidcore_plugin_phantoms.abdomen.scene import Grid, Scene, label_of
+from evidcore_plugin_phantoms.abdomen.scene import TABLES, Grid, Scene, label_of
 from evidcore_plugin_phantoms.shapes import Region, Volume
 
 AIR_HU, GAS_HU, FAT_HU, MUSCLE_HU, TABLE_HU = -1000.0, -950.0, -105.0, 58.0, 70.0
@@ -15,31 +15,13 @@ TABLE_MM, TABLE_HALF_MM = 6.0, 175.0  # how thick it is, and half its width
 TABLE_RANGE_MM = 11.0  # how much lower it may be
 WALL_MM = 11.0  # muscle between the cavity and the fat under the skin
 Rng = np.random.Generator
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Tissue:
-    """What contrast medium makes of a patient's organs, in HU."""
-
-    liver: float
-    spleen: float
-    kidney: float
-    pancreas: float
-    aorta: float
-    vena_cava: float
+Tissue = Mapping[str, float]  # HU by organ
 
 
 def draw_tissue(rng: Rng) -> Tissue:
-    """Draw how far the medium has come, and how fatty the liver is."""
+    """Draw how far the medium has come, and how fatty the liver is: what it makes of the organs, in HU."""
     later = rng.uniform(-10, 10)
-    return Tissue(
-        liver=rng.uniform(95, 118) + later,
-        spleen=rng.uniform(118, 130) + later,
-        kidney=rng.uniform(165, 195) + later,
-        pancreas=rng.uniform(92, 105) + later,
-        aorta=rng.uniform(145, 170) + later,
-        vena_cava=rng.uniform(128, 145) + later,
-    )
+    return {organ: rng.uniform(*ends) + later for organ, ends in TABLES["tissue"].items()}
 
 
 def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
@@ -52,7 +34,7 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
             f"{side} kidney",
             scene.place(height_mm + rng.uniform(-8, 8), 0.42, outward * rng.uniform(0.47, 0.53)),
             (rng.uniform(44, 55), rng.uniform(22, 27), rng.uniform(24, 30)),
-            tissue.kidney,
+            tissue["kidney"],
             gap_mm=5,
         )
     depth_mm, width_mm = scene.half_mm
@@ -69,12 +51,12 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
         height_mm = head_mm + share * (tail_mm - head_mm)
         at = scene.place(height_mm, 0.08 - forward * np.sin(np.pi * share), -0.14 + 0.60 * share)
         thick_mm = 15 - 3.5 * share
-        scene.ellipsoid("pancreas", at, (thick_mm + 2, thick_mm, thick_mm), tissue.pancreas)
+        scene.ellipsoid("pancreas", at, (thick_mm + 2, thick_mm, thick_mm), tissue["pancreas"])
     scene.ellipsoid(
         "spleen",
         scene.place(rng.uniform(64, 80), 0.30, rng.uniform(0.68, 0.74)),
         (rng.uniform(40, 52), 0.42 * depth_mm, rng.uniform(0.21, 0.27) * width_mm),
-        tissue.spleen,
+        tissue["spleen"],
         gap_mm=4,
     )
     at = scene.place(rng.uniform(64, 80), -0.36, rng.uniform(0.40, 0.46))
@@ -84,8 +66,8 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
     height_mm = rng.uniform(62, 76)
     right = (rng.uniform(60, 70), 0.80 * depth_mm, rng.uniform(0.44, 0.50) * width_mm)
     left = (rng.uniform(32, 42), 0.42 * depth_mm, rng.uniform(0.36, 0.46) * width_mm)
-    scene.ellipsoid("liver", scene.place(height_mm, -0.05, -0.48), right, tissue.liver)
-    scene.ellipsoid("liver", scene.place(height_mm + 12, -0.42, -0.04), left, tissue.liver)
+    scene.ellipsoid("liver", scene.place(height_mm, -0.05, -0.48), right, tissue["liver"])
+    scene.ellipsoid("liver", scene.place(height_mm + 12, -0.42, -0.04), left, tissue["liver"])
     scene.ellipsoid(
         "bladder",
         scene.place(rng.uniform(-121, -114), -0.10, rng.uniform(-0.05, 0.05)),
@@ -177,8 +159,8 @@ def _vessels(rng: Rng, scene: Scene, tissue: Tissue) -> None:
     _, back_y, mid_x = scene.place(0, 1, 0)
     front_mm = back_y - rng.uniform(37, 40)
     for vessel, off_mm, radius_mm, hu in (
-        ("aorta", rng.uniform(6, 10), rng.uniform(9, 11), tissue.aorta),
-        ("vena cava", rng.uniform(-20, -16), rng.uniform(9, 12), tissue.vena_cava),
+        ("aorta", rng.uniform(6, 10), rng.uniform(9, 11), tissue["aorta"]),
+        ("vena cava", rng.uniform(-20, -16), rng.uniform(9, 12), tissue["vena_cava"]),
     ):
         tube = np.square(y - front_mm) + np.square(x - mid_x - off_mm) < radius_mm**2
         scene.paint(vessel, tube & (z > -70), hu)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.case import Case, Finding, MaskRef, Query, Split
+from evidcore.case import MaskRef, Query
 from evidcore.registry.factory import Flat
 from evidcore_plugin_phantoms.abdomen.anatomy import draw_tissue, healthy, lower_table
 from evidcore_plugin_phantoms.abdomen.lesions import (
@@ -27,12 +27,13 @@ from evidcore_plugin_phantoms.abdomen.lesions import (
     measure,
     mirrored,
     other_side,
+    without_side,
 )
 from evidcore_plugin_phantoms.abdomen.queries import KINDS as QUERY_KINDS
 from evidcore_plugin_phantoms.abdomen.queries import QueryKind, chosen, text_of
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS, TABLES, Grid, label_of
 from evidcore_plugin_phantoms.cues import NO_CUES, Cues
-from evidcore_plugin_phantoms.phantoms import Drawn, Phantoms, chances, described, noisy
+from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, chances, described, noisy, reported
 from evidcore_plugin_phantoms.shapes import Volume
 from evidcore_plugin_phantoms.wording import ABSENT, Sentence, naming, on_the, one_of, written
 
@@ -56,11 +57,6 @@ class PhantomAbdomen(Phantoms):
     they are disjoint.
 
     Args:
-        cache_folder: where volumes are kept, in a folder named by the hash of all options.
-        train_cases: patients to learn from.
-        validation_cases: patients to choose by.
-        test_cases: patients to measure on.
-        seed: every seed is another population.
         prior_strength: how well text alone predicts findings and places. At 0 it does not. Above 0 each
             patient has an indication ("jaundice, pain on the left"), which stands in the queries and in
             the case's notes; at 1 a finding is five times as likely, at most 90 %, under its own
@@ -81,13 +77,13 @@ class PhantomAbdomen(Phantoms):
             on which an organ lies.
     """
 
-    train_cases: Annotated[int, Ge(0)] = 600
-    validation_cases: Annotated[int, Ge(0)] = 100
-    test_cases: Annotated[int, Ge(0)] = 150
+    train_cases: Count = 600
+    validation_cases: Count = 100
+    test_cases: Count = 150
     prior_strength: Annotated[float, Ge(0), Le(1)] = 0.0
     subtlety: Annotated[float, Gt(0), Le(20)] = 1.0
     prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.25
-    queries_per_case: Annotated[int, Ge(0)] = 4
+    queries_per_case: Count = 4
     kinds: Annotated[tuple[QueryKind, ...], MinLen(1)] = QUERY_KINDS
     size_zyx: tuple[
         Annotated[int, Ge(20), Le(160)], Annotated[int, Ge(48), Le(512)], Annotated[int, Ge(64), Le(512)]
@@ -159,35 +155,37 @@ class PhantomAbdomen(Phantoms):
         grid = Grid(self.size_zyx, (higher_mm / scale, back_mm / scale, left_mm / scale), scale)
         return grid, bool(rng.random() < self.mirrored)
 
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split; draws them first if they are not in the cache."""
-        if not self.count(split):
-            return
-        folder, known = self.drawn(split)
+    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+        """Yield report, findings, masks and queries of each case."""
         facts = [Facts.read(each["facts"]) for each in known]
         streams = [self.stream(split, number, QUERIES) for number in range(len(facts))]
         asked = chosen(facts, self.kinds, self.queries_per_case, streams, self.balancing(split))
         indicated = self.prior_strength > 0
-        # all words at once: the streams go on where the choice left them
-        queries = [
-            tuple(
+        for described_case, own, referents, stream, path in zip(
+            known, facts, asked, streams, paths, strict=True
+        ):
+            fields = reported(described_case, indicated=indicated)
+            fields["findings"] = tuple(
+                dataclasses.replace(
+                    finding, malignant=some[0].malignant, location=without_side(some[0].organ)
+                )
+                if (some := own.of_finding(finding.name))
+                else finding
+                for finding in fields["findings"]
+            )
+            fields["notes"]["lesions"] = [dataclasses.asdict(lesion) for lesion in own.lesions]
+            indication = described_case["indication"] if indicated else None
+            queries = tuple(
                 Query(
                     id=f"query-{index}",
-                    text=text_of(referent, stream, each["indication"] if indicated else None),
+                    text=text_of(referent, stream, indication),
                     masks=referent.masks,
                     among=referent.among,
                     kind=referent.kind,
                 )
                 for index, referent in enumerate(referents)
             )
-            for referents, stream, each in zip(asked, streams, known, strict=True)
-        ]
-        for number, (told, facts_of) in enumerate(zip(known, facts, strict=True)):
-            common = self._common(folder, split, number, told, indicated=indicated)
-            common["findings"] = tuple(_with_details(finding, facts_of) for finding in common["findings"])
-            common["notes"]["lesions"] = [dataclasses.asdict(lesion) for lesion in facts_of.lesions]
-            masks = _masks(str(folder / f"{number:05d}.npz"), facts_of)
-            yield Case(**common, masks=masks, queries=queries[number])
+            yield {**fields, "masks": _masks(path, own), "queries": queries}
 
 
 def _blurred(hu: Volume, axis: int, share: float = 0.12) -> Volume:
@@ -203,15 +201,6 @@ def _told(lesions: Sequence[Lesion]) -> tuple[bool, str | None, float | None]:
     sides = {lesion.side for lesion in lesions} - {None}
     side = "both" if len(sides) == 2 else next(iter(sides), None)
     return bool(lesions), side, max((lesion.size_mm for lesion in lesions), default=None)
-
-
-def _with_details(finding: Finding, facts: Facts) -> Finding:
-    """Return a finding with its nature and organ, where the phantom has it."""
-    lesions = facts.of_finding(finding.name)
-    if not lesions:
-        return finding
-    organ = lesions[0].organ.removeprefix("left ").removeprefix("right ")
-    return dataclasses.replace(finding, malignant=lesions[0].malignant, location=organ)
 
 
 def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:

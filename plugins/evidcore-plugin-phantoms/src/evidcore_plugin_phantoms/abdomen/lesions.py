@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from evidcore.case import Side
 from evidcore_plugin_phantoms.abdomen.anatomy import Rng
@@ -20,6 +21,7 @@ from evidcore_plugin_phantoms.shapes import Region, Triple
 
 FEWEST_VOXELS = 8  # a lesion that shows in fewer is not labelled
 TRIES = 40
+Draws = np.ndarray[Any, np.dtype[np.float64]]  # from 0 to 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,17 +77,17 @@ def grow(
     for wish in wishes:
         rng = stream(FINDINGS.index(wish.finding), numbers[wish.finding])
         numbers[wish.finding] += 1
-        dice = rng.random(TRIES)  # all that is drawn is drawn first: the same on every grid
+        draws = rng.random(TRIES)  # all that is drawn is drawn first: the same on every grid
         density, flat = rng.random(), rng.uniform(0.82, 1.0, 2)
         kind = KINDS[wish.finding]
         radius_mm = wish.diameter_mm / 2
         radii_mm = (radius_mm * flat[0], radius_mm * flat[1], radius_mm)
         room = scene.of(wish.organ) & ~taken
-        spot = _best(_centres(dice, scene, room, wish), radii_mm, scene, room)
+        spot = _best(_centres(draws, scene, room, wish), radii_mm, scene, room)
         if spot is None:
             continue
         box, region = spot
-        taken[box] |= _with_neighbours(region)
+        taken[box] |= ndimage.binary_dilation(region, np.ones((3, 3, 3)))  # and what touches it
         if wish.finding == without:
             continue
         low, high = kind.hu
@@ -111,9 +113,7 @@ def other_side(name: str) -> str:
     return re.sub("left|right", lambda side: "right" if side[0] == "left" else "left", name)
 
 
-def _centres(
-    dice: np.ndarray[Any, np.dtype[np.float64]], scene: Scene, room: Region, wish: Wish
-) -> list[Triple]:
+def _centres(draws: Draws, scene: Scene, room: Region, wish: Wish) -> list[Triple]:
     """Choose voxels in the half of the organ that the lesion leans to."""
     z, y, x = (axis.reshape(-1) for axis in scene.grid.axes_mm)
     at = np.argwhere(room)
@@ -123,12 +123,12 @@ def _centres(
     if KINDS[wish.finding].sinks:
         half &= y[at[:, 1]] >= np.median(y[at[:, 1]])
     at = at[half]
-    chosen = at[(dice * len(at)).astype(int)] if len(at) else at
+    chosen = at[(draws * len(at)).astype(int)] if len(at) else at
     return [(float(z[k]), float(y[j]), float(x[i])) for k, j, i in chosen]
 
 
 def _best(centres: list[Triple], radii_mm: Triple, scene: Scene, room: Region) -> tuple[Box, Region] | None:
-    """Return the place where most of a lesion fits: its box, with a voxel to spare, and its voxels."""
+    """Return the box where most of a lesion fits, with a voxel to spare, and its voxels."""
     best, best_share = None, 0.0
     z, y, x = (1.3 * radius + step for radius, step in zip(radii_mm, scene.grid.step_mm_zyx, strict=True))
     for centre in centres:
@@ -140,17 +140,6 @@ def _best(centres: list[Triple], radii_mm: Triple, scene: Scene, room: Region) -
         if share > best_share and fits.sum() >= FEWEST_VOXELS:
             best, best_share = (box, fits), share
     return best
-
-
-def _with_neighbours(region: Region) -> Region:
-    """Return a region with the voxels that touch it, by a corner at least."""
-    wide = region.copy()
-    for axis in range(3):
-        along = np.moveaxis(wide, axis, 0)
-        before = along.copy()
-        along[1:] |= before[:-1]
-        along[:-1] |= before[1:]
-    return wide
 
 
 def longest_mm(region: Region, spacing_mm_zyx: Triple) -> float:
@@ -252,6 +241,11 @@ def measure(scene: Scene, grown: Sequence[Grown], *, mirrored: bool = False) -> 
         organs_ml={organ: float(voxels[label_of(organ)]) * voxel_ml for organ in ORGANS},
         mirrored=mirrored,
     )
+
+
+def without_side(organ: str) -> str:
+    """Return an organ's name without its side."""
+    return organ.removeprefix("left ").removeprefix("right ")
 
 
 def side_of(organ: str) -> Side | None:

@@ -22,31 +22,16 @@ LARGER_KIDNEY = 1.15  # times the volume of the other
 LARGER_LESION = 1.2  # times the longest diameter of the other
 HIGHER_MM = 12.0  # between the centroids
 QueryKind = Literal[
-    "organ",
-    "both organs",
-    "organ beside another",
-    "organ with the lesion",
-    "organ without a lesion",
-    "larger organ",
-    "smaller organ",
-    "only lesion",
-    "all lesions",
-    "larger lesion",
-    "smaller lesion",
-    "upper lesion",
-    "lower lesion",
-    "malignant lesion",
-    "benign lesion",
-]
+    "organ", "both organs", "organ beside another", "organ with the lesion", "organ without a lesion",
+    "larger organ", "smaller organ", "only lesion", "all lesions", "larger lesion", "smaller lesion",
+    "upper lesion", "lower lesion", "malignant lesion", "benign lesion",
+]  # fmt: skip
 KINDS: tuple[QueryKind, ...] = get_args(QueryKind)
 KIDNEYS = ("left kidney", "right kidney")
 # The organs whose lesions are asked about; both kidneys count as one.
 HOSTS: Mapping[str, tuple[str, ...]] = {
-    "liver": ("liver",),
-    "spleen": ("spleen",),
-    "kidney": KIDNEYS,
-    "pancreas": ("pancreas",),
-    "gallbladder": ("gallbladder",),
+    host: KIDNEYS if host == "kidney" else (host,)
+    for host in ("liver", "spleen", "kidney", "pancreas", "gallbladder")
 }
 
 
@@ -80,68 +65,51 @@ def referents(facts: Facts) -> Iterator[Referent]:
 
 def _kidneys(facts: Facts) -> Iterator[Referent]:
     """Yield one of the two kidneys: by its neighbour, its lesions, its size."""
+
+    def kidney(kind: QueryKind, organ: str, told_by: str = "") -> Referent:
+        side: Side = "left" if organ == KIDNEYS[0] else "right"
+        return Referent(kind=kind, host="kidney", masks=(organ,), among=KIDNEYS, side=side, told_by=told_by)
+
     neighbours = ("liver", "spleen") if facts.mirrored else ("spleen", "liver")
-    for kidney, neighbour in zip(KIDNEYS, neighbours, strict=True):
+    for organ, neighbour in zip(KIDNEYS, neighbours, strict=True):
         if facts.organs_ml[neighbour]:
-            yield Referent(
-                kind="organ beside another",
-                host="kidney",
-                masks=(kidney,),
-                among=(kidney,),
-                told_by=neighbour,
-            )
+            beside = kidney("organ beside another", organ, neighbour)
+            yield dataclasses.replace(beside, among=(organ,), side=None)
     lesions = facts.of(*KIDNEYS)
-    for word, group in (
-        ("cyst", [lesion for lesion in lesions if lesion.fluid]),
-        ("tumour", [lesion for lesion in lesions if lesion.malignant]),
-    ):
-        ill = {lesion.organ for lesion in group}
+    for word in ("cyst", "tumour"):
+        ill = {each.organ for each in lesions if (each.fluid if word == "cyst" else each.malignant)}
         if len(ill) == 1:
-            yield _kidney("organ with the lesion", ill.pop(), word)
+            yield kidney("organ with the lesion", ill.pop(), word)
     healthy = set(KIDNEYS) - {lesion.organ for lesion in lesions}
     if len(healthy) == 1:
-        yield _kidney("organ without a lesion", healthy.pop())
-    small, large = sorted(KIDNEYS, key=lambda kidney: facts.organs_ml[kidney])
+        yield kidney("organ without a lesion", healthy.pop())
+    small, large = sorted(KIDNEYS, key=lambda organ: facts.organs_ml[organ])
     if facts.organs_ml[large] >= LARGER_KIDNEY * facts.organs_ml[small]:
-        yield _kidney("larger organ", large)
-        yield _kidney("smaller organ", small)
-
-
-def _kidney(kind: QueryKind, organ: str, told_by: str = "") -> Referent:
-    side: Side = "left" if organ == KIDNEYS[0] else "right"
-    return Referent(kind=kind, host="kidney", masks=(organ,), among=KIDNEYS, side=side, told_by=told_by)
+        yield kidney("larger organ", large)
+        yield kidney("smaller organ", small)
 
 
 def _lesions(host: str, lesions: Sequence[Lesion]) -> Iterator[Referent]:
+    """Yield the lesions of an organ together, or one of two by its size, height or nature."""
     names = tuple(lesion.mask for lesion in lesions)
-    if len(lesions) == 1:
-        yield Referent(kind="only lesion", host=host, masks=names, among=names)
-    if len(lesions) > 1:
-        yield Referent(kind="all lesions", host=host, masks=names, among=names)
+    if lesions:
+        kind: QueryKind = "only lesion" if len(lesions) == 1 else "all lesions"
+        yield Referent(kind=kind, host=host, masks=names, among=names)
     if len(lesions) != 2:
         return
     small, large = sorted(lesions, key=lambda lesion: lesion.size_mm)
-    if large.size_mm >= LARGER_LESION * small.size_mm:
-        yield _one_of_two("larger lesion", host, large, small)
-        yield _one_of_two("smaller lesion", host, small, large)
     lower, upper = sorted(lesions, key=lambda lesion: lesion.centre_mm[0])
-    if upper.centre_mm[0] >= lower.centre_mm[0] + HIGHER_MM:
-        yield _one_of_two("upper lesion", host, upper, lower)
-        yield _one_of_two("lower lesion", host, lower, upper)
     benign, malignant = sorted(lesions, key=lambda lesion: lesion.malignant)
-    if malignant.malignant and not benign.malignant:
-        yield _one_of_two("malignant lesion", host, malignant, benign)
-        yield _one_of_two("benign lesion", host, benign, malignant)
-
-
-def _one_of_two(kind: QueryKind, host: str, meant: Lesion, other: Lesion) -> Referent:
-    return Referent(
-        kind=kind,
-        host=host,
-        masks=(meant.mask,),
-        among=tuple(sorted((meant.mask, other.mask))),
-        side="left" if meant.centre_mm[2] > other.centre_mm[2] else "right",
-    )
+    pairs: list[tuple[bool, QueryKind, Lesion, QueryKind, Lesion]] = [
+        (large.size_mm >= LARGER_LESION * small.size_mm, "larger lesion", large, "smaller lesion", small),
+        (upper.centre_mm[0] >= lower.centre_mm[0] + HIGHER_MM, "upper lesion", upper, "lower lesion", lower),
+        (malignant.malignant > benign.malignant, "malignant lesion", malignant, "benign lesion", benign),
+    ]
+    for differ, first, one, second, other in pairs:
+        for kind, meant, rest in ((first, one, other), (second, other, one)) if differ else ():
+            side: Side = "left" if meant.centre_mm[2] > rest.centre_mm[2] else "right"
+            among = tuple(sorted(names))
+            yield Referent(kind=kind, host=host, masks=(meant.mask,), among=among, side=side)
 
 
 def text_of(referent: Referent, rng: np.random.Generator, indication: str | None) -> str:
@@ -178,7 +146,14 @@ def chosen(
         streams: each phantom's own.
         rng: decides what is dropped.
     """
-    found = [_drawn(facts, kinds, per_case, stream) for facts, stream in zip(phantoms, streams, strict=True)]
+    found = []
+    for facts, stream in zip(phantoms, streams, strict=True):
+        by_kind: dict[str, list[Referent]] = {}
+        for referent in referents(facts):
+            if referent.kind in kinds:
+                by_kind.setdefault(referent.kind, []).append(referent)
+        order = [list(by_kind.values())[int(place)] for place in stream.permutation(len(by_kind))[:per_case]]
+        found.append([some[int(stream.integers(len(some)))] for some in order])
     sided: dict[str, dict[str, list[tuple[int, Referent]]]] = defaultdict(lambda: {"left": [], "right": []})
     for number, wanted in enumerate(found):
         for referent in wanted:
@@ -191,14 +166,3 @@ def chosen(
                 number, referent = group[int(place)]
                 found[number].remove(referent)
     return found
-
-
-def _drawn(
-    facts: Facts, kinds: Collection[QueryKind], per_case: int, rng: np.random.Generator
-) -> list[Referent]:
-    by_kind: dict[QueryKind, list[Referent]] = {}
-    for referent in referents(facts):
-        if referent.kind in kinds:
-            by_kind.setdefault(referent.kind, []).append(referent)
-    order = [list(by_kind)[int(place)] for place in rng.permutation(len(by_kind))[:per_case]]
-    return [by_kind[kind][int(rng.integers(len(by_kind[kind])))] for kind in order]

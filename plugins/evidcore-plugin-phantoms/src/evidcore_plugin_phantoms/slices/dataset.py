@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge
 from scipy import ndimage
 
-from evidcore.case import Case, Finding, MaskRef, Question, Split
+from evidcore.case import Finding, MaskRef, Question
 from evidcore.errors import RecipeError
 from evidcore_plugin_phantoms.abdomen import anatomy
-from evidcore_plugin_phantoms.abdomen.lesions import longest_mm, side_of
+from evidcore_plugin_phantoms.abdomen.lesions import longest_mm, side_of, without_side
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS, Grid, label_of
-from evidcore_plugin_phantoms.phantoms import Drawn, Phantoms, noisy
+from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, noisy
 from evidcore_plugin_phantoms.slices.patterns import (
     FINDING_OF,
     LARGEST_PX,
@@ -72,11 +71,6 @@ class PhantomSlices(Phantoms):
     pattern. The patients of the splits are drawn from separate random streams, so they are disjoint.
 
     Args:
-        cache_folder: where slices are kept, in a folder named by the hash of all options.
-        train_cases: patients to learn from.
-        validation_cases: patients to choose by.
-        test_cases: patients to measure on.
-        seed: every seed is another population.
         radius_px: the least and the largest radius of a lesion, within 4 to 5 pixels.
         cut_px: the least and the largest side of squares that are cut out of the slices around their
             lesions, which lie anywhere in them: pictures of all scales, as an encoder learns from that
@@ -88,9 +82,9 @@ class PhantomSlices(Phantoms):
         RecipeError: if a radius or a side is out of its range; names it.
     """
 
-    train_cases: Annotated[int, Ge(0)] = 1000
-    validation_cases: Annotated[int, Ge(0)] = 100
-    test_cases: Annotated[int, Ge(0)] = 300
+    train_cases: Count = 1000
+    validation_cases: Count = 100
+    test_cases: Count = 300
     radius_px: tuple[float, float] = (SMALLEST_PX, LARGEST_PX)
     cut_px: tuple[()] | tuple[int, int] = ()
     annotated: bool = True
@@ -159,50 +153,42 @@ class PhantomSlices(Phantoms):
             },
         )
 
-    def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of a split; draws them first if they are not in the cache."""
-        if not self.count(split):
-            return
-        folder, known = self.drawn(split)
-        for number, facts in enumerate(known):
-            common = self._common(folder, split, number, facts)
+    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+        """Yield findings, masks and question of each case; among four, the right option has each letter."""
+        for number, (facts, path) in enumerate(zip(known, paths, strict=True)):
+            pattern = facts["pattern"]
+            answer = self.place_in_group(split, number, LETTER)
+            rng = self.stream(split, number, ORDER)
+            options = [str(each) for each in rng.permutation([each for each in PATTERNS if each != pattern])]
+            options.insert(answer, pattern)
+            question = Question(
+                id="pattern",
+                text=STEM,
+                options=tuple(options),
+                answer=answer,
+                true_options=(answer,),
+                kind=FINDING_OF[pattern],
+            )
+            fields: dict[str, Any] = {"questions": (question,)}
             if self.annotated or split != "train":
-                common["findings"] = _findings(facts)
-                common["masks"] = _masks(str(folder / f"{number:05d}.npz"), facts)
-            yield Case(**common, questions=(self._question(split, number, facts["pattern"]),))
-
-    def _question(self, split: str, number: int, pattern: str) -> Question:
-        """Return the question of a case: among four cases, the right option has each letter once."""
-        answer = self.place_in_group(split, number, LETTER)
-        rng = self.stream(split, number, ORDER)
-        options = [str(each) for each in rng.permutation([each for each in PATTERNS if each != pattern])]
-        options.insert(answer, pattern)
-        return Question(
-            id="pattern",
-            text=STEM,
-            options=tuple(options),
-            answer=answer,
-            true_options=(answer,),
-            kind=FINDING_OF[pattern],
-        )
-
-
-def _findings(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
-    shown = FINDING_OF[facts["pattern"]]
-    location = facts["organ"].removeprefix("left ").removeprefix("right ")
-    return tuple(
-        Finding(name=name, side=facts["side"], size_mm=facts["size_mm"], location=location)
-        if name == shown
-        else Finding(name=name, state="absent")
-        for name in FINDING_OF.values()
-    )
-
-
-def _masks(path: str, facts: Mapping[str, Any]) -> dict[str, MaskRef]:
-    """Return the masks by name: the organs that the slice shows, then the lesion, and as what it is."""
-    masks = {organ: MaskRef(path=path, key="organs", label=label_of(organ)) for organ in facts["organs"]}
-    lesion = MaskRef(path=path, key="lesion")
-    return masks | {LESION: lesion, FINDING_OF[facts["pattern"]]: lesion}
+                fields["findings"] = tuple(
+                    Finding(
+                        name=name,
+                        side=facts["side"],
+                        size_mm=facts["size_mm"],
+                        location=without_side(facts["organ"]),
+                    )
+                    if name == FINDING_OF[pattern]
+                    else Finding(name=name, state="absent")
+                    for name in FINDING_OF.values()
+                )
+                lesion = MaskRef(path=path, key="lesion")
+                organs = {
+                    organ: MaskRef(path=path, key="organs", label=label_of(organ))
+                    for organ in facts["organs"]
+                }
+                fields["masks"] = organs | {LESION: lesion, FINDING_OF[pattern]: lesion}
+            yield fields
 
 
 def healthy_slice(rng: np.random.Generator) -> tuple[Plane, Labels]:
