@@ -29,8 +29,6 @@ from scipy import stats
 
 from evidcore.contracts import Sums
 from evidcore.evaluate.pooling import pooled
-from evidcore.recipe import load
-from evidcore.runs.lock import lock_table
 from evidcore.runs.record import read_lines
 
 ROOT = Path(__file__).parents[1]
@@ -105,13 +103,6 @@ class Study:
         said = tomllib.loads(self.recipe.read_text(encoding="utf-8"))
         said.pop("fitted", None)
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
-
-    def changed_since(self, place: Path) -> list[str]:
-        """Return what of recipe and code is no longer as it was when a kept run was made."""
-        made, now = kept(place), lock_table(load(self.recipe), {})["package"]
-        before = made["lock"]["package"]
-        found = [] if made.get("recipe") == self.recipe_hash() else [str(self.recipe.relative_to(ROOT))]
-        return found + sorted(name for name in {*before, *now} if _code(before, name) != _code(now, name))
 
     def newest(self, folder: Path) -> Path:
         """Return the newest finished run below a folder."""
@@ -390,10 +381,6 @@ def commit() -> str:
     """Return the commit that the code is at, "-dirty" behind it where files differ from it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _code(packages: Mapping[str, Mapping[str, Any]], name: str) -> Any:
-    return packages.get(name, {}).get("code")
 
 
 def _how(place: Path) -> str:

@@ -100,16 +100,6 @@ def test_the_first_step_of_a_run_tells_whether_its_start_policy_can_be_taught(ev
     assert (start["outcome"], start["figures"]) == ("alarm", {"dead_groups": 1.0, "saturated": 0.0})
 
 
-def test_what_a_reward_prints_is_not_in_the_json(evid, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "def loud(completions, **columns):\n    print('hi')\n    return [0.0] * len(completions)\n"
-    )
-    words_ = ("--set", "dataset.chest.train_cases=6", "--limit", 2, "--trl", f"{file}:loud", "--json")
-    result = evid("audit", "reward", RECIPE, *words_, exit_code=1)
-    assert json.loads(result.stdout)["stages"]
-
-
 def test_a_file_that_holds_no_rollouts_is_named(evid, tmp_path):
     file = tmp_path / "other.jsonl"
     for text in ("", "no json", '{"step": 1}', '{"step": 1, "rollouts": []}'):

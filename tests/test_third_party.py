@@ -11,7 +11,6 @@ import pytest
 from evidcore_testing import check_reward, tiny_language, volume_case
 
 from evidcore.case import Answer, Prompt, Rollout, TextPart
-from evidcore.errors import EvidError, RecipeError
 from evidcore.registry.factory import build
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -109,13 +108,6 @@ def rollouts(cases, answers):
     ]
 
 
-def test_an_option_out_of_bounds_is_named(site):
-    with pytest.raises(
-        RecipeError, match=r"stage.grpo.reward\[0\]\.silent: must be less than or equal to 1, got 2"
-    ):
-        build("reward", {"use": "laterality", "silent": 2}, given={}, where="stage.grpo.reward[0]")
-
-
 @pytest.fixture
 def broken_site(tmp_path):
     """Packages that are broken, each in its own way."""
@@ -142,26 +134,6 @@ def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(site, bro
         in faults["cannot-import"]
     )
     assert "evid-no-such-class 0.3 could not be imported: AttributeError" in faults["no-such-class"]
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        (
-            "cannot-import",
-            r"reward 'cannot-import' from evid-cannot-import 0\.3 could not be imported: ImportError",
-        ),
-        (
-            "no-such-class",
-            r"reward 'no-such-class' from evid-no-such-class 0\.3 could not be imported: Attribute",
-        ),
-        ("not-a-target", r"reward 'not-a-target' from evid-not-a-target 0\.3"),
-    ],
-)
-def test_a_broken_package_is_blamed_once_it_is_named(name, reason, broken_site, monkeypatch):
-    monkeypatch.syspath_prepend(broken_site)
-    with pytest.raises(EvidError, match=reason):
-        build("reward", {"use": name}, given={}, where="reward")
 
 
 RECIPE = """\

@@ -56,12 +56,6 @@ def test_a_grid_that_the_pool_does_not_divide_is_continued_by_its_last_patches(k
     torch.testing.assert_close(pooling(given.features, (3, 4, 4)), pooling(continued, (4, 4, 4)))
 
 
-def test_tokens_are_counted_without_weights():
-    bridge = Projection(6, 12, (4, 4, 4))
-    assert bridge.tokens((4, 4, 4)) == 8 == bridge(patches((4, 4, 4))).shape[1]
-    assert bridge.tokens((5, 4, 4)) == 12 == bridge(patches((5, 4, 4))).shape[1]
-
-
 def test_tokens_start_as_large_as_words():
     bridge = Projection(6, 48, (4, 4, 4))
     words = 0.03 * torch.randn(500, 48, generator=torch.Generator().manual_seed(1))

@@ -29,10 +29,3 @@ def prompts(tmp_path):
 
 def test_plain_keeps_the_contract(language, prompts):
     check_rollout(Plain(), TinySampler(language, budget_tokens=5), prompts, answers_per_prompt=3)
-
-
-def test_plain_gives_each_prompt_its_answers_in_order(language, prompts):
-    episodes = Plain()(TinySampler(language, budget_tokens=4), prompts, 3)
-    assert [episode.prompt.id for episode in episodes] == [prompts[0].id] * 3 + [prompts[1].id] * 3
-    assert len({episode.ids for episode in episodes}) > 1
-    assert all(set(episode.loss_mask) == {1} for episode in episodes)

@@ -68,11 +68,6 @@ def test_a_voxel_lies_where_nibabel_says(tmp_path):
         assert volume.array[z, y, x] == np.asarray(image.dataobj)[index_xyz]
 
 
-def test_the_geometry_of_the_header_is_that_of_the_volume(write):
-    ref = VolumeRef(path=str(write(scan(), axes="AIR")))
-    assert read_geometry(ref).fits(read(ref).geometry)
-
-
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.float32, np.float64])
 @pytest.mark.parametrize(("slope", "intercept"), [(1.0, 0.0), (1.0, -1024.0), (2.5, -1000.0), (0.0, 7.0)])
 def test_slope_and_intercept_are_applied_once(tmp_path, dtype, slope, intercept):
@@ -151,19 +146,6 @@ def test_a_missing_file_is_named(tmp_path):
     assert "there is no such file. Check the path" in refusal(tmp_path / "gone.nii.gz")
 
 
-def test_a_folder_is_refused(tmp_path):
-    (tmp_path / "a.nii.gz").mkdir()
-    assert "is a folder that no format recognises" in refusal(tmp_path / "a.nii.gz")
-
-
-@pytest.mark.parametrize(("name", "shown"), [("a.foo", "'.foo'"), ("a.tif", "'.tif'"), ("a", "'none'")])
-def test_another_extension_is_refused(tmp_path, name, shown):
-    (tmp_path / name).write_bytes(b"x" * 1000)
-    assert f"is no format that is read, its ending is {shown} and no format knows its content" in refusal(
-        tmp_path / name
-    )
-
-
 def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "a.nii.gz").touch()
     assert "the file is empty, 0 bytes" in refusal(tmp_path / "a.nii.gz")
@@ -176,12 +158,6 @@ def test_a_truncated_gzip_is_refused(write, share):
     kept = int(len(content) * share)
     path.write_bytes(content[:kept])
     assert f"the gzip stream ends too early, after {kept} bytes. Copy or convert" in refusal(path)
-
-
-def test_a_gzip_that_lost_only_its_checksum_is_refused(write):
-    path = write(scan())
-    path.write_bytes(path.read_bytes()[:-8])
-    assert "the gzip stream ends too early" in refusal(path)
 
 
 def test_a_flipped_bit_is_refused(write):
@@ -214,20 +190,18 @@ def test_a_name_that_belies_the_packing_is_refused(write):
     assert "is named .gz but not gzip-compressed. Rename it to c.nii." in refusal(packed)
 
 
-@pytest.mark.parametrize(("shape", "shown"), [((8, 9), "8x9"), ((8, 9, 1), "8x9x1"), ((1, 8, 9), "1x8x9")])
-def test_a_2d_image_is_refused(tmp_path, shape, shown):
-    message = refusal(save(tmp_path / "a.nii.gz", scan(shape), np.eye(4)))
-    assert f"is a 2D image, shape {shown}; a volume has at least 2 voxels" in message
-
-
-def test_a_series_in_time_is_refused(tmp_path):
-    path = save(tmp_path / "a.nii.gz", scan((4, 5, 6, 7)), np.eye(4))
-    assert "has 4 axes, shape 4x5x6x7; expected 3. Split a series" in refusal(path)
-
-
-def test_a_file_without_voxels_is_refused(tmp_path):
-    path = save(tmp_path / "a.nii.gz", np.zeros((4, 0, 6), np.int16), np.eye(4))
-    assert "holds no voxels, shape 4x0x6" in refusal(path)
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((8, 9), "is a 2D image, shape 8x9; a volume has at least 2 voxels"),
+        ((8, 9, 1), "is a 2D image, shape 8x9x1;"),
+        ((1, 8, 9), "is a 2D image, shape 1x8x9;"),
+        ((4, 5, 6, 7), "has 4 axes, shape 4x5x6x7; expected 3. Split a series"),
+        ((4, 0, 6), "holds no voxels, shape 4x0x6"),
+    ],
+)
+def test_a_shape_that_is_no_volume_is_refused(tmp_path, shape, said):
+    assert said in refusal(save(tmp_path / "a.nii.gz", scan(shape), np.eye(4)))
 
 
 def test_a_qform_that_is_no_rotation_is_refused(tmp_path):

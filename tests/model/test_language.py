@@ -3,7 +3,7 @@ import torch
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from transformers import AutoTokenizer
 
-from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.errors import DataError, RunError
 from evidcore.model.language import Pretrained
 from evidcore.registry import factory
 
@@ -50,11 +50,6 @@ def test_a_relative_folder_starts_at_the_recipes(tmp_path):
     table = {"use": "pretrained", "folder": "small"}
     found = factory.build("language", table, given={"recipe_folder": tmp_path}, where="model.language")
     assert found.folder == str(tmp_path / "small")
-
-
-def test_a_wrong_key_of_a_language_model_is_named():
-    with pytest.raises(RecipeError, match=r"language\.widht: .*Did you mean 'width'\?"):
-        factory.build("language", {"use": "tiny", "widht": 3}, given={}, where="language")
 
 
 def test_a_folder_without_weights_is_named(tokenizer, tmp_path):

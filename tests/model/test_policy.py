@@ -81,12 +81,6 @@ def test_other_pixels_give_other_log_likelihoods(small):
     assert abs(own - other) > 1e-3
 
 
-def test_the_model_is_left_in_the_mode_it_was_in(small):
-    small.model.train()
-    VLMPolicy(small.model, small.processor).generate(small.prompts[:1], max_new_tokens=2)
-    assert small.model.training
-
-
 def test_sampling_ends_where_training_ends_a_turn(small):
     tokenizer = small.processor.tokenizer
     tokenizer.eos_token = "<|endoftext|>"

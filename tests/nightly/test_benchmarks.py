@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 from scipy.stats import binomtest
 
-from evidcore.recipe import load
-from evidcore.runs.lock import lock_table
+from evidcore.case import Answer, Box, Evidence
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "benchmarks" / "phantom_learning.py"
 KEPT = ROOT / "docs" / "results" / "med3d_r1"
 
 
@@ -36,47 +34,6 @@ def test_the_tables_are_made_from_the_kept_results(benchmark, recipe):
     assert (kept / "over_seeds.txt").read_text(encoding="utf-8") == study.over_all(places)
     assert (kept / "by_group.txt").read_text(encoding="utf-8") == study.groups(places)
     assert study.again(places) == "".join(one.read_text(encoding="utf-8") for one in kept.glob("again.txt"))
-
-
-@pytest.mark.slow
-def test_the_tables_of_kept_results_are_printed_again():
-    command = [sys.executable, SCRIPT, "--read", KEPT]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    tables, _, rest = printed.partition("\n\n")
-    assert (KEPT / "README.md").read_text(encoding="utf-8").endswith(f"{tables}\n")
-    files = [KEPT / "over_seeds.txt", KEPT / "by_group.txt", *KEPT.glob("again.txt")]
-    assert rest == "\n".join(file.read_text(encoding="utf-8") for file in files)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "place"),
-    [pytest.param(script, place, id=f"{place.parent.name}-{place.stem}")
-     for script, folder in (("phantom_learning", "med3d_r1"), ("phantom_boxes", "medvol_r1"))
-     for place in sorted((ROOT / "docs" / "results" / folder).glob("seed-*.json"))],
-)  # fmt: skip
-def test_kept_runs_are_of_the_recipe_and_the_code_that_are_here(benchmark, script, place):
-    """A skip says what changed since; whether the figures still come out is for `make results SEED=…`."""
-    changed = benchmark(script).STUDY.changed_since(place)
-    if changed:
-        pytest.skip(f"{place.relative_to(ROOT)}: changed since it was made: {', '.join(changed)}")
-
-
-def test_what_changed_since_a_kept_run_is_named(benchmark, tmp_path):
-    study = benchmark("phantom_learning").STUDY
-    packages = lock_table(load(study.recipe), {})["package"]
-    made = {"lock": {"package": packages}, "recipe": study.recipe_hash(), "results": {}}
-    place = tmp_path / "seed-3.json"
-
-    def changed(**other):
-        place.write_text(json.dumps(made | other), encoding="utf-8")
-        return study.changed_since(place)
-
-    assert changed() == []
-    assert changed(recipe="another") == ["recipes/med3d_r1.toml"]
-    edited = packages | {"evidcore": packages["evidcore"] | {"code": "another"}}
-    assert changed(lock={"package": edited}) == ["evidcore"]
-    assert changed(lock={"package": packages | {"gone": {"code": "old"}}}) == ["gone"]
 
 
 def test_no_answer_and_no_report_is_kept():
@@ -161,69 +118,6 @@ def test_a_seed_under_a_bound_is_named_though_it_is_as_kept(seeds):
     assert said == "own minus twins: 31.0 [29.0, 33.0], at least 30.0 is wanted"
 
 
-def test_the_same_seed_on_other_threads_stands_beside_the_mean_and_not_in_it(seeds):
-    study, write = seeds
-    places = [write("seed-17", 0.60), write("seed-17-threads-1", 0.50), write("seed-18", 0.70)]
-    head, _, first, *_ = study.tables(places).splitlines()
-    assert head == "| % of the test split | seed-17 | seed-18 | mean | seed-17-threads-1 |"
-    assert first.endswith("| 65.0 | 50.0 [48.0, 52.0] |")
-    assert "Made at commit 0123456789, 2 threads." in study.page(places[0].parent)
-
-
-def test_runs_of_one_seed_tell_where_one_more_ends(seeds):
-    study, write = seeds
-    runs = [write("seed-17", 0.60), write("seed-17-threads-2", 0.50), write("seed-18", 0.70)]
-    assert study.again(runs) == ""
-    runs.append(write("seed-17-processes-2", 0.55))
-    head, *told = study.again(runs).splitlines()
-    assert "one seed run 3 times (seed-17, seed-17-processes-2, seed-17-threads-2)" in head
-    assert len(told) == sum(line.is_main for line in study.lines)
-    # t(0.975, 2) = 4.303; times a spread of 5 points, times the root of 4/3
-    assert any(
-        re.fullmatch(r"own minus twins +55\.0 \[30\.2, 79\.8\]  each 60\.0  55\.0  50\.0", one)
-        for one in told
-    )
-
-
-def write_questions(places, script, right):
-    """Write 40 patients' questions about three findings: own answers right by `right`, twins' all wrong."""
-    for seed, place in enumerate(places):
-        rows = ["patient,question,finding," + ",".join(script.STUDY.columns)]
-        for patient in range(40):
-            for finding, share in right.items():
-                own = int((patient + seed) % 20 < 20 * share)
-                values = (
-                    {"own": own, "grpo": own, "longer": 1}.get(column, 0) for column in script.STUDY.columns
-                )
-                question = f"{patient}-{finding}"
-                rows.append(f"{seed}-{patient},{question},{finding}," + ",".join(map(str, values)))
-        place.write_text(json.dumps({"questions": rows}))
-
-
-def test_figures_over_seeds_are_computed_from_the_kept_questions(benchmark, tmp_path):
-    script = benchmark("phantom_learning")
-    runs = [tmp_path / f"seed-{seed}.json" for seed in range(5)]
-    write_questions(runs, script, {"nodule": 0.9, "opacity": 0.25, "effusion": 1.0})
-    told = script.STUDY.over_all(runs)
-    own = next(line for line in told.splitlines() if line.startswith("own "))
-    assert own.split()[1] == "71.7"  # (0.9 + 0.25 + 1) / 3
-    lift = next(line for line in told.splitlines() if line.startswith("GRPO minus as much"))
-    assert lift.split()[6] == "-28.3"
-    by_finding = {line.split()[0]: line.split()[1:] for line in script.STUDY.groups(runs).splitlines()[1:]}
-    assert float(by_finding["nodule"][2]) < 0.001
-    assert by_finding["nodule"][0] == by_finding["nodule"][3] == "90.0"
-    assert float(by_finding["opacity"][2]) > 0.4  # at chance: not seen
-    assert by_finding["effusion"][:3] == ["100.0", "98.5", "0.0000"]  # 0.05 ** (1 / 200)
-
-
-def test_a_seed_without_kept_questions_is_left_out_of_the_figures_over_seeds(benchmark, tmp_path):
-    script = benchmark("phantom_learning")
-    assert script.STUDY.over_all([tmp_path / "seed-1.json"]) == ""
-    write_questions([tmp_path / "seed-2.json"], script, {"nodule": 0.9})
-    told = script.STUDY.over_all([tmp_path / f"seed-{seed}.json" for seed in (1, 2)])
-    assert "seeds 2:" in told
-
-
 def test_a_kept_run_of_another_recipe_is_run_again(seeds, tmp_path):
     study, write = seeds
     file = write("seed-17", 0.6)
@@ -254,20 +148,6 @@ def test_a_recipe_that_names_finished_stages_is_the_recipe_it_was(seeds, tmp_pat
         assert (other.recipe_hash() == study.recipe_hash()) is is_same
 
 
-def test_what_is_told_beside_a_kept_run_can_be_kept(benchmark, tmp_path):
-    answer = {
-        "patient": "p", "case_id": "c", "prompt_id": "q", "answer": "A", "choice": "A",
-        "log_likelihood_choice": "B", "verdict_log_likelihood_choice": "B",
-    }  # fmt: skip
-    lines = "".join(json.dumps({**answer, "task": task}) + "\n" for task in ("choice", "choice-direct"))
-    (tmp_path / "answers").mkdir()
-    script = benchmark("phantom_learning")
-    for stage in (script.BEFORE, script.AFTER):
-        (tmp_path / "answers" / f"{stage}.jsonl").write_text(lines)
-    kept = json.loads(json.dumps(script.learned(tmp_path)))
-    assert [row["value"] for row in kept["rows"]] == [1.0, 1.0]
-
-
 def test_at_most_a_hundred_files_of_results_are_committed():
     listed = ["git", "-C", str(ROOT), "ls-files", "docs/results"]
     done = subprocess.run(listed, capture_output=True, text=True, check=False)
@@ -292,25 +172,6 @@ def test_the_page_of_benchmarks_is_made_from_the_kept_results(benchmark):
 def row(name, value, low=None, high=None, *, unit="s", needed="", is_met=None):
     spread = {"low": low, "high": high}
     return {"name": name, "value": value, **spread, "unit": unit, "needed": needed, "is_met": is_met}
-
-
-def test_a_line_of_the_page_gives_median_quartiles_and_what_is_needed(benchmark):
-    result = {
-        "claim": "It is fast.",
-        "command": "python benchmarks/x.py",
-        "machine": {"processor": "A chip", "cores": "2 in use", "versions": "Python 3"},
-        "figures": [
-            row("a", 2.5, 2.25, 12345.6, unit="x trl", needed="at least 2", is_met=True),
-            row("b", 0.16, needed="at most 0.15", is_met=False),
-            row("c", 3),
-        ],
-    }
-    page = benchmark("run_all").page({"some_name": result})
-    assert "## some name\n\nIt is fast.\n\n    python benchmarks/x.py\n" in page
-    assert "| a | 2.5 | 2.25 to 12,346 | x trl | at least 2: met |" in page
-    assert "| b | 0.16 |  | s | at most 0.15: **not met** |" in page
-    assert "| c | 3 |  | s |  |" in page
-    assert "Measured on A chip, 2 in use; Python 3." in page
 
 
 def test_a_figure_is_the_median_with_its_quartiles_held_against_its_limit(benchmark):
@@ -458,11 +319,12 @@ def test_the_kept_bounds_of_a_zoom_are_those_that_the_data_set_promises():
     assert shares["radius 6 to 6 pixels"] > 32  # why it is refused
 
 
-@pytest.mark.slow
-def test_the_best_reader_of_averages_tells_patterns_that_are_large_enough(benchmark):
-    script = benchmark("zoom_bounds")
-    right = [
-        script.best_reader((radius, radius), known=400, asked=100, seed=3) / 400 for radius in (4.0, 8.0)
-    ]
-    assert right[0] < 0.34
-    assert right[1] > 0.42  # it would be more with more drawings
+def test_boxes_are_made_smaller_on_each_side_as_long_as_a_voxel_is_left(benchmark):
+    rule = benchmark("shrunk_boxes")
+    box = Box(z=3, y0=10, y1=20, x0=5, x1=8)
+    assert rule.shrunk(box, 0) == box
+    assert rule.shrunk(box, 2) == Box(z=3, y0=12, y1=18, x0=6, x1=7)
+    assert rule.shrunk(box, 9) == Box(z=3, y0=14, y1=16, x0=6, x1=7)
+    given = Answer(text="", evidence=Evidence(slice=3, boxes=(box,)))
+    assert rule.smaller(given, 2).evidence == Evidence(slice=3, boxes=(rule.shrunk(box, 2),))
+    assert rule.smaller(Answer(text="x"), 2) == Answer(text="x")

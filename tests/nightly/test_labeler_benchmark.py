@@ -1,15 +1,10 @@
 """The figures of the labelers are what another library makes of the same readings."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_reports.labelers import Phrases
 from sklearn.metrics import f1_score, precision_recall_fscore_support
-
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "benchmarks" / "labeler.py"
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +42,6 @@ def test_precision_recall_and_f1_are_those_of_scikit_learn(script):
         assert one["errors"].get("denied", 0) == (~told[:, index] & true[:, index]).sum()
     assert found["macro_f1"] == pytest.approx(f1_score(true, told, average="macro"))
     assert found["low"] < found["macro_f1"] < found["high"]
-
-
-def test_equal_texts_are_resampled_together(script):
-    rows, told, true = made()
-    once = script.macro_interval(told, true, [text for _, text, _ in rows])
-    texts = [text for _, text, _ in rows] * 4
-    again = script.macro_interval(np.tile(told, (4, 1)), np.tile(true, (4, 1)), texts)
-    assert again == pytest.approx(once)
-
-
-def test_errors_are_counted_by_what_was_made_of_the_report(script):
-    said = ["present", "present", None, "absent", "uncertain", "present", None, "uncertain"]
-    by_name = ["present", None, None, None, None, "present", None, None]
-    true = [False, False, True, True, True, True, False, False]
-    assert script.errors(said, by_name, true) == {
-        "false alarm": 2, "by name": 1, "not named": 1, "denied": 1, "doubted": 1,
-    }  # fmt: skip
 
 
 def test_no_text_stands_in_both_halves(script):

@@ -2,10 +2,8 @@
 
 import dataclasses
 import importlib
-import json
 import re
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -145,14 +143,6 @@ def test_tokens_behind_the_gate_are_the_mixture_that_the_paper_writes(script, ti
         np.testing.assert_allclose(cosines, expected, atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("gate", "share"), [([[0, 1], [0, 1]], 1.0), ([[0, 0], [1, 1]], 0.0), ([[0, 1], [1, 1]], 1 / 3)]
-)
-def test_what_of_the_gate_lies_between_channels(script, gate, share):
-    gated = script.gate_map.Gated("one", np.zeros((1, 2, 2, 2)), (1, 1, 2), np.array(gate), *np.zeros((2, 2)))
-    assert gated.between_channels == pytest.approx(share)
-
-
 @pytest.mark.slow
 def test_the_weighted_tokens_are_those_of_abnormal_sentences(script, tiny):
     found = script.token_weights.measure(tiny)
@@ -171,17 +161,6 @@ def test_shares_of_the_loss_with_and_without_the_reweighter(script):
     weighted = script.token_weights.Weighted("one", "sft", 0, ["a", " b", ".", ""], [1.5, 1.0, 1.0, 1.0])
     assert weighted.unweighted_share == pytest.approx(1 / 4)
     assert weighted.share == pytest.approx(1.5 / 4.5)
-
-
-def test_tokens_stand_in_their_order_and_none_over_another(script):
-    tokens = [*("There", " is", " a", " lung nodule", ".") * 20, ""]
-    placed = script.token_weights._placed(tokens)
-    for (line, begin, shown), (next_line, next_begin, _) in pairwise(placed):
-        assert (next_line, next_begin) >= (line, begin + len(shown))
-        assert begin + len(shown) <= script.token_weights.LETTERS
-    assert placed[0] == (0, 0, "There")
-    assert placed[-1][2] == script.token_weights.END
-    assert placed[4][1] == placed[3][1] + len("lung nodule")  # no gap before a full stop
 
 
 @pytest.mark.slow
@@ -208,10 +187,6 @@ def test_the_segmenter_of_a_recipe_is_followed(script, tmp_path):
     figure = script.followed_boxes.draw(found)
     script.save(figure, tmp_path / "boxes.png")
     assert is_small(tmp_path / "boxes.png")
-
-
-def test_what_no_font_draws_is_a_dot(script):
-    assert script.scored_group.printable("a\x05b\nc é") == "a·b·c é"
 
 
 def answer(parent, *, turns, tokens, length, total=0.0):
@@ -241,25 +216,6 @@ def test_forks_stand_below_what_they_leave_and_replies_where_the_model_paused(sc
     assert tree.rows() == [0, 2, 3, 1]
     script.save(script.fork_tree.draw(tree, "told"), tmp_path / "forks.png")
     assert is_small(tmp_path / "forks.png")
-
-
-def test_an_answer_that_cites_another_slice_is_the_same_but_for_it(script):
-    text = '<report>Gallstone.</report><evidence>{"slice": 9}</evidence>'
-    assert script.slice_pay._with_slice(text, 9) == text
-    other = script.slice_pay._with_slice(text, 14)
-    assert json.loads(re.search("<evidence>(.*)</evidence>", other)[1]) == {"slice": 14}
-    assert other.partition("<evidence>")[0] == text.partition("<evidence>")[0]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "moved"),
-    [({"": 9}, {"": 11}, True), ({"": 9}, {"": 9}, False), ({}, {"": 9}, False), ({"": 9}, None, False)],
-)
-def test_a_patient_is_chosen_whose_slice_changed(script, before, after, moved):
-    lines = [None if one is None else {"present": ["gallstone"], "slices": one} for one in (before, after)]
-    assert script.slice_pay._is_moved(*lines) == moved
-    healthy = [one and {**one, "present": []} for one in lines]
-    assert not script.slice_pay._is_moved(*healthy)
 
 
 def test_what_slices_are_paid_is_drawn(script, tmp_path):

@@ -75,12 +75,3 @@ def test_arms_are_compared_by_the_second_reader_and_by_masks(script):
         ["slice", "minus", "text"],
     ]
     assert rows[-1].split()[3:] == ["+1.000", "+0.500"]
-
-
-def test_a_reader_that_is_silent_is_told(script):
-    class Silent(Reader):
-        def __call__(self, questions):
-            return [None for _ in questions]
-
-    with pytest.raises(SystemExit, match="gave no answer"):
-        script.seen(Silent(), SLICES, ["cyst"])

@@ -1,12 +1,10 @@
 """The audit of segmenters on real CT, tried on generated files that lie as the real ones do."""
 
 import sys
-import tomllib
 
 import nibabel
 import numpy as np
 import pytest
-import torch
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import volume_case
 
@@ -65,22 +63,6 @@ def test_the_propagator_is_audited_on_scans_that_it_has_not_seen(script, shared,
         assert "slice-propagator  oracle box" in half
 
 
-def test_seeded_weights_are_asked_as_a_checkpoint_file(script, shared, monkeypatch):
-    asked = []
-
-    def spied(folder, options, intensity="hu"):
-        (_, segmenter, *rest) = options
-        checkpoint = tomllib.loads(f"it = {segmenter}")["it"]
-        held = torch.load(checkpoint["file"], weights_only=True, mmap=True)["model"]
-        asked.append((folder.name, checkpoint["use"], len(held), rest))
-
-    monkeypatch.setattr(script, "audit", spied)
-    monkeypatch.setattr(sys, "argv", ["segmenters.py", "--seeded", "--jitter", "0.5"])
-    script.main()
-    rest = ["--jitter", "0.5"]
-    assert asked == [(name, "medsam2", 471, rest) for name in ("first", "second", "crops")]
-
-
 def test_it_ends_where_the_command_fails(script, shared, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["segmenters.py", "--segmenter", "no-such-segmenter"])
     with pytest.raises(SystemExit) as ended:
@@ -96,9 +78,3 @@ def test_a_crop_keeps_its_voxels_and_spacing(script, shared, tmp_path):
     assert image.header.get_zooms() == pytest.approx((0.8, 0.9, 5.0))
     with np.load(shared / "medsam2" / "CT_Lesion_1.npz") as crop:
         assert np.array_equal(np.asarray(image.dataobj).transpose(2, 1, 0), crop["imgs"])
-
-
-def test_without_scans_it_says_what_to_set(script, tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_SHARED_DATA", str(tmp_path))
-    with pytest.raises(SystemExit, match="set EVID_SHARED_DATA"):
-        script.main()

@@ -30,17 +30,6 @@ def gain(script, pay, setting, seeds=6, steps=40):
     return [statistics.fmean(one) - statistics.fmean(other) for one, other in zip(*arms, strict=True)]
 
 
-def test_advantages_are_those_of_a_group(script):
-    found = script.advantages(np.array([1.0, 0.0, 0.0, 0.0]))
-    assert found == pytest.approx(np.array([0.75, -0.25, -0.25, -0.25]) / (0.5 + 1e-4))
-    assert not script.advantages(np.full(4, 0.3)).any()
-
-
-def test_the_reward_pays_the_majority_of_successes_twice(pay):
-    paid = pay([0, 0, 5, 0], [True, True, True, False])
-    assert paid.tolist() == [1.0, 1.0, 0.5, 0.0]
-
-
 def test_where_nobody_guesses_right_consensus_changes_no_advantage(script, pay):
     cells, successes = [0, 0, 3, 0, 7], [True, True, False, False, False]
     accuracy = np.array(successes, dtype=float)

@@ -3,7 +3,6 @@
 import pytest
 
 from evidcore.cli.show import recipe_schema
-from evidcore.errors import RecipeError
 from evidcore.recipe import load, to_toml
 
 COUNT = '''\
@@ -21,11 +20,6 @@ class Count(Stage):
 
     at_least: Annotated[int, Ge(1)] = 1
     traits = StageTraits(needs_tasks=False)
-
-    @classmethod
-    def problems(cls, table, at, around):
-        if len(table.get("data", ())) > 1:
-            yield (*at, "data"), "counts one data entry."
 
     def workload(self):
         return Workload(text="counting")
@@ -70,12 +64,6 @@ def added(write, text):
     return write(('[[stage]]\nkind = "evaluate"', f'[[stage]]\n{text}\n\n[[stage]]\nkind = "evaluate"'))
 
 
-def mistakes(path):
-    with pytest.raises(RecipeError) as caught:
-        load(path)
-    return str(caught.value).splitlines()[1:]
-
-
 @pytest.mark.usefixtures("counting")
 def test_a_stage_of_another_package_is_read_resolved_and_in_the_schema(write, tmp_path):
     recipe = load(added(write, 'kind = "count"\ndata = [{ dataset = "chest" }]\nat_least = 2'))
@@ -86,30 +74,6 @@ def test_a_stage_of_another_package_is_read_resolved_and_in_the_schema(write, tm
     stages = {one["properties"]["kind"]["const"]: one for one in recipe_schema()["$defs"]["stage"]["anyOf"]}
     assert stages["count"]["properties"]["at_least"]["minimum"] == 1
     assert "loose" not in stages  # it is none
-
-
-@pytest.mark.usefixtures("counting")
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ('kind = "cuont"', "must be one of audit, count, evaluate, fit, grpo, loose, open, sft, got 'cuont'. "
-         "Did you mean 'count'?"),
-        ('kind = "count"\nat_leest = 2', "stage.count.at_leest: unknown key. Did you mean 'at_least'?"),
-        ('kind = "count"\nat_least = 0', "stage.count.at_least: must be greater than or equal to 1, got 0."),
-        ('kind = "open"\nstepz = 2', "stage.open.stepz: unknown key. Did you mean 'steps'?"),
-        ('kind = "open"\nsteps = "a"', "stage.open.steps: must be a valid integer, got 'a'."),
-        ('kind = "loose"', "evid-count 1.0: must be a dataclass that is a Stage"),
-    ],
-)  # fmt: skip
-def test_its_keys_are_checked_as_those_of_the_cores_stages(write, text, complaint):
-    found = mistakes(added(write, f'{text}\ndata = [{{ dataset = "chest" }}]'))
-    assert any(complaint in line for line in found), "\n".join(found)
-
-
-@pytest.mark.usefixtures("counting")
-def test_what_it_says_against_a_table_is_reported_with_the_line(write):
-    two = 'kind = "count"\ndata = [{ dataset = "chest" }, { dataset = "chest", split = "test" }]'
-    assert mistakes(added(write, two)) == ["  line 46, stage.count.data: counts one data entry."]
 
 
 @pytest.mark.usefixtures("counting")

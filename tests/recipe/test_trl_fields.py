@@ -22,23 +22,6 @@ def test_what_the_core_owns_exists():
     assert OWNED.keys() <= fields("grpo").keys() | fields("sft").keys()
 
 
-def test_a_field_that_trl_lacks_is_answered_with_the_nearest():
-    assert problems("grpo", {"bta": 0.1}) == [
-        ("bta", "GRPOConfig of the installed trl has no such field. Did you mean 'beta'?")
-    ]
-    assert problems("sft", {"beta": 0.1})[0][0] == "beta"
-
-
-def test_what_the_recipe_says_by_its_own_keys_is_refused():
-    assert problems("grpo", {"num_generations": 4}) == [
-        (
-            "num_generations",
-            "the recipe says it with `answers_per_prompt`; it cannot be set through trl, got 4.",
-        )
-    ]
-    assert problems("sft", {"output_dir": "/x"})[0][1].startswith("it belongs to the core")
-
-
 def test_a_value_of_the_wrong_type_is_refused_and_an_int_is_a_float():
     assert problems("grpo", {"beta": "0.1"}) == [("beta", "must be float, got '0.1'.")]
     assert problems("grpo", {"mask_truncated_completions": 1}) == [

@@ -84,10 +84,6 @@ def not_finite(tokens, handles):
     return [one * torch.nan for one in tokens]
 
 
-def first_token_alone(tokens, handles):
-    return [torch.cat([one[:1], 0 * one[1:]]) for one in tokens]
-
-
 def blind_in_training(tokens, handles):
     return [0 * one if torch.is_grad_enabled() else one for one in tokens]
 
@@ -188,11 +184,6 @@ def kept_features(trainer):
 def encoder_without_gradient(trainer):
     encoder = trainer.vlm.model.encoder
     encoder.forward = torch.no_grad()(encoder.forward)
-
-
-def infinite_gradient(trainer):
-    weight = next(trainer.vlm.model.bridge.parameters())
-    weight.register_hook(lambda gradient: gradient * torch.inf)
 
 
 def language_is_held(trainer):
@@ -371,39 +362,16 @@ PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which o
         "orientation|training",
     ),
     "patches reversed": (sft_trainer, {}, bridged(lambda one: one.flip(1)), "places"),
-    "not finite": (sft_trainer, {}, seen(not_finite), "finite"),
-    "first token alone": (sft_trainer, {}, seen(first_token_alone), "every token"),
     "less the batch's mean": (sft_trainer, {}, seen(less_the_mean), "no other row|row alone"),
     "gradient turned round": (sft_trainer, {}, with_gradient(lambda one: -one), "slope"),
-    "gradient infinite": (sft_trainer, {}, infinite_gradient, "gradient"),
     "encoder without gradient": (sft_trainer, WHOLE, encoder_without_gradient, "gradient"),
     "language held": (sft_trainer, WHOLE, language_is_held, "gradient"),
-    "SFT: permuted": (sft_trainer, {}, seen(rolled), "own row|no other row"),
-    "SFT: features of handles": (sft_trainer, {}, seen(of_handles), "pixels, not names"),
     "SFT: blind with gradients": (sft_trainer, {}, seen(blind_in_training), "gradient|slope"),
 }
 
 
-SLOW = {  # ours that a test of the same kind is quick for
-    "x flipped in training",
-    "patches reversed",
-    "not finite",
-    "first token alone",
-    "gradient infinite",
-    "language held",
-    "SFT: permuted",
-    "SFT: features of handles",
-    "old policy: one for all",
-    "y flipped in training",
-}
-
-
-def marked(names, slow):
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in names]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", marked(PLANTED, SLOW))
+@pytest.mark.parametrize("name", PLANTED)
 def test_what_is_broken_is_named_before_it_is_trained_on(bench, kit, name):
     make, settings, plant, clause = PLANTED[name]
     trainer = make(bench, kit, **settings)
@@ -516,7 +484,7 @@ HEALTHY = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", marked(HEALTHY, {"16 bits", "two updates", "the encoder alone"}))
+@pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     settings = dict(HEALTHY[name])
     dropout = settings.pop("dropout", 0.0)
@@ -534,9 +502,7 @@ def test_a_healthy_policy_learns_on(bench, kit, watching, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", marked(["plain", "all parts", "the encoder alone", "LoRA", "16 bits"], {"16 bits", "LoRA"})
-)
+@pytest.mark.parametrize("name", ["plain", "all parts", "the encoder alone", "LoRA", "16 bits"])
 def test_healthy_fine_tuning_goes_on(bench, kit, watching, name):
     settings = {"train": ("bridge", "language"), **HEALTHY[name]}
     trainer = sft_trainer(bench, kit, rows_per_forward=2, steps=2, prove_every_steps=1, **settings)
@@ -560,7 +526,7 @@ def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, kit
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", marked(["qwen2_5_vl", "qwen3_vl"], {"qwen2_5_vl"}))
+@pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
 @pytest.mark.parametrize("make", [grpo_trainer, sft_trainer])
 def test_published_models_with_eyes_are_healthy(bench, kit, tmp_path, watching, kind, make):
     model = kit.qwen(tmp_path / "published", kind)
@@ -581,13 +547,6 @@ def test_replay_is_healthy(bench, kit, watching):
     stage.train(trainer, bench.folder, resume=False)
     assert trainer.announce.steps[0]["replay_kl"] < 1e-6
     assert len(watching.moved) == 1
-
-
-def test_a_sure_model_is_healthy(bench, kit, watching):
-    """What it would say itself is certain, whatever it sees."""
-    trainer = grpo_trainer(bench, kit, model=bench.model(sharpness=12.0))
-    stage.train(trainer, bench.folder, resume=False)
-    assert min(watching.moved[0].values()) > 1e-4
 
 
 # --- what the proof leaves alone

@@ -40,11 +40,6 @@ def test_another_seed_is_another_stream(bench):
     assert [one[index].prompt for index in range(8)] != [other[index].prompt for index in range(8)]
 
 
-def test_the_task_has_the_name_of_the_recipe(bench):
-    named = dataclasses.replace(bench.set_of(), name="my-choice")
-    assert bench.source(named)[0].prompt.task == "my-choice"
-
-
 def test_blank_volumes_change_what_is_shown_and_nothing_else(bench):
     own, blank = bench.source(), bench.source(volumes="blank")
     for position in range(16):

@@ -70,30 +70,6 @@ def test_a_prompt_that_is_gone_leaves_its_tokens_to_no_other(bench, parts):
         assert tuple(sampler.encoded(short_lived).ids) == expected
 
 
-def test_entropies_of_sampling_are_those_of_a_pass_over_the_whole_answer(bench, parts):
-    model, processor, prompts = parts
-    strategy = Plain()
-    strategy.reads_entropies = True
-    sampler = sampler_of(bench, *parts, temperature=0.7, strategy=strategy)
-    first = sampler.sample([Episode(prompt=prompt) for prompt in prompts])
-    paused = [dataclasses.replace(sampler.fork(one, 4), finished=False) for one in first]
-    crop = dataclasses.replace(prompts[0].crops()[0], box_zyx=(6, 12, 0, 16, 0, 16))
-    shown = [sampler.extend(one, (TextPart(text="closer:"), VisualPart(crop=crop))) for one in paused]
-    for episode in [*first, *sampler.sample(shown)]:
-        assert len(episode.entropies) == len(episode.ids)
-        prefix = sampler.prefix(episode)
-        handles = torch.tensor(prefix.handles).reshape(-1, 1)
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([prefix.ids]), pixel_values=handles).logits[0]
-        logits[:, processor.image_token_id] = -torch.inf  # which is never sampled
-        count = len(episode.ids)
-        log_probs = (logits[-count - 1 : -1] / 0.7).log_softmax(-1)
-        expected = torch.special.entr(log_probs.exp()).sum(-1).tolist()
-        for token, (own, wanted) in enumerate(zip(episode.entropies, expected, strict=True)):
-            is_told = any(reply.start <= token < reply.stop for reply in episode.replies)
-            assert own == (0.0 if is_told else pytest.approx(wanted, abs=1e-4))
-
-
 def test_entropies_are_worked_out_for_strategies_that_read_them_alone(bench, parts):
     (episode,) = sampler_of(bench, *parts).sample([Episode(prompt=parts[2][0])])
     assert episode.entropies == ()

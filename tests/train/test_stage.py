@@ -8,7 +8,6 @@ from torch import nn
 
 from evidcore.errors import RecipeError, RunError
 from evidcore.model.parts import part_of
-from evidcore.recipe.trl_fields import OWNED
 from evidcore.runs.folder import RunFolder, naming_full_disk
 from evidcore.train.settings import Lora, Replay, dtype_of_products
 from evidcore.train.trl import grpo, stage
@@ -110,12 +109,6 @@ def test_fsdp_where_nothing_would_be_sharded_is_refused_in_words():
         stage.check_sharded({"fsdp": "full_shard"}, "stage.grpo")
     assert str(refused.value).startswith("stage.grpo.trl.fsdp: nothing would be sharded: ")
     assert "here are 1 and 0." in str(refused.value)
-
-
-def test_what_the_core_sets_cannot_be_set_through_trl(bench, kit):
-    owned = set(stage.stage_arguments(bench.folder, 1, kit.sft_settings()))
-    owned |= set(grpo.owned_arguments(kit.grpo_settings(), bench.folder, 1, [1.0], 1))
-    assert owned - OWNED.keys() == set()
 
 
 @pytest.mark.slow

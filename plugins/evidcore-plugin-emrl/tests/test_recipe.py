@@ -125,11 +125,6 @@ def test_a_folder_that_is_not_there_is_refused_by_check(recipe):
 
 
 @pytest.mark.slow
-def test_a_fit_above_its_use_is_enough(recipe):
-    assert dry_run(recipe(FIT, SFT, GRPO)).data
-
-
-@pytest.mark.slow
 def test_a_reader_is_fitted_and_asked_in_a_run(recipe, tmp_path):
     folder = start(recipe(FIT, SFT, GRPO), tmp_path / "runs")
     run(folder)

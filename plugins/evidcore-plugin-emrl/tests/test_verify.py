@@ -71,17 +71,7 @@ def test_slices_of_several_findings_are_shown_once_each_behind_their_tags(langua
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "evidence",
-    [
-        "null",
-        '{"slice": 9}',
-        '{"slice": -1}',
-        '{"slice": true}',
-        '{"slice": "1"}',
-        "[1]",
-        "1",
-        "",
-        "[" * 3000,
-    ],
+    ["null", '{"slice": 9}', '{"slice": -1}', '{"slice": true}', '{"slice": "1"}', "[1]", "", "[" * 3000],
 )
 def test_an_answer_without_a_slice_that_was_shown_is_asked_once(language, prompts, evidence):
     answer = f"<report>x</report><evidence>{evidence}</evidence> And on."

@@ -87,36 +87,6 @@ def test_a_mask_is_what_the_stock_session_finds_in_the_windowed_volume(home):
     assert 0.01 < wanted.mean() < 0.99
 
 
-def test_objects_of_a_request_are_ored(home):
-    session = segmenter(home).session(scan(home))
-    both = session.mask([BOX, POINT])
-    np.testing.assert_array_equal(both, session.mask([BOX]) | session.mask([POINT]))
-    assert both.sum() > session.mask([BOX]).sum()
-
-
-def test_many_requests_are_answered_as_one_by_one(home):
-    requests = [
-        MaskRequest(prompts=(BOX,)),
-        MaskRequest(prompts=(POINT, BOX), z_window=(1, 6)),
-        MaskRequest(prompts=(BOX,)),
-        MaskRequest(prompts=(POINT,), z_window=(2, 3)),
-    ]
-    alone = segmenter(home).session(scan(home))
-    wanted = [alone.mask(request.prompts, request.z_window) for request in requests]
-    for found, one in zip(segmenter(home).session(scan(home)).masks(requests), wanted, strict=True):
-        np.testing.assert_array_equal(found, one)
-    assert not wanted[3][3:].any()
-    assert segmenter(home).session(scan(home)).masks([]) == []
-
-
-def test_a_mask_is_the_callers_own(home):
-    session = segmenter(home).session(scan(home))
-    first = session.mask([BOX])
-    kept = first.copy()
-    first[:] = False
-    np.testing.assert_array_equal(session.mask([BOX]), kept)
-
-
 def test_each_slice_is_encoded_once_and_each_prompt_answered_once(home):
     made = segmenter(home)
     encoded, followed = Passes(made, "vision_encoder"), Passes(made, "memory_attention")
@@ -260,13 +230,3 @@ def test_a_prompt_that_cannot_be_used_is_refused_before_anything_is_computed(hom
         with pytest.raises(ValueError, match=rf"scan\.nii\.gz: .*{re.escape(str(window))}"):
             session.mask([BOX], window)
     assert encoded.count == 0
-
-
-def test_a_volume_that_cannot_be_used_is_named(home, tmp_path):
-    array = values().astype(np.float32)
-    array[2, 5, 9] = np.nan
-    write(tmp_path / "holes.nii.gz", array)
-    with pytest.raises(DataError, match=r"holes\.nii\.gz: 1 of 37800 voxels are NaN .+ z=2, y=5, x=9"):
-        segmenter(home).session(scan(tmp_path, "holes.nii.gz"))
-    with pytest.raises(DataError, match=r"gone\.nii\.gz: there is no such file"):
-        segmenter(home).session(scan(tmp_path, "gone.nii.gz"))

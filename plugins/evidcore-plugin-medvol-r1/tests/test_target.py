@@ -2,7 +2,6 @@ import dataclasses
 import random
 import statistics
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_medvol_r1.target import (
@@ -15,40 +14,10 @@ from evidcore_plugin_medvol_r1.target import (
     slice_boxes,
 )
 
-from evidcore.case import Box, Case, MaskRef, VolumeRef
+from evidcore.case import Box, MaskRef
 from evidcore.errors import DataError
 
-SHAPE = (20, 40, 50)  # z, y, x
-LIVER = {z: (slice(5, 5 + z), slice(2, 12)) for z in range(4, 16)}  # grows upwards: 10 z voxels on slice z
-LEFT = {z: (slice(20, 30), slice(35, 45)) for z in range(3, 9)}
-RIGHT = {z: (slice(20, 28), slice(5, 15)) for z in range(3, 7)}
-STONE = {1: (slice(3, 4), slice(7, 8))}
 RULE = Rule(parts=tuple(PARTS.items()), smallest_part=SMALLEST_PART)
-
-
-def drawn(*objects):
-    mask = np.zeros(SHAPE, dtype=bool)
-    for planes in objects:
-        for z, (rows, columns) in planes.items():
-            mask[z, rows, columns] = True
-    return mask
-
-
-@pytest.fixture
-def case(tmp_path):
-    shapes = {
-        "liver": drawn(LIVER),
-        "kidneys": drawn(LEFT, RIGHT),
-        "left kidney": drawn(LEFT),
-        "bladder": drawn(),
-        "stone": drawn(STONE),
-    }
-    hu = np.where(np.any(list(shapes.values()), axis=0), 60, -1000).astype(np.int16)
-    path = tmp_path / "scan.nii.gz"
-    nibabel.save(nibabel.Nifti1Image(hu.transpose(2, 1, 0), np.diag([-2.0, -2.0, 5.0, 1.0])), path)
-    np.savez(tmp_path / "masks.npz", **shapes)
-    masks = {name: MaskRef(path=str(tmp_path / "masks.npz"), key=name) for name in shapes}
-    return Case(id="c7", patient="p7", volumes=(VolumeRef(path=str(path)),), masks=masks)
 
 
 def test_the_gold_slice_is_the_upper_median_of_the_ten_largest_not_the_largest():

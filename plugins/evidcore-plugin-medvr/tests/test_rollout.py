@@ -302,12 +302,6 @@ def test_a_tool_gives_no_answer_in_the_models_place(language, prompts, turns, re
     assert found.answer.malformed.startswith(reason)
 
 
-def test_the_sixth_call_of_five_is_told_so_and_the_answer_after_it_counts(language, prompts):
-    found, values = judged(language, prompts, [call(slice=1)] * 6 + [THOUGHT.format("B")], Look())
-    assert values == [1.0, 1.0]
-    assert found.actions[5].error == "no calls left: 5 were allowed. Answer now."
-
-
 def test_pixels_that_tools_showed_are_kept_with_their_turns(language, prompts):
     found, _ = judged(language, prompts, [call(slice=1), call(slice=40), THOUGHT.format("B")], Look())
     shown = found.prompt.crops()

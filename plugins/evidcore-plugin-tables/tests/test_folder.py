@@ -187,14 +187,6 @@ def test_what_the_files_leave_out_is_said_once_for_all(home):
     assert home.dataset(**options).fingerprint() != home.dataset().fingerprint()
 
 
-def test_cases_come_lazily(home):
-    (home.folder / "data/scans/c3.nii.gz").unlink()
-    cases = home.dataset().cases("train")
-    assert [next(cases).id for _ in range(3)] == ["c0", "c1", "c2"]
-    with pytest.raises(DataError, match="there is no such file"):
-        next(cases)
-
-
 # --- the fingerprint -------------------------------------------------------------------------
 
 
@@ -352,36 +344,6 @@ def test_long_cells_are_told_by_their_length_alone(home, cells):
     said = refusal(home.dataset())
     assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
     assert "Miller" not in said
-
-
-def test_a_ragged_row_is_named(home):
-    path = home.table(ROWS)
-    path.write_text(path.read_text().replace("c3,", "c3,extra,"))
-    assert "cases.csv: line 5: 4 columns are named, the row has another number" in refusal(home.dataset())
-
-
-def test_a_column_that_stands_twice_is_named(home):
-    path = home.table(ROWS)
-    path.write_text(
-        path
-        .read_text()
-        .replace("id,volume,patient,split", "id,volume,patient,split,id")
-        .replace("\r\n", ",\r\n")
-    )
-    assert "column 'id' stands twice" in refusal(home.dataset())
-
-
-def test_a_table_that_is_none_is_named(home):
-    assert "gone.csv: there is no such table. Check path and table" in refusal(home.dataset(table="gone.csv"))
-    (home.folder / "data/binary.csv").write_bytes(b"\xff\xfe\x00\x81")
-    assert "binary.csv: is not a readable CSV file ('utf-8'" in refusal(home.dataset(table="binary.csv"))
-    (home.folder / "data/empty.csv").touch()
-    assert "empty.csv: has no column 'id'. It has: none" in refusal(home.dataset(table="empty.csv"))
-
-
-def test_building_the_dataset_reads_nothing(tmp_path):
-    Folder(tmp_path, tmp_path / "cache", path="nowhere")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_real_scans_go_from_the_table_to_what_an_encoder_is_given(home, real_data):

@@ -61,11 +61,6 @@ def small_mask(self, split):
     return (dataclasses.replace(case, masks=masks) for case in TinyDataset.cases(self, split))
 
 
-def growing(self, split):
-    self.counts[split] += split == "train"
-    return TinyDataset.cases(self, split)
-
-
 MUTANTS = {
     r"Mutant breaks its contract: cases come lazily. cases\('train'\) gave a list": listing(list),
     "ids are unique over all splits. 'case' is in train and train": each(id=lambda case: "case"),
@@ -99,7 +94,6 @@ MUTANTS = {
     r"cases come twice the same. train: 8, then 8, \['case-\d', ": listing(
         lambda cases: iter([*cases][:: 1 if next(COUNT) % 2 else -1])
     ),
-    "cases come twice the same. train: 9, then 10": mutant(cases=growing),
     "there are cases. got none in any split": listing(lambda cases: iter(())),
     "the fingerprint is a text. got ''": mutant(fingerprint=lambda self: ""),
     r"the fingerprint stays. '\d+', then '\d+'": mutant(fingerprint=lambda self: str(next(COUNT))),

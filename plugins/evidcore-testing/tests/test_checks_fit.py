@@ -62,9 +62,6 @@ MUTANTS = {
         steps=lambda self, rate, log: json.loads("no")
     ),
     "`fit.json` holds a table. FileNotFoundError": mutant(write=lambda self, folder: None),
-    r"`fit.json` holds a table. got \[2\]": mutant(
-        write=lambda self, folder: Fitted.write(self, folder, "[2]")
-    ),
     "the log hears of steps. it heard nothing": logging(lambda log: None),
     r"logged numbers are finite. got \{'loss': nan\}": logging(lambda log: log({"loss": float("nan")})),
     r"weights are written. got \['fit.json'\]": mutant(
@@ -76,9 +73,6 @@ MUTANTS = {
     ),
     "the random state is left as it was. torch's has moved": mutant(fit=sets_the_seed),
     r"`load` gives what `fit` made. different: \['position', 'layers": mutant(load=loads_half),
-    "`load` gives what `fit` made. .* raised FileNotFoundError": mutant(
-        load=lambda self, folder: Fitted.load(self, folder, "model")
-    ),
 }
 
 

@@ -107,19 +107,12 @@ MUTANTS = {
         files=lambda self, path: [Path(path)]
     ),
     rf"{IN_ORDER} missing: \['.*gone'\]": mutant(files=lambda self, path: [Path(path).with_name("gone")]),
-    rf"{IN_ORDER} got \['.*voxels', '.*a\.plain'\]": mutant(
-        files=lambda self, path: Plain.files(self, path)[::-1]
-    ),
     r"recognised by its content where that is promised. .*a\.plain is not": mutant(
         recognises=lambda self, path: False
     ),
     "what is of no format is not recognised. empty is": mutant(recognises=lambda self, path: True),
-    f"{ERROR} in its header raised ValueError": mutant(load=lambda self, file: values(file.read_bytes())),
     f"{ERROR} in its header was accepted": mutant(load=fills),
     f"{ERROR} in its header raised: a file is broken": mutant(load=names_nothing),
-    r"a mask is boolean, on the volume's grid, .* got uint8 \(3, 4, 5\)": marking(
-        lambda ref, array: (array == ref.label).astype(np.uint8)
-    ),
     r"and right. 2 voxels differ for MaskRef": marking(lambda ref, array: array == 8),
     "a label that does not occur gives an empty mask. label 250 raised DataError": marking(refuses),
 }

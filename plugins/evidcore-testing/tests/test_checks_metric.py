@@ -50,7 +50,6 @@ MUTANTS = {
     "in which unit .* got the unit 'per mille'": mutant(unit="per mille"),
     r"what it reads.* got \[\]": mutant(reads=frozenset()),
     f"{PER_TEXT}.* got 1 for 2": mutant(__call__=lambda self, texts: Shared.__call__(self, texts)[1:]),
-    f"{PER_TEXT}.* got 0.5": mutant(one=lambda self, text: 0.5),
     f"{PER_TEXT}.* got Unscored": mutant(one=lambda self, text: Unscored(kind="failed", reason="")),
     "some text is measured": mutant(one=lambda self, text: Unscored(kind="failed", reason="always")),
     "every number is finite.* shared = nan": measuring(lambda text: float("nan")),

@@ -48,9 +48,6 @@ MUTANTS = {
     "a question is answered alone as among others. .* then .'question 0', 'question 0'": mutant(
         __call__=lambda self, questions: [f"question {number}" for number, _ in enumerate(questions)]
     ),
-    "it goes by pixels, not by what lies beside them. .* raised FileNotFoundError": mutant(
-        answer=lambda self, question: path(question).with_name("report.txt").read_text()
-    ),
     r"it goes by pixels.* 'case-0\.nii\.gz'.* became .*'volume\.nii\.gz'.* where the volume lies": mutant(
         answer=lambda self, question: path(question).name
     ),

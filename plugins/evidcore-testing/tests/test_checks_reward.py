@@ -1,8 +1,5 @@
 import itertools
 import math
-import random
-import signal
-import sys
 
 import pytest
 from evidcore_testing import check_reward
@@ -75,12 +72,6 @@ def consensus(rollouts, earlier):
     return values(letters.count(each) / groups.count(each[0]) for each in letters)
 
 
-def groups_in_order(rollouts, earlier):
-    """Wrong only across groups: they are counted as they come."""
-    seen = list(dict.fromkeys(each.prompt.id for each in rollouts))
-    return values(1.0 / (1 + seen.index(each.prompt.id)) for each in rollouts)
-
-
 def on_a_curve(rollouts, earlier):
     points = [RIGHT.points(each) for each in rollouts]
     return values((1 + one - sum(points) / len(points)) / 2 for one in points)
@@ -94,13 +85,6 @@ def rewrites(rollouts, earlier):
 def writes_the_key(rollout, write=dict.__setitem__):
     write(rollout.prompt.reference, "letter", rollout.answer.choice)
     return 1.0
-
-
-def meddles(rollout):
-    print("printed")
-    random.seed(1)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return RIGHT.points(rollout)
 
 
 def test_a_sound_reward_passes():
@@ -123,9 +107,6 @@ MUTANTS = {
         RIGHT.points
     ),
     "values and parts are finite. got value = inf for 'It is A'": scoring(lambda rollout: math.inf),
-    "values and parts are finite. got side = nan for 'It is A'": judging(
-        lambda rollout: Score(value=1.0, parts={"side": math.nan})
-    ),
     r"values lie in the declared bounds. got 5\.0, bounds 0\.0\.\.1\.0": scoring(lambda rollout: 5.0),
     r"bounds are two finite numbers that rise. got \(1\.0, 0\.0\)": mutant(bounds=(1.0, 0.0)),
     r"a reason is a text. got 42 for 'It is A' \(prompt 'one'\)": judging(
@@ -137,27 +118,17 @@ MUTANTS = {
     "rollouts that a task can read are judged. 8 rollouts raised KeyError: 'options'": scoring(
         lambda rollout: rollout.prompt.reference["options"]
     ),
-    "8 rollouts raised SystemExit: 0": scoring(lambda rollout: sys.exit(0)),
     r"equal calls give equal verdicts. Score\(value=0\.0.*, then Score\(value=1\.0": calling(
         lambda rollouts, earlier: values([float(next(COUNT) % 2)] * len(rollouts))
     ),
     r"the order of rollouts does not matter. Score\(value=0\.0.* then Score\(value=1\.0": calling(
         lambda rollouts, earlier: values(float(each is rollouts[0]) for each in rollouts)
     ),
-    r"the order of rollouts does not matter. Score\(value=0\.5.* then Score\(value=1\.0": calling(
-        groups_in_order
-    ),
     r"a group is judged alone as among others. Score\(value=0\.75.*, then Score\(value=0\.5": calling(
         on_a_curve
     ),
     "what it is shown stays as it was. the verdicts of 'format' changed": calling(rewrites),
     "what it is shown stays as it was. prompt 'one' changed": scoring(writes_the_key),
-    "8 rollouts raised TypeError: this dict is shown to others too and cannot be written": scoring(
-        lambda rollout: writes_the_key(rollout, lambda shown, key, value: shown.update({key: value}))
-    ),
-    "8 rollouts raised AttributeError: 'tuple' object has no attribute 'reverse'": calling(
-        lambda rollouts, earlier: rollouts.reverse()
-    ),
     r"a good answer beats its bad twin. 0\.5 is not above 0\.5 for 'It is A'": scoring(lambda rollout: 0.5),
     "a good answer beats its bad twin. none of 4 pairs was scored on both sides": judging(
         lambda rollout: None
@@ -170,10 +141,3 @@ def test_a_reward_that_breaks_a_clause_is_caught(message):
     good, bad = rollouts("AABB"), rollouts("CDDA")  # of its own, since it may change them
     with pytest.raises(AssertionError, match=message):
         check_reward(MUTANTS[message](), good, bad, earlier=earlier)
-
-
-def test_what_a_reward_does_to_the_process_ends_with_its_call(capsys):
-    before = random.getstate(), signal.getsignal(signal.SIGTERM)
-    check_reward(scoring(meddles)(), rollouts("AABB"), rollouts("CDDA"), earlier=earlier)
-    assert (random.getstate(), signal.getsignal(signal.SIGTERM)) == before
-    assert capsys.readouterr().out == ""

@@ -74,7 +74,6 @@ MUTANTS = {
         lambda sampler, episodes: [*episodes[::2], *episodes[1::2]]
     ),
     rf"{WRONG_AT} \[4, 5, 6, 7": masked(lambda one: (1,) * len(one.ids)),
-    rf"{WRONG_AT} \[0, 1, 2, 3": masked(lambda one: (0, 0, *one.loss_mask[2:])),
     rf"{WRONG_AT} \[2, 3, 4, 5\]": inherits(1),
     "every token came from the sampler. not so for ": each(
         lambda one: dataclasses.replace(one, ids=(*one.ids, 7), loss_mask=(*one.loss_mask, 1))
@@ -82,9 +81,6 @@ MUTANTS = {
     STAY: each(lambda one: dataclasses.replace(one, replies=())),
     f"{STAY}.*": goes_on(forgets_parents),
     r"something is trained. no token of the model \(episode 0, ": masked(lambda one: (0,) * len(one.ids)),
-    r"something is trained. no token of the model \(episode 0, 0 tokens\)": goes_on(
-        lambda sampler, episodes: [sampler.fork(one, 0) for one in episodes]
-    ),
 }
 
 

@@ -68,7 +68,6 @@ MUTANTS = {
     "a row has 1 to 6 tokens": each(longer),
     CHANCES: each(lambda one, sampling: {"log_probs": one.log_probs[:-1]}),
     f"{CHANCES}.*nan": each(lambda one, sampling: {"log_probs": (float("nan"),) * len(one.ids)}),
-    f"{CHANCES}.*0.5": each(lambda one, sampling: {"log_probs": (0.5,) * len(one.ids)}),
     "an end token ends the row": each(lambda one, sampling: {"ended": True}),
     "forbidden tokens are not written": each(
         lambda one, sampling: {"ids": (*one.ids[:-1], sampling.forbidden_ids[0]), "ended": False}

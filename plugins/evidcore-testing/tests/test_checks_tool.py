@@ -1,6 +1,5 @@
 import itertools
 import math
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -71,14 +70,9 @@ MUTANTS = {
     "Mutant breaks its contract: a model can write its name. got name 'show sl": mutant(name="show slice"),
     "it has a description. got ' '": mutant(description=" "),
     f"{SCHEMA} got type None": mutant(schema={"z": "int"}),
-    rf"{SCHEMA} got properties \['z'\]": of_schema(properties=["z"]),
     rf"{SCHEMA} property 'z' has no type: \{{\}}": of_schema(properties={"z": {}}),
-    rf"{SCHEMA} required but not among the properties: \['z'\]": of_schema(properties={}, required=["z"]),
     "it cannot be written as JSON: Object of type set": of_schema(x={1, 2}),
     r"a good call gives parts. got \(\) for \{'z': 6\}": showing(lambda z, prompt: ()),
-    r"a good call gives parts. \{'z': 6\} raised FileNotFoundError: .*weights\.bin": showing(
-        lambda z, prompt: Path("weights.bin").read_bytes()
-    ),
     "equal calls give equal parts. .*'0'.*, then .*'1'": showing(
         lambda z, prompt: (TextPart(text=str(next(COUNT))),)
     ),
@@ -86,7 +80,6 @@ MUTANTS = {
         lambda z, prompt: (VisualPart(crop=Crop(volume=VolumeRef(path="other.nii.gz"))),)
     ),
     rf"{BAD} \{{\}} was accepted": checking(lambda arguments: {"z": arguments.get("z", 0)}),
-    rf"{BAD} \{{\}} raised KeyError: 'z'": checking(lambda arguments: {"z": arguments["z"]}),
     rf"{BAD} \{{'z': None\}} raised TypeError: must be real": checking(not_a_number),
     rf"{BAD} \{{'z': 12\}} raised a ValueError without a message": mutant(checked=says_nothing),
 }
