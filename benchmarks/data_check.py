@@ -20,7 +20,7 @@ from typing import Any
 import nibabel
 import numpy as np
 from evidcore_plugin_doctor.anatomy import find_body, misplaced
-from evidcore_plugin_doctor.check import check
+from evidcore_plugin_doctor.check import check, list_cases
 from evidcore_plugin_doctor.coarse import coarsen
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_plugin_doctor.fill import empty_parts
@@ -112,7 +112,10 @@ def main() -> None:
             faults: list[Fault] = []
             dataset = open_folder(folder, "hu")
             summary = check(
-                dataset, "made", processes=processes, told=faults.append, done=lambda n, total: None
+                *list_cases(dataset, "made"),
+                processes=processes,
+                on_fault=faults.append,
+                progress=lambda n, total: None,
             )
             pace = summary.volumes / summary.seconds
             found[f"volumes_per_s_{processes}"] = pace

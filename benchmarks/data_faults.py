@@ -25,9 +25,9 @@ from typing import Any, Literal
 import nibabel
 import numpy as np
 from evidcore_plugin_dicom.phantom import write_series
-from evidcore_plugin_doctor.check import check
+from evidcore_plugin_doctor.check import check, list_cases
 from evidcore_plugin_doctor.fault import Fault
-from evidcore_plugin_doctor.looking import Files, look
+from evidcore_plugin_doctor.inspection import Files, inspect
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_tables.target import open_folder
 from scipy import ndimage
@@ -327,7 +327,7 @@ def found_in(scan: Scan, folder: Path) -> list[Fault]:
         masks=masks,
         present=frozenset(),
     )
-    return list(look(files).faults)
+    return list(inspect(files).faults)
 
 
 def _save(array: Array, spacing_mm: tuple[float, float, float], path: Path) -> None:
@@ -396,7 +396,10 @@ def _checked(folder: Path, rows: Sequence[Sequence[str]], processes: int = 1) ->
         csv.writer(file).writerows([["id", "volume", "patient", "split"], *rows])
     faults: list[Fault] = []
     check(
-        open_folder(folder, "hu"), "made", processes=processes, told=faults.append, done=lambda n, total: None
+        *list_cases(open_folder(folder, "hu"), "made"),
+        processes=processes,
+        on_fault=faults.append,
+        progress=lambda n, total: None,
     )
     return faults
 
@@ -415,7 +418,7 @@ def _series(scan: Scan, folder: Path, change: Change = lambda image, number: Non
     steps = tuple(round(step, 4) for step in scan.spacing_mm)
     write_series(folder, scan.array, steps, change=told)  # type: ignore[arg-type]
     files = Files(case=scan.name, volumes=(VolumeRef(path=str(folder)),), masks={}, present=frozenset())
-    return list(look(files).faults)
+    return list(inspect(files).faults)
 
 
 def dicom_faults(scan: Scan, other: Scan) -> dict[str, tuple[str, Change]]:

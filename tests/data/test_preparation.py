@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_doctor.cache_filling import Filler, Wanted
+from evidcore_plugin_doctor.prepare import Filled, Wanted, fill_case
 from torch.nn import functional
 
 from evidcore.cache import cache_folder
@@ -183,8 +185,8 @@ def shown(write) -> Crop:
     return Crop(volume=VolumeRef(path=str(write(VALUES, "scan.nii"))))
 
 
-def filler(**options) -> Filler:
-    return Filler(spec=SPEC, **{"keeps_volumes": True, "began_s": 0.0, **options})
+def filler(**options) -> Callable[[Wanted], Filled]:
+    return functools.partial(fill_case, spec=SPEC, **{"keeps_volumes": True, "began_s": 0.0, **options})
 
 
 def wanted(crop: Crop, size=(8, 16, 20)) -> Wanted:

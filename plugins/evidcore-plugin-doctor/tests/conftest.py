@@ -9,7 +9,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.check import Summary, check
+from evidcore_plugin_doctor.check import Summary, check, list_cases
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_testing.fixtures import evid as evid
 from evidcore_testing.fixtures import real_data as real_data
@@ -140,8 +140,9 @@ class Home:
         table = {"use": "folder", "path": ".", **options}
         dataset = factory.build("dataset", table, given=given, where="test")
         faults: list[Fault] = []
+        listed = list_cases(dataset, "test")
         summary = check(
-            dataset, "test", processes=processes, told=faults.append, done=lambda count, total: None
+            *listed, processes=processes, on_fault=faults.append, progress=lambda count, total: None
         )
         return faults, summary
 

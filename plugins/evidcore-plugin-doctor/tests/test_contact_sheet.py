@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.contact_page import MOST_BYTES, page
-from evidcore_plugin_doctor.contact_sheet import Filters, gather
+from evidcore_plugin_doctor.contact_sheet import MOST_BYTES, Filters, gather, page
+from evidcore_plugin_tables.target import open_target
 from PIL import Image
-
-from evidcore.registry import factory
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
@@ -84,22 +82,6 @@ def viewed(evid: Any, folder: Path, *options: Any) -> tuple[Any, Elements, str]:
     said = evid("data", "view", folder, "--out", out, "--processes", 1, *options)
     text = out.read_text(encoding="utf-8")
     return said, Elements(text), text
-
-
-def sheets(folder: Path, limit: int = 100, **options: Any) -> list[Any]:
-    given = {"recipe_folder": folder, "cache_folder": folder / "cache"}
-    table = {"use": "folder", "path": ".", "findings": [AFFECTED], **options}
-    dataset = factory.build("dataset", table, given=given, where="test")
-    return [
-        gather(
-            dataset,
-            "set",
-            Filters(limit=limit),
-            pictures_bytes=1_000_000,
-            processes=1,
-            done=lambda count, total: None,
-        )
-    ]
 
 
 def test_each_case_has_three_planes_and_its_faults(evid, planted):
@@ -257,7 +239,9 @@ def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
     for number in range(160):
         names = {AFFECTED: "1"} if number % 2 else {}
         home.add(f"c{number}", array if number == 0 else None, report=long, **names)
-    made = page(sheets(home.write(), limit=200), "'" * 100_000)
+    (dataset,) = open_target(home.write(), None, "hu").values()
+    options = {"pictures_bytes": 1_000_000, "processes": 1, "progress": lambda count, total: None}
+    made = page([gather(dataset, "set", Filters(limit=200), **options)], "'" * 100_000)
     assert len(made.text.encode()) <= MOST_BYTES
     cards = len(Elements(made.text).of("article"))
     assert cards + made.no_room == 160

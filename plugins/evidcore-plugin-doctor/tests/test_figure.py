@@ -3,12 +3,13 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from evidcore_plugin_doctor.figure import densities
+from evidcore_plugin_pages.jinja import environment
 
 
 def test_a_density_is_drawn_as_steps_in_its_own_scale():
     rows = {"even": [1.0] * 4, "late": [0.0, 0.0, 0.0, 4.0]}
-    drawn = densities("Places", rows, start="start", stop="end", caption="of <one> set")
+    figures = environment("evidcore_plugin_doctor").get_template("figures.html").module
+    drawn = figures.densities("Places", rows, "start", "end", "of <one> set")
     tree = ElementTree.fromstring(drawn)
     paths = [path.get("d") for path in tree.iter("path")]
     points = [[tuple(map(float, pair.split())) for pair in path.lstrip("M").split("L")] for path in paths]

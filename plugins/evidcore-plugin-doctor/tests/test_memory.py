@@ -9,7 +9,7 @@ import sys
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.memory import VOXEL_BYTES, free_bytes, refuse_oversized
+from evidcore_plugin_doctor.inspection import VOXEL_BYTES, free_bytes, refuse_oversized
 
 from evidcore.case import VolumeRef
 from evidcore.data import Geometry
@@ -50,7 +50,7 @@ def test_a_limit_of_address_space_counts(tmp_path):
     """A shell's or scheduler's limit, in a process of its own."""
     program = (
         "import resource; limit = 8 * 2**30; resource.setrlimit(resource.RLIMIT_AS, (limit, limit));"
-        "from evidcore_plugin_doctor.memory import free_bytes; print(free_bytes() < limit)"
+        "from evidcore_plugin_doctor.inspection import free_bytes; print(free_bytes() < limit)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "True"

@@ -8,9 +8,8 @@ from html import unescape
 import numpy as np
 import pytest
 from evidcore_plugin_doctor import blind
-from evidcore_plugin_doctor.figure import page
 from evidcore_plugin_doctor.listing import Columns, read_listing
-from evidcore_plugin_doctor.profile import prevalence, profile
+from evidcore_plugin_doctor.profile import page, prevalence, profile
 from evidcore_plugin_doctor.sentences import BINS, lengths, positions, quantiles
 from evidcore_plugin_reports.labelers import NegationRules, Phrases
 from evidcore_plugin_reports.sentences import labelled, sentences
@@ -33,7 +32,7 @@ def case(number: int, present: str, questions: tuple[Question, ...] = (), **more
 
 
 def described(cases, **options):
-    settings = {"tasks": {}, "asked": (), "labeler": None, "done": lambda count, total: None}
+    settings = {"tasks": {}, "asked": (), "labeler": None, "progress": lambda count, total: None}
     return profile(cases, "mine", **settings | options)
 
 
@@ -199,7 +198,7 @@ def test_voxels_come_from_headers_and_broken_ones_are_counted(home, tools):
     (dataset,) = open_target(home.write(), None, "hu").values()
     seen = []
     found = described(
-        {"train": list(dataset.listed("train"))}, done=lambda count, total: seen.append((count, total))
+        {"train": list(dataset.listed("train"))}, progress=lambda count, total: seen.append((count, total))
     )
     volumes = found["volumes"]["train"]
     assert (volumes["volumes"], volumes["unreadable"]) == (3, 1)

@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.slices import torn
+from evidcore_plugin_doctor.slices import disordered
 
 
 def said(volume):
-    return [text for _, text in torn(volume)]
+    return [text for _, text in disordered(volume)]
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_interleaved_slices_are_like_slices_farther_off(tools):
 def test_a_repeated_slice_is_a_warning_with_its_number(tools):
     array = tools.torso(2)
     array[25] = array[24]
-    ((severity, text),) = torn(tools.as_volume(array))
+    ((severity, text),) = disordered(tools.as_volume(array))
     assert severity == "warning"
     assert text.startswith("1 of 62 slices hold the voxels of the slice before: z = 25.")
 
@@ -104,7 +104,7 @@ def test_brightness_of_mr_may_change_from_slice_to_slice(tools):
 @pytest.mark.slow
 def test_missing_slices_leave_a_step_that_stands_out(tools):
     array = np.stack([np.roll(tools.torso(2)[30], number, axis=0) for number in range(30)])
-    ((severity, text),) = torn(tools.as_volume(np.delete(array, range(12, 20), axis=0)))
+    ((severity, text),) = disordered(tools.as_volume(np.delete(array, range(12, 20), axis=0)))
     assert severity == "warning"
     assert "the step from z = 11 to 12 is " in text
 

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.fill import empty_parts, hollow, runs
+from evidcore_plugin_doctor.fill import empty_parts, even_regions, runs
 from evidcore_plugin_doctor.intensity import impossible, not_hounsfield
 from evidcore_plugin_doctor.spacing import too_small, unlikely
 
@@ -179,10 +179,10 @@ def test_outside_ct_only_slices_within_are_a_fault(tools):
 
 def test_regions_of_one_value_are_told_with_their_slices_and_clipped_values_are_none(tools):
     array = tools.torso(1)
-    assert list(hollow(tools.as_volume(array))) == []
-    assert list(hollow(tools.as_volume(np.clip(array, -800, 60)))) == []
+    assert list(even_regions(tools.as_volume(array))) == []
+    assert list(even_regions(tools.as_volume(np.clip(array, -800, 60)))) == []
     array[20:23, 20:50, 20:60] = 0
-    ((severity, text),) = hollow(tools.as_volume(array))
+    ((severity, text),) = even_regions(tools.as_volume(array))
     assert severity == "error"
     assert text.startswith("3 of 62 slices hold regions of exactly 0 HU: z = 20-22.")
 

@@ -12,7 +12,8 @@ import dataclasses
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from operator import attrgetter
+from typing import get_args
 
 from evidcore.case import Case, Split
 from evidcore.contracts import Dataset
@@ -20,9 +21,10 @@ from evidcore.errors import DataError
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor import texts
-from evidcore_plugin_doctor.copies import Copies, Owner
+from evidcore_plugin_doctor.copies import Copy, copied_volumes
 from evidcore_plugin_doctor.fault import Fault
-from evidcore_plugin_doctor.looking import Files, Looked, look
+from evidcore_plugin_doctor.inspection import Files, Inspected, inspect
+from evidcore_plugin_doctor.likeness import Library
 from evidcore_plugin_doctor.rendering import Rendering
 from evidcore_plugin_doctor.workers import in_processes
 
@@ -44,34 +46,6 @@ class Summary:
     templates: int  # report texts that many patients share: no fault
     seconds: float
 
-    def record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return dataclasses.asdict(self)
-
-
-def check(
-    dataset: Dataset,
-    name: str,
-    *,
-    processes: int,
-    told: Callable[[Fault], None],
-    done: Callable[[int, int], None],
-) -> Summary:
-    """Look at every case that `dataset` lists.
-
-    Args:
-        dataset: as built by the factory.
-        name: what messages call it.
-        processes: how many read volumes at once.
-        told: is given each fault as soon as it is known.
-        done: is given how many cases are looked at, and of how many.
-
-    Raises:
-        DataError: if the set's table as a whole cannot be read, or lists no case.
-    """
-    cases, unlisted = list_cases(dataset, name)
-    return check_listed(cases, unlisted, processes=processes, told=told, done=done)
-
 
 def list_cases(dataset: Dataset, name: str) -> tuple[list[Listed], list[str]]:
     """Return every case that `dataset` lists, and a message for each row and cell that is none.
@@ -87,74 +61,71 @@ def list_cases(dataset: Dataset, name: str) -> tuple[list[Listed], list[str]]:
     return cases, unlisted
 
 
-def check_listed(
+def check(
     cases: Sequence[Listed],
     unlisted: Sequence[str],
     *,
     processes: int,
-    told: Callable[[Fault], None],
-    done: Callable[[int, int], None],
+    on_fault: Callable[[Fault], None],
+    progress: Callable[[int, int], None],
     chosen: Sequence[Listed] | None = None,
     rendering: Rendering | None = None,
-    seen: Callable[[Looked], None] = lambda looked: None,
+    on_case: Callable[[Inspected], None] = lambda inspected: None,
 ) -> Summary:
-    """Look at listed cases.
+    """Look at the cases that `list_cases` returned.
 
     Args:
         cases: all that the set lists.
         unlisted: what of the set is no case.
         processes: how many read volumes at once.
-        told: is given each fault as soon as it is known.
-        done: is given how many cases are looked at, and of how many.
+        on_fault: is given each fault as soon as it is known.
+        progress: is given how many cases are looked at, and of how many.
         chosen: the cases whose files are read; None for all.
         rendering: how the volumes are drawn while they are in memory; None for no pictures.
-        seen: is given what was seen of each chosen case, in order.
+        on_case: is given what was seen of each chosen case, in order.
     """
     chosen = cases if chosen is None else chosen
     began = time.monotonic()
-    counts: dict[str, collections.Counter[str]] = {
-        "error": collections.Counter(),
-        "warning": collections.Counter(),
-    }
+    counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
 
-    def tell(fault: Fault) -> None:
+    def add(fault: Fault) -> None:
         counts[fault.severity][fault.check] += 1
-        told(fault)
+        on_fault(fault)
 
     for message in unlisted:
-        tell(Fault(check="table", severity="error", case="", file="", text=message))
-    for fault in (*_twice(cases), *_shared_patients(cases), *_spelt_alike(cases)):
-        tell(fault)
+        add(Fault(check="table", severity="error", text=message))
+    for fault in _shared_names(cases):
+        add(fault)
     voxels: dict[str, list[int]] = collections.defaultdict(list)
-    volumes = 0
-    with Copies() as copies:
-        pairs = zip(chosen, _looked(chosen, processes, rendering), strict=True)
-        for number, ((split, case), looked) in enumerate(pairs, 1):
-            seen(looked)
-            for fault in looked.faults:
-                tell(fault)
-            for found in looked.prints:
-                copies.add(Owner(case=case.id, patient=case.patient, split=split), found)
-            for mask, count in looked.mask_voxels.items():
+    volumes: list[Copy] = []
+    with Library() as library:
+        workers = min(processes, len(chosen)) or 1
+        files = [Files.of(case, workers, rendering) for _, case in chosen]
+        killed = "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
+        inspections = in_processes(inspect, files, workers, killed)
+        for number, ((split, case), inspected) in enumerate(zip(chosen, inspections, strict=True), 1):
+            on_case(inspected)
+            for fault in inspected.faults:
+                add(fault)
+            for volume in inspected.volumes:
+                library.add(volume.structure)
+                volumes.append(Copy(split, case, volume.file, volume.digest))
+            for mask, count in inspected.mask_voxels.items():
                 voxels[mask].append(count)
-            volumes += len(looked.prints)
-            done(number, len(chosen))
-        for fault in _nowhere(voxels):
-            tell(fault)
-        for fault in copies.faults():
-            tell(fault)
-        relatives = copies.relatives
-    reports = [(split, case) for split, case in cases if case.report]
-    compared = texts.compare(
-        [case.report.text for _, case in reports if case.report], [_patient(case) for _, case in reports]
-    )
+            progress(number, len(chosen))
+        copied, relatives = copied_volumes(volumes, library)
+    for fault in (*_empty_masks(voxels), *copied):
+        add(fault)
+    reports = [(split, case, case.report.text) for split, case in cases if case.report]
+    owners = [f"case {case.id}" if case.patient is None else case.patient for _, case, _ in reports]
+    compared = texts.compare([text for *_, text in reports], owners)
     for alike in compared.alike:
-        tell(_copied_report(alike, reports))
+        add(_copied_report(alike, *reports[alike.first][:2], *reports[alike.second][:2]))
     return Summary(
         cases=dict(collections.Counter(split for split, _ in cases)),
         patients=len({case.patient for _, case in cases} - {None}) or None,
-        volumes=volumes,
-        masks=sum(len(counts) for counts in voxels.values()),
+        volumes=len(volumes),
+        masks=sum(map(len, voxels.values())),
         reports=len(reports),
         errors=dict(counts["error"]),
         warnings=dict(counts["warning"]),
@@ -164,55 +135,44 @@ def check_listed(
     )
 
 
-def _patient(case: Case) -> str:
-    return case.patient if case.patient is not None else f"case {case.id}"
-
-
-def _twice(cases: Sequence[Listed]) -> Iterator[Fault]:
-    """Yield the ids that stand twice."""
-    first: dict[str, Split] = {}
-    for split, case in cases:
-        if case.id in first:
-            text = f"the id stands in {first[case.id]} already, again in {split}. Give each case its own."
-            yield Fault(check="id", severity="error", case=case.id, file="", text=text)
-        first.setdefault(case.id, split)
-
-
-def _shared_patients(cases: Sequence[Listed]) -> Iterator[Fault]:
-    """Yield the patients that are in two splits."""
-    home: dict[str, Listed] = {}
-    told: set[tuple[str, Split]] = set()
-    for split, case in cases:
-        if case.patient is None:
-            continue
-        other_split, other = home.setdefault(case.patient, (split, case))
-        if split != other_split and (case.patient, split) not in told:
-            told.add((case.patient, split))
+def _shared_names(cases: Sequence[Listed]) -> Iterator[Fault]:
+    """Yield ids given twice, and patients and ids of two splits, in another spelling too."""
+    for (home, _), (split, case) in _repeated(cases, attrgetter("id")):
+        text = f"the id stands in {home} already, again in {split}. Give each case its own."
+        yield Fault(check="id", severity="error", case=case.id, text=text)
+    reported = set()
+    for (home, other), (split, case) in _repeated(cases, attrgetter("patient")):
+        if split != home and (case.patient, split) not in reported:
+            reported.add((case.patient, split))
             text = (
-                f"patient {case.patient!r} is in {split} and, with case {other.id!r}, in {other_split}. "
+                f"patient {case.patient!r} is in {split} and, with case {other.id!r}, in {home}. "
                 f"Move one of them: a patient may be in one split only."
             )
-            yield Fault(check="split", severity="error", case=case.id, file="", text=text)
-
-
-def _spelt_alike(cases: Sequence[Listed]) -> Iterator[Fault]:
-    """Yield the patients and ids of two splits that differ in case, Unicode form or blanks alone."""
+            yield Fault(check="split", severity="error", case=case.id, text=text)
     for what in ("patient", "id"):
-        home: dict[str, tuple[str, Listed]] = {}  # as compared -> as first written, and where
-        told: set[tuple[str, Split]] = set()
-        for split, case in cases:
-            name = case.patient if what == "patient" else case.id
-            if name is None:
-                continue
-            first, (other_split, other) = home.setdefault(folded(name), (name, (split, case)))
-            if name != first and split != other_split and (name, split) not in told:
-                told.add((name, split))
+        reported = set()
+        name_of = attrgetter(what)
+        for (home, other), (split, case) in _repeated(cases, name_of, folded):
+            name, first = name_of(case), name_of(other)
+            if name != first and split != home and (name, split) not in reported:
+                reported.add((name, split))
                 text = (
-                    f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in "
-                    f"{other_split}: they differ in case, Unicode form or blanks alone. Write a {what} in "
-                    "one way, or rename one if they are two."
+                    f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in {home}: they "
+                    f"differ in case, Unicode form or blanks alone. Write a {what} in one way, or rename one "
+                    "if they are two."
                 )
-                yield Fault(check="split", severity="warning", case=case.id, file="", text=text)
+                yield Fault(check="split", severity="warning", case=case.id, text=text)
+
+
+def _repeated(
+    cases: Sequence[Listed], name_of: Callable[[Case], str | None], spelt: Callable[[str], str] = str
+) -> Iterator[tuple[Listed, Listed]]:
+    """Yield each case whose name an earlier one has, behind the first of that name."""
+    first: dict[str, Listed] = {}
+    for listed in cases:
+        name = name_of(listed[1])
+        if name is not None and first.setdefault(spelt(name), listed) is not listed:
+            yield first[spelt(name)], listed
 
 
 def folded(name: str) -> str:
@@ -221,7 +181,7 @@ def folded(name: str) -> str:
     return "".join(sign for sign in plain if unicodedata.category(sign) not in {"Zs", "Cf", "Cc"})
 
 
-def _nowhere(voxels: Mapping[str, Sequence[int]]) -> Iterator[Fault]:
+def _empty_masks(voxels: Mapping[str, Sequence[int]]) -> Iterator[Fault]:
     """Yield the masks that are empty in every case."""
     for mask, counts in voxels.items():
         if len(counts) > 1 and not any(counts):
@@ -229,26 +189,16 @@ def _nowhere(voxels: Mapping[str, Sequence[int]]) -> Iterator[Fault]:
                 f"mask {mask!r} is empty in all {len(counts)} cases that name it. Check its label, "
                 f"key or file pattern."
             )
-            yield Fault(check="mask", severity="error", case="", file="", text=text)
+            yield Fault(check="mask", severity="error", text=text)
 
 
-def _copied_report(alike: texts.Alike, reports: Sequence[Listed]) -> Fault:
-    (split, case), (other_split, other) = reports[alike.second], reports[alike.first]
+def _copied_report(alike: texts.Alike, home: Split, other: Case, split: Split, case: Case) -> Fault:
     how = "is word for word that" if alike.share == 1 else f"is {100 * alike.share:.0f} % that"
-    where = f" in {other_split}, this one in {split}" if split != other_split else ""
+    where = f" in {home}, this one in {split}" if split != home else ""
     return Fault(
         check="report",
-        severity="error" if split != other_split else "warning",
+        severity="error" if split != home else "warning",
         case=case.id,
-        file="",
         text=f"its report ({alike.words} words) {how} of case {other.id!r}, another patient{where}. "
         f"Look whether it belongs to this scan, and drop one of them otherwise.",
     )
-
-
-def _looked(cases: Sequence[Listed], processes: int, rendering: Rendering | None) -> Iterator[Looked]:
-    """Return what is seen of each case, in order."""
-    processes = min(processes, len(cases)) or 1
-    files = [Files.of(case, processes, rendering) for _, case in cases]
-    killed = "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
-    return in_processes(look, files, processes, killed)

@@ -1,25 +1,41 @@
-"""What a contact sheet holds: cases of a data set with their pictures and faults, and the set in numbers."""
+"""A contact sheet: cases of a data set with their pictures and faults, and the set in numbers.
+
+The page is one file that needs no network, at most 15 MB whatever its texts are.
+"""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from evidcore_plugin_pages.gallery import AXIAL_SIDES, FILM_SIDES
+from evidcore_plugin_pages.jinja import asset, environment
+from evidcore_plugin_pages.jinja import page as page_from_template
+from evidcore_plugin_pages.markup import Html, join
 
 from evidcore.case import Case, Finding, Split
 from evidcore.contracts import Dataset
 from evidcore.errors import DataError, did_you_mean
-from evidcore_plugin_doctor.check import Listed, Summary, check_listed, list_cases
+from evidcore_plugin_doctor.check import Listed, Summary, check, list_cases
 from evidcore_plugin_doctor.fault import CHECKS, Fault
-from evidcore_plugin_doctor.looking import Looked
-from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering
+from evidcore_plugin_doctor.inspection import Inspected
+from evidcore_plugin_doctor.rendering import HISTOGRAM_HU, MOST_PICTURES, Picture, Rendering
 from evidcore_plugin_doctor.sentences import quantiles
 
-MOST_ITEMS = 60  # of a list of a case
+KICKER = "evidcore contact sheet"
+MOST_BYTES = 15_000_000
+PICTURES_BYTES = 11_000_000  # of them
+_RESERVED_BYTES = 700_000  # for style, script, filters and names of cases without room
+_PACKAGE = "evidcore_plugin_doctor"
+_MOST_CHARACTERS = 1_000  # of a text on a card, but for its report
+_MOST_OF_NAME = 100  # characters
+_MOST_ITEMS = 60  # of a list of a case
+_MOST_ROWS = 200  # of a list above the cards
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +59,7 @@ class Filters:
         return (
             (not self.splits or split in self.splits)
             and (not self.ids or case.id in self.ids)
-            and (self.finding is None or self.finding in names_shown(case))
+            and (self.finding is None or self.finding in names_of(case))
         )
 
 
@@ -56,41 +72,22 @@ class Entry:
     faults: tuple[Fault, ...]
     pictures: tuple[Picture, ...]  # of the volumes that could be read
 
-    def names(self) -> tuple[str, ...]:
-        """Return what the case is found by."""
-        return names_shown(self.case)[:MOST_ITEMS]
-
-    def checks(self) -> list[str]:
-        """Return the kinds of its faults."""
-        return sorted({fault.check for fault in self.faults})
-
-    def known(self) -> list[tuple[str, str]]:
-        """Return its findings by their state."""
-        by_state = {
-            state: ", ".join(_said(one) for one in self.case.findings if one.state == state)
-            for state in ("present", "uncertain", "absent")
+    def record(self) -> dict[str, Any]:
+        """Return the case in numbers."""
+        volumes = [
+            {name: getattr(picture, name) for name in ("shape_zyx", "spacing_mm_zyx", "axes", "values")}
+            for picture in self.pictures
+        ]
+        return {
+            "split": self.split,
+            "volumes": volumes,
+            "masks": len(self.case.masks),
+            "present": len(self.case.present()),
+            "questions": len(self.case.questions),
+            "queries": len(self.case.queries),
+            "report_characters": len(self.case.report.text) if self.case.report else None,
+            "faults": dict(collections.Counter(fault.check for fault in self.faults)),
         }
-        return [(state, found) for state, found in by_state.items() if found]
-
-    def asked(self) -> list[dict[str, Any]]:
-        """Return its questions, each with its options and which is right, or with what answers it."""
-        letters = string.ascii_uppercase
-        chosen = [
-            {
-                "text": one.text,
-                "options": [
-                    (f"{letters[index % len(letters)]}) ", option, index == one.answer)
-                    for index, option in enumerate(one.options)
-                ],
-            }
-            for one in self.case.questions
-        ]
-        masks = [{"text": one.text, "said": "masks: ", "names": one.masks} for one in self.case.queries]
-        free = [
-            {"text": one["text"], "said": "", "names": one["answers"]}
-            for one in self.case.notes.get("open_questions", ())
-        ]
-        return [*chosen, *masks, *free]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,60 +98,36 @@ class Sheet:
     entries: tuple[Entry, ...]
     matching: int  # cases that the filters accept
     other_faults: tuple[Fault, ...]  # of no case on the sheet
-    findings: Mapping[str, Mapping[str, int]]  # of all cases: name -> state -> count
+    findings: Mapping[str, Mapping[str, int]]  # of all cases: name -> state -> count, most present first
     summary: Summary  # tables and reports of all cases, files of those on the sheet
-
-    def facts(self) -> list[tuple[str, object]]:
-        """Return how much there is of what."""
-        found = self.summary
-        return [
-            *((split, f"{count} cases") for split, count in found.cases.items()),
-            ("patients", "not known" if found.patients is None else found.patients),
-            ("looked at", f"{len(self.entries)} of {sum(found.cases.values())} cases"),
-            ("volumes read", found.volumes), ("masks read", found.masks), ("reports", found.reports),
-        ]  # fmt: skip
-
-    def faults_by_check(self) -> list[tuple[str, int, int]]:
-        """Return each kind of fault that was found with its errors and warnings."""
-        errors, warnings = self.summary.errors, self.summary.warnings
-        return [
-            (check, errors.get(check, 0), warnings.get(check, 0))
-            for check in CHECKS
-            if check in errors or check in warnings
-        ]
-
-    def ranked_findings(self) -> list[tuple[str, Mapping[str, int]]]:
-        """Return the findings of the set, the most frequent first."""
-        return sorted(self.findings.items(), key=lambda item: -item[1].get("present", 0))
-
-    def left_out(self) -> dict[str, Any] | None:
-        """Return how many cases are not on the sheet, and why; None where all are."""
-        total, shown = sum(self.summary.cases.values()), len(self.entries)
-        why = [f"{total - self.matching} do not match the filters"] if total > self.matching else []
-        if self.matching > shown:
-            why.append(f"{self.matching - shown} are beyond the limit, those shown are evenly spaced")
-        return {"name": self.name, "absent": total - shown, "total": total, "why": why} if why else None
 
     def record(self) -> dict[str, Any]:
         """Return the sheet in numbers: no id of a case or patient, and no text."""
         return {
-            **self.summary.record(),
+            **dataclasses.asdict(self.summary),
             "matching": self.matching,
             "shown": len(self.entries),
-            "findings": {name: dict(states) for name, states in self.findings.items()},
+            "findings": self.findings,
             "distributions": self.distributions(),
-            "shown_cases": [_numbers(entry) for entry in self.entries],
+            "shown_cases": [entry.record() for entry in self.entries],
         }
 
     def distributions(self) -> dict[str, dict[str, dict[str, float] | None]]:
         """Return quantiles over the volumes of the sheet: what is measured -> split -> quantile -> value."""
-        measured: dict[str, dict[str, list[float]]] = collections.defaultdict(
-            lambda: collections.defaultdict(list)
-        )
-        for entry in self.entries:
-            for picture in entry.pictures:
-                for what, value in _measures(picture):
-                    measured[what][entry.split].append(value)
+        measured: dict[str, dict[str, list[float]]] = {}
+        for split, picture in (
+            (entry.split, picture) for entry in self.entries for picture in entry.pictures
+        ):
+            unit = "HU" if picture.intensity == "hu" else "as stored"
+            values = {
+                f"spacing {axis}, mm": step for axis, step in zip("zyx", picture.spacing_mm_zyx, strict=True)
+            }
+            values |= {
+                f"values at {share} of a volume, {unit}": picture.values[share]
+                for share in ("1 %", "50 %", "99 %")
+            }
+            for what, value in values.items():
+                measured.setdefault(what, {}).setdefault(split, []).append(value)
         return {
             what: {split: quantiles(values) for split, values in by_split.items()}
             for what, by_split in measured.items()
@@ -162,13 +135,11 @@ class Sheet:
 
     def histograms(self) -> dict[str, list[float]]:
         """Return how densely values in HU lie by split, each volume counting alike; 1 is an even spread."""
-        held: dict[str, list[tuple[float, ...]]] = collections.defaultdict(list)
+        shares: dict[str, list[tuple[float, ...]]] = collections.defaultdict(list)
         for entry in self.entries:
-            held[entry.split] += [picture.histogram for picture in entry.pictures if picture.histogram]
+            shares[entry.split] += [picture.histogram for picture in entry.pictures if picture.histogram]
         return {
-            split: (np.mean(shares, axis=0) * len(shares[0])).tolist()
-            for split, shares in held.items()
-            if shares
+            split: (np.mean(some, axis=0) * len(some[0])).tolist() for split, some in shares.items() if some
         }
 
 
@@ -179,7 +150,7 @@ def gather(
     *,
     pictures_bytes: int,
     processes: int,
-    done: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> Sheet:
     """Look at the cases that are wanted, each volume being read once for its faults and its picture.
 
@@ -189,7 +160,7 @@ def gather(
         filters: which cases.
         pictures_bytes: what all pictures may take; they become coarser to fit.
         processes: how many read volumes at once.
-        done: is given how many cases are looked at, and of how many.
+        progress: is given how many cases are looked at, and of how many.
 
     Raises:
         DataError: if the set's table as a whole cannot be read, or no case is accepted.
@@ -197,65 +168,48 @@ def gather(
     cases, unlisted = list_cases(dataset, name)
     accepted = [(split, case) for split, case in cases if filters.accept(split, case)]
     if cases and not accepted:
-        raise _nothing(name, cases, filters)
+        raise _nothing_accepted(name, cases, filters)
     places = np.linspace(0, len(accepted) - 1, min(len(accepted), filters.limit)).round().astype(int)
     chosen = [accepted[place] for place in places]
     pictures = sum(min(len(case.volumes), MOST_PICTURES) for _, case in chosen)
     faults: list[Fault] = []
-    looked: list[Looked] = []
-    summary = check_listed(
+    inspected: list[Inspected] = []
+    summary = check(
         cases,
         unlisted,
         processes=processes,
-        told=faults.append,
-        done=done,
+        on_fault=faults.append,
+        progress=progress,
         chosen=chosen,
         rendering=Rendering(most_bytes=pictures_bytes // max(1, pictures), finding=filters.finding),
-        seen=looked.append,
+        on_case=inspected.append,
     )
-    of_case: dict[str, list[Fault]] = collections.defaultdict(list)
+    by_case: dict[str, list[Fault]] = collections.defaultdict(list)
     for fault in faults:
-        of_case[fault.case].append(fault)
+        by_case[fault.case].append(fault)
+    findings: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for finding in (finding for _, case in cases for finding in case.findings):
+        findings[finding.name][finding.state] += 1
     ids = {case.id for _, case in chosen}
     return Sheet(
         name=name,
         entries=tuple(
-            Entry(split=split, case=case, faults=tuple(of_case[case.id]), pictures=seen.pictures)
-            for (split, case), seen in zip(chosen, looked, strict=True)
+            Entry(split=split, case=case, faults=tuple(by_case[case.id]), pictures=seen.pictures)
+            for (split, case), seen in zip(chosen, inspected, strict=True)
         ),
         matching=len(accepted),
         other_faults=tuple(fault for fault in faults if fault.case not in ids),
-        findings=_counted(cases),
+        findings=dict(sorted(findings.items(), key=lambda item: -item[1]["present"])),
         summary=summary,
     )
 
 
-def names_shown(case: Case) -> tuple[str, ...]:
+def names_of(case: Case) -> tuple[str, ...]:
     """Return what a case is found by: findings that are present, then masks."""
     return tuple(dict.fromkeys((*case.present(), *case.masks)))
 
 
-def _said(finding: Finding) -> str:
-    """Return a finding with what is known of it."""
-    known = [
-        finding.side or "",
-        "" if finding.size_mm is None else f"{finding.size_mm:.4g} mm",
-        finding.location or "",
-        "" if finding.malignant is None else "malignant" if finding.malignant else "benign",
-    ]
-    known = [one for one in known if one]
-    return f"{finding.name} ({', '.join(known)})" if known else finding.name
-
-
-def _counted(cases: Sequence[Listed]) -> dict[str, dict[str, int]]:
-    found: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for _, case in cases:
-        for finding in case.findings:
-            found[finding.name][finding.state] += 1
-    return {name: dict(states) for name, states in found.items()}
-
-
-def _nothing(name: str, cases: Sequence[Listed], filters: Filters) -> DataError:
+def _nothing_accepted(name: str, cases: Sequence[Listed], filters: Filters) -> DataError:
     """Say which filter accepts nothing."""
     known = {case.id for _, case in cases}
     for wanted in filters.ids:
@@ -264,11 +218,11 @@ def _nothing(name: str, cases: Sequence[Listed], filters: Filters) -> DataError:
                 f"dataset {name!r}: has no case {wanted!r}.{did_you_mean(wanted, sorted(known))} "
                 f"It lists {len(cases)} cases. Correct --case."
             )
-    shown = {item for _, case in cases for item in names_shown(case)}
-    if filters.finding is not None and filters.finding not in shown:
+    names = {item for _, case in cases for item in names_of(case)}
+    if filters.finding is not None and filters.finding not in names:
         return DataError(
             f"dataset {name!r}: no case shows {filters.finding!r}, as a finding or a mask."
-            f"{did_you_mean(filters.finding, sorted(shown))} Correct --finding."
+            f"{did_you_mean(filters.finding, sorted(names))} Correct --finding."
         )
     return DataError(
         f"dataset {name!r}: none of its {len(cases)} cases is accepted by --split, --case and --finding "
@@ -276,32 +230,81 @@ def _nothing(name: str, cases: Sequence[Listed], filters: Filters) -> DataError:
     )
 
 
-def _measures(picture: Picture) -> Iterator[tuple[str, float]]:
-    """Yield what is measured of a volume, with its value."""
-    for axis, step in zip("zyx", picture.spacing_mm_zyx, strict=True):
-        yield f"spacing {axis}, mm", step
-    unit = "HU" if picture.intensity == "hu" else "as stored"
-    for quantile in ("1 %", "50 %", "99 %"):
-        yield f"values at {quantile} of a volume, {unit}", picture.values[quantile]
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page, and how many cases found no room on it."""
+
+    text: str
+    no_room: int
 
 
-def _numbers(entry: Entry) -> dict[str, Any]:
-    case = entry.case
-    return {
-        "split": entry.split,
-        "volumes": [
-            {
-                "shape_zyx": picture.shape_zyx,
-                "spacing_mm_zyx": picture.spacing_mm_zyx,
-                "axes": picture.axes,
-                "values": dict(picture.values),
-            }
-            for picture in entry.pictures
-        ],
-        "masks": len(case.masks),
-        "present": len(case.present()),
-        "questions": len(case.questions),
-        "queries": len(case.queries),
-        "report_characters": len(case.report.text) if case.report else None,
-        "faults": dict(collections.Counter(fault.check for fault in entry.faults)),
-    }
+def page(sheets: Sequence[Sheet], target: str) -> Page:
+    """Return the page of some data sets.
+
+    Args:
+        sheets: what is shown.
+        target: what the command was pointed at.
+    """
+    cards = _cards()
+    summaries = join(cards.summary(sheet) for sheet in sheets)
+    left = MOST_BYTES - _RESERVED_BYTES - _size(summaries)
+    drawn: list[Html] = []
+    entries: list[Entry] = []
+    no_room: list[str] = []
+    for sheet in sheets:
+        for entry in sheet.entries:
+            card = cards.card(entry, sheet.name if len(sheets) > 1 else "")
+            if _size(card) > left:
+                no_room.append(entry.case.id)
+                continue
+            left -= _size(card)
+            drawn.append(card)
+            entries.append(entry)
+    names = sorted({name for entry in entries for name in names_of(entry.case)[:_MOST_ITEMS]})
+    checks = {fault.check for entry in entries for fault in entry.faults}
+    text = page_from_template(
+        _PACKAGE, "contact_sheet.html", kicker=KICKER, target=target, summaries=summaries, cards_=drawn,
+        title=_cut(", ".join(_cut(sheet.name, _MOST_OF_NAME) for sheet in sheets)),
+        sheets=sheets, no_room=no_room, most_mb=MOST_BYTES // 1_000_000,
+        splits=sorted({entry.split for entry in entries}),
+        names=[name for name in names if len(name) <= _MOST_OF_NAME][:_MOST_ROWS],
+        checks=[name for name in CHECKS if name in checks],
+        style=asset(_PACKAGE, "contact_sheet.css"), script=asset(_PACKAGE, "contact_sheet.js"),
+    )  # fmt: skip
+    return Page(text=text, no_room=len(no_room))
+
+
+@functools.cache
+def _cards() -> Any:
+    """Return the macros of cards.html."""
+    made = environment(_PACKAGE)
+    made.filters |= {
+        "cut": _cut, "name": functools.partial(_cut, most=_MOST_OF_NAME), "described": _described,
+        "tojson_text": functools.partial(json.dumps, ensure_ascii=False), "names": names_of,
+    }  # fmt: skip
+    made.globals |= {
+        "CHECKS": CHECKS, "MOST_ITEMS": _MOST_ITEMS, "MOST_ROWS": _MOST_ROWS,
+        "RANGE_HU": [f"{edge:.0f} HU".replace("-", "\N{MINUS SIGN}") for edge in HISTOGRAM_HU],
+        "SIDES": {"axial": AXIAL_SIDES, "coronal": FILM_SIDES["y"], "sagittal": FILM_SIDES["x"]},
+    }  # fmt: skip
+    return made.get_template("cards.html").module
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", errors="backslashreplace"))
+
+
+def _cut(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """Return a text, or its beginning and how much is missing."""
+    return text if len(text) <= most else f"{text[:most]} … and {len(text) - most} more characters"
+
+
+def _described(finding: Finding) -> str:
+    """Return a finding with what is known of it."""
+    known = [
+        finding.side,
+        None if finding.size_mm is None else f"{finding.size_mm:.4g} mm",
+        finding.location,
+        None if finding.malignant is None else "malignant" if finding.malignant else "benign",
+    ]
+    return f"{finding.name} ({text})" if (text := ", ".join(filter(None, known))) else finding.name

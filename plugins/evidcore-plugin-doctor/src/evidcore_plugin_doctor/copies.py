@@ -1,98 +1,87 @@
-"""Volumes that stand in a data set twice, and what that means for its splits."""
+"""Volumes that stand in a data set twice, and what that means for its splits.
+
+Equal voxels are a fault wherever they stand. What is only alike is none within one patient and one split:
+scanners give several reconstructions of one examination, and published sets hold them all.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from evidcore.case import Split
+from evidcore.case import Case, Split
 from evidcore_plugin_doctor.fault import Fault, Severity
 from evidcore_plugin_doctor.likeness import Library
-from evidcore_plugin_doctor.looking import Print
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Owner:
-    """Whose volume it is."""
+class Copy(NamedTuple):
+    """A volume and whose it is."""
 
-    case: str
-    patient: str | None
     split: Split
+    case: Case
+    file: str
+    digest: str  # of its voxels
 
 
-class Copies:
-    """Compares every volume with every other.
+def copied_volumes(volumes: Sequence[Copy], library: Library) -> tuple[list[Fault], int]:
+    """Return a fault for each volume that was there before, with the first that is like it.
 
-    Equal voxels are a fault wherever they stand. What is only alike is none within one patient and one split:
-    scanners give several reconstructions of one examination, and published sets hold them all.
+    Args:
+        volumes: in the order in which the library has them.
+        library: their structures.
+
+    Returns:
+        The faults, and how many volumes are like others of their patient and split.
     """
+    faults: list[Fault] = []
+    first: dict[str, Copy] = {}
+    equal: set[int] = set()
+    for number, volume in enumerate(volumes):
+        before = first.setdefault(volume.digest, volume)
+        if before.case.id != volume.case.id:
+            equal.add(number)
+            where = " (the same file)" if before.file == volume.file else f" ({before.file})"
+            text = f"the voxels are those of case {before.case.id!r}{where}"
+            faults.append(_fault("duplicate", volume, before, text))
+    pairs = {(alike.first, alike.second): alike for alike in library.alike()}
+    originals: dict[int, int] = {}  # of the copies
+    relatives = 0
+    for (earlier, later), alike in pairs.items():
+        before, volume = volumes[earlier], volumes[later]
+        if {earlier, later} & equal or later in originals or volume.case.id == before.case.id:
+            continue
+        if (originals.get(earlier), later) in pairs:
+            continue  # compared with the original
+        patient = volume.case.patient
+        if patient is not None and (patient, volume.split) == (before.case.patient, before.split):
+            relatives += 1
+            continue
+        originals[later] = earlier
+        shift = ", ".join(f"{step:.0f}" for step in alike.shift_mm)
+        turned = f"turned by {alike.turn_degrees:.0f} degrees and " if alike.turn_degrees >= 1 else ""
+        text = (
+            f"shows what case {before.case.id!r} shows ({before.file}): correlation {alike.agreement:.3f} "
+            f"over {100 * alike.overlap:.0f} % of the smaller one, {turned}shifted by ({shift}) mm (z, y, "
+            "x). It is another crop, resampling, turned or noisy copy"
+        )
+        faults.append(_fault("near-duplicate", volume, before, text))
+    return faults, relatives
 
-    def __init__(self) -> None:
-        """Start empty."""
-        self.relatives = 0  # copies of a patient's own volumes within a split
-        self._library = Library()
-        self._owners: list[tuple[Owner, Print]] = []
 
-    def __enter__(self) -> Copies:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Delete what was kept on disk."""
-        self._library.__exit__(*error)
-
-    def add(self, owner: Owner, found: Print) -> None:
-        """Take in a volume."""
-        self._owners.append((owner, dataclasses.replace(found, structure=None)))
-        self._library.add(found.structure)
-
-    def faults(self) -> Iterator[Fault]:
-        """Yield one fault for each volume that was there before, with the first that is like it."""
-        first: dict[str, int] = {}
-        equal: set[int] = set()
-        for number, (owner, found) in enumerate(self._owners):
-            before = first.setdefault(found.digest, number)
-            other, same = self._owners[before]
-            if before != number and other.case != owner.case:
-                equal.add(number)
-                where = " (the same file)" if same.file == found.file else f" ({same.file})"
-                text = f"the voxels are those of case {other.case!r}{where}"
-                yield self._fault("duplicate", owner, found, other, text)
-        pairs = {(alike.first, alike.second): alike for alike in self._library.alike()}
-        told: dict[int, int] = {}  # a copy -> what it is a copy of
-        for alike in pairs.values():
-            owner, found = self._owners[alike.second]
-            other, same = self._owners[alike.first]
-            if {alike.first, alike.second} & equal or alike.second in told or owner.case == other.case:
-                continue
-            if (told.get(alike.first), alike.second) in pairs:
-                continue  # compared with the original
-            if owner.patient is not None and (owner.patient, owner.split) == (other.patient, other.split):
-                self.relatives += 1
-                continue
-            told[alike.second] = alike.first
-            shift = ", ".join(f"{step:.0f}" for step in alike.shift_mm)
-            turned = f"turned by {alike.turn_degrees:.0f} degrees and " if alike.turn_degrees >= 1 else ""
-            text = (
-                f"shows what case {other.case!r} shows ({same.file}): correlation {alike.agreement:.3f} "
-                f"over {100 * alike.overlap:.0f} % of the smaller one, {turned}shifted by ({shift}) mm (z, "
-                "y, x). It is another crop, resampling, turned or noisy copy"
-            )
-            yield self._fault("near-duplicate", owner, found, other, text)
-
-    @staticmethod
-    def _fault(check: str, owner: Owner, found: Print, other: Owner, text: str) -> Fault:
-        severity: Severity = "warning"
-        if owner.split != other.split:
-            severity = "error"
-            text += f"; it is in {owner.split}, the other in {other.split}"
-        if None in (owner.patient, other.patient):
-            remedy = "Drop one of them, or keep both in one split."
-        elif owner.patient == other.patient:
-            remedy = "Drop one of them."
-        else:
-            severity = "error" if check == "duplicate" else severity
-            text += f"; patients {owner.patient!r} and {other.patient!r}"
-            remedy = "Find out whose it is, and drop the other."
-        text = f"{text}. {remedy}"
-        return Fault(check=check, severity=severity, case=owner.case, file=found.file, text=text)
+def _fault(check: str, volume: Copy, before: Copy, text: str) -> Fault:
+    severity: Severity = "warning"
+    if volume.split != before.split:
+        severity = "error"
+        text += f"; it is in {volume.split}, the other in {before.split}"
+    patient, other = volume.case.patient, before.case.patient
+    if None in (patient, other):
+        remedy = "Drop one of them, or keep both in one split."
+    elif patient == other:
+        remedy = "Drop one of them."
+    else:
+        severity = "error" if check == "duplicate" else severity
+        text += f"; patients {patient!r} and {other!r}"
+        remedy = "Find out whose it is, and drop the other."
+    return Fault(
+        check=check, severity=severity, case=volume.case.id, file=volume.file, text=f"{text}. {remedy}"
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 Severity = Literal["error", "warning"]
-Said = tuple[Severity, str]  # of a volume: how bad, and what is wrong, what would be right, what to do
+Remark = tuple[Severity, str]  # of a volume: how bad, and what is wrong, what would be right, what to do
 
 # What is looked for, in the order of docs/start/own_scans.md.
 CHECKS: Mapping[str, str] = {
@@ -38,8 +38,8 @@ class Fault:
 
     check: str  # one of CHECKS
     severity: Severity
-    case: str  # "" where it belongs to no one case
-    file: str  # "" where it belongs to no one file
+    case: str = ""  # "" where it belongs to no one case
+    file: str = ""  # "" where it belongs to no one file
     text: str  # what is wrong with its value, what would be right, what to do
 
     def line(self) -> str:
@@ -47,7 +47,3 @@ class Fault:
         where = ", ".join(part for part in (f"case {self.case!r}" if self.case else "", self.file) if part)
         parts = [self.check, where, " ".join(self.text.split())]
         return f"{self.severity:7} {': '.join(part for part in parts if part)}"
-
-    def record(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return dataclasses.asdict(self)

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from evidcore.data import Volume
-from evidcore_plugin_doctor.fault import Said
+from evidcore_plugin_doctor.fault import Remark
 
 ZERO_SHARE = 0.3  # of a CT; a scan of a whole body has 2 % of water at exactly 0 HU
 REGION = 0.02  # of a slice; noise and texture leave no larger region of a CT at one value
 AIR_HU = -900.0  # empty slices of a CT may be filled with air at its ends
 
 
-def empty_parts(volume: Volume) -> Iterator[Said]:
+def empty_parts(volume: Volume) -> Iterator[Remark]:
     """Yield what of a volume holds a single value.
 
     At the ends of a scan, slices of air (CT) or of one value (others) are passed over: they come from
@@ -42,7 +42,7 @@ def empty_parts(volume: Volume) -> Iterator[Said]:
         )
 
 
-def hollow(volume: Volume) -> Iterator[Said]:
+def even_regions(volume: Volume) -> Iterator[Remark]:
     """Yield regions of a CT that hold one value, as no tissue does.
 
     Air and fillings may be even, and so may what lies at either end of the values, where these were clipped.
@@ -70,7 +70,7 @@ def hollow(volume: Volume) -> Iterator[Said]:
         )
 
 
-def cut_away(volume: Volume) -> Iterator[Said]:
+def cut_away(volume: Volume) -> Iterator[Remark]:
     """Yield that the background of a CT was filled with zeros."""
     zeros = float(np.mean(volume.array == 0))
     if zeros > ZERO_SHARE:

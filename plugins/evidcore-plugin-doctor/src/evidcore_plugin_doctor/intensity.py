@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.data import Volume
-from evidcore_plugin_doctor.fault import Said
+from evidcore_plugin_doctor.fault import Remark
 
 SAMPLE = 400_000  # voxels looked at
 INTERCEPT_HU = 1024.0  # nearly every scanner's; some write 1000
@@ -33,7 +33,7 @@ FAT_TWICE_HU = (-1200.0, -1090.0)  # fat under the intercept applied twice; nois
 _REMEDY = 'Write the values as HU once, or set intensity = "arbitrary" on the data set.'
 
 
-def impossible(volume: Volume) -> Said | None:
+def impossible(volume: Volume) -> Remark | None:
     """Say that single voxels hold what no CT holds, None where they do not."""
     low, high = IMPOSSIBLE_HU
     array = volume.array
@@ -41,15 +41,14 @@ def impossible(volume: Volume) -> Said | None:
         return None
     outside = (array < low) | (array > high)
     z, y, x = (int(index) for index in np.argwhere(outside)[0])
-    return (
-        "error",
+    return "error", (
         f"{int(outside.sum())} of {array.size} voxels lie beyond {low:g} to {high:g} HU, the first at "
         f"z={z}, y={y}, x={x}: {float(array[z, y, x]):g}. Convert the series again, or fill them with air "
-        "(-1000 HU).",
+        "(-1000 HU)."
     )
 
 
-def not_hounsfield(volume: Volume) -> Said | None:
+def not_hounsfield(volume: Volume) -> Remark | None:
     """Say why the values are no Hounsfield units, None where they may be."""
     sample = _sample(volume)
     low, high = float(sample.min()), float(sample.max())
@@ -66,10 +65,9 @@ def not_hounsfield(volume: Volume) -> Said | None:
         and max(_share(sample, -np.inf, -1500), _share(sample, *FAT_TWICE_HU)) > LITTLE
     ):
         peak = _peak(sample, -200 - INTERCEPT_HU, 200 - INTERCEPT_HU)
-        return (
-            "error",
+        return "error", (
             f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was applied "
-            f"twice. Soft tissue lies at 0 to 80 HU. Add {INTERCEPT_HU:.0f}, or convert the series again.",
+            f"twice. Soft tissue lies at 0 to 80 HU. Add {INTERCEPT_HU:.0f}, or convert the series again."
         )
     lowest = float(np.quantile(sample, 0.001))
     if (
@@ -78,54 +76,46 @@ def not_hounsfield(volume: Volume) -> Said | None:
         and _share(sample, -np.inf, -700) < LITTLE
     ):
         peak = _peak(sample, 850, 1250)
-        return (
-            "error",
+        return "error", (
             f"air seems to lie at {peak:.0f} HU and bone below {lowest:.0f} HU: the values are negated. "
-            "Air lies at -1000 HU. Multiply by -1, or convert the series again.",
+            "Air lies at -1000 HU. Multiply by -1, or convert the series again."
         )
     if lowest > -100 and _share(sample, 850, 1250) > SHARE:
         peak = _peak(sample, 850, 1250)
-        return (
-            "error",
+        return "error", (
             f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was not "
             f"applied. Soft tissue lies at 0 to 80 HU. Subtract {INTERCEPT_HU:.0f}, or convert the series "
-            f"again.",
+            f"again."
         )
     if tissue < LITTLE and _share(sample, -1200, -300) < 1 - LITTLE:
-        return (
-            "warning",
+        return "warning", (
             f"{100 * tissue:.2g} % of the voxels lie within -200..200 HU, where soft tissue is; values run "
-            f"from {low:g} to {high:g}. {_REMEDY}",
+            f"from {low:g} to {high:g}. {_REMEDY}"
         )
     if low >= -20:
-        return (
-            "warning",
-            f"the lowest value is {low:g}: no air and no fat, which every CT holds. {_REMEDY}",
-        )
+        return "warning", (f"the lowest value is {low:g}: no air and no fat, which every CT holds. {_REMEDY}")
     return _misplaced_air(sample, lowest) or _like_mr(sample, lowest)
 
 
-def _misplaced_air(sample: np.ndarray[Any, Any], lowest: float) -> Said | None:
+def _misplaced_air(sample: np.ndarray[Any, Any], lowest: float) -> Remark | None:
     """Say that air does not lie at -1000 HU."""
     is_high = AIR_HU[1] < lowest < NO_LUNG_HU and _share(sample, lowest, lowest + PILE_HU) > SHARE / 2
     if not is_high and _share(sample, -np.inf, AIR_HU[0]) <= LITTLE:
         return None
-    return (
-        "error",
+    return "error", (
         f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU, and nothing in a body "
-        f"below. They were scaled, shifted or clipped. {_REMEDY}",
+        f"below. They were scaled, shifted or clipped. {_REMEDY}"
     )
 
 
-def _like_mr(sample: np.ndarray[Any, Any], lowest: float) -> Said | None:
+def _like_mr(sample: np.ndarray[Any, Any], lowest: float) -> Remark | None:
     """Say that there is neither air nor fat, and much besides soft tissue."""
     width = float(np.quantile(sample, 0.99)) - lowest
     if lowest < MR_LOWEST_HU or width < MR_WIDTH_HU:
         return None
-    return (
-        "warning",
+    return "warning", (
         f"99 % of the voxels lie in {lowest:.0f} to {lowest + width:.0f} HU: no air and no fat, which "
-        f"every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}",
+        f"every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}"
     )
 
 

@@ -17,13 +17,13 @@ import collections
 import dataclasses
 import tempfile
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 from scipy import fft, ndimage, spatial
 
 from evidcore.case import Intensity
-from evidcore_plugin_doctor.coarse import STEP_MM, Coarse, interpolate
+from evidcore_plugin_doctor.coarse import STEP_MM, Coarse
 
 POINTS = 40  # at most, of a volume
 SIGMAS = (1.2, 2.4)  # in cubes: 6 and 12 mm
@@ -46,6 +46,7 @@ OVERLAP = 0.5  # of the smaller volume
 WEAK = 0.02  # of the clipped range: 32 HU
 CLIP_HU = (-1000.0, 600.0)
 CLIP_PERCENTILES = (0.5, 99.5)
+_OTHERS = ((1, 2), (0, 2), (0, 1))  # axes beside each axis
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -57,6 +58,13 @@ class Fingerprint:
     structure: np.ndarray[Any, np.dtype[np.int8]]  # (z, y, x), cubes of STEP_MM
     places: Array  # (point, 3): z, y, x in cubes
     vectors: Array  # (point, number), each of length 1
+
+
+_EMPTY = Fingerprint(
+    structure=np.zeros((0, 0, 0), np.int8),
+    places=np.zeros((0, 3), np.float32),
+    vectors=np.zeros((0, LOWPASS**3 - 1), np.float32),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,17 +106,15 @@ def _strongest(band: Array) -> Array:
     inner = np.zeros_like(peaks)
     core = (slice(margin, -margin),) * 3
     inner[core] = peaks[core] & (strength[core] > 0.02)
-    found = np.argwhere(inner)
-    order = np.argsort(-strength[tuple(found.T)], kind="stable")[:POINTS]
-    found = found[order]
+    places = np.argwhere(inner)
+    places = places[np.argsort(-strength[tuple(places.T)], kind="stable")[:POINTS]]
     offsets = []
-    for axis in range(3):
-        step = np.eye(3, dtype=np.intp)[axis]
-        before, at, after = (strength[tuple((found + shift * step).T)] for shift in (-1, 0, 1))
+    for step in np.eye(3, dtype=np.intp):
+        before, at, after = (strength[tuple((places + shift * step).T)] for shift in (-1, 0, 1))
         bend = before - 2 * at + after
         bent = np.where(bend < -1e-9, bend, -1.0)
         offsets.append(np.clip((before - after) / (2 * bent), -0.5, 0.5))  # top of a parabola
-    return np.asarray(found + np.stack(offsets, axis=1), dtype=np.float32)
+    return np.asarray(places + np.stack(offsets, axis=1), dtype=np.float32)
 
 
 def _vectors(fine: Array, places: Array) -> Array:
@@ -129,12 +135,11 @@ class Library:
     def __init__(self) -> None:
         """Open the file; it vanishes with the library."""
         self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the library
-        self._at: list[tuple[int, tuple[int, ...]] | None] = []
-        self._places: list[Array] = []
+        self._at: list[tuple[int, tuple[int, ...]]] = []  # start and shape of each structure
+        self._places: list[Array] = []  # of each volume
         self._vectors: list[Array] = []
-        self._owners: list[int] = []  # of each place in the two lists above
 
-    def __enter__(self) -> Library:
+    def __enter__(self) -> Self:
         """Return the library."""
         return self
 
@@ -142,61 +147,44 @@ class Library:
         """Delete the file."""
         self._file.close()
 
-    def add(self, found: Fingerprint | None) -> int:
-        """Keep a volume's fingerprint and return its number; one without structure is like no other."""
-        number = len(self._at)
-        if found is None:
-            self._at.append(None)
-            return number
-        start = self._file.seek(0, 2)
-        self._file.write(found.structure.tobytes())
-        self._at.append((start, found.structure.shape))
-        self._places.append(found.places)
-        self._vectors.append(found.vectors)
-        self._owners.append(number)
-        return number
+    def add(self, volume: Fingerprint | None) -> None:
+        """Take in the next volume; one without a fingerprint is like no other."""
+        volume = volume or _EMPTY
+        self._at.append((self._file.seek(0, 2), volume.structure.shape))
+        self._file.write(volume.structure.tobytes())
+        self._places.append(volume.places)
+        self._vectors.append(volume.vectors)
 
     def alike(self) -> Iterator[Likeness]:
         """Yield the pairs of volumes that show the same scan, the smaller number first."""
         for (first, second), (ours, theirs) in sorted(self._matched().items()):
-            shift = _majority(theirs - ours)
-            found = (
-                None if shift is None else self._compare(first, second, np.eye(3, dtype=np.float32), shift)
-            )
-            if found is None:
-                placed = _turned(ours, theirs)
-                found = None if placed is None else self._compare(first, second, *placed)
-            if found is not None:
-                yield found
+            for vote in (_shifted, _turned):
+                placement = vote(ours, theirs)
+                likeness = None if placement is None else self._compare(first, second, *placement)
+                if likeness is not None:
+                    yield likeness
+                    break
 
     def _matched(self) -> dict[tuple[int, int], tuple[Array, Array]]:
         """Return the places, in cubes, where two volumes look alike: (match, 3) in each."""
-        if len(self._owners) < 2:
+        owners = np.repeat(np.arange(len(self._vectors)), [len(item) for item in self._vectors])
+        if len(np.unique(owners)) < 2:
             return {}
-        vectors = np.concatenate(self._vectors)
-        places = np.concatenate(self._places)
-        owners = np.repeat(self._owners, [len(item) for item in self._vectors])
+        vectors, places = np.concatenate(self._vectors), np.concatenate(self._places)
         _, near = spatial.cKDTree(vectors).query(vectors, k=NEAREST + 1, distance_upper_bound=CLOSE)
         matches: dict[tuple[int, int], list[tuple[int, int]]] = collections.defaultdict(list)
         for mine, others in enumerate(near):
             for other in others:
                 if other < len(owners) and owners[mine] < owners[other]:
                     matches[int(owners[mine]), int(owners[other])].append((mine, int(other)))
-        found = {}
-        for pair, numbers in matches.items():
-            if len(numbers) >= VOTES:
-                ours, theirs = np.array(numbers).T
-                found[pair] = places[ours], places[theirs]
-        return found
+        numbers = {pair: np.array(some).T for pair, some in matches.items() if len(some) >= VOTES}
+        return {pair: (places[ours], places[theirs]) for pair, (ours, theirs) in numbers.items()}
 
     def _structure(self, number: int) -> Array:
-        held = self._at[number]
-        if held is None:
-            raise ValueError(f"volume {number} has no structure")
-        start, shape = held
+        start, shape = self._at[number]
         self._file.seek(start)
-        count = int(np.prod(shape))
-        return np.frombuffer(self._file.read(count), np.int8).reshape(shape).astype(np.float32)
+        values = np.frombuffer(self._file.read(int(np.prod(shape))), np.int8)
+        return values.reshape(shape).astype(np.float32)
 
     def _compare(self, first: int, second: int, turn: Array, shift: Array) -> Likeness | None:
         """Lay two structures over each other and correlate where both are.
@@ -209,12 +197,15 @@ class Library:
         """
         ours, theirs = self._structure(first), self._structure(second)
         smaller = min(ours.size, theirs.size)
+        theirs = ndimage.affine_transform(theirs, turn, shift, output_shape=ours.shape, order=1, cval=np.nan)
+        both = np.isfinite(theirs)
+        ours, theirs = np.where(both, ours, 0), np.where(both, theirs, 0)
         is_turned = not np.array_equal(turn, np.eye(3))
-        laid = _turned_over(ours, theirs, turn, shift) if is_turned else _laid_over(ours, theirs, shift)
-        if laid is None:
-            return None
-        ours, theirs, count = laid
-        overlap = float(count / smaller)
+        if not is_turned:  # blocks begin where both do
+            ours, theirs = (
+                item[np.ix_(*(both.any(axis=others) for others in _OTHERS))] for item in (ours, theirs)
+            )
+        overlap = float(both.sum() / smaller)
         length = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
         if overlap < OVERLAP or length == 0:
             return None
@@ -223,33 +214,15 @@ class Library:
         if agreement < AGREEMENT or weakest_tenth(ours, theirs) < everywhere:
             return None
         z, y, x = (float(step) * STEP_MM for step in shift)
+        cosine = float(np.clip((np.trace(turn) - 1) / 2, -1, 1))
         return Likeness(
             first=first,
             second=second,
             agreement=agreement,
             overlap=min(overlap, 1.0),
             shift_mm=(z, y, x),
-            turn_degrees=_degrees(turn),
+            turn_degrees=float(np.rad2deg(np.arccos(cosine))),
         )
-
-
-def _laid_over(ours: Array, theirs: Array, shift: Array) -> tuple[Array, Array, int] | None:
-    """Return two structures where both are, and how many cubes that is; None where they do not meet."""
-    for axis in range(3):
-        there = np.arange(ours.shape[axis]) + float(shift[axis])
-        inside = (there >= 0) & (there <= theirs.shape[axis] - 1)
-        if not inside.any():
-            return None
-        theirs = interpolate(theirs, there[inside], axis)
-        ours = ours.compress(inside, axis)
-    return ours, theirs, ours.size
-
-
-def _turned_over(ours: Array, theirs: Array, turn: Array, shift: Array) -> tuple[Array, Array, int]:
-    """Return two structures on the grid of the first, 0 where one ends, and in how many cubes both are."""
-    theirs = ndimage.affine_transform(theirs, turn, shift, output_shape=ours.shape, order=1, cval=np.nan)
-    both = np.isfinite(theirs)
-    return np.where(both, ours, 0), np.where(both, theirs, 0), int(both.sum())
 
 
 def weakest_tenth(ours: Array, theirs: Array) -> float:
@@ -272,14 +245,15 @@ def weakest_tenth(ours: Array, theirs: Array) -> float:
     return float(np.quantile(both[structured] / np.maximum(length, 1e-6), 0.1))
 
 
-def _majority(shifts: Array) -> Array | None:
-    """Return the mean of the most shifts that lie together, None where too few do."""
+def _shifted(ours: Array, theirs: Array) -> tuple[Array, Array] | None:
+    """Return no turn and the mean of the most shifts that lie together, None where too few do."""
+    shifts = theirs - ours
     apart = np.linalg.norm(shifts[:, None] - shifts[None], axis=2) * STEP_MM
     together = apart <= SHIFT_MM
     best = int(together.sum(axis=1).argmax())
     if together[best].sum() < VOTES:
         return None
-    return np.asarray(np.median(shifts[together[best]], axis=0), dtype=np.float32)
+    return np.eye(3, dtype=np.float32), np.median(shifts[together[best]], axis=0).astype(np.float32)
 
 
 def _turned(ours: Array, theirs: Array) -> tuple[Array, Array] | None:
@@ -313,8 +287,3 @@ def _fitted(ours: Array, theirs: Array) -> tuple[Array, Array]:
     turns = right.transpose(0, 2, 1) @ (signs[:, :, None] * left.transpose(0, 2, 1))
     shifts = other[:, 0] - (turns @ middle.transpose(0, 2, 1))[:, :, 0]
     return turns, shifts
-
-
-def _degrees(turn: Array) -> float:
-    cosine = (float(np.trace(turn)) - 1) / 2
-    return float(np.rad2deg(np.arccos(np.clip(cosine, -1, 1))))

@@ -22,14 +22,14 @@ FULL = 0.98  # of a volume; no object fills it
 AIR_HU = -940.0  # a lung that the field of view cuts open is not filled, and is denser
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-SaidOf = tuple[Severity, str, str]  # of a file: severity, file, text
+FileRemark = tuple[Severity, str, str]  # severity, file, text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
     """What was seen of a case's masks."""
 
-    faults: tuple[SaidOf, ...]
+    faults: tuple[FileRemark, ...]
     voxels: Mapping[str, int]  # by mask name; those that could be read
     backwards: Mapping[str, str]  # axis -> what the masks say against it
 
@@ -46,7 +46,7 @@ def look_at_masks(
         present: findings that the case is said to show; a mask of that name should not be empty.
     """
     refused: dict[tuple[str, str], list[str]] = {}  # file and reason -> mask names
-    faults: list[SaidOf] = []
+    faults: list[FileRemark] = []
     voxels: dict[str, int] = {}
     places: dict[str, Place] = {}
     voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
@@ -93,13 +93,12 @@ def look_at_masks(
         text = f"{', '.join(map(repr, names))}: {reason}"
         faults.append(("error", file, text))
     backwards: dict[str, str] = {}
-    for found in contradictions(places, sizes):
-        if found.axis is not None:
-            backwards[found.axis] = found.text
+    for axis, text in contradictions(places, sizes):
+        if axis is not None:
+            backwards[axis] = text
         else:
             files = " ".join(sorted({masks[name].path for name in places}))
-            text = f"{found.text}. Look at the masks; correct them or their names."
-            faults.append(("error", files, text))
+            faults.append(("error", files, f"{text}. Look at the masks; correct them or their names."))
     return Seen(faults=tuple(faults), voxels=voxels, backwards=backwards)
 
 
@@ -118,7 +117,7 @@ def _exchanged(path: str, volume: Volume) -> str | None:
     )
 
 
-def _empty(name: str, ref: MaskRef, why: str) -> SaidOf:
+def _empty(name: str, ref: MaskRef, why: str) -> FileRemark:
     text = f"{name!r}: the mask is empty, and {why}. Draw it, or take it out of the table."
     return ("warning", ref.path, text)
 

@@ -5,9 +5,8 @@ A relation that is off by less than `CLEAR_MM` says nothing: organs are cut by t
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import numpy as np
@@ -32,54 +31,35 @@ _ORGANS: Mapping[Organ, re.Pattern[str]] = {
     }.items()
 }
 _FILLING = ("mask", "seg", "segmentation", "label")
+_SIDES = (("left", "lt"), ("right", "rt"))
 _SIDED = ("kidney", "lung", "adrenal gland")
 _LESION = re.compile(r"\b(?:lesion|tumou?r|cyst|nodule|mass|cancer|vessels?|opacity|stone)s?\b")
 
-# the first lies farther along the axis than the second: 0 up, 1 back, 2 left
-RELATIONS: tuple[tuple[Organ, Organ, int], ...] = (
-    ("spleen", "liver", 2),
-    ("stomach", "liver", 2),
-    ("heart", "liver", 2),
-    ("kidney left", "kidney right", 2),
-    ("lung left", "lung right", 2),
-    ("adrenal gland left", "adrenal gland right", 2),
-    ("kidney left", "liver", 2),
-    ("spleen", "kidney right", 2),
-    ("spleen", "gallbladder", 2),
-    ("spleen", "spine", 2),
-    ("spine", "liver", 2),
-    ("kidney left", "spine", 2),
-    ("spine", "kidney right", 2),
-    ("lung left", "spine", 2),
-    ("spine", "lung right", 2),
-    ("spine", "liver", 1),
-    ("spine", "heart", 1),
-    ("spine", "stomach", 1),
-    ("spine", "bladder", 1),
-    ("kidney left", "stomach", 1),
-    ("heart", "liver", 0),
-    ("heart", "kidney left", 0),
-    ("heart", "kidney right", 0),
-    ("heart", "bladder", 0),
-    ("liver", "bladder", 0),
-    ("spleen", "bladder", 0),
-    ("kidney left", "bladder", 0),
-    ("kidney right", "bladder", 0),
-    ("lung left", "kidney left", 0),
-    ("lung right", "kidney right", 0),
-    ("lung right", "bladder", 0),
-)  # fmt: skip
+# the first of a pair lies farther along the axis than the second: 0 up, 1 back, 2 left
+_FARTHER: Mapping[int, tuple[tuple[Organ, Organ], ...]] = {
+    2: (
+        ("spleen", "liver"), ("stomach", "liver"), ("heart", "liver"), ("kidney left", "kidney right"),
+        ("lung left", "lung right"), ("adrenal gland left", "adrenal gland right"),
+        ("kidney left", "liver"), ("spleen", "kidney right"), ("spleen", "gallbladder"),
+        ("spleen", "spine"), ("spine", "liver"), ("kidney left", "spine"), ("spine", "kidney right"),
+        ("lung left", "spine"), ("spine", "lung right"),
+    ),
+    1: (
+        ("spine", "liver"), ("spine", "heart"), ("spine", "stomach"), ("spine", "bladder"),
+        ("kidney left", "stomach"),
+    ),
+    0: (
+        ("heart", "liver"), ("heart", "kidney left"), ("heart", "kidney right"), ("heart", "bladder"),
+        ("liver", "bladder"), ("spleen", "bladder"), ("kidney left", "bladder"),
+        ("kidney right", "bladder"), ("lung left", "kidney left"), ("lung right", "kidney right"),
+        ("lung right", "bladder"),
+    ),
+}  # fmt: skip
+RELATIONS = tuple((first, second, axis) for axis, pairs in _FARTHER.items() for first, second in pairs)
 _AGAINST = ("below", "in front of", "to the right of")
-AXES: tuple[Literal["z", "y", "x"], ...] = ("z", "y", "x")
+Axis = Literal["z", "y", "x"]
+AXES: tuple[Axis, ...] = ("z", "y", "x")
 _RUNS = ("downwards", "to the front", "to the right")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Contradiction:
-    """What masks say against the axes, or against their own names."""
-
-    axis: Literal["z", "y", "x"] | None  # that runs the wrong way; None where a mask is misplaced
-    text: str
 
 
 def organ(mask: str) -> Organ | None:
@@ -88,26 +68,22 @@ def organ(mask: str) -> Organ | None:
     name = " ".join(word for word in words if word not in _FILLING)
     if _LESION.search(name):
         return None
-    side = _side(name)
+    left, right = ({side, side[0], short} & set(name.split()) for side, short in _SIDES)
     for known, pattern in _ORGANS.items():
         if not pattern.search(name):
             continue
         if known not in _SIDED:
             return known
-        return None if side is None else f"{known} {side}"
+        if bool(left) != bool(right):
+            return f"{known} {'left' if left else 'right'}"
+        return None
     return None
 
 
-def _side(name: str) -> Literal["left", "right"] | None:
-    words = set(name.split())
-    left, right = bool(words & {"left", "l", "lt"}), bool(words & {"right", "r", "rt"})
-    if left == right:
-        return None
-    return "left" if left else "right"
-
-
-def contradictions(places: Mapping[str, Place], volumes_ml: Mapping[str, float]) -> list[Contradiction]:
-    """Compare where named masks lie.
+def contradictions(
+    places: Mapping[str, Place], volumes_ml: Mapping[str, float]
+) -> Iterator[tuple[Axis | None, str]]:
+    """Yield what masks say against an axis, or against their own names, where the axis is None.
 
     Where every clear relation of an axis is the wrong way round, the axis is; where only some are, a mask is.
 
@@ -115,50 +91,29 @@ def contradictions(places: Mapping[str, Place], volumes_ml: Mapping[str, float])
         places: centroid by mask name.
         volumes_ml: size by mask name; several masks of an organ (lobes, vertebrae) are taken together.
     """
-    organs = _organs(places, volumes_ml)
-    found: list[Contradiction] = []
-    for axis, name in enumerate(AXES):
-        right, wrong = [], []
-        for first, second, direction in RELATIONS:
-            if direction != axis or first not in organs or second not in organs:
-                continue
-            gap_mm = float(organs[first][axis] - organs[second][axis])
-            if gap_mm > CLEAR_MM:
-                right.append((first, second, gap_mm))
-            elif gap_mm < -CLEAR_MM:
-                wrong.append((first, second, gap_mm))
-        said = [f"{a} {-gap:.0f} mm {_AGAINST[axis]} {b}" for a, b, gap in wrong]
-        if wrong and not right:
-            found.append(
-                Contradiction(
-                    axis=name,
-                    text=f"by its masks, {', '.join(said)}: {name} runs {_RUNS[axis]}"
-                    + (", or the names of the sides are swapped" if _only_sides(wrong) else ""),
-                )
-            )
-        else:
-            found += [
-                Contradiction(axis=None, text=f"{text}, while other organs lie as they should")
-                for text in said
-            ]
-    return found
-
-
-def _only_sides(relations: Iterable[tuple[Organ, Organ, float]]) -> bool:
-    """Tell whether every relation hangs on the side in a mask's name."""
-    return all({"left", "right"} & set(f"{first} {second}".split()) for first, second, _ in relations)
-
-
-def _organs(places: Mapping[str, Place], volumes_ml: Mapping[str, float]) -> dict[Organ, Place]:
-    """Return the common centroid of each organ's masks."""
     parts: dict[Organ, list[str]] = {}
     for mask in places:
-        name = organ(mask)
-        if name is not None:
+        if (name := organ(mask)) is not None:
             parts.setdefault(name, []).append(mask)
-    found = {}
-    for name, masks in parts.items():
-        weights = [volumes_ml[mask] for mask in masks]
-        z, y, x = np.average([places[mask] for mask in masks], axis=0, weights=weights)
-        found[name] = (float(z), float(y), float(x))
-    return found
+    organs = {
+        name: np.average(
+            [places[mask] for mask in masks], axis=0, weights=[volumes_ml[mask] for mask in masks]
+        )
+        for name, masks in parts.items()
+    }
+    for axis, letter in enumerate(AXES):
+        gaps_mm = {
+            (first, second): float(organs[first][axis] - organs[second][axis])
+            for first, second in _FARTHER[axis]
+            if first in organs and second in organs
+        }
+        wrong = {pair: gap_mm for pair, gap_mm in gaps_mm.items() if gap_mm < -CLEAR_MM}
+        texts = [f"{a} {-gap_mm:.0f} mm {_AGAINST[axis]} {b}" for (a, b), gap_mm in wrong.items()]
+        if not wrong:
+            continue
+        if max(gaps_mm.values()) > CLEAR_MM:
+            yield from ((None, f"{text}, while other organs lie as they should") for text in texts)
+            continue
+        only_sides = all({"left", "right"} & set(f"{a} {b}".split()) for a, b in wrong)
+        swapped = ", or the names of the sides are swapped" if only_sides else ""
+        yield letter, f"by its masks, {', '.join(texts)}: {letter} runs {_RUNS[axis]}{swapped}"

@@ -8,59 +8,76 @@ was killed goes on where it stopped, and several machines fill one cache folder,
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import torch
-
-from evidcore.case import Case, Split, VisualPart
-from evidcore.contracts import EncoderInput
+from evidcore.case import Case, Crop, Split, VisualPart, VolumeRef
+from evidcore.contracts import EncoderInput, Grid
+from evidcore.data.cached_volume import LEAST_BYTES, VOLUMES, volume_cache
+from evidcore.data.content import content_key, volume_key
+from evidcore.data.preparation import get_input, prepare, put_input
+from evidcore.data.reading import read_geometry
 from evidcore.errors import DataError, RecipeError, did_you_mean
-from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.runs import model as models
-from evidcore.runs.assembly import Assembly
-from evidcore.runs.model import StageOutputs
-from evidcore_plugin_doctor.cache_filling import Filled, Filler, Outcome, Wanted
 from evidcore_plugin_doctor.workers import in_processes
 
-SPLITS = cast(tuple[Split, ...], get_args(Split))
+if TYPE_CHECKING:
+    from evidcore.recipe import Recipe
+    from evidcore.runs.assembly import Assembly
+
+# Of a case: "no_room" where the cache is too full for some of it of what was used since this fill began; else
+# "done" where anything was written; else "already_there" where anything was; else "not_needed": volume and
+# inputs are small, or no smaller than what they are made of. "left_out" where it cannot be used.
+Outcome = Literal["no_room", "done", "already_there", "not_needed", "left_out"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be kept of one case."""
+
+    case: str
+    volumes: tuple[VolumeRef, ...] = ()
+    shown: tuple[tuple[Crop, Grid], ...] = ()  # crops, and at what size the encoder is given them
+    fault: str = ""  # why the case cannot be shown at all
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Filled:
+    """What became of one case."""
+
+    case: str
+    outcome: Outcome
+    size_bytes: int = 0  # written for it
+    deleted_bytes: int = 0  # older entries that made room for it
+    reason: str = ""  # why it was left out
 
 
 @dataclasses.dataclass
 class Summary:
-    """What became of the cases so far."""
+    """What became of the cases."""
 
-    outcomes: dict[Outcome, int] = dataclasses.field(
-        default_factory=lambda: dict.fromkeys(get_args(Outcome), 0)
-    )
-    left_out: dict[str, str] = dataclasses.field(default_factory=dict)  # dataset/split/case -> why
-    unlisted: tuple[str, ...] = ()  # what in the data sets' tables cannot be read as a case or a part of one
-    size_bytes: int = 0  # written
-    deleted_bytes: int = 0  # older entries that made room
-    seconds: float = 0.0
-
-    def add(self, filled: Filled) -> None:
-        """Count a case."""
-        self.outcomes[filled.outcome] += 1
-        self.size_bytes += filled.size_bytes
-        self.deleted_bytes += filled.deleted_bytes
-        if filled.outcome == "left_out":
-            self.left_out[filled.case] = filled.reason
+    outcomes: dict[Outcome, int]
+    left_out: dict[str, str]  # dataset/split/case -> why
+    unlisted: tuple[str, ...]  # what in the data sets' tables cannot be read as a case or a part of one
+    size_bytes: int  # written
+    deleted_bytes: int  # older entries that made room
+    seconds: float
 
 
 def fill(
     recipe: Recipe,
     *,
-    datasets: Sequence[str] = (),
-    splits: Sequence[Split] = (),
-    processes: int = 1,
-    shard: tuple[int, int] = (1, 1),
-    keeps_volumes: bool = True,
-    told: Callable[[int, int], None] = lambda done, count: None,
+    datasets: Sequence[str],
+    splits: Sequence[Split],
+    processes: int,
+    shard: tuple[int, int],
+    keeps_volumes: bool,
+    progress: Callable[[int, int], None],
 ) -> Summary:
     """Fill the cache for a recipe's data.
 
@@ -71,13 +88,19 @@ def fill(
         processes: how many read at once.
         shard: which share of the cases, and of how many, from 1 on.
         keeps_volumes: keep the volumes too, not only what the encoder is given.
-        told: called after each case with how many are done, of how many.
+        progress: called after each case with how many are done, of how many.
 
     Raises:
         RecipeError: if the recipe names no such data set.
         DataError: if there are no cases.
         RunError: if the disk is full, or a process was killed.
     """
+    import torch
+
+    from evidcore.runs import model as models  # not at the top: worker processes need none of it
+    from evidcore.runs.assembly import Assembly
+    from evidcore.runs.model import StageOutputs
+
     began_s = time.time()
     assembly = Assembly(recipe)
     unknown = next((name for name in datasets if name not in assembly.datasets), None)
@@ -86,28 +109,43 @@ def fill(
             f"{recipe.path}: no dataset is called {unknown!r}.{did_you_mean(unknown, assembly.datasets)} "
             f"It names: {', '.join(assembly.datasets)}."
         )
-    names, splits = tuple(datasets) or tuple(assembly.datasets), tuple(splits) or SPLITS
+    names, splits = tuple(datasets) or tuple(assembly.datasets), tuple(splits) or get_args(Split)
     cases = list(_cases(assembly, names, splits))
     if not cases:
         raise DataError(
             f"{recipe.path}: the {', '.join(splits)} splits of {', '.join(names)} hold no cases to prepare. "
             f"Check the tables."
         )
-    own = cases[shard[0] - 1 :: shard[1]]
+    share = cases[shard[0] - 1 :: shard[1]]
     with torch.device("meta"):
-        encoder = models.encoder(assembly, StageOutputs())
-    summary = Summary(unlisted=tuple(_unlisted(assembly, names)))
-    filler = Filler(spec=encoder.input, keeps_volumes=keeps_volumes, began_s=began_s)
-    wanted = (_wanted(assembly, encoder.input, name, case) for name, case in own)
+        spec = models.encoder(assembly, StageOutputs()).input
+    unlisted: list[str] = []
+    for name in names:
+        source = assembly.datasets[name]
+        with blame(offer_of(source), f"reading the tables of {name}"):
+            unlisted += (f"{name}: {message}" for message in source.unlisted())
+    keep = functools.partial(fill_case, spec=spec, keeps_volumes=keeps_volumes, began_s=began_s)
+    wanted = (_wanted(assembly, spec, name, case) for name, case in share)
     killed = (
         f"one of {processes} processes was killed, perhaps for want of memory. What is done is kept: "
         f"give the command again with fewer --processes."
     )
-    for done, filled in enumerate(in_processes(filler, wanted, processes, killed), start=1):
-        summary.add(filled)
-        told(done, len(own))
-    summary.seconds = time.time() - began_s
-    return summary
+    filled: list[Filled] = []
+    for result in in_processes(keep, wanted, processes, killed):
+        filled.append(result)
+        progress(len(filled), len(share))
+    counts = Counter(result.outcome for result in filled)
+    return Summary(
+        outcomes={outcome: counts[outcome] for outcome in _OUTCOMES},
+        left_out={result.case: result.reason for result in filled if result.outcome == "left_out"},
+        unlisted=tuple(unlisted),
+        size_bytes=sum(result.size_bytes for result in filled),
+        deleted_bytes=sum(result.deleted_bytes for result in filled),
+        seconds=time.time() - began_s,
+    )
+
+
+_OUTCOMES: tuple[Outcome, ...] = ("done", "already_there", "no_room", "not_needed", "left_out")
 
 
 def _cases(
@@ -125,35 +163,95 @@ def _cases(
                 if seen[case.id] == 1:
                     yield f"{name}/{split}/{case.id}", case
                 else:
-                    yield f"{name}/{split}/{case.id} ({seen[case.id]})", _twice(case)
+                    twice = f"its id {case.id!r} is that of another case of the data set."
+                    yield (
+                        f"{name}/{split}/{case.id} ({seen[case.id]})",
+                        f"{twice} Give each an id of its own.",
+                    )
             left_out = source.left_out.get(split, {})
             for case_id in sorted(left_out.keys() - {case.id for case in listed}):
                 yield f"{name}/{split}/{case_id}", left_out[case_id]
 
 
-def _twice(case: Case) -> str:
-    return f"its id {case.id!r} is that of another case of the data set. Give each an id of its own."
-
-
-def _unlisted(assembly: Assembly, names: Sequence[str]) -> Iterator[str]:
-    """Yield what the data sets' tables hold that is no case or part of one."""
-    for name in names:
-        source = assembly.datasets[name]
-        with blame(offer_of(source), f"reading the tables of {name}"):
-            yield from (f"{name}: {message}" for message in source.unlisted())
-
-
 def _wanted(assembly: Assembly, spec: EncoderInput, name: str, case: Case | str) -> Wanted:
     """Work out what the view shows of a case."""
     if isinstance(case, str):
-        return Wanted(case=name, volumes=(), shown=(), fault=case)
+        return Wanted(case=name, fault=case)
     if not case.volumes:
         fault = "the case names no volume. Name its file in the data set's table, or take the case out."
-        return Wanted(case=name, volumes=(), shown=(), fault=fault)
+        return Wanted(case=name, fault=fault)
     try:
         with blame(offer_of(assembly.view), f"rendering case {case.id!r}"):
-            shown = [part for part in assembly.view.render(case) if isinstance(part, VisualPart)]
-            sized = tuple((part.crop, assembly.view.size_zyx(part, spec)) for part in shown)
+            parts = [part for part in assembly.view.render(case) if isinstance(part, VisualPart)]
+            sized = tuple((part.crop, assembly.view.size_zyx(part, spec)) for part in parts)
     except DataError as cause:
-        return Wanted(case=name, volumes=(), shown=(), fault=str(cause))
+        return Wanted(case=name, fault=str(cause))
     return Wanted(case=name, volumes=case.volumes, shown=sized)
+
+
+def fill_case(wanted: Wanted, *, spec: EncoderInput, keeps_volumes: bool, began_s: float) -> Filled:
+    """Keep what is wanted of a case; a file that cannot be used leaves it out.
+
+    Args:
+        wanted: the case; what is in the cache already is not made again.
+        spec: of the encoder.
+        keeps_volumes: keep the volumes too.
+        began_s: seconds since 1970; entries used since, by whichever process, make no room.
+    """
+    if wanted.fault:
+        return Filled(case=wanted.case, outcome="left_out", reason=wanted.fault)
+    before_bytes = VOLUMES.evicted_bytes
+    reason, outcomes, size_bytes = "", {"not_needed"}, 0
+    try:
+        for ref in wanted.volumes if keeps_volumes else ():
+            outcome, written_bytes = _fill_volume(ref, began_s)
+            outcomes.add(outcome)
+            size_bytes += written_bytes
+        for crop, size_zyx in wanted.shown:
+            outcome, written_bytes = _fill_input(crop, spec, size_zyx, began_s)
+            outcomes.add(outcome)
+            size_bytes += written_bytes
+        first: Outcome = next(outcome for outcome in get_args(Outcome) if outcome in outcomes)
+    except DataError as cause:
+        first, reason, size_bytes = "left_out", str(cause), 0
+    deleted_bytes = VOLUMES.evicted_bytes - before_bytes
+    return Filled(
+        case=wanted.case, outcome=first, size_bytes=size_bytes, deleted_bytes=deleted_bytes, reason=reason
+    )
+
+
+def _fill_volume(ref: VolumeRef, began_s: float) -> tuple[Outcome, int]:
+    key = volume_key(ref)
+    if volume_cache.get(ref) is not None:
+        return "already_there", 0
+    volume = volume_cache.get_or_put(ref, keep_newer_than=began_s)
+    if volume.is_on_disk:
+        return "done", volume.size_bytes
+    if volume_key(ref) != key:
+        raise _replaced(ref)
+    return ("not_needed" if volume.size_bytes < LEAST_BYTES else "no_room"), 0
+
+
+def _fill_input(crop: Crop, spec: EncoderInput, size_zyx: Grid, began_s: float) -> tuple[Outcome, int]:
+    if crop.blank:
+        return "not_needed", 0
+    if crop.box_zyx is None:
+        voxels = math.prod(read_geometry(crop.volume).shape_zyx)
+    else:
+        z0, z1, y0, y1, x0, x1 = crop.box_zyx
+        voxels = (z1 - z0) * (y1 - y0) * (x1 - x0)
+    if 4 * math.prod(size_zyx) * spec.channels > 2 * voxels:  # float32 of voxels of int16
+        return "not_needed", 0
+    key = content_key(crop, spec, size_zyx)
+    if get_input(key) is not None:
+        return "already_there", 0
+    pixels = prepare(crop, spec, size_zyx, key).numpy()
+    if content_key(crop, spec, size_zyx) != key:
+        raise _replaced(crop.volume)
+    has_room = put_input(key, pixels, keep_newer_than=began_s)
+    return ("done", pixels.nbytes) if has_room else ("no_room", 0)
+
+
+def _replaced(ref: VolumeRef) -> DataError:
+    """Say that nothing certain was read of a file."""
+    return DataError(f"{ref.path}: changed while it was read. Prepare again once nothing writes to it.")

@@ -6,6 +6,10 @@ import collections
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from evidcore_plugin_pages.charts import Lane, lanes
+from evidcore_plugin_pages.jinja import page as page_from_template
+from evidcore_plugin_pages.markup import Html, join, tag
+
 from evidcore.case import Case, VolumeRef
 from evidcore.contracts import Labeler, Task
 from evidcore.data import Geometry, read_geometry
@@ -17,6 +21,11 @@ from evidcore_plugin_doctor.listing import Cases
 
 Profile = dict[str, Any]
 _INTERVAL_DRAWS = 1000
+_LINES = {
+    "uniform_chance": "uniform chance",
+    "prior_only": "best blind rule",
+    "perfect_perception": "perfect perception",
+}
 
 
 def profile(
@@ -26,7 +35,7 @@ def profile(
     tasks: Mapping[str, Task],
     asked: Sequence[str],
     labeler: Labeler | None,
-    done: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
     unlisted: int = 0,
 ) -> Profile:
     """Describe a data set.
@@ -37,7 +46,7 @@ def profile(
         tasks: of a recipe, by name; those that ask multiple choice are measured.
         asked: the ways of asking that are wanted; empty for all.
         labeler: labels the sentences of reports that carry no labels.
-        done: is given how many volume headers are read, and of how many.
+        progress: is given how many volume headers are read, and of how many.
         unlisted: how many rows and cells of the set's tables cannot be read and are counted nowhere.
 
     Raises:
@@ -55,25 +64,22 @@ def profile(
                 f"It can be asked: {', '.join(known) or 'nothing, there are neither questions nor findings'}."
             )
     reports = {split: [case.report for case in some if case.report] for split, some in cases.items()}
+    positions = {split: sentences.positions(some, labeler) for split, some in reports.items()}
     return {
         "dataset": name,
         "unlisted": unlisted,
-        "splits": {split: _counted(some) for split, some in cases.items()},
+        "splits": {split: _counts(some) for split, some in cases.items()},
         "findings": [row for split, some in cases.items() for row in prevalence(split, some)],
         "reference_lines": [
             row for way in ways if not asked or way.name in asked for row in blind.lines(way)
         ],
-        "positions": _found({split: sentences.positions(some, labeler) for split, some in reports.items()}),
+        "positions": {split: measured for split, measured in positions.items() if measured is not None},
         "reports": {split: sentences.lengths(some) for split, some in reports.items() if some},
-        "volumes": _volumes(cases, done),
+        "volumes": _volumes(cases, progress),
     }
 
 
-def _found(by_split: Mapping[str, Any]) -> dict[str, Any]:
-    return {split: value for split, value in by_split.items() if value is not None}
-
-
-def _counted(cases: Sequence[Case]) -> dict[str, Any]:
+def _counts(cases: Sequence[Case]) -> dict[str, Any]:
     patients = {case.patient for case in cases}
     return {
         "cases": len(cases),
@@ -88,8 +94,8 @@ def prevalence(split: str, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
     for case in cases:
         for finding in case.findings:
             states[finding.name][finding.state].append(cluster(case.patient, case.id))
-    for name, found in states.items():
-        present, absent = found["present"], found["absent"]
+    for name, by_state in states.items():
+        present, absent = by_state["present"], by_state["absent"]
         if not present and not absent:
             continue
         values = [1.0] * len(present) + [0.0] * len(absent)
@@ -99,8 +105,8 @@ def prevalence(split: str, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
             "split": split,
             "present": len(present),
             "absent": len(absent),
-            "uncertain": len(found["uncertain"]),
-            "unknown": len(cases) - len(present) - len(absent) - len(found["uncertain"]),
+            "uncertain": len(by_state["uncertain"]),
+            "unknown": len(cases) - len(present) - len(absent) - len(by_state["uncertain"]),
             "prevalence": interval.value,
             "low": interval.low,
             "high": interval.high,
@@ -108,21 +114,21 @@ def prevalence(split: str, cases: Sequence[Case]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _volumes(cases: Cases, done: Callable[[int, int], None]) -> dict[str, Any]:
+def _volumes(cases: Cases, progress: Callable[[int, int], None]) -> dict[str, Any]:
     """Describe voxel sizes and shapes by split, from headers alone."""
     refs = {split: [ref for case in some for ref in case.volumes] for split, some in cases.items()}
-    total = sum(len(some) for some in refs.values())
+    total = sum(map(len, refs.values()))
     count = 0
-    found: dict[str, Any] = {}
+    volumes: dict[str, Any] = {}
     for split, some in refs.items():
         grids: list[Geometry] = []
         for ref in some:
             grid = _grid(ref)
             grids += [grid] if grid is not None else []
             count += 1
-            done(count, total)
+            progress(count, total)
         if some:
-            found[split] = {
+            volumes[split] = {
                 "volumes": len(some),
                 "unreadable": len(some) - len(grids),
                 "spacing_mm": _by_axis([grid.spacing_mm_zyx for grid in grids]),
@@ -132,7 +138,7 @@ def _volumes(cases: Cases, done: Callable[[int, int], None]) -> dict[str, Any]:
                     for grid in grids
                 ]),
             }
-    return found
+    return volumes
 
 
 def _grid(ref: VolumeRef) -> Geometry | None:
@@ -146,3 +152,48 @@ def _by_axis(triples: Sequence[Sequence[float]]) -> dict[str, Any]:
     return {
         axis: sentences.quantiles([triple[index] for triple in triples]) for index, axis in enumerate("zyx")
     }
+
+
+def page(profiles: Sequence[Profile]) -> str:
+    """Return the page of some data sets' profiles: one file, no network, numbers alone."""
+    return page_from_template(
+        "evidcore_plugin_doctor", "profile.html", kicker="evidcore data profile",
+        title=", ".join(item["dataset"] for item in profiles), profiles=profiles, lines=_lines,
+        prevalence=_prevalence,
+    )  # fmt: skip
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> Html | str:
+    drawn = [
+        Lane(
+            label=f"{row['asked']}, {row['split']}: {row['prior_rule']}",
+            value=row["prior_only"]["value"],
+            low=row["prior_only"]["low"],
+            high=row["prior_only"]["high"],
+            tone="other",
+            lines={name: row[name]["value"] for name in _LINES if row[name]["value"] is not None},
+        )
+        for row in rows
+    ]
+    keys = [
+        tag(
+            "span",
+            label,
+            class_="line-key" + ("" if name == "uniform_chance" else f" {name}".replace("_", "-")),
+        )
+        for name, label in _LINES.items()
+    ]
+    caption = join(["The dot is the best blind rule, with its interval by patient. ", *keys])
+    return lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption) if drawn else ""
+
+
+def _prevalence(rows: Sequence[Mapping[str, Any]]) -> list[Html]:
+    by_split: dict[str, list[Lane]] = {}
+    for row in rows:
+        lane = Lane(label=row["finding"], value=row["prevalence"], low=row["low"], high=row["high"])
+        by_split.setdefault(row["split"], []).append(lane)
+    caption = "Share of the {} cases that know of the finding, with its interval by patient."
+    return [
+        lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption.format(split))
+        for split, drawn in by_split.items()
+    ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from evidcore.data import Volume
 from evidcore_plugin_doctor.coarse import STEP_MM, merge
-from evidcore_plugin_doctor.fault import Said
+from evidcore_plugin_doctor.fault import Remark
 from evidcore_plugin_doctor.fill import runs
 
 FEWEST = 6  # slices that hold more than one value
@@ -39,7 +39,7 @@ SLICE_AXIS = 1.3  # spacing across slices to that within, where these are not th
 Grid = np.ndarray[Any, np.dtype[np.float32]]
 
 
-def torn(volume: Volume) -> Iterator[Said]:
+def disordered(volume: Volume) -> Iterator[Remark]:
     """Yield how the slices of a volume do not follow each other."""
     axis = _across(volume)
     array = np.moveaxis(volume.array, axis, 0)
@@ -52,11 +52,11 @@ def torn(volume: Volume) -> Iterator[Said]:
     if planes[0].size < FEWEST_PIXELS:
         return
     distance = _distances(_clipped(planes, volume))
-    disordered = list(_disordered(distance, kept, axis))
-    yield from disordered
+    misplaced = list(_misplaced(distance, kept, axis))
+    yield from misplaced
     steps = [] if volume.intensity != "hu" else list(_steps(planes, kept, axis))
     yield from steps
-    if volume.intensity == "hu" and not disordered and not steps:  # MR fades at its ends, and is filled there
+    if volume.intensity == "hu" and not misplaced and not steps:  # MR fades at its ends, and is filled there
         yield from _gap(distance, kept, axis)
 
 
@@ -92,7 +92,7 @@ def _distances(planes: Grid) -> np.ndarray[Any, np.dtype[np.float64]]:
     return distance
 
 
-def _repeated(array: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Said]:
+def _repeated(array: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
     """Yield the slices that hold what the one before holds."""
     same = [b for a, b in itertools.pairwise(kept) if b == a + 1 and np.array_equal(array[a], array[b])]
     if same:
@@ -103,7 +103,7 @@ def _repeated(array: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterat
         )
 
 
-def _disordered(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Said]:
+def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
     """Yield the slices that are unlike both neighbours, or like others more than these."""
     count = len(kept)
     index = np.arange(count)
@@ -131,7 +131,7 @@ def _disordered(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> I
         )
 
 
-def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[Said]:
+def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[Remark]:
     """Yield where Hounsfield units change their scale from one slice to the next."""
     flat = planes.reshape(len(planes), -1).astype(np.float64)
     shift = np.median(np.diff(flat, axis=0), axis=1)
@@ -154,7 +154,7 @@ def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[Said]:
         )
 
 
-def _gap(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Said]:
+def _gap(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
     """Yield a step between neighbours that stands out among all."""
     index = np.arange(len(kept) - 1)
     beside = distance[index, index + 1]

@@ -9,7 +9,7 @@ from scipy import ndimage
 
 from evidcore.case import VolumeRef
 from evidcore.data import Geometry, Volume
-from evidcore_plugin_doctor.fault import Said
+from evidcore_plugin_doctor.fault import Remark
 
 SMALLEST_MM, LARGEST_MM = 0.05, 30.0
 FIELD_MM = (20.0, 2500.0)  # of a scan, along any axis
@@ -27,7 +27,7 @@ FULL_MATRIX = (512, 768, 1024)
 DIFFERENT = 0.01  # of the stated spacing
 
 
-def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[Said]:
+def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[Remark]:
     """Yield what is odd about the size of voxels.
 
     Args:
@@ -77,7 +77,7 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[S
         yield from _field(ref, geometry)
 
 
-def _pixels(ref: VolumeRef, geometry: Geometry) -> Iterator[Said]:
+def _pixels(ref: VolumeRef, geometry: Geometry) -> Iterator[Remark]:
     """Yield what is odd about the shape and size of the pixels of a slice; slices of a CT are axial."""
     spacing = sorted(geometry.spacing_mm_zyx)
     said = f"a spacing of {_written(geometry.spacing_mm_zyx)} mm (z, y, x)"
@@ -107,7 +107,7 @@ def _pixels(ref: VolumeRef, geometry: Geometry) -> Iterator[Said]:
         )
 
 
-def too_small(volume: Volume) -> Said | None:
+def too_small(volume: Volume) -> Remark | None:
     """Say that the body of a CT, seen whole across, is smaller than anybody's; None where it is not."""
     widths, airy = [], []
     steps = volume.spacing_mm_zyx[1:]
@@ -128,14 +128,13 @@ def too_small(volume: Volume) -> Said | None:
     if width >= least:
         return None
     what = "chest" if least == TRUNK_MM else "body"
-    return (
-        "warning",
+    return "warning", (
         f"a spacing of {_written(volume.spacing_mm_zyx)} mm (z, y, x) makes the {what} {width:.0f} mm "
-        f"wide, expected at least {least:g} mm. Set the affine from the scanner's own spacing.",
+        f"wide, expected at least {least:g} mm. Set the affine from the scanner's own spacing."
     )
 
 
-def _field(ref: VolumeRef, geometry: Geometry) -> Iterator[Said]:
+def _field(ref: VolumeRef, geometry: Geometry) -> Iterator[Remark]:
     """Yield what is odd about the extent of the scan and the distance of its slices."""
     spacing = geometry.spacing_mm_zyx
     extent = [count * step for count, step in zip(geometry.shape_zyx, spacing, strict=True)]

@@ -1,0 +1,452 @@
+"""`evid data`: check, view, profile and prepare a data set before anything is trained on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+from evidcore_plugin_tables.target_options import folder_intensity, target_argument
+
+from evidcore.case import Intensity, Split
+from evidcore.cli import CommandGroup
+from evidcore.cli.run import follow
+from evidcore.errors import DataError, printable
+
+if TYPE_CHECKING:
+    from evidcore.contracts import Labeler, Task
+    from evidcore_plugin_doctor.check import Summary
+    from evidcore_plugin_doctor.fault import Fault
+    from evidcore_plugin_doctor.listing import Cases, Columns
+
+data = CommandGroup("data", help="Check, view, profile and prepare a data set.")
+_only = click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
+_splits = click.option(
+    "--split",
+    "splits",
+    multiple=True,
+    type=click.Choice(get_args(Split)),
+    help="Only this split; may be repeated.",
+)
+_processes = click.option(
+    "--processes",
+    type=click.IntRange(min=1),
+    callback=lambda context, option, count: count or len(os.sched_getaffinity(0)),
+    help="How many read volumes at once. Default: one a core.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _list(context: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if value else ()
+
+
+def _shard(context: click.Context, option: click.Parameter, text: str) -> tuple[int, int]:
+    """Read i/n."""
+    share = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not share or not 1 <= int(share[1]) <= int(share[2]):
+        raise click.BadParameter(f"must be i/n with i from 1 to n, got {text!r}. For instance 2/4.")
+    return int(share[1]), int(share[2])
+
+
+@click.command()
+@target_argument
+@_only
+@folder_intensity
+@_processes
+@_json
+@click.pass_context
+def check(
+    context: click.Context,
+    target: Path,
+    only: str | None,
+    intensity: Intensity,
+    processes: int,
+    as_json: bool,
+) -> None:
+    """Find what is wrong with the cases of TARGET, one line a fault.
+
+    TARGET is a recipe, or a folder that holds cases.csv or questions.csv. Every fault of every
+    case is found in one run.
+    Exit status: 0 nothing found, 1 faults found, 2 TARGET cannot be used.
+    """
+    from evidcore_plugin_tables.target import open_target
+
+    from evidcore_plugin_doctor.check import check as check_cases
+    from evidcore_plugin_doctor.check import list_cases
+
+    results: dict[str, Any] = {}
+    for name, dataset in open_target(target, only, intensity).items():
+        faults: list[Fault] = []
+
+        def add(fault: Fault, faults: list[Fault] = faults) -> None:
+            faults.append(fault)
+            if not as_json:
+                click.echo(printable(fault.line(), keep=""))
+
+        with follow(name) as progress:
+            summary = check_cases(
+                *list_cases(dataset, name), processes=processes, on_fault=add, progress=progress
+            )
+        results[name] = {
+            "faults": [dataclasses.asdict(fault) for fault in faults], "summary": dataclasses.asdict(summary),
+        }  # fmt: skip
+        if not as_json:
+            for line in _summary(summary):
+                click.echo(printable(f"{name}: {line}"))
+    if as_json:
+        click.echo(json.dumps({"target": str(target), "datasets": results}, indent=1))
+    if any(result["faults"] for result in results.values()):
+        context.exit(1)
+
+
+def _summary(summary: Summary) -> Iterator[str]:
+    """Yield what was looked at and how much was found."""
+    splits = ", ".join(f"{split} {count}" for split, count in summary.cases.items())
+    pace = f", {summary.volumes / summary.seconds:.1f} a second" if summary.volumes else ""
+    yield (
+        f"{sum(summary.cases.values())} cases ({splits}), {_patients(summary.patients)}, {summary.volumes} "
+        f"volumes, {summary.masks} masks, {summary.reports} reports in {summary.seconds:.0f} s{pace}"
+    )
+    if summary.relatives:
+        yield f"{summary.relatives} volumes are like others of their patient and split: no fault"
+    if summary.templates:
+        yield f"{summary.templates} report texts are shared by many patients: templates, no fault"
+    for word, counts in (("error", summary.errors), ("warning", summary.warnings)):
+        if counts:
+            total = sum(counts.values())
+            parts = ", ".join(f"{check} {count}" for check, count in counts.items())
+            yield f"{total} {word}{'s' if total > 1 else ''} ({parts})"
+    if not summary.errors and not summary.warnings:
+        yield "nothing wrong found"
+
+
+def _patients(count: int | None) -> str:
+    return "patients not known" if count is None else f"{count} patients"
+
+
+@click.command()
+@target_argument
+@_only
+@folder_intensity
+@_splits
+@click.option("--case", "ids", multiple=True, metavar="ID", help="Only this case; may be repeated.")
+@click.option("--finding", metavar="NAME", help="Only cases that show this: a finding or a mask.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="At most so many cases of a data set, evenly spaced.",
+)
+@_processes
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The page. Default: NAME.html of TARGET, here.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what the page holds as numbers.")
+def view(
+    target: Path,
+    only: str | None,
+    intensity: Intensity,
+    processes: int,
+    out: Path | None,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Write a page of TARGET's cases: three planes, masks, report, questions and faults of each.
+
+    TARGET is a recipe, or a folder that holds cases.csv or questions.csv. The page is one file that opens
+    without a network; it may hold patients' data. Files are looked at for the cases on it alone; `evid data
+    check` looks at all.
+    """
+    from evidcore_plugin_tables.target import open_target
+
+    from evidcore_plugin_doctor.contact_sheet import KICKER, PICTURES_BYTES, Filters, gather, page
+
+    path = out or Path(f"{target.resolve().stem}.html")
+    if path.exists() and KICKER.encode() not in path.read_bytes():
+        raise DataError(f"{path}: is there, and no page of this command. Give another --out, or move it.")
+    sheets = []
+    datasets = open_target(target, only, intensity)
+    for name, dataset in datasets.items():
+        with follow(name) as progress:
+            sheets.append(
+                gather(
+                    dataset, name, Filters(**filters), pictures_bytes=PICTURES_BYTES // len(datasets),
+                    processes=processes, progress=progress,
+                )
+            )  # fmt: skip
+    made = page(sheets, str(target))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made.text, encoding="utf-8", errors="backslashreplace")
+    size_bytes = path.stat().st_size
+    if as_json:
+        facts = {"target": str(target), "page": str(path), "bytes": size_bytes, "no_room": made.no_room}
+        records = {sheet.name: sheet.record() for sheet in sheets}
+        click.echo(json.dumps({**facts, "datasets": records}, indent=1))
+        return
+    for sheet in sheets:
+        total, drawn = sum(sheet.summary.cases.values()), len(sheet.entries)
+        faults = sum(sheet.summary.errors.values()) + sum(sheet.summary.warnings.values())
+        click.echo(printable(f"{sheet.name}: {drawn} of {total} cases, {faults} faults"))
+        if drawn < total:
+            click.echo("  see others with --limit, --split, --case or --finding")
+    if made.no_room:
+        click.echo(f"{made.no_room} cases found no room on the page, which names them; see one with --case")
+    click.echo(f"page: {path} ({size_bytes / 1e6:.1f} MB)")
+
+
+@click.command()
+@target_argument
+@_only
+@click.option(
+    "--task",
+    "asked",
+    multiple=True,
+    metavar="NAME",
+    help="Only these ways of asking: given, 'random distractors', negatives, or a task of the recipe.",
+)
+@click.option("--labeler", metavar="NAME", help="Labels the sentences of reports that carry no labels.")
+@folder_intensity
+@click.option("--id", default="", help="Of a CSV: the column with the case's name.")
+@click.option("--patient", default="", help="Of a CSV: the column with the patient.")
+@click.option("--split", default="", help="Of a CSV: the column with the split. Without, all is train.")
+@click.option("--report", default="", help="Of a CSV: the column with the report.")
+@click.option(
+    "--labels",
+    callback=_list,
+    help="Of a CSV: the findings' columns, commas between. Default: all that fit.",
+)
+@click.option("--question", default="", help="Of a CSV of questions: the column with the question.")
+@click.option("--options", callback=_list, help="Its options: one column each, or one for all.")
+@click.option("--answer", default="", help="The right one: a letter, or its text.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write profile.json and index.html here.")
+@_json
+def profile(
+    target: Path,
+    only: str | None,
+    asked: tuple[str, ...],
+    labeler: str | None,
+    intensity: Intensity,
+    out: Path | None,
+    as_json: bool,
+    **named: Any,
+) -> None:
+    """Describe TARGET: prevalence, reference lines, reports, voxel sizes. No text of a report is shown.
+
+    TARGET is a recipe, a folder that holds cases.csv or questions.csv, or any CSV of labels or questions.
+    """
+    from evidcore_plugin_doctor.listing import Columns
+    from evidcore_plugin_doctor.profile import page
+    from evidcore_plugin_doctor.profile import profile as describe
+
+    columns = Columns(**named)
+    if columns.named() and target.suffix != ".csv":
+        raise click.UsageError(f"columns belong to a CSV, {target} is none; a recipe names them itself.")
+    built = _labeler(labeler)
+    profiles = []
+    for name, cases, unlisted, tasks in _opened(target, only, intensity, columns):
+        with follow(name) as progress:
+            profiles.append(
+                describe(
+                    cases, name, tasks=tasks, asked=asked, labeler=built, progress=progress, unlisted=unlisted
+                )
+            )
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "profile.json").write_text(json.dumps(profiles, indent=1), encoding="utf-8")
+        (out / "index.html").write_text(page(profiles), encoding="utf-8")
+    if as_json:
+        click.echo(json.dumps({"target": str(target), "profiles": profiles}, indent=1))
+        return
+    for item in profiles:
+        for line in _profile_lines(item, target):
+            click.echo(printable(line))
+    if out is not None:
+        click.echo(f"page: {out / 'index.html'}")
+
+
+def _opened(
+    target: Path, only: str | None, intensity: Intensity, columns: Columns
+) -> Iterator[tuple[str, Cases, int, Mapping[str, Task]]]:
+    """Yield name, cases, number of unreadable rows and cells, and tasks of what TARGET stands for."""
+    from evidcore_plugin_tables.target import open_target, open_tasks
+
+    from evidcore_plugin_doctor.listing import read_listing
+
+    if target.is_file() and target.suffix == ".csv":
+        yield target.stem, read_listing(target, columns), 0, {}
+        return
+    tasks = open_tasks(target) if target.suffix == ".toml" else {}
+    for name, dataset in open_target(target, only, intensity).items():
+        cases = {split: list(dataset.listed(split)) for split in get_args(Split)}
+        yield name, cases, len(list(dataset.unlisted())), tasks
+
+
+def _labeler(name: str | None) -> Labeler | None:
+    if name is None:
+        return None
+    from evidcore.cache import cache_folder
+    from evidcore.contracts import Labeler
+    from evidcore.registry import factory
+
+    given = {"cache_folder": cache_folder(), "recipe_folder": Path.cwd()}
+    built = factory.build("labeler", {"use": name}, given=given, where="--labeler")
+    return built if isinstance(built, Labeler) else None
+
+
+def _profile_lines(profile: Mapping[str, Any], target: Path) -> Iterator[str]:
+    """Yield a profile as lines."""
+    yield str(profile["dataset"])
+    for split, item in profile["splits"].items():
+        if item["cases"]:
+            asked = f", {item['questions']} questions" if item["questions"] else ""
+            yield f"  {split:11} {item['cases']} cases, {_patients(item['patients'])}{asked}"
+    if profile["unlisted"]:
+        unread = f"{profile['unlisted']} rows and cells cannot be read and are not counted"
+        yield f"  {unread}: evid data check {target}"
+    for row in profile["reference_lines"]:
+        yield ""
+        whose = "cases" if profile["splits"][row["split"]]["patients"] is None else "patients"
+        counts = f"{row['questions']} questions, {row['patients']} {whose}"
+        yield f"  asked as {row['asked']}, {row['split']}: {counts}"
+        yield f"    {'uniform chance':20} {_rate(row['uniform_chance'])}"
+        yield f"    {'best blind rule':20} {_rate(row['prior_only'])}"
+        yield f"    {'perfect perception':20} {_rate(row['perfect_perception'])}"
+        yield f"    the best blind rule: {row['prior_rule']}" + (f"; {row['note']}" if row["note"] else "")
+    if profile["findings"]:
+        yield ""
+        yield "  finding                            split       present    of   prevalence"
+    for row in profile["findings"]:
+        known = row["present"] + row["absent"]
+        unsure = f", uncertain {row['uncertain']}" if row["uncertain"] else ""
+        rate = _rate({**row, "value": row["prevalence"], "note": ""})
+        yield f"  {row['finding']:34} {row['split']:11} {row['present']:7} {known:5}   {rate}{unsure}"
+    if profile["positions"]:
+        yield ""
+    for split, item in profile["positions"].items():
+        for label in ("normal", "abnormal"):
+            if item[label]["sentences"]:
+                yield (
+                    f"  {split}: {item[label]['sentences']} {label} sentences, on average at "
+                    f"{100 * item[label]['mean_position']:.0f} % of the report"
+                )
+        if item["unlabelled"]:
+            yield f"  {split}: {item['unlabelled']} sentences in which the labeler finds nothing"
+    if profile["reports"]:
+        yield ""
+    for split, item in profile["reports"].items():
+        for what in ("words", "sentences"):
+            yield (
+                f"  {split}: {item['reports']} reports of {item[what]['50 %']:.0f} {what} "
+                f"(5 % have up to {item[what]['5 %']:.0f}, 95 % up to {item[what]['95 %']:.0f})"
+            )
+    if profile["volumes"]:
+        yield ""
+    for split, item in profile["volumes"].items():
+        unread = f", {item['unreadable']} headers cannot be read (see evid data check)"
+        yield f"  {split}: {item['volumes']} volumes{unread if item['unreadable'] else ''}"
+        for what in ("spacing_mm", "voxels", "extent_mm"):
+            axes = ", ".join(
+                f"{axis} {shares['50 %']:.4g} ({shares['0 %']:.4g} to {shares['100 %']:.4g})"
+                for axis, shares in item[what].items()
+                if shares
+            )
+            if axes:
+                yield f"    {what.replace('_', ' in '):14} {axes}"
+
+
+def _rate(figure: Mapping[str, Any]) -> str:
+    if figure["value"] is None:
+        return f"not known ({figure['note']})"
+    if figure["low"] is None:
+        after = f", {figure['note']}" if figure["note"] else ""
+    else:
+        after = f" ({100 * figure['low']:.1f} to {100 * figure['high']:.1f})"
+    return f"{100 * figure['value']:5.1f} %{after}"
+
+
+_OUTCOMES = {
+    "done": "done",
+    "already_there": "already there",
+    "no_room": "without room",
+    "not_needed": "too small to be worth keeping",
+    "left_out": "left out",
+}
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key of the recipe.")
+@click.option(
+    "--dataset", "datasets", multiple=True, metavar="NAME", help="Only this data set; may be repeated."
+)
+@_splits
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="How many cases are read at once.",
+)
+@click.option(
+    "--shard",
+    default="1/1",
+    callback=_shard,
+    metavar="I/N",
+    help="Only share I of N, for instance one a machine.",
+)
+@click.option("--inputs-only", is_flag=True, help="Keep what the encoder is given, not the volumes.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+def prepare(
+    recipe: Path,
+    overrides: tuple[str, ...],
+    datasets: tuple[str, ...],
+    splits: tuple[Split, ...],
+    processes: int,
+    shard: tuple[int, int],
+    inputs_only: bool,
+    as_json: bool,
+) -> None:
+    """Read every volume of a recipe's data sets, and keep volumes and encoder inputs in the cache.
+
+    Killed and started again, it goes on where it stopped. EVID_CACHE names the cache folder, EVID_CACHE_GB
+    its limit.
+    """
+    from evidcore.recipe import load
+
+    loaded = load(recipe, overrides)  # a mistake is named before all else is imported
+
+    from evidcore.cache import cache_folder
+    from evidcore_plugin_doctor.prepare import fill
+
+    with follow("prepare") as progress:
+        summary = fill(
+            loaded, datasets=datasets, splits=splits, processes=processes, shard=shard,
+            keeps_volumes=not inputs_only, progress=progress,
+        )  # fmt: skip
+    if as_json:
+        facts = {"recipe": str(recipe), "cache": str(cache_folder()), "shard": f"{shard[0]}/{shard[1]}"}
+        click.echo(json.dumps({**facts, **dataclasses.asdict(summary)}, indent=1))
+        return
+    for message in summary.unlisted:
+        click.echo(printable(f"not read: {message}"))
+    for case, reason in summary.left_out.items():
+        click.echo(printable(f"left out: {case}: {reason}", keep=""))
+    counts = ", ".join(f"{count} {_OUTCOMES[name]}" for name, count in summary.outcomes.items() if count)
+    written = f"{summary.size_bytes / 1e9:.3g} GB written to {cache_folder()}"
+    click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {summary.seconds:.0f} s")
+    if summary.deleted_bytes:
+        click.echo(
+            f"{summary.deleted_bytes / 1e9:.3g} GB last used before this command began were deleted to make "
+            f"room. If another share kept them, set EVID_CACHE_GB higher: it must hold all shares."
+        )
+    if summary.outcomes["no_room"]:
+        click.echo("The cache is full. Set EVID_CACHE_GB higher, or prepare with --inputs-only.")

@@ -1,1 +1,0 @@
-"""The commands: `evid data check` and `evid data profile`."""
