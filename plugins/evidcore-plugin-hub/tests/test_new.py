@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from evidcore_plugin_hub.new.package import write_package
+from evidcore_plugin_hub.new import write_package
 
 from evidcore.errors import RecipeError
 from evidcore.registry import KIND_NAMES, card_in

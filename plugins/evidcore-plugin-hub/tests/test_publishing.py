@@ -5,7 +5,7 @@ import subprocess
 
 import made_wheels as made
 import pytest
-from evidcore_plugin_hub.new.package import write_package
+from evidcore_plugin_hub.new import write_package
 from evidcore_plugin_hub.plugin import publishing
 from evidcore_plugin_hub.plugin.manifest import FILE, differences, read_manifest
 from evidcore_plugin_hub.plugin.wheel import open_wheel

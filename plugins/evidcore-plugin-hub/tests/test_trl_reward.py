@@ -4,8 +4,7 @@ import json
 import runpy
 
 import pytest
-from evidcore_plugin_hub.lint.trl_function import TrlFunction
-from evidcore_plugin_hub.trl_reward import TrlReward, reward_of, trl_reward
+from evidcore_plugin_hub.trl_reward import TrlFunction, TrlReward, reward_of, trl_reward
 from evidcore_testing import TinyDataset, answer_group, tiny_language
 
 from evidcore.builtin.rewards import ChoiceAccuracy
@@ -151,10 +150,9 @@ def test_a_reward_that_breaks_its_contract_is_named_in_trl_too(prompts):
 def test_radevals_rewards_are_components():
     rewards = pytest.importorskip("radeval.rewards", reason="radeval is not installed")
     made = reward_of(rewards.make_reward_fn("bleu", reference_column="report"), judges={"report"})()
-    from evidcore_plugin_hub.lint.made_cases import made_rows, made_tasks
+    from evidcore_plugin_hub.lint.linting import made_prompts
 
-    tasks = made_tasks()
-    row = next(row for row in made_rows(tasks) if row.prompt.task == "report")
+    row = next(row for row in made_prompts()[1] if row.prompt.task == "report")
     group = answer_group(row.task, row.prompt, [row.prompt.case.report.text, "There is no nodule.", ""])
     values = [one.value for one in made(group, {})]
     assert values[0] == pytest.approx(1.0)

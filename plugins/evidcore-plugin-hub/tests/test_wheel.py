@@ -5,7 +5,7 @@ import zipfile
 
 import made_wheels as made
 import pytest
-from evidcore_plugin_hub.new.package import write_package
+from evidcore_plugin_hub.new import write_package
 from evidcore_plugin_hub.plugin.code_look import CodeLook
 from evidcore_plugin_hub.plugin.wheel import open_wheel
 

@@ -6,13 +6,13 @@ import sys
 import time
 
 import pytest
-from evidcore_plugin_hub.worker import Broken, Late, Raised, Worker, how_ended, workers_ended
+from evidcore_plugin_hub.worker import FENCE, Broken, Late, Raised, Worker, how_ended, workers_ended
 from pydantic import TypeAdapter, ValidationError
 
 
-@pytest.fixture(params=[False, True], ids=["beside", "apart"])
+@pytest.fixture(params=[(), FENCE], ids=["beside", "fenced"])
 def worker(request):
-    made = Worker("planted_server:Server", apart=request.param, keeps_errors=True)
+    made = Worker("planted_server:Server", before=request.param, keeps_errors=True)
     yield made
     made.end()
     assert not made.is_running
@@ -55,11 +55,11 @@ def test_one_that_is_late_is_ended(worker):
 def test_what_it_raises_is_told_and_it_goes_on(worker):
     with pytest.raises(Raised, match=r"KeyError: 'glossary.csv'") as caught:
         worker.ask("raises")
-    assert caught.value.told.lines[:2] == ["KeyError", "LookupError"]
-    assert 'raise KeyError("glossary.csv")' in caught.value.told.trace
+    assert caught.value.error.classes[:2] == ["KeyError", "LookupError"]
+    assert 'raise KeyError("glossary.csv")' in caught.value.error.trace
     with pytest.raises(Raised, match="SystemExit: 4") as caught:
         worker.ask("exits")
-    assert caught.value.told.is_exit
+    assert caught.value.error.is_exit
     with pytest.raises(Raised, match="must give plain data, got object"):
         worker.ask("gives")
     assert worker.ask("add")["call"] == 1

@@ -34,7 +34,7 @@ def abdomen_table(phantom, clean):
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Phantoms of a region: a plain set, how many are drawn, and their levels of each cue from low to high."""
+    """Phantoms of a region: a plain set, how many are drawn, and levels of each cue from low to high."""
 
     plain: object
     cases: int

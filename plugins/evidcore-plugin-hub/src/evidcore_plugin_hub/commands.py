@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,6 @@ from evidcore.registry import LOCK
 
 if TYPE_CHECKING:
     from evidcore.contracts import Checked
-    from evidcore.runs.context import Context
     from evidcore_plugin_hub.plugin.installing import Looked
 
 MOST_SHOWN = 64 * 1024  # of a card or manifest
@@ -28,11 +28,38 @@ _lock = click.option(
 )  # fmt: skip
 _yes = click.option("--yes", is_flag=True, help="Do not ask, where your trust.toml allows it.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_chat = click.option("--chat", is_flag=True, help="Give functions of --trl lists of messages, not texts.")
 _fail_under = click.option(
     "--fail-under", type=click.Choice(["alarm", "note"]), default="alarm", show_default=True,
     help="Exit with 1 from this outcome on.",
 )  # fmt: skip
 _file = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+def _print(as_json: bool, table: Mapping[str, Any], *lines: str) -> None:
+    """Print a table as JSON, or lines for people."""
+    click.echo(json.dumps(table, indent=1) if as_json else "\n".join(lines))
+
+
+def _print_checks(title: str, outcome: str, rows: Iterable[tuple[str, str, str]]) -> None:
+    """Print checks as rows of name, outcome and sentence, below a title with the outcome of all."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, of_check, says in rows:
+        table.add_row(Text(name), Text(of_check, style=_COLOURS[of_check]), Text(says))
+    with contextlib.suppress(BrokenPipeError):
+        console.print(Text(f"{title}: ") + Text(outcome, style=_COLOURS[outcome]))
+        if table.row_count:
+            console.print(table)
+
+
+def _exit_from(fail_under: str, outcomes: Iterable[str]) -> None:
+    if not {"alarm", fail_under}.isdisjoint(outcomes):
+        click.get_current_context().exit(1)
 
 
 @click.command()
@@ -45,15 +72,13 @@ def new(kind: str, name: str, out: Path | None, as_json: bool) -> None:
 
     `evid plugins` lists the kinds that are installed; docs/howto has a page for each.
     """
-    from evidcore_plugin_hub.new.package import write_package
+    from evidcore_plugin_hub.new import write_package
 
     folder = out or Path(f"evid-{kind}-{name}")
     files = write_package(kind, name, folder)
-    if as_json:
-        click.echo(json.dumps({"folder": str(folder), "files": [str(one) for one in files]}, indent=1))
-        return
-    click.echo("\n".join(map(str, files)))
-    click.echo(f"Next: pip install -e {folder} && cd {folder} && pytest, then evid lint {folder}")
+    names = [str(one) for one in files]
+    hint = f"Next: pip install -e {folder} && cd {folder} && pytest, then evid lint {folder}"
+    _print(as_json, {"folder": str(folder), "files": names}, *names, hint)
 
 
 @click.command()
@@ -63,7 +88,7 @@ def new(kind: str, name: str, out: Path | None, as_json: bool) -> None:
     "--trl", "functions", multiple=True, metavar="FILE.PY:FUNCTION",
     help="Lint a function with the signature of TRL's rewards.",
 )  # fmt: skip
-@click.option("--chat", is_flag=True, help="Give functions of --trl lists of messages, not texts.")
+@_chat
 @click.option(
     "--recipe", type=_file,
     help="Ask over the data of its grpo stage; by itself: lint its rewards as composed.",
@@ -91,8 +116,7 @@ def lint(
     NAME is an installed component or package, FOLDER holds a pyproject.toml; without either everything
     installed is tried. The code runs in a process of its own, which is no sandbox.
     """
-    from evidcore_plugin_hub.lint.supervised import lint_all
-    from evidcore_plugin_hub.lint.target import targets
+    from evidcore_plugin_hub.lint.target import lint_all, targets
 
     asked = targets(
         named, kind=kind, functions=functions, is_chat=chat, recipe="" if recipe is None else str(recipe)
@@ -101,38 +125,22 @@ def lint(
     for result in lint_all(asked, time_limit_s=time_limit_s):
         results.append(result)
         if not as_json:
-            _print_linted(result, show_all=show_all)
-    if as_json:
-        click.echo(json.dumps({"results": results}, indent=1))
-    else:
-        count = {one: sum(result["outcome"] == one for result in results) for one in ("alarm", "note")}
-        click.echo(f"{len(results)} linted: {count['alarm']} with alarms, {count['note']} with notes")
-    fatal = {"alarm"} if fail_under == "alarm" else {"alarm", "note"}
-    if any(result["outcome"] in fatal for result in results):
-        click.get_current_context().exit(1)
+            package = f" from {result['package']} {result['version']}".rstrip() if result["package"] else ""
+            rows = [
+                ("  " + ", ".join(filter(None, [one["task"], one["check"]])), one["outcome"], _guarding(one))
+                for one in result["checks"]
+                if show_all or one["outcome"] in ("alarm", "note")
+            ]
+            _print_checks(f"{result['kind']} {result['name']}{package}", result["outcome"], rows)
+    count = {one: sum(result["outcome"] == one for result in results) for one in ("alarm", "note")}
+    summary = f"{len(results)} linted: {count['alarm']} with alarms, {count['note']} with notes"
+    _print(as_json, {"results": results}, summary)
+    _exit_from(fail_under, (result["outcome"] for result in results))
 
 
-def _print_linted(result: dict[str, Any], *, show_all: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)
-    colour = _COLOURS[result["outcome"]]
-    package = f" from {result['package']} {result['version']}".rstrip() if result["package"] else ""
-    title = f"{result['kind']} {result['name']}{package}: "
-    console.print(Text(title) + Text(result["outcome"], style=colour))
-    table = Table(show_header=False, box=None, pad_edge=False)
-    for check in result["checks"]:
-        if show_all or check["outcome"] in ("alarm", "note"):
-            name = f"{check['task']}, {check['check']}" if check["task"] else check["check"]
-            said = Text(check["says"])
-            if check["outcome"] == "alarm" and check["guards"]:
-                said += Text(f"\n(guards against: {check['guards']})", style="dim")
-            table.add_row(Text(f"  {name}"), Text(check["outcome"], style=_COLOURS[check["outcome"]]), said)
-    if table.row_count:
-        with contextlib.suppress(BrokenPipeError):
-            console.print(table)
+def _guarding(check: Mapping[str, Any]) -> str:
+    is_shown = check["outcome"] == "alarm" and check["guards"]
+    return f"{check['says']}\n(guards against: {check['guards']})" if is_shown else str(check["says"])
 
 
 @click.command("reward")
@@ -148,7 +156,7 @@ def _print_linted(result: dict[str, Any], *, show_all: bool) -> None:
     "--trl", "functions", multiple=True, metavar="FILE.PY:FUNCTION",
     help="Audit a function with TRL's signature in place of the stage's rewards; several are summed.",
 )  # fmt: skip
-@click.option("--chat", is_flag=True, help="Give functions of --trl lists of messages, not texts.")
+@_chat
 @click.option("--rollouts", type=_file, help="A run's rollouts/<stage>.jsonl: also judge its first step.")
 @_fail_under
 @_json
@@ -166,54 +174,46 @@ def audit_reward(
     """Judge a recipe's rewards over completions of known worth. Needs no model and no GPU."""
     from evidcore.recipe import load
 
-    loaded = load(recipe, overrides)  # a mistake is told before all else is imported
+    loaded = load(recipe, overrides)  # a mistake is named before all else is imported
 
-    from evidcore.recipe.check import stage_class
     from evidcore.reward.composer import check_start, most_of
-    from evidcore.runs.assembly import Assembly
-    from evidcore.runs.context import Context
-    from evidcore_plugin_hub.lint.reward_audit import audit_rewards
-    from evidcore_plugin_hub.lint.trl_function import read_function
+    from evidcore_plugin_hub.lint.linting import audited_rows, grpo_stages
+    from evidcore_plugin_hub.lint.reward_audit import ORDER, RULES, audit_rewards
+    from evidcore_plugin_hub.trl_reward import read_function
 
-    assembly = Assembly(loaded)
-    grpo = stage_class("grpo")
-    stages: dict[int, Any] = {
-        place: stage for place, stage in enumerate(assembly.recipe.stages, 1) if isinstance(stage, grpo)
-    }
-    chosen = [place for place in stages if number in (None, place)]
+    stages = grpo_stages(loaded)
+    chosen = [one for place, one in stages.items() if number in (None, place)]
     if not chosen:
         listing = ", ".join(map(str, stages)) or "none"
         raise RecipeError(f"{recipe}: there is no such grpo stage. Numbers of grpo stages: {listing}.")
     found: dict[str, list[Checked]] = {}
-    for place in chosen:
-        stage, context = stages[place], Context(assembly, assembly.recipe.stage_name(place - 1))
+    for stage, context in chosen:
         rewards = stage.rewards(context)
         with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
             if functions:
                 rewards = [read_function(one, context.tasks, is_chat=chat) for one in functions]
-            checks = audit_rewards(rewards, list(audited_rows(stage, context, limit)))
+            checks = audit_rewards(rewards, audited_rows(stage, context, limit))
         if rollouts is not None:
             checks.append(check_start(_first_step(rollouts), most_of(rewards)))
         found[context.where] = checks
+        if not as_json:
+            tasks = {one.task for one in checks if one.task}
+            shown = [one for one in checks if not one.reward]
+            shown += [
+                one for one in checks
+                if one.reward and (one.outcome in ("alarm", "note") or one.check not in RULES)
+            ]  # fmt: skip
+            of_task = "{0.task}, " if len(tasks) > 1 else ""
+            names = [(of_task + ("{0.reward}: " if one.reward else "") + "{0.check}") for one in shown]
+            rows = [(name.format(one), one.outcome, one.says) for name, one in zip(names, shown, strict=True)]
+            worst = max((one.outcome for one in checks), key=ORDER.index, default="fine")
+            _print_checks(", ".join([context.where, *sorted(tasks)]), worst, rows)
+            count = {name: sum(one.outcome == name for one in checks) for name in ("alarm", "note")}
+            click.echo(f"{count['alarm']} alarms, {count['note']} notes")
     if as_json:
-        rows = {name: [dataclasses.asdict(one) for one in checks] for name, checks in found.items()}
-        click.echo(json.dumps({"recipe": str(recipe), "stages": rows}, indent=1))
-    else:
-        for name, checks in found.items():
-            _print_audited(name, checks)
-    fatal = {"alarm"} if fail_under == "alarm" else {"alarm", "note"}
-    if any(one.outcome in fatal for checks in found.values() for one in checks):
-        click.get_current_context().exit(1)
-
-
-def audited_rows(stage: Any, context: Context, limit: int) -> Iterator[Any]:
-    """Yield a prompt of each of the first cases of every data entry."""
-    from evidcore.prompts.rows import PromptSource, prompt_sets
-
-    for item in prompt_sets(context, stage.data):
-        few = dataclasses.replace(item, cases=item.cases[:limit])
-        source = PromptSource([few], seed=context.recipe.seed)
-        yield from (source[position] for position in range(len(few.cases)))
+        tables = {name: [dataclasses.asdict(one) for one in checks] for name, checks in found.items()}
+        click.echo(json.dumps({"recipe": str(recipe), "stages": tables}, indent=1))
+    _exit_from(fail_under, (one.outcome for checks in found.values() for one in checks))
 
 
 def _first_step(path: Path) -> list[list[float]]:
@@ -229,32 +229,6 @@ def _first_step(path: Path) -> list[list[float]]:
     if not totals or not all(totals):
         raise RecipeError(f"{path}: holds no rollouts. Give a run's rollouts/<stage>.jsonl.")
     return totals
-
-
-def _print_audited(name: str, checks: Sequence[Checked]) -> None:
-    """Print a stage's checks: of all rewards together, then what single ones are noted for."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from evidcore_plugin_hub.lint.reward_audit import CHECKS
-
-    console = Console(highlight=False, soft_wrap=True)
-    tasks = {one.task for one in checks if one.task}
-    table = Table("check", "outcome", "found", box=None, pad_edge=False, title_justify="left")
-    table.title = f"{name}, {', '.join(sorted(tasks))}" if tasks else name
-    together = [one for one in checks if not one.reward]
-    alone = [
-        one for one in checks if one.reward and (one.outcome in ("alarm", "note") or one.check not in CHECKS)
-    ]
-    for one in (*together, *alone):
-        whose = f"{one.reward}: {one.check}" if one.reward else one.check
-        if len(tasks) > 1:
-            whose = f"{one.task}, {whose}"
-        colour = _COLOURS[one.outcome]
-        table.add_row(whose, f"[{colour}]{one.outcome}[/{colour}]", one.says)
-    console.print(table)
-    count = {outcome: sum(one.outcome == outcome for one in checks) for outcome in ("alarm", "note")}
-    console.print(f"{count['alarm']} alarms, {count['note']} notes", style="red" if count["alarm"] else "")
 
 
 @click.command()
@@ -277,17 +251,15 @@ def publish(folder: Path, repository: str, out: Path | None, as_json: bool) -> N
     manifest, files = publishing.prepare(folder)
     if out is not None:
         publishing.write(files, out)
-        said = {"folder": str(out), "files": sorted(files)}
-        click.echo(json.dumps(said, indent=1) if as_json else f"{out}: {len(files)} files, nothing was sent")
+        table = {"folder": str(out), "files": sorted(files)}
+        _print(as_json, table, f"{out}: {len(files)} files, nothing was sent")
         return
     tag = f"v{manifest.version}"
     at = remote.upload(repository, files, f"{manifest.name} {manifest.version}", tag)
     uses = [f"{at}#{name.partition('/')[2]}" for name in sorted(manifest.components)]
-    if as_json:
-        click.echo(json.dumps({"source": str(at), "tag": tag, "use": uses}, indent=1))
-        return
-    click.echo(f"published {at}, tag {tag}\ninstall:  evid install {at}")
-    click.echo("\n".join(f'recipe:   use = "{use}"' for use in uses))
+    lines = [f"published {at}, tag {tag}", f"install:  evid install {at}"]
+    lines += [f'recipe:   use = "{use}"' for use in uses]
+    _print(as_json, {"source": str(at), "tag": tag, "use": uses}, *lines)
 
 
 @click.command()
@@ -300,13 +272,14 @@ def search(words: tuple[str, ...], kind: str | None, limit: int, as_json: bool) 
     from evidcore_plugin_hub.plugin import remote
 
     found = remote.search(" ".join(words), kind, limit)
-    if as_json:
-        click.echo(json.dumps({"plugins": found}, indent=1))
-        return
-    for row in found:
-        kinds = ", ".join(row["kinds"])
-        click.echo(printable(f"hub:{row['repository']:40} {kinds:24} {row['changed']}  {row['downloads']}"))
-    click.echo("nothing found" if not found else "evid info hub:OWNER/NAME reads one's card and manifest")
+    lines = [
+        printable(
+            f"hub:{row['repository']:40} {', '.join(row['kinds']):24} {row['changed']}  {row['downloads']}"
+        )
+        for row in found
+    ]
+    lines.append("evid info hub:OWNER/NAME reads one's card and manifest" if found else "nothing found")
+    _print(as_json, {"plugins": found}, *lines)
 
 
 @click.command()
@@ -321,13 +294,11 @@ def info(reference: str, as_json: bool) -> None:
         path: remote.fetch(at, path, 2 * manifest.MOST_BYTES, allow_cached=True).decode(errors="replace")
         for path in ("README.md", remote.FILE)
     }
-    if as_json:
-        click.echo(json.dumps({"source": str(at), **texts}, indent=1))
-        return
-    click.echo(str(at))
+    lines = [str(at)]
     for path, text in texts.items():
         cut = f"\n… cut after {MOST_SHOWN} of {len(text)} characters" if len(text) > MOST_SHOWN else ""
-        click.echo(f"\n--- {path}\n{printable(text[:MOST_SHOWN])}{cut}")
+        lines.append(f"\n--- {path}\n{printable(text[:MOST_SHOWN])}{cut}")
+    _print(as_json, {"source": str(at), **texts}, *lines)
 
 
 @click.command()
@@ -346,23 +317,16 @@ def install(reference: str | None, lock: Path, yes: bool, as_json: bool) -> None
     if reference is not None:
         _install([installing.look(remote.resolve(reference))], lock, yes=yes, as_json=as_json)
         return
-    pinned = installing.tables(lock)
     looked = []
-    for package, table in pinned.items():
+    for package, table in installing.tables(lock).items():
         found = installing.look(remote.reference(table["source"]), table.get("manifest", ""))
-        _refuse_other(found, package, table, lock)
+        keys = ("version", "record", "wheel", "manifest")
+        wrong = [key for key in keys if found.table()[key] != table.get(key)]
+        if wrong or found.wheel.package != package:
+            what = ", ".join(wrong) or "name"
+            raise PluginError(f"{found.at}: its {what} is not what {lock} pins for {package}.")
         looked.append(found)
     _install(looked, lock, yes=yes, as_json=as_json)
-
-
-def _refuse_other(found: Looked, package: str, table: Mapping[str, Any], lock: Path) -> None:
-    """Refuse what is not what a lock pins."""
-    wrong = [
-        key for key in ("version", "record", "wheel", "manifest") if found.table()[key] != table.get(key)
-    ]
-    if wrong or found.wheel.package != package:
-        what = ", ".join(wrong) or "name"
-        raise PluginError(f"{found.at}: its {what} is not what {lock} pins for {package}.")
 
 
 @click.command()
@@ -383,7 +347,7 @@ def update(package: str, revision: str | None, lock: Path, yes: bool, as_json: b
     asked = f"hub:{before.repository}" + (f"@{revision}" if revision else "")
     now = remote.resolve(asked)
     if now == before:
-        click.echo(json.dumps({"installed": [], "changes": []}) if as_json else f"{package}: is at {before}")
+        _print(as_json, {"installed": [], "changes": []}, f"{package}: is at {before}")
         return
     found = installing.look(now)
     if found.wheel.package != package:
@@ -405,7 +369,7 @@ def uninstall(package: str, lock: Path, as_json: bool) -> None:
     installing.uninstall(package)
     if package in installing.tables(lock):
         installing.pin(lock, {package: None})
-    click.echo(json.dumps({"uninstalled": package}) if as_json else f"uninstalled {package}")
+    _print(as_json, {"uninstalled": package}, f"uninstalled {package}")
 
 
 def _install(
@@ -423,12 +387,9 @@ def _install(
     for found in looked:
         installing.install(found)
         installing.pin(lock, {found.wheel.package: found.table()})
-    if as_json:
-        rows = [{"package": one.wheel.package, **one.table()} for one in looked]
-        click.echo(json.dumps({"installed": rows, "lock": str(lock), "changes": changes or []}, indent=1))
-        return
-    for found in looked:
-        click.echo(f"installed {found.wheel.package} {found.wheel.version}, pinned in {lock}")
+    rows = [{"package": one.wheel.package, **one.table()} for one in looked]
+    lines = [f"installed {row['package']} {row['version']}, pinned in {lock}" for row in rows]
+    _print(as_json, {"installed": rows, "lock": str(lock), "changes": changes or []}, *lines)
 
 
 def _agree(found: Looked, *, yes: bool) -> None:
@@ -450,18 +411,6 @@ def _agree(found: Looked, *, yes: bool) -> None:
     )
     if said.strip() != found.wheel.package:
         raise PluginError(f"{found.at}: not installed; {said.strip()!r} is not {found.wheel.package!r}.")
-
-
-FUNCTION = '''"""Reward {name!r} of {package} for `trl.GRPOTrainer(reward_funcs=[{function}], …)`.
-
-The data set needs the columns that the task {task!r} holds an answer against, as `letter` and `options`; of
-the case, where the reward looks at them, `report` and `findings`. `{{"prompt": …}}` asks as the task does.
-"""
-
-from evidcore_plugin_hub.trl_reward import trl_reward
-
-{function} = trl_reward({name!r}, task={task!r}, options={options!r})
-'''
 
 
 class _Export(click.Group):
@@ -500,14 +449,13 @@ def reward(name: str, trainer: str, task: str, options: str, out: Path | None, a
     place = out or Path(f"{made.__name__}_trl.py")
     if place.exists():
         raise RecipeError(f"{place}: is there already. Remove it, or name another file with --out.")
-    text = FUNCTION.format(
+    template = resources.files(__package__) / "templates" / "trl_reward.py.txt"
+    text = template.read_text(encoding="utf-8").format(
         name=name, package=made.reward.package, function=made.__name__, task=task, options=table
     )
     place.write_text(text, encoding="utf-8")
-    if as_json:
-        click.echo(json.dumps({"file": str(place), "function": made.__name__, "to": trainer}))
-    else:
-        click.echo(f"{place}: from {place.stem} import {made.__name__}")
+    written = {"file": str(place), "function": made.__name__, "to": trainer}
+    _print(as_json, written, f"{place}: from {place.stem} import {made.__name__}")
 
 
 @export.command("run")
@@ -531,9 +479,11 @@ def run(folder: Path, target: Path, form: Literal["transformers", "published"], 
 
     logging.disable_progress_bar()
     written = export_run(open_run(folder), target, form)
-    if as_json:
-        files = sorted(path.name for path in written.iterdir())
-        click.echo(json.dumps({"folder": str(written), "format": form, "files": files}, indent=1))
-        return
-    click.echo(f"model: {written}\ncard:  {written / 'README.md'}")
-    click.echo("Read the card before you pass the model on.")
+    files = sorted(path.name for path in written.iterdir())
+    _print(
+        as_json,
+        {"folder": str(written), "format": form, "files": files},
+        f"model: {written}",
+        f"card:  {written / 'README.md'}",
+        "Read the card before you pass the model on.",
+    )

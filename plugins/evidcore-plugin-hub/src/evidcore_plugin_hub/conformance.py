@@ -30,8 +30,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     if not config.getoption(OPTION):
         return
     from evidcore.errors import EvidError
-    from evidcore_plugin_hub.lint.supervised import lint_all
-    from evidcore_plugin_hub.lint.target import targets
+    from evidcore_plugin_hub.lint.target import lint_all, targets
 
     folder, recipe = str(config.rootpath), config.getoption("--evid-recipe")
     if recipe and not Path(recipe).is_file():
@@ -41,7 +40,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             f"{OPTION}: there is no pyproject.toml in {folder}. Run it where the package is."
         )
     try:
-        results = list(lint_all(targets([folder], kind="", functions=(), is_chat=False, recipe=recipe)))
+        results = list(lint_all(targets([folder], recipe=recipe)))
     except EvidError as mistake:
         raise pytest.UsageError(str(mistake)) from mistake
     items += _items(session, results)

@@ -53,6 +53,10 @@ def pipes():
     return found
 
 
+def framed(message):
+    return len(message).to_bytes(4, "big") + message
+
+
 def writes_garbage():
     for one in pipes():
         os.write(one, b"\x80garbage that is no message at all" * 4)
@@ -62,7 +66,7 @@ def writes_garbage():
 def writes_a_gigabyte():
     block = b" " * 1_000_000
     for one in pipes():
-        os.write(one, b"g" + (1_000_000_000).to_bytes(8, "big"))
+        os.write(one, (1_000_000_000).to_bytes(4, "big") + b"g")
         for _ in range(1000):
             os.write(one, block)
 
@@ -70,7 +74,7 @@ def writes_a_gigabyte():
 def writes_deep():
     text = b"[" * 100_000
     for one in pipes():
-        os.write(one, b"g" + len(text).to_bytes(8, "big") + text)
+        os.write(one, framed(b"g" + text))
     time.sleep(60)
 
 
@@ -79,7 +83,7 @@ def sends(kind, text):
 
     def act():
         for one in pipes():
-            os.write(one, kind + len(text).to_bytes(8, "big") + text)
+            os.write(one, framed(kind + text))
         time.sleep(60)
 
     return act
@@ -87,7 +91,7 @@ def sends(kind, text):
 
 def drips():
     for one in pipes():
-        for byte in b"g" + (1000).to_bytes(8, "big") + b" " * 1000:
+        for byte in framed(b"g" + b" " * 1000):
             os.write(one, bytes([byte]))
             time.sleep(0.05)
 

@@ -10,11 +10,8 @@ from pathlib import Path
 import bad_rewards as bad
 import harmful_rewards as harmful
 import pytest
-from evidcore_plugin_hub.lint.guards import GUARDS
-from evidcore_plugin_hub.lint.linting import lint_rewards
-from evidcore_plugin_hub.lint.result import LintCheck, LintResult
-from evidcore_plugin_hub.lint.supervised import lint_all
-from evidcore_plugin_hub.lint.target import Target, targets
+from evidcore_plugin_hub.lint.linting import GUARDS, lint_rewards
+from evidcore_plugin_hub.lint.target import Target, lint_all, targets
 from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_plugin_reports.task import ReportTask
 
@@ -28,8 +25,8 @@ in_repository = pytest.mark.skipif(not RECIPES.is_dir(), reason="needs the recip
 CORRECT = frozenset({"correctness"})
 
 
-def outcomes(reward, rows=None, **keys):
-    found = lint_rewards([bad.named(reward, **keys)], rows or bad.rows(prompts=5))
+def outcomes(reward, rows=None):
+    found = lint_rewards([bad.named(reward)], rows or bad.rows(prompts=5))
     return {one.check: one for one in sorted(found, key=lambda one: one.outcome == "alarm")}
 
 
@@ -53,7 +50,7 @@ def test_each_harmful_reward_is_caught(name):
     before = signal.getsignal(signal.SIGUSR1), os.getpid()
     found = outcomes(harmful.Harmful(act))
     os.environ.pop("PLANTED", None)
-    assert (found[check].outcome, found[check].guards) == (outcome, GUARDS[check])
+    assert found[check].outcome == outcome
     assert (signal.getsignal(signal.SIGUSR1), os.getpid()) == before
 
 
@@ -195,13 +192,6 @@ def test_a_reward_of_another_task_says_so():
     )
 
 
-def test_a_result_goes_through_json():
-    check = LintCheck(check="time", outcome="alarm", says="slow", figures={"times_as_long": 60.0})
-    result = LintResult(kind="reward", name="mine", judges=["format"], checks=[check])
-    assert LintResult.from_json(result.to_json()) == result
-    assert result.to_json()["outcome"] == "alarm"
-
-
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
     folder, asked = tmp_path_factory.mktemp("ending"), []
@@ -233,24 +223,23 @@ def test_names_packages_and_folders_are_found(tmp_path):
         '[project]\nname = "mine"\nversion = "2"\n[project.entry-points."evidcore.reward"]\na = "m:A"\n'
         '[project.entry-points."evidcore.task"]\nb = "m:B"\n'
     )
-    keys = {"functions": (), "is_chat": False, "recipe": ""}
-    found = targets([str(tmp_path)], kind="", **keys)
+    found = targets([str(tmp_path)])
     assert [(one.kind, one.name, one.package, one.version, one.target) for one in found] == [
         ("reward", "a", "mine", "2", "m:A"), ("task", "b", "mine", "2", "m:B"),
     ]  # fmt: skip
-    assert [one.name for one in targets([str(tmp_path)], kind="task", **keys)] == ["b"]
-    assert {one.kind for one in targets(["choice"], kind="", **keys)} == {"task", "evaluation"}
-    assert len(targets(["evidcore-plugin-emrl"], kind="reward", **keys)) == 2
-    everything = targets([], kind="", **keys)
+    assert [one.name for one in targets([str(tmp_path)], kind="task")] == ["b"]
+    assert {one.kind for one in targets(["choice"])} == {"task", "evaluation"}
+    assert len(targets(["evidcore-plugin-emrl"], kind="reward")) == 2
+    everything = targets([])
     assert {"reward", "task", "stage"} <= {one.kind for one in everything}
     assert "command" not in {one.kind for one in everything}
     with pytest.raises(PluginError, match="no reward is called 'acuracy'"):
-        targets(["acuracy"], kind="", **keys)
+        targets(["acuracy"])
     with pytest.raises(PluginError, match="offers no component of kind 'view'"):
-        targets([str(tmp_path)], kind="view", **keys)
+        targets([str(tmp_path)], kind="view")
     (tmp_path / "pyproject.toml").write_text("x")
     with pytest.raises(PluginError, match="is no table of a project"):
-        targets([str(tmp_path)], kind="", **keys)
+        targets([str(tmp_path)])
 
 
 @pytest.mark.slow
@@ -262,7 +251,7 @@ def test_a_package_without_a_card_is_noted(tmp_path):
         '[project]\nname = "plain"\nversion = "1"\n[project.entry-points."evidcore.reward"]\n'
         'plain = "plain_module:Plain"\nlost = "plain_module:Lost"\n'
     )
-    asked = targets([str(tmp_path)], kind="", functions=(), is_chat=False, recipe="")
+    asked = targets([str(tmp_path)])
     plain, lost = lint_all(asked)
     (card,) = [one for one in plain["checks"] if one["check"] == "card"]
     assert (card["outcome"], card["says"]) == ("note", "its package has no `toml card` block in its README")
@@ -275,7 +264,7 @@ def test_a_package_without_a_card_is_noted(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["med3d_r1", "medvol_r1", "medvr"])
 def test_composed_rewards_of_a_recipe_raise_no_alarm(name):
-    (asked,) = targets([], kind="", functions=(), is_chat=False, recipe=str(RECIPES / f"{name}.toml"))
+    (asked,) = targets([], recipe=str(RECIPES / f"{name}.toml"))
     (result,) = lint_all([asked], time_limit_s=600.0)
     found = [one for one in result["checks"] if one["outcome"] == "alarm"]
     assert found == []

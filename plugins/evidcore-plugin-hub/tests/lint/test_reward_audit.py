@@ -8,7 +8,7 @@ import bad_rewards as bad
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_hub.lint.reward_audit import CHECKS, audit_rewards
+from evidcore_plugin_hub.lint.reward_audit import RULES, audit_rewards
 from evidcore_plugin_lab.ablation.definition import load_ablation
 from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_plugin_reports.task import ReportTask
@@ -84,7 +84,7 @@ def test_every_check_kills_a_mutant():
     }
     killed = {check for check, reward in mutants.items() if check in alarms([bad.named(reward)])}
     assert killed == set(mutants)
-    assert killed | {check for _, check in bad.BAD.values()} == set(CHECKS)
+    assert killed | {check for _, check in bad.BAD.values()} == set(RULES)
 
 
 def test_recall_alone_is_caught_on_reports():

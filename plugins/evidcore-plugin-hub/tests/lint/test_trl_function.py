@@ -3,7 +3,7 @@ from __future__ import annotations
 import bad_rewards as bad
 import pytest
 from evidcore_plugin_hub.lint.reward_audit import audit_rewards
-from evidcore_plugin_hub.lint.trl_function import read_function
+from evidcore_plugin_hub.trl_reward import read_function
 
 from evidcore.builtin.choice import Choice
 from evidcore.errors import RecipeError

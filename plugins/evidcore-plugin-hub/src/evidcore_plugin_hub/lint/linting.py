@@ -1,39 +1,96 @@
-"""Lint rewards: the contract, the audit of rewards, and what only lint tries."""
+"""Lint targets in this process, which somebody's code may end: rewards are tried, others built."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from evidcore_testing import check_construction
+
+from evidcore.case import Case, Finding, Report, VolumeRef
+from evidcore.contracts import Checked, Reward, Task
 from evidcore.errors import ContractError, DataError, EvidError
-from evidcore.prompts.rows import Row
+from evidcore.prompts.rows import PromptSet, PromptSource, Row, prompt_sets
+from evidcore.recipe import Recipe, load
+from evidcore.recipe.check import stage_class
+from evidcore.registry import LOCK, Offer, card, card_in, find, offers
 from evidcore.reward.composer import NamedReward
-from evidcore_plugin_hub.lint.guards import GUARDS
-from evidcore_plugin_hub.lint.judging_checks import JUDGING
-from evidcore_plugin_hub.lint.process_checks import PROCESS, process
-from evidcore_plugin_hub.lint.result import LintCheck
-from evidcore_plugin_hub.lint.reward_audit import Found, audit_rewards
-from evidcore_plugin_hub.lint.subject import Subject
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore_plugin_hub.lint.lint_rules import LINT_RULES, process
+from evidcore_plugin_hub.lint.reward_audit import RULES, Found, Rule, Subject, audit, excused, without_costs
+from evidcore_plugin_hub.lint.target import Target
+from evidcore_plugin_hub.trl_reward import read_function
+from evidcore_plugin_hub.trust import pins
 
-CHECKS: Mapping[str, Callable[[Subject], Found | None]] = {**PROCESS, **JUDGING}
+CASES = 8  # made, or of each data entry of a recipe
+FINDINGS = ("emphysema", "lung nodule", "pleural effusion", "cardiomegaly", "atelectasis", "consolidation")
+GUARDS = {name: rule.guards for name, rule in {**LINT_RULES, **RULES}.items()} | {
+    "construction": "gptme #3193: start-up takes 15 s because plugins are imported and built to be listed",
+    "loads": "MMEngine #1013: a component that cannot be found or loaded is told without its reason",
+    "card": "MedVol-R1's notes: downloads, licences and hardware are not said",
+}
 
 
-def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[LintCheck]:
+class Linter:
+    """What a process of its own is asked: to lint one target after the other."""
+
+    def __init__(self, ask: object) -> None:
+        """Hold plugins to the lock of the folder that lint was called in."""
+        pins.keep(Path(LOCK).resolve())
+
+    def lint(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the result of a target that is given as a table."""
+        target = Target(**table)
+        if target.folder:
+            sys.path[:0] = [str(Path(target.folder, "src").resolve()), str(Path(target.folder).resolve())]
+        judges: Sequence[str] | None = None
+        if target.form == "recipe":
+            found = [
+                one for _, rows, rewards in _stages(target.recipe) for one in lint_rewards(rewards, rows)
+            ]
+        elif target.form == "function":
+            tasks, rows, _ = _asked(target.recipe)
+            found = lint_rewards([read_function(target.name, tasks, is_chat=target.is_chat)], rows)
+        else:
+            found = list(_of_component(target))
+            if target.kind == "reward" and all(one.outcome != "alarm" for one in found):
+                tasks, rows, stage_rewards = _asked(target.recipe)
+                try:
+                    rewards = _composed(target, stage_rewards)
+                except (EvidError, TypeError) as cause:
+                    says = f"cannot be built without options ({cause}). Lint it with --recipe RECIPE"
+                    found.append(Checked(check="asked", outcome="note", says=says[:400]))
+                else:
+                    said = rewards[-1].reward.judges
+                    judges = None if said is None else sorted(said)
+                    found += lint_rewards(rewards, rows)
+        return target.result(
+            [as_json(one.check, one.outcome, one.says, one.task, one.figures) for one in found], judges
+        )
+
+
+def as_json(
+    check: str, outcome: str, says: str, task: str = "", figures: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Return what a check found as plain JSON values, with the published failure that it guards against."""
+    found = {"check": check, "outcome": outcome, "says": says, "task": task, "figures": dict(figures or {})}
+    return {**found, "guards": GUARDS.get(check, "")}
+
+
+def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[Checked]:
     """Try everything on rewards as they are composed, in this thread and without a limit of time.
 
     Args:
         rewards: in order; those of weight 0 are only asked because others need them.
         rows: prompts of one or several tasks.
     """
-    dear = [one for one in rewards if one.reward.costs]
-    found = [
-        LintCheck(
-            check="asked", outcome="not applicable", says=f"{one.name} is not asked: {one.reward.costs}"
-        )
-        for one in dear
-    ]
-    names = {one.name for one in dear}
-    asked = [one for one in rewards if one not in dear and one.gate not in names]
+    asked, left_out = without_costs(rewards)
+    found = [dataclasses.replace(one, says=f"{one.reward} {one.says}", reward="") for one in left_out]
     if not any(one.weight for one in asked):
         return found
     tasks = list(dict.fromkeys(row.prompt.task for row in rows))
@@ -45,66 +102,157 @@ def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[Li
         says = (
             f"judges no answer to the tasks {listing}. Lint it over the recipe that uses it: --recipe RECIPE"
         )
-        found.append(LintCheck(check="asked", outcome="note", says=says))
+        found.append(Checked(check="asked", outcome="note", says=says))
     return found
 
 
-def _of_task(subject: Subject, task: str) -> Iterator[LintCheck]:
+def _of_task(subject: Subject, task: str) -> Iterator[Checked]:
     try:
         first = process(subject)  # before any other call, which may leave something behind too
-        known = any(value is not None for value in subject.values)
+        is_judged = any(value is not None for one in subject.counted for value in subject.values[one.name])
     except (ContractError, DataError) as cause:
         yield _unasked(cause, task)
         return
     except (ValueError, EvidError) as cause:
-        yield LintCheck(check="asked", task=task, outcome="not applicable", says=str(cause)[:300])
+        yield Checked(check="asked", task=task, outcome="not applicable", says=str(cause)[:300])
         return
-    if not known:
+    if not is_judged:
         return
-    for name, check in CHECKS.items():
-        said = first if check is process else _tried(check, subject)
-        if said is not None:
-            yield _declared(subject, LintCheck(check=name, task=task, guards=GUARDS[name], **vars(said)))
-    for one in audit_rewards(subject.rewards, subject.rows):
-        if not one.reward or one.check not in GUARDS:
-            guards = GUARDS.get(one.check, "")
-            yield LintCheck(
-                check=one.check,
-                task=task,
-                outcome=one.outcome,
-                says=one.says,
-                guards=guards,
-                figures=one.figures,
-            )
+    for name, rule in LINT_RULES.items():
+        found = first if rule.run is process else _tried(rule, subject)
+        declared = [one for one in subject.counted if name in one.reward.declared]
+        if found is not None and found.outcome == "alarm" and declared:
+            found = excused(found, declared, name)
+        if found is not None:
+            yield Checked(check=name, task=task, **vars(found))
+    yield from (one for one in audit(subject, task) if not one.reward or one.check not in GUARDS)
 
 
-def _tried(check: Callable[[Subject], Found | None], subject: Subject) -> Found | None:
+def _tried(rule: Rule, subject: Subject) -> Found | None:
     try:
-        return check(subject)
+        return rule.run(subject)
     except (EvidError, ValueError) as cause:
         return Found("alarm", str(cause)[:400])
 
 
-def _unasked(cause: EvidError, task: str) -> LintCheck:
+def _unasked(cause: EvidError, task: str) -> Checked:
     """Say why a reward could not be asked: its data are elsewhere, or it breaks its contract."""
     inner: BaseException | None = cause
     while inner is not None:
         if isinstance(inner, DataError | FileNotFoundError):
             says = f"needs scans that made prompts do not have ({inner}). Lint it with --recipe RECIPE"
-            return LintCheck(check="asked", task=task, outcome="note", says=says[:400])
+            return Checked(check="asked", task=task, outcome="note", says=says[:400])
         inner = inner.__cause__
-    return LintCheck(
-        check="contract", task=task, outcome="alarm", says=str(cause)[:400], guards=GUARDS["contract"]
-    )
+    return Checked(check="contract", task=task, outcome="alarm", says=str(cause)[:400])
 
 
-def _declared(subject: Subject, check: LintCheck) -> LintCheck:
-    """Make an alarm a note where the rewards say that their source's reward does the same."""
-    reasons = [
-        f"{one.name}: {one.reward.declared[check.check]}"
-        for one in subject.counted
-        if check.check in one.reward.declared
+def _of_component(target: Target) -> Iterator[Checked]:
+    """Yield what is asked of every component: it loads, its construction is light, its package has a card."""
+    try:
+        made = _offer(target).load()
+    except EvidError as cause:
+        yield Checked(check="loads", outcome="alarm", says=str(cause)[:400])
+        return
+    yield Checked(check="loads", outcome="fine", says=f"{target.target} loads")
+    try:
+        check_construction(made)
+    except AssertionError as broken:
+        yield Checked(check="construction", outcome="alarm", says=str(broken)[:400])
+    except Exception as cause:  # needs what a recipe or the core gives
+        says = f"is not built without a recipe ({type(cause).__name__}: {cause})"[:300]
+        yield Checked(check="construction", outcome="not applicable", says=says)
+    else:
+        says = "its construction reads no file and opens no socket"
+        yield Checked(check="construction", outcome="fine", says=says)
+    has_card = bool(card(target.package)) or target.package == "evidcore"
+    if target.folder:
+        readme = Path(target.folder) / "README.md"
+        has_card = readme.is_file() and bool(card_in(readme.read_text(encoding="utf-8"), str(readme)))
+    says = "its package has a card" if has_card else "its package has no `toml card` block in its README"
+    yield Checked(check="card", outcome="fine" if has_card else "note", says=says)
+
+
+def _offer(target: Target) -> Offer:
+    return Offer(**{field.name: getattr(target, field.name) for field in dataclasses.fields(Offer)})
+
+
+def _composed(target: Target, stage_rewards: Sequence[NamedReward]) -> list[NamedReward]:
+    """Return a reward as a recipe has it, or as its defaults make it, behind those that it needs."""
+    for place, one in enumerate(stage_rewards):
+        if f"{type(one.reward).__module__}:{type(one.reward).__name__}" == target.target:
+            before = [dataclasses.replace(item, weight=0.0) for item in stage_rewards[:place]]
+            return [*before, dataclasses.replace(one, weight=1.0, gate="")]
+    reward: Reward = _offer(target).load()()
+    known = {one.name for one in offers("reward")}
+    needed = [
+        NamedReward(name=name, reward=find("reward", name).load()(), weight=0.0)
+        for name in reward.needs_earlier
+        if name in known
     ]
-    if check.outcome != "alarm" or not reasons:
-        return check
-    return dataclasses.replace(check, outcome="note", says=f"{check.says}. Declared: {'; '.join(reasons)}")
+    package = f"{target.package} {target.version}".strip()
+    return [*needed, NamedReward(name=target.name, reward=reward, package=package)]
+
+
+Asked = tuple[Mapping[str, Task], Sequence[Row], Sequence[NamedReward]]
+
+
+def _asked(recipe: str) -> Asked:
+    """Return tasks and prompts, and the rewards of the recipe's first grpo stage."""
+    return next(_stages(recipe)) if recipe else (*made_prompts(), ())
+
+
+def _stages(recipe: str) -> Iterator[Asked]:
+    stages = grpo_stages(load(Path(recipe)))
+    if not stages:
+        raise EvidError(f"{recipe}: has no grpo stage, so there is no reward to lint.")
+    for stage, context in stages.values():
+        yield context.tasks, audited_rows(stage, context, CASES), stage.rewards(context)
+
+
+def grpo_stages(recipe: Recipe) -> dict[int, tuple[Any, Context]]:
+    """Return the grpo stages of a recipe by their number, each with its context."""
+    assembly = Assembly(recipe)
+    return {
+        place + 1: (stage, Context(assembly, assembly.recipe.stage_name(place)))
+        for place, stage in enumerate(assembly.recipe.stages)
+        if isinstance(stage, stage_class("grpo"))
+    }
+
+
+def audited_rows(stage: Any, context: Context, limit: int) -> list[Row]:
+    """Return a prompt of each of the first cases of every data entry."""
+    rows = []
+    for item in prompt_sets(context, stage.data):
+        few = dataclasses.replace(item, cases=item.cases[:limit])
+        source = PromptSource([few], seed=context.recipe.seed)
+        rows += [source[position] for position in range(len(few.cases))]
+    return rows
+
+
+def made_prompts() -> tuple[dict[str, Task], list[Row]]:
+    """Return two of the core's tasks, and prompts of each about made findings without scans."""
+    cases = []
+    for number in range(CASES):
+        rng = random.Random(f"lint/{number}")
+        sides = {name: rng.choice(("left", "right")) for name in rng.sample(FINDINGS, 2)}
+        said = [
+            f"There is {name} on the {sides[name]} side." if name in sides else f"There is no {name}."
+            for name in FINDINGS
+        ]
+        findings = tuple(
+            Finding(name=name, state="present" if name in sides else "absent", side=sides.get(name))  # type: ignore[arg-type]
+            for name in FINDINGS
+        )
+        volumes = (VolumeRef(path=f"/nowhere/scan-{number}.nii.gz"),)  # a reward that reads it needs a recipe
+        cases.append(
+            Case(
+                id=f"case-{number}", patient=f"patient-{number}", volumes=volumes,
+                report=Report(text=" ".join(said)), findings=findings,
+            )
+        )  # fmt: skip
+    view, rows = find("view", "volume").load()(), []
+    tasks = {name: find("task", name).load()() for name in ("choice", "report")}
+    for name, task in tasks.items():
+        source = PromptSource([PromptSet(name=name, task=task, view=view, cases=cases)], seed=3)
+        rows += [source[position] for position in range(CASES)]
+    return tasks, rows

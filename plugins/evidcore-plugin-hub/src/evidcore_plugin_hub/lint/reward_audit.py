@@ -1,6 +1,6 @@
 """Judge the rewards of a stage before anything is trained: completions of known worth, paid as in training.
 
-Every check compares what the composed reward pays for two kinds of completions. A reward that says what it
+Every rule compares what the composed reward pays for two kinds of completions. A reward that says what it
 judges (`Reward.judges`) is also held to that by itself. A few calls over all completions are all that a
 reward is asked.
 """
@@ -8,10 +8,12 @@ reward is asked.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from evidcore.case import Score
+from evidcore.case import Rollout, Score
 from evidcore.contracts.judging import Checked, Judged, Outcome
 from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
@@ -19,10 +21,13 @@ from evidcore.reward.composer import EQUAL, Judgement, NamedReward, RewardCompos
 from evidcore.reward.confined import process_kept
 from evidcore_plugin_hub.lint.twins import Twin, options_of, twins
 
-ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
 GAINED = 0.02  # of the widest difference in pay: less is not a gain
 MOSTLY = 0.9  # of the prompts on which an answer should earn more
-CONSTANT = "constant "
+ORDER: tuple[Outcome, ...] = ("not applicable", "fine", "note", "alarm")  # the worst last
+ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
+CONTENT: frozenset[Judged] = frozenset({*ANSWER, "report"})
+ANSWER_OR_FORMAT: frozenset[Judged] = frozenset({*ANSWER, "format"})
+ANY: frozenset[Judged] = frozenset({*CONTENT, "format"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,135 @@ class Found:
     outcome: Outcome
     says: str
     figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def noted(self, why: str, separator: str = "; ") -> Found:
+        """Return it as a note that says why."""
+        return dataclasses.replace(self, outcome="note", says=f"{self.says}{separator}{why}")
+
+
+def alarm_if(wrong: bool, says: str, figures: Mapping[str, float] | None = None) -> Found:
+    """Return an alarm or that all is fine, with one sentence for both."""
+    return Found("alarm" if wrong else "fine", says, figures or {})
+
+
+def least_difference(paid: Sequence[float | None], floor: float = EQUAL) -> float:
+    """Return the smallest difference in pay that counts."""
+    known = [value for value in paid if value is not None]
+    return max(floor, GAINED * (max(known) - min(known))) if known else floor
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """Rewards as they are composed, the prompts of one task, and answers of known worth to these."""
+
+    rewards: Sequence[NamedReward]
+    rows: Sequence[Row]
+    constants: bool = True  # some answers are given to all prompts alike
+
+    @functools.cached_property
+    def twins(self) -> Sequence[Twin]:
+        """Return the answers, in whole groups."""
+        return twins(self.rows, constants=self.constants)
+
+    @functools.cached_property
+    def judgement(self) -> Judgement:
+        """Return what the rewards say of them."""
+        return RewardComposer(self.rewards)([twin.rollout for twin in self.twins])
+
+    @functools.cached_property
+    def values(self) -> Mapping[str, Sequence[float | None]]:
+        """Return the verdicts on them by reward; None: no verdict."""
+        return {name: _values(self.judgement, name) for name in self.judgement.verdicts}
+
+    @functools.cached_property
+    def changes(self) -> Mapping[str, Mapping[str, tuple[int, float]]]:
+        """Return for each reward the verdicts that change in other calls: how many, and by how much."""
+        every = list(range(len(self.twins)))
+        groups: dict[int, list[int]] = {}
+        for index, twin in enumerate(self.twins):
+            groups.setdefault(twin.rollout.group, []).append(index)
+        thinned = [index for members in groups.values() for index in members[:2]]
+        calls: list[tuple[str, list[int], bool | None]] = [
+            ("repeat", every, None), ("company", every[::-1], None), ("company", thinned, False)
+        ]  # fmt: skip
+        if any(one.reward.compares_group for one in self.rewards):
+            calls.append(("company", next(iter(groups.values())), True))
+        found: dict[str, dict[str, tuple[int, float]]] = {"repeat": {}, "company": {}}
+        composer = RewardComposer(self.rewards)
+        for check, places, compares_group in calls:
+            judgement = composer([self.twins[place].rollout for place in places])
+            for one in self.rewards:
+                known = found[check].setdefault(one.name, (0, 0.0))
+                if compares_group not in (None, one.reward.compares_group):
+                    continue
+                before = [self.values[one.name][place] for place in places]
+                pairs = zip(before, _values(judgement, one.name), strict=True)
+                changed = [apart for pair in pairs if (apart := _apart(*pair)) > 1e-6]
+                if len(changed) >= known[0]:
+                    found[check][one.name] = (len(changed), max(changed, default=0.0))
+        return found
+
+    @property
+    def counted(self) -> Sequence[NamedReward]:
+        """Return the rewards that count; others are only asked because these need them."""
+        return [one for one in self.rewards if one.weight]
+
+    @property
+    def judges(self) -> frozenset[Judged]:
+        """Return what the rewards that count say they judge."""
+        return _judged_by(self.counted)
+
+    @functools.cached_property
+    def least(self) -> float:
+        """Return the smallest difference in pay that counts."""
+        return least_difference(self.paid_for([twin.rollout for twin in self.twins], self.judgement), 1e-6)
+
+    def paid_for(self, rollouts: Sequence[Rollout], judgement: Judgement | None = None) -> list[float | None]:
+        """Return the total of each answer; None where no reward that counts has a verdict on it."""
+        judgement = judgement or RewardComposer(self.rewards)(rollouts)
+        columns = [_values(judgement, one.name) for one in self.counted]
+        is_judged = [any(value is not None for value in row) for row in zip(*columns, strict=True)]
+        totals = judgement.totals(self.rewards)
+        return [total if known else None for total, known in zip(totals, is_judged, strict=True)]
+
+    def answers(self, kind: str) -> dict[int, Rollout]:
+        """Return the first answer of a kind to each prompt, by the prompt's place."""
+        return {twin.place: twin.rollout for twin in reversed(self.twins) if twin.kind == kind}
+
+    def composed(self, some: Sequence[NamedReward]) -> Paid:
+        """Return what some of the rewards pay together."""
+        totals = self.judgement.totals(some) if some else [0.0] * len(self.twins)
+        return self._paid(some, totals, _judged_by(some))
+
+    def alone(self, one: NamedReward) -> Paid:
+        """Return what a reward gives by itself."""
+        return self._paid([one], self.values[one.name], one.reward.judges or frozenset())
+
+    def _paid(
+        self, some: Sequence[NamedReward], values: Sequence[float | None], judges: frozenset[Judged]
+    ) -> Paid:
+        moved = {
+            check: (sum(by[one.name][0] for one in some), max((by[one.name][1] for one in some), default=0.0))
+            for check, by in self.changes.items()
+        }
+        return Paid(self.twins, values, judges, moved)
+
+
+def _judged_by(rewards: Sequence[NamedReward]) -> frozenset[Judged]:
+    """Return what rewards judge; one that does not say is taken for a judge of answers."""
+    correct: frozenset[Judged] = frozenset({"correctness"})
+    each = [correct if one.reward.judges is None else one.reward.judges for one in rewards if one.weight]
+    return frozenset().union(*each)
+
+
+def _values(judgement: Judgement, name: str) -> list[float | None]:
+    return [one.value if isinstance(one, Score) else None for one in judgement.verdicts[name]]
+
+
+def _apart(one: float | None, other: float | None) -> float:
+    if one is None or other is None:
+        return 0.0 if one is other else 1.0
+    return abs(one - other)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,41 +185,37 @@ class Paid:
                 found.setdefault(twin.place, []).append(value)
         return found
 
+    def mean(self, kind: str) -> float | None:
+        """Return the mean pay of a kind of twins, None where none is judged."""
+        values = [value for row in self.of(kind).values() for value in row]
+        return statistics.fmean(values) if values else None
+
     @property
     def least(self) -> float:
         """Return the smallest difference that counts."""
         return least_difference(self.values)
 
-    @property
-    def has_options(self) -> bool:
-        """Tell whether a multiple choice is asked."""
-        return any(options_of(twin.rollout.prompt) for twin in self.twins)
-
-
-def least_difference(paid: Sequence[float | None], floor: float = EQUAL) -> float:
-    """Return the smallest difference in pay that counts."""
-    known = [value for value in paid if value is not None]
-    return max(floor, GAINED * (max(known) - min(known))) if known else floor
-
 
 def _no(says: str) -> Found:
-    return Found(outcome="not applicable", says=says)
-
-
-Summary = Callable[[Sequence[float]], float]
+    return Found("not applicable", says)
 
 
 def _beats(
-    paid: Paid, better: str, worse: str, *, share: float = 0.5, by: Summary = statistics.fmean
+    paid: Paid,
+    worse: str,
+    better: str = "right",
+    *,
+    share: float = 0.5,
+    by: Callable[[Sequence[float]], float] = max,
 ) -> Found:
-    """Hold that one kind earns more than the other: on average, and in a share of the prompts.
+    """Hold that one kind earns more than another: on average, and in a share of the prompts.
 
     Args:
         paid: what is paid.
-        better: the kind that deserves more.
-        worse: the other one.
+        worse: the kind that deserves less.
+        better: the other one.
         share: of the prompts on which it must earn more.
-        by: what stands for the worse answers to a prompt: their mean, or the one that earns most.
+        by: what stands for the worse answers to a prompt: the one that earns most, or their mean.
     """
     high, low = paid.of(better), paid.of(worse)
     both = high.keys() & low.keys()
@@ -100,8 +230,8 @@ def _beats(
         f"{better} earns {one:.3g}, {worse} {other:.3g}; it earns more on {100 * wins:.0f} % of the prompts"
     )
     if one - other < paid.least or wins < share:
-        return Found(outcome="alarm", says=says, figures=figures)
-    return Found(outcome="note" if wins < MOSTLY else "fine", says=says, figures=figures)
+        return Found("alarm", says, figures)
+    return Found("note" if wins < MOSTLY else "fine", says, figures)
 
 
 def _gains(paid: Paid, changed: str, plain: str) -> Found:
@@ -113,60 +243,54 @@ def _gains(paid: Paid, changed: str, plain: str) -> Found:
     gains = [max(ours[place]) - theirs[place][0] for place in both]  # the first is what was changed
     gain, share = statistics.fmean(gains), sum(value > EQUAL for value in gains) / len(gains)
     says = f"{changed} earns {gain:+.3g} over {plain}, more on {100 * share:.0f} % of the prompts"
-    figures = {"gain": gain, "share_of_prompts": share}
-    return Found(outcome="alarm" if gain > paid.least else "fine", says=says, figures=figures)
+    return alarm_if(gain > paid.least, says, {"gain": gain, "share_of_prompts": share})
 
 
-def _far_below(paid: Paid, kind: str, found: Found) -> Found:
-    """Note what earns more than half of the way from a wrong to a right answer."""
-    wrong = [value for values in paid.of("wrong").values() for value in values]
-    if found.outcome != "fine" or not wrong:
+def _far_below(paid: Paid, kind: str) -> Found:
+    """Hold that a right answer earns more; note what earns over half of the way to it from a wrong one."""
+    found, low = _beats(paid, kind), paid.mean("wrong")
+    if found.outcome != "fine" or low is None:
         return found
-    low, right = statistics.fmean(wrong), found.figures["right"]
+    right = found.figures["right"]
     share = (found.figures[kind] - low) / (right - low) if right > low else 0.0
-    says = f"{found.says}; that is {100 * share:.0f} % of the way from a wrong answer to a right one"
-    return dataclasses.replace(found, outcome="note", says=says) if share > 0.5 else found
+    way = f"that is {100 * share:.0f} % of the way from a wrong answer to a right one"
+    return found.noted(way) if share > 0.5 else found
 
 
 def _worst(*found: Found) -> Found:
-    """Return the gravest of several findings."""
-    order: list[Outcome] = ["alarm", "note", "fine", "not applicable"]
-    return min(found, key=lambda one: order.index(one.outcome))
+    return max(found, key=lambda one: ORDER.index(one.outcome))
 
 
 def right_over_wrong(paid: Paid) -> Found:
     """A gold answer earns more than a wrong one."""
-    if paid.has_options:
-        return _beats(paid, "right", "wrong", share=1.0, by=max)
-    return _beats(paid, "right", "wrong")  # another patient's answer may happen to be nearly right
+    if any(options_of(twin.rollout.prompt) for twin in paid.twins):
+        return _beats(paid, "wrong", share=1.0)
+    return _beats(paid, "wrong", by=statistics.fmean)  # another patient's answer may be nearly right
 
 
 def malformed(paid: Paid) -> Found:
     """A right answer outside the format earns less than within it."""
-    found = _beats(paid, "right", "malformed", by=max)
+    found = _beats(paid, "malformed")
     gained = found.figures.get("malformed", 0.0) - found.figures.get("right", 0.0)
     if found.outcome == "alarm" and "format" not in paid.judges and gained < paid.least:
-        return dataclasses.replace(found, outcome="note", says=f"{found.says}; no reward judges the format")
+        return found.noted("no reward judges the format")
     return found
 
 
 def no_answer(paid: Paid) -> Found:
     """Nothing, an empty answer or an option that there is not earns less than a right answer."""
-    return _far_below(paid, "no answer", _beats(paid, "right", "no answer", by=max))
+    return _far_below(paid, "no answer")
 
 
 def format_alone(paid: Paid) -> Found:
     """A well-formed empty answer earns less than a right one, and less than half of what there is to earn."""
-    found = _beats(paid, "right", "format alone")
-    if found.outcome == "not applicable" or found.outcome == "alarm":
+    found = _beats(paid, "format alone", by=statistics.fmean)
+    if found.outcome in ("not applicable", "alarm"):
         return found
-    floor = [value for values in paid.of("malformed").values() for value in values]
-    right, wrong = found.figures["right"], found.figures["format alone"]
-    low = statistics.fmean(floor) if floor else 0.0
+    right, wrong, low = found.figures["right"], found.figures["format alone"], paid.mean("malformed") or 0.0
     share = (wrong - low) / (right - low) if right > low else 0.0
     if share > 0.5:
-        says = f"{found.says}; {100 * share:.0f} % of the reward are paid for a well-formed wrong answer"
-        return dataclasses.replace(found, outcome="note", says=says)
+        return found.noted(f"{100 * share:.0f} % of the reward are paid for a well-formed wrong answer")
     return dataclasses.replace(found, outcome="fine")
 
 
@@ -174,8 +298,9 @@ def length(paid: Paid) -> Found:
     """Neutral words earn nothing, and a long wrong answer less than a short right one."""
     short = "brief" if paid.of("brief") else "right"
     longer = [_gains(paid, "padded", "right"), _gains(paid, "padded wrong", "wrong")]
-    beaten = _beats(paid, short, "padded wrong")
-    return _worst(*longer, beaten) if paid.judges & ANSWER else _worst(*longer)
+    if paid.judges & ANSWER:
+        longer.append(_beats(paid, "padded wrong", short, by=statistics.fmean))
+    return _worst(*longer)
 
 
 def option_order(paid: Paid) -> Found:
@@ -191,14 +316,14 @@ def option_order(paid: Paid) -> Found:
         f"on {100 * share:.0f} % of the prompts"
     )
     figures = {"largest_difference": max(apart), "share_of_prompts": share}
-    return Found(outcome="alarm" if max(apart) > paid.least else "fine", says=says, figures=figures)
+    return alarm_if(max(apart) > paid.least, says, figures)
 
 
 def _pasted(paid: Paid, kind: str) -> Found:
-    """A wrong answer with borrowed words loses to the right one; what they earn is told."""
-    lost, gained = _beats(paid, "right", kind, by=max), _gains(paid, kind, "wrong")
+    """A wrong answer with borrowed words loses to the right one; what they earn is noted."""
+    lost, gained = _beats(paid, kind), _gains(paid, kind, "wrong")
     if gained.outcome == "alarm" and lost.outcome != "alarm" and "report" in paid.judges:
-        return dataclasses.replace(gained, outcome="note", says=f"{gained.says}; {lost.says}")
+        return gained.noted(lost.says)
     return _worst(lost, gained)
 
 
@@ -218,7 +343,7 @@ def everything_affirmed(paid: Paid) -> Found:
     """An answer that affirms everything loses to the right one."""
     if not paid.of("everything affirmed"):
         return _no("nothing tells how everything could be affirmed")
-    return _far_below(paid, "everything affirmed", _beats(paid, "right", "everything affirmed", by=max))
+    return _far_below(paid, "everything affirmed")
 
 
 def another_key(paid: Paid) -> Found:
@@ -231,31 +356,13 @@ def another_key(paid: Paid) -> Found:
     lost = [theirs[place][0] - ours[place][0] for place in both]
     mean, share = statistics.fmean(lost), sum(value > EQUAL for value in lost) / len(lost)
     says = f"the right answer loses {mean:.3g} under {kind}, on {100 * share:.0f} % of the prompts"
-    figures = {"loss": mean, "share_of_prompts": share}
-    return Found(outcome="fine" if mean > paid.least else "alarm", says=says, figures=figures)
-
-
-def repeat(paid: Paid) -> Found:
-    """Equal calls give equal verdicts."""
-    return _stays(paid, "repeat", "when asked again")
-
-
-def company(paid: Paid) -> Found:
-    """A verdict hangs neither on the order nor on the other answers."""
-    return _stays(paid, "company", "in another order, or beside other answers")
-
-
-def _stays(paid: Paid, check: str, when: str) -> Found:
-    count, most = paid.moved[check]
-    says = f"{count} verdicts change {when}" + (f", by up to {most:.3g}" if count else "")
-    figures = {"changed": float(count), "largest_change": most}
-    return Found(outcome="alarm" if count else "fine", says=says, figures=figures)
+    return alarm_if(mean <= paid.least, says, {"loss": mean, "share_of_prompts": share})
 
 
 def blind(paid: Paid) -> Found:
     """The best answer that is given to everyone alike earns far less than the right one."""
     right = paid.of("right")
-    kinds = [kind for kind in dict.fromkeys(twin.kind for twin in paid.twins) if kind.startswith(CONSTANT)]
+    kinds = dict.fromkeys(twin.kind for twin in paid.twins if twin.kind.startswith("constant "))
     if not kinds or len(right) < 2:
         return _no("needs several prompts; `evid audit reward` asks")
     by_kind = {kind: {place: values[0] for place, values in paid.of(kind).items()} for kind in kinds}
@@ -268,43 +375,66 @@ def blind(paid: Paid) -> Found:
         }
         if elsewhere:
             earned.append(by_kind[max(elsewhere, key=elsewhere.__getitem__)][place])
-    if not earned:
+    one = paid.mean("right")
+    if not earned or one is None:
         return _no("no answer is judged on all prompts")
-    one = statistics.fmean(value for values in right.values() for value in values)
-    below = paid.of("wrong") or paid.of("malformed")
-    low = statistics.fmean(value for values in below.values() for value in values) if below else 0.0
+    low = paid.mean("wrong" if paid.of("wrong") else "malformed") or 0.0
     rule = statistics.fmean(earned)
     share = (rule - low) / (one - low) if one > low else 1.0
     says = f"an answer that never looks earns {rule:.3g}, right {one:.3g}, wrong {low:.3g}"
-    outcome: Outcome = "alarm" if one - rule < paid.least else "note" if share > 0.5 else "fine"
-    return Found(outcome=outcome, says=says, figures={"blind": rule, "right": one, "wrong": low})
+    found = alarm_if(one - rule < paid.least, says, {"blind": rule, "right": one, "wrong": low})
+    return dataclasses.replace(found, outcome="note") if found.outcome == "fine" and share > 0.5 else found
+
+
+def _stays(check: str, when: str) -> Callable[[Paid], Found]:
+    def stays(paid: Paid) -> Found:
+        count, most = paid.moved[check]
+        says = f"{count} verdicts change {when}" + (f", by up to {most:.3g}" if count else "")
+        return alarm_if(count > 0, says, {"changed": float(count), "largest_change": most})
+
+    return stays
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
-    """A check, and what a reward must judge for it to apply; empty: it applies to all."""
+class Rule:
+    """A check of rewards."""
 
-    run: Callable[[Paid], Found]
-    needs: frozenset[Judged] = frozenset()
+    run: Callable[[Any], Found | None]
+    guards: str  # the published failure that it guards against
+    needs: frozenset[Judged] = frozenset()  # a reward must judge one of these; empty: it applies to all
 
 
-_CONTENT: frozenset[Judged] = frozenset({*ANSWER, "report"})
-_ANY: frozenset[Judged] = frozenset({*_CONTENT, "format"})
-_ANSWER_OR_FORMAT: frozenset[Judged] = frozenset({*ANSWER, "format"})
-CHECKS: Mapping[str, Check] = {
-    "right over wrong": Check(right_over_wrong, ANSWER),
-    "malformed": Check(malformed, _ANSWER_OR_FORMAT),
-    "no answer": Check(no_answer, ANSWER),
-    "format alone": Check(format_alone, ANSWER),
-    "length": Check(length, _ANY),
-    "option order": Check(option_order, _ANY),
-    "copied report": Check(copied_report, _CONTENT),
-    "echoed prompt": Check(echoed_prompt, ANSWER),
-    "everything affirmed": Check(everything_affirmed, ANSWER),
-    "another key": Check(another_key, _CONTENT),
-    "blind": Check(blind, ANSWER),
-    "repeat": Check(repeat),
-    "company": Check(company),
+RULES: Mapping[str, Rule] = {
+    "right over wrong": Rule(
+        right_over_wrong,
+        "Med3D-R1's released reward: the letter that the prompt asks for earns 0 of 10",
+        ANSWER,
+    ),
+    "malformed": Rule(malformed, "open-r1 #407: answers outside the format are paid", ANSWER_OR_FORMAT),
+    "no answer": Rule(no_answer, "an option that is not there, or silence, is paid as an answer", ANSWER),
+    "format alone": Rule(format_alone, "Visual-RFT #79: well-formed nonsense is paid", ANSWER),
+    "length": Rule(length, "open-r1 #407: long reasoning that says nothing is paid", ANY),
+    "option order": Rule(
+        option_order, "a letter is paid more than another: position bias of released choice rewards", ANY
+    ),
+    "copied report": Rule(
+        copied_report, "a consistency reward pays the copied report behind a wrong answer", CONTENT
+    ),
+    "echoed prompt": Rule(echoed_prompt, "words of the prompt are paid as reasoning", ANSWER),
+    "everything affirmed": Rule(
+        everything_affirmed, "Visual-RFT #79: 'A or B or C' earns the full score", ANSWER
+    ),
+    "another key": Rule(
+        another_key, "MedGround-R1 #7: the text that is judged is taken from the solution", CONTENT
+    ),
+    "blind": Rule(blind, "arXiv:2603.21687: 70 to 80 % of accuracy is kept without the image", ANSWER),
+    # equal calls give equal verdicts
+    "repeat": Rule(_stays("repeat", "when asked again"), "verl #1683: equal calls give other scores"),
+    # a verdict hangs neither on the order nor on the other answers
+    "company": Rule(
+        _stays("company", "in another order, or beside other answers"),
+        "Med3D-R1's released trainer: answers are scored against another prompt's label",
+    ),
 }
 
 
@@ -320,17 +450,15 @@ def audit_rewards(
         rows: prompts, each with its task.
         constants: also give answers to all prompts alike: what a policy earns that never looks.
     """
-    asked, left_out = _without_costs(rewards)
-    if not asked:
-        return left_out
-    found = list(left_out)
-    for task in dict.fromkeys(row.prompt.task for row in rows):
-        own = [row for row in rows if row.prompt.task == task]
-        found += _of_task(asked, task, own, constants)
+    asked, found = without_costs(rewards)
+    for task in dict.fromkeys(row.prompt.task for row in rows) if asked else ():
+        of_task = [row for row in rows if row.prompt.task == task]
+        found += audit(Subject(asked, of_task, constants), task)
     return found
 
 
-def _without_costs(rewards: Sequence[NamedReward]) -> tuple[list[NamedReward], list[Checked]]:
+def without_costs(rewards: Sequence[NamedReward]) -> tuple[list[NamedReward], list[Checked]]:
+    """Return the rewards that can be asked, and of each other one why not."""
     asked: list[NamedReward] = []
     left_out = []
     for item in rewards:
@@ -345,107 +473,48 @@ def _without_costs(rewards: Sequence[NamedReward]) -> tuple[list[NamedReward], l
     return asked, left_out
 
 
-def _of_task(
-    rewards: Sequence[NamedReward], task: str, rows: Sequence[Row], constants: bool
-) -> list[Checked]:
+def audit(subject: Subject, task: str) -> list[Checked]:
+    """Judge rewards together, and each by itself."""
     try:
-        made = twins(rows, constants=constants)
+        made = subject.twins
     except (ValueError, EvidError) as cause:
         says = f"the task cannot write right answers: {cause}"
-        return [Checked(check=name, task=task, outcome="not applicable", says=says) for name in CHECKS]
-    composer = RewardComposer(rewards)
-    judgement = composer([twin.rollout for twin in made])
-    values = {name: _values(judgement, name) for name in judgement.verdicts}
-    moved = _moved(composer, made, values)
-
-    def paid(some: Sequence[NamedReward], judges: frozenset[Judged], column: Sequence[float | None]) -> Paid:
-        changes = {
-            check: (sum(by[one.name][0] for one in some), max((by[one.name][1] for one in some), default=0.0))
-            for check, by in moved.items()
-        }
-        return Paid(made, column, judges, changes)
-
-    def composed(some: Sequence[NamedReward]) -> Paid:
-        return paid(some, judged_by(some), judgement.totals(some) if some else [0.0] * len(made))
-
-    counted = [item for item in rewards if item.weight]
+        return [Checked(check=name, task=task, outcome="not applicable", says=says) for name in RULES]
     found: list[Checked] = []
-    for name, check in CHECKS.items():
-        result = _run(check, composed(counted))
-        declared = {one.name: reason for one in counted if (reason := one.reward.declared.get(name))}
+    together = subject.composed(subject.counted)
+    for name, rule in RULES.items():
+        result = _run(rule, together)
+        declared = [one for one in subject.counted if name in one.reward.declared]
         if result.outcome == "alarm" and declared:
-            rest = [one for one in counted if one.name not in declared]
-            if not rest or _run(check, composed(rest)).outcome != "alarm":
-                result = _excused(result, "; ".join(f"{who}: {why}" for who, why in declared.items()))
+            rest = [one for one in subject.counted if one not in declared]
+            if not rest or _run(rule, subject.composed(rest)).outcome != "alarm":
+                result = excused(result, declared, name)
         found.append(Checked(check=name, task=task, **vars(result)))
-        for one in rewards:
-            if one.reward.judges is None and check.needs:
+        for one in subject.rewards:
+            if one.reward.judges is None and rule.needs:
                 continue  # what it is for is not known; it is judged in company
-            result = _run(check, paid([one], one.reward.judges or frozenset(), values[one.name]))
+            result = _run(rule, subject.alone(one))
             if result.outcome == "alarm" and name in one.reward.declared:
-                result = _excused(result, one.reward.declared[name])
+                result = result.noted(f"Declared: {one.reward.declared[name]}", ". ")
             if result.outcome != "not applicable":
                 found.append(Checked(check=name, task=task, reward=one.name, **vars(result)))
     gold = [twin.rollout for twin in made if twin.kind == "right"]
-    for one in rewards:
+    for one in subject.rewards:
         with process_kept():
-            own = one.reward.checks(gold)
-        found += [dataclasses.replace(result, task=task, reward=one.name) for result in own]
+            checks = one.reward.checks(gold)
+        found += [dataclasses.replace(result, task=task, reward=one.name) for result in checks]
     return found
 
 
-def _run(check: Check, paid: Paid) -> Found:
-    if check.needs and not check.needs & paid.judges:
-        return _no(f"no reward says that it judges {' or '.join(sorted(check.needs))}")
-    if not any(value is not None for value in paid.values):
+def _run(rule: Rule, paid: Paid) -> Found:
+    if rule.needs and not rule.needs & paid.judges:
+        return _no(f"no reward says that it judges {' or '.join(sorted(rule.needs))}")
+    if all(value is None for value in paid.values):
         return _no("judges no answer to this task")
-    return check.run(paid)
+    return rule.run(paid) or _no("does not apply")
 
 
-def _excused(found: Found, reason: str) -> Found:
-    return dataclasses.replace(found, outcome="note", says=f"{found.says}. Declared: {reason}")
-
-
-def judged_by(rewards: Sequence[NamedReward]) -> frozenset[Judged]:
-    """Return what the rewards that count judge; one that does not say is taken for a judge of answers."""
-    correct: frozenset[Judged] = frozenset({"correctness"})
-    each = [correct if one.reward.judges is None else one.reward.judges for one in rewards if one.weight]
-    return frozenset().union(*each)
-
-
-def _values(judgement: Judgement, name: str) -> list[float | None]:
-    return [one.value if isinstance(one, Score) else None for one in judgement.verdicts[name]]
-
-
-def _moved(
-    composer: RewardComposer, made: Sequence[Twin], values: Mapping[str, Sequence[float | None]]
-) -> dict[str, dict[str, tuple[int, float]]]:
-    """Return for each reward the verdicts that change in other calls: how many, and by how much."""
-    every = list(range(len(made)))
-    groups: dict[int, list[int]] = {}
-    for index, twin in enumerate(made):
-        groups.setdefault(twin.rollout.group, []).append(index)
-    thinned = [index for members in groups.values() for index in members[:2]]
-    first = next(iter(groups.values()))
-    found: dict[str, dict[str, tuple[int, float]]] = {"repeat": {}, "company": {}}
-    calls = [("repeat", every, None), ("company", every[::-1], None), ("company", thinned, False)]
-    if any(one.reward.compares_group for one in composer.rewards):
-        calls.append(("company", first, True))
-    for check, places, compares_group in calls:
-        judgement = composer([made[place].rollout for place in places])
-        for one in composer.rewards:
-            known = found[check].setdefault(one.name, (0, 0.0))
-            if compares_group not in (None, one.reward.compares_group):
-                continue
-            before = [values[one.name][place] for place in places]
-            apart = [_apart(*pair) for pair in zip(before, _values(judgement, one.name), strict=True)]
-            changed = [value for value in apart if value > 1e-6]
-            if len(changed) >= known[0]:
-                found[check][one.name] = (len(changed), max(changed, default=0.0))
-    return found
-
-
-def _apart(one: float | None, other: float | None) -> float:
-    if one is None or other is None:
-        return 0.0 if one is other else 1.0
-    return abs(one - other)
+def excused(found: Found, declared: Sequence[NamedReward], check: str) -> Found:
+    """Return an alarm as a note, since rewards say that their source's reward does the same."""
+    reasons = "; ".join(f"{one.name}: {one.reward.declared[check]}" for one in declared)
+    return found.noted(f"Declared: {reasons}", ". ")

@@ -1,23 +1,29 @@
-"""What is to be linted: installed components, those of a folder, a function, a recipe's rewards."""
+"""What is to be linted, and how: in a process of its own, which somebody's code may end.
+
+This is no sandbox: the code runs with all rights of who calls it. Lint what you would also train with.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from evidcore.errors import PluginError
+from evidcore.errors import EvidError, PluginError
 from evidcore.registry import KIND_NAMES, Offer, find, offers
+from evidcore_plugin_hub.worker import Broken, Late, Raised, Worker
 
 PREFIX = "evidcore."
+TIME_LIMIT_S = 300.0  # of one target; loading of libraries counts
+AFTERWARDS_S = 20.0  # in which the process must end once all is done
+ORDER = ("not applicable", "fine", "note", "alarm")  # the worst last
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """One thing to be linted, told in words that another process understands."""
+    """One thing to be linted, in words that another process understands."""
 
     form: Literal["component", "function", "recipe"]
     kind: str = "reward"
@@ -29,22 +35,20 @@ class Target:
     recipe: str = ""
     is_chat: bool = False  # a function takes lists of messages
 
-    @property
-    def title(self) -> str:
-        """Return what a table calls it."""
-        return self.name if self.form == "recipe" else f"{self.kind} {self.name}"
-
-
-def of_offer(offer: Offer, *, folder: str = "", recipe: str = "") -> Target:
-    """Return the target that an offer is."""
-    return Target(
-        form="component", kind=offer.kind, name=offer.name, package=offer.package, version=offer.version,
-        target=offer.target, folder=folder, recipe=recipe,
-    )  # fmt: skip
+    def result(self, checks: Sequence[dict[str, Any]], judges: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return what was found of it as plain JSON values; its outcome is that of the worst check."""
+        named = {key: getattr(self, key) for key in ("kind", "name", "package", "version")}
+        outcome = max((one["outcome"] for one in checks), key=ORDER.index, default=ORDER[0])
+        return {**named, "judges": judges, "checks": [*checks], "outcome": outcome}
 
 
 def targets(
-    named: Sequence[str], *, kind: str, functions: Sequence[str], is_chat: bool, recipe: str
+    named: Sequence[str],
+    *,
+    kind: str = "",
+    functions: Sequence[str] = (),
+    is_chat: bool = False,
+    recipe: str = "",
 ) -> list[Target]:
     """Return what is to be linted.
 
@@ -64,29 +68,30 @@ def targets(
         for place in functions
     ]
     for name in named:
-        if (Path(name) / "pyproject.toml").is_file():
-            found += [of_offer(one, folder=name, recipe=recipe) for one in _of_folder(Path(name), kind)]
-        else:
-            found += [of_offer(one, recipe=recipe) for one in _installed(name, kind)]
+        is_folder = (Path(name) / "pyproject.toml").is_file()
+        rows = _of_folder(Path(name), kind) if is_folder else _installed(name, kind)
+        found += [_of_offer(one, folder=name if is_folder else "", recipe=recipe) for one in rows]
     if recipe and not found:
         return [Target(form="recipe", name=f"rewards of {Path(recipe).name}", recipe=recipe)]
     if not named and not functions:
-        found = [of_offer(one) for one in offers() if kind in ("", one.kind) and one.kind != "command"]
+        found = [_of_offer(one) for one in offers() if kind in ("", one.kind) and one.kind != "command"]
     return found
 
 
+def _of_offer(offer: Offer, **more: str) -> Target:
+    fields = {key: getattr(offer, key) for key in ("kind", "name", "package", "version", "target")}
+    return Target(form="component", **fields, **more)  # type: ignore[arg-type]
+
+
 def _installed(name: str, kind: str) -> list[Offer]:
-    bare = name.rpartition("/")[2]
     rows = [one for one in offers() if kind in ("", one.kind)]
     of_package = [one for one in rows if one.package == name and one.kind != "command"]
-    if of_package:
-        return of_package
-    kinds = {one.kind for one in rows if one.name == bare} or {kind or "reward"}
-    return [find(one, name) for one in sorted(kinds, key=KIND_NAMES.index)]
+    kinds = {one.kind for one in rows if one.name == name.rpartition("/")[2]} or {kind or "reward"}
+    return of_package or [find(one, name) for one in sorted(kinds, key=KIND_NAMES.index)]
 
 
-def _of_folder(folder: Path, kind: str) -> Iterator[Offer]:
-    """Yield what a package's pyproject.toml offers; nothing of it is imported.
+def _of_folder(folder: Path, kind: str) -> list[Offer]:
+    """Return what a package's pyproject.toml offers; nothing of it is imported.
 
     Raises:
         PluginError: if the file cannot be read, or offers nothing.
@@ -98,13 +103,12 @@ def _of_folder(folder: Path, kind: str) -> Iterator[Offer]:
         raise PluginError(
             f"{file}: is no table of a project ({cause!r}). Make one with `evid new`."
         ) from cause
-    groups: dict[str, dict[str, str]] = project.get("entry-points", {})
     found = [
         Offer(
             kind=group.removeprefix(PREFIX), name=name, package=str(project.get("name", folder.name)),
             version=str(project.get("version", "")), target=target,
         )
-        for group, names in groups.items()
+        for group, names in project.get("entry-points", {}).items()
         if group.startswith(PREFIX) and kind in ("", group.removeprefix(PREFIX))
         for name, target in names.items()
     ]  # fmt: skip
@@ -113,11 +117,52 @@ def _of_folder(folder: Path, kind: str) -> Iterator[Offer]:
             f"{file}: offers no component{f' of kind {kind!r}' if kind else ''}. Name one under "
             f'[project.entry-points."evidcore.reward"].'
         )
-    yield from found
+    return found
 
 
-def reach(folder: str) -> None:
-    """Put a package's modules on the path of this process."""
-    for place in (Path(folder), Path(folder) / "src"):
-        if place.is_dir():
-            sys.path.insert(0, str(place.resolve()))
+def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -> Iterator[dict[str, Any]]:
+    """Yield the result of each target as plain JSON values.
+
+    Args:
+        targets: in order. A new process goes on behind one that ended its process.
+        time_limit_s: how long one may take.
+
+    Raises:
+        EvidError: if a target asks for something impossible, as a file that is not there.
+    """
+    worker: Worker | None = None
+    for number, target in enumerate(targets, 1):
+        worker = worker or Worker("evidcore_plugin_hub.lint.linting:Linter", keeps_errors=True)
+        try:
+            result: dict[str, Any] = worker.ask("lint", dataclasses.asdict(target), limit_s=time_limit_s)
+        except (Late, Broken, Raised) as cause:
+            worker.end()
+            yield target.result([_ended(_how(cause, time_limit_s, worker.last_words()))])
+            worker = None
+            continue
+        if number == len(targets) and not worker.ends_by_itself(AFTERWARDS_S):
+            left = "leaves a thread or process running that keeps the process from ending"
+            result = target.result([*result["checks"], _ended(left)], result["judges"])
+        yield result
+
+
+def _ended(says: str) -> dict[str, Any]:
+    from evidcore_plugin_hub.lint.linting import as_json  # imports what this process does without else
+
+    return as_json("process", "alarm", says)
+
+
+def _how(cause: Exception, time_limit_s: float, last: str) -> str:
+    """Return in words how a process ended; raise what a person can fix."""
+    if isinstance(cause, Raised):
+        if "EvidError" in cause.error.classes:
+            raise EvidError(cause.error.safe + cause.error.message) from None
+        name, message = cause.error.name, cause.error.message
+        status = int(message) if name == "SystemExit" and message.isdecimal() else 1
+        ended, last = f"ended the process with status {status}", last or str(cause)
+    elif isinstance(cause, Broken) and cause.status is not None:
+        by = f"by signal {-cause.status}" if cause.status < 0 else f"with status {cause.status}"
+        ended = f"ended the process {by}"
+    else:
+        ended = f"no answer for {time_limit_s:g} s" if isinstance(cause, Late) else str(cause)
+    return f"{ended}; the last that it said: {last[:200]!r}" if last else ended

@@ -54,8 +54,9 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
         for kind, text in texts:
             found.append(Twin(kind, place, _rollout(row.task, row.prompt, text, group)))
         group += 1
-        for order in _orders(row.prompt):
-            turned = _named(_turned(row.prompt, order), f"turned {order[0]}")
+        count = len(options_of(row.prompt))
+        for order in ([*range(by, count), *range(by)] for by in range(count)):  # its own first
+            turned = _turned(row.prompt, order)
             text = row.task.gold(turned)[0]
             kind = "permuted" if order[0] else "own order"
             found.append(Twin(kind, place, _rollout(row.task, turned, text, group)))
@@ -65,7 +66,7 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
         for kind, prompt in _other_keys(rows, place):
             for name, text in ((kind, gold), *(("beside", text) for text in wrong[:1])):
                 said = _rollout(row.task, row.prompt, text, group)  # as it is read under its own prompt
-                found.append(Twin(name, place, dataclasses.replace(said, prompt=_named(prompt, kind))))
+                found.append(Twin(name, place, dataclasses.replace(said, prompt=prompt)))
             group += 1
     return found
 
@@ -74,11 +75,6 @@ def options_of(prompt: Prompt) -> Sequence[str]:
     """Return the options of a multiple choice, none for other tasks."""
     letter, options = prompt.reference.get("letter"), prompt.reference.get("options")
     return options if letter and options else ()
-
-
-def _named(prompt: Prompt, change: str) -> Prompt:
-    """Return a prompt under an id of its own: a reward may look something up by it."""
-    return dataclasses.replace(prompt, id=f"{prompt.id}/{change}")
 
 
 def _rollout(task: Task, prompt: Prompt, text: str, group: int) -> Rollout:
@@ -109,7 +105,7 @@ def _wrong(row: Row, gold: str, elsewhere: Sequence[str]) -> list[str]:
     if options := options_of(prompt):
         right = {prompt.reference["letter"], *(LETTERS[i] for i in prompt.reference.get("true_options", ()))}
         texts = [
-            row.task.gold(_rekeyed(prompt, letter))[0]
+            row.task.gold(rekeyed(prompt, letter))[0]
             for letter in LETTERS[: len(options)]
             if letter not in right
         ]
@@ -126,10 +122,10 @@ def _varied(row: Row, gold: str, wrong: Sequence[str]) -> Iterator[tuple[str, st
             yield "malformed", text
     yield from (("no answer", text) for text in _unanswered(row, gold) if text != gold)
     yield "padded", _padded(gold)
-    if (brief := _rethought(gold, BRIEF)) is not None:
+    if (brief := _within(gold, "think", BRIEF)) is not None:
         yield "brief", brief
     for text in wrong[:1]:
-        bare = _rethought(text, BRIEF)
+        bare = _within(text, "think", BRIEF)
         yield "padded wrong", _padded(text)
         yield "format alone", bare or text
         report = prompt.case.report
@@ -150,13 +146,13 @@ def _affirmed(row: Row, gold: str) -> list[str]:
         text = row.task.gold(dataclasses.replace(prompt, reference=every))[0]
         letters = LETTERS[: len(options)]
         answers = [" or ".join(letters), ", ".join(letters), " or ".join(options)]
-        if inside(text, "answer") is None:
+        if _within(text, "answer", "") is None:
             return answers
         if len(letters) > 2:  # the right one neither first nor last, where a lenient reader would look
             right = prompt.reference["letter"]
             first, *others = (letter for letter in letters if letter != right)
             answers.append("</answer><answer>".join([first, right, *others]))
-        return [_answering(text, said) for said in answers]
+        return [_within(text, "answer", said) or text for said in answers]
     names = [item.name for item in prompt.case.findings]
     return [" ".join(f"There is {name}." for name in names)] if names and not TAG.search(gold) else []
 
@@ -164,38 +160,32 @@ def _affirmed(row: Row, gold: str) -> list[str]:
 def _unanswered(row: Row, gold: str) -> list[str]:
     """Return texts that answer nothing, and one that takes an option which there is not."""
     said = ["", *([NOBODYS] if options_of(row.prompt) else ())]
-    if inside(gold, "answer") is None:
-        return said
-    return ["", *(_answering(gold, one) for one in said)]
-
-
-def _answering(text: str, said: str) -> str:
-    """Return a completion with other words between its answer tags."""
-    return re.sub(r"<answer>.*</answer>", lambda _: f"<answer>{said}</answer>", text, flags=re.DOTALL)
+    tagged = [_within(gold, "answer", one) for one in said]
+    return said if None in tagged else ["", *filter(None, tagged)]
 
 
 def _padded(text: str) -> str:
     thought = inside(text, "think")
     if thought is not None:
-        return str(_rethought(text, f"{thought} {NEUTRAL}"))
+        return str(_within(text, "think", f"{thought} {NEUTRAL}"))
     return f"{NEUTRAL}\n{text}" if TAG.search(text) else f"{text} {NEUTRAL}"
 
 
 def _beside(text: str, pasted: str) -> str:
     """Return an answer with something pasted where it reasons, or in front of it."""
-    return _rethought(text, pasted) or f"{pasted}\n{text}"
+    return _within(text, "think", pasted) or f"{pasted}\n{text}"
 
 
-def _rethought(text: str, thought: str) -> str | None:
-    """Return a completion with other words between its think tags, None where it has none."""
-    if inside(text, "think") is None:
+def _within(text: str, tag: str, words: str) -> str | None:
+    """Return a completion with other words between such tags, None where it has none."""
+    if inside(text, tag) is None:
         return None
-    return re.sub(r"<think>.*?</think>", lambda _: f"<think>{thought}</think>", text, flags=re.DOTALL)
+    return re.sub(rf"<{tag}>.*</{tag}>", lambda _: f"<{tag}>{words}</{tag}>", text, flags=re.DOTALL)
 
 
 def _constants(golds: Sequence[str]) -> list[str]:
     """Return the gold answers that come most often, without their reasons."""
-    bare = collections.Counter(_rethought(gold, BRIEF) or gold for gold in golds)
+    bare = collections.Counter(_within(gold, "think", BRIEF) or gold for gold in golds)
     return [text for text, _ in bare.most_common(CONSTANTS)]
 
 
@@ -210,38 +200,39 @@ def _commonest(rows: Sequence[Row], place: int) -> str | None:
     if not options or not right:
         return None
     chosen = LETTERS[max(range(len(options)), key=lambda index: right[options[index]])]
-    text = task.gold(_rekeyed(prompt, chosen))[0]
-    return _rethought(text, BRIEF) or text
+    text = task.gold(rekeyed(prompt, chosen))[0]
+    return _within(text, "think", BRIEF) or text
 
 
-def _rekeyed(prompt: Prompt, letter: str) -> Prompt:
-    """Return a multiple choice of which another option is the right one."""
+def rekeyed(prompt: Prompt, letter: str, *, alone: bool = False) -> Prompt:
+    """Return a multiple choice of which another option is the right one; `alone`: the only true one."""
     reference = dict(prompt.reference)
     old, new = LETTERS.index(reference["letter"]), LETTERS.index(letter)
     if "true_options" in reference:
-        reference["true_options"] = sorted({*reference["true_options"]} - {old} | {new})
+        others = set() if alone else {*reference["true_options"]} - {old}
+        reference["true_options"] = sorted(others | {new})
     return dataclasses.replace(prompt, reference={**reference, "letter": letter})
 
 
 def _other_keys(rows: Sequence[Row], place: int) -> Iterator[tuple[str, Prompt]]:
-    """Yield a prompt with another right answer, and with another patient's case."""
-    own = rows[place].prompt
-    if options := options_of(own):
-        following = (LETTERS.index(own.reference["letter"]) + 1) % len(options)
-        yield "another key", _rekeyed(own, LETTERS[following])
+    """Yield a prompt with another right answer, and with another patient's case.
+
+    Each has an id of its own: a reward may look something up by it.
+    """
+    prompt = rows[place].prompt
+    options = options_of(prompt)
+    key, case = f"{prompt.id}/another key", f"{prompt.id}/another case"
+    if options:
+        following = (LETTERS.index(prompt.reference["letter"]) + 1) % len(options)
+        yield "another key", dataclasses.replace(rekeyed(prompt, LETTERS[following]), id=key)
     for row in [*rows[place + 1 :], *rows[:place]]:
         other = row.prompt
-        if _patient(other) != _patient(own) and _differ(own, other):
-            yield "another case", dataclasses.replace(own, case=other.case)
+        if _patient(other) != _patient(prompt) and _differ(prompt, other):
+            yield "another case", dataclasses.replace(prompt, case=other.case, id=case)
             if not options:
-                yield "another key", dataclasses.replace(own, case=other.case, reference=other.reference)
+                reference = other.reference
+                yield "another key", dataclasses.replace(prompt, case=other.case, reference=reference, id=key)
             return
-
-
-def _orders(prompt: Prompt) -> list[list[int]]:
-    """Return the options in every turned order, their own first: groups alike, for what compares a group."""
-    count = len(options_of(prompt))
-    return [[*range(by, count), *range(by)] for by in range(count)]
 
 
 def _turned(prompt: Prompt, order: Sequence[int]) -> Prompt:
@@ -257,4 +248,6 @@ def _turned(prompt: Prompt, order: Sequence[int]) -> Prompt:
             for letter, old, new in zip(LETTERS, reference["options"], options, strict=False):
                 text = text.replace(f"{letter}) {old}", f"{letter}) {new}")
             parts[number] = dataclasses.replace(part, text=text)
-    return dataclasses.replace(prompt, parts=tuple(parts), reference={**reference, **changed})
+    return dataclasses.replace(
+        prompt, id=f"{prompt.id}/turned {order[0]}", parts=tuple(parts), reference={**reference, **changed}
+    )

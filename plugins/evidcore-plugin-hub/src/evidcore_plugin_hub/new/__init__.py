@@ -1,1 +1,67 @@
-"""A package around one new component: code, tests and card."""
+"""Write a package with one component of a kind that works: a place to start from."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+from pathlib import Path
+
+from evidcore.errors import RecipeError, did_you_mean
+from evidcore.registry import KIND_NAMES
+from evidcore_plugin_hub.plugin.code_look import CodeLook
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def write_package(kind: str, name: str, folder: Path) -> list[Path]:
+    """Write the package and return its files.
+
+    Args:
+        kind: of the component.
+        name: of the component, kebab-case.
+        folder: which is not there yet, or empty.
+
+    Raises:
+        RecipeError: if there is no such kind, the name is none, or something is in the way.
+    """
+    if kind not in KIND_NAMES:
+        raise RecipeError(
+            f"no kind is called {kind!r}.{did_you_mean(kind, KIND_NAMES)} Kinds: {', '.join(KIND_NAMES)}."
+        )
+    if not NAME.fullmatch(name):
+        raise RecipeError(
+            f"a component's name has small letters, digits and dashes, got {name!r}. Try 'my-{kind}'."
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise RecipeError(f"{folder}: holds files already. Name another folder with --out.")
+    module, title = f"evid_{kind}_{name.replace('-', '_')}", "".join(part.title() for part in name.split("-"))
+    words = {
+        "kind": kind, "name": name, "module": module,
+        "attribute": name.replace("-", "_") if kind == "command" else title,
+    }  # fmt: skip
+    code = _component(f"{kind}.py", words)
+    reached = sorted({what for what, _ in CodeLook(code).capabilities()})
+    also = ', "evidcore-testing>=0.1,<0.2"' if "evidcore_testing" in code else ""
+    texts = {
+        "pyproject.toml": _template("pyproject.toml").format(**words, also=also),
+        "README.md": _template("README.md").format(
+            **words, reaches="".join(f"needs_{one} = true\n" for one in reached)
+        ),
+        f"src/{module}.py": code,
+        f"tests/test_{module}.py": _component(f"test_{kind}.py", words),
+    }
+    for path, text in texts.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return [folder / path for path in texts]
+
+
+def _template(name: str) -> str:
+    return (resources.files(__package__) / "templates" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+def _component(template: str, words: dict[str, str]) -> str:
+    """Return a template of code, which runs as it is, with the names of a component in it."""
+    text = _template(template).replace("from my_component import", f"from {words['module']} import")
+    text = text.replace("MyComponent", words["attribute"]).replace("my-component", words["name"])
+    return text.replace("my_component", words["name"].replace("-", "_"))

@@ -14,8 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from evidcore.errors import PluginError
 from evidcore.registry import normal
-from evidcore_plugin_hub.lint.supervised import lint_all
-from evidcore_plugin_hub.lint.target import targets
+from evidcore_plugin_hub.lint.target import lint_all, targets
 from evidcore_plugin_hub.plugin.installing import installed_version, pip, without_front_matter
 from evidcore_plugin_hub.plugin.manifest import Lint, Manifest, manifest_of
 from evidcore_plugin_hub.plugin.remote import FILE, TAG
@@ -164,9 +163,8 @@ def _linted(committed: Path, folder: Path) -> dict[str, Lint]:
     Raises:
         PluginError: if it found an alarm.
     """
-    asked = targets([str(committed)], kind="", functions=(), is_chat=False, recipe="")
     found = {}
-    for result in lint_all(asked):
+    for result in lint_all(targets([str(committed)])):
         said = {
             one: [c["says"] for c in result["checks"] if c["outcome"] == one] for one in ("alarm", "note")
         }

@@ -1,0 +1,336 @@
+"""Components in processes of their own: `isolated = true` in the table of a reward, a scorer or a reader.
+
+A fence against what goes wrong in somebody's code: it hangs, takes all memory, exits, or writes into what
+others judge by. It is no sandbox: docs/howto/isolation.md says what passes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import logging
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import typing
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+import numpy as np
+import torch
+from annotated_types import Gt, Le
+from huggingface_hub.constants import HF_HUB_CACHE
+from pydantic import TypeAdapter, ValidationError, create_model
+
+from evidcore.case import Rollout, Score, Unscored, Verdict
+from evidcore.contracts import KINDS, Checked, ImageQuestion, Reader, Reward, Scorer
+from evidcore.errors import ContractError, DataError, NotHere, PluginError, RecipeError, RunError
+from evidcore.registry import Offer, find
+from evidcore.registry.factory import Mistake, arguments, check_options, options
+from evidcore_plugin_hub.isolated import Encoder
+from evidcore_plugin_hub.trust import pins
+from evidcore_plugin_hub.worker import FENCE, Broken, Late, Raised, Worker
+from evidcore_plugin_hub.worker import workers_ended as workers_ended
+
+log = logging.getLogger(__name__)
+
+CROSSING = ("recipe_folder", "cache_folder", "vocabulary", "cases")  # given to isolated components too
+START_LIMIT_S = 120.0  # for all but a call: to start, to be built, to look for what it needs
+ALLOWED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "PYTHONHOME", "TZ")  # of the environment
+FIXABLE = {
+    form.__name__: form for form in (ContractError, DataError, NotHere, PluginError, RecipeError, RunError)
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Isolated:
+    """Limits of a component in a process of its own; `isolated = true` takes these."""
+
+    time_limit_s: Annotated[float, Gt(0), Le(86400)] = 60.0  # of a call
+    memory_gb: Annotated[float, Gt(0), Le(10000)] = 4.0  # beside what the core itself takes
+
+
+def resolved(value: Any) -> dict[str, Any]:
+    """Return a checked `isolated` with its defaults."""
+    return dataclasses.asdict(Isolated(**arguments(Isolated, {} if value is True else value, "isolated")))
+
+
+def check(kind: str, table: Mapping[str, Any], where: str) -> Iterator[Mistake]:
+    """Yield what is wrong with `isolated` in a component's table."""
+    value = table["isolated"]
+    if isinstance(value, Mapping):
+        for item in check_options(options(Isolated), value, where):
+            yield dataclasses.replace(item, key=("isolated", *item.key))
+    elif value is not True:
+        text = f"must be true, false, or a table {{ time_limit_s = 60.0, memory_gb = 4.0 }}, got {value!r}."
+        yield Mistake(where=where, key=("isolated",), text=text)
+    with contextlib.suppress(PluginError):  # reported where the component is named
+        for key, text in _needs_run(kind, table, ()):
+            yield Mistake(where=where, key=key, text=text)
+
+
+Key = tuple[str | int, ...]
+
+
+def _needs_run(kind: str, table: Mapping[str, Any], at: Key) -> Iterator[tuple[Key, str]]:
+    """Yield what a component needs that stays in the run's process: what the core gives it, and services."""
+    offer = find(kind, str(table.get("use")))
+    for item in inspect.signature(offer.load()).parameters.values():
+        if item.kind is item.POSITIONAL_OR_KEYWORD and item.name not in CROSSING:
+            text = f"not for {offer}: it asks the core for {item.name!r}, which stays in the run's process."
+            yield at or ("isolated",), f"{text} Leave `isolated` out."
+    for name, option in options(offer.load(), kind).items():
+        value = table.get(name, option.default)
+        each = [((*at, name), value)]
+        if option.is_list and isinstance(value, list | tuple):
+            each = [((*at, name, index), one) for index, one in enumerate(value)]
+        for key, one in each if option.kind else ():
+            if isinstance(one, str):
+                text = f"service {one!r} stays in the run's process, and {offer} is isolated."
+                yield key, f"{text} Give a table of its own, {{ use = … }}, or leave `isolated` out."
+            elif isinstance(one, Mapping):
+                if one.get("isolated"):
+                    yield (*key, "isolated"), f"it is in the process of {offer} already. Leave it out here."
+                yield from _needs_run(str(option.kind), one, key)
+
+
+@functools.cache
+def network_blocked() -> bool:
+    """Tell whether isolated components can reach no network here; warn once where they can."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        if not subprocess.run([*FENCE, "true"], capture_output=True, timeout=10).returncode:
+            return True
+    log.warning("network not blocked for isolated components: `unshare -rn` is refused here")
+    return False
+
+
+class IsolatedProcess:
+    """A component in a process of its own: started when it is asked, ended where it fails to answer.
+
+    Args:
+        offer: the component.
+        table: its recipe table.
+        given: what the core gives it: paths, and functions that it may ask.
+        where: what messages call the table.
+        traits: the attributes that its contract declares, with their types.
+    """
+
+    def __init__(
+        self, offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str,
+        traits: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.offer, self.limits = offer, Isolated(**resolved(table["isolated"]))
+        self._table = {key: value for key, value in table.items() if key != "isolated"}
+        self._given, self._where, self._traits = given, where, traits
+        self._lock, self._owner, self._is_ready = threading.RLock(), 0, False
+        self._clear: Callable[[], Any] = lambda: None
+        self._states: tuple[Any, ...] = ()
+
+    def start(self) -> dict[str, Any]:
+        """Start it; return its traits."""
+        self._clear()
+        self._owner, self._states = os.getpid(), (None, None, None)
+        self.worker = Worker(
+            "evidcore_plugin_hub.isolated:Server", before=FENCE if network_blocked() else (),
+            environment=_environment(), encode=Encoder(), given=self._given,
+        )  # fmt: skip
+        self.home = tempfile.mkdtemp(prefix="evid-isolated-")
+        self._clear = weakref.finalize(self, shutil.rmtree, self.home, ignore_errors=True)
+        given = {name: None if callable(value) else value for name, value in self._given.items()}
+        if "cache_folder" in given:
+            given["cache_folder"] = Path(self.home, "cache")
+        locks = sorted({pin.lock for pin in pins.kept().values()})
+        folders = {"HOME": self.home, "TMPDIR": self.home, "EVID_CACHE": f"{self.home}/cache"}
+        component = self.offer.kind, self._table, self._where, given, list(self._traits)
+        fields: dict[str, Any] = {name: (hint, ...) for name, hint in self._traits.items()}
+        form = TypeAdapter(create_model("Traits", **fields))
+        return dict(self._answer("build", (locks, folders, self.limits.memory_gb, *component), form))
+
+    def ask(self, method: str, form: TypeAdapter[Any], *given: Any) -> Any:
+        """Have it do something, and return what it gives.
+
+        Args:
+            method: its name.
+            form: the type of what it must give.
+            given: to the method; plain data.
+
+        Raises:
+            ContractError: if it is late, ends, or gives something else; its process has ended then. If it
+                raises, with what it raised as the cause.
+            EvidError: what it raised itself, where a person can fix that.
+        """
+        with self._lock:
+            if self._owner != os.getpid() or not self.worker.is_running:
+                self.start()
+                if self._is_ready:
+                    self.ask("ready", TypeAdapter(Any))
+            before, self._states = self._states, _random_states()
+            news = [None if new == old else new for old, new in zip(before, self._states, strict=True)]
+            found = self._answer("call", (method, given, news), form)
+            self._is_ready |= method == "ready"
+            return found
+
+    def end(self) -> None:
+        """End its process and all that it started."""
+        self.worker.end()
+        self._clear()
+
+    def _answer(self, method: str, given: tuple[Any, ...], form: TypeAdapter[Any]) -> Any:
+        is_call = method == "call" and given[0] == "__call__"
+        limit_s = self.limits.time_limit_s if is_call else START_LIMIT_S
+        try:
+            return self.worker.ask(method, *given, form=form, limit_s=limit_s)
+        except Late as cause:
+            self.end()
+            late = f"{self.offer} has not answered in its own process for {limit_s:g} s and was ended"
+            raise ContractError(late, ". Raise time_limit_s if it needs longer.") from cause
+        except ValidationError as cause:
+            wrong = cause.errors(include_url=False)[0]
+            place = "".join(f"[{part!r}]" for part in wrong["loc"])
+            what = "gave what its contract does not allow"
+            self._fail(what, f": {wrong['msg']}{place}, got {wrong['input']!r:.200}")
+        except Broken as cause:
+            self._fail(str(cause))
+        except (TypeError, AttributeError, pickle.PicklingError) as cause:
+            self._fail("cannot be told what it is asked", f": {cause}")
+        except Raised as cause:
+            error, fixable = cause.error, next((one for one in cause.error.classes if one in FIXABLE), "")
+        if error.is_exit:
+            self._fail(f"tried to end its process with {error.name}", f": {error.message}")
+        if method == "build":
+            self.end()
+        trace = RuntimeError(f"{error.name}: {error.message}\nin its own process:\n{error.trace}")
+        if fixable:
+            raise FIXABLE[fixable](error.safe, error.message) from (trace if error.has_cause else None)
+        said = f": {error.message}. Report this to the authors of {self.offer.package}."
+        raise ContractError(f"{self.offer} failed in its own process: {error.name}", said) from trace
+
+    def _fail(self, what: str, quoting: str = "") -> NoReturn:
+        self.end()
+        authors = f"Report this to the authors of {self.offer.package}."
+        raise ContractError(f"{self.offer} {what}", f"{quoting}. {authors}") from None
+
+
+def _environment() -> dict[str, str]:
+    """Return all variables of the environment that cross."""
+    passed = {name: text for name, text in os.environ.items() if name in ALLOWED or name.startswith("LC_")}
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    hub = {"HF_HUB_CACHE": HF_HUB_CACHE, "HF_HUB_OFFLINE": "1"}
+    return passed | threads | hub | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def _random_states() -> tuple[Any, Any, Any]:
+    """Return the states of the generators that training draws from."""
+    name, keys, *rest = np.random.get_state()
+    numpys = name, tuple(np.asarray(keys).tolist()), *rest
+    return random.getstate(), numpys, torch.get_rng_state().numpy().tobytes()
+
+
+Number = int | float
+
+
+@dataclasses.dataclass
+class _Score:
+    value: Number
+    parts: dict[str, Number]
+    reason: str
+
+
+@dataclasses.dataclass
+class _Unscored:
+    kind: Literal["not-applicable", "failed"]
+    reason: str
+
+
+_VERDICTS: TypeAdapter[Any] = TypeAdapter(list[_Score | _Unscored | None])
+_CHECKED = TypeAdapter(list[Checked])
+_NUMBERS = TypeAdapter(list[Number | None])
+_TEXTS = TypeAdapter(list[str | None])
+
+
+class _Isolated:
+    """What the three have in common: the process, and what the component says of itself."""
+
+    def __init__(self, process: IsolatedProcess) -> None:
+        self._process = process
+        vars(self).update(process.start())
+
+    def ready(self) -> None:
+        """Ask the component whether anything is missing."""
+        self._process.ask("ready", TypeAdapter(Any))
+
+    def _each(self, form: TypeAdapter[Any], count: int, *given: Any) -> Any:
+        found = self._process.ask("__call__", form, *given)
+        if len(found) != count:
+            raise ContractError(f"{self._process.offer} gave {len(found)} answers to {count}.")
+        return found
+
+
+class IsolatedReward(_Isolated, Reward):
+    """A reward in a process of its own."""
+
+    def __call__(
+        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
+    ) -> Sequence[Score | Unscored | None]:
+        """Have it judge; what calls it counts the verdicts and holds them to its bounds."""
+        found = self._process.ask("__call__", _VERDICTS, rollouts, earlier)
+        return [one and (Score if isinstance(one, _Score) else Unscored)(**vars(one)) for one in found]
+
+    def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
+        """Return what it finds of itself."""
+        found: list[Checked] = self._process.ask("checks", _CHECKED, gold)
+        return found
+
+
+class IsolatedScorer(_Isolated, Scorer):
+    """A scorer in a process of its own."""
+
+    def __call__(
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
+    ) -> Sequence[float | None]:
+        """Have it compare."""
+        found: list[float | None] = self._each(_NUMBERS, len(candidates), candidates, references, questions)
+        return found
+
+
+class IsolatedReader(_Isolated, Reader):
+    """A reader in a process of its own."""
+
+    def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
+        """Have it read."""
+        found: list[str | None] = self._each(_TEXTS, len(questions), questions)
+        return found
+
+
+_KINDS: Mapping[str, type[IsolatedReward | IsolatedScorer | IsolatedReader]] = {
+    "reward": IsolatedReward, "scorer": IsolatedScorer, "reader": IsolatedReader,
+}  # fmt: skip
+
+
+def isolate(
+    offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str
+) -> Reward | Scorer | Reader:
+    """Return a component that is built and asked in a process of its own.
+
+    Args:
+        offer: the component.
+        table: its recipe table, checked.
+        given: what the core gives; what can cross is given.
+        where: what messages call the table.
+    """
+    crossing = {name: given[name] for name in CROSSING if name in given}
+    traits = {
+        name: typing.get_args(hint)[0] if typing.get_origin(hint) is typing.ClassVar else hint
+        for name, hint in typing.get_type_hints(KINDS[offer.kind]).items()
+    }
+    return _KINDS[offer.kind](IsolatedProcess(offer, table, crossing, where, traits))
