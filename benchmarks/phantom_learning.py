@@ -33,14 +33,13 @@ Phantom numbers, in percent of the test split, with 95 % intervals resampled by 
 own patients, encoder and language model.
 """
 BEFORE, LONGER, AFTER, AUDIT = "05-evaluate", "07-evaluate-longer", "09-evaluate", "11-audit"
+PROBE = "12-linear-probe-encoder"
 CHANCE = 0.25
 
 
 LINES = (
-    Line("lowest AUC of a linear probe on the frozen encoder", BEFORE, "linear probe", "probe_auc_min"),
-    Line(
-        "accuracy of that probe, a ceiling for a straight reading", BEFORE, "linear probe", "probe_accuracy"
-    ),
+    Line("lowest AUC of a linear probe on the frozen encoder", PROBE, "linear probe", "probe_auc_min"),
+    Line("accuracy of that probe, a ceiling for a straight reading", PROBE, "linear probe", "probe_accuracy"),
     Line("strict accuracy after SFT", BEFORE, "choice", "strict_accuracy", is_main=True),
     Line("  its format rate", BEFORE, "choice", "format_rate"),
     Line("  option log-likelihood, answering at once", BEFORE, "choice-direct", "log_likelihood_accuracy"),

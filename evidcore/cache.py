@@ -239,27 +239,14 @@ class CachedArray:
     """An array whose slices are read and verified when they are used."""
 
     def __init__(
-        self, array: Any, facts: Mapping[str, Any], checksums: Array | None = None, path: Path | None = None
+        self, array: Array, facts: Mapping[str, Any], checksums: Array | None = None, path: Path | None = None
     ) -> None:
-        """Take an array in memory, or one in the file `path` with a checksum for each slice."""
-        self.facts = facts
+        """Take an array in memory, or the map of one in the file `path` with a checksum for each slice."""
+        self.facts, self.is_on_disk = facts, path is not None
+        self.shape: tuple[int, ...] = array.shape
+        self.size_bytes: int = array.nbytes
         self._array, self._checksums, self._path = array, checksums, path
         self._sound: set[int] = set()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of all axes."""
-        return tuple(self._array.get_shape() if self.is_on_disk else self._array.shape)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the array alone."""
-        return math.prod(self.shape) * int(self._array[:1].itemsize)
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Tell whether it lies in a file."""
-        return self._path is not None
 
     def slices(self, start: int, stop: int) -> Array:
         """Return slices `start` to `stop`, read-only; no others are read.
@@ -280,16 +267,22 @@ class CachedArray:
 
 
 def _open_array(path: Path) -> CachedArray | None:
-    """Open a file of `_save`; None where there is none, or none that may be read."""
+    """Map a file of `_save`; None where there is none, or none that may be read."""
+    import numpy as np
     from safetensors import SafetensorError, safe_open
 
     try:
-        file: Any = safe_open(path, "np")
-        array, checksums = file.get_slice("array"), file.get_tensor("checksums")
+        file: Any = safe_open(path, "np")  # which finds a damaged header, and would copy each slice
+        stored, checksums = file.get_slice("array"), file.get_tensor("checksums")
+        dtype, shape = stored.get_dtype(), stored.get_shape()
         digest, _, facts = file.metadata()["facts"].partition(" ")
-        if digest != _array_digest(facts, array.get_dtype(), array.get_shape(), checksums):
+        if digest != _array_digest(facts, dtype, shape, checksums):
             raise _drop(path, "its header has another checksum")
-        return CachedArray(array, json.loads(facts), checksums, path)
+        with path.open("rb") as raw:
+            header = json.loads(raw.read(int.from_bytes(raw.read(8), "little")))
+            start = raw.tell() + header["array"]["data_offsets"][0]
+            array = np.memmap(raw, {"I16": np.int16, "F32": np.float32}[dtype], "r", start, tuple(shape))
+        return CachedArray(np.asarray(array), json.loads(facts), checksums, path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as cause:
@@ -537,10 +530,17 @@ def appearing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{secrets.token_hex(4)}.{path.name}")
     try:
         yield partial
-        if partial.is_dir() and path.exists():  # another process was faster
-            shutil.rmtree(partial)
-        else:
-            os.replace(partial, path)
+        publish(partial, path)
     except BaseException:
         _delete(partial)
         raise
+
+
+def publish(made: Path, path: Path) -> None:
+    """Give a file or folder its name in one move; drop a folder where another process was faster."""
+    try:
+        os.replace(made, path)
+    except OSError:
+        if not (made.is_dir() and path.is_dir()):
+            raise
+        shutil.rmtree(made)

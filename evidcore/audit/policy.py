@@ -215,10 +215,14 @@ class PolicyAudited(Audited):
         what = f"{what}, " if what else ""
         if (gain := self.gain) is not None:
             note = f"{what}own minus the best that does not look: {gain.says}"
-            found.append(self._difference("own_minus_blind", gain, note))
+            summary = "own minus the best that does not look"
+            found.append(self._difference("own_minus_blind", gain, note, summary))
+        beside = {rule.name: f"own minus {rule.name}" for rule in _rules(self.blind)[1:]}
+        told = {**beside, "twin": "own minus twins"}
         for rung in self.rungs:
             metric = "grounding_margin" if rung.name == OTHER else f"own_minus_{rung.name.replace('-', '_')}"
-            found.append(self._difference(metric, rung, f"{what}own minus {rung.says}"))
+            note, summary = f"{what}own minus {rung.says}", told.get(rung.name, "")
+            found.append(self._difference(metric, rung, note, summary))
         if self.blind is not None and self.over_blind is not None:
             note = f"{what}another patient's minus the best blind rule ({self.blind.rule})"
             found.append(
@@ -227,9 +231,9 @@ class PolicyAudited(Audited):
         found += self._by_finding()
         return found if self.blind is None else [*found, *self.blind.rows]
 
-    def _difference(self, metric: str, rung: Rung, note: str) -> Row:
+    def _difference(self, metric: str, rung: Rung, note: str, summary: str) -> Row:
         extra = {"of": self.evaluation.headline, "against": rung.name}
-        return row(self.name, metric, rung.above, note=note, extra=extra)
+        return row(self.name, metric, rung.above, note=note, summary=summary, extra=extra)
 
     def _by_finding(self) -> list[Row]:
         """Return own minus the best that does not look for each finding, marked where Holm's test says so."""

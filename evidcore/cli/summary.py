@@ -65,16 +65,6 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
 
 
 _MOST_LINES = 12
-_BLIND = {
-    "prior_only": "the best blind rule",
-    "blind_dsc": "the best blind rule",
-    "registration_dsc": "registration",
-}
-_MARGINS = {
-    "own_minus_blind": "own minus the best that does not look",
-    "own_minus_registration": "own minus registration",
-    "own_minus_twin": "own minus twins",
-}
 
 
 def ending(results: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -91,10 +81,9 @@ def ending(results: Sequence[Mapping[str, Any]]) -> list[str]:
         own = [row for row in rows if row["name"] == "own volumes"] or rows
         lines += [f"{row.get('task', row['name'])}, {_said(row['metric'])}: {_figure(row)}" for row in own]
         for task, verdict in (result.get("verdict") or {}).items():
-            mine = [row for one in (*results, result) for row in one["rows"] if row["name"] == task]
-            known = {row["metric"]: row for row in mine}  # the last of each
-            said = {**_BLIND, **_MARGINS}
-            lines += [f"  {said[name]}: {_figure(known[name])}" for name in said if name in known]
+            told = [row for row in result["rows"] if row["name"] == task and row.get("summary")]
+            told.sort(key=lambda row: is_difference(row["metric"]))  # what was scored, then margins
+            lines += [f"  {row['summary']}: {_figure(row)}" for row in told]
             lines.append(f"  {verdict}")
     lines += [f"{row['name']}, {row['note']}: {_figure(row)}" for row in changes]
     left = len(lines) - _MOST_LINES

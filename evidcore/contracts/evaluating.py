@@ -36,12 +36,13 @@ class Row:
     task: str = ""  # where `name` is not the task
     condition: str = ""  # of an audit
     is_headline: bool = False  # shown at a glance on the page
+    summary: str = ""  # what the end of a run calls it; empty: it is not told there
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # further columns, JSON values
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as results files hold it; empty columns are left out."""
         found = {key: getattr(self, key) for key in _ALWAYS}
-        named = {key: getattr(self, key) for key in ("unit", "task", "condition")}
+        named = {key: getattr(self, key) for key in ("unit", "task", "condition", "summary")}
         shown = {"headline": True} if self.is_headline else {}
         return found | {key: value for key, value in named.items() if value} | shown | dict(self.extra)
 

@@ -74,12 +74,13 @@ class ReferenceLines:
             "prior_only": f"best blind rule: {self.prior_rule}",
             "perfect_perception": "every finding known; one of the true options at random",
         }
+        says = {"prior_only": "the best blind rule"}
         unknown = Row(
             name=name, metric="", value=None, note=UNKNOWN, questions=len(self.prompt_ids),
             patients=len(set(self.clusters)),
         )  # fmt: skip
         return [
-            row(name, metric, interval, note=notes[metric])
+            row(name, metric, interval, note=notes[metric], summary=says.get(metric, ""))
             if interval is not None
             else dataclasses.replace(unknown, metric=metric)
             for metric, interval in self.intervals().items()

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from evidcore.cache import publish
 from evidcore.compute.processes import processes
 from evidcore.contracts import Stage
 from evidcore.errors import RunError
@@ -34,7 +35,7 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
 from evidcore.runs.context import Context
 from evidcore.runs.fitted import Fitted
-from evidcore.runs.folder import RunFolder, difference, link, publish, write
+from evidcore.runs.folder import RunFolder, difference, link, write
 from evidcore.runs.inputs import INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.read import refuse_moved
@@ -160,6 +161,7 @@ class Execution:
         took_s = None if resume else time.monotonic() - start_s
         told = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
         write(work / "result.json", json.dumps(told, indent=1) + "\n")
+        stored.parent.mkdir(exist_ok=True)
         publish(work, stored)  # another run of the recipe may have finished the same stage first
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.runs.folder import difference, publish
+from evidcore.cache import appearing
+from evidcore.runs.folder import difference, write
 from evidcore.runs.inputs import INPUTS, as_json
 
 _MAY_DIFFER = ("code", "versions")  # of what a stage's result depends on; what differs is told
@@ -68,19 +68,16 @@ class Fitted:
 
 def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> None:
     """Copy a shipped stage in one move, with its inputs and what has changed since it was run."""
-    part = stored.with_name(f".{stored.name}.{os.getpid()}")
-    shutil.copytree(folder, part)
-    (part / INPUTS).write_text(as_json(inputs), encoding="utf-8")
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    result["fitted_before"] = _said(result["took_s"], changes)
-    (part / "result.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    publish(part, stored)
-
-
-def _said(took_s: float | None, changes: list[str]) -> str:
-    took = "" if took_s is None else f" in {took_s / 60:.1f} minutes"
+    took = "" if result["took_s"] is None else f" in {result['took_s'] / 60:.1f} minutes"
     names = ", ".join(sorted({change.partition(":")[0] for change in changes}))
-    return f"fitted before, by this recipe{took}" + (f"; changed since: {names}" if names else "")
+    changed = f"; changed since: {names}" if names else ""
+    result["fitted_before"] = f"fitted before, by this recipe{took}{changed}"
+    stored.parent.mkdir(exist_ok=True)
+    with appearing(stored) as part:
+        shutil.copytree(folder, part)
+        write(part / INPUTS, as_json(inputs))
+        write(part / "result.json", json.dumps(result, indent=1) + "\n")
 
 
 def _code(inputs: Inputs, *, is_code: bool = True) -> dict[str, Any]:

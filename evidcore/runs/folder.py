@@ -15,12 +15,12 @@ import hashlib
 import json
 import os
 import shutil
-import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from evidcore.cache import appearing
 from evidcore.errors import EvidError, RunError, did_you_mean, tells_full_disk
 
 State = Literal["running", "finished", "failed", "interrupted"]
@@ -156,31 +156,15 @@ def atomic_directory(target: Path) -> Iterator[Path]:
         what = f"the folder is not empty ({found[0]!r} is in it)" if found else "is a file"
         raise RunError(f"{target}: {what}, and nothing is overwritten. Name another folder, or remove it.")
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    partial.mkdir()
-    try:
+    with appearing(target) as partial:
+        partial.mkdir()
         yield partial
-        os.replace(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def publish(made: Path, target: Path) -> None:
-    """Rename a folder that is whole; drop it where another process has made the same first."""
-    target.parent.mkdir(exist_ok=True)
-    try:
-        made.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise
-        shutil.rmtree(made)
 
 
 def write(path: Path, text: str) -> None:
     """Write a small file in one move; other processes and threads may write it too, the last one stays."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    with appearing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def sha256(path: Path) -> str:

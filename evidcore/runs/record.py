@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore.cache import appearing
 from evidcore.hooks import Announcer, observe
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.read import lines
@@ -92,10 +93,8 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Mapping[str, Any] | N
     if not path.exists():
         return
     kept = [line for line in map(change, read_lines(path)) if line is not None]
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    append(part, kept) if kept else part.touch()
-    part.replace(path)
+    with appearing(path) as partial:
+        append(partial, kept)
 
 
 def _finite(value: Any) -> Any:

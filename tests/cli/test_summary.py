@@ -57,13 +57,14 @@ def test_figures_are_written_in_their_unit(metric, value, written):
 
 
 AUDITED = [
-    {"stage": "04-evaluate", "kind": "evaluate", "rows": [row("choice", "prior_only", 0.25, 0.22, 0.28)]},
+    {"stage": "04-evaluate", "kind": "evaluate", "rows": [row("choice", "prior_only", 0.2)]},
     {
         "stage": "07-audit", "kind": "audit", "verdict": {"choice": "What is asked is seen: +46.0."},
         "rows": [
             row("own volumes", "strict_accuracy", 0.71, 0.69, 0.74) | {"task": "choice", "headline": True},
-            row("choice", "own_minus_blind", 0.46, 0.43, 0.49),
-            row("choice", "own_minus_twin", 0.45, 0.4, 0.5), row("choice", "own_minus_twin/emphysema", 0.3),
+            row("choice", "own_minus_blind", 0.46, 0.43, 0.49) | {"summary": "own minus the best"},
+            row("choice", "own_minus_sham", 0.01, 0.0, 0.02), row("choice", "own_minus_twin/emphysema", 0.3),
+            row("choice", "prior_only", 0.25, 0.22, 0.28) | {"summary": "the best blind rule"},
         ],
     },
     {
@@ -77,8 +78,7 @@ def test_a_run_ends_with_own_blind_margins_verdict_and_what_training_changed():
     assert ending(AUDITED) == [
         "choice, strict accuracy: 71.0 % (69.0 to 74.0), 40 questions, 30 patients",
         "  the best blind rule: 25.0 % (22.0 to 28.0), 40 questions, 30 patients",
-        "  own minus the best that does not look: +46.0 points (+43.0 to +49.0), 40 questions, 30 patients",
-        "  own minus twins: +45.0 points (+40.0 to +50.0), 40 questions, 30 patients",
+        "  own minus the best: +46.0 points (+43.0 to +49.0), 40 questions, 30 patients",
         "  What is asked is seen: +46.0.",
         "choice, 06-evaluate minus 04-evaluate: +10.0 points (+7.0 to +13.0), 40 questions, 30 patients",
     ]
@@ -96,4 +96,4 @@ def test_a_long_ending_is_cut_to_twelve_lines_and_says_so():
     changes = [{**AUDITED[2], "rows": AUDITED[2]["rows"] * 20}]
     lines = ending([*AUDITED[:2], *changes])
     assert len(lines) == 12
-    assert lines[-1] == "and 14 more lines: see the page"
+    assert lines[-1] == "and 13 more lines: see the page"

@@ -369,7 +369,6 @@ MISTAKES = {
     "an open key of an evaluation": [after(EVALUATE, 'resuce = true\nlabeler = 3\nsegmenter = "judge"')],
     "an option of an evaluation's component": [after(EVALUATE, 'segmenter = { use = "stub-segmenter", seed = 3 }\nrescue = 1')],
     "a segmenter that is not installed": [after(EVALUATE, 'segmenter = { use = "stub-segmenters" }')],
-    "probe": [after(EVALUATE, "probe = 3")],
     # stages that train
     "train is a text": [first("sft", ""), ('train = ["bridge", "language"]\ndata = [\n', 'train = "bridge"\ndata = [\n')],
     "train is empty": [('train = ["bridge", "language"]\ndata = [\n', "train = []\ndata = [\n")],
@@ -443,8 +442,8 @@ MISTAKES = {
     "--set a key that is none": ["stage.grpo.st eps=3"],
     "--set a stage that is not there": ["stage.grop.steps=3"],
     "--set one of too few stages": ["stage.grpo[1].steps=3"],
-    "--set one of several stages": [first("evaluate", AUDIT.replace("audit", "evaluate")), "stage.evaluate.probe=true"],
-    "--set the second of several stages": [first("evaluate", AUDIT.replace("audit", "evaluate")), "stage.evaluate[1].probe=3"],
+    "--set one of several stages": [first("evaluate", AUDIT.replace("audit", "evaluate")), "stage.evaluate.max_new_tokens=4"],
+    "--set the second of several stages": [first("evaluate", AUDIT.replace("audit", "evaluate")), "stage.evaluate[1].max_new_tokens=0"],
     "--set a list's entry that is not there": ["stage.grpo.reward[5].weight=3"],
     "--set below a number": ["seed.x=3"],
     "--set below a value": ["stage.grpo.steps[0]=3"],
@@ -456,7 +455,7 @@ MISTAKES = {
     "--set a whole table": ["stage.sft.lora={rank=0}"],
     "--set two mistakes, and one in the file": ["seed=-1", "sead=2", ("share = 0.5", "share = 1.5")],
     "--set in an arm": [first("evaluate", TEXT[TEXT.index("[[stage]]") : TEXT.index('\n[[stage]]\nkind = "grpo"')].replace("steps = 4", 'steps = 4\narm = "longer"')), "stage.longer.sft.steps=-1"],
-    "--set a stage that an arm has not": [first("evaluate", TEXT[TEXT.index("[[stage]]") : TEXT.index('\n[[stage]]\nkind = "grpo"')].replace("steps = 4", 'steps = 4\narm = "longer"')), "stage.longer.evaluate.probe=true"],
+    "--set a stage that an arm has not": [first("evaluate", TEXT[TEXT.index("[[stage]]") : TEXT.index('\n[[stage]]\nkind = "grpo"')].replace("steps = 4", 'steps = 4\narm = "longer"')), "stage.longer.evaluate.max_new_tokens=4"],
     "--set a right value": ["stage.grpo.reward[0].weight=0.25", "stage.grpo.lora={rank=4}"],
 }  # fmt: skip
 

@@ -168,7 +168,7 @@ def test_stages_of_an_arm_are_counted_in_their_arm(write):
     )
     recipe = load(file, ["stage.sft.steps=3", "stage.longer.sft.steps=5"])
     assert [stage.steps for stage in recipe.stages if stage.kind == "sft"] == [3, 5]
-    said = mistakes(file, "stage.longer.evaluate.probe=true")[1]
+    said = mistakes(file, "stage.longer.evaluate.max_new_tokens=4")[1]
     assert "the arm 'longer' has no evaluate stage; it has sft." in said
     assert "the recipe has no longer stage" in mistakes(file, "stage.longer=3")[1]
 

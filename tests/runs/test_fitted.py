@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from evidcore.cache import publish
 from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.fitted import Fitted
-from evidcore.runs.folder import publish
 from evidcore.runs.inputs import after, hashed_inputs, inputs_hash
 from evidcore.runs.lock import lock_table
 
@@ -62,11 +62,11 @@ def test_of_two_processes_that_finish_the_same_stage_the_first_counts(tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-        publish(tmp_path / name, tmp_path / "store" / "key")
-    assert (tmp_path / "store" / "key" / "file").read_text() == "first"
+        publish(tmp_path / name, tmp_path / "key")
+    assert (tmp_path / "key" / "file").read_text() == "first"
     assert not (tmp_path / "second").exists()
     with pytest.raises(FileNotFoundError):
-        publish(tmp_path / "gone", tmp_path / "store" / "other")
+        publish(tmp_path / "gone", tmp_path / "other")
 
 
 def test_what_of_code_and_versions_changed_since_is_told(shipped, tmp_path):

@@ -38,7 +38,6 @@ SHORT = (
     "stage.grpo.answers_per_prompt=2",
     "stage.grpo.max_new_tokens=32",
     "stage.grpo.replay.rows_per_step=2",
-    "stage.evaluate[0].probe=false",
     "arms=false",
 )
 REFUSED = {

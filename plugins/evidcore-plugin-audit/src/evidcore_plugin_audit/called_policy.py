@@ -54,11 +54,7 @@ class CalledPolicy(Policy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Return what the function answers.
-
-        Raises:
-            RunError: if it fails, or these are not as many texts as questions.
-        """
+        """Return what the function answers."""
         asked = [
             Question(text=prompt.written(), max_new_tokens=max_new_tokens, _crops=prompt.crops())
             for prompt in prompts

@@ -74,11 +74,7 @@ class Filed(Policy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
-        """Return the answers.
-
-        Raises:
-            RunError: if something else is asked than was handed over.
-        """
+        """Return the answers."""
         if lacking := [prompt for prompt in prompts if content(prompt) not in self.answers]:
             raise RunError(
                 f"{len(lacking)} questions are asked that were not handed over, the first: "

@@ -144,11 +144,7 @@ class CrossView(Reward):
         self._labeler = labeler
 
     def ready(self) -> None:
-        """Ask the labeler for the findings' names, and whether other patients can stand in.
-
-        Raises:
-            DataError: if the labeler does not know a finding of the cases; names it.
-        """
+        """Ask the labeler for the findings' names, and whether other patients can stand in."""
         cases = self._cases()
         names = _names(cases)
         for name, read in zip(

@@ -140,11 +140,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
         return report_refusal(self.labeler, task, prompts)
 
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Answer greedily; return what the task reads in it.
-
-        Raises:
-            ValueError: if there are no prompts.
-        """
+        """Answer greedily; return what the task reads in it."""
         return answered(policy, prompts, task, asking, "report")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:

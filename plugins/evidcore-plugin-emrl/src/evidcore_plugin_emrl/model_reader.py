@@ -73,12 +73,7 @@ class ModelReader(Reader):
         self._device = device
 
     def ready(self) -> None:
-        """Look for the weights; none are loaded.
-
-        Raises:
-            DataError: if the folder holds no model.
-            NotHere: if they have not been fetched.
-        """
+        """Look for the weights; none are loaded."""
         if self._source.folder and not (Path(self._source.folder) / "config.json").is_file():
             raise DataError(
                 f"model-reader: {self._source.folder!r} holds no config.json. Name a folder that "

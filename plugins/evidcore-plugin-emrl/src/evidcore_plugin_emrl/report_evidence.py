@@ -134,11 +134,7 @@ class ReportEvidence(Task):
         return [self._prompt(case, parts, slices, [], {"target": None, "targets": {}, "cited": {}})]
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
-        """Return the radiologist's report, its labelled sentences, and the gold slice within its margin.
-
-        Raises:
-            ValueError: if the case has no report, or no impression where that is the section.
-        """
+        """Return the radiologist's report, its labelled sentences, and the gold slice within its margin."""
         report = self._written(prompt.case)
         if report is None:
             raise ValueError(f"case {prompt.case.id!r} has no {self.section}, so there is no gold answer")

@@ -78,11 +78,7 @@ class SliceReader(Reader):
         self._read: dict[Crop, Scores] = {}
 
     def ready(self) -> None:
-        """Load `pretrained` weights.
-
-        Raises:
-            DataError: if there are none.
-        """
+        """Load `pretrained` weights."""
         if self.network is None and self._pretrained is None:
             raise DataError(
                 "slice-reader: was never fitted. Put a fit stage with its service as component above the "
@@ -162,26 +158,12 @@ class SliceReader(Reader):
         *,
         options: Annotated[ReaderFit, Flat] = FIT,
     ) -> None:
-        """Train on the findings' masks, from weights drawn anew from `seed`.
-
-        Args:
-            train: cases to learn from; those that lack the mask of a finding are passed over. A tenth of the
-                patients sets the thresholds and is not learned from.
-            validation: cases of the figures in `fit.json`; nothing is learned or chosen on them.
-            folder: where `weights.safetensors`, `reader.json` and `fit.json` go.
-            seed: decides initial weights, patients, slices and noise.
-            log: takes the figures of a step.
-            options: see `ReaderFit`.
-        """
+        """Train on the findings' masks, from weights drawn anew from `seed`."""
         self._read.clear()
         fit_reader(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
-        """Read back what `fit` wrote.
-
-        Raises:
-            DataError: if a file is missing, or is of another network than this one; names both.
-        """
+        """Read back what `fit` wrote."""
         words, path = folder / WORDS, folder / WEIGHTS
         for file in (words, path):
             if not file.is_file():

@@ -157,11 +157,7 @@ class NativeVision(Encoder):
         return Patches(features, grid, patch_centres(grid, step, features.device))
 
     def adopt(self, published: nn.Module) -> None:
-        """Take the tower's weights.
-
-        Raises:
-            RunError: if `published` has no such tower.
-        """
+        """Take the tower's weights."""
         _copy(self.tower, _tower_of(published, "model.encoder"), "model.encoder")
 
 
@@ -215,11 +211,7 @@ class NativeMerger(Bridge):
         return torch.cat(merged, dim=-1).reshape(volumes, squares, -1)
 
     def adopt(self, published: nn.Module) -> None:
-        """Take the mergers' weights.
-
-        Raises:
-            RunError: if `published` has no such mergers.
-        """
+        """Take the mergers' weights."""
         _copy(self, _tower_of(published, "model.bridge"), "model.bridge")
 
 

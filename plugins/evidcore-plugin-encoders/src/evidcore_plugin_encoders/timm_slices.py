@@ -93,11 +93,7 @@ class TimmSlices(Encoder):
         return Patches(features, grid, patch_centres(grid, step, features.device))
 
     def load_pretrained(self) -> None:
-        """Load the named weights; the first layer is adapted to the number of windows.
-
-        Raises:
-            RunError: if they cannot be had, or belong to another backbone.
-        """
+        """Load the named weights; the first layer is adapted to the number of windows."""
         if not self.pretrained:
             return
         local = Path(self.pretrained).expanduser()
@@ -128,16 +124,7 @@ class TimmSlices(Encoder):
         *,
         options: Annotated[EncoderFit, Flat] = FIT,
     ) -> None:
-        """Train the backbone on what is known about the cases, from the named weights if there are any.
-
-        Args:
-            train: cases to learn from.
-            validation: cases for the figures in `fit.json`; nothing is learned from them.
-            folder: where `weights.safetensors` and `fit.json` go.
-            seed: decides initial heads, order and shifts.
-            log: takes the figures of a step.
-            options: see `EncoderFit`.
-        """
+        """Train the backbone on what is known about the cases, from the named weights if there are any."""
         if not bool(self.weights_loaded):
             self.load_pretrained()
         fit_encoder(self, train, validation, folder, seed, log, options)

@@ -226,11 +226,7 @@ class ViT3D(Encoder):
         self.norm = nn.LayerNorm(width) if layers else nn.Identity()
 
     def grid(self, size_zyx: Grid) -> Grid:
-        """Return the patch grid for an input of `size_zyx` voxels.
-
-        Raises:
-            ValueError: if the input holds part of a patch; names both.
-        """
+        """Return the patch grid for an input of `size_zyx` voxels."""
         if any(size % patch or size < patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True)):
             raise ValueError(f"the input must be a multiple of the patch {self.patch_zyx}, got {size_zyx}")
         z, y, x = (size // patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True))
@@ -289,17 +285,7 @@ class ViT3D(Encoder):
         *,
         options: Annotated[EncoderFit, Flat] = FIT,
     ) -> None:
-        """Train the encoder on what is known about the cases, from the named weights if there are any.
-
-        Args:
-            train: cases to learn from.
-            validation: cases for the figures in `fit.json`; nothing is learned from them.
-            folder: where `weights.safetensors` and `fit.json` go.
-            seed: decides initial heads, order and shifts. The encoder's own initial weights are drawn anew
-                from it too, so equal seeds give equal encoders.
-            log: takes the figures of a step.
-            options: see `EncoderFit`.
-        """
+        """Train the encoder on what is known about the cases, from the named weights if there are any."""
         self.load_pretrained()
         fit_encoder(self, train, validation, folder, seed, log, options)
 
@@ -317,11 +303,7 @@ class ViT3D(Encoder):
         )
 
     def load_pretrained(self) -> None:
-        """Read the weights that `pretrained` names.
-
-        Raises:
-            DataError: if the file is missing, or its weights are not those of this encoder; names them.
-        """
+        """Read the weights that `pretrained` names."""
         if self._pretrained is None:
             return
         if missing := self.missing_weights():

@@ -99,12 +99,7 @@ class MedSam2(Segmenter):
         self._digest: str | None = None  # of the weights, for files
 
     def session(self, volume: VolumeRef) -> Session:
-        """Open `volume`; the model is loaded for the first.
-
-        Raises:
-            DataError: if the volume or the weights cannot be used.
-            RunError: if the device is not there.
-        """
+        """Open `volume`; the model is loaded for the first."""
         network = self.network()
         kept = volume_cache.get_or_put(volume)
         is_gpu = network.device.type != "cpu"

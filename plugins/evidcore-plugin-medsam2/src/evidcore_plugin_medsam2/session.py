@@ -84,18 +84,11 @@ class Session(SegmenterSession):
         """Return the objects that are prompted, OR-ed, shape (z, y, x).
 
         The model is shown the window alone, as in MedVol-R1, so a wider window may change the mask within.
-
-        Raises:
-            ValueError: if a prompt cannot be used; names the volume's file and the value.
         """
         return self.masks([MaskRequest(prompts=tuple(prompts), z_window=z_window)])[0]
 
     def masks(self, requests: Sequence[MaskRequest]) -> list[Mask]:
-        """Answer many requests; objects that are new, of whichever request, are tracked together.
-
-        Raises:
-            ValueError: if a prompt cannot be used, before anything is computed.
-        """
+        """Answer many requests; objects that are new, of whichever request, are tracked together."""
         shape = self.volume.geometry.shape_zyx
         asked: list[list[Target]] = []
         for request in requests:

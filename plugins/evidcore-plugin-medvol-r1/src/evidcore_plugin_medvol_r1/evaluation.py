@@ -131,20 +131,11 @@ class SegmentationEvaluation(Evaluation[Answer]):
         return ""
 
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Answer greedily; return what the task reads in it.
-
-        Raises:
-            ValueError: if there are no prompts.
-        """
+        """Answer greedily; return what the task reads in it."""
         return answered(policy, prompts, task, asking, "segmentation")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
-        """Measure sets of answers; what they share, as the mask of the gold boxes, is made once.
-
-        Raises:
-            DataError: if a mask cannot be read, or a case has no mask of that name; names the case.
-            ContractError: if the segmenter fails, or returns no mask of the whole volume; names its package.
-        """
+        """Measure sets of answers; what they share, as the mask of the gold boxes, is made once."""
         results: list[Scored] = []
         for found in follow(answers, task, self.segmenter):
             said, measured = zip(*found, strict=True)
@@ -166,7 +157,10 @@ class SegmentationEvaluation(Evaluation[Answer]):
         chosen = self.best_rules(prompts, training(), task)
         sets = [*answers, *(Answers(prompts, said) for _, said in chosen)]
         scored = self.score(sets, task, name)
-        names = (("blind-rule", "blind_dsc"), ("registration", "registration_dsc"))
+        names = (
+            ("blind-rule", "blind_dsc", "the best blind rule"),
+            ("registration", "registration_dsc", "registration"),
+        )
         rules = [
             _rule(one, rule.name, *called, name)
             for (rule, _), one, called in zip(chosen, scored[len(answers) :], names, strict=False)
@@ -204,10 +198,11 @@ class SegmentationEvaluation(Evaluation[Answer]):
         return made, self.segmenter
 
 
-def _rule(scored: Scored, rule: str, name: str, metric: str, task: str) -> Blind:
+def _rule(scored: Scored, rule: str, name: str, metric: str, says: str, task: str) -> Blind:
     """Return what a rule scores, under the name of its rung."""
     values = scored.values("dsc")
-    shown = row(task, metric, mean_interval(values, scored.clusters), note=rule, unit="score")
+    interval = mean_interval(values, scored.clusters)
+    shown = row(task, metric, interval, note=rule, unit="score", summary=says)
     return Blind(values=values, rule=rule, label="blind_rule", rows=(shown,), name=name)
 
 

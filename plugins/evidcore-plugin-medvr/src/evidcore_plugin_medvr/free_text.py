@@ -168,11 +168,7 @@ class FreeTextEvaluation(Evaluation[Replied]):
         self.metrics = named_metrics(metric)
 
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Replied]:
-        """Ask for a few words.
-
-        Raises:
-            ValueError: if there are no prompts.
-        """
+        """Ask for a few words."""
         if not prompts:
             raise ValueError("there is no question to evaluate")
         said: list[Replied] = []

@@ -55,11 +55,7 @@ class SometimesRight(Dataset):
         self.findings = source.findings
 
     def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases that have a question left, with those that are left.
-
-        Raises:
-            DataError: if the answers cannot be read, have no votes, or leave no question.
-        """
+        """Yield the cases that have a question left, with those that are left."""
         self.left_out = self.source.left_out  # by split, filled as its cases are walked over
         if split != "train":
             yield from self.source.cases(split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evidcore.runs.read import Line, RunRecord
@@ -219,28 +219,6 @@ def changes(record: RunRecord) -> Html:
 def _changed(row: Row) -> Html:
     what = said(str(row["metric"]).removesuffix("_change"))
     return join([tag("span", row["name"]), " ", tag("span", f"{what}, {row['note']}", class_="faint")])
-
-
-def _control_lanes(rows: Sequence[Row], result: Line, what: str, prefix: str) -> Iterator[Html]:
-    """Yield the log-likelihood accuracies of the arms, and how far they moved from the start."""
-    levels = [row for row in rows if row.get("metric") == f"{prefix}log_likelihood_accuracy"]
-    changes = [row for row in rows if row.get("metric") == f"{prefix}log_likelihood_change"]
-    if levels:
-        lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in levels]
-        key = join([f"{what} log-likelihood accuracy. ", _line_key(levels, result)])
-        yield lanes(lane, start=0.0, stop=1.0, unit="rate", caption=key)
-    if changes:
-        lane = [_lane(row, result, row.get("name", ""), _arm_tone(row)) for row in changes]
-        caption = (
-            f"{what} log-likelihood: change from the start in points. "
-            "What a control gains was not earned by seeing."
-        )
-        yield lanes(lane, start=-1.0, stop=1.0, unit="points", caption=caption)
-
-
-def _arm_tone(row: Row) -> str:
-    name = str(row.get("name", ""))
-    return "own" if name.endswith("trained") else "quiet" if name.endswith("start") else "other"
 
 
 def _of_kind(record: RunRecord, kind: str) -> list[Line]:

@@ -48,12 +48,7 @@ class Embedding(Scorer):
         self._cache: TextCache[Vector | None] = TextCache()  # by text
 
     def ready(self) -> None:
-        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub.
-
-        Raises:
-            DataError: if it cannot be used.
-            RunError: if its device is not there.
-        """
+        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub."""
         self.encoder.look()
 
     def __call__(

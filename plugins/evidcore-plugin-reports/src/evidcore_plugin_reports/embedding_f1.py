@@ -48,13 +48,7 @@ class EmbeddingF1(Scorer):
         self.layer = layer
 
     def ready(self) -> None:
-        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub.
-
-        Raises:
-            DataError: if it cannot be used.
-            RecipeError: if it has no such layer.
-            RunError: if its device is not there.
-        """
+        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub."""
         config, _ = self.encoder.look()
         count = config.get_text_config().num_hidden_layers
         if not -count - 1 <= self.layer <= count:

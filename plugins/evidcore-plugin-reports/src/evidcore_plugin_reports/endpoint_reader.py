@@ -61,11 +61,7 @@ class EndpointReader(Reader):
         self._most_slices = most_slices
 
     def ready(self) -> None:
-        """Look for the key.
-
-        Raises:
-            RunError: if the variable that should hold it is not set, or holds no key.
-        """
+        """Look for the key."""
         self.client.authorization()
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:

@@ -148,11 +148,7 @@ class ReportEvaluation(Evaluation[Answer]):
                 named.metric.ready()
 
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Write reports greedily.
-
-        Raises:
-            ValueError: if there are no prompts.
-        """
+        """Write reports greedily."""
         return answered(policy, prompts, task, asking, "report")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:

@@ -42,11 +42,7 @@ class Meteor(Metric):
         return "meteor" if self.folder else "meteor_without_synonyms"
 
     def ready(self) -> None:
-        """Look for WordNet's files.
-
-        Raises:
-            RecipeError: if something is missing; says what to type.
-        """
+        """Look for WordNet's files."""
         if self.folder is not None and _wordnet(self.folder) is None:
             raise RecipeError(
                 f"metric meteor, nltk_data: {self.folder} holds no WordNet (corpora/wordnet or "

@@ -71,12 +71,7 @@ class RewardModel(Scorer):
         self._cache: TextCache[float | None] = TextCache()  # by conversation
 
     def ready(self) -> None:
-        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub.
-
-        Raises:
-            DataError: if it cannot be used.
-            RunError: if its device is not there.
-        """
+        """Look at the model's configuration and tokenizer; fetch them where they come from the Hub."""
         self._tokenizer()
 
     def __call__(

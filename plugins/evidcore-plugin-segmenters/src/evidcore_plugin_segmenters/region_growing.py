@@ -77,11 +77,7 @@ class RegionGrowing(Segmenter):
         self._sessions: OrderedDict[str, GrowingSession] = OrderedDict()
 
     def session(self, volume: VolumeRef) -> GrowingSession:
-        """Open `volume`; the last two sessions are kept.
-
-        Raises:
-            DataError: if the volume cannot be used; names the file.
-        """
+        """Open `volume`; the last two sessions are kept."""
         key = volume_key(volume)
         if key not in self._sessions:
             self._sessions[key] = GrowingSession(

@@ -79,11 +79,7 @@ class SlicePropagator(Segmenter):
         self._pretrained = recipe_folder / pretrained if pretrained else None
 
     def session(self, volume: VolumeRef) -> PropagatingSession:
-        """Open `volume`.
-
-        Raises:
-            DataError: if the volume cannot be used, or there are no weights; names the file and what to do.
-        """
+        """Open `volume`."""
         network = self.network or self._pretrained_network()
         return PropagatingSession(volume_cache.read(volume), volume.path, network, self.size, self.windows)
 
@@ -102,23 +98,11 @@ class SlicePropagator(Segmenter):
         A training example is a chain of neighbouring slices, upwards or downwards. It starts with the box on
         the prompted slice, or with the true mask on any slice of the object; from then on the network is
         given its own masks, as when it is used. Chains run past the object's ends, so that it learns to stop.
-
-        Args:
-            train: cases to learn from; those without masks are passed over.
-            validation: cases for the Dice in `fit.json`; nothing is learned from them.
-            folder: where `weights.safetensors` and `fit.json` go.
-            seed: decides initial weights, objects, order and jitter.
-            log: takes the figures of a step.
-            options: see `PropagatorFit`.
         """
         fit_propagator(self, train, validation, folder, seed, log, options)
 
     def load(self, folder: Path) -> None:
-        """Read back the weights that `fit` wrote.
-
-        Raises:
-            DataError: if the file is missing, or holds other weights than this network's; names them.
-        """
+        """Read back the weights that `fit` wrote."""
         self.network = self._network_from(folder)
 
     def _pretrained_network(self) -> nn.Module:

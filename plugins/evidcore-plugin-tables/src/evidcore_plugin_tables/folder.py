@@ -109,11 +109,7 @@ class Folder(Dataset):
         self.columns = columns
 
     def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of `split` in the table's order.
-
-        Raises:
-            DataError: on the first unusable row or file, or when more than `max_missing` cases are left out.
-        """
+        """Yield the cases of `split` in the table's order."""
         self.left_out[split] = {}
         for problem in (*self._table.unusable, *self._table.clashes):
             raise DataError(problem)

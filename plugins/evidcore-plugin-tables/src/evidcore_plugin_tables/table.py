@@ -131,12 +131,7 @@ class Table(Dataset):
         self.asked = asked
 
     def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the cases of `split` in the order in which the table names their images.
-
-        Raises:
-            DataError: all unusable records at once, the first unusable file, the first case with boxes
-                outside its picture, or too many left-out cases.
-        """
+        """Yield the cases of `split` in the order in which the table names their images."""
         self.left_out[split] = {}
         if self._read.wrong:
             raise DataError(_at_most(self._read.wrong))

@@ -165,11 +165,7 @@ class Image(_Pictures):
         self.boxes = PictureBoxes("image", pictures)
 
     def render(self, case: Case) -> tuple[Part, ...]:
-        """Return one part per picture, tagged where there are several.
-
-        Raises:
-            DataError: if a volume of the case has several slices.
-        """
+        """Return one part per picture, tagged where there are several."""
         parts: list[Part] = []
         for number, ref in enumerate(case.volumes, start=1):
             depth, height, width = read_geometry(ref).shape_zyx
