@@ -17,6 +17,7 @@ from evidcore_plugin_reports.endpoint import Endpoint
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.text_models import Pretrained
+from evidcore_testing.recipes import phantoms, recipe_text
 from PIL import Image
 
 from evidcore.builtin.scorers import TokenF1
@@ -121,62 +122,20 @@ def test_the_sampler_and_a_pretrained_language_model(tmp_path):
     testing.check_language(factory.build("language", table, given=given, where="test"))
 
 
-STAGES = """\
-schema = 1
-name = "stages"
-seed = 17
-
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 6
-validation_cases = 3
-test_cases = 3
-questions_per_finding = 1
-
-[task.choice]
-use = "choice"
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "fit"
-component = "model.language"
-data = [{ dataset = "chest", task = "choice" }]
-options = { steps = 2, documents_per_step = 2, validation_questions = 2, restarts = 0 }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 2
-rows_per_step = 2
-learning_rate = 1e-3
-
-[[stage]]
-kind = "grpo"
-train = ["bridge"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 1
-prompts_per_step = 2
-answers_per_prompt = 2
-learning_rate = 1e-3
-max_new_tokens = 8
-reward = [{ use = "random" }]
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-max_new_tokens = 8
-
-[[stage]]
-kind = "audit"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-max_new_tokens = 8
-"""
+ASKED = [{"dataset": "chest", "task": "choice"}]
+TEST = [{"dataset": "chest", "task": "choice", "split": "test"}]
+SMALL_FIT = {"steps": 2, "documents_per_step": 2, "validation_questions": 2, "restarts": 0}
+STAGES = recipe_text(
+    {"kind": "fit", "component": "model.language", "data": ASKED, "options": SMALL_FIT},
+    {"kind": "sft", "train": ["bridge", "language"], "data": ASKED, "steps": 2, "rows_per_step": 2,
+     "learning_rate": 1e-3},
+    {"kind": "grpo", "train": ["bridge"], "data": ASKED, "steps": 1, "prompts_per_step": 2,
+     "answers_per_prompt": 2, "learning_rate": 1e-3, "max_new_tokens": 8, "reward": [{"use": "random"}]},
+    {"kind": "evaluate", "data": TEST, "max_new_tokens": 8},
+    {"kind": "audit", "data": TEST, "max_new_tokens": 8},
+    dataset={"chest": phantoms(6, 3, 3, questions_per_finding=1)},
+    task={"choice": {"use": "choice"}},
+)  # fmt: skip
 
 
 def test_every_installed_stage(tmp_path):

@@ -8,6 +8,7 @@ import re
 import pytest
 from evidcore_plugin_lab.ablation.items import row_items
 from evidcore_testing import check_audit, check_evaluation, check_stage, check_task, volume_case
+from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.builtin.views import Volume
 from evidcore.cli.summary import summary
@@ -18,49 +19,18 @@ from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder
 from evidcore.train.settings import Silent
 
-RECIPE = """\
-schema = 1
-name = "counting"
-seed = 17
-
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 12
-validation_cases = 1
-test_cases = 22
-
-[task.count]
-use = "count-findings"
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "count" }]
-steps = 20
-rows_per_step = 4
-learning_rate = 2e-2
-
-[[stage]]
-kind = "oracle"
-data = [{ dataset = "chest", task = "count", split = "test" }]
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "count", split = "test" }]
-max_new_tokens = 12
-
-[[stage]]
-kind = "audit"
-audit = "own-against-blank"
-data = [{ dataset = "chest", task = "count", split = "test" }]
-max_new_tokens = 12
-"""
+TRAINING = [{"dataset": "chest", "task": "count"}]
+TEST = [{"dataset": "chest", "task": "count", "split": "test"}]
+RECIPE = recipe_text(
+    {"kind": "sft", "train": ["bridge", "language"], "data": TRAINING, "steps": 20, "rows_per_step": 4,
+     "learning_rate": 2e-2},
+    {"kind": "oracle", "data": TEST},
+    {"kind": "evaluate", "data": TEST, "max_new_tokens": 12},
+    {"kind": "audit", "audit": "own-against-blank", "data": TEST, "max_new_tokens": 12},
+    name="counting",
+    dataset={"chest": phantoms(12, 1, 22)},
+    task={"count": {"use": "count-findings"}},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -4,31 +4,15 @@ import sys
 
 import pytest
 from evidcore_plugin_reports.task import ReportTask
+from evidcore_testing.recipes import phantoms, recipe_text
 
-RECIPE = """\
-schema = 1
-name = "small"
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 6
-validation_cases = 2
-test_cases = 4
-questions_per_finding = 1
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "report" }]
-steps = 4
-learning_rate = 2e-3
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-"""
+RECIPE = recipe_text(
+    {"kind": "sft", "train": ["bridge", "language"], "data": [{"dataset": "chest", "task": "report"}],
+     "steps": 4, "learning_rate": 2e-3},
+    {"kind": "evaluate", "data": [{"dataset": "chest", "task": "choice", "split": "test"}]},
+    dataset={"chest": phantoms(6, 2, 4, questions_per_finding=1)},
+    model={"encoder": {"use": "vit3d"}},
+)  # fmt: skip
 
 
 @pytest.fixture

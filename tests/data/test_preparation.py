@@ -71,12 +71,6 @@ def test_shrinking_counts_every_voxel():
         assert small.sum() > 64, f"a thin sheet must not vanish wherever it lies, here {place} of {axis}"
 
 
-def test_growing_equals_trilinear():
-    values = torch.randn(5, 6, 7, generator=torch.Generator().manual_seed(0))
-    expected = functional.interpolate(values[None, None], (11, 9, 20), mode="trilinear")[0, 0]
-    torch.testing.assert_close(resize(values, (11, 9, 20)), expected)
-
-
 def test_a_declared_spacing_is_resampled_to_and_centred(write):
     # 3x2x1 mm to 1.5 mm in z: twice the slices; cut to the 4 in the middle, x filled with air on both sides
     flat = np.zeros((6, 8, 10), np.int16)

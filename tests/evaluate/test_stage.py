@@ -8,34 +8,13 @@ import pytest
 from evidcore_plugin_lab.ablation.items import row_items
 from evidcore_plugin_reports.testing import Reply, chat_server
 from evidcore_testing import TinyDataset, tiny_language
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.runs.record import read_lines
 
-RECIPE = """\
-schema = 1
-name = "measured"
-
-[dataset.chest]
-use = "tiny-chests"
-
-[model]
-language = {{ folder = "{language}" }}
-view = {{ use = "volume" }}
-encoder = {{ use = "vit3d", size_zyx = [12, 16, 16], patch_zyx = [4, 8, 8], width = 24, layers = 1, heads = 2 }}
-bridge = {{ use = "projection" }}
-
-[[stage]]
-kind = "evaluate"
-data = [
-  {{ dataset = "chest", task = "report", split = "test" }},
-  {{ dataset = "chest", task = "choice", split = "test" }},
-]
-max_new_tokens = 4
-{metrics}
-"""  # noqa: E501
 GRADES = {name: 2 for name in ("correctness", "clarity", "differential", "concision")}
 
 
@@ -52,26 +31,27 @@ def recipe(tmp_path, offered, monkeypatch):
     offered("evid-tiny-chests", "[evidcore.dataset]\ntiny-chests = evid_tiny_chests:It\n", It=Chests)
     language = tiny_language(tmp_path / "language")
 
-    def make(metrics=""):
-        path = tmp_path / "measured.toml"
-        path.write_text(RECIPE.format(language=language, metrics=metrics))
-        return load(path)
+    def make(*metrics):
+        encoder = {"size_zyx": [12, 16, 16], "patch_zyx": [4, 8, 8], "width": 24, "layers": 1, "heads": 2}
+        asked = [{"dataset": "chest", "task": task, "split": "test"} for task in ("report", "choice")]
+        text = recipe_text(
+            {"kind": "evaluate", "data": asked, "max_new_tokens": 4, "metric": metrics},
+            name="measured",
+            dataset={"chest": {"use": "tiny-chests"}},
+            model={"language": {"folder": str(language)}, "encoder": {"use": "vit3d", **encoder}},
+        )
+        (tmp_path / "measured.toml").write_text(text)
+        return load(tmp_path / "measured.toml")
 
     return make
-
-
-def table(**options):
-    lines = [f"{key} = {json.dumps(value)}" for key, value in options.items() if not isinstance(value, dict)]
-    inner = [f"{key} = {{ url = {json.dumps(value['url'])}, model = 'tiny', sends_text_away = true }}"
-             for key, value in options.items() if isinstance(value, dict)]  # fmt: skip
-    return "\n".join(["[[stage.metric]]", *lines, *inner])
 
 
 @pytest.mark.slow
 def test_rows_and_lines_of_a_stage_hold_what_its_metrics_say(recipe, tmp_path):
     with chat_server(lambda body, number: Reply(content=json.dumps(GRADES))) as server:
-        metrics = [table(use="rouge-l"), table(use="judge", endpoint={"url": server.url})]
-        folder = start(recipe("\n".join(metrics)), tmp_path / "runs")
+        endpoint = {"url": server.url, "model": "tiny", "sends_text_away": True}
+        metrics = {"use": "rouge-l"}, {"use": "judge", "endpoint": endpoint}
+        folder = start(recipe(*metrics), tmp_path / "runs")
         run(folder)
     result = json.loads((folder.path / "results" / "01-evaluate.json").read_text())
     rows = {(row["name"], row["metric"]): row for row in result["rows"]}
@@ -102,7 +82,7 @@ def test_a_stage_measures_by_no_metric_that_it_does_not_name(recipe, tmp_path):
 
 
 def test_what_a_metric_lacks_is_said_before_anything_runs(recipe, tmp_path):
-    lacking = recipe(table(use="meteor", nltk_data="nowhere"))
+    lacking = recipe({"use": "meteor", "nltk_data": "nowhere"})
     said = f"nltk_data: {tmp_path}/nowhere holds no WordNet"
     folder = start(lacking, tmp_path / "runs")
     with pytest.raises(RecipeError, match=said):

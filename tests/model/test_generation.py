@@ -119,20 +119,6 @@ def test_tokens_come_as_often_as_the_model_says(small, prefixes, temperature):
         assert one.log_probs[0] == pytest.approx(float(chances[one.ids[0]].log()), abs=1e-4)
 
 
-def test_the_tail_is_cut_as_asked(small, prefixes):
-    rows, seeds = [prefixes[0]] * 300, range(300)
-    settings = sampling(small, max_new_tokens=1)
-    free = {one.ids[0] for one in continue_rows(small.model, rows, settings, seeds=seeds)}
-    two = {
-        one.ids[0]
-        for one in continue_rows(small.model, rows, dataclasses.replace(settings, top_k=2), seeds=seeds)
-    }
-    narrow = dataclasses.replace(settings, top_p=1e-6)
-    assert len(free) > 2
-    assert len(two) == 2
-    assert len({one.ids[0] for one in continue_rows(small.model, rows, narrow, seeds=seeds)}) == 1
-
-
 def test_an_image_token_is_never_written(small, prefixes):
     with torch.no_grad():
         small.model.lm_head.weight[small.processor.image_token_id] = small.model.lm_head.weight.mean(0) * 50

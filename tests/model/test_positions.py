@@ -10,17 +10,6 @@ from evidcore.model.positions import counted, is_multimodal, multimodal
 IMAGE, START, END = 290, 291, 292
 
 
-def test_positions_are_by_hand_those_of_time_height_and_width():
-    # two words, a picture of 2 x 3 tokens between its marks, one word
-    ids = torch.tensor([[0, 7, 8, START, *[IMAGE] * 6, END, 9]])
-    found = multimodal(ids, (ids != 0).long(), IMAGE, [(1, 2, 3)])
-    assert found[:, 0].tolist() == [
-        [0, 0, 1, 2, 3, 3, 3, 3, 3, 3, 6, 7],
-        [0, 0, 1, 2, 3, 3, 3, 4, 4, 4, 6, 7],
-        [0, 0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7],
-    ]
-
-
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
 def test_positions_are_those_of_transformers(kind, tmp_path):
     model = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(tmp_path, kind))

@@ -80,6 +80,13 @@ def test_a_number_of_images_other_than_places_is_refused(small):
         small.processor(images=[[small.prompts[0].crops()[0]]], text=["What?"])
 
 
+def test_a_language_model_without_chat_template_is_named(small, language_folder):
+    tokenizer = AutoTokenizer.from_pretrained(language_folder)
+    tokenizer.chat_template = None
+    with pytest.raises(RunError, match=f"{language_folder}: its tokenizer has no chat template"):
+        VolumeProcessor(VolumeImageProcessor(), tokenizer)
+
+
 def test_a_chat_template_that_loses_something_is_refused_when_the_processor_is_made(language_folder):
     tokenizer = AutoTokenizer.from_pretrained(language_folder)
     tokenizer.chat_template = "{{ strftime_now('%Y') }}" + tokenizer.chat_template

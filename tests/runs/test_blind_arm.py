@@ -4,13 +4,8 @@ import json
 import re
 
 import pytest
-from evidcore_plugin_lab.ablation.cells import planned_inputs
 
-from evidcore.recipe import load
-from evidcore.runs.assembly import Assembly
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.inputs import inputs_hash
-from evidcore.runs.lock import lock_table
 
 pytestmark = pytest.mark.slow
 
@@ -81,13 +76,6 @@ def test_the_arm_is_one_more_rung_of_the_audit(armed):
         {line["prompt_id"] for line in lines if line["condition"] == one} for one in ("own", "blind-arm")
     ]
     assert asked[0] == asked[1] != set()
-
-
-def test_what_is_planned_is_what_is_run(evid, armed):
-    assembly = Assembly(load(evid.recipe))
-    planned = planned_inputs(assembly, lock_table(assembly.recipe, assembly.datasets))
-    for name, inputs in planned.items():
-        assert inputs_hash(inputs) == result(armed, name)["inputs"], name
 
 
 def test_an_arm_is_used_again_and_trained_anew_where_its_training_changes(evid, armed):

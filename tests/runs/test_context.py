@@ -1,6 +1,7 @@
 """Whatever judges texts is asked what it lacks before anything is trained, wherever a recipe names it."""
 
 import pytest
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.contracts import Reward, Scorer
 from evidcore.errors import DataError
@@ -8,24 +9,10 @@ from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 
-RECIPE = """\
-schema = 1
-name = "judged"
-
-[dataset.chest]
-use = "phantom-chest"
-
-[model]
-language = { use = "tiny" }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "fit"
-component = "model.language"
-data = [{ dataset = "chest", task = "report" }]
-"""
+RECIPE = recipe_text(
+    {"kind": "fit", "component": "model.language", "data": [{"dataset": "chest", "task": "report"}]},
+    name="judged",
+)
 RESCUE = """
 [[stage]]
 kind = "evaluate"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import prompts_from, volume_case
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.contracts import MaskRequest
 from evidcore.data import read, read_mask
@@ -20,38 +21,15 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import Execution
 from evidcore.runs.lock import lock_table
 
-RECIPE = """\
-schema = 1
-name = "eyes"
-seed = 5
-
-[dataset.own]
-use = "folder"
-path = "."
-
-[service.eyes]
-kind = "segmenter"
-use = "slice-propagator"
-size = 32
-width = 4
-windows = [[-1000.0, 400.0]]
-
-[service.floor]
-kind = "segmenter"
-use = "region-growing"
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "fit"
-component = "service.eyes"
-data = [{ dataset = "own" }]
-options = { steps = 3, objects_per_step = 2, masks = ["nodule"] }
-"""
+EYES = {"use": "slice-propagator", "size": 32, "width": 4, "windows": [[-1000.0, 400.0]]}
+RECIPE = recipe_text(
+    {"kind": "fit", "component": "service.eyes", "data": [{"dataset": "own"}],
+     "options": {"steps": 3, "objects_per_step": 2, "masks": ["nodule"]}},
+    name="eyes",
+    seed=5,
+    dataset={"own": {"use": "folder", "path": "."}},
+    service={"eyes": {"kind": "segmenter", **EYES}, "floor": {"kind": "segmenter", "use": "region-growing"}},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

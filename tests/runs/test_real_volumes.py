@@ -10,49 +10,25 @@ import pytest
 from click.testing import CliRunner
 from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_tables.mask_questions import MaskQuestions
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.cli import main
 
 FINDINGS = ("emphysema", "lung nodule", "atelectasis", "cardiomegaly", "pleural effusion")
-RECIPE = """
-schema = 1
-name = "real"
-seed = 3
-[dataset.ct]
-use = "folder"
-path = "."
-findings = ["emphysema", "lung nodule", "atelectasis", "cardiomegaly", "pleural effusion"]
-[model]
-language = { use = "tiny" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-view = { use = "volume" }
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "ct", task = "report" }]
-steps = 2
-rows_per_step = 4
-learning_rate = 1e-3
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "ct", task = "choice" }]
-steps = 2
-prompts_per_step = 2
-answers_per_prompt = 4
-learning_rate = 1e-4
-max_new_tokens = 40
-trl = { loss_type = "grpo", beta = 0.04, epsilon = 0.2 }
-[[stage.reward]]
-use = "format"
-[[stage.reward]]
-use = "choice-accuracy"
-[[stage]]
-kind = "audit"
-data = [{ dataset = "ct", task = "choice", split = "test" }]
-max_new_tokens = 40
-"""
+ASKED = [{"dataset": "ct", "task": "choice"}]
+BOTH = {"train": ["bridge", "language"]}
+RECIPE = recipe_text(
+    {"kind": "sft", **BOTH, "data": [{"dataset": "ct", "task": "report"}], "steps": 2, "rows_per_step": 4,
+     "learning_rate": 1e-3},
+    {"kind": "grpo", **BOTH, "data": ASKED, "steps": 2, "prompts_per_step": 2, "answers_per_prompt": 4,
+     "learning_rate": 1e-4, "max_new_tokens": 40,
+     "trl": {"loss_type": "grpo", "beta": 0.04, "epsilon": 0.2},
+     "reward": [{"use": "format"}, {"use": "choice-accuracy"}]},
+    {"kind": "audit", "data": [{**ASKED[0], "split": "test"}], "max_new_tokens": 40},
+    name="real",
+    dataset={"ct": {"use": "folder", "path": ".", "findings": FINDINGS}},
+    model={"language": {"use": "tiny"}, "encoder": {"use": "vit3d"}},
+)  # fmt: skip
 
 
 @pytest.mark.slow

@@ -1,4 +1,3 @@
-import signal
 from pathlib import Path
 
 import pytest
@@ -24,24 +23,6 @@ def finish(process):
 
 def weights(folder):
     return load_file(folder / "model.safetensors")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["grpo", "sft"])
-def test_a_killed_and_resumed_stage_gives_the_bits_of_an_uninterrupted_one(kind, start, tmp_path):
-    whole = finish(start(kind, "whole"))
-    process = start(kind, "killed")
-    for line in process.lines():
-        if line.startswith("step 4 "):  # after the checkpoint at step 2, before or in that at step 4
-            process.kill()
-    assert process.returncode == -signal.SIGKILL
-    assert not (tmp_path / "killed" / "model.safetensors").exists()
-    rest = finish(start(kind, "killed", resume="resume"))
-    assert rest == whole[-len(rest) :]
-    assert 0 < len(rest) < 5
-    ours, theirs = weights(tmp_path / "killed"), weights(tmp_path / "whole")
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.slow

@@ -119,20 +119,6 @@ def test_the_head_computes_nothing_before_the_first_answer(bench, kit, monkeypat
     assert heard.steps[0]["loss"] == pytest.approx(plain_loss(bench, reweighter), abs=2e-6)
 
 
-@pytest.mark.slow
-def test_a_sum_is_a_mean_at_a_higher_learning_rate(bench, kit):
-    """One step of plain gradient descent: the sum's is the mean's, times the weight of a row."""
-    targets = Targets(bench.model()[1], bench.source(bench.set_of("report")), Rising())
-    weight = sum(sum(targets.row(index).weights) for index in range(4)) / 4
-    changed = {"reweighter": Rising(), "steps": 1}
-    still = {"optim": "sgd", "max_grad_norm": 0.0}
-    one, _ = run(bench, kit, "sum", loss_per="row", learning_rate=1e-4, trl=still, **changed)
-    other, _ = run(bench, kit, "mean", learning_rate=1e-4 * weight, trl=still, **changed)
-    start, _ = bench.model()
-    assert (kit.flat(one) - kit.flat(start)).abs().max() > 1e-3
-    torch.testing.assert_close(kit.flat(one), kit.flat(other), rtol=0, atol=1e-6)
-
-
 def test_padding_does_not_dilute_the_mean_as_in_the_released_code(bench, kit):
     """There padding weighs 1 and has a loss of 0: with rows of unequal length the mean is smaller."""
     _, processor = bench.model()

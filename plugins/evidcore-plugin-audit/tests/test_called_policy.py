@@ -10,6 +10,7 @@ import tomllib
 import numpy as np
 import pytest
 from evidcore_plugin_audit.called_policy import Question
+from evidcore_testing.recipes import recipe_text
 
 import evidcore
 from evidcore.data import read
@@ -19,24 +20,19 @@ from evidcore.runs.assembly import Assembly
 
 CHEST = {"use": "phantom-chest", "train_cases": 150, "test_cases": 40, "questions_per_finding": 2}
 FEW = {"use": "phantom-chest", "train_cases": 8, "test_cases": 4, "questions_per_finding": 1}
-RECIPE = """\
-schema = 1
-name = "asked"
-dataset.chest = { use = "phantom-chest", train_cases = 8, test_cases = 4, questions_per_finding = 1 }
-task.choice = { use = "choice", think = false }
-
-[model]
-language = { id = "nobody/none", revision = "0" }
-encoder = { use = "native-vision" }
-bridge = { use = "native-merger" }
-view = { use = "volume" }
-
-[[stage]]
-kind = "audit"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-conditions = [{ use = "blank" }]
-max_new_tokens = 9
-"""
+ELSEWHERE = {
+    "language": {"id": "nobody/none", "revision": "0"},
+    "encoder": {"use": "native-vision"},
+    "bridge": {"use": "native-merger"},
+}
+RECIPE = recipe_text(
+    {"kind": "audit", "data": [{"dataset": "chest", "task": "choice", "split": "test"}],
+     "conditions": [{"use": "blank"}], "max_new_tokens": 9},
+    name="asked",
+    dataset={"chest": FEW},
+    task={"choice": {"use": "choice", "think": False}},
+    model=ELSEWHERE,
+)  # fmt: skip
 
 
 def options(text):

@@ -8,6 +8,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 from evidcore_testing import tiny_vision_language
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.case import Case, Finding, VolumeRef
 from evidcore.contracts import Dataset, Policy
@@ -18,29 +19,19 @@ from evidcore.runs.context import Context
 
 NAMES = ("caudal rear", "caudal front", "cranial rear", "cranial front")
 SHAPE = (12, 16, 16)  # z, y, x
-RECIPE = """\
-schema = 1
-name = "outside"
-seed = 3
-
-[dataset.boxes]
-use = "boxes"
-
-[task.choice]
-use = "choice"
-think = false
-
-[model]
-language = { id = "nobody/none", revision = "0" }
-encoder = { use = "native-vision" }
-bridge = { use = "native-merger" }
-view = { use = "volume" }
-
-[[stage]]
-kind = "audit"
-data = [{ dataset = "boxes", task = "choice", split = "test" }]
-max_new_tokens = 9
-"""
+ELSEWHERE = {
+    "language": {"id": "nobody/none", "revision": "0"},
+    "encoder": {"use": "native-vision"},
+    "bridge": {"use": "native-merger"},
+}
+RECIPE = recipe_text(
+    {"kind": "audit", "data": [{"dataset": "boxes", "task": "choice", "split": "test"}], "max_new_tokens": 9},
+    name="outside",
+    seed=3,
+    dataset={"boxes": {"use": "boxes"}},
+    task={"choice": {"use": "choice", "think": False}},
+    model=ELSEWHERE,
+)
 
 
 class Boxes(Dataset):

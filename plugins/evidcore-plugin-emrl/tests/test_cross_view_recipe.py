@@ -5,6 +5,7 @@ from statistics import fmean
 
 import pytest
 from disc_cases import disc_case
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.case import Episode
 from evidcore.contracts import Dataset, RolloutStrategy
@@ -14,86 +15,13 @@ from evidcore.runs.dry_run import dry_run
 
 PATIENTS = {"policy": range(100, 112), "readers": range(0, 40)}
 
-RECIPE = """\
-schema = 1
-name = "cross-view"
-seed = 17
-
-[dataset.policy]
-use = "discs"
-whose = "policy"
-
-[dataset.readers]
-use = "discs"
-whose = "readers"
-
-[service.judge]
-kind = "reader"
-use = "slice-reader"
-size_yx = [32, 48]
-channels = [12, 24]
-windows = [[-50.0, 150.0]]
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "slices", slices = 6 }
-bridge = { use = "projection" }
-
-[model.encoder]
-use = "vit3d"
-size_zyx = [6, 32, 48]
-patch_zyx = [1, 8, 8]
-width = 24
-windows = [[-50.0, 150.0]]
-
-[[stage]]
-kind = "fit"
-component = "service.judge"
-data = [{ dataset = "readers" }]
-options = { steps = READER_STEPS }
-
-[[stage]]
-kind = "sft"
-train = ["encoder", "bridge", "language"]
-data = [{ dataset = "policy", task = "report-evidence" }]
-steps = SFT_STEPS
-rows_per_step = 4
-learning_rate = 4e-3
-
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "policy", task = "report-evidence" }]
-steps = GRPO_STEPS
-prompts_per_step = 4
-answers_per_prompt = 8
-learning_rate = 3e-3
-max_new_tokens = 48
-"""
-CROSS_VIEW = """
-[[stage.reward]]
-use = "cross-view"
-reader = "judge"
-"""
-POLICY = """
-[[stage.reward]]
-use = "cross-view"
-name = "asked-now"
-control = "text"
-bind = "finding"
-reader = { use = "policy-reader", max_new_tokens = 8 }
-
-[[stage.reward]]
-use = "cross-view"
-name = "asked-at-start"
-control = "blank"
-agreement = "local"
-reader = { use = "policy-reader", at = "start", max_new_tokens = 8 }
-"""
-SAYS = """
-[stage.rollout]
-use = "says"
-"""
+TASK = [{"dataset": "policy", "task": "report-evidence"}]
+CROSS_VIEW = {"use": "cross-view", "reader": "judge"}
+ASKED_NOW = {"use": "cross-view", "name": "asked-now", "control": "text", "bind": "finding",
+             "reader": {"use": "policy-reader", "max_new_tokens": 8}}  # fmt: skip
+ASKED_AT_START = {"use": "cross-view", "name": "asked-at-start", "control": "blank", "agreement": "local",
+                  "reader": {"use": "policy-reader", "at": "start", "max_new_tokens": 8}}  # fmt: skip
+WINDOWS = {"windows": [[-50.0, 150.0]]}
 
 
 class Discs(Dataset):
@@ -131,12 +59,23 @@ def recipe(tmp_path, offered):
     names = "[evidcore.dataset]\ndiscs = evid_discs:Discs\n[evidcore.rollout]\nsays = evid_discs:Says\n"
     offered("evid-discs", names, Discs=Discs, Says=Says)
 
-    def write(*rewards, reader, sft, grpo):
+    def write(*rewards, reader, sft, grpo, **more):
+        judge = {"kind": "reader", "use": "slice-reader", "size_yx": [32, 48], "channels": [12, 24]}
+        encoder = {"use": "vit3d", "size_zyx": [6, 32, 48], "patch_zyx": [1, 8, 8], "width": 24, **WINDOWS}
+        text = recipe_text(
+            {"kind": "fit", "component": "service.judge", "data": [{"dataset": "readers"}],
+             "options": {"steps": reader}},
+            {"kind": "sft", "train": ["encoder", "bridge", "language"], "data": TASK, "steps": sft,
+             "rows_per_step": 4, "learning_rate": 4e-3},
+            {"kind": "grpo", "train": ["bridge", "language"], "data": TASK, "steps": grpo,
+             "prompts_per_step": 4, "answers_per_prompt": 8, "learning_rate": 3e-3, "max_new_tokens": 48,
+             "reward": rewards, **more},
+            name="cross-view",
+            dataset={whose: {"use": "discs", "whose": whose} for whose in ("policy", "readers")},
+            service={"judge": {**judge, **WINDOWS}},
+            model={"view": {"use": "slices", "slices": 6}, "encoder": encoder},
+        )  # fmt: skip
         path = tmp_path / "cross_view.toml"
-        steps = {"READER_STEPS": reader, "SFT_STEPS": sft, "GRPO_STEPS": grpo}
-        text = RECIPE + "".join(rewards)
-        for name, count in steps.items():
-            text = text.replace(name, str(count))
         path.write_text(text, encoding="utf-8")
         return load(path)
 
@@ -151,7 +90,7 @@ def judged(folder):
 
 @pytest.mark.slow
 def test_a_fitted_reader_and_the_policy_itself_are_asked(recipe, tmp_path, caplog):
-    found = recipe(CROSS_VIEW, POLICY, SAYS, reader=60, sft=2, grpo=2)
+    found = recipe(CROSS_VIEW, ASKED_NOW, ASKED_AT_START, reader=60, sft=2, grpo=2, rollout={"use": "says"})
     dry_run(found)
     folder = start(found, tmp_path / "runs")
     run(folder)

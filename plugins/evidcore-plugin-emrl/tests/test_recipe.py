@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.case import Score, Unscored
 from evidcore.contracts import ImageQuestion, Reader, Reward
@@ -11,71 +12,21 @@ from evidcore.recipe import load
 from evidcore.runs import run, start
 from evidcore.runs.dry_run import dry_run
 
-RECIPE = """\
-schema = 1
-name = "evidence"
-seed = 17
+TASK = {"dataset": "abdomen", "task": "report-evidence"}
+FIT = {"kind": "fit", "component": "service.judge", "data": [{"dataset": "readers"}],
+       "options": {"steps": 2, "slices_per_step": 4}}  # fmt: skip
+SFT = {"kind": "sft", "train": ["encoder", "bridge", "language"], "data": [TASK], "steps": 2,
+       "rows_per_step": 2, "learning_rate": 1e-2}  # fmt: skip
+GRPO = {
+    "kind": "grpo", "train": ["bridge", "language"], "data": [TASK], "steps": 1, "prompts_per_step": 2,
+    "answers_per_prompt": 2, "learning_rate": 1e-3, "max_new_tokens": 160,
+    "reward": [{"use": "key-slice", "over": "global"}, {"use": "is-seen", "reader": "judge"}],
+}  # fmt: skip
 
-[dataset.abdomen]
-use = "phantom-abdomen"
-train_cases = 6
-validation_cases = 2
-test_cases = 2
-size_zyx = [20, 48, 64]
 
-[dataset.readers]
-use = "phantom-abdomen"
-seed = 1017
-train_cases = 8
-validation_cases = 3
-test_cases = 0
-size_zyx = [20, 48, 64]
-
-[service.judge]
-kind = "reader"
-use = "slice-reader"
-size_yx = [48, 64]
-channels = [8, 8]
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "slices", slices = 20 }
-encoder = { use = "vit3d", size_zyx = [20, 16, 16], patch_zyx = [1, 8, 8], width = 24 }
-bridge = { use = "projection" }
-"""
-FIT = """
-[[stage]]
-kind = "fit"
-component = "service.judge"
-data = [{ dataset = "readers" }]
-options = { steps = 2, slices_per_step = 4 }
-"""
-SFT = """
-[[stage]]
-kind = "sft"
-train = ["encoder", "bridge", "language"]
-data = [{ dataset = "abdomen", task = "report-evidence" }]
-steps = 2
-rows_per_step = 2
-learning_rate = 1e-2
-"""
-GRPO = """
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "abdomen", task = "report-evidence" }]
-steps = 1
-prompts_per_step = 2
-answers_per_prompt = 2
-learning_rate = 1e-3
-max_new_tokens = 160
-[[stage.reward]]
-use = "key-slice"
-over = "global"
-[[stage.reward]]
-use = "is-seen"
-reader = "judge"
-"""
+def abdomens(train, validation, test, **options):
+    counts = {"train_cases": train, "validation_cases": validation, "test_cases": test}
+    return {"use": "phantom-abdomen", **counts, "size_zyx": [20, 48, 64], **options}
 
 
 class IsSeen(Reward):
@@ -95,9 +46,18 @@ class IsSeen(Reward):
 def recipe(tmp_path, offered):
     offered("evid-seeing", "[evidcore.reward]\nis-seen = evid_seeing:It\n", It=IsSeen)
 
-    def write(*stages, old="", new=""):
+    def write(*stages, test_cases=2, **reader):
+        judge = {"kind": "reader", "use": "slice-reader", "size_yx": [48, 64], "channels": [8, 8], **reader}
+        encoder = {"use": "vit3d", "size_zyx": [20, 16, 16], "patch_zyx": [1, 8, 8], "width": 24}
+        text = recipe_text(
+            *stages,
+            name="evidence",
+            dataset={"abdomen": abdomens(6, 2, test_cases), "readers": abdomens(8, 3, 0, seed=1017)},
+            service={"judge": judge},
+            model={"view": {"use": "slices", "slices": 20}, "encoder": encoder},
+        )
         path = tmp_path / "evidence.toml"
-        path.write_text((RECIPE + "".join(stages)).replace(old, new), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return load(path)
 
     return write
@@ -121,7 +81,7 @@ def test_a_reader_that_was_never_fitted_is_refused_by_check_and_by_run(recipe, t
 @pytest.mark.slow
 def test_a_folder_that_is_not_there_is_refused_by_check(recipe):
     with pytest.raises(RecipeError, match=r"none/reader\.json: there is no such file"):
-        dry_run(recipe(SFT, GRPO, old="channels = [8, 8]", new='channels = [8, 8]\npretrained = "none"'))
+        dry_run(recipe(SFT, GRPO, pretrained="none"))
 
 
 @pytest.mark.slow
@@ -134,38 +94,25 @@ def test_a_reader_is_fitted_and_asked_in_a_run(recipe, tmp_path):
     assert all(one.keys() == {"key-slice", "is-seen"} for one in judged)
 
 
-EVALUATE = """
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "abdomen", task = "report-evidence", split = "test" }]
-max_new_tokens = 160
-
-[[stage]]
-kind = "audit"
-data = [{ dataset = "abdomen", task = "report-evidence", split = "test" }]
-max_new_tokens = 160
-"""
-WORDS = '160\nlabeler = { use = "negation-rules", findings = ["emphysema"] }\n'
+def measuring(evaluation="report-evidence", **options):
+    """Return an evaluate and an audit stage."""
+    data = [{**TASK, "split": "test", "evaluation": evaluation}]
+    return [{"kind": kind, "data": data, "max_new_tokens": 160, **options} for kind in ("evaluate", "audit")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("report", [False, True], ids=["report-evidence", "report"])
-def test_a_labeler_without_the_words_of_abdomens_is_refused_by_check(recipe, report):
-    stages = EVALUATE.replace(', split = "test"', ', split = "test", evaluation = "report"')
-    stages = stages if report else EVALUATE
-    said = (
-        "labeler 'negation-rules' does not look for 'liver cyst', 'liver metastasis', 'liver haemangioma', …"
-    )
-    with pytest.raises(
-        RecipeError, match=rf"evaluate\.data\[0\]: task 'report-evidence' .*: {said} \(10 of "
-    ):
-        dry_run(recipe(SFT, stages.replace("160\n", WORDS)))
-    assert dry_run(recipe(SFT, stages)).data
+@pytest.mark.parametrize("evaluation", ["report-evidence", "report"])
+def test_a_labeler_without_the_words_of_abdomens_is_refused_by_check(recipe, evaluation):
+    lacking = r"labeler 'negation-rules' does not look for 'liver cyst', 'liver metastasis', .*, … \(10 of "
+    labeler = {"use": "negation-rules", "findings": ["emphysema"]}
+    with pytest.raises(RecipeError, match=rf"evaluate\.data\[0\]: task 'report-evidence' .*: {lacking}"):
+        dry_run(recipe(SFT, *measuring(evaluation, labeler=labeler)))
+    assert dry_run(recipe(SFT, *measuring(evaluation))).data
 
 
 @pytest.mark.slow
 def test_reports_with_evidence_are_measured_and_audited_in_a_run(recipe, tmp_path):
-    folder = start(recipe(SFT, EVALUATE, old="test_cases = 2", new="test_cases = 6"), tmp_path / "runs")
+    folder = start(recipe(SFT, *measuring(), test_cases=6), tmp_path / "runs")
     run(folder)
     results = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))

@@ -10,6 +10,7 @@ from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore_plugin_pages.document import write_page
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_testing import volume_case
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.case import Box, MaskRef, VolumeRef
 from evidcore.cli.summary import summary
@@ -19,76 +20,27 @@ from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs import run, start
 
-RECIPE = """\
-schema = 1
-name = "boxes"
-seed = 17
-
-[dataset.chest]
-use = "folder"
-path = "data"
-
-[task.cold-start]
-use = "reasoning-segmentation"
-ask = "masks"
-think = false
-
-[task.reasoning]
-use = "reasoning-segmentation"
-ask = "masks"
-
-[service.grower]
-use = "region-growing"
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "slices", slices = 4 }
-encoder = { use = "vit3d", size_zyx = [4, 16, 16], patch_zyx = [1, 8, 8], width = 24 }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "sft"
-train = ["encoder", "bridge", "language"]
-data = [{ dataset = "chest", task = "cold-start" }, { dataset = "chest", task = "reasoning" }]
-steps = 30
-rows_per_step = 4
-learning_rate = 1e-2
-
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "reasoning" }]
-steps = 1
-prompts_per_step = 2
-answers_per_prompt = 2
-learning_rate = 1e-3
-max_new_tokens = 64
-[[stage.reward]]
-use = "evidence-format"
-name = "format"
-[[stage.reward]]
-use = "key-slice"
-[[stage.reward]]
-use = "box-overlap"
-[[stage.reward]]
-use = "volume-consistency"
-segmenter = "grower"
-
-[[stage]]
-kind = "evaluate"
-data = [
-  { dataset = "chest", task = "cold-start", split = "test" },
-  { dataset = "chest", task = "reasoning", split = "test" },
-]
-max_new_tokens = 64
-segmenter = { use = "region-growing" }
-
-[[stage]]
-kind = "audit"
-data = [{ dataset = "chest", task = "reasoning", split = "test" }]
-max_new_tokens = 64
-conditions = [{ use = "blank" }, { use = "other-patient", exchanges = 1 }]
-"""
+TASK = {"use": "reasoning-segmentation", "ask": "masks"}
+TRAINING = [{"dataset": "chest", "task": "reasoning"}]
+TEST = [{**TRAINING[0], "split": "test"}]
+RECIPE = recipe_text(
+    {"kind": "sft", "train": ["encoder", "bridge", "language"], "steps": 30, "rows_per_step": 4,
+     "learning_rate": 1e-2, "data": [{"dataset": "chest", "task": "cold-start"}, *TRAINING]},
+    {"kind": "grpo", "train": ["bridge", "language"], "data": TRAINING, "steps": 1, "prompts_per_step": 2,
+     "answers_per_prompt": 2, "learning_rate": 1e-3, "max_new_tokens": 64,
+     "reward": [{"use": "evidence-format", "name": "format"}, {"use": "key-slice"}, {"use": "box-overlap"},
+                {"use": "volume-consistency", "segmenter": "grower"}]},
+    {"kind": "evaluate", "data": [{**TEST[0], "task": "cold-start"}, *TEST], "max_new_tokens": 64,
+     "segmenter": {"use": "region-growing"}},
+    {"kind": "audit", "data": TEST, "max_new_tokens": 64,
+     "conditions": [{"use": "blank"}, {"use": "other-patient", "exchanges": 1}]},
+    name="boxes",
+    dataset={"chest": {"use": "folder", "path": "data"}},
+    task={"cold-start": {**TASK, "think": False}, "reasoning": TASK},
+    service={"grower": {"use": "region-growing"}},
+    model={"view": {"use": "slices", "slices": 4},
+           "encoder": {"use": "vit3d", "size_zyx": [4, 16, 16], "patch_zyx": [1, 8, 8], "width": 24}},
+)  # fmt: skip
 
 
 class Nothing(SegmenterSession):

@@ -9,6 +9,7 @@ from evidcore_plugin_views.views import Drr, Montage, Video
 from evidcore_testing.checks_tool import check_tool
 from evidcore_testing.data import volume_case
 from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
@@ -210,36 +211,16 @@ def test_a_slice_beyond_a_whole_volume_is_named_with_the_range(case):
         Measure(Volume())({"slice": 12, "from": [0, 0], "to": [1, 1]}, prompt(case, Volume()))
 
 
-RECIPE = """
-schema = 1
-name = "zoomed"
-
-[dataset.slices]
-use = "phantom-slices"
-train_cases = 4
-validation_cases = 0
-test_cases = 0
-
-[task.zoom]
-use = "zoom-choice"
-tool = { use = "zoom" }
-
-[model]
-language = { use = "tiny" }
-view = { use = "slices", slices = 1 }
-encoder = { use = "vit3d", size_zyx = [1, 64, 64], patch_zyx = [1, 8, 8], spacing_mm_zyx = [3.0, 0.8, 0.8] }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "slices", task = "zoom" }]
-rollout = { use = "tool-call" }
-tools = [{ use = "zoom" }]
-steps = 1
-rows_per_step = 2
-learning_rate = 1e-3
-"""
+ENCODER = {"use": "vit3d", "size_zyx": [1, 64, 64], "patch_zyx": [1, 8, 8], "spacing_mm_zyx": [3.0, 0.8, 0.8]}
+RECIPE = recipe_text(
+    {"kind": "sft", "train": ["bridge", "language"], "data": [{"dataset": "slices", "task": "zoom"}],
+     "rollout": {"use": "tool-call"}, "tools": [{"use": "zoom"}], "steps": 1, "rows_per_step": 2,
+     "learning_rate": 1e-3},
+    name="zoomed",
+    dataset={"slices": {**phantoms(4, 0, 0), "use": "phantom-slices"}},
+    task={"zoom": {"use": "zoom-choice", "tool": {"use": "zoom"}}},
+    model={"view": {"use": "slices", "slices": 1}, "encoder": ENCODER},
+)  # fmt: skip
 
 
 @pytest.mark.slow

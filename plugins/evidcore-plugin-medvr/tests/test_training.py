@@ -146,23 +146,3 @@ def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
     assert {one["rewards"]["consensus"]["value"] for one in looked if one["rewards"]["letters"]["value"]} == {
         1.0
     }
-
-
-@pytest.mark.slow
-def test_without_masks_and_findings_in_training_everything_comes_out_bit_for_bit_the_same(tmp_path):
-    (with_masks, rollouts), (without, others) = (
-        trained(
-            tmp_path / name, FirstLook(smallest_side=0.3, largest_side=0.6), sft_steps=8, annotated=annotated,
-            steps=2, learning_rate=1e-2, max_new_tokens=60, temperature=1.0,
-        )
-        for name, annotated in (("told", True), ("bare", False))
-    )  # fmt: skip
-    start, told, bare = (
-        model.state_dict()
-        for model in (slices_vlm(tiny_language(tmp_path / "language"))[0], with_masks, without)
-    )
-    assert any(not torch.equal(start[name], told[name]) for name in start)  # it has learnt
-    assert all(torch.equal(told[name], bare[name]) for name in start)
-    assert [(one["text"], one["total"]) for one in rollouts] == [
-        (one["text"], one["total"]) for one in others
-    ]

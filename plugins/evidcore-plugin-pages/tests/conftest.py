@@ -14,6 +14,7 @@ import pytest
 from evidcore_plugin_pages.document import write_page
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
@@ -22,45 +23,19 @@ from evidcore.case import Case, Crop, Prompt, Split, TextPart
 from evidcore.evaluate.choice import as_if
 from evidcore.registry.factory import build
 
-RESOLVED = """
-schema = 1
-name = "med3d_r1"
-seed = 17
-
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 3
-validation_cases = 0
-test_cases = 6
-questions_per_finding = 1
-
-[model.encoder]
-use = "vit3d"
-
-[[stage]]
-kind = "fit"
-component = "model.encoder"
-data = [{ dataset = "chest" }]
-[[stage]]
-kind = "fit"
-component = "model.language"
-data = [{ dataset = "chest" }]
-[[stage]]
-kind = "sft"
-data = [{ dataset = "chest", task = "report" }]
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-[[stage]]
-kind = "grpo"
-data = [{ dataset = "chest", task = "choice" }]
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-[[stage]]
-kind = "audit"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-"""
+REPORTS, CHOICES = ([{"dataset": "chest", "task": task}] for task in ("report", "choice"))
+TEST = [{**CHOICES[0], "split": "test"}]
+RESOLVED = recipe_text(
+    {"kind": "fit", "component": "model.encoder", "data": [{"dataset": "chest"}]},
+    {"kind": "fit", "component": "model.language", "data": [{"dataset": "chest"}]},
+    {"kind": "sft", "data": REPORTS},
+    {"kind": "evaluate", "data": TEST},
+    {"kind": "grpo", "data": CHOICES},
+    {"kind": "evaluate", "data": TEST},
+    {"kind": "audit", "data": TEST},
+    name="med3d_r1",
+    dataset={"chest": phantoms(3, 0, 6, questions_per_finding=1)},
+)
 LOCK = """
 [recipe]
 hash = "9f31c2aa70d14be2"

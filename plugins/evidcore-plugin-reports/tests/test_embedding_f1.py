@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from evidcore_plugin_reports.embedding_f1 import EmbeddingF1
+from evidcore_plugin_reports.embedding_f1 import EmbeddingF1, greedy_f1
 from evidcore_plugin_reports.testing import tiny_text_encoder
 from evidcore_plugin_reports.text_models import Pretrained
 from evidcore_testing import check_scorer
@@ -59,6 +59,14 @@ def test_f1_is_that_of_greedy_matching_by_hand(folder, layer, budget):
     assert found == pytest.approx([*expected, 0.0, 1.0], abs=1e-5)
     assert found[2] == pytest.approx(1.0)
     assert found[0] < 0.99
+
+
+def test_f1_of_two_vectors_by_hand():
+    ours = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    theirs = torch.tensor([[0.6, 0.8]])
+    # precision (0.6 + 0.8) / 2, recall 0.8
+    assert greedy_f1(ours, theirs) == pytest.approx(2 * 0.7 * 0.8 / 1.5)
+    assert greedy_f1(ours[:1], -theirs) == 0.0  # nothing alike: no harmonic mean below 0
 
 
 def test_a_long_text_is_read_in_pieces_to_its_end(folder):

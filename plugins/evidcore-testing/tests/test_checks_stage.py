@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 from evidcore_testing import check_language, check_stage, tiny_language
+from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.contracts import Dependencies, Row, Stage, StageResult, StageTraits, Workload
 from evidcore.model.language import Pretrained
@@ -14,27 +15,10 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.train.settings import Silent
 
-RECIPE = """\
-schema = 1
-name = "counts"
-
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 3
-validation_cases = 1
-test_cases = 1
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "fit"
-component = "model.encoder"
-data = [{ dataset = "chest" }]
-"""
+RECIPE = recipe_text(
+    {"kind": "fit", "component": "model.encoder", "data": [{"dataset": "chest"}]},
+    dataset={"chest": phantoms(3, 1, 1)},
+)
 COUNT = itertools.count()
 
 

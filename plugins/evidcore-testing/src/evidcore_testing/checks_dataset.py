@@ -15,8 +15,6 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per_split: int = 2) -> None:
     """Assert the contract of a dataset.
 
-    The clauses:
-
     - cases come lazily, twice the same;
     - ids are unique over all splits;
     - no patient is in two splits;

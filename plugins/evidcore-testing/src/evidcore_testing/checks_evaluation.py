@@ -54,8 +54,6 @@ class Repeats(Policy):
 def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[Prompt]) -> None:
     """Assert the contract of an evaluation, on gold answers and on empty ones.
 
-    The clauses:
-
     - it can measure the prompts, and names its headline;
     - it answers each prompt, whatever the size of a batch;
     - sets of answers are measured in order, together as alone;
@@ -115,8 +113,6 @@ def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[
 def check_condition(condition: Condition, prompts: Sequence[Prompt], dataset: Dataset | None = None) -> None:
     """Assert the contract of an audit's condition.
 
-    The clauses:
-
     - it names itself and its role;
     - each question has its showing, or none;
     - only what is shown changes;
@@ -144,8 +140,6 @@ def check_condition(condition: Condition, prompts: Sequence[Prompt], dataset: Da
 
 def check_audit(audit: Audit, evaluation: Evaluation[Any], task: Task, prompts: Sequence[Prompt]) -> None:
     """Assert the contract of an audit, on a policy that never looks.
-
-    The clauses:
 
     - it asks over the case's own volumes, and over something else;
     - only what is shown differs between conditions;

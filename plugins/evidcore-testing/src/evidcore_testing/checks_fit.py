@@ -27,8 +27,6 @@ def check_fit(
 ) -> None:
     """Assert the contract of a component that can be fitted.
 
-    The clauses:
-
     - `fit` writes weights and a `fit.json` that holds a table, and logs finite numbers;
     - from equal starts equal seeds write equal weights, whatever was drawn since; another seed writes others;
     - the random state of the process is left as it was;

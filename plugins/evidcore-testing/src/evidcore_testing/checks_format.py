@@ -32,8 +32,6 @@ def check_format(
 ) -> None:
     """Assert the contract of a file format.
 
-    The clauses:
-
     - `open` gives the grid that the voxels have, and the values and the place in the body are right;
     - a volume that is opened or loaded twice is the same;
     - the files behind a path exist, are in order, and hold all that is read;

@@ -35,8 +35,6 @@ def written_texts(texts: Sequence[str] = (REPORT, OTHER)) -> list[Written]:
 def check_metric(metric: Metric, *, texts: Sequence[Written] | None = None) -> None:
     """Assert the contract of a metric.
 
-    The clauses:
-
     - it says in which unit it measures and what it reads;
     - a Measured or an Unscored with a reason per text;
     - every number is finite, and figures of one name pool alike;

@@ -16,8 +16,6 @@ from evidcore_testing.clauses import broken, raises_nothing, require
 def check_encoder(encoder: Encoder, *, depths: Sequence[int] = (), seed: int = 0) -> None:
     """Assert the contract of an encoder.
 
-    The clauses:
-
     - it declares its input and width;
     - the grid is known without weights;
     - features have the declared shape and are finite;
@@ -108,8 +106,6 @@ def check_bridge(
     seed: int = 0,
 ) -> None:
     """Assert the contract of a bridge.
-
-    The clauses:
 
     - tokens are counted without weights, as forward gives them;
     - embeddings have the declared shape and are finite;

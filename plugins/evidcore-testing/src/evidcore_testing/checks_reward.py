@@ -31,8 +31,6 @@ def check_reward(
 ) -> None:
     """Assert the contract of a reward.
 
-    The clauses:
-
     - one verdict per rollout;
     - a verdict is a Score, an Unscored or None;
     - values and parts are finite;

@@ -45,8 +45,6 @@ def check_rollout(
 ) -> None:
     """Assert the contract of a rollout strategy.
 
-    The clauses:
-
     - exactly as many episodes per prompt as asked for, in order;
     - every token came from the sampler, and carries the loss mask that it gave: 1 where the model
       wrote, 0 where a tool did; a whole turn of the model, and what a fork has of its parent, may be kept

@@ -16,8 +16,6 @@ def check_sampler(
 ) -> None:
     """Assert the contract of a sampler.
 
-    The clauses:
-
     - every prefix is continued, in order, by 1 to `max_new_tokens` tokens, each with a log-probability;
     - a row has ended where its last token is an end token, and none comes before;
     - tokens that are forbidden are never written;

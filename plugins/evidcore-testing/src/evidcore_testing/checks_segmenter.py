@@ -42,8 +42,6 @@ def check_segmenter(
 ) -> None:
     """Assert the contract of a segmenter.
 
-    The clauses:
-
     - a mask is boolean, on the volume's grid, and not empty for a prompt that can be used;
     - nothing lies outside the window;
     - equal prompts get equal masks, whatever was asked between and whatever the caller does with a mask;

@@ -18,8 +18,6 @@ from evidcore_testing.clauses import raises_nothing, require
 def check_stage(stage: Stage, context: StageContext) -> None:
     """Assert the contract of a stage, and run it.
 
-    The clauses:
-
     - its label is a folder's name;
     - its data entries are among those it speaks of, and components are of known kinds;
     - what its result depends on is plain JSON, and not more than there is;
@@ -72,8 +70,6 @@ def _result_is_sound(stage: Stage, result: StageResult, context: StageContext) -
 
 def check_language(language: Language, texts: Sequence[str] = ("Which finding is present?", "None.")) -> None:
     """Assert the contract of a language model, and load it.
-
-    The clauses:
 
     - its width is that of the embeddings of its configuration and of the loaded model;
     - every token has an embedding, and the tokenizer has a chat template;

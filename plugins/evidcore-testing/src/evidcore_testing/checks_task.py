@@ -35,8 +35,6 @@ def check_task(
 ) -> None:
     """Assert the contract of a task.
 
-    The clauses:
-
     - prompts have ids of their own, carry their case, and show all or some parts of what the view shows;
     - the reference is plain JSON;
     - equal arguments give equal prompts;

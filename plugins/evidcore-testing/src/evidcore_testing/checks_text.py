@@ -17,8 +17,6 @@ from evidcore_testing.clauses import broken, close, raises_nothing, require
 def check_reader(reader: Reader, questions: Sequence[ImageQuestion], folder: Path) -> None:
     """Assert the contract of a reader.
 
-    The clauses:
-
     - it declares whether it is deterministic;
     - an answer per question;
     - an answer is a text that is not empty, or None;
@@ -95,8 +93,6 @@ def check_labeler(
 ) -> None:
     """Assert the contract of a labeler.
 
-    The clauses:
-
     - it reads any text, or says of it that it is unread, without quoting it;
     - each finding has a name, a known state and side and a size above 0 mm;
     - each span lies inside the text;
@@ -152,8 +148,6 @@ def check_scorer(
 ) -> None:
     """Assert the contract of a scorer.
 
-    The clauses:
-
     - questions may be told;
     - a score or None per pair;
     - each in 0..1;
@@ -195,8 +189,6 @@ def check_scorer(
 
 def check_reweighter(reweighter: Reweighter, *, text: str = REPORT, spans: Sequence[Span] = SPANS) -> None:
     """Assert the contract of a re-weighter.
-
-    The clauses:
 
     - one weight per token;
     - each finite and not below 0;

@@ -20,8 +20,6 @@ def check_tool(
 ) -> None:
     """Assert the contract of a tool.
 
-    The clauses:
-
     - it has a name that a model can write and a description;
     - the schema is a JSON schema of an object;
     - a good call gives parts, of the prompt's own case, and the same parts again;

@@ -21,8 +21,6 @@ def check_view(
 ) -> None:
     """Assert the contract of a view.
 
-    The clauses:
-
     - a case is shown by at least one visual part, twice the same;
     - what is shown lies inside the case's own volumes;
     - where slices are tagged, the text before each names its index;

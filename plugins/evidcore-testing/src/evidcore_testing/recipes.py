@@ -1,0 +1,40 @@
+"""The text of a recipe over phantoms and a tiny model; a test gives its stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+MODEL: Mapping[str, Any] = {
+    "language": {"use": "tiny", "width": 32, "layers": 1},
+    "view": {"use": "volume"},
+    "encoder": {"use": "vit3d", "width": 48, "layers": 1, "heads": 4, "patch_zyx": [8, 16, 16]},
+    "bridge": {"use": "projection"},
+}
+
+
+def recipe_text(*stages: Mapping[str, Any], **tables: Any) -> str:
+    """Write a recipe as its file has it: `tables` over the usual ones, parts of `model` over `MODEL`."""
+    top = {"schema": 1, "name": "tiny", "seed": 17, "dataset": {"chest": {"use": "phantom-chest"}}, **tables}
+    top["model"] = {**MODEL, **tables.get("model", {})}
+    lines = [*_lines(top), *(line for stage in stages for line in ("[[stage]]", *_lines(stage)))]
+    return "\n".join([*lines, ""])
+
+
+def phantoms(train: int, validation: int, test: int, **options: Any) -> dict[str, Any]:
+    """Give the table of a data set of chest phantoms, so many cases a split."""
+    counts = {"train_cases": train, "validation_cases": validation, "test_cases": test}
+    return {"use": "phantom-chest", **counts, **options}
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {_toml(value)}" for key, value in table.items()]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_lines(value))} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value)
