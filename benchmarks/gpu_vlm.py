@@ -194,7 +194,7 @@ def main() -> None:
         from evidcore_plugin_lab.plan.plan import plan
 
         from evidcore.recipe import load
-        from evidcore.runs import run, start
+        from evidcore.runs.begin import run, start
 
         sizes = {"slices": 4, "size": 56, "rank": 4, "answer": 24} if given.quick else {
             "slices": 64, "size": 256, "rank": 128, "answer": 64

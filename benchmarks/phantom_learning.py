@@ -24,8 +24,10 @@ import numpy as np
 from over_seeds import ROOT, Claim, Column, Line, Study, answers, questions
 from scipy import stats
 
-from evidcore.evaluate.bootstrap import Interval, holm, mean_interval, paired_interval
-from evidcore.evaluate.reference_lines import cluster, row
+from evidcore.contracts import Row
+from evidcore.contracts.evaluating import Interval
+from evidcore.evaluate.bootstrap import holm, mean_interval, paired_interval
+from evidcore.evaluate.reference_lines import cluster
 
 TITLE = """# recipes/med3d_r1.toml over seeds
 
@@ -144,7 +146,7 @@ def learned(run_folder: Path) -> dict[str, Any]:
         before, after = answers(run_folder, BEFORE, task), answers(run_folder, AFTER, "choice")
         moved = change(before, after, before_reading=reading)
         note = f"strict accuracy after GRPO minus the start's {reading.replace('_', ' ')}"
-        rows.append(row(task, "strict_minus_start", moved, note=note).to_json())
+        rows.append(Row.of(task, "strict_minus_start", moved, note=note).to_json())
     return {"stage": "learned", "rows": rows}
 
 

@@ -37,7 +37,8 @@ from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Prompt, Split, VolumeRef
 from evidcore.compute.logistic import Logistic
 from evidcore.contracts import Dataset, EncoderInput
-from evidcore.data import prepare, read_geometry
+from evidcore.data import read_geometry
+from evidcore.data.preparation import prepare
 
 POOL = 600
 TRAINING = 1200

@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from evidcore.recipe import load
-from evidcore.runs import open_run
+from evidcore.runs.folder import open_run
 from evidcore.runs.inputs import INPUTS
 
 

@@ -206,7 +206,6 @@ def observers() -> Iterator[str]:
     """Describe the events of a run."""
     yield "## Observers\n\n" + (inspect.getdoc(hooks) or "") + "\n"
     yield entry(hooks.Events, "###")
-    yield entry(hooks.Section, "###")
 
 
 def entries(package: types.ModuleType) -> Iterator[str]:

@@ -10,7 +10,6 @@ a reader looks at, and returns where. Every installed one is called at the end o
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,14 +22,6 @@ from evidcore.registry import blame, find, known_elsewhere, offers
 
 _event = pluggy.HookspecMarker("evidcore")
 observe = pluggy.HookimplMarker("evidcore")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Section:
-    """A part of a run's page."""
-
-    title: str
-    html: str
 
 
 class Events:
@@ -53,8 +44,8 @@ class Events:
         """See a stage's result."""
 
     @_event
-    def report_sections(self, run_folder: Path) -> Sequence[Section]:  # type: ignore[empty-body]
-        """Return sections for the page of a run."""
+    def report_sections(self, run_folder: Path) -> Mapping[str, str]:  # type: ignore[empty-body]
+        """Return sections for the page of a run: HTML by title."""
 
 
 def write_pages(run_folder: Path) -> list[Path]:
@@ -127,10 +118,10 @@ class Announcer:
         """Announce it."""
         self._tell("stage_finished", stage=stage, folder=folder, figures=figures)
 
-    def report_sections(self, run_folder: Path) -> list[Section]:
-        """Return the observers' sections, in the order of the recipe."""
+    def report_sections(self, run_folder: Path) -> list[tuple[str, str]]:
+        """Return title and HTML of the observers' sections, in the order of the recipe."""
         answers = self._tell("report_sections", run_folder=run_folder)
-        return [section for answer in answers for section in answer]
+        return [section for answer in answers for section in answer.items()]
 
     def _tell(self, event: str, **facts: Any) -> list[Any]:
         """Call the recorders, then the observers one by one."""

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from evidcore.case import Score
-from evidcore.contracts import Checked, Reward
+from evidcore.contracts import Reward
+from evidcore.contracts.judging import Checked
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
 from evidcore.registry import _watches

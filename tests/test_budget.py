@@ -1,5 +1,6 @@
 """The size of the core, held to [tool.evidcore.budget] of pyproject.toml, whose sums only fall."""
 
+import ast
 import collections
 import re
 import subprocess
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import evidcore
+import evidcore.api
 from evidcore.registry import KIND_NAMES
 
 CORE = Path(evidcore.__file__).parent
@@ -51,6 +52,17 @@ def holding(pattern, paths):
     return [path for path in paths if re.search(pattern, path.read_text(encoding="utf-8"), re.IGNORECASE)]
 
 
+def private_names():
+    """Return what packages import of the core beside `evidcore.api`: (room and module, name)."""
+    return {
+        (node.module, alias.name)
+        for path in python("plugins/*/src/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and re.match(r"evidcore(\.(?!api$)|$)", str(node.module))
+        for alias in node.names
+    }
+
+
 SOURCES = python("evidcore/**/*.py", "plugins/*/src/**/*.py")
 COUNTS = {
     "modules": lambda: len(python("evidcore/**/*.py")),
@@ -63,6 +75,8 @@ COUNTS = {
         holding(r"subprocess\.(run|Popen|check)|multiprocessing|ProcessPoolExecutor|os\.fork\(", SOURCES)
     ),
     "html_bases": lambda: len(holding("<!doctype html", [*SOURCES, *ROOT.glob("plugins/*/src/**/*.html")])),
+    "public_names": lambda: len(evidcore.api.__all__),
+    "private_names_of_packages": lambda: len(private_names()),
     "lines_of_packages": lambda: lines(python("plugins/*/src/**/*.py")),
     "lines_of_tests": lambda: lines(python("tests/**/*.py", "plugins/*/tests/**/*.py")),
 }

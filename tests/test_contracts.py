@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_ct_data.miniatures import WRITERS as SETS
-from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_reports.endpoint import Endpoint
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_plugin_reports.scorers import FindingsF1
@@ -23,8 +22,7 @@ from PIL import Image
 from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Finding, VolumeRef
-from evidcore.contracts import KINDS, Dataset, Policy, Prefix
-from evidcore.model.policy import sampling_of
+from evidcore.contracts import KINDS, Dataset, Policy
 from evidcore.recipe import load
 from evidcore.registry import factory, find, offers
 from evidcore.runs.assembly import Assembly
@@ -113,11 +111,8 @@ def test_the_evaluation_and_the_audit(cases):
 
 def test_the_sampler_and_a_pretrained_language_model(tmp_path):
     torch.set_num_threads(1)
-    folder = testing.tiny_language(tmp_path / "language")
-    model, processor = tiny_vlm(folder, sharpness=3.0)
-    prefixes = [Prefix(tuple(processor.tokenizer(text)["input_ids"])) for text in ("What is it?", "Which?")]
-    sampling = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
-    testing.check_sampler(InProcess(), model.eval(), processor, prefixes, sampling)
+    testing.check_sampler(InProcess(), *testing.sampler_parts())
+    testing.tiny_language(tmp_path / "language")
     table, given = {"use": "pretrained", "folder": "language"}, {"recipe_folder": tmp_path}
     testing.check_language(factory.build("language", table, given=given, where="test"))
 

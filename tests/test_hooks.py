@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evidcore.errors import PluginError
-from evidcore.hooks import Announcer, Section, observe, page_lines, write_pages
+from evidcore.hooks import Announcer, observe, page_lines, write_pages
 
 
 class Counts:
@@ -73,10 +73,10 @@ def test_sections_come_in_the_order_of_the_recipe(tmp_path: Path):
 
         @observe
         def report_sections(self, run_folder):
-            return [Section(title=self.title, html=str(run_folder == tmp_path))]
+            return {self.title: str(run_folder == tmp_path)}
 
     sections = Announcer(observers={"b": Adds("B"), "a": Adds("A")}).report_sections(tmp_path)
-    assert [(item.title, item.html) for item in sections] == [("B", "True"), ("A", "True")]
+    assert sections == [("B", "True"), ("A", "True")]
 
 
 def test_nothing_is_warned_about_without_a_failure():

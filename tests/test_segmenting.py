@@ -12,7 +12,6 @@ from evidcore.contracts import (
     MaskRequest,
     PointPrompt,
     SegmenterSession,
-    refuse_unusable,
 )
 
 SHAPE = (4, 6, 8)
@@ -54,13 +53,13 @@ def box(z=1, y0=0, y1=2, x0=0, x1=2):
 )
 def test_what_cannot_be_used_is_refused_with_its_value(prompts, window, message):
     with pytest.raises(ValueError, match=message):
-        refuse_unusable(prompts, window, SHAPE, "scan.nii")
+        SegmenterSession.refuse_unusable(prompts, window, SHAPE, "scan.nii")
 
 
 def test_what_lies_inside_is_used():
     edges = [box(z=0, y0=0, y1=6, x0=0, x1=8), PointPrompt(z=3, y=5, x=7), square()]
-    refuse_unusable(edges, None, SHAPE)
-    refuse_unusable(edges, (0, 4), SHAPE)
+    SegmenterSession.refuse_unusable(edges, None, SHAPE)
+    SegmenterSession.refuse_unusable(edges, (0, 4), SHAPE)
 
 
 def test_mask_prompts_are_equal_by_their_voxels():

@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import importlib
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-import evidcore
+import evidcore.api
 from evidcore.contracts import KINDS
 
 CORE = Path(evidcore.__file__).parent
@@ -41,6 +42,7 @@ ROOMS = (
     "audit",
     "runs",
     "cli",
+    "api",
 )
 WITHOUT_TORCH = ("errors", "cache", "registry", "case", "recipe", "hooks")
 SLOW = {
@@ -54,21 +56,6 @@ SLOW = {
     "matplotlib",
     "scipy",
     "datasets",
-}
-OPEN_TO_COMMANDS = {"runs", "recipe", "cli"}  # what commands are made of, the core's own too
-ALLOWED_TO_PACKAGES = {
-    (
-        "audit",
-        "cli",
-    ),  # its commands are what a person audits and reads runs with; its conditions use none of it
-    ("audit", "recipe"),
-    ("audit", "runs"),
-    ("segmenters", "cli"),  # its command shares options and progress with the core's
-    ("segmenters", "recipe"),  # a segmenter may be named as a service of a recipe
-    ("tables", "runs"),  # which are built as a run builds them
-    ("tables", "recipe"),  # a command's target is a folder's table, or the data sets of a recipe
-    ("testing", "cli"),  # a fixture runs the command
-    ("testing", "train"),  # its tiny models are those of a dry run
 }
 EVERY_INSTALLED = {"condition", "stage"}  # which one test of the core checks
 CHECKED = {*KINDS} - EVERY_INSTALLED
@@ -196,23 +183,14 @@ def is_for_tests(path):
     return "testing" in path.with_suffix("").parts
 
 
-def has_commands_alone(package):
-    """Tell whether all that a package offers are commands, pages and use from Python: no run can name it."""
-    groups = set(project(package).get("entry-points", ())) - {"pytest11", "evidcore_python", "evidcore_trust"}
-    return "evidcore.command" in groups <= {"evidcore.command", "evidcore.page"}
-
-
-def test_packages_build_on_public_rooms_and_not_on_the_trainer():
-    refused = {"train", *OPEN_TO_COMMANDS}
-    reaching = set()
-    for path in modules(PLUGINS):
-        package, *inside = path.relative_to(PLUGINS).parts
-        if not inside or "tests" in inside or is_for_tests(path):
-            continue
-        closed = refused - OPEN_TO_COMMANDS if has_commands_alone(package) else refused
-        name = re.sub(r"^evidcore-(plugin-)?", "", package)
-        reaching |= {(name, room) for room in imported_rooms(path) & closed}
-    assert reaching == ALLOWED_TO_PACKAGES
+def test_no_package_builds_on_the_trainer():
+    """But the kit, whose tiny models are those of a dry run; test_budget.py counts what else is private."""
+    reaching = {
+        path.relative_to(PLUGINS).parts[0]
+        for path in modules(PLUGINS)
+        if "src" in path.parts and not is_for_tests(path) and "train" in imported_rooms(path)
+    }
+    assert reaching == {"evidcore-testing"}
 
 
 def test_every_distribution_that_the_core_imports_is_declared():
@@ -350,3 +328,27 @@ def test_the_reader_of_imports_tells_now_from_later_and_counts_what_is_for_types
         ("evidcore.train.sft", False),
         ("scipy.stats", True),
     ]
+
+
+@pytest.mark.parametrize("pattern", ["examples/*/*.py", "plugins/*/src/*/new/templates/*.txt", "docs/*/*.md"])
+def test_a_stranger_s_code_imports_the_public_surface_alone(pattern):
+    private = {
+        f"{path.name}: {found}"
+        for path in CORE.parent.glob(pattern)
+        if path.parent.name != "reference" and path.stem != "predict"
+        for block in re.findall(r"```python\n(.*?)```|\A([^#].*)", path.read_text("utf-8"), re.DOTALL)
+        for found in re.findall(r"^(?:from|import) (evidcore\.[\w.]*)", "".join(block), re.MULTILINE)
+        if found != "evidcore.api"
+    }
+    assert private == set()
+
+
+def test_the_public_surface_is_what_it_lists():
+    tree = ast.parse((CORE / "api.py").read_text(encoding="utf-8"))
+    rooms = [
+        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and "evidcore." in node.module
+    ]
+    typed = {alias.name: node.module for node in rooms for alias in node.names}
+    assert sorted(typed) == sorted(evidcore.api.__all__)
+    for name, room in typed.items():
+        assert getattr(evidcore.api, name) is getattr(importlib.import_module(room), name)

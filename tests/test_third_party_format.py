@@ -10,7 +10,8 @@ import SimpleITK
 from evidcore_testing import check_construction, check_format
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Geometry, Volume, read, read_error, read_mask, save_mask, volume_cache
+from evidcore.data import Geometry, Volume, read, read_mask, save_mask, volume_cache
+from evidcore.data.reading import read_error
 from evidcore.registry import find
 from evidcore.registry.factory import build
 

@@ -35,10 +35,10 @@ from evidcore.contracts import (
     Scored,
     Task,
 )
+from evidcore.contracts.evaluating import Interval
 from evidcore.errors import ContractError, DataError
 from evidcore.evaluate.answered import asked
-from evidcore.evaluate.bootstrap import Interval, detectable, holm, mean_interval, paired_interval
-from evidcore.evaluate.reference_lines import row
+from evidcore.evaluate.bootstrap import detectable, holm, mean_interval, paired_interval
 from evidcore.evaluate.sealed import Sealed
 from evidcore.registry.factory import offer_of
 
@@ -205,7 +205,7 @@ class PolicyAudited(Audited):
             repeats = f"mean over {len(some)} exchanges of volumes" if len(some) > 1 else ""
             for metric in (headline, *self.evaluation.beside):
                 found.append(
-                    row(
+                    Row.of(
                         says, metric, self.score(condition, metric),
                         note=repeats if metric == headline else "", unit=some[0].unit(metric),
                         task=self.name, condition=condition, is_headline=metric == headline,
@@ -226,14 +226,14 @@ class PolicyAudited(Audited):
         if self.blind is not None and self.over_blind is not None:
             note = f"{what}another patient's minus the best blind rule ({self.blind.rule})"
             found.append(
-                row(self.name, f"other_patient_minus_{self.blind.label}", self.over_blind, note=note)
+                Row.of(self.name, f"other_patient_minus_{self.blind.label}", self.over_blind, note=note)
             )
         found += self._by_finding()
         return found if self.blind is None else [*found, *self.blind.rows]
 
     def _difference(self, metric: str, rung: Rung, note: str, summary: str) -> Row:
         extra = {"of": self.evaluation.headline, "against": rung.name}
-        return row(self.name, metric, rung.above, note=note, summary=summary, extra=extra)
+        return Row.of(self.name, metric, rung.above, note=note, summary=summary, extra=extra)
 
     def _by_finding(self) -> list[Row]:
         """Return own minus the best that does not look for each finding, marked where Holm's test says so."""
@@ -253,7 +253,7 @@ class PolicyAudited(Audited):
             )
             sign = "" if interval.value > 0 and p < LEVEL else "no sign of looking"
             extra = {"of": self.evaluation.headline, "against": gain.name, "p_holm": round(p, 6)}
-            found.append(row(self.name, f"own_minus_blind/{finding}", interval, note=sign, extra=extra))
+            found.append(Row.of(self.name, f"own_minus_blind/{finding}", interval, note=sign, extra=extra))
         return found
 
 

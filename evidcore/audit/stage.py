@@ -8,18 +8,8 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from evidcore.contracts import (
-    Asking,
-    Audit,
-    Dependencies,
-    Policy,
-    Row,
-    StageContext,
-    StageResult,
-    StageTraits,
-    Workload,
-)
-from evidcore.contracts.stage import Found, Key
+from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult, StageTraits, Workload
+from evidcore.contracts.stage import Dependencies, Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.evaluate.asking import AskingStage, training
 from evidcore.recipe import Recipe

@@ -9,7 +9,6 @@ from annotated_types import Ge
 
 from evidcore.case import Box, Case, Crop, Part, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, Grid, View
-from evidcore.data.boxes import ShownBox, is_slice, shown_box, slice_box
 from evidcore.data.reading import read_geometry
 from evidcore.errors import RecipeError
 
@@ -32,11 +31,11 @@ class Volume(View):
 
     def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
         """Return a box on a single-slice part as voxels; None on a thick one, where it has no slice."""
-        return slice_box(part.crop, box) if is_slice(part.crop) else None
+        return part.crop.voxels_of(box) if part.crop.is_slice else None
 
-    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+    def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
         """Return voxels of a single-slice part as a shown box, None on a thick one."""
-        return shown_box(part.crop, box) if is_slice(part.crop) else None
+        return part.crop.shown_box(box) if part.crop.is_slice else None
 
 
 class Slices(View):
@@ -76,11 +75,11 @@ class Slices(View):
 
     def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
         """Return a box on a shown slice as voxels."""
-        return slice_box(part.crop, box)
+        return part.crop.voxels_of(box)
 
-    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+    def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
         """Return voxels of a shown slice as a shown box."""
-        return shown_box(part.crop, box)
+        return part.crop.shown_box(box)
 
 
 def spread(depth: int, count: int) -> list[int]:

@@ -27,7 +27,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_json
 def resume(folder: Path, accept_changes: bool, as_json: bool) -> None:
     """Go on with a run that was interrupted or failed. Needs only its folder."""
-    from evidcore.runs import open_run
+    from evidcore.runs.folder import open_run
     from evidcore.runs.read import read_status
 
     run = open_run(folder)
@@ -207,8 +207,8 @@ def run(
         watch("pins", "--locked").hold_to(locked)  # before the recipe imports what it names
     loaded = load(recipe, overrides)  # a mistake is told before all else is imported
 
-    from evidcore.runs import start
     from evidcore.runs.assembly import Assembly
+    from evidcore.runs.begin import start
 
     assembly = Assembly(loaded)
     folder = start(assembly.recipe, out, fresh=fresh, assembly=assembly, locked=locked)
@@ -218,8 +218,8 @@ def run(
 def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None) -> None:
     """Run a run folder to its end, show its progress, write its page and print its results."""
     from evidcore.cli.summary import ending, summary
-    from evidcore.runs import processes
-    from evidcore.runs import run as run_folder
+    from evidcore.compute.processes import processes
+    from evidcore.runs.begin import run as run_folder
 
     if not processes().is_first:
         run_folder(folder, accept_changes=accept_changes, assembly=assembly)

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from evidcore.contracts.answering import Continuation as Continuation
+from evidcore.contracts.answering import Prefix as Prefix
 from evidcore.contracts.answering import RolloutStrategy as RolloutStrategy
+from evidcore.contracts.answering import Rows as Rows
 from evidcore.contracts.answering import Sampler as Sampler
+from evidcore.contracts.answering import Sampling as Sampling
 from evidcore.contracts.answering import Task as Task
 from evidcore.contracts.answering import Tool as Tool
 from evidcore.contracts.dataset import Dataset as Dataset
@@ -28,7 +32,6 @@ from evidcore.contracts.evaluating import Evaluation as Evaluation
 from evidcore.contracts.evaluating import Row as Row
 from evidcore.contracts.evaluating import Scored as Scored
 from evidcore.contracts.evaluating import StageResult as StageResult
-from evidcore.contracts.judging import Checked as Checked
 from evidcore.contracts.judging import Component as Component
 from evidcore.contracts.judging import ImageQuestion as ImageQuestion
 from evidcore.contracts.judging import Labeler as Labeler
@@ -38,7 +41,6 @@ from evidcore.contracts.judging import Reader as Reader
 from evidcore.contracts.judging import Reward as Reward
 from evidcore.contracts.judging import Scorer as Scorer
 from evidcore.contracts.judging import Sums as Sums
-from evidcore.contracts.judging import TextKind as TextKind
 from evidcore.contracts.judging import Unread as Unread
 from evidcore.contracts.judging import Written as Written
 from evidcore.contracts.model import Bridge as Bridge
@@ -46,16 +48,10 @@ from evidcore.contracts.model import Completion as Completion
 from evidcore.contracts.model import Corpus as Corpus
 from evidcore.contracts.model import Encoder as Encoder
 from evidcore.contracts.model import FitLog as FitLog
-from evidcore.contracts.model import Fittable as Fittable
-from evidcore.contracts.model import ForwardingPolicy as ForwardingPolicy
 from evidcore.contracts.model import Language as Language
 from evidcore.contracts.model import Patches as Patches
 from evidcore.contracts.model import Policy as Policy
 from evidcore.contracts.model import Reweighter as Reweighter
-from evidcore.contracts.sampling import Continuation as Continuation
-from evidcore.contracts.sampling import Prefix as Prefix
-from evidcore.contracts.sampling import Rows as Rows
-from evidcore.contracts.sampling import Sampling as Sampling
 from evidcore.contracts.segmenting import BoxPrompt as BoxPrompt
 from evidcore.contracts.segmenting import MaskPrompt as MaskPrompt
 from evidcore.contracts.segmenting import MaskRequest as MaskRequest
@@ -63,9 +59,6 @@ from evidcore.contracts.segmenting import PointPrompt as PointPrompt
 from evidcore.contracts.segmenting import Segmenter as Segmenter
 from evidcore.contracts.segmenting import SegmenterPrompt as SegmenterPrompt
 from evidcore.contracts.segmenting import SegmenterSession as SegmenterSession
-from evidcore.contracts.segmenting import refuse_unusable as refuse_unusable
-from evidcore.contracts.stage import Announce as Announce
-from evidcore.contracts.stage import Dependencies as Dependencies
 from evidcore.contracts.stage import Engine as Engine
 from evidcore.contracts.stage import Stage as Stage
 from evidcore.contracts.stage import StageContext as StageContext

@@ -5,11 +5,52 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from evidcore.case import Action, Answer, Case, Crop, Episode, Part, Prompt, Reply, Span, Turn
 from evidcore.contracts.dataset import View
-from evidcore.contracts.sampling import Continuation
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix:
+    """What a row continues: tokens, and the handles of the images among them."""
+
+    ids: tuple[int, ...]
+    handles: tuple[int, ...] = ()
+    prompt: Prefix | None = None  # what it begins with, where the row has written since
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+    """What a row wrote."""
+
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]  # of each token as it was sampled; in this process before top-k and the like
+    ended: bool  # with an end token
+    entropies: tuple[float, ...] = ()  # in nats before each token, of the same distribution; where asked for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 is greedy."""
+
+    max_new_tokens: int
+    end_ids: tuple[int, ...]
+    pad_id: int
+    temperature: float = 1.0
+    top_k: int = 0  # 0: all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    forbidden_ids: tuple[int, ...] = ()  # image tokens: they would stand for images that are not there
+
+
+class Rows(Protocol):
+    """What continues rows, with the weights of one step."""
+
+    def __call__(
+        self, prefixes: Sequence[Prefix], sampling: Sampling, *, seeds: Sequence[int], entropies: bool = False
+    ) -> list[Continuation]:
+        """Continue each prefix to an end token, a stop text or `max_new_tokens`; each by its seed."""
 
 
 class Task(ABC):
@@ -156,6 +197,8 @@ class Sampler(ABC):
 
 class RolloutStrategy(ABC):
     """Kind `rollout`: how the answers of a group come about. Core gives: `tools`, as the stage names them."""
+
+    from evidcore.contracts.answering import Sampler as Sampler
 
     stop_texts: tuple[str, ...] = ()  # sampling pauses where the model wrote one of these
     reads_entropies: bool = False  # of episodes

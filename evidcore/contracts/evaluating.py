@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 from evidcore.case import Evidence, Prompt, VolumeRef
 from evidcore.contracts.answering import Task
@@ -13,6 +13,21 @@ from evidcore.contracts.dataset import Dataset
 from evidcore.contracts.judging import Component
 from evidcore.contracts.model import Policy
 from evidcore.contracts.segmenting import Mask
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Interval:
+    """An estimate with the interval around it; `low` and `high` are None where `note` says why."""
+
+    value: float
+    low: float | None
+    high: float | None
+    values: int  # questions, or whatever was averaged
+    patients: int
+    note: str = ""
+    is_tied: bool = False  # every draw gave `value`
+    standard_error: float | None = None  # of the draws; None where there is no interval from them
+
 
 _ALWAYS = ("name", "metric", "value", "low", "high", "questions", "patients", "note")
 
@@ -38,6 +53,15 @@ class Row:
     is_headline: bool = False  # shown at a glance on the page
     summary: str = ""  # what the end of a run calls it; empty: it is not told there
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # further columns, JSON values
+
+    @classmethod
+    def of(cls, name: str, metric: str, interval: Interval, *, note: str = "", **columns: Any) -> Self:
+        """Return the row of an interval; `columns` are further fields of the row."""
+        return cls(
+            name=name, metric=metric, value=interval.value, low=interval.low, high=interval.high,
+            questions=interval.values, patients=interval.patients,
+            note="; ".join(part for part in (note, interval.note) if part), **columns,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as results files hold it; empty columns are left out."""
@@ -86,6 +110,11 @@ class Asking:
     headline_only: bool = False  # nothing that the headline does not need, as option likelihoods
     seed: int = 0  # of whatever an audit draws
     dataset: Dataset | None = None  # gives other showings of its cases to an audit
+
+    def batches(self, prompts: Sequence[Prompt]) -> Iterator[Sequence[Prompt]]:
+        """Yield `prompts` in pieces of at most `prompts_per_batch`."""
+        for start in range(0, len(prompts), self.prompts_per_batch):
+            yield prompts[start : start + self.prompts_per_batch]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +187,8 @@ class Evaluation(Component, ABC, Generic[Said]):
     or audit the task. Core gives: `recipe_folder`, `cache_folder`; services may be named for options.
     """
 
+    from evidcore.contracts.evaluating import Blind as Blind
+
     headline: ClassVar[str]  # the metric that audits compare, in 0..1 for each prompt; more is better
     beside: ClassVar[tuple[str, ...]] = ()  # metrics that an audit prints beside it
     points: ClassVar[str] = "points"  # what a hundredth of the headline is called
@@ -166,9 +197,20 @@ class Evaluation(Component, ABC, Generic[Said]):
         """Return why it cannot measure these prompts, as a sentence after the task's name; "" if it can."""
         return ""
 
-    @abstractmethod
     def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> Sequence[Said]:
-        """Ask the policy, and return what it said, one a prompt."""
+        """Ask the policy, and return what it said, one a prompt.
+
+        If not overridden, it is asked greedily, and an answer is what the task reads in the text.
+
+        Raises:
+            ValueError: if there are no prompts.
+        """
+        if not prompts:
+            raise ValueError("there is no prompt to evaluate")
+        texts: list[str] = []
+        for batch in asking.batches(prompts):
+            texts += policy.generate(batch, max_new_tokens=asking.max_new_tokens)
+        return [cast(Any, task.parse(*pair)) for pair in zip(prompts, texts, strict=True)]
 
     @abstractmethod
     def score(self, answers: Sequence[Answers[Said]], task: Task, name: str) -> list[Scored]:
@@ -274,6 +316,8 @@ class Audit(ABC):
 
     Any evaluation can be audited. Options are keys of the audit stage. Core gives: `recipe_folder`.
     """
+
+    from evidcore.contracts.evaluating import Audited as Audited
 
     @abstractmethod
     def __call__(

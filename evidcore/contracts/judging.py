@@ -81,6 +81,9 @@ class Metric(Component, ABC):
     Core gives: `recipe_folder` (relative paths start there), `labeler` (the evaluate stage's).
     """
 
+    from evidcore.contracts.judging import Measured as Measured
+    from evidcore.contracts.judging import Written as Written
+
     unit: ClassVar[Literal["rate", "score", "plain"]] = "score"  # written 41.2 %, 0.412, or as it is
     reads: ClassVar[frozenset[TextKind]] = frozenset({"report"})  # "think", "turns": before a choice
 
@@ -167,6 +170,8 @@ class Reader(Component, ABC):
     Core gives: `recipe_folder` (relative paths start there), `policy` and `start_policy` as to a reward.
     """
 
+    from evidcore.contracts.judging import ImageQuestion as ImageQuestion
+
     deterministic: ClassVar[bool]
 
     @abstractmethod
@@ -187,6 +192,8 @@ class Labeler(Component, ABC):
     Core gives: `recipe_folder` (relative paths start there); `vocabulary`, a function that returns the names
     of the findings of the recipe's data sets, to be called while a text is read.
     """
+
+    from evidcore.contracts.judging import Unread as Unread
 
     def looked_for(self) -> tuple[str, ...]:
         """Return the names of the findings that it looks for; none where it does not tell."""

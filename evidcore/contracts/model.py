@@ -32,6 +32,8 @@ class Language(ABC):
     and `phrases`, beside what every `fit` is given. What it writes is read back as `pretrained`.
     """
 
+    from evidcore.contracts.model import Corpus as Corpus
+
     has_weights: ClassVar[bool] = True  # False: a shape alone, until a fit stage has trained it
     counts_words: ClassVar[bool] = False  # its vocabulary is counted in a Corpus
 

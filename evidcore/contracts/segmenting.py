@@ -83,6 +83,45 @@ class SegmenterSession(ABC):
             ValueError: if a prompt cannot be used, as `refuse_unusable` says; never an empty mask instead.
         """
 
+    @staticmethod
+    def refuse_unusable(
+        prompts: Sequence[SegmenterPrompt],
+        z_window: Window | None,
+        shape_zyx: tuple[int, int, int],
+        path: str = "prompts",
+    ) -> None:
+        """Raise if prompts cannot be used on a volume; every session calls it first.
+
+        Args:
+            prompts: as given to `mask`.
+            z_window: as given to `mask`.
+            shape_zyx: the volume's shape.
+            path: the volume's file, for messages.
+
+        Raises:
+            ValueError: if there is no prompt, the window holds no slice or one that the volume lacks, or a
+                prompt lies outside the volume or the window, is empty, or is a mask of another grid or type;
+                names the value and what would be right.
+        """
+        z, y, x = shape_zyx
+        if not prompts:
+            raise ValueError(f"{path}: no prompt was given. Give at least one box, point or mask.")
+        start, stop = z_window or (0, z)
+        if not 0 <= start < stop <= z:
+            raise ValueError(
+                f"{path}: the window {z_window}, from start to stop, stop excluded, must hold slices of the "
+                f"volume, and lie within (0, {z})."
+            )
+        for prompt in prompts:
+            wrong = _unusable(prompt, (z, y, x))
+            if wrong:
+                raise ValueError(f"{path}: {wrong}")
+            if not start <= prompt.z < stop:
+                raise ValueError(
+                    f"{path}: the window {z_window} lacks slice {prompt.z}, on which a prompt lies. "
+                    f"Widen it, or leave the prompt out."
+                )
+
     def masks(self, requests: Sequence[MaskRequest]) -> list[Mask]:
         """Answer many requests, for instance those of all rollouts of a prompt; equal ones are asked once.
 
@@ -104,6 +143,12 @@ class SegmenterSession(ABC):
 class Segmenter(Component, ABC):
     """Turn prompts on slices into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
 
+    from evidcore.contracts.segmenting import BoxPrompt as BoxPrompt
+    from evidcore.contracts.segmenting import MaskPrompt as MaskPrompt
+    from evidcore.contracts.segmenting import MaskRequest as MaskRequest
+    from evidcore.contracts.segmenting import PointPrompt as PointPrompt
+    from evidcore.contracts.segmenting import SegmenterSession as Session
+
     @abstractmethod
     def session(self, volume: VolumeRef) -> SegmenterSession:
         """Open `volume`.
@@ -113,50 +158,12 @@ class Segmenter(Component, ABC):
         """
 
 
-def refuse_unusable(
-    prompts: Sequence[SegmenterPrompt],
-    z_window: Window | None,
-    shape_zyx: tuple[int, int, int],
-    path: str = "prompts",
-) -> None:
-    """Raise if prompts cannot be used on a volume; every session refuses the same ones.
-
-    Args:
-        prompts: as given to `mask`.
-        z_window: as given to `mask`.
-        shape_zyx: the volume's shape.
-        path: where messages say it is, for instance the volume's file.
-
-    Raises:
-        ValueError: if there is no prompt, the window holds no slice or one that the volume lacks, or a prompt
-            lies outside the volume or the window, is empty, or is a mask of another grid or type; names the
-            value and what would be right.
-    """
-    z, y, x = shape_zyx
-    if not prompts:
-        raise ValueError(f"{path}: no prompt was given. Give at least one box, point or mask.")
-    start, stop = z_window or (0, z)
-    if not 0 <= start < stop <= z:
-        raise ValueError(
-            f"{path}: the window {z_window}, from start to stop, stop excluded, must hold slices of the "
-            f"volume, and lie within (0, {z})."
-        )
-    for prompt in prompts:
-        wrong = _unusable(prompt, (z, y, x))
-        if wrong:
-            raise ValueError(f"{path}: {wrong}")
-        if not start <= prompt.z < stop:
-            raise ValueError(
-                f"{path}: the window {z_window} lacks slice {prompt.z}, on which a prompt lies. "
-                f"Widen it, or leave the prompt out."
-            )
-
-
 def _unusable(prompt: SegmenterPrompt, shape_zyx: tuple[int, int, int]) -> str:
     """Say what is wrong with a prompt and what would be right; "" for nothing."""
     z, y, x = shape_zyx
     if not 0 <= prompt.z < z:
-        return f"there is no slice {prompt.z} for {_named(prompt)}: the volume has slices 0 to {z - 1}."
+        name = "a mask" if isinstance(prompt, MaskPrompt) else prompt
+        return f"there is no slice {prompt.z} for {name}: the volume has slices 0 to {z - 1}."
     match prompt:
         case BoxPrompt(box=box):
             if not (0 <= box.y0 < box.y1 <= y and 0 <= box.x0 < box.x1 <= x):
@@ -176,7 +183,3 @@ def _unusable(prompt: SegmenterPrompt, shape_zyx: tuple[int, int, int]) -> str:
             if not mask.any():
                 return f"the mask on slice {prompt.z} holds no voxel. Give one that shows the object."
     return ""
-
-
-def _named(prompt: SegmenterPrompt) -> str:
-    return "a mask" if isinstance(prompt, MaskPrompt) else str(prompt)

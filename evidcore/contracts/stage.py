@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_ch
 from annotated_types import MinLen
 
 from evidcore.case import Case, Prompt, Split
-from evidcore.contracts.answering import RolloutStrategy, Task
+from evidcore.contracts.answering import RolloutStrategy, Rows, Task
 from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.contracts.model import Language, Policy
-from evidcore.contracts.sampling import Rows
 from evidcore.data.encoder_input import EncoderInput
 from evidcore.recipe.schema import DataUse, Surroundings, marked_kind
 
@@ -68,6 +67,11 @@ class Engine(ABC):
     A strategy never sees it: budgets, tools' turns and forks are the same whatever engine runs. Each process
     of a run has its own.
     """
+
+    from evidcore.contracts.answering import Continuation as Continuation
+    from evidcore.contracts.answering import Prefix as Prefix
+    from evidcore.contracts.answering import Rows as Rows
+    from evidcore.contracts.answering import Sampling as Sampling
 
     is_policy: ClassVar[bool] = False  # its passes are the trained model's own: there is nothing to correct
     gives_entropies: ClassVar[bool] = False  # with what rows wrote
@@ -195,6 +199,8 @@ class Stage(ABC):
     An entry point `evidcore.stage` names the class, and that name is `kind` in the recipe. Its package
     counts in the hash by which a finished stage is used again.
     """
+
+    from evidcore.contracts.stage import Dependencies as Dependencies
 
     kind: str = ""
     arm: str = ""  # of a line beside the recipe's own: it leaves that here, and what it trains stays in it

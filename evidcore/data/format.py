@@ -21,6 +21,9 @@ class Format(ABC):
     Every method raises a DataError that names the file, the value and what to do, if a file cannot be used.
     """
 
+    from evidcore.data.grid import FileGrid as FileGrid
+    from evidcore.data.stored import Stored as Stored
+
     takes: ClassVar[frozenset[Literal["axes", "key"]]] = frozenset()  # of a VolumeRef; others are refused
 
     def recognises(self, path: str) -> bool:

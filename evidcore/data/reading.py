@@ -14,7 +14,7 @@ from evidcore.data.content import READING
 from evidcore.data.files import file_state, open_volume, reader_mark
 from evidcore.data.grid import Geometry, Volume
 from evidcore.data.placement import Placement, place, resample
-from evidcore.data.stored import Stored, refuse_flat, refuse_not_finite
+from evidcore.data.stored import Stored, refuse_flat, refuse_not_finite, refuse_shape
 from evidcore.errors import DataError
 
 AIR_HU = -1000.0
@@ -68,6 +68,7 @@ def opened(ref: VolumeRef) -> tuple[Stored, Placement]:
 def placed(ref: VolumeRef, stored: Stored) -> Placement:
     """Work out how the voxels of an opened file become those of its volume."""
     if not stored.is_picture:
+        refuse_shape(stored.grid.shape, ref.path)
         refuse_flat(stored.grid.shape, ref.path)
     return place(stored.grid, ref)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import TypedDict
 
 from evidcore.case import Answer, Prompt
-from evidcore.contracts import Asking, Policy, Task
+from evidcore.contracts import Task
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -61,29 +61,7 @@ def unknown_patients(patients: Iterable[str | None]) -> str:
     return f"{count} questions on cases without a known patient, each case taken for one" if count else ""
 
 
-def answered(
-    policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking, what: str
-) -> list[Answer]:
-    """Answer greedily; return what the task reads in it.
-
-    Raises:
-        ValueError: if there are no prompts; says that there is no `what` to evaluate.
-    """
-    if not prompts:
-        raise ValueError(f"there is no {what} to evaluate")
-    texts: list[str] = []
-    for some in batches(prompts, asking.prompts_per_batch):
-        texts += policy.generate(some, max_new_tokens=asking.max_new_tokens)
-    return [task.parse(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
-
-
 def gold_answer(prompt: Prompt, task: Task) -> Answer:
     """Return the gold answer as its task reads it; a task that fails at that is named."""
     with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
         return task.parse(prompt, task.gold(prompt)[0])
-
-
-def batches(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
-    """Yield `prompts` in pieces of at most `size`."""
-    for start in range(0, len(prompts), size):
-        yield prompts[start : start + size]

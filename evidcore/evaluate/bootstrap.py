@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from jaxtyping import Float
 
+from evidcore.contracts.evaluating import Interval
 from evidcore.evaluate.pooling import Array, Figure, Pool, columns_of, kind_of, pool_of, pooled
 
 FEWEST_PATIENTS = 20
@@ -31,24 +32,6 @@ SAME = 1e-12  # rounding alone makes draws differ by less
 _INDICES_AT_ONCE = 4_000_000  # bounds the memory of a bootstrap over many patients
 
 Values = Sequence[float] | Float[np.ndarray[Any, Any], " value"]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Interval:
-    """An estimate with the interval around it; `low` and `high` are None where `note` says why."""
-
-    value: float
-    low: float | None
-    high: float | None
-    values: int  # questions, or whatever was averaged
-    patients: int
-    note: str = ""
-    is_tied: bool = False  # every draw gave `value`
-    standard_error: float | None = None  # of the draws; None where there is no interval from them
-
-    def covers(self, value: float) -> bool:
-        """Tell whether `value` lies inside; False where there is no interval."""
-        return self.low is not None and self.high is not None and self.low <= value <= self.high
 
 
 def detectable(

@@ -32,10 +32,10 @@ from evidcore.contracts import (
     Task,
     Written,
 )
-from evidcore.evaluate.answered import Answered, asked, batches, unknown_patients
+from evidcore.evaluate.answered import Answered, asked, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval, ratio_interval
 from evidcore.evaluate.measuring import Measurement, NamedMetric, measure, named_metrics
-from evidcore.evaluate.reference_lines import reference_lines, row
+from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.text.tags import LETTERS
@@ -146,7 +146,7 @@ class ChoiceResult(Scored):
         """Return accuracies, format, strict accuracy by finding, then what metrics say of the rest."""
         note = unknown_patients(answer.patient for answer in self.answers)
         found = [
-            row(
+            Row.of(
                 self.name, metric, mean_interval(self.correct(reading), self.clusters), note=note,
                 is_headline=metric in _AT_A_GLANCE,
             )
@@ -154,15 +154,15 @@ class ChoiceResult(Scored):
             if metric in ALWAYS or all(getattr(answer, reading) is not None for answer in self.answers)
         ]  # fmt: skip
         valid = self.values("format_rate")
-        found.append(row(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True))
+        found.append(Row.of(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True))
         if any(valid):
             right = [hit * ok for hit, ok in zip(self.correct(), valid, strict=True)]
             given = ratio_interval(right, valid, self.clusters)
-            found.append(row(self.name, "accuracy_given_valid_format", given, is_headline=True))
+            found.append(Row.of(self.name, "accuracy_given_valid_format", given, is_headline=True))
         for finding in sorted({answer.finding for answer in self.answers}):
             here = [answer for answer in self.answers if answer.finding == finding]
             interval = mean_interval([float(one.correct) for one in here], [one.cluster for one in here])
-            found.append(row(self.name, f"strict_accuracy/{finding}", interval))
+            found.append(Row.of(self.name, f"strict_accuracy/{finding}", interval))
         return found + self.measured.rows(self.name, self.clusters)
 
 
@@ -225,7 +225,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
         if wrong := self.refusal(task, prompts):
             raise ValueError(wrong)
         answers: list[ChoiceAnswer] = []
-        for batch in batches(prompts, asking.prompts_per_batch):
+        for batch in asking.batches(prompts):
             written = policy.complete(batch, max_new_tokens=asking.max_new_tokens)
             direct, verdict = (
                 ([None] * len(batch),) * 2 if asking.headline_only else _likeliest(policy, batch, task)

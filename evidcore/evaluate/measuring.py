@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Row, Sums, TextKind, Written
+from evidcore.contracts import Measured, Metric, Row, Sums, Written
+from evidcore.contracts.judging import TextKind
 from evidcore.errors import ContractError
 from evidcore.evaluate.bootstrap import figure_interval
 from evidcore.evaluate.pooling import Figure, pooled, to_json
-from evidcore.evaluate.reference_lines import row
 from evidcore.registry import blame
 from evidcore.registry.factory import name_of, offer_of
 
@@ -104,7 +104,7 @@ class Measurement:
                     )
                 )  # fmt: skip
             else:
-                found.append(row(name, figure, interval, note=note, unit=unit))
+                found.append(Row.of(name, figure, interval, note=note, unit=unit))
         return [*found, *self._silent(name, patients)]
 
     def _missing(self, figure: str) -> str:

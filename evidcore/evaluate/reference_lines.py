@@ -25,7 +25,8 @@ import numpy as np
 from evidcore.case import Prompt
 from evidcore.compute.logistic import Logistic
 from evidcore.contracts import Blind, Row
-from evidcore.evaluate.bootstrap import Interval, mean_interval
+from evidcore.contracts.evaluating import Interval
+from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.text.tags import LETTERS
 
 TRAINING_SEEDS = (
@@ -80,7 +81,7 @@ class ReferenceLines:
             patients=len(set(self.clusters)),
         )  # fmt: skip
         return [
-            row(name, metric, interval, note=notes[metric], summary=says.get(metric, ""))
+            Row.of(name, metric, interval, note=notes[metric], summary=says.get(metric, ""))
             if interval is not None
             else dataclasses.replace(unknown, metric=metric)
             for metric, interval in self.intervals().items()
@@ -102,15 +103,6 @@ def cluster_of(prompt: Prompt) -> str:
 def cluster(patient: str | None, case_id: str) -> str:
     """Return the patient, or the case where no patient is known."""
     return patient if patient is not None else f"case {case_id}"
-
-
-def row(name: str, metric: str, interval: Interval, *, note: str = "", **columns: Any) -> Row:
-    """Return a results row from an interval; `columns` are further fields of the row."""
-    return Row(
-        name=name, metric=metric, value=interval.value, low=interval.low, high=interval.high,
-        questions=interval.values, patients=interval.patients,
-        note="; ".join(part for part in (note, interval.note) if part), **columns,
-    )  # fmt: skip
 
 
 def training_prompts(ask: Callable[[int], Iterable[Prompt]]) -> list[Prompt]:

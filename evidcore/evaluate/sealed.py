@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from evidcore.case import Prompt
-from evidcore.contracts import ForwardingPolicy, Policy
+from evidcore.contracts import Policy
+from evidcore.contracts.model import ForwardingPolicy
 
 
 class Sealed(ForwardingPolicy):

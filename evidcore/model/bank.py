@@ -18,8 +18,9 @@ from torch import Tensor
 from evidcore.cache import Cache
 from evidcore.case import Crop
 from evidcore.contracts import Encoder, EncoderInput, Grid, Patches
-from evidcore.data import content_key, prepare
+from evidcore.data import content_key
 from evidcore.data.prefetch import Prefetched, thread_count
+from evidcore.data.preparation import prepare
 from evidcore.errors import RunError
 from evidcore.model.parts import evaluating
 

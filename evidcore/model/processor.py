@@ -20,7 +20,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from evidcore.case import Case, Crop, Part, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, View
-from evidcore.data import prepare
+from evidcore.data.preparation import prepare
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.parts import build_bridge, build_encoder

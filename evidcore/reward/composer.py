@@ -25,8 +25,8 @@ from typing import Any
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.compute.clock import Clock
-from evidcore.contracts import Checked, Reward
-from evidcore.contracts.judging import Outcome
+from evidcore.contracts import Reward
+from evidcore.contracts.judging import Checked, Outcome
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.schema import RewardKeys
 from evidcore.registry import is_own

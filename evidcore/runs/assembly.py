@@ -11,7 +11,8 @@ from typing import Any
 
 from evidcore.cache import cache_folder
 from evidcore.case import Case, Prompt, Split
-from evidcore.contracts import Corpus, Dataset, ForwardingPolicy, Language, Policy, Task, View
+from evidcore.contracts import Corpus, Dataset, Language, Policy, Task, View
+from evidcore.contracts.model import ForwardingPolicy
 from evidcore.errors import ContractError, DataError, NoCases, RunError
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from evidcore.contracts import Row
 from evidcore.errors import RunError
 from evidcore.evaluate.asking import AskingStage
 from evidcore.evaluate.bootstrap import paired_interval
-from evidcore.evaluate.reference_lines import cluster, row
+from evidcore.evaluate.reference_lines import cluster
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder, write
@@ -63,4 +64,5 @@ def _rows(
             raise RunError(f"{before[0]}: the question {missing[0]!r} was asked by {after[0]} alone.")
         values, earlier = ([side[key]["value"] for key in mine] for side in (new, old))
         owners = [cluster(new[key]["patient"], new[key]["case_id"]) for key in mine]
-        yield row(name, f"{headline}_change", paired_interval(values, earlier, owners), note=note).to_json()
+        change = paired_interval(values, earlier, owners)
+        yield Row.of(name, f"{headline}_change", change, note=note).to_json()

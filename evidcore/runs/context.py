@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from evidcore.case import Case, Prompt, Split
-from evidcore.contracts import Announce, Dataset, Encoder, EncoderInput, Language, Policy, StageContext
+from evidcore.contracts import Dataset, Encoder, EncoderInput, Language, Policy, StageContext
+from evidcore.contracts.stage import Announce
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM

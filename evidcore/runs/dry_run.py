@@ -18,7 +18,7 @@ from transformers import AutoModel
 
 from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Workload
-from evidcore.data import prepare
+from evidcore.data.preparation import prepare
 from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights

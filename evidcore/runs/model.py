@@ -12,7 +12,8 @@ import torch
 
 from evidcore.cache import Cache
 from evidcore.case import VisualPart
-from evidcore.contracts import Bridge, Encoder, Fittable, Stage
+from evidcore.contracts import Bridge, Encoder, Stage
+from evidcore.contracts.model import Fittable
 from evidcore.errors import DataError
 from evidcore.model import assemble
 from evidcore.model.bank import FeatureBank

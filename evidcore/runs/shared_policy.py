@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.compute.processes import processes
-from evidcore.contracts import ForwardingPolicy
+from evidcore.contracts.model import ForwardingPolicy
 from evidcore.model.policy import VLMPolicy
 
 

@@ -10,18 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from evidcore.case import Case
-from evidcore.contracts import (
-    Announce,
-    Dependencies,
-    Fittable,
-    Language,
-    Stage,
-    StageContext,
-    StageResult,
-    StageTraits,
-    Workload,
-)
-from evidcore.contracts.stage import Found, Key
+from evidcore.contracts import Language, Stage, StageContext, StageResult, StageTraits, Workload
+from evidcore.contracts.model import Fittable
+from evidcore.contracts.stage import Announce, Dependencies, Found, Key
 from evidcore.errors import PluginError, RecipeError, did_you_mean
 from evidcore.recipe.schema import Surroundings, Table
 from evidcore.registry.factory import Option, arguments, check_options, options, resolved_options

@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import MinLen
 
 from evidcore.case import Case
-from evidcore.contracts import Checked, Engine, Reward, StageContext, StageResult, Workload
+from evidcore.contracts import Engine, Reward, StageContext, StageResult, Workload
+from evidcore.contracts.judging import Checked
 from evidcore.contracts.stage import Found, Key
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets

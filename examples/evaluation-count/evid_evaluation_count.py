@@ -6,24 +6,25 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evidcore.case import Answer, Case, Prompt, Span, TextPart
-from evidcore.contracts import (
+from evidcore.api import (
+    Answer,
     Answers,
     Asking,
     Audit,
-    Audited,
-    Blind,
+    Case,
     Evaluation,
     Policy,
+    Prompt,
     Row,
     Scored,
+    Span,
     Task,
+    TextPart,
     View,
+    figured,
+    mean_interval,
+    paired_interval,
 )
-from evidcore.evaluate.answered import answered
-from evidcore.evaluate.bootstrap import mean_interval, paired_interval
-from evidcore.evaluate.figured import figured
-from evidcore.evaluate.reference_lines import row
 
 UNITS = {"exact_match": "rate", "absolute_error": "plain"}  # the error is in findings
 
@@ -64,17 +65,13 @@ class Count(Evaluation[Answer]):
 
     headline = "exact_match"
 
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Ask for numbers."""
-        return answered(policy, prompts, task, asking, "number")
-
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Hold the numbers against the right ones."""
         return [figured(name, given, [*map(errors, given.prompts, given.said)], UNITS) for given in answers]
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> Blind:
+    ) -> Evaluation.Blind:
         """Return what it scores to say the training median every time."""
         usual = statistics.median_low([len(prompt.case.present()) for prompt in training()])
         said = [Answer(text=f"<answer>{usual}</answer>", value=usual)] * len(prompts)
@@ -85,14 +82,14 @@ class Count(Evaluation[Answer]):
             )
             for one in scored.rows()
         )
-        return Blind(
+        return Evaluation.Blind(
             values=scored.values(self.headline), rule="the median number in training",
             label="training_median", rows=rows, figures={"training_median": rows[0].value},
         )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compared(Audited):
+class Compared(Audit.Audited):
     """The same questions over own volumes and over air."""
 
     name: str
@@ -104,14 +101,14 @@ class Compared(Audited):
         """Return both figures and their difference."""
         own, blank = self.own.values(self.metric), self.blank.values(self.metric)
         shown = [
-            row(
+            Row.of(
                 f"{condition} volumes", self.metric, mean_interval(values, self.own.clusters), task=self.name,
                 condition=condition, unit=self.own.unit(self.metric), is_headline=True,
             )
             for condition, values in (("own", own), ("blank", blank))
         ]  # fmt: skip
         moved = paired_interval(own, blank, self.own.clusters)
-        return [*shown, row(self.name, "own_minus_blank", moved, unit="points")]
+        return [*shown, Row.of(self.name, "own_minus_blank", moved, unit="points")]
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the answers under both conditions."""

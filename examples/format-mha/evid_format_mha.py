@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from evidcore.case import VolumeRef
-from evidcore.data import Array, FileGrid, Format, Stored, refuse_shape
-from evidcore.errors import DataError
+from evidcore.api import DataError, Format, VolumeRef
 
 TYPES = {
     "MET_CHAR": "i1", "MET_UCHAR": "u1", "MET_SHORT": "i2", "MET_USHORT": "u2",
@@ -19,12 +17,11 @@ LAST = b"ElementDataFile = LOCAL\n"  # the voxels follow it
 class MetaImage(Format):
     """MetaImage with its voxels in the same file; ITK's axes are those of DICOM."""
 
-    def open(self, ref: VolumeRef) -> Stored:
+    def open(self, ref: VolumeRef) -> Format.Stored:
         """Read the header."""
         fields, start = header(ref.path)
         try:
             shape = tuple(int(count) for count in fields["DimSize"].split())
-            refuse_shape(shape, ref.path)
             x, y, z = shape
             affine = np.eye(4)
             directions = np.array(fields["TransformMatrix"].split(), float).reshape(3, 3)  # a row an axis
@@ -37,8 +34,8 @@ class MetaImage(Format):
                 f"{ref.path}: has no usable MetaImage header ({cause}). Write it again."
             ) from cause
         packed = fields.get("CompressedData") == "True"
-        grid = FileGrid(shape=(x, y, z), affine=affine)
-        return Stored(grid=grid, load=lambda: voxels(ref.path, start, packed, dtype, (x, y, z)))
+        grid = self.FileGrid(shape=(x, y, z), affine=affine)
+        return self.Stored(grid=grid, load=lambda: voxels(ref.path, start, packed, dtype, (x, y, z)))
 
 
 def header(path: str) -> tuple[dict[str, str], int]:
@@ -51,7 +48,7 @@ def header(path: str) -> tuple[dict[str, str], int]:
     return {key.strip(): value.strip() for key, _, value in lines}, len(head + last)
 
 
-def voxels(path: str, start: int, packed: bool, dtype: np.dtype, shape: tuple[int, int, int]) -> Array:
+def voxels(path: str, start: int, packed: bool, dtype: np.dtype, shape: tuple[int, int, int]) -> np.ndarray:
     """Return the voxels, x running fastest."""
     content = Path(path).read_bytes()[start:]
     try:

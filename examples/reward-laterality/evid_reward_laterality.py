@@ -6,8 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Rollout, Score, Verdict
-from evidcore.contracts import Reward
+from evidcore.api import Reward, Rollout, Score, Unscored
 
 
 def sides(text: str) -> set[str]:
@@ -23,7 +22,7 @@ class Laterality(Reward):
         self.silent = silent
 
     def __call__(
-        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
+        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Score | Unscored | None]]
     ) -> list[Score | None]:
         """Judge each answer by itself; None where the report names no side."""
         return [self.judge(rollout) for rollout in rollouts]

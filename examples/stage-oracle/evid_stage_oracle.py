@@ -3,18 +3,17 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from evidcore.case import Prompt
-from evidcore.contracts import (
+from evidcore.api import (
     Answers,
     Asking,
-    Dependencies,
+    AskingStage,
     Policy,
+    Prompt,
     StageContext,
     StageResult,
     Task,
     Workload,
 )
-from evidcore.evaluate.asking import AskingStage
 
 
 class Gold(Policy):
@@ -42,9 +41,9 @@ class Gold(Policy):
 class Oracle(AskingStage):
     """What evaluations give for gold answers: no model can be expected to do better."""
 
-    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:
+    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> AskingStage.Dependencies:
         """Depend on how volumes are shown: on no weights, and on no stage before."""
-        return Dependencies(model={"view": context.recipe.model.view}, upstream={}, words="")
+        return self.Dependencies(model={"view": context.recipe.model.view}, upstream={}, words="")
 
     def workload(self) -> Workload:
         """Nothing is computed by the model."""

@@ -8,7 +8,7 @@ from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnsw
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Crop, Finding, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.data import prepare
+from evidcore.data.preparation import prepare
 from evidcore.errors import DataError
 from evidcore.registry import factory
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from evidcore.builtin.views import Slices, Volume, spread
 from evidcore.case import Box, Case, Crop, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.data.boxes import shown_box, slice_box
 from evidcore.errors import RecipeError
 
 VOLUMES = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
@@ -96,19 +95,19 @@ def test_a_box_goes_out_and_comes_back(height, width, corner, data):
     y0, x0 = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     y1, x1 = data.draw(st.integers(y0 + 1, height)), data.draw(st.integers(x0 + 1, width))
     box = Box(z=7, y0=y + y0, y1=y + y1, x0=x + x0, x1=x + x1)
-    shown = shown_box(crop, box)
-    assert slice_box(crop, shown) == box
-    assert slice_box(crop, [round(edge) for edge in shown]) == box, "whole numbers are exact enough"
+    shown = crop.shown_box(box)
+    assert crop.voxels_of(shown) == box
+    assert crop.voxels_of([round(edge) for edge in shown]) == box, "whole numbers are exact enough"
 
 
 @pytest.mark.parametrize("size", range(1, 600, 7))
 def test_the_far_edge_is_exactly_1000(size):
-    assert shown_box(slice_crop(size, size), Box(z=7, y0=0, y1=size, x0=0, x1=size)) == (0, 0, 1000, 1000)
+    assert slice_crop(size, size).shown_box(Box(z=7, y0=0, y1=size, x0=0, x1=size)) == (0, 0, 1000, 1000)
 
 
 def test_a_box_is_taken_from_the_part_of_the_slice_that_is_shown():
     # by hand: 80 rows from 100, 50 columns from 10
-    assert slice_box(slice_crop(y=100, x=10), (200, 250, 600, 500)) == Box(z=7, y0=120, y1=140, x0=20, x1=40)
+    assert slice_crop(y=100, x=10).voxels_of((200, 250, 600, 500)) == Box(z=7, y0=120, y1=140, x0=20, x1=40)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +120,7 @@ def test_a_box_is_taken_from_the_part_of_the_slice_that_is_shown():
     ],
 )
 def test_a_box_thinner_than_a_voxel_is_its_voxel(thin, rows, columns):
-    box = slice_box(slice_crop(), thin)
+    box = slice_crop().voxels_of(thin)
     assert ((box.y0, box.y1), (box.x0, box.x1)) == (rows, columns)
 
 
@@ -136,7 +135,7 @@ def test_a_box_thinner_than_a_voxel_is_its_voxel(thin, rows, columns):
 )
 def test_a_box_that_means_nothing_is_refused(box, shown):
     with pytest.raises(ValueError, match=shown):
-        slice_box(slice_crop(), box)
+        slice_crop().voxels_of(box)
 
 
 def test_a_thick_part_has_no_slice(case):
@@ -149,4 +148,4 @@ def test_a_thick_part_has_no_slice(case):
 
 def test_voxels_outside_the_slice_shown_are_refused():
     with pytest.raises(ValueError, match=r"z=8, .* lies outside the slice shown, z=7, y=0\.\.80, x=0\.\.50"):
-        shown_box(slice_crop(), Box(z=8, y0=0, y1=1, x0=0, x1=1))
+        slice_crop().shown_box(Box(z=8, y0=0, y1=1, x0=0, x1=1))

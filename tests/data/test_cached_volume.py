@@ -10,8 +10,8 @@ import pytest
 
 from evidcore.cache import cache_folder
 from evidcore.case import VolumeRef
-from evidcore.data import VolumeCache, read, volume_cache
-from evidcore.data.cached_volume import PERCENTILES
+from evidcore.data import read, volume_cache
+from evidcore.data.cached_volume import PERCENTILES, VolumeCache
 from evidcore.errors import DataError
 
 VALUES = np.random.default_rng(0).integers(-1000, 2001, (12, 220, 200)).astype(np.int16)  # 1.06 MB

@@ -11,9 +11,9 @@ from PIL import Image
 
 from evidcore.case import Crop, Drawing, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.data import content_key, prepare
+from evidcore.data import content_key
 from evidcore.data.content import shown_key
-from evidcore.data.preparation import show
+from evidcore.data.preparation import prepare, show
 from evidcore.errors import DataError
 
 SPACING = (3.0, 2.0, 1.0)

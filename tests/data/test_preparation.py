@@ -16,9 +16,9 @@ from torch.nn import functional
 from evidcore.cache import cache_folder
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.data import content_key, prepare, read
+from evidcore.data import content_key, read
 from evidcore.data.nifti import save_volume
-from evidcore.data.preparation import get_input, put_input, resize, show
+from evidcore.data.preparation import get_input, prepare, put_input, resize, show
 from evidcore.errors import DataError
 
 WIDE = (-1000.0, 1000.0)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from evidcore.cache import Cache
 from evidcore.case import VolumeRef
-from evidcore.data import read_error
+from evidcore.data.reading import read_error
 
 
 def test_a_good_file_has_nothing_against_it_and_a_bad_one_its_reason(write, tmp_path):

@@ -11,7 +11,8 @@ import torch
 
 from evidcore.cache import Cache
 from evidcore.case import Crop
-from evidcore.data import content, prepare
+from evidcore.data import content
+from evidcore.data.preparation import prepare
 from evidcore.errors import DataError, RunError
 from evidcore.model import bank as bank_module
 from evidcore.model.bank import FeatureBank

@@ -7,7 +7,7 @@ from transformers import AutoTokenizer
 
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Prompt, TextPart, VisualPart
-from evidcore.data import prepare
+from evidcore.data.preparation import prepare
 from evidcore.errors import DataError, RunError
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens

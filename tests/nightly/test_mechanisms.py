@@ -11,7 +11,7 @@ from PIL import Image
 
 from evidcore.errors import RunError
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 
 FOLDER = Path(__file__).parents[2] / "docs" / "explanation"
 MOST_BYTES = 120_000

@@ -16,8 +16,8 @@ from evidcore.data import read, read_mask
 from evidcore.errors import RecipeError
 from evidcore.hooks import Announcer
 from evidcore.recipe import load
-from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import run, start
 from evidcore.runs.execute import Execution
 from evidcore.runs.lock import lock_table
 

@@ -6,7 +6,7 @@ import tomllib
 import pytest
 from evidcore_plugin_hub.isolation import network_blocked
 
-from evidcore.runs import RunFolder
+from evidcore.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from evidcore.hooks import observe
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import load
-from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import run, start
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.post_run import audit_run

@@ -8,7 +8,7 @@ import pytest
 
 from evidcore.errors import EvidError
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 from evidcore.runs.dry_run import dry_run
 
 ROOT = Path(__file__).parents[2]

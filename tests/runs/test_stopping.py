@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from evidcore.runs import RunFolder
+from evidcore.runs.folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 
 torch.set_num_threads(1)
 PROJECT = "evidcore"

@@ -12,11 +12,10 @@ from evidcore_plugin_audit.stage_order import stages_before
 from evidcore.compute.processes import pin_threads
 from evidcore.errors import RunError
 from evidcore.recipe import Recipe, load
-from evidcore.runs import open_run
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder
+from evidcore.runs.folder import RunFolder, open_run
 from evidcore.runs.read import is_phantom, lines
 
 

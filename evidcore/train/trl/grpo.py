@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn import functional
 from trl import GRPOConfig
 
-from evidcore.contracts import Announce, Engine, RolloutStrategy
+from evidcore.contracts import Engine, RolloutStrategy
+from evidcore.contracts.stage import Announce
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM

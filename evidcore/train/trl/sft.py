@@ -16,7 +16,8 @@ import torch
 from torch.nn import functional
 from trl import SFTConfig, SFTTrainer
 
-from evidcore.contracts import Announce, Reweighter, RolloutStrategy
+from evidcore.contracts import Reweighter, RolloutStrategy
+from evidcore.contracts.stage import Announce
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM

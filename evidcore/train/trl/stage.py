@@ -30,7 +30,7 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
 from evidcore.compute.signals import stop_request
-from evidcore.contracts import Announce
+from evidcore.contracts.stage import Announce
 from evidcore.errors import RecipeError, tells_full_disk
 from evidcore.model import assemble
 from evidcore.model.parts import ADAPTED, AdaptedLinear, matrices_of, part_of

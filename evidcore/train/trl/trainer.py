@@ -35,7 +35,8 @@ from trl.trainer.utils import (
 )
 
 from evidcore.case import Episode, Prompt, Rollout
-from evidcore.contracts import Announce, Engine, RolloutStrategy, Sampler
+from evidcore.contracts import Engine, RolloutStrategy, Sampler
+from evidcore.contracts.stage import Announce
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM

@@ -9,7 +9,8 @@ from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.data import Geometry, Volume, prepare, save_volume
+from evidcore.data import Geometry, Volume, save_volume
+from evidcore.data.preparation import prepare
 from evidcore.model.bank import FeatureBank
 from evidcore.train.stand_in import TinyEncoder
 

@@ -14,10 +14,11 @@ from evidcore.case import Case, Crop, Drawing, Prompt, VisualPart, VolumeRef
 from evidcore.data import read, save_volume
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
-from evidcore.runs import open_run, run, start
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import run, start
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
+from evidcore.runs.folder import open_run
 from evidcore.train.stand_in import TinyEncoder
 
 CELLS = ("--cells", 3, 4, 4)  # of scans with 32 x 64 x 64 voxels, of which the encoder is given 12 x 16 x 16

@@ -15,17 +15,10 @@ from evidcore_plugin_dicom.nrrd import Nrrd
 from pydicom.dataset import Dataset
 
 from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import (
-    content_hash,
-    file_state,
-    read,
-    read_error,
-    read_mask,
-    save_mask,
-    volume_cache,
-)
-from evidcore.data.files import files_of, format_of
+from evidcore.data import content_hash, read, read_mask, save_mask, volume_cache
+from evidcore.data.files import file_state, files_of, format_of
 from evidcore.data.placement import TILT_LIMIT_DEGREES, tilt_degrees
+from evidcore.data.reading import read_error
 from evidcore.errors import DataError
 
 SHAPE = (4, 5, 6)

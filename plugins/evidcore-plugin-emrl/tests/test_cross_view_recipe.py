@@ -10,7 +10,7 @@ from evidcore_testing.recipes import recipe_text
 from evidcore.case import Episode
 from evidcore.contracts import Dataset, RolloutStrategy
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 from evidcore.runs.dry_run import dry_run
 
 PATIENTS = {"policy": range(100, 112), "readers": range(0, 40)}

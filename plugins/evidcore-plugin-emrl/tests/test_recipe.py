@@ -9,7 +9,7 @@ from evidcore.case import Score, Unscored
 from evidcore.contracts import ImageQuestion, Reader, Reward
 from evidcore.errors import DataError, RecipeError
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 from evidcore.runs.dry_run import dry_run
 
 TASK = {"dataset": "abdomen", "task": "report-evidence"}

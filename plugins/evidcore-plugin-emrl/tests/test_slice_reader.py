@@ -12,7 +12,8 @@ from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing import check_fit, check_reader
 
 from evidcore.case import Crop, Drawing
-from evidcore.contracts import Fittable, ImageQuestion
+from evidcore.contracts import ImageQuestion
+from evidcore.contracts.model import Fittable
 from evidcore.errors import DataError
 
 SMALL = {"size_yx": (32, 48), "channels": (12, 24), "windows": ((-50.0, 150.0),)}

@@ -25,7 +25,8 @@ from evidcore_plugin_views.views import Drr, Montage, Video
 from evidcore_testing import volume_case
 
 from evidcore.case import Crop, Finding, VisualPart
-from evidcore.data import prepare, read, read_mask
+from evidcore.data import read, read_mask
+from evidcore.data.preparation import prepare
 from evidcore.errors import DataError
 
 GRID = (8, 8, 8)

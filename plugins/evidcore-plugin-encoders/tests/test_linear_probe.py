@@ -12,7 +12,7 @@ from evidcore_testing.data import volume_case
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Case, Finding, Question, VisualPart
-from evidcore.data import prepare
+from evidcore.data.preparation import prepare
 from evidcore.evaluate.reference_lines import reference_lines
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly", "hiatal hernia")

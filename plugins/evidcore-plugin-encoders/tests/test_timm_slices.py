@@ -16,7 +16,7 @@ from evidcore_testing.data import volume_case
 from safetensors.torch import load_file, save_file
 
 from evidcore.builtin.views import Slices
-from evidcore.data import prepare
+from evidcore.data.preparation import prepare
 from evidcore.errors import PluginError, RecipeError, RunError
 
 # convolutions; a plain transformer with a class token; windows and channels last

@@ -31,8 +31,9 @@ from evidcore.model.parts import ADAPTED, AdaptedLinear
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.registry import factory
-from evidcore.runs import RunFolder, run, start
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import run, start
+from evidcore.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ from evidcore_plugin_lab.commands.pack import pack_run
 
 from evidcore.errors import RunError
 from evidcore.recipe import load
-from evidcore.runs import RunFolder
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import file_lock
+from evidcore.runs.folder import RunFolder, file_lock
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from evidcore_plugin_phantoms.testing import SMALL
 from evidcore.case import Action, Crop, TextPart, Turn, VisualPart, VolumeRef
 from evidcore.errors import RecipeError, RunError
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 
 GRPO = """
 [[stage]]

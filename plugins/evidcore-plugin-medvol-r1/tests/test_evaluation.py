@@ -336,7 +336,7 @@ def test_a_mask_that_the_case_lacks_is_named(segmenter, case_of):
 
 
 def test_without_questions_there_is_nothing_to_evaluate(segmenter):
-    with pytest.raises(ValueError, match="no segmentation to evaluate"):
+    with pytest.raises(ValueError, match="no prompt to evaluate"):
         evaluated(segmenter(), [], {})
 
 

@@ -18,7 +18,7 @@ from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession
 from evidcore.data import read, read_geometry, read_mask
 from evidcore.errors import RunError
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 
 TASK = {"use": "reasoning-segmentation", "ask": "masks"}
 TRAINING = [{"dataset": "chest", "task": "reasoning"}]

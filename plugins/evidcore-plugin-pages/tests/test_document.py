@@ -16,7 +16,6 @@ from markupsafe import escape
 
 from evidcore.case import Crop, VolumeRef
 from evidcore.errors import RunError
-from evidcore.hooks import Section
 from evidcore.runs.read import read_record
 
 
@@ -343,7 +342,7 @@ def test_a_dataset_that_cannot_be_opened_is_named_and_stops_nothing(real_run, tm
 
 def test_sections_of_observers_stand_on_the_page_and_failed_ones_are_named(fake_run):
     record = read_record(fake_run.folder)
-    section = Section(title="Attention <map>", html="<p id='theirs'>mine</p>")
+    section = ("Attention <map>", "<p id='theirs'>mine</p>")
     page = document(record, [section], {"broken": "ValueError: no map"})
     assert "<h2>Attention &lt;map&gt;</h2><div><p id='theirs'>mine</p></div>" in page
     assert "Observer broken failed and added no section: ValueError: no map" in page

@@ -135,7 +135,7 @@ def test_cases_without_findings_are_left_out_of_f1_and_counted():
     assert (alone.value, alone.note) == (
         None, "1 of 1 not measured: no finding of the case is known",
     )  # fmt: skip
-    with pytest.raises(ValueError, match="no report"):
+    with pytest.raises(ValueError, match="no prompt"):
         evaluated([], {})
 
 

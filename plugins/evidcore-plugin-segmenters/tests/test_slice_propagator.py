@@ -15,7 +15,8 @@ from evidcore_testing import check_fit, check_segmenter, prompts_from
 from safetensors.torch import load_file, save_file
 
 from evidcore.case import Box, Case, MaskRef, VolumeRef
-from evidcore.contracts import BoxPrompt, Fittable, MaskPrompt, MaskRequest, PointPrompt
+from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
+from evidcore.contracts.model import Fittable
 from evidcore.data import read, read_mask
 from evidcore.data.boxes import tight_box
 from evidcore.errors import DataError

@@ -15,7 +15,8 @@ from evidcore_testing.checks_dataset import check_dataset
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, MaskRef
 from evidcore.contracts import EncoderInput
-from evidcore.data import prepare, read, read_mask
+from evidcore.data import read, read_mask
+from evidcore.data.preparation import prepare
 from evidcore.errors import DataError
 from evidcore.registry.factory import build
 

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from evidcore.hooks import Announcer
 from evidcore.recipe import load
-from evidcore.runs import run, start
+from evidcore.runs.begin import run, start
 
 
 def told(folder):

@@ -15,7 +15,8 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
 from evidcore.case import Box, Case, Crop, Drawing, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput
-from evidcore.data import prepare, read
+from evidcore.data import read
+from evidcore.data.preparation import prepare
 from evidcore.errors import DataError, RecipeError
 
 FIXED = EncoderInput(size_zyx=(8, 32, 24), spacing_mm_zyx=None, windows=((-1000.0, 400.0),), any_depth=True)

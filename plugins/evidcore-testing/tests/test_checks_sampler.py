@@ -4,21 +4,15 @@ import dataclasses
 
 import pytest
 import torch
-from evidcore_plugin_encoders.testing import tiny_vlm
-from evidcore_testing import check_sampler, tiny_language
+from evidcore_testing import check_sampler, sampler_parts
 
-from evidcore.contracts import Prefix
-from evidcore.model.policy import sampling_of
 from evidcore.train.sampler import InProcess
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory):
+def world():
     torch.set_num_threads(1)
-    model, processor = tiny_vlm(tiny_language(tmp_path_factory.mktemp("tiny") / "language"), sharpness=3.0)
-    ids = [processor.tokenizer(text)["input_ids"] for text in ("What is it?", "Which side?")]
-    sampling = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
-    return model.eval(), processor, [Prefix(tuple(one)) for one in ids], sampling
+    return sampler_parts()
 
 
 class Wrong(InProcess):

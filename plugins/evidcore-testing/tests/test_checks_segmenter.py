@@ -9,7 +9,6 @@ from evidcore.contracts import (
     PointPrompt,
     Segmenter,
     SegmenterSession,
-    refuse_unusable,
 )
 from evidcore.data import read, read_mask
 
@@ -31,7 +30,7 @@ class Region(SegmenterSession):
         return out
 
     def refuse(self, prompts, z_window):
-        refuse_unusable(prompts, z_window, self.soft.shape)
+        self.refuse_unusable(prompts, z_window, self.soft.shape)
 
     def seed(self, prompt):
         seed = np.zeros(self.soft.shape, dtype=bool)
@@ -116,7 +115,7 @@ MUTANTS = {
     r"equal prompts get equal masks. \d+ voxels differ for BoxPrompt": after(remembers),
     r"cannot be used raises a ValueError. \[\] was accepted": mutant(mask=lenient),
     r"cannot be used .* the window \(0, 0\) with .* was accepted": mutant(
-        refuse=lambda self, prompts, z_window: refuse_unusable(prompts, None, self.soft.shape)
+        refuse=lambda self, prompts, z_window: self.refuse_unusable(prompts, None, self.soft.shape)
     ),
     r"one call are OR-ed. \d+ voxels differ from the union": mutant(mask=first_alone),
     r"in the order of the requests. request \d: \d+ voxels": mutant(

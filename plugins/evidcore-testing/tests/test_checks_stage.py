@@ -5,15 +5,13 @@ import itertools
 
 import pytest
 import torch
-from evidcore_testing import check_language, check_stage, tiny_language
+from evidcore_testing import check_language, check_stage, stage_context, tiny_language
 from evidcore_testing.recipes import phantoms, recipe_text
 
-from evidcore.contracts import Dependencies, Row, Stage, StageResult, StageTraits, Workload
+from evidcore.contracts import Row, Stage, StageResult, StageTraits, Workload
+from evidcore.contracts.stage import Dependencies
 from evidcore.model.language import Pretrained
-from evidcore.recipe import DataUse, load
-from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
-from evidcore.train.settings import Silent
+from evidcore.recipe import DataUse
 
 RECIPE = recipe_text(
     {"kind": "fit", "component": "model.encoder", "data": [{"dataset": "chest"}]},
@@ -39,10 +37,7 @@ class Counts(Stage):
 
 @pytest.fixture
 def context(tmp_path):
-    (tmp_path / "counts.toml").write_text(RECIPE, encoding="utf-8")
-    assembly = Assembly(load(tmp_path / "counts.toml"))
-    (tmp_path / "01-counts").mkdir()
-    return Context(assembly, "01-counts", folder=tmp_path / "01-counts", announce=Silent())
+    return stage_context(tmp_path, RECIPE)
 
 
 def stage(**members):

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Crop, Prompt
+from evidcore.api import Crop, Policy, Prompt
 from evidcore.compute.signals import stop_request
-from evidcore.contracts import Policy
 from evidcore.data import Volume
 from evidcore.data.preparation import show
 from evidcore.errors import EvidError, RunError

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evidcore.api import paired_interval
+from evidcore.contracts.evaluating import Interval
 from evidcore.errors import RunError, did_you_mean
-from evidcore.evaluate.bootstrap import Interval, paired_interval
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.runs.read import Line, RunRecord, findings_of, lines, read_head
 

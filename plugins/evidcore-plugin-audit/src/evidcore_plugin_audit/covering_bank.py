@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from evidcore.case import Crop
-from evidcore.contracts import Encoder, Grid, Patches
-from evidcore.data import prepare, read_geometry
+from evidcore.api import Crop, Encoder, Patches, prepare
+from evidcore.contracts import Grid
+from evidcore.data import read_geometry
 from evidcore.model.bank import VOLUMES_PER_PASS, FeatureBank
 from evidcore.model.parts import evaluating
 from evidcore.model.policy import VLMPolicy

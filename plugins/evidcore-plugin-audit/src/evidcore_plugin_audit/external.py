@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore.api import AskingStage, Bridge, Encoder, Policy, find
 from evidcore.audit.stage import AuditStage
-from evidcore.contracts import Bridge, Encoder, Policy
 from evidcore.data import file_hash
 from evidcore.errors import RecipeError, RunError
-from evidcore.evaluate.asking import AskingStage
 from evidcore.model.processor import VolumeImageProcessor
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.resolve import stage_table, toml_value
-from evidcore.registry import find
 from evidcore.registry.signature import made_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import recording_exit, start

@@ -24,14 +24,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from evidcore.api import Crop, DataError, Policy, Prompt, StageContext
 from evidcore.audit.policy import PolicyAudit
 from evidcore.audit.stage import POLICY, AuditStage
-from evidcore.case import Crop, Prompt
-from evidcore.contracts import Policy, StageContext
 from evidcore.data import read_geometry, save_volume
 from evidcore.data.content import shown_key
 from evidcore.data.preparation import show
-from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.errors import RecipeError, RunError
 from evidcore.evaluate.sealed import Sealed
 from evidcore.registry.factory import offer_of
 

@@ -15,22 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from evidcore.api import Cache, Dataset, MaskRef, Prompt, VolumeRef, read, read_mask
 from evidcore.audit.conditions import Alter, Altering
-from evidcore.cache import Cache, key_of
-from evidcore.case import MaskRef, Prompt, VolumeRef
-from evidcore.contracts import Dataset
-from evidcore.data import (
-    Array,
-    Mask,
-    Volume,
-    body,
-    content_hash,
-    file_hash,
-    read,
-    read_geometry,
-    read_mask,
-    save_volume,
-)
+from evidcore.cache import key_of
+from evidcore.data import Array, Mask, Volume, body, content_hash, file_hash, read_geometry, save_volume
 from evidcore.data.content import volume_key
 from evidcore.data.pictures import colours, save_picture
 from evidcore.evaluate.reference_lines import answer_place

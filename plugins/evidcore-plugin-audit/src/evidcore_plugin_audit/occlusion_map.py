@@ -29,13 +29,12 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import Prompt
+from evidcore.api import AskingStage, Prompt, mean_interval, read, read_mask
 from evidcore.compute.processes import pin_threads
-from evidcore.data import Geometry, Volume, content_hash, read, read_geometry, read_mask
+from evidcore.contracts.evaluating import Interval
+from evidcore.data import Geometry, Volume, content_hash, read_geometry
 from evidcore.data.body import coarse, outline
 from evidcore.errors import RunError, did_you_mean
-from evidcore.evaluate.asking import AskingStage
-from evidcore.evaluate.bootstrap import Interval, mean_interval
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import Recipe, load

@@ -17,8 +17,8 @@ from evidcore.runs.read import read_head, read_status
 from evidcore_plugin_audit.frames import answers_frame, metrics_frame, results_frame, rollouts_frame
 
 if TYPE_CHECKING:
-    from evidcore.runs import RunFolder
     from evidcore.runs.assembly import Assembly
+    from evidcore.runs.folder import RunFolder
     from evidcore_plugin_audit.comparison import Comparison
 
 State = tuple[tuple[str, int, int], ...]  # of files: name, time in ns, size in bytes
@@ -115,7 +115,7 @@ class Run:
             accept_changes: go on although code, data or versions have changed.
             progress: print how far it is.
         """
-        from evidcore.runs import open_run
+        from evidcore.runs.folder import open_run
 
         return to_its_end(open_run(self.folder), progress=progress, accept_changes=accept_changes)
 
@@ -158,8 +158,8 @@ def to_its_end(
 ) -> Run:
     """Run a folder to its end and write its page; an error that ends it tells how to go on."""
     from evidcore.cli.run import Progress
-    from evidcore.runs import processes
-    from evidcore.runs import run as run_folder
+    from evidcore.compute.processes import processes
+    from evidcore.runs.begin import run as run_folder
 
     is_first = processes().is_first
     shown = Progress(folder.path) if progress and is_first else None

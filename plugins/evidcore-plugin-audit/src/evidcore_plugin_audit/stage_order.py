@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evidcore.contracts import Stage
+from evidcore.api import Stage
 from evidcore.recipe import Recipe
 
 

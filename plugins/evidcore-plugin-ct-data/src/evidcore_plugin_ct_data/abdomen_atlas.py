@@ -23,9 +23,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.case import Case, Finding, MaskRef, Report, Side, Split, VolumeRef
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Finding, Flat, MaskRef, Report, VolumeRef
+from evidcore.case import Side, Split
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import Row, number, read_rows

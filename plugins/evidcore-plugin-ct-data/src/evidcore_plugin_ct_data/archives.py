@@ -16,8 +16,8 @@ from typing import IO
 
 from filelock import FileLock
 
+from evidcore.api import DataError
 from evidcore.cache import naming_full_disk
-from evidcore.errors import DataError
 
 ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip")
 

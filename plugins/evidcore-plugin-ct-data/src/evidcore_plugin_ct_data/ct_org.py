@@ -22,9 +22,9 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from evidcore.case import Case, MaskRef, Split, VolumeRef
-from evidcore.errors import DataError, NotHere
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Flat, MaskRef, VolumeRef
+from evidcore.case import Split
+from evidcore.errors import NotHere
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split

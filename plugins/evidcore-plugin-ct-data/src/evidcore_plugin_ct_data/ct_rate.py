@@ -23,9 +23,8 @@ import numpy as np
 from annotated_types import Ge, Lt
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.case import Case, Finding, Question, Report, Split, VolumeRef
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Finding, Flat, Question, Report, VolumeRef
+from evidcore.case import Split
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
 from evidcore_plugin_ct_data.published import HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows

@@ -8,8 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Question
-from evidcore.errors import DataError
+from evidcore.api import DataError, Question
 from evidcore_plugin_ct_data.letters import LETTERS, Unanswerable, question
 from evidcore_plugin_ct_data.tables import read_json
 

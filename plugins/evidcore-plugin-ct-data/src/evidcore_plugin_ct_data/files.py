@@ -9,7 +9,8 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from evidcore.errors import DataError, NotHere
+from evidcore.api import DataError
+from evidcore.errors import NotHere
 from evidcore_plugin_ct_data.archives import Inside, unpack
 from evidcore_plugin_ct_data.hub import NotThere, Repository
 

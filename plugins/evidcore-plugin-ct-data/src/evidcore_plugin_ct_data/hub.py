@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 from pydantic import StringConstraints
 
+from evidcore.api import DataError
 from evidcore.cache import naming_full_disk
-from evidcore.errors import DataError, tells_full_disk
+from evidcore.errors import tells_full_disk
 
 Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]  # a branch could move under a run
 

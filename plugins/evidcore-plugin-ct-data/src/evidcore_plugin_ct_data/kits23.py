@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.case import Case, Finding, MaskRef, Query, Split, VolumeRef
-from evidcore.errors import DataError, NotHere, RecipeError
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Finding, Flat, MaskRef, VolumeRef
+from evidcore.case import Query, Split
+from evidcore.errors import NotHere, RecipeError
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.kits23_queries import queries as asked_of

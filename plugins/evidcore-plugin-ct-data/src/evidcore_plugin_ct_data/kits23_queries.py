@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.cache import Cache
-from evidcore.case import MaskRef, Query, VolumeRef
-from evidcore.data import content_hash, read
-from evidcore.errors import DataError
+from evidcore.api import Cache, DataError, MaskRef, VolumeRef, read
+from evidcore.case import Query
+from evidcore.data import content_hash
 
 LESIONS = ("tumor", "cyst")
 TEMPLATES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from evidcore.case import Question
+from evidcore.api import Question
 
 LETTERS = "ABCDEFGH"
 

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from evidcore.case import Case, Report, Split
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Flat, Report
+from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, Stack, inside, locate, tail
 from evidcore_plugin_ct_data.published import HubSource, PublishedSet

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import VolumeRef
-from evidcore.errors import DataError
+from evidcore.api import DataError, VolumeRef
 from evidcore_plugin_ct_data.walk import UNKNOWN_SPACING_MM
 
 PICTURES = (".png", ".jpg", ".jpeg")

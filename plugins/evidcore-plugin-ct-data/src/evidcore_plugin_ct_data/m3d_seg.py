@@ -20,9 +20,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
-from evidcore.case import Case, MaskRef, Split, VolumeRef
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Flat, MaskRef, VolumeRef
+from evidcore.case import Split
 from evidcore_plugin_ct_data.archives import ENDINGS
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.published import HubSource, PublishedSet

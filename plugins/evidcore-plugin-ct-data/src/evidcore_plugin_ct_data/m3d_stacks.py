@@ -8,9 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from evidcore.cache import Cache
-from evidcore.case import VolumeRef
-from evidcore.errors import DataError
+from evidcore.api import Cache, DataError, VolumeRef
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.m3d_images import array_ref, axes_of, same_text, stack, stack_key
 

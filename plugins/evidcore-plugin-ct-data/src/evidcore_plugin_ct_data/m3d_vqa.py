@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from evidcore.case import Case, Question, Split
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, Flat, Question
+from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.letters import Unanswerable, question

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.case import Case, Question, Split, VolumeRef
-from evidcore.errors import DataError, did_you_mean
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Flat, Question, VolumeRef
+from evidcore.case import Split
+from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.letters import Unanswerable, question
 from evidcore_plugin_ct_data.published import HubSource, PublishedSet

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from evidcore.case import Case, Split
-from evidcore.contracts import Dataset
+from evidcore.api import Case, Dataset
+from evidcore.case import Split
 from evidcore_plugin_ct_data.archives import Inside
 from evidcore_plugin_ct_data.files import Files, Origin, same_name
 from evidcore_plugin_ct_data.hub import Repository, Revision

@@ -21,9 +21,9 @@ from typing import Annotated, Literal
 
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.case import Case, Finding, Split, VolumeRef
-from evidcore.errors import DataError, did_you_mean
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Finding, Flat, VolumeRef
+from evidcore.case import Split
+from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.published import PublishedSet
 from evidcore_plugin_ct_data.tables import flag, read_rows

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import DataError
+from evidcore.errors import did_you_mean
 
 Row = Mapping[str, str]
 

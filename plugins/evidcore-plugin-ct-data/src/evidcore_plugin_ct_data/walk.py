@@ -13,9 +13,10 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from evidcore_plugin_tables.case_reading import OnMissing, skip_unreadable
 
+from evidcore.api import Case, DataError
 from evidcore.cache import downloads
-from evidcore.case import Case, Split
-from evidcore.errors import DataError, did_you_mean
+from evidcore.case import Split
+from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.files import Files, State, state_of
 from evidcore_plugin_ct_data.hub import Repository
 

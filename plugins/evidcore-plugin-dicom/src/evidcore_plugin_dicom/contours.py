@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from pydicom.dataset import Dataset
 
+from evidcore.api import DataError
 from evidcore.data import Array, Geometry, Mask
-from evidcore.errors import DataError
 from evidcore_plugin_dicom.headers import read_dataset, shown
 
 CLOSED = {"CLOSED_PLANAR", "CLOSEDPLANAR_XOR"}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import AGAIN, Format, Mask, Stored, Volume, label_mask, resample_mask
-from evidcore.errors import DataError
+from evidcore.api import DataError, Format, MaskRef, VolumeRef
+from evidcore.data import Mask, Stored, Volume
+from evidcore.data.masks import label_mask, resample_mask
+from evidcore.data.stored import AGAIN
 from evidcore_plugin_dicom.headers import files_in, is_dicom
 from evidcore_plugin_dicom.objects import read_object
 from evidcore_plugin_dicom.series import open_series, stands_alone

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from pydicom.dataset import Dataset
 
+from evidcore.api import DataError
 from evidcore.data import Array
-from evidcore.errors import DataError
 from evidcore_plugin_dicom.headers import numbers, shown
 
 

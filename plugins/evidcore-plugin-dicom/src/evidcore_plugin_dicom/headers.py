@@ -12,8 +12,8 @@ from pydicom.dataset import Dataset
 from pydicom.errors import BytesLengthException, InvalidDicomError
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from evidcore.data import AGAIN, unreadable
-from evidcore.errors import DataError
+from evidcore.api import DataError
+from evidcore.data.stored import AGAIN, unreadable
 
 # Values that bend the standard are common and harmless; those that are used are checked here. For the whole
 # process, since Python's own way to silence a warning is not safe where threads read at once.

@@ -11,22 +11,12 @@ from typing import Any
 import nrrd
 import numpy as np
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import (
-    AGAIN,
-    Array,
-    FileGrid,
-    Format,
-    Mask,
-    Stored,
-    Volume,
-    label_mask,
-    refuse_flat,
-    refuse_shape,
-    refuse_type,
-    stated_affine,
-)
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import DataError, Format, MaskRef, VolumeRef
+from evidcore.data import Array, FileGrid, Mask, Stored, Volume, refuse_shape
+from evidcore.data.arrays import stated_affine
+from evidcore.data.masks import label_mask
+from evidcore.data.stored import AGAIN, refuse_flat, refuse_type
+from evidcore.errors import did_you_mean
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
 SPACES = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from evidcore.case import MaskRef
+from evidcore.api import DataError, MaskRef
 from evidcore.data import Geometry, Mask
-from evidcore.errors import DataError, did_you_mean
+from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.contours import read_contours
 from evidcore_plugin_dicom.headers import SEGMENTATIONS, read_dataset
 from evidcore_plugin_dicom.segments import read_segment

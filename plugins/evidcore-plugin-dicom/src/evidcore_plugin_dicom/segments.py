@@ -6,8 +6,11 @@ import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.pixels.utils import iter_pixels
 
-from evidcore.data import AGAIN, Array, FileGrid, Geometry, Mask, place_into, turn_to_body
-from evidcore.errors import DataError
+from evidcore.api import DataError
+from evidcore.data import Array, FileGrid, Geometry, Mask
+from evidcore.data.masks import place_into
+from evidcore.data.placement import turn_to_body
+from evidcore.data.stored import AGAIN
 from evidcore_plugin_dicom.frames import Frame, frames_of, group_item
 from evidcore_plugin_dicom.headers import MISTAKES, read_dataset
 

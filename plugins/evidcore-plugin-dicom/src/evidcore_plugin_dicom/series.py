@@ -11,9 +11,10 @@ from pydicom.dataset import Dataset
 from pydicom.pixels.utils import pixel_array
 from pydicom.uid import UID
 
-from evidcore.case import VolumeRef
-from evidcore.data import AGAIN, Array, FileGrid, Stored
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import DataError, VolumeRef
+from evidcore.data import Array, FileGrid, Stored
+from evidcore.data.stored import AGAIN
+from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.frames import Frame, frames_of
 from evidcore_plugin_dicom.headers import (
     MISTAKES,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from evidcore.api import DataError
 from evidcore.data import Array, FileGrid
 from evidcore.data.grid import SAME_GRID_VOXELS
-from evidcore.errors import DataError
 from evidcore_plugin_dicom.frames import Frame
 from evidcore_plugin_dicom.headers import named
 

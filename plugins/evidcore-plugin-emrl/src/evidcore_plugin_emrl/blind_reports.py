@@ -16,7 +16,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evidcore.case import Evidence, Finding, Prompt, TextPart
+from evidcore.api import Finding, Prompt, TextPart
+from evidcore.case import Evidence
 from evidcore.evaluate.reference_lines import cluster_of, folds
 from evidcore_plugin_emrl.evidence_figures import Seen, seen
 

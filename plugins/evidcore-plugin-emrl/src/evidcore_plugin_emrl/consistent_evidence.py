@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence, Set
 from evidcore_plugin_reports.agreement import affirmed
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 
-from evidcore.case import Evidence, Finding, Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Labeler, Reward, Unread
+from evidcore.api import Finding, Labeler, Reward, Rollout, Score, Unscored
+from evidcore.case import Evidence, Verdict
+from evidcore.contracts import Unread
 
 
 class ConsistentEvidence(Reward):

@@ -12,9 +12,11 @@ from annotated_types import Ge
 from evidcore_plugin_reports.agreement import affirmed, states
 from evidcore_plugin_reports.labelers import NegationRules
 
-from evidcore.case import Case, Crop, Evidence, Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Checked, ImageQuestion, Labeler, Reader, Reward, Unread
-from evidcore.errors import DataError, RecipeError
+from evidcore.api import Case, Crop, DataError, Labeler, Reader, Reward, Rollout, Score, Unscored
+from evidcore.case import Evidence, Verdict
+from evidcore.contracts import ImageQuestion, Unread
+from evidcore.contracts.judging import Checked
+from evidcore.errors import RecipeError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
 from evidcore_plugin_emrl.matched_slices import (
     MatchedSlices,

@@ -32,25 +32,22 @@ from typing import Any
 from evidcore_plugin_reports.agreement import affirmed, compare_details
 from evidcore_plugin_reports.evaluation import report_refusal
 
-from evidcore.case import Answer, Finding, Prompt
-from evidcore.contracts import (
+from evidcore.api import (
+    Answer,
     Answers,
-    Asking,
-    Blind,
     Evaluation,
+    Finding,
     Labeler,
-    Policy,
+    Prompt,
     Row,
     Scored,
-    Sums,
     Task,
-    Unread,
+    mean_interval,
 )
-from evidcore.evaluate.answered import Answered, answered, asked, unknown_patients
-from evidcore.evaluate.bootstrap import mean_interval
+from evidcore.contracts import Blind, Sums, Unread
+from evidcore.evaluate.answered import Answered, asked, unknown_patients
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.pooling import Figure
-from evidcore.evaluate.reference_lines import row
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
 
@@ -106,7 +103,7 @@ class EvidenceResult(Scored):
             dataclasses.replace(one, is_headline=one.metric in SHOWN)
             for one in self.measured.rows(self.name, self.clusters)
         ]
-        return [row(self.name, "format_rate", formed, note=note, is_headline=True), *found]
+        return [Row.of(self.name, "format_rate", formed, note=note, is_headline=True), *found]
 
 
 class EvidenceEvaluation(Evaluation[Answer]):
@@ -138,10 +135,6 @@ class EvidenceEvaluation(Evaluation[Answer]):
         if without is not None:
             return f"finding {without!r} of prompt {prompt.id!r} has no mask"
         return report_refusal(self.labeler, task, prompts)
-
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Answer greedily; return what the task reads in it."""
-        return answered(policy, prompts, task, asking, "report")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Read the reports, equal ones once, and measure them."""

@@ -11,7 +11,8 @@ from types import MappingProxyType
 from evidcore_plugin_medvol_r1.target import measure
 from evidcore_plugin_reports.agreement import affirmed, compare_details, states
 
-from evidcore.case import Evidence, Finding, Prompt, VolumeRef
+from evidcore.api import Finding, Prompt, VolumeRef
+from evidcore.case import Evidence
 from evidcore.contracts import Sums, Unread
 from evidcore.data import read_geometry
 from evidcore.evaluate.pooling import Figure

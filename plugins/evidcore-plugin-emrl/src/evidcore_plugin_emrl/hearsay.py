@@ -14,8 +14,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Case, Finding, Report, Span, Split, VolumeRef
-from evidcore.contracts import Dataset
+from evidcore.api import Case, Dataset, Finding, Report, Span, VolumeRef
+from evidcore.case import Split
 
 REVISION = 1  # of what is written: the fingerprint changes with it
 

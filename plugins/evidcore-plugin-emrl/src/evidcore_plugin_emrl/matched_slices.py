@@ -12,9 +12,8 @@ import numpy as np
 from evidcore_plugin_medvol_r1.target import measure
 from jaxtyping import Bool, Float, Int
 
-from evidcore.case import Case, Crop
+from evidcore.api import Case, Crop, DataError
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError
 from evidcore_plugin_emrl.report_evidence import RULE
 
 MOST_PATIENTS = 300  # whose slices are held ready

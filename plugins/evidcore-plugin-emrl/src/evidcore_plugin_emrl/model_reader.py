@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from evidcore.case import Case, Prompt, TextPart, VisualPart
+from evidcore.api import Case, DataError, Policy, Prompt, Reader, TextPart, VisualPart
 from evidcore.compute.device import device_of
-from evidcore.contracts import ImageQuestion, Policy, Reader
-from evidcore.errors import DataError, NotHere
+from evidcore.contracts import ImageQuestion
+from evidcore.errors import NotHere
 from evidcore.model.assemble import assemble, load, vision_of
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from evidcore.contracts import ImageQuestion, Policy, Reader
+from evidcore.api import Policy, Reader
+from evidcore.contracts import ImageQuestion
 from evidcore_plugin_emrl.model_reader import ask
 
 

@@ -22,11 +22,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.case import Case, Crop
+from evidcore.api import Case, Crop, DataError, read_mask
 from evidcore.compute.learning_rate import share_of_peak
 from evidcore.contracts import FitLog
-from evidcore.data import read_mask, volume_cache
-from evidcore.errors import DataError
+from evidcore.data import volume_cache
 from evidcore_plugin_emrl.reading_figures import Scores, Shown, is_known, reading_figures, shortfalls, shown
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from evidcore_plugin_reports.agreement import affirmed
 
-from evidcore.case import Case, Crop
+from evidcore.api import Case, Crop, Labeler, Reader, read_mask
 from evidcore.compute.logistic import roc_auc
-from evidcore.contracts import ImageQuestion, Labeler, Reader
-from evidcore.data import read_mask, volume_cache
+from evidcore.contracts import ImageQuestion
+from evidcore.data import volume_cache
 
 Areas = np.ndarray[Any, np.dtype[np.int64]]
 Scores = np.ndarray[Any, np.dtype[np.float64]]

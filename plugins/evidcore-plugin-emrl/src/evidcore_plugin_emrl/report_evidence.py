@@ -13,10 +13,22 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 from evidcore_plugin_medvol_r1.target import Rule, gold_slice, measure
 
-from evidcore.case import Answer, Case, Crop, Evidence, Finding, Prompt, Report, Span, TextPart, VisualPart
-from evidcore.contracts import Task, View
-from evidcore.data.boxes import is_slice
-from evidcore.errors import DataError, RecipeError
+from evidcore.api import (
+    Answer,
+    Case,
+    Crop,
+    DataError,
+    Finding,
+    Prompt,
+    Report,
+    Span,
+    Task,
+    TextPart,
+    View,
+    VisualPart,
+)
+from evidcore.case import Evidence
+from evidcore.errors import RecipeError
 from evidcore.text.tags import has_words, inside, shortened, tag_fault
 
 log = logging.getLogger(__name__)
@@ -263,7 +275,7 @@ def best_evidence(prompt: Prompt) -> Evidence | None:
 
 def shown_slices(prompt: Prompt) -> dict[int, Crop]:
     """Return the slices that a prompt shows, by index."""
-    return {crop.box_zyx[0]: crop for crop in prompt.crops() if is_slice(crop) and crop.box_zyx}
+    return {crop.box_zyx[0]: crop for crop in prompt.crops() if crop.is_slice and crop.box_zyx}
 
 
 def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:
@@ -278,7 +290,7 @@ def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:
             "Ask about cases with one volume."
         )
     parts = view.render(case)
-    boxes = [part.crop.box_zyx for part in parts if isinstance(part, VisualPart) and is_slice(part.crop)]
+    boxes = [part.crop.box_zyx for part in parts if isinstance(part, VisualPart) and part.crop.is_slice]
     return parts, [box[0] for box in boxes if box is not None]
 
 

@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from evidcore.contracts import Checked
-from evidcore.contracts.judging import Outcome
+from evidcore.contracts.judging import Checked, Outcome
 from evidcore_plugin_emrl.reader_habits import Habits
 from evidcore_plugin_emrl.reading_figures import LEAST_SENSITIVITY, LEAST_SPECIFICITY
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS

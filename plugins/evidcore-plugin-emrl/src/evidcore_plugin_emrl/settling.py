@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from evidcore_plugin_reports.agreement import affirmed
 
-from evidcore.case import Case, Finding, Rollout, Score, VolumeRef
-from evidcore.contracts import ImageQuestion, Labeler, Reader, Unread
+from evidcore.api import Case, Finding, Labeler, Reader, Rollout, Score, VolumeRef, paired_interval
+from evidcore.contracts import ImageQuestion, Unread
 from evidcore.data.reading import read_geometry
-from evidcore.evaluate.bootstrap import LEVEL, paired_interval
+from evidcore.evaluate.bootstrap import LEVEL
 from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
 from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
 from evidcore_plugin_emrl.report_evidence import best_evidence

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from evidcore_plugin_reports.agreement import states
 
-from evidcore.case import Crop, Evidence, Rollout, VisualPart
+from evidcore.api import Crop, Rollout, VisualPart
+from evidcore.case import Evidence
 from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
 from evidcore_plugin_emrl.report_evidence import shown_slices
 

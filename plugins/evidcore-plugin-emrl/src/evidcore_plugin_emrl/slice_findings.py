@@ -10,9 +10,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Answer, Case, Finding, Prompt, Span, TextPart, VisualPart
-from evidcore.contracts import Task, View
-from evidcore.data.boxes import is_slice
+from evidcore.api import Answer, Case, Finding, Prompt, Span, Task, TextPart, View, VisualPart
 from evidcore.text.tags import prose_fault
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings
@@ -51,7 +49,7 @@ class SliceFindings(Task):
         """Ask about one slice of those that the view shows, drawn by the seed."""
         if len(case.volumes) != 1 or not case.findings or lacks_mask(case) is not None:
             return ()
-        shown = [part for part in view.render(case) if isinstance(part, VisualPart) and is_slice(part.crop)]
+        shown = [part for part in view.render(case) if isinstance(part, VisualPart) and part.crop.is_slice]
         seen = {part: sorted(shown_findings(case, part.crop, self._cache_folder)) for part in shown}
         rng = random.Random(f"slice-findings/{seed}/{case.id}")
         wants_some = rng.random() < self.seen_share

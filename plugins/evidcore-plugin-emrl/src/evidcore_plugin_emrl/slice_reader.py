@@ -14,12 +14,9 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from evidcore.case import Case, Crop
-from evidcore.contracts import EncoderInput, FitLog, Grid, ImageQuestion, Reader
-from evidcore.data import prepare
+from evidcore.api import Case, Crop, DataError, EncoderInput, Flat, Reader, prepare
+from evidcore.contracts import FitLog, Grid, ImageQuestion
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
 from evidcore_plugin_emrl.reader_fit import ReaderFit, fit_reader
 from evidcore_plugin_emrl.reading_figures import Scores
 

@@ -6,8 +6,9 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from evidcore.case import Action, Crop, Episode, Part, Prompt, TextPart, VisualPart
-from evidcore.contracts import RolloutStrategy, Sampler
+from evidcore.api import Crop, Episode, Prompt, RolloutStrategy, TextPart, VisualPart
+from evidcore.case import Action, Part
+from evidcore.contracts import Sampler
 from evidcore.text.tags import inside
 from evidcore_plugin_emrl.report_evidence import shown_slices
 

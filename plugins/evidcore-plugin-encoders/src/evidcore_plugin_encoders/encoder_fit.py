@@ -21,12 +21,12 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from evidcore.case import Case
+from evidcore.api import Case, DataError, Encoder, View
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.compute.learning_rate import share_of_peak
 from evidcore.compute.logistic import Logistic, roc_auc
-from evidcore.contracts import Encoder, FitLog, Grid, View
-from evidcore.errors import DataError, did_you_mean
+from evidcore.contracts import FitLog, Grid
+from evidcore.errors import did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
 

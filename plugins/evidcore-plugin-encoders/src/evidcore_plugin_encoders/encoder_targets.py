@@ -11,12 +11,11 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.case import Case, Crop, VisualPart
-from evidcore.contracts import Encoder, EncoderInput, Grid, View
-from evidcore.data import Mask, Volume, prepare, read_mask, volume_cache
+from evidcore.api import Case, Crop, DataError, Encoder, EncoderInput, View, VisualPart, prepare, read_mask
+from evidcore.contracts import Grid
+from evidcore.data import Mask, Volume, volume_cache
 from evidcore.data.prefetch import thread_count
 from evidcore.data.preparation import resize
-from evidcore.errors import DataError
 
 SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding
 RIGHT, LEFT = 0, 1

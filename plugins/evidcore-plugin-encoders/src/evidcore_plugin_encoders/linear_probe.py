@@ -15,13 +15,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from evidcore.case import Case, Prompt, VisualPart
+from evidcore.api import (
+    Case,
+    Encoder,
+    Prompt,
+    Row,
+    Stage,
+    StageContext,
+    StageResult,
+    View,
+    VisualPart,
+    Workload,
+    mean_interval,
+)
 from evidcore.compute.logistic import Logistic, roc_auc
-from evidcore.contracts import Encoder, Row, Stage, StageContext, StageResult, StageTraits, View, Workload
+from evidcore.contracts import StageTraits
+from evidcore.contracts.evaluating import Interval
 from evidcore.errors import RecipeError
 from evidcore.evaluate.asking import learnt_from
-from evidcore.evaluate.bootstrap import Interval, mean_interval
-from evidcore.evaluate.reference_lines import answer_place, cluster_of, row
+from evidcore.evaluate.reference_lines import answer_place, cluster_of
 from evidcore.model.bank import FeatureBank
 
 Labels = np.ndarray[Any, Any]
@@ -75,7 +87,7 @@ class Probe:
         """Return the results rows: accuracy on the questions, mean and lowest AUC, AUC by finding."""
         found = []
         if self.accuracy is not None:
-            found.append(row(NAME, "probe_accuracy", self.accuracy, is_headline=True))
+            found.append(Row.of(NAME, "probe_accuracy", self.accuracy, is_headline=True))
         if self.auc:
             note = "; ".join(f"left out: {finding} ({why})" for finding, why in self.left_out.items())
             found.append(self._row("probe_auc_mean", sum(self.auc.values()) / len(self.auc), note))

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from evidcore.contracts import Bridge, Encoder, EncoderInput, Grid, Patches
+from evidcore.api import Bridge, Encoder, EncoderInput, Patches
+from evidcore.contracts import Grid
 from evidcore.errors import RecipeError, RunError
 from evidcore_plugin_encoders.patch_centres import patch_centres
 from evidcore_plugin_encoders.picture_places import PicturePlaces

@@ -14,10 +14,9 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
 
-from evidcore.case import Case
-from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
+from evidcore.api import Case, Encoder, EncoderInput, Flat, Patches
+from evidcore.contracts import FitLog, Grid
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
-from evidcore.registry.factory import Flat
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
 from evidcore_plugin_encoders.patch_centres import patch_centres
 

@@ -15,10 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.case import Case
-from evidcore.contracts import Encoder, EncoderInput, FitLog, Grid, Patches
-from evidcore.errors import DataError, RecipeError
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Encoder, EncoderInput, Flat, Patches
+from evidcore.contracts import FitLog, Grid
+from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
 from evidcore_plugin_encoders.patch_centres import patch_centres
 

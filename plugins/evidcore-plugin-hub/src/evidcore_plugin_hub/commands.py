@@ -17,7 +17,7 @@ from evidcore.errors import PluginError, RecipeError, did_you_mean, printable
 from evidcore.registry import LOCK
 
 if TYPE_CHECKING:
-    from evidcore.contracts import Checked
+    from evidcore.contracts.judging import Checked
     from evidcore_plugin_hub.plugin.installing import Looked
 
 MOST_SHOWN = 64 * 1024  # of a card or manifest
@@ -474,7 +474,7 @@ def run(folder: Path, target: Path, form: Literal["transformers", "published"], 
     """
     from transformers.utils import logging
 
-    from evidcore.runs import open_run
+    from evidcore.runs.folder import open_run
     from evidcore_plugin_hub.export import export_run
 
     logging.disable_progress_bar()

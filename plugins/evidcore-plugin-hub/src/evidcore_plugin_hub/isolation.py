@@ -32,7 +32,8 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from pydantic import TypeAdapter, ValidationError, create_model
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import KINDS, Checked, ImageQuestion, Reader, Reward, Scorer
+from evidcore.contracts import KINDS, ImageQuestion, Reader, Reward, Scorer
+from evidcore.contracts.judging import Checked
 from evidcore.errors import ContractError, DataError, NotHere, PluginError, RecipeError, RunError
 from evidcore.registry import Offer, find
 from evidcore.registry.factory import Mistake, arguments, check_options, options

@@ -16,7 +16,7 @@ from evidcore_plugin_reports.task import ReportTask
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.case import Rollout
-from evidcore.contracts import Checked
+from evidcore.contracts.judging import Checked
 from evidcore.errors import ContractError
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load

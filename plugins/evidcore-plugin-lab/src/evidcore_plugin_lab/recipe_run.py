@@ -9,8 +9,8 @@ from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
 from evidcore_plugin_audit.run_reader import Run, to_its_end
 
 from evidcore.registry import watch
-from evidcore.runs import start
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import start
 
 
 def run(

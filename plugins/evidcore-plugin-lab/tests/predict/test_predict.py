@@ -19,7 +19,8 @@ from evidcore.data import read
 from evidcore.errors import ContractError, DataError, RunError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
-from evidcore.runs import RunFolder, start
+from evidcore.runs.begin import start
+from evidcore.runs.folder import RunFolder
 
 OPTIONS = ("emphysema", "lung nodule", "consolidation")
 SHAPE_XYZ = (20, 26, 16)  # along right-left, front-back and feet-head, whatever the file's order

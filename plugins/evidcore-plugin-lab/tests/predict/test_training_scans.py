@@ -19,8 +19,8 @@ from evidcore.case import VolumeRef
 from evidcore.data import read
 from evidcore.errors import DataError
 from evidcore.recipe import load
-from evidcore.runs import run, start
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.begin import run, start
 
 RECIPE = """
 schema = 1

@@ -9,8 +9,8 @@ from evidcore_plugin_reports.agreement import affirmed
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 from evidcore_plugin_reports.sentences import NO_REFERENCE, labelled, reference_of
 
-from evidcore.case import Finding, Report, Span, Unscored
-from evidcore.contracts import Labeler, Measured, Metric, Sums, Unread, Written
+from evidcore.api import Finding, Labeler, Metric, Report, Span, Unscored
+from evidcore.contracts import Measured, Sums, Unread, Written
 
 DECILES = 10
 _LATE_MINUS_EARLY = "abnormal_recall_late_minus_early"

@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from evidcore.api import Bridge, Patches
 from evidcore.builtin.projection import Count, GridPosition, PooledProjection, Pooling
-from evidcore.contracts import Bridge, Grid, Patches
+from evidcore.contracts import Grid
 
 
 class ResidualAlignment(Bridge):

@@ -8,8 +8,8 @@ from typing import Literal
 
 from evidcore_plugin_reports.agreement import as_agreement
 
-from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Reward, Scorer
+from evidcore.api import Reward, Rollout, Score, Scorer, Unscored
+from evidcore.case import Verdict
 from evidcore.text.tags import LETTERS
 
 # Steps (from this score on, this reward) on the scale of a reward model's raw score, whose zero is "neither

@@ -8,8 +8,7 @@ from typing import Annotated
 from annotated_types import Ge
 from evidcore_plugin_reports.sentences import labelled
 
-from evidcore.case import Span
-from evidcore.contracts import Labeler, Reweighter
+from evidcore.api import Labeler, Reweighter, Span
 
 
 class Abnormality(Reweighter):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 if TYPE_CHECKING:
     from transformers import Sam2VideoModel

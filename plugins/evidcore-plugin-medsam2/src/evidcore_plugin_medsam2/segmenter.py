@@ -11,10 +11,8 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge
 
-from evidcore.cache import Cache
-from evidcore.case import VolumeRef
+from evidcore.api import Cache, Segmenter, VolumeRef
 from evidcore.compute.device import device_of
-from evidcore.contracts import Segmenter
 from evidcore.data import volume_cache
 from evidcore.data.content import volume_key
 from evidcore.errors import RecipeError

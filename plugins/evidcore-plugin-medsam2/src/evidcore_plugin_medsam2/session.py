@@ -11,11 +11,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from evidcore.cache import Cache
-from evidcore.case import VolumeRef
-from evidcore.contracts import MaskRequest, SegmenterPrompt, SegmenterSession, refuse_unusable
-from evidcore.data import CachedVolume
-from evidcore.errors import DataError
+from evidcore.api import Cache, DataError, VolumeRef
+from evidcore.contracts import MaskRequest, SegmenterPrompt, SegmenterSession
+from evidcore.data.cached_volume import CachedVolume
 from evidcore_plugin_medsam2.kept import Kept
 from evidcore_plugin_medsam2.network import Network, View, stacked
 from evidcore_plugin_medsam2.pixels import Greys, greys, pixels, to_slice
@@ -92,7 +90,7 @@ class Session(SegmenterSession):
         shape = self.volume.geometry.shape_zyx
         asked: list[list[Target]] = []
         for request in requests:
-            refuse_unusable(request.prompts, request.z_window, shape, self.ref.path)
+            self.refuse_unusable(request.prompts, request.z_window, shape, self.ref.path)
             start, stop = request.z_window or (0, shape[0])
             asked.append([Target(prompt=one, start=start, stop=stop) for one in request.prompts])
         with self._lock:

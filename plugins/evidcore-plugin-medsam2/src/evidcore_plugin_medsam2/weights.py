@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evidcore.errors import DataError, RecipeError
+from evidcore.api import DataError
+from evidcore.errors import RecipeError
 from evidcore_plugin_medsam2.checkpoint import fill, read_checkpoint
 
 if TYPE_CHECKING:

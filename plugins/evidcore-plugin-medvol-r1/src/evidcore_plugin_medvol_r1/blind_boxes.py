@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import Answer, Box, Evidence, Prompt, VolumeRef
-from evidcore.contracts import Task
+from evidcore.api import Answer, Box, Prompt, Task, VolumeRef
+from evidcore.case import Evidence
 from evidcore.evaluate.reference_lines import cluster_of, folds
 from evidcore_plugin_medvol_r1.followed import gold_evidence
 from evidcore_plugin_medvol_r1.scan_facts import Scan

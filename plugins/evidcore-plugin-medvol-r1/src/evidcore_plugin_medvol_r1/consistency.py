@@ -7,11 +7,11 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict, VolumeRef
-from evidcore.contracts import MaskRequest, Reward, Segmenter
-from evidcore.data import Volume, read
+from evidcore.api import DataError, Prompt, Reward, Rollout, Score, Segmenter, Unscored, VolumeRef, read
+from evidcore.case import Verdict
+from evidcore.contracts import MaskRequest
+from evidcore.data import Volume
 from evidcore.data.boxes import Mask
-from evidcore.errors import DataError
 from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
 from evidcore_plugin_medvol_r1.overlap import mask_overlap
 from evidcore_plugin_medvol_r1.rewards import LENIENT, not_asked

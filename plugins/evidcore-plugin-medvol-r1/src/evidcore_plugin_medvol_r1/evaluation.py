@@ -27,24 +27,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Answer, Evidence, Prompt, VolumeRef
-from evidcore.contracts import (
+from evidcore.api import (
+    Answer,
     Answers,
-    Asking,
-    Blind,
     Evaluation,
-    Policy,
+    Prompt,
     Row,
     Scored,
     Segmenter,
-    Sums,
     Task,
+    VolumeRef,
+    mean_interval,
 )
+from evidcore.case import Evidence
+from evidcore.contracts import Blind, Sums
 from evidcore.data.boxes import Mask
-from evidcore.evaluate.answered import answered, gold_answer, unknown_patients
-from evidcore.evaluate.bootstrap import mean_interval
+from evidcore.evaluate.answered import gold_answer, unknown_patients
 from evidcore.evaluate.measuring import Measurement, TextFigures
-from evidcore.evaluate.reference_lines import row
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_medvol_r1.blind_boxes import BLIND, REGISTRATION, Rule, best_answers
@@ -85,7 +84,7 @@ class SegmentationResult(Scored):
         """Return the results rows: well-formed answers, overlaps, ceiling, slices, boxes; parts last."""
         formed = mean_interval([float(answer.malformed is None) for answer in self.answers], self.clusters)
         note = unknown_patients(answer.patient for answer in self.answers)
-        found = [row(self.name, "format_rate", formed, note=note, is_headline=True)]
+        found = [Row.of(self.name, "format_rate", formed, note=note, is_headline=True)]
         for item in self.measured.rows(self.name, self.clusters):
             shown = dataclasses.replace(item, is_headline=item.metric in ("dsc", "oracle_dsc"))
             found += [shown, _as_iou(item)] if item.metric == "dsc" else [shown]
@@ -129,10 +128,6 @@ class SegmentationEvaluation(Evaluation[Answer]):
         if read.evidence is None or not read.evidence.boxes:
             return f"the gold answer of prompt {prompt.id!r} is read as no boxes on a slice"
         return ""
-
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Answer greedily; return what the task reads in it."""
-        return answered(policy, prompts, task, asking, "segmentation")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Measure sets of answers; what they share, as the mask of the gold boxes, is made once."""
@@ -202,7 +197,7 @@ def _rule(scored: Scored, rule: str, name: str, metric: str, says: str, task: st
     """Return what a rule scores, under the name of its rung."""
     values = scored.values("dsc")
     interval = mean_interval(values, scored.clusters)
-    shown = row(task, metric, interval, note=rule, unit="score", summary=says)
+    shown = Row.of(task, metric, interval, note=rule, unit="score", summary=says)
     return Blind(values=values, rule=rule, label="blind_rule", rows=(shown,), name=name)
 
 

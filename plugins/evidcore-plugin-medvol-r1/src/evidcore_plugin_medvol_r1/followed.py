@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Answer, Evidence, Prompt, VolumeRef
-from evidcore.contracts import Answers, MaskRequest, Segmenter, SegmenterSession, Task
-from evidcore.data import Volume, read
+from evidcore.api import Answer, Answers, Prompt, Segmenter, Task, VolumeRef, read
+from evidcore.case import Evidence
+from evidcore.contracts import MaskRequest, SegmenterSession
+from evidcore.data import Volume
 from evidcore.errors import ContractError
 from evidcore.evaluate.answered import Answered, asked
 from evidcore.registry import Offer, blame

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Reward
+from evidcore.api import Reward, Rollout, Score, Unscored
+from evidcore.case import Verdict
 
 
 class KeySlice(Reward):

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.case import Box, Prompt
+from evidcore.api import Box, DataError, Prompt, read_mask
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
-from evidcore.data import Volume, read_mask
+from evidcore.data import Volume
 from evidcore.data.boxes import Mask
-from evidcore.errors import DataError
 
 
 class HalfMask(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.data.boxes import Mask
 
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Case
-from evidcore.errors import DataError
+from evidcore.api import Case, DataError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from evidcore.case import Box, Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Reward
+from evidcore.api import Box, Reward, Rollout, Score, Unscored
+from evidcore.case import Verdict
 from evidcore_plugin_medvol_r1.overlap import matched_iou
 from evidcore_plugin_medvol_r1.reading import read
 

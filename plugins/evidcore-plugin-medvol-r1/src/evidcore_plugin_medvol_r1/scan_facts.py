@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from evidcore.cache import Cache
-from evidcore.case import VolumeRef
-from evidcore.data import Geometry, body, content_hash, file_hash, read, read_geometry
+from evidcore.api import Cache, VolumeRef, read
+from evidcore.data import Geometry, body, content_hash, file_hash, read_geometry
 
 HEIGHTS = 20  # equal stretches of the body, of which each has a profile
 FAT_HU, BONE_HU, MOST_HU = (-150.0, -30.0), 200.0, 1000.0

@@ -16,13 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evidcore.cache import Cache
-from evidcore.case import Box, Case, MaskRef, VolumeRef
+from evidcore.api import Box, Cache, Case, DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data.boxes import tight_box
 from evidcore.data.content import content_hash
-from evidcore.data.masks import read_mask
-from evidcore.data.reading import read
-from evidcore.errors import DataError
 
 MEASURING = 2  # raise whenever the same masks give other targets
 PARTS: Mapping[str, int] = {"lung": 2, "lungs": 2, "kidney": 2, "kidneys": 2}  # MedVol-R1: up to two boxes

@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.case import Answer, Box, Case, Evidence, Prompt, Span, TextPart, VisualPart
-from evidcore.contracts import Task, View
-from evidcore.data.boxes import is_slice
-from evidcore.errors import DataError, PluginError
+from evidcore.api import Answer, Box, Case, DataError, Prompt, Span, Task, TextPart, View, VisualPart
+from evidcore.case import Evidence
+from evidcore.errors import PluginError
 from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
 from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
 from evidcore_plugin_medvol_r1.target import (
@@ -249,7 +248,7 @@ def _slices(parts: Sequence[Any], case: Case) -> list[VisualPart]:
             f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
             "Ask about cases with one volume."
         )
-    shown = [part for part in parts if isinstance(part, VisualPart) and is_slice(part.crop)]
+    shown = [part for part in parts if isinstance(part, VisualPart) and part.crop.is_slice]
     return [part for part in shown if part.crop.volume in case.volumes]
 
 

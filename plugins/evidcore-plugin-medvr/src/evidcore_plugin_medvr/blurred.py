@@ -11,10 +11,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from evidcore.cache import Cache
-from evidcore.case import Prompt, VolumeRef
-from evidcore.contracts import Condition, Dataset
-from evidcore.data import Array, file_hash, read, read_geometry, save_volume
+from evidcore.api import Cache, Condition, Dataset, Prompt, VolumeRef, read
+from evidcore.data import Array, file_hash, read_geometry, save_volume
 from evidcore.data.content import volume_key
 from evidcore.data.pictures import colours, save_picture
 

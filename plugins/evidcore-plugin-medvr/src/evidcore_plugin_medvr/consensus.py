@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Reward
+from evidcore.api import Reward, Rollout, Score, Unscored
+from evidcore.case import Verdict
 from evidcore.data.reading import read_geometry
 
 Raster = npt.NDArray[np.bool_]

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from annotated_types import Gt
 
-from evidcore.case import Rollout, Score, Verdict
-from evidcore.contracts import Reward
+from evidcore.api import Reward, Rollout, Score
+from evidcore.case import Verdict
 
 
 class FormatPenalty(Reward):

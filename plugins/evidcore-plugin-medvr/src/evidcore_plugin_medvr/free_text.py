@@ -13,11 +13,29 @@ from typing import Any, Literal
 
 from evidcore_plugin_reports.sentences import words
 
-from evidcore.case import Answer, Case, Prompt, Rollout, Score, Span, TextPart, Turn, Verdict
-from evidcore.contracts import Answers, Asking, Blind, Evaluation, Metric, Policy, Reward, Scored, Task, View
-from evidcore.evaluate.answered import batches
+from evidcore.api import (
+    Answer,
+    Answers,
+    Asking,
+    Case,
+    Evaluation,
+    Metric,
+    Policy,
+    Prompt,
+    Reward,
+    Rollout,
+    Score,
+    Scored,
+    Span,
+    Task,
+    TextPart,
+    View,
+    figured,
+)
+from evidcore.case import Turn, Verdict
+from evidcore.contracts import Blind
 from evidcore.evaluate.choice import measure_turns
-from evidcore.evaluate.figured import Figured, figured
+from evidcore.evaluate.figured import Figured
 from evidcore.evaluate.measuring import named_metrics
 from evidcore.text.tags import inside, shortened, tag_fault
 
@@ -172,7 +190,7 @@ class FreeTextEvaluation(Evaluation[Replied]):
         if not prompts:
             raise ValueError("there is no question to evaluate")
         said: list[Replied] = []
-        for batch in batches(prompts, asking.prompts_per_batch):
+        for batch in asking.batches(prompts):
             written = policy.complete(batch, max_new_tokens=asking.max_new_tokens)
             said += [
                 Replied(answer=task.parse(prompt, one.text), turns=one.turns)

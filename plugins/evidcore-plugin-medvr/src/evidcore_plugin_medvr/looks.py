@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Gt, Le
 
-from evidcore.case import Case, Crop
-from evidcore.contracts import Measured, Metric, Written
-from evidcore.data import read, read_mask
+from evidcore.api import Case, Crop, Metric, read, read_mask
+from evidcore.contracts import Measured, Written
 from evidcore_plugin_medvr.pointing import square_around
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, cast
 
 from annotated_types import Ge, Gt
 
-from evidcore.case import Prompt
-from evidcore.contracts import Answers, Asking, Completion, Labeler, Metric, Policy, Scored, Scorer, Task
+from evidcore.api import Answers, Asking, Labeler, Metric, Policy, Prompt, Scored, Scorer, Task
+from evidcore.contracts import Completion
 from evidcore.evaluate.choice import ChoiceAnswer, ChoiceEvaluation, ChoiceResult
 from evidcore.evaluate.measuring import Measurement, TextFigures
 

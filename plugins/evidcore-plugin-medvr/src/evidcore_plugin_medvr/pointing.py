@@ -8,11 +8,9 @@ from pathlib import Path
 
 from evidcore_plugin_medvol_r1.target import Rule, gold_slice, measure
 
-from evidcore.case import Action, Box, Case, Prompt, Turn, VisualPart
-from evidcore.contracts import Tool, View
-from evidcore.data.boxes import is_slice
+from evidcore.api import Box, Case, DataError, Prompt, Tool, View, VisualPart
+from evidcore.case import Action, Turn
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError
 from evidcore_plugin_medvr.rollout import CLOSE, OPEN
 
 RULE = Rule(parts=(), smallest_part=0.0)
@@ -27,7 +25,7 @@ def shown_slices(prompt: Prompt, task: str) -> dict[int, VisualPart]:
     parts = {
         part.crop.box_zyx[0]: part
         for part in prompt.parts
-        if isinstance(part, VisualPart) and is_slice(part.crop) and part.crop.box_zyx is not None
+        if isinstance(part, VisualPart) and part.crop.is_slice and part.crop.box_zyx is not None
     }
     if not parts:
         raise DataError(

@@ -11,8 +11,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Episode
-from evidcore.contracts import Sampler, Tool
+from evidcore.api import Episode, Tool
+from evidcore.contracts import Sampler
 from evidcore_plugin_medvr.rollout import OPEN, ToolCall
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from evidcore.case import Action, Episode, Part, Prompt, TextPart
-from evidcore.contracts import RolloutStrategy, Sampler, Tool
+from evidcore.api import Episode, Prompt, RolloutStrategy, TextPart, Tool
+from evidcore.case import Action, Part
+from evidcore.contracts import Sampler
 from evidcore.errors import EvidError, did_you_mean
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

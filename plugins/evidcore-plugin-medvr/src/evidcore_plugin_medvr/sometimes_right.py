@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Case, Split, VolumeRef
-from evidcore.contracts import Dataset
-from evidcore.errors import DataError
+from evidcore.api import Case, DataError, Dataset, VolumeRef
+from evidcore.case import Split
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,8 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from evidcore.case import Box, Crop, Part, Prompt, TextPart, VisualPart
-from evidcore.contracts import EncoderInput, Tool, View
-from evidcore.data.boxes import is_slice
+from evidcore.api import Box, Crop, EncoderInput, Prompt, TextPart, Tool, View, VisualPart
+from evidcore.case import Part
 from evidcore.data.reading import read_geometry
 from evidcore.errors import RecipeError
 
@@ -58,7 +57,7 @@ class CropTool(Tool):
                 f"the box {list(arguments['box'])!r} is too small: {box.x1 - box.x0} x {box.y1 - box.y0} "
                 f"{self.unit}; each side needs at least {self.smallest_side}"
             )
-        is_flat = is_slice(source) or _is_tiled(source)
+        is_flat = source.is_slice or _is_tiled(source)
         start, stop = (box.z, box.z + 1) if is_flat else self._slab(source, box.z)
         crop = source.cut((start, stop, box.y0, box.y1, box.x0, box.x1))
         return TextPart(text=f"slice {box.z}, closer:"), VisualPart(crop=crop)
@@ -129,7 +128,7 @@ class Zoom(CropTool):
     def __call__(self, arguments: Mapping[str, Any], prompt: Prompt) -> tuple[Part, ...]:
         """Return a tag and the crop of what the prompt shows."""
         crops = prompt.crops()
-        if "slice" not in arguments and len(crops) == 1 and is_slice(crops[0]):
+        if "slice" not in arguments and len(crops) == 1 and crops[0].is_slice:
             arguments = {**arguments, "slice": _depth(crops[0])[0]}
         tag, shown = super().__call__(arguments, prompt)
         assert isinstance(shown, VisualPart)

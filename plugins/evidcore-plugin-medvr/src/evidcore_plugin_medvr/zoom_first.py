@@ -10,12 +10,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from evidcore.api import Box, Case, DataError, Flat, Prompt, Tool, View, VisualPart
 from evidcore.builtin.choice import Choice
-from evidcore.case import Box, Case, Prompt, Turn, VisualPart
-from evidcore.contracts import Tool, View
+from evidcore.case import Turn
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
 from evidcore_plugin_medvr.free_text import FreeText
 from evidcore_plugin_medvr.pointing import called, shown_slices, square_around
 

@@ -10,9 +10,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from evidcore.case import Box, Case, Prompt, Turn
-from evidcore.contracts import Tool, View
-from evidcore.errors import DataError
+from evidcore.api import Box, Case, DataError, Prompt, Tool, View
+from evidcore.case import Turn
 from evidcore_plugin_medvr.free_text import FreeText
 from evidcore_plugin_medvr.pointing import called, shown_slices, square_around
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Case, Crop, Split
+from evidcore.api import Case, Crop
+from evidcore.case import Split
 from evidcore.runs.read import Line, RunRecord, is_phantom, lines
 
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")

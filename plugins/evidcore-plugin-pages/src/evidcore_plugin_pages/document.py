@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evidcore.errors import EvidError
-from evidcore.hooks import Announcer, Section
+from evidcore.hooks import Announcer
 from evidcore.runs.read import Line, RunRecord, read_record
 from evidcore_plugin_pages import charts, outcome
 from evidcore_plugin_pages.durations import is_number, is_time, stage_time
@@ -112,9 +112,9 @@ def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
     return target
 
 
-def _observed(record: RunRecord) -> tuple[list[Section], Mapping[str, str]]:
+def _observed(record: RunRecord) -> tuple[list[tuple[str, str]], Mapping[str, str]]:
     """Ask the recipe's observers for sections; one that is gone or fails is named on the page."""
-    sections: list[Section] = []
+    sections: list[tuple[str, str]] = []
     failed: dict[str, str] = {}
     for name in record.recipe.get("observers", ()):
         try:
@@ -129,7 +129,7 @@ def _observed(record: RunRecord) -> tuple[list[Section], Mapping[str, str]]:
 
 def document(
     record: RunRecord,
-    sections: Sequence[Section] = (),
+    sections: Sequence[tuple[str, str]] = (),
     failed: Mapping[str, str] | None = None,
     *,
     show_reports: bool = False,
@@ -179,7 +179,7 @@ def document(
             if result.get("rows") or result.get("figures")
         ],
         times=[(stage, drawn) for stage, lines in by_stage.items() if (drawn := stage_time(lines))],
-        observed=[(section.title, Html(section.html)) for section in sections],
+        observed=[(title, Html(html)) for title, html in sections],
         failed=failed or {},
         volumes=gallery.blocks(),
     )

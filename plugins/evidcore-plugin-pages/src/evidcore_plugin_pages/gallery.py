@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from evidcore.case import Crop, Drawing
+from evidcore.api import Crop
+from evidcore.case import Drawing
 from evidcore.data import Volume
 from evidcore.errors import EvidError
 from evidcore_plugin_pages.cases import Known

@@ -15,7 +15,7 @@ SMALL = Path(__file__).parent / "small.toml"
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run on phantoms, made in seconds; its model has learnt a few words."""
     from evidcore.recipe import load
-    from evidcore.runs import run, start
+    from evidcore.runs.begin import run, start
 
     def make(folder: Path) -> None:
         run(start(load(SMALL), folder / "runs"))

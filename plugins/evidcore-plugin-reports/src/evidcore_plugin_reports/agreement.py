@@ -7,7 +7,8 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from evidcore.case import Finding, Score, State
+from evidcore.api import Finding, Score
+from evidcore.case import State
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,8 @@ import collections
 import math
 from collections.abc import Mapping, Sequence
 
-from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Written
+from evidcore.api import Metric, Unscored
+from evidcore.contracts import Measured, Written
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.contracts import Scorer
+from evidcore.api import Scorer
 from evidcore_plugin_reports.text_cache import TextCache
 from evidcore_plugin_reports.text_encoders import TextEncoder
 from evidcore_plugin_reports.text_models import Pretrained, Tokens, fits

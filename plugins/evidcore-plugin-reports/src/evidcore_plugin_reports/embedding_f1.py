@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from evidcore.contracts import Scorer
+from evidcore.api import Scorer
 from evidcore.errors import RecipeError
 from evidcore_plugin_reports.text_encoders import States, TextEncoder
 from evidcore_plugin_reports.text_models import Pretrained

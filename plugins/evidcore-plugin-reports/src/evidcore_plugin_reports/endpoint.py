@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from evidcore.cache import Cache
+from evidcore.api import Cache
 from evidcore.errors import RecipeError, RunError
 from evidcore_plugin_reports.endpoint_answers import (
     Again,

@@ -12,11 +12,9 @@ import numpy as np
 from annotated_types import Ge, Le
 from PIL import Image
 
-from evidcore.case import Crop
-from evidcore.contracts import EncoderInput, ImageQuestion, Reader
-from evidcore.data import prepare
+from evidcore.api import Crop, DataError, EncoderInput, Reader, prepare
+from evidcore.contracts import ImageQuestion
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError
 from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
 from evidcore_plugin_reports.endpoint_answers import Unanswered
 

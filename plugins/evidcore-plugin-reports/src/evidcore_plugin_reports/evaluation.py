@@ -6,25 +6,24 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from evidcore.case import Answer, Prompt, Report, Span, State
-from evidcore.contracts import (
+from evidcore.api import (
+    Answer,
     Answers,
-    Asking,
     Evaluation,
     Labeler,
     Metric,
-    Policy,
+    Prompt,
+    Report,
     Row,
     Scored,
-    Sums,
+    Span,
     Task,
-    Unread,
-    Written,
+    mean_interval,
 )
-from evidcore.evaluate.answered import Answered, answered, asked, gold_answer, unknown_patients
-from evidcore.evaluate.bootstrap import mean_interval
+from evidcore.case import State
+from evidcore.contracts import Sums, Unread, Written
+from evidcore.evaluate.answered import Answered, asked, gold_answer, unknown_patients
 from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named_metrics
-from evidcore.evaluate.reference_lines import row
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_reports.agreement import states
@@ -105,7 +104,7 @@ class ReportResult(Scored):
         metrics = self.measured.rows(self.name, self.clusters)
         main = [item for item in by_finding if "/" not in item.metric]
         return [
-            row(self.name, "format_rate", formed, note=note, is_headline=True),
+            Row.of(self.name, "format_rate", formed, note=note, is_headline=True),
             *main,
             *(dataclasses.replace(m, is_headline=m.unit == "rate") for m in metrics if "/" not in m.metric),
             *(item for item in by_finding if item not in main),
@@ -146,10 +145,6 @@ class ReportEvaluation(Evaluation[Answer]):
         for named in self.metrics:
             with blame(offer_of(named.metric), "looking for what it needs"):
                 named.metric.ready()
-
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
-        """Write reports greedily."""
-        return answered(policy, prompts, task, asking, "report")
 
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
         """Find what the reports affirm, and measure them."""

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Written
+from evidcore.api import Metric, Unscored
+from evidcore.contracts import Measured, Written
 from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
 from evidcore_plugin_reports.endpoint_answers import Unanswered
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of

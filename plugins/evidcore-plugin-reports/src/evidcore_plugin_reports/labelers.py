@@ -14,8 +14,8 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from evidcore.case import Finding, Side, Span, State
-from evidcore.contracts import Labeler
+from evidcore.api import Finding, Labeler, Span
+from evidcore.case import Side, State
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_reports.sentences import Stretch, sentences
 

@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt
 from pydantic import TypeAdapter, ValidationError
 
-from evidcore.case import Finding, Side, Span, State
-from evidcore.contracts import Labeler, Unread
-from evidcore.errors import DataError
+from evidcore.api import DataError, Finding, Labeler, Span
+from evidcore.case import Side, State
+from evidcore.contracts import Unread
 from evidcore.registry.factory import show
 
 _STRICT = {"extra": "forbid"}

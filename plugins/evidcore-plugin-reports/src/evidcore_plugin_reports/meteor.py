@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Written
+from evidcore.api import Metric, Unscored
+from evidcore.contracts import Measured, Written
 from evidcore.errors import RecipeError
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
 

@@ -8,8 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from evidcore.case import Finding, Side, Span, State
-from evidcore.contracts import Labeler, Unread
+from evidcore.api import Finding, Labeler, Span
+from evidcore.case import Side, State
+from evidcore.contracts import Unread
 from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
 from evidcore_plugin_reports.endpoint_answers import Unanswered
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS

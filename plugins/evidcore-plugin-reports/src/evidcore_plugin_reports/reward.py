@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
 
-from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Labeler, Reward, Unread
+from evidcore.api import Labeler, Reward, Rollout, Score, Unscored
+from evidcore.case import Verdict
+from evidcore.contracts import Unread
 from evidcore_plugin_reports.agreement import compare_findings
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 

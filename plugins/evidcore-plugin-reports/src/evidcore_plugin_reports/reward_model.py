@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evidcore.contracts import Scorer
-from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.api import DataError, Scorer
+from evidcore.errors import RecipeError, RunError
 from evidcore_plugin_reports.agreement import as_agreement
 from evidcore_plugin_reports.text_cache import TextCache
 from evidcore_plugin_reports.text_models import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Scorer, Written
+from evidcore.api import Metric, Scorer, Unscored
+from evidcore.contracts import Measured, Written
 from evidcore.errors import PluginError
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from evidcore.case import Finding
-from evidcore.contracts import Labeler, Scorer, Unread
+from evidcore.api import Finding, Labeler, Scorer
+from evidcore.contracts import Unread
 from evidcore_plugin_reports.agreement import compare_findings
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 from evidcore_plugin_reports.text_cache import TextCache

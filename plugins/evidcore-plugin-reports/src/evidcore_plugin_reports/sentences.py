@@ -6,8 +6,8 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from evidcore.case import Span, Unscored
-from evidcore.contracts import Labeler, Written
+from evidcore.api import Labeler, Span, Unscored
+from evidcore.contracts import Written
 
 NO_REFERENCE = Unscored(kind="not-applicable", reason="no reference report")
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evidcore.case import Answer, Case, Prompt, Span, TextPart
-from evidcore.contracts import Task, View
+from evidcore.api import Answer, Case, Prompt, Span, Task, TextPart, View
 from evidcore.text.tags import prose_fault
 
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 from evidcore_plugin_reports.text_models import (
     Pretrained,
     Tokens,

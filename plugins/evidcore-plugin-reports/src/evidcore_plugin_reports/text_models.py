@@ -15,8 +15,8 @@ from annotated_types import Ge
 from jaxtyping import Int
 from torch import Tensor
 
+from evidcore.api import DataError
 from evidcore.compute.device import device_of
-from evidcore.errors import DataError
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Sums, Written
+from evidcore.api import Metric, Unscored
+from evidcore.contracts import Measured, Sums, Written
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.data.boxes import dice
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]  # (y, x)

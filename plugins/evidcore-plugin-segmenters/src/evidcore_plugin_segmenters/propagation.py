@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.contracts.segmenting import Mask, Window
 from evidcore.data import Volume
 

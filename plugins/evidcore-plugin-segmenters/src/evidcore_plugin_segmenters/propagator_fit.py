@@ -19,12 +19,11 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from evidcore.case import Case
+from evidcore.api import Case, DataError, read_mask
 from evidcore.compute.learning_rate import share_of_peak
 from evidcore.contracts import BoxPrompt, FitLog
-from evidcore.data import Volume, read_mask, volume_cache
+from evidcore.data import Volume, volume_cache
 from evidcore.data.boxes import Region, dice, moved, parts, tight_box
-from evidcore.errors import DataError
 from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
 
 if TYPE_CHECKING:

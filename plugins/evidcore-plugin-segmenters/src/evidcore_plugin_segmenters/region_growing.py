@@ -10,16 +10,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from evidcore.case import Box, VolumeRef
-from evidcore.contracts import (
-    BoxPrompt,
-    MaskPrompt,
-    PointPrompt,
-    Segmenter,
-    SegmenterPrompt,
-    SegmenterSession,
-    refuse_unusable,
-)
+from evidcore.api import Box, Segmenter, VolumeRef
+from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Mask, Window
 from evidcore.data import Volume, volume_cache
 from evidcore.data.content import volume_key
@@ -104,7 +96,7 @@ class GrowingSession(SegmenterSession):
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
         """Segment the objects together; see `SegmenterSession.mask`."""
         shape = self._volume.shape_zyx
-        refuse_unusable(prompts, z_window, shape, self._path)
+        self.refuse_unusable(prompts, z_window, shape, self._path)
         start, stop = z_window or (0, shape[0])
         found = np.zeros(shape, dtype=np.bool_)
         for prompt in prompts:

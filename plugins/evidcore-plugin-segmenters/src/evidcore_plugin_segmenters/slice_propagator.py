@@ -12,22 +12,18 @@ from annotated_types import Ge, Le
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from evidcore.case import Box, Case, VolumeRef
+from evidcore.api import Box, Case, DataError, Flat, Segmenter, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
     FitLog,
     MaskPrompt,
     MaskRequest,
     PointPrompt,
-    Segmenter,
     SegmenterPrompt,
     SegmenterSession,
-    refuse_unusable,
 )
 from evidcore.contracts.segmenting import Mask, Window
 from evidcore.data import Volume, volume_cache
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
 from evidcore_plugin_segmenters.growth import around_point, leash, smooth
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit, fit_propagator
@@ -162,7 +158,7 @@ class PropagatingSession(SegmenterSession):
         """Answer the requests, every prompt once, all prompts of all requests side by side."""
         shape = self._volume.shape_zyx
         for request in requests:
-            refuse_unusable(request.prompts, request.z_window, shape, self._path)
+            self.refuse_unusable(request.prompts, request.z_window, shape, self._path)
         windows: dict[SegmenterPrompt, Window] = {}
         for request in requests:
             start, stop = request.z_window or (0, shape[0])

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.cache import Cache
-from evidcore.case import MaskRef
+from evidcore.api import Cache, DataError, MaskRef
 from evidcore.data.pictures import save_picture
-from evidcore.errors import DataError
 from evidcore_plugin_tables.csv_rows import items_of_cell, shown
 from evidcore_plugin_tables.table_questions import written
 

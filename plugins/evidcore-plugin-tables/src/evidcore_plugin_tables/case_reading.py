@@ -12,9 +12,10 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from evidcore.case import Case, Split
-from evidcore.data import file_state, read_error
-from evidcore.errors import DataError
+from evidcore.api import Case, DataError
+from evidcore.case import Split
+from evidcore.data.files import file_state
+from evidcore.data.reading import read_error
 
 log = logging.getLogger(__name__)
 

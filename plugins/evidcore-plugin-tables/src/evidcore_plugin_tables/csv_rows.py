@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import DataError
+from evidcore.errors import did_you_mean
 
 Row = Mapping[str, str]
 Wanted = Iterable[str] | Callable[[Collection[str]], Iterable[str]]  # of the names that are there

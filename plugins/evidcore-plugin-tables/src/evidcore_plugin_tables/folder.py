@@ -12,10 +12,8 @@ from typing import Annotated, Any, TypeVar
 
 from annotated_types import Gt
 
-from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, State, Tilted, VolumeRef
-from evidcore.contracts import Dataset
-from evidcore.errors import DataError
-from evidcore.registry.factory import Flat
+from evidcore.api import Case, DataError, Dataset, Finding, Flat, MaskRef, Report, VolumeRef
+from evidcore.case import Intensity, Split, State, Tilted
 from evidcore_plugin_tables.case_reading import (
     STOP,
     OnMissing,

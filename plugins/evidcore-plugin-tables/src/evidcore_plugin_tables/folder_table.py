@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
-from evidcore.case import MaskRef, Split, State
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import DataError, MaskRef
+from evidcore.case import Split, State
+from evidcore.errors import did_you_mean
 from evidcore_plugin_tables.csv_rows import Row, items_of_cell, read_rows, shown, usual_column
 
 LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")

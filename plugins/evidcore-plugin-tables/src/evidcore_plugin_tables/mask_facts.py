@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from evidcore.cache import Cache
-from evidcore.case import Case, MaskRef, VolumeRef
-from evidcore.data import Array, Volume, content_hash, read, read_mask
+from evidcore.api import Cache, Case, DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import Array, Volume, content_hash
 from evidcore.data.body import Region, midline_mm
-from evidcore.errors import DataError
 
 READING = 2  # raise whenever the same files give other facts
 

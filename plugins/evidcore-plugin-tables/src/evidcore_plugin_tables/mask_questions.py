@@ -16,9 +16,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.case import Case, Question, Split, VolumeRef
-from evidcore.contracts import Dataset
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import Case, DataError, Dataset, Question, VolumeRef
+from evidcore.case import Split
+from evidcore.errors import did_you_mean
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.mask_facts import CaseFacts, MaskFacts, case_facts
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from evidcore.api import DataError
 from evidcore.case import Split
-from evidcore.errors import DataError, did_you_mean
+from evidcore.errors import did_you_mean
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_questions import (

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from evidcore.case import Case, Intensity, Split
-from evidcore.contracts import Dataset
+from evidcore.api import Case, DataError, Dataset, Flat
+from evidcore.case import Intensity, Split
 from evidcore.data import read_geometry
-from evidcore.errors import DataError, RecipeError
-from evidcore.registry.factory import Flat
+from evidcore.errors import RecipeError
 from evidcore_plugin_tables.box_masks import CaseBoxes
 from evidcore_plugin_tables.case_reading import (
     OnMissing,

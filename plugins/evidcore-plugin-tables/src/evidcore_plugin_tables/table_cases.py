@@ -11,8 +11,9 @@ from typing import Annotated, Any, get_args
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Case, Finding, Intensity, Question, Report, Split, VolumeRef
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import Case, DataError, Finding, Question, Report, VolumeRef
+from evidcore.case import Intensity, Split
+from evidcore.errors import did_you_mean
 from evidcore_plugin_tables.box_masks import CaseBoxes, boxes_of_cell
 from evidcore_plugin_tables.csv_rows import optional_column, shown, usual_column
 from evidcore_plugin_tables.folder_table import finding_state, masks_of_cell

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from evidcore.case import Question
-from evidcore.errors import DataError
+from evidcore.api import DataError, Question
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_records import Record

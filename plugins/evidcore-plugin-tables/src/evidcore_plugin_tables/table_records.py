@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 from evidcore_plugin_tables.csv_rows import Wanted, check_columns, check_there, read_rows, shown
 
 Record = Mapping[str, Any]  # texts from CSV; whatever JSON holds from JSON

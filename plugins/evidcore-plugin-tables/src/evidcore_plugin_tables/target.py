@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore.api import DataError, Dataset, Task
 from evidcore.cache import cache_folder
 from evidcore.case import Intensity
-from evidcore.contracts import Dataset, Task
-from evidcore.errors import DataError, RecipeError, did_you_mean
+from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import Recipe, load
 from evidcore.registry import factory
 from evidcore.runs.assembly import Assembly

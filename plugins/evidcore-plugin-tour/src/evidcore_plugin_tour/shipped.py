@@ -8,9 +8,9 @@ from typing import Any
 
 from evidcore.compute.signals import stop_request
 from evidcore.recipe import load
-from evidcore.runs import RunFolder, start
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.begin import recording_exit
+from evidcore.runs.begin import recording_exit, start
+from evidcore.runs.folder import RunFolder
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.post_run import auditing, write_audit
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from evidcore.hooks import observe
+from evidcore.api import observe
 from evidcore_plugin_trackers.figures import numbers
 
 

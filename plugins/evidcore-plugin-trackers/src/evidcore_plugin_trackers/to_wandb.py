@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from evidcore.hooks import observe
+from evidcore.api import observe
 from evidcore_plugin_trackers.figures import numbers
 
 

@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from evidcore.case import Box, Crop, VolumeRef
-from evidcore.contracts import EncoderInput, Grid
-from evidcore.data.boxes import FULL, ShownBox, is_slice, shown_box, slice_box
+from evidcore.api import Box, Crop, DataError, EncoderInput, VolumeRef
+from evidcore.case.shown import FULL
+from evidcore.contracts import Grid
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError, RecipeError
+from evidcore.errors import RecipeError
 
 LARGEST_ASPECT = 200  # as in transformers' smart_resize
 ROUNDED = 1.0  # unit by which a box may reach over the edge of its tile
@@ -107,7 +107,7 @@ def canvas(crop: Crop) -> Canvas:
         rows = -(-len(drawing.slices) // drawing.columns)
         size = rows * (y1 - y0), drawing.columns * (x1 - x0)
         return Canvas(drawing.slices, rows, drawing.columns, whole, *size, (spacing[1], spacing[2]))
-    z = (z0,) if is_slice(crop) else ()
+    z = (z0,) if crop.is_slice else ()
     return Canvas(z, 1, 1, whole, y1 - y0, x1 - x0, (spacing[1], spacing[2]))
 
 
@@ -179,9 +179,9 @@ class PictureBoxes:
         if place >= len(shown.z):
             raise ValueError(f"the box {list(box)!r} lies where the picture shows no slice")
         shares = (left / tile_wide, top / tile_high, right / tile_wide, bottom / tile_high)
-        return slice_box(shown.on_slice(shown.z[place]), [FULL * min(max(one, 0.0), 1.0) for one in shares])
+        return shown.on_slice(shown.z[place]).voxels_of([FULL * min(max(one, 0.0), 1.0) for one in shares])
 
-    def from_source(self, crop: Crop, box: Box) -> ShownBox | None:
+    def from_source(self, crop: Crop, box: Box) -> tuple[float, float, float, float] | None:
         """Return voxels of a slice as a box on the picture; None where the picture shows no slice alone.
 
         Raises:
@@ -195,7 +195,7 @@ class PictureBoxes:
         high, wide = self._sides(shown)
         tile_wide, tile_high = wide / shown.columns, high / shown.rows
         row, column = divmod(shown.z.index(box.z), shown.columns)
-        left, top, right, bottom = shown_box(shown.on_slice(box.z), box)
+        left, top, right, bottom = shown.on_slice(box.z).shown_box(box)
         x0, x1 = ((column + edge / FULL) * tile_wide for edge in (left, right))
         y0, y1 = ((row + edge / FULL) * tile_high for edge in (top, bottom))
         return x0, y0, x1, y1

@@ -7,13 +7,12 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from evidcore.api import Box, Case, Crop, DataError, EncoderInput, Flat, TextPart, View, VisualPart
 from evidcore.builtin.views import spread
-from evidcore.case import Box, Case, Crop, Drawing, Part, TextPart, VisualPart
-from evidcore.contracts import EncoderInput, Grid, View
-from evidcore.data.boxes import ShownBox, is_slice
+from evidcore.case import Drawing, Part
+from evidcore.contracts import Grid
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError, RecipeError
-from evidcore.registry.factory import Flat
+from evidcore.errors import RecipeError
 from evidcore_plugin_views.picture_boxes import PICTURES, PictureBoxes, PictureOptions, depth_of, listed
 
 
@@ -30,7 +29,7 @@ class _Pictures(View):
         """Return a box on a picture as voxels of the slice that it lies on."""
         return self.boxes.to_source(part.crop, box)
 
-    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+    def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
         """Return voxels of a slice as a box on the picture."""
         return self.boxes.from_source(part.crop, box)
 
@@ -150,11 +149,11 @@ class Video(View):
 
     def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
         """Return a box on one slice as voxels; None on several, among which it names none."""
-        return self.boxes.to_source(part.crop, box) if is_slice(part.crop) else None
+        return self.boxes.to_source(part.crop, box) if part.crop.is_slice else None
 
-    def from_source(self, part: VisualPart, box: Box) -> ShownBox | None:
+    def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
         """Return voxels of one slice as a box on it; None on several."""
-        return self.boxes.from_source(part.crop, box) if is_slice(part.crop) else None
+        return self.boxes.from_source(part.crop, box) if part.crop.is_slice else None
 
 
 class Image(_Pictures):

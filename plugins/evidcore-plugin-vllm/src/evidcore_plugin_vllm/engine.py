@@ -25,7 +25,8 @@ from annotated_types import Ge, Gt, Le
 from evidcore_plugin_reports.http_exchange import check_key_env, host_of
 from peft.tuners.lora import LoraLayer
 
-from evidcore.contracts import Engine, RolloutStrategy, Rows, Workload
+from evidcore.api import Engine, RolloutStrategy, Workload
+from evidcore.contracts import Rows
 from evidcore.errors import RecipeError, RunError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM

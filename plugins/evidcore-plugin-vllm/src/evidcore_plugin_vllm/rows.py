@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from evidcore.api import prepare
 from evidcore.contracts import Continuation, Prefix, Sampling
-from evidcore.data import prepare
 from evidcore.errors import RunError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM

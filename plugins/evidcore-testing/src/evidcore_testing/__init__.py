@@ -1,5 +1,6 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
+from evidcore.hooks import Announcer as Announcer
 from evidcore.train.stand_in import CHAT_TEMPLATE as CHAT_TEMPLATE
 from evidcore.train.stand_in import SPECIAL_TOKENS as SPECIAL_TOKENS
 from evidcore.train.stand_in import TinyEncoder as TinyEncoder
@@ -19,10 +20,12 @@ from evidcore_testing.checks_reward import answer_group as answer_group
 from evidcore_testing.checks_reward import check_reward as check_reward
 from evidcore_testing.checks_rollout import check_rollout as check_rollout
 from evidcore_testing.checks_sampler import check_sampler as check_sampler
+from evidcore_testing.checks_sampler import sampler_parts as sampler_parts
 from evidcore_testing.checks_segmenter import check_segmenter as check_segmenter
 from evidcore_testing.checks_segmenter import prompts_from as prompts_from
 from evidcore_testing.checks_stage import check_language as check_language
 from evidcore_testing.checks_stage import check_stage as check_stage
+from evidcore_testing.checks_stage import stage_context as stage_context
 from evidcore_testing.checks_task import check_task as check_task
 from evidcore_testing.checks_text import REPORT as REPORT
 from evidcore_testing.checks_text import TEXTS as TEXTS

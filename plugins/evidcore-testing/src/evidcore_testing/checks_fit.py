@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from evidcore.case import Case
-from evidcore.contracts import Fittable
+from evidcore.contracts.model import Fittable
 from evidcore.registry.factory import arguments
 from evidcore_testing.clauses import broken, raises_nothing, require
 

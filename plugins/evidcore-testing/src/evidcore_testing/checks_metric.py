@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from evidcore.case import Case, Report, Unscored
-from evidcore.contracts import Measured, Metric, Sums, TextKind, Written
+from evidcore.contracts import Measured, Metric, Sums, Written
+from evidcore.contracts.judging import TextKind
 from evidcore.evaluate.pooling import Figure, pooled
 from evidcore_testing.checks_text import REPORT, SPANS
 from evidcore_testing.clauses import close, raises_nothing, require

@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from evidcore.contracts import Engine, Prefix, Sampling
+from evidcore.model.policy import sampling_of
+from evidcore.train.stand_in import stand_in
 from evidcore_testing.clauses import require
+
+
+def sampler_parts() -> tuple[Any, Any, list[Prefix], Sampling]:
+    """Return a tiny model, its processor, two prefixes and sampling settings: what `check_sampler` takes."""
+    model, processor, source = stand_in()
+    prefixes = [Prefix(processor.encode(source[at].prompt).ids[:length]) for at, length in ((0, 30), (1, 20))]
+    settings = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
+    return model.eval(), processor, prefixes, settings
 
 
 def check_sampler(

@@ -5,14 +5,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from evidcore.contracts import KINDS, Corpus, Language, Stage, StageContext, StageResult, Workload
 from evidcore.errors import EvidError
 from evidcore.model.template import read_turns
+from evidcore.recipe import load
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
+from evidcore.train.settings import Silent
 from evidcore_testing.checks_evaluation import rows_are_sound
 from evidcore_testing.clauses import raises_nothing, require
+
+
+def stage_context(folder: Path, recipe: str) -> StageContext:
+    """Return the context of a first stage of a recipe, for `check_stage`.
+
+    Args:
+        folder: an empty one, to write into.
+        recipe: the text of a recipe.
+    """
+    path, output = folder / "recipe.toml", folder / "01-mine"
+    path.write_text(recipe, encoding="utf-8")
+    output.mkdir()
+    return Context(Assembly(load(path)), output.name, folder=output, announce=Silent())
 
 
 def check_stage(stage: Stage, context: StageContext) -> None:

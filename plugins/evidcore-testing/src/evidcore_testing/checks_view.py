@@ -7,7 +7,8 @@ from functools import partial
 
 from evidcore.case import Case, Crop, TextPart, VisualPart
 from evidcore.contracts import EncoderInput, View
-from evidcore.data import prepare, read_geometry
+from evidcore.data import read_geometry
+from evidcore.data.preparation import prepare
 from evidcore_testing.clauses import broken, refusal, require
 
 

@@ -44,7 +44,7 @@ def occlude(
     from transformers.utils import logging
 
     from evidcore.cli.run import follow
-    from evidcore.runs import open_run
+    from evidcore.runs.folder import open_run
     from evidcore_plugin_audit.occlusion_map import occlude as measure
 
     logging.disable_progress_bar()

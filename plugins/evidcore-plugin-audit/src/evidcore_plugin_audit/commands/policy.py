@@ -47,7 +47,8 @@ def policy(
     """
     from evidcore.cli.summary import summary
     from evidcore.hooks import write_pages
-    from evidcore.runs import audit_run, open_run
+    from evidcore.runs.folder import open_run
+    from evidcore.runs.post_run import audit_run
     from evidcore_plugin_audit.external import audit_answers, audit_model
 
     _refuse_mixed(target, answers, key, model, stage, overrides, limit)

@@ -12,7 +12,8 @@ from typing import Any
 from evidcore_testing import check_construction
 
 from evidcore.case import Case, Finding, Report, VolumeRef
-from evidcore.contracts import Checked, Reward, Task
+from evidcore.contracts import Reward, Task
+from evidcore.contracts.judging import Checked
 from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.prompts.rows import PromptSet, PromptSource, Row, prompt_sets
 from evidcore.recipe import Recipe, load

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evidcore.runs import RunFolder
+    from evidcore.runs.folder import RunFolder
     from evidcore_plugin_lab.ablation import AblationFolder, Passed
 
 

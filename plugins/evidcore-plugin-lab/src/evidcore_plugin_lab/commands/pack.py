@@ -22,7 +22,7 @@ def pack(folder: Path, out: Path | None, as_json: bool) -> None:
     `tar -xf FILE` gives a folder <recipe>/<run> that `evid page`, `predict`, `export` and, where its data lie
     as before, `resume` take. It holds all prompts, answers and reports of the run.
     """
-    from evidcore.runs import open_run
+    from evidcore.runs.folder import open_run
 
     run = open_run(folder).path
     target = out or Path(f"{run.name}.tar")

@@ -51,7 +51,7 @@ def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **a
     from transformers.utils import logging
 
     from evidcore.cli.run import follow
-    from evidcore.runs import open_run
+    from evidcore.runs.folder import open_run
     from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
     from evidcore_plugin_lab.predict.answer_page import training_lines
 

@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import Case
-from evidcore.contracts import MaskPrompt, MaskRequest, Segmenter, SegmenterPrompt, SegmenterSession
-from evidcore.data import Volume, read_mask, volume_cache
+from evidcore.api import Case, DataError, Segmenter, mean_interval, paired_interval, read_mask
+from evidcore.contracts import MaskPrompt, MaskRequest, SegmenterPrompt, SegmenterSession
+from evidcore.contracts.evaluating import Interval
+from evidcore.data import Volume, volume_cache
 from evidcore.data.boxes import Region, dice, parts
-from evidcore.errors import DataError
-from evidcore.evaluate.bootstrap import Interval, mean_interval, paired_interval
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_segmenters.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of

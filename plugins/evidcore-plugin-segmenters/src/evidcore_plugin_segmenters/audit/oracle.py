@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterPrompt
 from evidcore.data.boxes import Region, moved, parts, tight_box
 

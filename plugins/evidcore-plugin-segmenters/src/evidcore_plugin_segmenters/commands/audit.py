@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
+from evidcore.api import DataError
 from evidcore.cli.run import follow
-from evidcore.errors import DataError, RecipeError
+from evidcore.errors import RecipeError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from evidcore.case import Case, Split
-    from evidcore.contracts import Dataset, Segmenter
+    from evidcore.api import Case, Dataset, Segmenter
+    from evidcore.case import Split
 
 _SHOWN = (
     ("dice", "Dice"),
