@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.anatomy import find_body, misplaced
-from evidcore_plugin_doctor.coarse import coarsen
+from evidcore_plugin_doctor.coarse import STEP_MM, coarsen
+from evidcore_plugin_doctor.outline import better_turn
 
 from evidcore.data import Volume
 
@@ -62,3 +63,72 @@ def test_real_chest_and_belly_lie_as_their_headers_say(real_data, tools):
     assert wrong_axes(volume) == set()
     flipped = tools.as_volume(volume.array[:, ::-1], volume.spacing_mm_zyx)
     assert wrong_axes(flipped) == {"y"}
+
+
+# --- the coarse grid -----------------------------------------------------------------------------
+
+
+def test_cubes_hold_the_mean_of_their_voxels(tools):
+    array = np.random.default_rng(0).normal(size=(20, 25, 30)).astype(np.float32)
+    coarse = coarsen(tools.as_volume(array, (2.5, 1.0, 1.0)))
+    assert coarse.shape == (10, 5, 6)
+    brute = [
+        [
+            [array[2 * z : 2 * z + 2, 5 * y : 5 * y + 5, 5 * x : 5 * x + 5].mean() for x in range(6)]
+            for y in range(5)
+        ]
+        for z in range(10)
+    ]
+    np.testing.assert_allclose(coarse, brute, atol=1e-5)
+
+
+def test_a_slope_stays_a_slope_at_any_spacing(tools):
+    spacing = (3.0, 0.7, 1.3)
+    places = [(np.arange(count) + 0.5) * step for count, step in zip((20, 80, 50), spacing, strict=True)]
+    z, y, x = np.meshgrid(*places, indexing="ij")
+    coarse = coarsen(tools.as_volume((z + 2 * y - 3 * x).astype(np.float32), spacing))
+    cube = [(np.arange(count) + 0.5) * STEP_MM for count in coarse.shape]
+    z, y, x = np.meshgrid(*cube, indexing="ij")
+    inner = (slice(1, -1),) * 3
+    np.testing.assert_allclose(coarse[inner], (z + 2 * y - 3 * x)[inner], atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spacing"), [((3, 90, 90), (4.0, 1.0, 1.0)), ((50, 9, 9), (100.0, 5.0, 5.0))]
+)
+def test_what_is_no_body_has_no_coarse_grid(tools, shape, spacing):
+    assert coarsen(tools.as_volume(np.zeros(shape, np.int16), spacing)) is None
+
+
+# --- outlines of masks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("axis", "name"), [(0, "z"), (1, "y"), (2, "x")])
+def test_a_mirrored_mask_is_told_by_the_axis(tools, axis, name):
+    mask = tools.ellipsoid((-60, 30, 70), (40, 25, 30))
+    array = np.where(mask, 120, 20) + np.random.default_rng(0).normal(0, 8, tools.SHAPE)
+    volume = tools.as_volume(array.astype(np.int16))
+    assert better_turn(volume, mask) is None
+    assert f"with {name} mirrored it does" in str(better_turn(volume, np.flip(mask, axis)))
+
+
+def test_exchanged_axes_of_a_square_slice_are_told(tools):
+    mask = np.zeros((20, 64, 64), bool)
+    mask[5:15, 8:20, 30:50] = True
+    array = np.where(mask, 300, 100) + np.random.default_rng(0).normal(0, 8, mask.shape)
+    volume = tools.as_volume(array.astype(np.float32), (2.0, 1.0, 1.0), "arbitrary")
+    assert better_turn(volume, mask) is None
+    assert "with x and y exchanged it does" in str(better_turn(volume, mask.transpose(0, 2, 1)))
+
+
+def test_an_object_that_does_not_show_says_nothing(tools):
+    mask = tools.ellipsoid((-60, 30, 70), (40, 25, 30))
+    noise = np.random.default_rng(0).normal(40, 12, tools.SHAPE).astype(np.int16)
+    for turned in (mask, mask[::-1], mask[:, :, ::-1]):
+        assert better_turn(tools.as_volume(noise), turned) is None
+
+
+def test_a_mask_of_few_voxels_says_nothing(tools):
+    mask = np.zeros(tools.SHAPE, bool)
+    mask[3, 4, 5:8] = True
+    assert better_turn(tools.as_volume(tools.torso(1)), mask) is None

@@ -7,10 +7,10 @@ import io
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import lxml.html
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.contact_sheet import MOST_BYTES, Filters, gather, page
@@ -22,43 +22,9 @@ EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
 AFFECTED = "lung nodule"
 
 
-class Element:
-    """An element of a page: its attributes, what is in it and all text below it."""
-
-    def __init__(self, name: str, attributes: dict[str, str | None]) -> None:
-        self.name, self.attributes = name, attributes
-        self.text = ""
-
-    def __getitem__(self, key: str) -> str:
-        return self.attributes.get(key) or ""
-
-
-class Elements(HTMLParser):
-    """Every element of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[Element] = []
-        self._open: list[Element] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        element = Element(tag, dict(attrs))
-        self.found.append(element)
-        if tag not in ("img", "input", "meta"):
-            self._open.append(element)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self._open.pop().name == tag
-
-    def handle_data(self, data: str) -> None:
-        for element in self._open:
-            element.text += data
-
-    def of(self, name: str, class_: str = "") -> list[Element]:
-        return [
-            one for one in self.found if one.name == name and (not class_ or class_ in one["class"].split())
-        ]
+def of(page: Any, name: str, class_: str = "") -> list[Any]:
+    """Return the elements of a page."""
+    return page.xpath(f"//{name}" + (f"[contains(concat(' ', @class, ' '), ' {class_} ')]" if class_ else ""))
 
 
 @pytest.fixture
@@ -77,46 +43,46 @@ def planted(home: Any, tools: Any) -> Path:
     return home.write()
 
 
-def viewed(evid: Any, folder: Path, *options: Any) -> tuple[Any, Elements, str]:
+def viewed(evid: Any, folder: Path, *options: Any) -> tuple[Any, Any, str]:
     out = folder / "page.html"
     said = evid("data", "view", folder, "--out", out, "--processes", 1, *options)
     text = out.read_text(encoding="utf-8")
-    return said, Elements(text), text
+    return said, lxml.html.fromstring(text), text
 
 
 def test_each_case_has_three_planes_and_its_faults(evid, planted):
     said, found, _ = viewed(evid, planted)
-    cards = found.of("article")
-    assert [card.text.split()[0] for card in cards] == ["nodule", "cut", "unit", "tested"]
-    assert [card["data-split"] for card in cards] == ["train", "train", "train", "test"]
-    assert "the gzip stream ends too early" in cards[1].text
-    assert "No picture" in cards[1].text
-    assert "scaled to a unit range" in cards[2].text
-    assert cards[0]["data-checks"] == cards[3]["data-checks"] == ""
-    assert len(found.of("figure", "plane")) == 9
+    cards = of(found, "article")
+    assert [card.text_content().split()[0] for card in cards] == ["nodule", "cut", "unit", "tested"]
+    assert [card.get("data-split", "") for card in cards] == ["train", "train", "train", "test"]
+    assert "the gzip stream ends too early" in cards[1].text_content()
+    assert "No picture" in cards[1].text_content()
+    assert "scaled to a unit range" in cards[2].text_content()
+    assert cards[0].get("data-checks", "") == cards[3].get("data-checks", "") == ""
+    assert len(of(found, "figure", "plane")) == 9
     assert f"{planted.name}: 4 of 4 cases, 2 faults\n" in said.output
-    assert "62 x 72 x 76" in cards[0].text
-    assert "6 x 5.5 x 5" in cards[0].text
+    assert "62 x 72 x 76" in cards[0].text_content()
+    assert "6 x 5.5 x 5" in cards[0].text_content()
 
 
 def test_planes_are_in_true_proportions_and_go_through_the_mask(evid, planted, tools):
     _, found, _ = viewed(evid, planted)
     depth, height, width = (count * step for count, step in zip(tools.SHAPE, tools.SPACING_MM, strict=True))
-    ratios = [float(one["style"].split(":")[1]) for one in found.of("div", "screen")[:3]]
+    ratios = [float(one.get("style").split(":")[1]) for one in of(found, "div", "screen")[:3]]
     assert ratios == pytest.approx([width / height, width / depth, height / depth], abs=1e-3)
-    widths = [float(one["style"].split(":")[1].split()[0]) for one in found.of("figure", "plane")[:3]]
+    widths = [float(one.get("style").split(":")[1].split()[0]) for one in of(found, "figure", "plane")[:3]]
     assert widths == pytest.approx([width, width, height], abs=0.1)  # one scale for all three
-    captions = [one.text for one in found.of("figure", "plane")[:3]]
+    captions = [one.text_content() for one in of(found, "figure", "plane")[:3]]
     assert captions[0].endswith("axial, slice 32 of 62") or captions[0].endswith("axial, slice 33 of 62")
     assert re.search(r"coronal, slice 2[34] of 72$", captions[1])
     assert re.search(r"sagittal, slice 5[45] of 76$", captions[2])
-    assert "centre of lung nodule" in found.of("article")[0].text
-    assert "middle of the volume" in found.of("article")[3].text
+    assert "centre of lung nodule" in of(found, "article")[0].text_content()
+    assert "middle of the volume" in of(found, "article")[3].text_content()
 
 
 def test_an_outline_lies_where_the_mask_is(evid, planted):
     _, found, _ = viewed(evid, planted)
-    axial, coronal, sagittal = (path["d"] for path in found.of("path") if path["data-mask"])
+    axial, coronal, sagittal = (path.get("d", "") for path in of(found, "path") if path.get("data-mask", ""))
     for drawn, rows, columns in (
         (axial, (20, 28), (50, 60)),
         (coronal, (62 - 36, 62 - 30), (50, 60)),  # head up
@@ -134,20 +100,22 @@ def test_every_mask_has_a_switch_or_is_said_to_be_empty_or_not_drawn(evid, home,
     masks = [f"m{number}={file}#{number}" for number in range(1, 28)]  # the last has no voxel
     home.add("c", tools.torso(0), masks=";".join(masks), m25="1")
     _, found, _ = viewed(evid, home.write())
-    keys = found.of("div", "keys")[0]
-    shown = [one.text for one in found.of("span", "key") if one.text.startswith("m")]
+    keys = of(found, "div", "keys")[0]
+    shown = [one.text_content() for one in of(found, "span", "key") if one.text_content().startswith("m")]
     assert shown == ["m25", *(f"m{number}" for number in range(1, 24))]  # what is present comes first
-    assert "empty: m27" in keys.text
-    assert "not drawn: m24, m26" in keys.text
-    assert "axial, slice 34 of 62" in found.of("figure", "plane")[0].text
+    assert "empty: m27" in keys.text_content()
+    assert "not drawn: m24, m26" in keys.text_content()
+    assert "axial, slice 34 of 62" in of(found, "figure", "plane")[0].text_content()
 
 
 def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, tools):
     _, found, _ = viewed(evid, planted)
-    card = found.of("article")[3]
-    assert "mediastinum, -160 to 240 HU" in card.text or "lung, -1350 to 150 HU" in card.text
-    low, high = (-160, 240) if "mediastinum" in card.text else (-1350, 150)
-    source = found.of("img")[-3]["src"]
+    card = of(found, "article")[3]
+    assert (
+        "mediastinum, -160 to 240 HU" in card.text_content() or "lung, -1350 to 150 HU" in card.text_content()
+    )
+    low, high = (-160, 240) if "mediastinum" in card.text_content() else (-1350, 150)
+    source = of(found, "img")[-3].get("src", "")
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))), dtype=float)
     expected = np.clip((tools.torso(2)[31] - float(low)) / (high - low), 0, 1) * 255
     assert shown.shape == expected.shape
@@ -156,9 +124,9 @@ def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, t
 
 def test_text_of_the_set_is_never_markup_and_is_not_printed(evid, planted):
     said, found, text = viewed(evid, planted)
-    assert not found.of("b", "") or all(one.text != "bold" for one in found.of("b"))
-    assert not any("onerror" in one.attributes for one in found.found)
-    assert EVIL in "".join(one.text for one in found.of("pre"))
+    assert not of(found, "b", "") or all(one.text_content() != "bold" for one in of(found, "b"))
+    assert not any("onerror" in one.attrib for one in found.iter())
+    assert EVIL in "".join(one.text_content() for one in of(found, "pre"))
     assert len(re.findall(r"<script", text)) == 1
     for secret in ("A nodule", "p-nodule", "onerror"):
         assert secret not in said.output + said.stderr
@@ -168,10 +136,10 @@ def test_text_of_the_set_is_never_markup_and_is_not_printed(evid, planted):
 def test_the_page_reaches_for_nothing_outside_itself(evid, planted):
     _, found, text = viewed(evid, planted)
     assert not re.search(r"@import|url\(", text)
-    for one in found.found:
-        assert one.name not in ("link", "iframe", "object", "embed", "base")
-        assert not one["src"] or one["src"].startswith("data:image/png;base64,")
-        assert not one["href"] or one["href"].startswith("#")
+    for one in found.iter():
+        assert one.tag not in ("link", "iframe", "object", "embed", "base")
+        assert not one.get("src", "") or one.get("src", "").startswith("data:image/png;base64,")
+        assert not one.get("href", "") or one.get("href", "").startswith("#")
 
 
 def test_json_holds_numbers_and_no_text_or_name(evid, planted):
@@ -200,8 +168,8 @@ def test_json_holds_numbers_and_no_text_or_name(evid, planted):
 )
 def test_what_is_left_out_is_said_with_how_to_see_it(evid, planted, options, shown, why):
     said, found, _ = viewed(evid, planted, *options)
-    assert [card.text.split()[0] for card in found.of("article")] == shown
-    (note,) = (one.text for one in found.of("p", "left-out"))
+    assert [card.text_content().split()[0] for card in of(found, "article")] == shown
+    (note,) = (one.text_content() for one in of(found, "p", "left-out"))
     assert f"{4 - len(shown)} of 4 cases are left out: {why}" in note
     assert note.endswith("See them with --limit N, --split NAME, --case ID, --finding NAME.")
     assert "see others with --limit, --split, --case or --finding" in said.output
@@ -243,10 +211,10 @@ def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
     options = {"pictures_bytes": 1_000_000, "processes": 1, "progress": lambda count, total: None}
     made = page([gather(dataset, "set", Filters(limit=200), **options)], "'" * 100_000)
     assert len(made.text.encode()) <= MOST_BYTES
-    cards = len(Elements(made.text).of("article"))
+    cards = len(of(lxml.html.fromstring(made.text), "article"))
     assert cards + made.no_room == 160
     assert made.no_room > 0
-    (note,) = (one.text for one in Elements(made.text).of("p", "left-out"))
+    (note,) = (one.text_content() for one in of(lxml.html.fromstring(made.text), "p", "left-out"))
     assert f"{made.no_room} cases found no room within 15 MB: c" in note
     assert "… and 80000 more characters" in made.text
 
@@ -257,8 +225,8 @@ def test_a_photograph_is_one_picture_without_sides_of_the_body(evid, home):
         "id,image,patient,split,question,answer\nq,a.png,p,test,Is there one?,no\n"
     )
     _, found, _ = viewed(evid, home.folder)
-    assert [one.text for one in found.of("figure", "plane")] == ["picture"]
-    assert found.of("div", "screen")[0]["style"] == "aspect-ratio:1.5625"
+    assert [one.text_content() for one in of(found, "figure", "plane")] == ["picture"]
+    assert of(found, "div", "screen")[0].get("style") == "aspect-ratio:1.5625"
 
 
 def test_a_folder_of_questions_is_shown_like_one_of_scans(evid, home, tools):
@@ -267,9 +235,9 @@ def test_a_folder_of_questions_is_shown_like_one_of_scans(evid, home, tools):
         "id;volume;patient;split;nodule;question;answer\nq;a.nii.gz;p;test;yes;Is there one?;no\n"
     )
     _, found, _ = viewed(evid, home.folder)
-    (card,) = found.of("article")
-    assert json.loads(card["data-names"]) == ["nodule"]
-    assert [one.text for one in found.of("li", "right")] == ["B) no"]
+    (card,) = of(found, "article")
+    assert json.loads(card.get("data-names", "")) == ["nodule"]
+    assert [one.text_content() for one in of(found, "li", "right")] == ["B) no"]
 
 
 def test_questions_show_their_options_and_the_right_one(evid, home, tools):
@@ -280,9 +248,9 @@ def test_questions_show_their_options_and_the_right_one(evid, home, tools):
     (home.folder / "quiz.toml").write_text(QUIZ)
     out = home.folder / "quiz.html"
     evid("data", "view", home.folder / "quiz.toml", "--out", out, "--processes", 1)
-    found = Elements(out.read_text(encoding="utf-8"))
-    assert "Which <i>organ</i>?" in found.of("ul", "questions")[0].text
-    assert [one.text for one in found.of("li", "right")] == ["B) spleen"]
+    found = lxml.html.fromstring(out.read_text(encoding="utf-8"))
+    assert "Which <i>organ</i>?" in of(found, "ul", "questions")[0].text_content()
+    assert [one.text_content() for one in of(found, "li", "right")] == ["B) spleen"]
 
 
 QUIZ = """

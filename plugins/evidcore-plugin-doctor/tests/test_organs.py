@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from evidcore_plugin_doctor.organs import CLEAR_MM, RELATIONS, contradictions, organ
+from evidcore_plugin_doctor.organs import CLEAR_MM, contradictions, organ
 
 # centroids in mm: up, back, left
 PLACES = {
@@ -25,31 +25,17 @@ def found(places: dict[str, tuple[float, float, float]]) -> list[tuple[str | Non
     return list(contradictions(places, dict.fromkeys(places, 10.0)))
 
 
-@pytest.mark.parametrize(
-    ("mask", "expected"),
-    [
-        ("Liver", "liver"),
-        ("liver_mask", "liver"),
-        ("liver tumour", None),
-        ("liver_vessels", None),
-        ("kidney_left", "kidney left"),
-        ("Left Kidney", "kidney left"),
-        ("kidneys", None),
-        ("kidney", None),
-        ("kidney_cyst_left", None),
-        ("L lung", "lung left"),
-        ("lung_upper_lobe_right", "lung right"),
-        ("lung nodule", None),
-        ("vertebrae_T12", "spine"),
-        ("vertebra L1", "spine"),
-        ("spinal_cord", "spine"),
-        ("urinary_bladder", "bladder"),
-        ("gall bladder", "gallbladder"),
-        ("tumour", None),
-    ],
-)
-def test_a_masks_name_says_which_organ_it_is(mask, expected):
-    assert organ(mask) == expected
+NAMES = {
+    "Liver": "liver", "liver_mask": "liver", "liver tumour": None, "liver_vessels": None,
+    "kidney_left": "kidney left", "Left Kidney": "kidney left", "kidneys": None, "kidney": None,
+    "kidney_cyst_left": None, "L lung": "lung left", "lung_upper_lobe_right": "lung right",
+    "lung nodule": None, "vertebrae_T12": "spine", "vertebra L1": "spine", "spinal_cord": "spine",
+    "urinary_bladder": "bladder", "gall bladder": "gallbladder", "tumour": None,
+}  # fmt: skip
+
+
+def test_a_masks_name_says_which_organ_it_is():
+    assert {mask: organ(mask) for mask in NAMES} == NAMES
 
 
 def test_organs_in_their_places_contradict_nothing():
@@ -100,8 +86,3 @@ def test_parts_of_an_organ_count_by_their_size():
     assert list(contradictions(places, sizes)) == []
     ((_, text),) = contradictions(places, sizes | {"lung_upper_lobe_left": 1, "lung_lower_lobe_left": 9})
     assert "lung left 48 mm to the right of lung right" in text  # 0.1 * 100 - 0.9 * 20 = -8
-
-
-def test_no_relation_stands_twice_or_against_itself():
-    pairs = [(first, second, axis) for first, second, axis in RELATIONS]
-    assert len({(frozenset(pair[:2]), pair[2]) for pair in pairs}) == len(pairs)

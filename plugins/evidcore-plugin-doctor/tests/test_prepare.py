@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from typing import Any
 
 import nibabel
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -130,34 +130,17 @@ def test_killed_it_leaves_only_whole_entries_and_goes_on_from_them(scans):
     while not (volumes.exists() and any(volumes.glob("*.safetensors"))):
         assert running.poll() is None
         time.sleep(0.01)
-    workers = children(running.pid)
+    workers = psutil.Process(running.pid).children()
     running.kill()
     running.wait()
     found = kept(scans)
     for path in (scans / "cache").glob("*/*.safetensors"):
         array = Cache(path.parent.name, scans / "cache").get_array(path.stem)
         array.slices(0, array.shape[0])
-    deadline = time.monotonic() + 60
-    while any(is_alive(pid) for pid in workers):
-        assert time.monotonic() < deadline, "workers outlive the command"
-        time.sleep(0.05)
+    assert psutil.wait_procs(workers, timeout=60)[1] == [], "workers outlive the command"
     outcomes = prepare("--json")["outcomes"]
     assert outcomes["done"] + outcomes["already_there"] == CASES - 1
     assert found.items() <= kept(scans).items()
-
-
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    return [int(word) for word in text.split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    state = Path(f"/proc/{pid}/stat")
-    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 def test_a_later_share_says_what_it_deletes_of_an_earlier_one(scans, monkeypatch):

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from html import unescape
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from evidcore_plugin_doctor import blind
 from evidcore_plugin_doctor.listing import Columns, read_listing
 from evidcore_plugin_doctor.profile import page, prevalence, profile
 from evidcore_plugin_doctor.sentences import BINS, lengths, positions, quantiles
+from evidcore_plugin_pages.jinja import environment
 from evidcore_plugin_reports.labelers import NegationRules, Phrases
 from evidcore_plugin_reports.sentences import labelled, sentences
 
@@ -78,31 +80,17 @@ def question(number: int, options, answer: int, true=()) -> Question:
     return Question(id=f"q{number}", text="Which?", options=options, answer=answer, true_options=true)
 
 
-def test_given_questions_without_known_truth_have_no_perfect_line():
-    cases = {
-        "train": [
-            Case(id=f"c{n}", patient=None, volumes=(), questions=(question(n, ("a", "b"), n % 2),))
-            for n in range(20)
-        ]
-    }
-    (row,) = described(cases)["reference_lines"]
+def test_given_questions_have_a_perfect_line_where_the_truth_is_known():
+    asked = [(question(n, ("a", "b"), n % 2),) for n in range(20)]
+    some = [Case(id=f"c{n}", patient=None, volumes=(), questions=one) for n, one in enumerate(asked)]
+    (row,) = described({"train": some})["reference_lines"]
     assert (row["asked"], row["questions"], row["patients"]) == ("given", 20, 20)
     assert row["uniform_chance"]["value"] == 0.5
-    assert row["perfect_perception"] == {
-        "value": None,
-        "low": None,
-        "high": None,
-        "note": "which other options are true is not known",
-    }
-
-
-def test_given_questions_with_known_truth_have_all_lines():
-    cases = {
-        "train": [
-            case(n, "11000", (question(n, ("nodule", "effusion", "cyst"), 0, (0, 1)),)) for n in range(25)
-        ]
-    }
-    (row,) = described(cases, asked=("given",))["reference_lines"]
+    unknown = {"value": None, "low": None, "high": None, "note": "which other options are true is not known"}
+    assert row["perfect_perception"] == unknown
+    asked = [(question(n, ("nodule", "effusion", "cyst"), 0, (0, 1)),) for n in range(25)]
+    some = [case(n, "11000", one) for n, one in enumerate(asked)]
+    (row,) = described({"train": some}, asked=("given",))["reference_lines"]
     assert row["perfect_perception"]["value"] == 0.5
 
 
@@ -219,34 +207,24 @@ def written(path, rows):
     return path
 
 
+KEYS = ("scan", "who", "part", "text", "nodule", "effusion", "age")
 LABELS = [
-    {
-        "scan": "a",
-        "who": "p",
-        "part": "train",
-        "text": "No finding.",
-        "nodule": "1",
-        "effusion": "0",
-        "age": "61",
-    },
-    {"scan": "b", "who": "p", "part": "train", "text": "", "nodule": "-1", "effusion": "", "age": "58"},
-    {"scan": "c", "who": "", "part": "test", "text": "More.", "nodule": "0", "effusion": "1", "age": "70"},
+    dict(zip(KEYS, row, strict=True))
+    for row in (
+        ("a", "p", "train", "No finding.", "1", "0", "61"),
+        ("b", "p", "train", "", "-1", "", "58"),
+        ("c", "", "test", "More.", "0", "1", "70"),
+    )
 ]
 
 
 def test_labels_are_the_columns_that_read_as_states(tmp_path):
     path = written(tmp_path / "labels.csv", LABELS)
     cases = read_listing(path, Columns(id="scan", patient="who", split="part", report="text"))
-    assert {split: [item.id for item in some] for split, some in cases.items()} == {
-        "train": ["a", "b"],
-        "test": ["c"],
-    }
+    assert [item.id for item in cases["test"]] == ["c"]
     first, second = cases["train"]
-    assert first.findings == (
-        Finding(name="nodule", state="present"),
-        Finding(name="effusion", state="absent"),
-    )
-    assert second.findings == (Finding(name="nodule", state="uncertain"),)
+    known = [(item.name, item.state) for item in (*first.findings, *second.findings)]
+    assert known == [("nodule", "present"), ("effusion", "absent"), ("nodule", "uncertain")]
     assert (first.patient, first.report) == ("p", Report(text="No finding."))
     assert (second.report, cases["test"][0].patient) == (None, None)
 
@@ -254,15 +232,10 @@ def test_labels_are_the_columns_that_read_as_states(tmp_path):
 QUESTIONS = [
     {"image": "a", "q": "Side?", "A": "left", "B": "right", "C": "", "all": '["left", "right"]', "key": "B"},
     {
-        "image": "a",
-        "q": "Size?",
-        "A": "small",
-        "B": "large",
-        "C": "huge",
-        "all": "small|large|huge",
+        "image": "a", "q": "Size?", "A": "small", "B": "large", "C": "huge", "all": "small|large|huge",
         "key": "huge",
     },
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", [("A", "B", "C"), ("all",)])
@@ -366,6 +339,22 @@ def test_the_page_shows_every_part_and_loads_nothing(tmp_path):
     assert text not in html
     assert "There is an effusion" not in html
     assert "best blind rule" in html
+
+
+def test_a_density_is_drawn_as_steps_in_its_own_scale():
+    rows = {"even": [1.0] * 4, "late": [0.0, 0.0, 0.0, 4.0]}
+    figures = environment("evidcore_plugin_doctor").get_template("figures.html").module
+    drawn = figures.densities("Places", rows, "start", "end", "of <one> set")
+    tree = ElementTree.fromstring(drawn)
+    paths = [path.get("d") for path in tree.iter("path")]
+    points = [[tuple(map(float, pair.split())) for pair in path.lstrip("M").split("L")] for path in paths]
+    assert [len(outline) for outline in points] == [8, 8]
+    assert len({y for _, y in points[0]}) == 1
+    assert [x for x, _ in points[1]] == [30.0, 109.5, 109.5, 189.0, 189.0, 268.5, 268.5, 348.0]
+    bottom, even, top = points[1][0][1], points[0][0][1], points[1][-1][1]
+    assert abs((bottom - even) * 4 - (bottom - top)) < 0.5
+    assert "of &lt;one&gt; set" in drawn
+    assert re.search(r"late densest in part 4 of 4", drawn)
 
 
 @pytest.mark.slow

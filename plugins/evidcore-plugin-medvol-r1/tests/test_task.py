@@ -3,7 +3,7 @@ import json
 import logging
 
 import pytest
-from evidcore_plugin_doctor.blind import Unseen
+from evidcore_plugin_doctor.blind import BlindView
 from evidcore_plugin_medvol_r1.queries import read_descriptions
 from evidcore_plugin_medvol_r1.target import measure
 from evidcore_testing.checks_task import check_task
@@ -210,7 +210,7 @@ def test_what_someone_puts_is_asked_whatever_masks_there_are(case, task_of):
 
 
 def test_a_view_that_shows_nothing_is_asked_nothing(case, task_of):
-    assert task_of().prompts(case, Unseen(), 0) == []
+    assert task_of().prompts(case, BlindView(), 0) == []
 
 
 def test_a_case_of_several_volumes_is_refused(case, task_of):

@@ -23,7 +23,14 @@ from evidcore.registry.factory import build
 
 sys.path.insert(0, str(Path(__file__).parent))  # browser_page
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-RECIPE = """
+ASKED = """
+data = [
+  { dataset = "chest", task = "choice", split = "test" },
+  { dataset = "abdomen", task = "point", split = "test" },
+  { dataset = "abdomen", task = "tell", split = "test" },
+]
+"""
+RECIPE = f"""
 schema = 1
 name = "looked"
 seed = 17
@@ -40,49 +47,19 @@ validation_cases = 0
 test_cases = 2
 [[stage]]
 kind = "sft"
-data = [{ dataset = "chest", task = "choice" }]
+data = [{{ dataset = "chest", task = "choice" }}]
 [[stage]]
 kind = "evaluate"
-[[stage.data]]
-dataset = "chest"
-task = "choice"
-split = "test"
-[[stage.data]]
-dataset = "abdomen"
-task = "point"
-split = "test"
-[[stage.data]]
-dataset = "abdomen"
-task = "tell"
-split = "test"
+{ASKED}
 [[stage]]
 kind = "grpo"
-[[stage.data]]
-dataset = "chest"
-task = "choice"
-[[stage.data]]
-dataset = "abdomen"
-task = "point"
-[[stage.data]]
-dataset = "abdomen"
-task = "tell"
+{ASKED.replace(', split = "test"', "")}
 [[stage]]
 kind = "evaluate"
-[[stage.data]]
-dataset = "chest"
-task = "choice"
-split = "test"
-[[stage.data]]
-dataset = "abdomen"
-task = "point"
-split = "test"
-[[stage.data]]
-dataset = "abdomen"
-task = "tell"
-split = "test"
+{ASKED}
 [[stage]]
 kind = "audit"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
+data = [{{ dataset = "chest", task = "choice", split = "test" }}]
 """
 LONG = 10_000_000
 EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
@@ -183,25 +160,13 @@ def telling_line(case):
     mask = read_mask(case.masks["liver metastasis"], read(case.volumes[0]))
     cited = {"liver metastasis": int(mask.sum(axis=(1, 2)).argmax()), "kidney cyst": 0}
     text = f"<report>{REPORT}</report><evidence>{json.dumps(cited)}</evidence>"
-    return line_of(
-        case,
-        "report",
-        "tell",
-        patient=case.patient,
-        condition="own",
-        prompt="<image>Write the report.",
-        text=text,
-        malformed=None,
-        affirmed=["gallstone", "kidney cyst", "liver metastasis"],
-        present=list(case.present()),
-        absent=["pancreatic cyst"],
-        slices=cited,
-        gold_slices={"liver metastasis": cited["liver metastasis"]},
-        masks=list(case.present()),
-        images=[Crop(volume=case.volumes[0]).uri()],
-        figures={},
+    return answer_of(
+        case, "report", "tell", prompt="<image>Write the report.", text=text, slices=cited, figures={},
         value=0.5,
-    )
+        affirmed=["gallstone", "kidney cyst", "liver metastasis"], present=list(case.present()),
+        absent=["pancreatic cyst"], masks=list(case.present()),
+        gold_slices={"liver metastasis": cited["liver metastasis"]},
+    )  # fmt: skip
 
 
 def forked_line(case, step):
@@ -209,13 +174,9 @@ def forked_line(case, step):
     line = group_line(case, step)
     cited = {"slice": None, "slices": {"liver metastasis": 5}, "boxes": [], "mask": None}
     for number, (rollout, parent) in enumerate(zip(line["rollouts"], (None, [0, 20], [1, 30]), strict=True)):
-        told = {
-            "text": f"<think>\N{LUNGS}</think><report>{REPORT}</report>",
-            "evidence": cited,
-            "malformed": None,
-            "turns": [],
-        }
-        rollout |= {**told, "parent": parent, "length": 40 + 10 * number}
+        text = f"<think>\N{LUNGS}</think><report>{REPORT}</report>"
+        rollout |= {"text": text, "evidence": cited, "malformed": None, "turns": []}
+        rollout |= {"parent": parent, "length": 40 + 10 * number}
     reference = {
         "present": ["liver metastasis"],
         "absent": ["pancreatic cyst"],
@@ -230,7 +191,14 @@ def write_lines(path, lines):
 
 def line_of(case, name, task, **fields):
     """What every line says of its question."""
-    return {"prompt_id": f"{case.id}:{name}", "case_id": case.id, "task": task, **fields}
+    images = [Crop(volume=case.volumes[0]).uri()]
+    return {"prompt_id": f"{case.id}:{name}", "case_id": case.id, "task": task, "images": images, **fields}
+
+
+def answer_of(case, name, task, **fields):
+    """What every answer says of its question."""
+    about = {"patient": case.patient, "condition": "own", "malformed": None}
+    return line_of(case, name, task, **about | fields)
 
 
 def choice_line(case, stage, number):
@@ -238,22 +206,12 @@ def choice_line(case, stage, number):
     right = {0: stage == "02-evaluate", 1: stage == "04-evaluate"}.get(number, True)
     finding = case.present()[0]
     text = f"<think>The scan shows {finding}.</think><answer>{'A' if right else 'B'}</answer>"
-    return line_of(
-        case,
-        "0-0",
-        "choice",
-        patient=case.patient,
-        condition="own",
-        prompt=f"<image>Which finding is present?\nA) {finding}\nB) nothing",
-        text={2: EVIL, 3: "long " * (LONG // 5)}.get(number, text),
+    return answer_of(
+        case, "0-0", "choice", prompt=f"<image>Which finding is present?\nA) {finding}\nB) nothing",
+        text={2: EVIL, 3: "long " * (LONG // 5)}.get(number, text), finding=finding,
         malformed="no tags" if number in (2, 3) else None,
-        choice="A" if right else "B",
-        answer="A",
-        finding=finding,
-        images=[Crop(volume=case.volumes[0]).uri()],
-        correct=right,
-        value=float(right),
-    )
+        choice="A" if right else "B", answer="A", correct=right, value=float(right),
+    )  # fmt: skip
 
 
 def target_of(case):
@@ -271,24 +229,10 @@ def pointing_line(case, stage):
     off = 0 if stage == "04-evaluate" else 6
     said = {**box, "x0": box["x0"] + off, "x1": box["x1"] + off}
     dice = 0.9 if not off else 0.3
-    return line_of(
-        case,
-        name,
-        "point",
-        patient=case.patient,
-        condition="own",
-        prompt=f"<image>Where is the {name}?",
-        text=json.dumps(said),
-        malformed=None,
-        slice=box["z"],
-        boxes=[said],
-        gold_slice=box["z"],
-        target=name,
-        masks=[name],
-        images=[Crop(volume=case.volumes[0]).uri()],
-        figures={"dsc": dice},
-        value=dice,
-    )
+    return answer_of(
+        case, name, "point", prompt=f"<image>Where is the {name}?", text=json.dumps(said), slice=box["z"],
+        boxes=[said], gold_slice=box["z"], target=name, masks=[name], figures={"dsc": dice}, value=dice,
+    )  # fmt: skip
 
 
 def group_line(case, step):
@@ -301,35 +245,22 @@ def group_line(case, step):
     def rollout(total, advantage, text, turns=(), fault=None):
         verdict = {"value": total, "parts": {}, "reason": "IoU with the box", "unscored": None}
         return {
-            "text": text,
-            "total": total,
-            "malformed": fault,
+            "text": text, "total": total, "malformed": fault, "turns": list(turns), "parent": None,
             "evidence": None if fault else {"slice": box["z"], "slices": {}, "boxes": [box], "mask": None},
-            "turns": list(turns),
-            "parent": None,
-            "rewards": {"box-overlap": verdict},
-            "advantage": advantage,
-            "tokens": 12,
-            "length": 12,
-        }
+            "rewards": {"box-overlap": verdict}, "advantage": advantage, "tokens": 12, "length": 12,
+        }  # fmt: skip
 
     is_dead = step == 2
     target = {"slice": box["z"], "areas": {}, "boxes": {str(box["z"]): [box]}}
     return line_of(
-        case,
-        name,
-        "point",
-        stage="03-grpo",
-        step=step,
-        prompt=f"<image>Where is the {name}?",
-        images=[crop.uri()],
+        case, name, "point", stage="03-grpo", step=step, prompt=f"<image>Where is the {name}?",
         reference={"query": f"the {name}", "masks": [name], "finding": name, "target": target},
         rollouts=[
             rollout(0.0 if is_dead else 1.0, 1.2, "Here it is."),
             rollout(0.0, -0.7, "<answer>", fault="no </answer>"),
             rollout(0.0 if is_dead else 0.4, -0.5, "After a look.", [turn]),
         ],
-    )
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="session")

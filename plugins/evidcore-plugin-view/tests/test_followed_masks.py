@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import numpy as np
 import pytest
-from evidcore_plugin_view.followed_masks import FollowedMask, FollowRequest, names_segmenter
+from evidcore_plugin_view.background import FollowedMask, FollowRequest, names_segmenter
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.question_scene import Reference, compose
 
@@ -197,7 +197,7 @@ def held(server, line, side="a"):
     routes = server.routes
     scene = routes._composed({"a": line})
     scan = routes._scan(scene)
-    return routes._mask_of(scene.overlay(f"{side}/followed/mask"), scan), scan, scene
+    return routes.mask_of(scene.overlay(f"{side}/followed/mask"), scan), scan, scene
 
 
 @pytest.mark.slow
@@ -462,7 +462,7 @@ def test_a_viewer_that_ends_ends_a_segmenter_that_works(planted, tmp_path):
     while not (tmp_path / "asked").exists():
         time.sleep(0.1)
     opened.close()
-    assert opened.followed.get(wanted) is None
+    assert "ended with status -9" in opened.followed.get(wanted).fault
 
 
 @pytest.mark.slow
@@ -532,11 +532,11 @@ def test_a_mask_goes_from_process_to_process_unchanged(seed):
     mask = np.zeros((7, 9, 11), dtype=bool)
     if seed:  # one holds no voxel
         mask[2:6, 1:8, seed:9] = rng.random((4, 7, 9 - seed)) > 0.6
-    told = json.loads(json.dumps(FollowedMask.of(mask, "it").to_json()))
-    found = FollowedMask.from_json(told)
+    told = json.loads(json.dumps(dataclasses.asdict(FollowedMask.of(mask, "it"))))
+    found = FollowedMask(**told)
     assert (found.by, found.fault) == ("it", "")
     assert np.array_equal(found.mask(), mask)
-    assert FollowedMask.from_json(FollowedMask(fault="no").to_json()).mask() is None
+    assert FollowedMask(fault="no").mask() is None
 
 
 @pytest.mark.slow

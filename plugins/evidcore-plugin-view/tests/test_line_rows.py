@@ -1,7 +1,7 @@
 """Rows of the list: scores, findings, what went wrong."""
 
 import pytest
-from evidcore_plugin_view.line_rows import answer_row, group_row, score_of
+from evidcore_plugin_view.public_lines import answer_row, group_row, score_of
 
 from evidcore.runs.read import findings_of
 

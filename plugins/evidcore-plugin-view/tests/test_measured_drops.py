@@ -7,7 +7,6 @@ import shutil
 import numpy as np
 import pytest
 from evidcore_plugin_view import overlay
-from evidcore_plugin_view.measured_drops import MeasuredDrops
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.question_scene import Reference, compose
 from test_overlay import painted
@@ -36,9 +35,9 @@ def test_cells_are_shaded_by_their_share_of_the_largest_drop(plane):
         assert (drawn is not None) == expected.any()
         if drawn is not None:
             seen.append(index)
-            found = sum(share * painted(path, expected.shape) for path, share in drawn.shades)
+            found = sum(share * painted(path, expected.shape) for path, share in drawn["shades"])
             assert found == pytest.approx(expected, abs=1e-3)
-            assert (painted(drawn.outline, expected.shape) == (expected == 1)).all()
+            assert (painted(drawn["outline"], expected.shape) == (expected == 1)).all()
     assert overlay.extent(one, None, plane) == seen
     assert overlay.fullest(one, None, plane) == {"axial": 3, "coronal": 2, "sagittal": 5}[plane]
 
@@ -123,16 +122,16 @@ def test_a_map_of_another_answer_is_not_drawn_and_a_new_file_is_read(mapped, tmp
     number = number_of(mapped, "02-evaluate", "point")
     answer = json.loads((mapped / "answers/02-evaluate.jsonl").read_text().splitlines()[number])
     answer["stage"] = "02-evaluate"
-    drops = MeasuredDrops(mapped)
-    assert drops.get(answer)["largest"]["cell"] == 7
-    assert drops.get({**answer, "text": "another"}) is None
-    assert drops.get({**answer, "condition": "blank"}) is None
+    run = OpenedRun(mapped, show_reports=False)
+    assert run.occlusion(answer)["largest"]["cell"] == 7
+    assert run.occlusion({**answer, "text": "another"}) is None
+    assert run.occlusion({**answer, "condition": "blank"}) is None
     path.write_text(json.dumps(line_of(answer, 2)) + "\n")
     os.utime(path, ns=(1, 1))
-    assert drops.get(answer)["largest"]["cell"] == 2
+    assert run.occlusion(answer)["largest"]["cell"] == 2
     path.write_text("broken\n")
     with pytest.raises(RunError, match=r"02-evaluate\.jsonl, line 1: not JSON, 'broken"):
-        drops.get(answer)
+        run.occlusion(answer)
 
 
 @pytest.mark.slow

@@ -40,8 +40,8 @@ def test_a_box_is_drawn_where_the_same_box_as_a_mask_is(plane):
         seen = overlay.cut(mask, plane, index)
         assert (drawn is not None) == seen.any()
         if drawn is not None:
-            assert (painted(drawn.outline, seen.shape) == seen).all()
-            filled = overlay.drawn(masked, mask, plane, index, depth).fill
+            assert (painted(drawn["outline"], seen.shape) == seen).all()
+            filled = overlay.drawn(masked, mask, plane, index, depth)["fill"]
             assert (painted(filled, seen.shape) == seen).all()
 
 

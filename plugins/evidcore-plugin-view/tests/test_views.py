@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from browser_page import near, rows
-from evidcore_plugin_view.cited_sentences import SentenceReader, cited_sentences
+from evidcore_plugin_view.background import RunProcess
+from evidcore_plugin_view.public_lines import cited_sentences
 from evidcore_plugin_view.staircase import staircases
 
 from evidcore.data import read as read_volume
@@ -160,28 +161,23 @@ def test_a_rule_without_a_row_of_its_own_has_no_interval_and_other_stages_have_n
 
 @pytest.fixture
 def reader():
-    """What reads sentences, in a process of its own."""
-    started = SentenceReader()
+    """A process that reads sentences."""
+    started = RunProcess()
     yield started
     started.close()
 
 
 @pytest.mark.slow
-def test_one_slice_for_a_whole_report_is_that_of_every_finding(reader):
+def test_one_slice_for_a_whole_report_is_that_of_every_finding_and_a_process_that_ended_is_started(reader):
     line = {
         "text": "There is a gallstone. No liver cyst.",
         "affirmed": ["gallstone"],
         "absent": ["liver cyst"],
         "slices": {"": 7},
     }
-    told = cited_sentences(line, reader)
-    assert told["slices"] == {"gallstone": 7}
-    assert told["sentences"] == [{"start": 0, "end": 21, "findings": ["gallstone"]}]
-    assert cited_sentences({"text": "words"}, reader) == {"sentences": [], "slices": {}}
-
-
-@pytest.mark.slow
-def test_a_reader_that_ended_is_started_again(reader):
-    assert reader("A cyst.", ["cyst"]) == [{"start": 0, "end": 7, "findings": ["cyst"]}]
+    cited = cited_sentences(line, reader.sentences)
+    assert cited["slices"] == {"gallstone": 7}
+    assert cited["sentences"] == [{"start": 0, "end": 21, "findings": ["gallstone"]}]
+    assert cited_sentences({"text": "words"}, reader.sentences) == {"sentences": [], "slices": {}}
     reader.close()
-    assert reader("No cyst.", ["cyst"]) == []
+    assert reader.sentences("No cyst.", ["cyst"]) == []

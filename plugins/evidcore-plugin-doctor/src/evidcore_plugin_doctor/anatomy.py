@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from evidcore_plugin_doctor.coarse import STEP_MM, Coarse
+from evidcore_plugin_doctor.coarse import STEP_MM, Grid
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -46,17 +46,17 @@ HEART_MM = 8.0  # off the spine
 LUNG_RATIO = (0.85, 2.0)  # lung on the liver's side to the other one
 
 
-def find_tissue(coarse: Coarse) -> Mask:
+def find_tissue(coarse: Grid) -> Mask:
     """Return all tissue, (z, y, x) on the coarse grid and filled slice by slice; a table counts too."""
-    return np.stack([ndimage.binary_fill_holes(piece) for piece in coarse.values > TISSUE_HU])
+    return np.stack([ndimage.binary_fill_holes(piece) for piece in coarse > TISSUE_HU])
 
 
-def find_body(coarse: Coarse) -> Mask | None:
+def find_body(coarse: Grid) -> Mask | None:
     """Return the outline of the body, (z, y, x) on the coarse grid and filled slice by slice.
 
     It is the largest piece of tissue: one leg of two. None where there is none.
     """
-    pieces, count = ndimage.label(coarse.values > TISSUE_HU)
+    pieces, count = ndimage.label(coarse > TISSUE_HU)
     if not count:
         return None
     sizes = np.bincount(pieces.ravel())
@@ -65,7 +65,7 @@ def find_body(coarse: Coarse) -> Mask | None:
     return np.stack([ndimage.binary_fill_holes(piece) for piece in largest])
 
 
-def misplaced(coarse: Coarse, body: Mask) -> dict[str, str]:
+def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:
     """Say by axis how the anatomy contradicts it; empty where it agrees or nothing is sure."""
     permuted = _permuted(body)
     if permuted:
@@ -100,14 +100,14 @@ def misplaced(coarse: Coarse, body: Mask) -> dict[str, str]:
 
 def _permuted(body: Mask) -> str | None:
     """Compare through which ends of the field of view the body runs out."""
-    cut_cm2 = [[_CM2 * float(np.take(body, end, axis).sum()) for end in (0, -1)] for axis in range(3)]
-    if max(cut_cm2[0]) > TORSO_CM2 / 10:
+    cut_cm2 = [sorted(_CM2 * float(np.take(body, end, axis).sum()) for end in (0, -1)) for axis in range(3)]
+    if cut_cm2[0][1] > TORSO_CM2 / 10:
         return None
-    smaller = [min(ends) for ends in cut_cm2]
-    for axis, name in ((1, "y"), (2, "x")):
-        if smaller[axis] >= TORSO_CM2 and smaller[axis] > 2 * smaller[3 - axis]:
+    for axis, name, other in ((1, "y", 2), (2, "x", 1)):
+        smaller = cut_cm2[axis][0]
+        if smaller >= TORSO_CM2 and smaller > 2 * cut_cm2[other][0]:
             return (
-                f"the body runs out of the scan at both ends of {name} ({smaller[axis]:.0f} cm² of it at the "
+                f"the body runs out of the scan at both ends of {name} ({smaller:.0f} cm² of it at the "
                 f"smaller one) and at no end of z: {name} and z stand in each other's place"
             )
     return None
@@ -121,9 +121,9 @@ class _Spine:
     along_mm: float
 
 
-def _spine(coarse: Coarse, body: Mask) -> _Spine | None:
+def _spine(coarse: Grid, body: Mask) -> _Spine | None:
     """Find the bone in the middle of a torso whose front and back are both seen."""
-    bone = (coarse.values > BONE_HU) & body
+    bone = (coarse > BONE_HU) & body
     last = body.shape[1] - 1
     depths, places = [], []
     for inside, bony in zip(body, bone, strict=True):
@@ -161,15 +161,15 @@ class _Lungs:
     left_ml: float
 
 
-def _lungs(coarse: Coarse, body: Mask, middle_x: float) -> _Lungs | None:
+def _lungs(coarse: Grid, body: Mask, middle_x: float) -> _Lungs | None:
     """Find two lungs."""
-    airy = body & (coarse.values < LUNG_HU[1])
+    airy = body & (coarse < LUNG_HU[1])
     pieces, count = ndimage.label(airy)
     if not count:
         return None
     numbers = range(1, count + 1)
     sizes = ndimage.sum_labels(airy, pieces, numbers) * _ML
-    means = ndimage.mean(coarse.values, pieces, numbers)
+    means = ndimage.mean(coarse, pieces, numbers)
     kept = [n for n, size, mean in zip(numbers, sizes, means, strict=True)
             if size >= LUNG_ML and LUNG_HU[0] < mean < LUNG_HU[1]]  # fmt: skip
     inside = np.isin(pieces, kept)
@@ -182,9 +182,9 @@ def _lungs(coarse: Coarse, body: Mask, middle_x: float) -> _Lungs | None:
     return _Lungs(inside, float(low), float(high), right_ml, left_ml)
 
 
-def _dense_core(coarse: Coarse, body: Mask) -> Mask:
+def _dense_core(coarse: Grid, body: Mask) -> Mask:
     """Return what lies at least 15 mm inside dense tissue: liver, heart, thick muscle."""
-    dense = body & (coarse.values > DENSE_HU[0]) & (coarse.values < DENSE_HU[1])
+    dense = body & (coarse > DENSE_HU[0]) & (coarse < DENSE_HU[1])
     ball = ndimage.generate_binary_structure(3, 1)
     return np.asarray(ndimage.binary_erosion(dense, ball, iterations=round(15 / STEP_MM)))
 
@@ -198,7 +198,7 @@ def _ends(lungs: _Lungs, core: Mask) -> tuple[int, int]:
     return int(below.sum()), int(above.sum())
 
 
-def _mirrored(coarse: Coarse, lungs: _Lungs, core: Mask, spine: _Spine, *, upside_down: bool) -> str | None:
+def _mirrored(coarse: Grid, lungs: _Lungs, core: Mask, spine: _Spine, *, upside_down: bool) -> str | None:
     """Compare the sides of liver, heart and the larger lung."""
     heights, _, columns = np.nonzero(core)
     if upside_down:
@@ -219,7 +219,7 @@ def _mirrored(coarse: Coarse, lungs: _Lungs, core: Mask, spine: _Spine, *, upsid
     )
 
 
-def _heart_mm(coarse: Coarse, lungs: _Lungs, spine: _Spine, *, upside_down: bool) -> float | None:
+def _heart_mm(coarse: Grid, lungs: _Lungs, spine: _Spine, *, upside_down: bool) -> float | None:
     """Return how far the tissue between the lungs, before the spine, lies to the left of the spine."""
     third = (lungs.high - lungs.low) / 3
     start, stop = (lungs.low + third / 2, lungs.low + 1.5 * third)
@@ -228,7 +228,7 @@ def _heart_mm(coarse: Coarse, lungs: _Lungs, spine: _Spine, *, upside_down: bool
     offsets: list[float] = []
     for z in range(round(start), round(stop) + 1):
         airy = lungs.inside[z]
-        dense = (coarse.values[z] > DENSE_HU[0]) & (coarse.values[z] < 2 * DENSE_HU[1])
+        dense = (coarse[z] > DENSE_HU[0]) & (coarse[z] < 2 * DENSE_HU[1])
         for y in np.flatnonzero(airy.any(axis=1)):
             if (y >= spine.y - 30 / STEP_MM) == (spine.depth >= 0.5):
                 continue  # beside or behind the spine

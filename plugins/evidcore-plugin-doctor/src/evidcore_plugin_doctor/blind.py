@@ -20,7 +20,7 @@ POLICIES: Mapping[str, Literal["random", "negatives"]] = {
 }
 
 
-class Unseen(View):
+class BlindView(View):
     """Shows nothing of a case: what is asked about it is enough here."""
 
     def render(self, case: Case) -> tuple[Part, ...]:
@@ -32,8 +32,7 @@ class Unseen(View):
         raise ValueError("nothing is shown, so nothing has a size")
 
     def to_source(self, part: VisualPart, box: Sequence[float]) -> None:
-        """Say that a box has no place."""
-        return None
+        """Return no box: nothing is shown."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,44 +51,39 @@ def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
     - `random distractors` and `negatives`: drawn from the findings, one for every present finding.
     - the multiple-choice tasks of a recipe, each as evaluation would ask it.
     """
-    found = []
-    given = {
-        split: [prompt for case in some if case.questions for prompt in _given(case)]
+    ways: list[Asked] = []
+
+    def add(name: str, prompts: Mapping[Split, Sequence[Prompt]], training: Sequence[Prompt] = ()) -> None:
+        if any(prompts.values()):
+            ways.append(Asked(name=name, prompts=prompts, training=training or prompts.get("train", ())))
+
+    add("given", {
+        split: _prompts(Choice(), [case for case in some if case.questions], 0)
         for split, some in cases.items()
-    }
-    if any(given.values()):
-        found.append(Asked(name="given", prompts=given, training=given.get("train", ())))
+    })  # fmt: skip
     for name, distractors in POLICIES.items():
         task = Choice(distractors=distractors, questions_per_case=0)
-        drawn = {split: _drawn(some, task) for split, some in cases.items()}
-        if any(drawn.values()):
-            found.append(Asked(name=name, prompts=drawn, training=drawn.get("train", ())))
+        add(name, {split: _drawn(some, task) for split, some in cases.items()})
     for name, asking in tasks.items():
-        asked = {split: _asked(asking, some, 0) for split, some in cases.items()}
-        learnt = training_prompts(partial(_asked, asking, cases.get("train", ())))
-        if any(asked.values()) and all(
-            prompt.reference.get("options") for prompts in (*asked.values(), learnt) for prompt in prompts
-        ):
-            found.append(Asked(name=name, prompts=asked, training=learnt))
-    return found
+        asked = {split: _prompts(asking, some, 0) for split, some in cases.items()}
+        training = training_prompts(partial(_prompts, asking, cases.get("train", ())))
+        every = [prompt for prompts in (*asked.values(), training) for prompt in prompts]
+        if all(prompt.reference.get("options") for prompt in every):
+            add(name, asked, training)
+    return ways
 
 
-def _asked(task: Task, cases: Sequence[Case], seed: int) -> list[Prompt]:
-    return [prompt for case in cases for prompt in task.prompts(case, Unseen(), seed)]
-
-
-def _given(case: Case) -> Sequence[Prompt]:
-    return Choice().prompts(case, Unseen(), 0)
+def _prompts(task: Task, cases: Sequence[Case], seed: int) -> list[Prompt]:
+    return [prompt for case in cases for prompt in task.prompts(case, BlindView(), seed)]
 
 
 def _drawn(cases: Sequence[Case], task: Choice) -> list[Prompt]:
     """Draw the questions of each case several times; above seed 0, given questions are not asked."""
+    known = [case for case in cases if case.findings]
     return [
         dataclasses.replace(prompt, id=f"{prompt.id}/{draw}")
         for draw in range(1, DRAWS + 1)
-        for case in cases
-        if case.findings
-        for prompt in task.prompts(case, Unseen(), draw)
+        for prompt in _prompts(task, known, draw)
     ]
 
 
@@ -102,10 +96,10 @@ def lines(asked: Asked) -> list[dict[str, Any]]:
     measured: list[Split] = [
         split for split, prompts in asked.prompts.items() if prompts and split != "train"
     ]
-    note = ""
-    if not measured:
-        measured, note = ["train"], "the blind rules learnt from the same questions"
+    note = "" if measured else "the blind rules learnt from the same questions"
     rows = []
+    if not measured:
+        measured = ["train"]
     for split in measured:
         prompts = asked.prompts[split]
         if not asked.training:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -17,21 +16,11 @@ _EXTENT_MM = 3000.0  # nobody is larger; a wrong spacing must not fill the memor
 _FEWEST_MM = 3 * STEP_MM
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Coarse:
-    """Mean values in cubes of `STEP_MM`; cube (0, 0, 0) begins at the corner of the volume's first voxel."""
+def coarsen(volume: Volume) -> Grid | None:
+    """Return mean values in cubes of `STEP_MM`, (z, y, x), beginning at the corner of the first voxel.
 
-    values: Grid  # (z, y, x)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Number of cubes, z, y, x."""
-        z, y, x = self.values.shape
-        return z, y, x
-
-
-def coarsen(volume: Volume) -> Coarse | None:
-    """Return `volume` on the coarse grid, None where it is too thin for one or too large to be a body."""
+    None where the volume is too thin for them, or too large to be a body.
+    """
     extents_mm = [count * step for count, step in zip(volume.shape_zyx, volume.spacing_mm_zyx, strict=True)]
     if not all(_FEWEST_MM <= extent <= _EXTENT_MM for extent in extents_mm):
         return None
@@ -41,7 +30,7 @@ def coarsen(volume: Volume) -> Coarse | None:
         values = merge(values, axis, merged)
         places = (np.arange(math.floor(extent / STEP_MM)) + 0.5) * STEP_MM / (step * merged) - 0.5
         values = interpolate(values, places, axis)
-    return Coarse(values=np.ascontiguousarray(values, dtype=np.float32))
+    return np.ascontiguousarray(values, dtype=np.float32)
 
 
 def interpolate(values: Grid, places: Places, axis: int) -> Grid:

@@ -244,7 +244,7 @@ def profile(
     TARGET is a recipe, a folder that holds cases.csv or questions.csv, or any CSV of labels or questions.
     """
     from evidcore_plugin_doctor.listing import Columns
-    from evidcore_plugin_doctor.profile import page
+    from evidcore_plugin_doctor.profile import page, text
     from evidcore_plugin_doctor.profile import profile as describe
 
     columns = Columns(**named)
@@ -267,7 +267,7 @@ def profile(
         click.echo(json.dumps({"target": str(target), "profiles": profiles}, indent=1))
         return
     for item in profiles:
-        for line in _profile_lines(item, target):
+        for line in text(item, str(target)).splitlines():
             click.echo(printable(line))
     if out is not None:
         click.echo(f"page: {out / 'index.html'}")
@@ -300,77 +300,6 @@ def _labeler(name: str | None) -> Labeler | None:
     given = {"cache_folder": cache_folder(), "recipe_folder": Path.cwd()}
     built = factory.build("labeler", {"use": name}, given=given, where="--labeler")
     return built if isinstance(built, Labeler) else None
-
-
-def _profile_lines(profile: Mapping[str, Any], target: Path) -> Iterator[str]:
-    """Yield a profile as lines."""
-    yield str(profile["dataset"])
-    for split, item in profile["splits"].items():
-        if item["cases"]:
-            asked = f", {item['questions']} questions" if item["questions"] else ""
-            yield f"  {split:11} {item['cases']} cases, {_patients(item['patients'])}{asked}"
-    if profile["unlisted"]:
-        unread = f"{profile['unlisted']} rows and cells cannot be read and are not counted"
-        yield f"  {unread}: evid data check {target}"
-    for row in profile["reference_lines"]:
-        yield ""
-        whose = "cases" if profile["splits"][row["split"]]["patients"] is None else "patients"
-        counts = f"{row['questions']} questions, {row['patients']} {whose}"
-        yield f"  asked as {row['asked']}, {row['split']}: {counts}"
-        yield f"    {'uniform chance':20} {_rate(row['uniform_chance'])}"
-        yield f"    {'best blind rule':20} {_rate(row['prior_only'])}"
-        yield f"    {'perfect perception':20} {_rate(row['perfect_perception'])}"
-        yield f"    the best blind rule: {row['prior_rule']}" + (f"; {row['note']}" if row["note"] else "")
-    if profile["findings"]:
-        yield ""
-        yield "  finding                            split       present    of   prevalence"
-    for row in profile["findings"]:
-        known = row["present"] + row["absent"]
-        unsure = f", uncertain {row['uncertain']}" if row["uncertain"] else ""
-        rate = _rate({**row, "value": row["prevalence"], "note": ""})
-        yield f"  {row['finding']:34} {row['split']:11} {row['present']:7} {known:5}   {rate}{unsure}"
-    if profile["positions"]:
-        yield ""
-    for split, item in profile["positions"].items():
-        for label in ("normal", "abnormal"):
-            if item[label]["sentences"]:
-                yield (
-                    f"  {split}: {item[label]['sentences']} {label} sentences, on average at "
-                    f"{100 * item[label]['mean_position']:.0f} % of the report"
-                )
-        if item["unlabelled"]:
-            yield f"  {split}: {item['unlabelled']} sentences in which the labeler finds nothing"
-    if profile["reports"]:
-        yield ""
-    for split, item in profile["reports"].items():
-        for what in ("words", "sentences"):
-            yield (
-                f"  {split}: {item['reports']} reports of {item[what]['50 %']:.0f} {what} "
-                f"(5 % have up to {item[what]['5 %']:.0f}, 95 % up to {item[what]['95 %']:.0f})"
-            )
-    if profile["volumes"]:
-        yield ""
-    for split, item in profile["volumes"].items():
-        unread = f", {item['unreadable']} headers cannot be read (see evid data check)"
-        yield f"  {split}: {item['volumes']} volumes{unread if item['unreadable'] else ''}"
-        for what in ("spacing_mm", "voxels", "extent_mm"):
-            axes = ", ".join(
-                f"{axis} {shares['50 %']:.4g} ({shares['0 %']:.4g} to {shares['100 %']:.4g})"
-                for axis, shares in item[what].items()
-                if shares
-            )
-            if axes:
-                yield f"    {what.replace('_', ' in '):14} {axes}"
-
-
-def _rate(figure: Mapping[str, Any]) -> str:
-    if figure["value"] is None:
-        return f"not known ({figure['note']})"
-    if figure["low"] is None:
-        after = f", {figure['note']}" if figure["note"] else ""
-    else:
-        after = f" ({100 * figure['low']:.1f} to {100 * figure['high']:.1f})"
-    return f"{100 * figure['value']:5.1f} %{after}"
 
 
 _OUTCOMES = {

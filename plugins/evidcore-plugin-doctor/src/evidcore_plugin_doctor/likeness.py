@@ -23,7 +23,7 @@ import numpy as np
 from scipy import fft, ndimage, spatial
 
 from evidcore.case import Intensity
-from evidcore_plugin_doctor.coarse import STEP_MM, Coarse
+from evidcore_plugin_doctor.coarse import STEP_MM, Grid
 
 POINTS = 40  # at most, of a volume
 SIGMAS = (1.2, 2.4)  # in cubes: 6 and 12 mm
@@ -79,13 +79,12 @@ class Likeness:
     turn_degrees: float = 0.0
 
 
-def fingerprint(coarse: Coarse, intensity: Intensity) -> Fingerprint | None:
+def fingerprint(coarse: Grid, intensity: Intensity) -> Fingerprint | None:
     """Return the fingerprint, None where the volume shows too little structure for one."""
-    values = coarse.values
-    low, high = CLIP_HU if intensity == "hu" else np.percentile(values, CLIP_PERCENTILES)
+    low, high = CLIP_HU if intensity == "hu" else np.percentile(coarse, CLIP_PERCENTILES)
     if not low < high:
         return None
-    scaled: Array = ((np.clip(values, low, high) - low) / (high - low)).astype(np.float32)
+    scaled: Array = ((np.clip(coarse, low, high) - low) / (high - low)).astype(np.float32)
     fine, rough = (ndimage.gaussian_filter(scaled, sigma, mode="nearest", truncate=3.0) for sigma in SIGMAS)
     band = fine - rough
     places = _strongest(band)

@@ -31,9 +31,7 @@ class Columns:
     report: str = ""
     labels: tuple[str, ...] = ()  # (): every column that reads as a finding's state
     question: str = ""
-    options: tuple[
-        str, ...
-    ] = ()  # one column an option, or one for all: a JSON list, or texts with | between
+    options: tuple[str, ...] = ()  # a column an option, or one for all: a JSON list, or texts with | between
     answer: str = ""  # a letter, or the option's text
 
     def named(self) -> list[str]:
@@ -61,13 +59,27 @@ def read_listing(path: Path, columns: Columns) -> Cases:
             )
     if columns.question and not (columns.options and columns.answer):
         raise DataError(f"{path}: questions need their options and answer. Add --options and --answer.")
-    if not columns.question:
-        columns = dataclasses.replace(columns, labels=columns.labels or _labels(path, names, rows, columns))
-    gathered = _Gathered()
+    if not columns.question and not columns.labels:
+        labels = tuple(name for name in names if name not in columns.named() and states(rows, name))
+        if not labels:
+            raise DataError(
+                f"{path}: no column reads as a finding (1, 0, -1, present, absent, uncertain). Name them "
+                f"with --labels, or --question, --options and --answer of a question file."
+            )
+        columns = dataclasses.replace(columns, labels=labels)
+    cases: dict[str, tuple[Split, Case]] = {}
+    first: dict[str, tuple[Split, Case]] = {}  # of each patient
     for line, row in lines:
         where = f"{path}: line {line}"
         try:
-            gathered.add(*_case(row, columns, where, line), where)
+            split, case = _case(row, columns, where, line)
+            home, known = cases.setdefault(case.id, (split, case))
+            _refuse_contradiction(where, (split, case), (home, known))
+            if case.patient is not None:
+                _refuse_two_splits(where, (split, case), first.setdefault(case.patient, (split, case)))
+            if known is not case:
+                questions = (*known.questions, *case.questions)
+                cases[case.id] = (split, dataclasses.replace(known, questions=questions))
         except DataError as error:
             wrong.append(str(error))
     if wrong:
@@ -75,65 +87,35 @@ def read_listing(path: Path, columns: Columns) -> Cases:
         raise DataError(
             f"{path}: {len(wrong)} rows cannot be used\n  " + "\n  ".join(wrong[:_MOST_SHOWN]) + more
         )
-    return gathered.by_split()
+    by_split = {name: [case for split, case in cases.values() if split == name] for name in get_args(Split)}
+    return {split: some for split, some in by_split.items() if some}
 
 
-class _Gathered:
-    """Cases by split, gathered row by row: the rows of one case agree, and a patient is in one split."""
-
-    def __init__(self) -> None:
-        self._cases: dict[str, tuple[Split, Case]] = {}
-        self._homes: dict[str, tuple[str, Split]] = {}  # patient -> his first case and its split
-
-    def add(self, split: Split, case: Case, where: str) -> None:
-        """Enter the case of a row; join its question to those of its earlier rows.
-
-        Raises:
-            DataError: if an earlier row contradicts it.
-        """
-        home, known = self._cases.setdefault(case.id, (split, case))
-        said = {
-            "split": (home, split),
-            "patient": (known.patient, case.patient),
-            "report": (known.report, case.report),
-            "labels": (known.findings, case.findings),
-        }
-        for what, (before, now) in said.items():
-            if before != now:
-                raise DataError(
-                    f"{where}: case {case.id!r} has another {what} than in an earlier row. Make the rows of "
-                    f"one case agree, or name a column with another --id."
-                )
-        if case.patient is not None:
-            other, other_split = self._homes.setdefault(case.patient, (case.id, split))
-            if other_split != split:
-                raise DataError(
-                    f"{where}: patient {case.patient!r} is in two splits: case {other!r} in {other_split!r}, "
-                    f"case {case.id!r} in {split!r}. Move one of them."
-                )
-        if known is not case:
-            joined = dataclasses.replace(known, questions=(*known.questions, *case.questions))
-            self._cases[case.id] = (split, joined)
-
-    def by_split(self) -> Cases:
-        """Return the cases of each split that has any, in the order of the file."""
-        held = self._cases.values()
-        return {
-            name: some
-            for name in get_args(Split)
-            if (some := [case for split, case in held if split == name])
-        }
+def _refuse_contradiction(where: str, row: tuple[Split, Case], earlier: tuple[Split, Case]) -> None:
+    """Stop at a row that contradicts an earlier one of its case."""
+    (split, case), (home, known) = row, earlier
+    said = {
+        "split": (home, split),
+        "patient": (known.patient, case.patient),
+        "report": (known.report, case.report),
+        "labels": (known.findings, case.findings),
+    }
+    for what, (before, now) in said.items():
+        if before != now:
+            raise DataError(
+                f"{where}: case {case.id!r} has another {what} than in an earlier row. Make the rows of "
+                f"one case agree, or name a column with another --id."
+            )
 
 
-def _labels(path: Path, names: Sequence[str], rows: Sequence[Row], columns: Columns) -> tuple[str, ...]:
-    """Return the columns that read as findings."""
-    found = tuple(name for name in names if name not in columns.named() and states(rows, name))
-    if not found:
+def _refuse_two_splits(where: str, row: tuple[Split, Case], earlier: tuple[Split, Case]) -> None:
+    """Stop at a row whose patient is in another split already."""
+    (split, case), (home, other) = row, earlier
+    if home != split:
         raise DataError(
-            f"{path}: no column reads as a finding (1, 0, -1, present, absent, uncertain). Name them with "
-            f"--labels, or --question, --options and --answer of a question file."
+            f"{where}: patient {case.patient!r} is in two splits: case {other.id!r} in {home!r}, case "
+            f"{case.id!r} in {split!r}. Move one of them."
         )
-    return found
 
 
 def _case(row: Row, columns: Columns, where: str, line: int) -> tuple[Split, Case]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore_plugin_pages.charts import Lane, lanes
+from evidcore_plugin_pages.jinja import environment
 from evidcore_plugin_pages.jinja import page as page_from_template
 from evidcore_plugin_pages.markup import Html, join, tag
 
@@ -20,6 +21,7 @@ from evidcore_plugin_doctor import blind, sentences
 from evidcore_plugin_doctor.listing import Cases
 
 Profile = dict[str, Any]
+_PACKAGE = "evidcore_plugin_doctor"
 _INTERVAL_DRAWS = 1000
 _LINES = {
     "uniform_chance": "uniform chance",
@@ -154,10 +156,16 @@ def _by_axis(triples: Sequence[Sequence[float]]) -> dict[str, Any]:
     }
 
 
+def text(profile: Profile, target: str) -> str:
+    """Return a profile as the command prints it."""
+    plain = environment(_PACKAGE).overlay(autoescape=False)
+    return plain.get_template("profile.txt").render(profile=profile, target=target, lines=_LINES)
+
+
 def page(profiles: Sequence[Profile]) -> str:
     """Return the page of some data sets' profiles: one file, no network, numbers alone."""
     return page_from_template(
-        "evidcore_plugin_doctor", "profile.html", kicker="evidcore data profile",
+        _PACKAGE, "profile.html", kicker="evidcore data profile",
         title=", ".join(item["dataset"] for item in profiles), profiles=profiles, lines=_lines,
         prevalence=_prevalence,
     )  # fmt: skip

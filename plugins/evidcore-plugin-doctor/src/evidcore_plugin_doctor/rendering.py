@@ -61,10 +61,6 @@ class Plane:
     height_mm: float
     outlines: Mapping[str, str]  # mask name -> SVG path in pixels
 
-    def bytes_written(self) -> int:
-        """Return about how much of a page this takes."""
-        return len(self.source) + sum(map(len, self.outlines.values()))
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
@@ -84,10 +80,6 @@ class Picture:
     planes: tuple[Plane, ...]
     values: Mapping[str, float]  # quantiles of the voxels
     histogram: tuple[float, ...]  # share of voxels in equal parts of HISTOGRAM_HU; empty where not HU
-
-    def drawn(self) -> set[str]:
-        """Return the masks that a plane cuts."""
-        return {name for plane in self.planes for name in plane.outlines}
 
     def extent_mm_zyx(self) -> list[float]:
         """Return how far the volume reaches."""
@@ -125,12 +117,16 @@ def render(
     """
     filled = [name for name in masks if voxels.get(name)]
     ranked = sorted(filled, key=lambda name: (name != rendering.finding, name not in present))
-    shown, centre, at = ranked[:MOST_MASKS], "", _middle(volume.shape_zyx)
+    shown, centre = ranked[:MOST_MASKS], ""
+    at: Triple = tuple(count // 2 for count in volume.shape_zyx)  # type: ignore[assignment]  # of three
     if shown:
         at, centre = _centre(read_mask(masks[shown[0]], volume), volume.spacing_mm_zyx), shown[0]
     samples = volume.array.reshape(-1)[:: max(1, volume.array.size // _SAMPLES)]
     window, edges = _window(volume, at, samples)
-    cuts: dict[str, dict[str, Mask]] = {name: {} for name in _seen_along(volume.shape_zyx)}
+    # planes that are more than a line: a photograph has one
+    cuts: dict[str, dict[str, Mask]] = {
+        name: {} for name, axis in AXES.items() if min(np.delete(volume.shape_zyx, axis)) > 1
+    }
     for name, _, mask in read_masks({name: masks[name] for name in shown}, volume):
         if not isinstance(mask, DataError):
             for plane in cuts:
@@ -138,9 +134,13 @@ def render(
     planes: tuple[Plane, ...] = ()
     for most_px in _PIXELS:
         planes = tuple(_plane(volume, name, at, edges, cuts[name], most_px) for name in cuts)
-        if sum(plane.bytes_written() for plane in planes) <= rendering.most_bytes:
+        sizes = [len(text) for plane in planes for text in (plane.source, *plane.outlines.values())]
+        if sum(sizes) <= rendering.most_bytes:
             break
-    is_hu = ref.intensity == "hu"
+    histogram: tuple[float, ...] = ()
+    if ref.intensity == "hu":  # what is beyond the range lies at its ends
+        counts, _ = np.histogram(np.clip(samples, *HISTOGRAM_HU), bins=BINS, range=HISTOGRAM_HU)
+        histogram = tuple((counts / max(1, samples.size)).tolist())
     return Picture(
         file=ref.path,
         intensity=ref.intensity,
@@ -155,18 +155,8 @@ def render(
         left_out=tuple(ranked[MOST_MASKS:]),
         planes=planes,
         values={f"{q} %": float(np.percentile(samples, q)) for q in (0, 1, 50, 99, 100)},
-        histogram=_histogram(samples) if is_hu else (),
+        histogram=histogram,
     )
-
-
-def _seen_along(shape_zyx: Triple) -> tuple[str, ...]:
-    """Return the planes that are more than a line: a photograph has one."""
-    return tuple(name for name, axis in AXES.items() if min(shape_zyx[:axis] + shape_zyx[axis + 1 :]) > 1)
-
-
-def _middle(shape_zyx: Triple) -> Triple:
-    z, y, x = (count // 2 for count in shape_zyx)
-    return z, y, x
 
 
 def _centre(mask: Mask, spacing_mm_zyx: Sequence[float]) -> Triple:
@@ -239,10 +229,3 @@ def _blocks(plane: Array, most_px: int) -> Array:
     down, across = (-(-count // most_px) for count in plane.shape)
     kept = plane[: height // down * down, : width // across * across]
     return kept.reshape(height // down, down, width // across, across)
-
-
-def _histogram(samples: Array) -> tuple[float, ...]:
-    """Return which share of voxels lies in each part of HISTOGRAM_HU; what is beyond lies at its ends."""
-    low, high = HISTOGRAM_HU
-    counts, _ = np.histogram(np.clip(samples, low, high), bins=BINS, range=HISTOGRAM_HU)
-    return tuple((counts / max(1, samples.size)).tolist())

@@ -105,16 +105,11 @@ class LineIndex:
                 self._end += len(raw)
 
     def _parsed(self, raw: bytes, number: int) -> Line:
+        remedy = "Remove the line or resume the run, then `evid view` again."
         try:
-            found = json.loads(raw)
+            line = json.loads(raw)
         except ValueError as cause:
-            raise RunError(
-                f"{self.path}, line {number + 1}: not JSON, {raw[:60]!r}. "
-                "Remove the line or resume the run, then `evid view` again."
-            ) from cause
-        if not isinstance(found, dict):
-            raise RunError(
-                f"{self.path}, line {number + 1}: must be an object, got {raw[:60]!r}. "
-                "Remove the line or resume the run, then `evid view` again."
-            )
-        return found
+            raise RunError(f"{self.path}, line {number + 1}: not JSON, {raw[:60]!r}. {remedy}") from cause
+        if not isinstance(line, dict):
+            raise RunError(f"{self.path}, line {number + 1}: must be an object, got {raw[:60]!r}. {remedy}")
+        return line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,12 +10,10 @@ from typing import Any, Literal, get_args
 
 from evidcore.errors import RunError, did_you_mean
 from evidcore.runs.read import RunRecord, read_head
-from evidcore_plugin_view.case_book import CaseBook
-from evidcore_plugin_view.cited_sentences import SentenceReader
-from evidcore_plugin_view.followed_masks import FollowedMasks, names_segmenter
+from evidcore.runs.read import lines as read_lines
+from evidcore_plugin_view.background import CaseIndex, FollowedMasks, RunProcess, names_segmenter
 from evidcore_plugin_view.line_index import Line, LineIndex, Row
-from evidcore_plugin_view.line_rows import answer_row, group_row
-from evidcore_plugin_view.measured_drops import MeasuredDrops
+from evidcore_plugin_view.public_lines import answer_row, group_row
 
 Kind = Literal["answers", "rollouts"]
 
@@ -34,9 +33,8 @@ class OpenedRun:
         self.folder = folder.resolve()
         self._read_at = self._status_time_ns()
         self.head: RunRecord = read_head(self.folder)
-        self.book = CaseBook(self.folder, show_reports=show_reports)
-        self.sentences = SentenceReader()
-        self.drops = MeasuredDrops(self.folder)
+        self.cases = CaseIndex(self.folder, show_reports=show_reports)
+        self.reader = RunProcess()
         self.has_segmenter = names_segmenter(self.head.recipe)
         self.followed = FollowedMasks(self.folder)
         self._indexes: dict[tuple[Kind, str], LineIndex] = {}
@@ -76,9 +74,11 @@ class OpenedRun:
         with self._lock:
             key: tuple[Kind, str] = (kind, stage)  # type: ignore[assignment]
             if key not in self._indexes:
-                headlines = self.headlines(stage)
-                row = group_row if kind == "rollouts" else lambda line: answer_row(line, headlines)
-                self._indexes[key] = LineIndex(self.folder / kind / f"{stage}.jsonl", row)
+                results = [result for result in self.head.results if result.get("stage") == stage]
+                rows = [row for result in results for row in result.get("rows") or ()]
+                headlines = frozenset(str(row["metric"]) for row in rows if row.get("headline"))
+                row_of = group_row if kind == "rollouts" else lambda line: answer_row(line, headlines)
+                self._indexes[key] = LineIndex(self.folder / kind / f"{stage}.jsonl", row_of)
             return self._indexes[key]
 
     def rows(self, kind: str, stage: str) -> Sequence[Row]:
@@ -89,20 +89,25 @@ class OpenedRun:
         """Return a line of a stage, which it names."""
         return {**self.index(kind, stage).line(number), "stage": stage}
 
-    def headlines(self, stage: str) -> frozenset[str]:
-        """Return the names of a stage's headline metrics."""
-        rows = [
-            row
-            for result in self.head.results
-            if result.get("stage") == stage
-            for row in result.get("rows") or ()
-        ]
-        return frozenset(str(row["metric"]) for row in rows if row.get("headline"))
+    def occlusion(self, line: Line) -> Line | None:
+        """Return the map that `evid occlude` made of an answer; None where there is none, or of another text.
+
+        Args:
+            line: of `answers/<stage>.jsonl`, with its stage.
+
+        Raises:
+            RunError: if the file holds a line that is not JSON; names it.
+        """
+        path = self.folder / "occlusion" / f"{line['stage']}.jsonl"
+        if not path.is_file() or line.get("condition", "own") != "own":
+            return None
+        drops = _occlusion_maps(path, path.stat().st_mtime_ns).get((line["task"], line["prompt_id"]))
+        return drops if drops is not None and drops["text"] == line.get("text") else None
 
     def look_up(self, kind: str, stage: str, number: int) -> None:
         """Have the case of a line looked up, and after it those of the other lines of its file."""
         index = self.index(kind, stage)
-        self.book.ask([_asked(stage, index.line(number))])
+        self.cases.ask([_asked(stage, index.line(number))])
         with self._lock:
             if index in self._looked_up:
                 return
@@ -113,16 +118,16 @@ class OpenedRun:
         first: dict[tuple[str, str], int] = {}
         for number, row in enumerate(index.rows()):
             first.setdefault((row["task"], row["case"]), number)
-        self.book.ask([_asked(stage, index.line(number)) for number in first.values()])
+        self.cases.ask([_asked(stage, index.line(number)) for number in first.values()])
 
     def is_phantom(self, line: Line) -> bool:
         """Tell whether a line's case was generated; one that no data set has told yet counts as a patient's.
 
         Where all data sets of a run generate phantoms, every case was.
         """
-        booked = self.book.case(line)
-        if booked is not None:
-            return booked.phantom
+        case = self.cases.case(line)
+        if case is not None:
+            return case.phantom
         return bool(self.head.phantom_datasets()) and not self.head.real_datasets()
 
     def described(self) -> dict[str, Any]:
@@ -150,9 +155,15 @@ class OpenedRun:
 
     def close(self) -> None:
         """End what was started for it."""
-        self.book.close()
-        self.sentences.close()
+        self.cases.close()
+        self.reader.close()
         self.followed.close()
+
+
+@functools.lru_cache(maxsize=8)
+def _occlusion_maps(path: Path, time_ns: int) -> Mapping[tuple[str, str], Line]:
+    """Return the maps of a stage by task and prompt, read again where the file is another."""
+    return {(line["task"], line["prompt_id"]): line for line in read_lines(path)}
 
 
 def _asked(stage: str, line: Line) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import threading
-from collections import OrderedDict
 from typing import Any
 
 import nibabel as nib
@@ -107,9 +106,9 @@ class Scan:
             raise ValueError(f"a window must rise, got {low} to {high}")
         values = cut(self.volume.array, plane, index).astype(np.float32)
         grey = np.clip((values - low) * (255.0 / (high - low)), 0, 255).astype(np.uint8)
-        held = io.BytesIO()
-        Image.fromarray(grey).save(held, format="PNG", compress_level=1)  # fast: it stays on this machine
-        return held.getvalue()
+        picture = io.BytesIO()
+        Image.fromarray(grey).save(picture, format="PNG", compress_level=1)  # fast: it stays on this machine
+        return picture.getvalue()
 
     def nifti(self, drawn: Mask | npt.NDArray[np.uint8] | None = None) -> bytes:
         """Return the volume, or what is drawn over it, as a NIfTI file of voxels and their grid alone.
@@ -155,7 +154,7 @@ class Scans:
     """The scans that were looked at last, as many as fit into memory."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._held: OrderedDict[VolumeRef, Scan] = OrderedDict()
+        self._scans: dict[VolumeRef, Scan] = {}  # the last asked for at the end
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
 
@@ -166,12 +165,11 @@ class Scans:
             DataError: if its file cannot be used.
         """
         with self._lock:
-            if ref not in self._held:
-                self._held[ref] = Scan(ref)
-            self._held.move_to_end(ref)
-            while (
-                len(self._held) > 1
-                and sum(scan.memory_bytes for scan in self._held.values()) > self._most_bytes
-            ):
-                self._held.popitem(last=False)
-            return self._held[ref]
+            scan = self._scans.pop(ref) if ref in self._scans else Scan(ref)
+            self._scans[ref] = scan
+            while len(self._scans) > 1 and self._memory_bytes() > self._most_bytes:
+                del self._scans[next(iter(self._scans))]
+            return scan
+
+    def _memory_bytes(self) -> int:
+        return sum(scan.memory_bytes for scan in self._scans.values())

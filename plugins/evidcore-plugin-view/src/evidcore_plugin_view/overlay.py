@@ -2,9 +2,6 @@
 
 An answer, a rollout, a tool's reply and a data set all give overlays, which differ by their role alone. Boxes
 and masks are in voxels of the source volume, axes z, y, x.
-
-Nothing here knows of a server. On a run's page it would replace the six masks that `Gallery._drawn` picks,
-and it would draw predicted boxes there, which are drawn on the page of `evid predict` alone so far.
 """
 
 from __future__ import annotations
@@ -12,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +18,7 @@ from evidcore_plugin_pages.gallery import outline
 from evidcore.case import Crop, MaskRef
 
 if TYPE_CHECKING:
-    from evidcore_plugin_view.followed_masks import FollowRequest
+    from evidcore_plugin_view.background import FollowRequest
 
 Role = Literal["truth", "predicted", "followed", "looked-at", "shown", "occlusion"]
 Plane = Literal["axial", "coronal", "sagittal"]
@@ -103,13 +100,12 @@ class Overlay:
         return "/".join((self.source or "case", self.role, self.name))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Drawn:
+class Shape(TypedDict):
     """What is drawn of an overlay on one slice: SVG paths in pixels of that slice."""
 
     outline: str
-    fill: str = ""
-    shades: tuple[tuple[str, float], ...] = ()  # areas, and how strongly each is filled: 0 to 1
+    fill: str
+    shades: Sequence[tuple[str, float]]  # areas, and how strongly each is filled: 0 to 1
 
 
 def of_answer(line: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
@@ -120,16 +116,10 @@ def of_answer(line: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
         side: "a" or "b".
         path: of the volume that is drawn.
     """
-    found = _predicted(line.get("slice"), line.get("slices"), line.get("boxes"), side)
-    gold = dict(line.get("gold_slices") or {})
-    if isinstance(line.get("gold_slice"), int):
-        gold[""] = line["gold_slice"]
-    found += [
-        Overlay(name=f"right slice {name}".strip(), role="truth", slices=(int(z),))
-        for name, z in gold.items()
-        if isinstance(z, int)
-    ]
-    return [*found, *_seen(line.get("images") or (), line.get("turns") or (), side, path)]
+    overlays = _predicted(line, side)
+    for places in ({"": line.get("gold_slice")}, line.get("gold_slices") or {}):
+        overlays += _slices("right slice", places, "truth")
+    return [*overlays, *_shown(line.get("images") or (), side, path), *_looks(line, side, path)]
 
 
 def of_group(line: Mapping[str, Any], path: str) -> list[Overlay]:
@@ -139,23 +129,24 @@ def of_group(line: Mapping[str, Any], path: str) -> list[Overlay]:
         line: of `rollouts/<stage>.jsonl`.
         path: of the volume that is drawn.
     """
-    found = []
+    overlays = []
     target = (line.get("reference") or {}).get("target")
-    if isinstance(target, Mapping) and isinstance(target.get("boxes"), Mapping):
-        boxes = tuple(_span(box) for some in target["boxes"].values() for box in some)
-        found.append(Overlay(name="right box", role="truth", boxes=boxes))
-    if isinstance(target, Mapping) and isinstance(target.get("slice"), int):
-        found.append(Overlay(name="right slice", role="truth", slices=(target["slice"],)))
-    return [*found, *_seen(line.get("images") or (), (), "a", path)]
+    if isinstance(target, Mapping):
+        if isinstance(target.get("boxes"), Mapping):
+            boxes = tuple(_span(box) for some in target["boxes"].values() for box in some)
+            overlays.append(Overlay(name="right box", role="truth", boxes=boxes))
+        overlays += _slices("right slice", {"": target.get("slice")}, "truth")
+    return [*overlays, *_shown(line.get("images") or (), "a", path)]
 
 
 def of_rollout(rollout: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
     """Return what one rollout points at and looked at; empty for runs that recorded no evidence."""
-    said = rollout.get("evidence") or {}
-    found = _predicted(said.get("slice"), said.get("slices"), said.get("boxes"), side)
-    if said.get("mask"):
-        found.append(Overlay(name="mask", role="predicted", source=side, mask=MaskRef(**said["mask"])))
-    return [*found, *_seen((), rollout.get("turns") or (), side, path)]
+    evidence = rollout.get("evidence") or {}
+    overlays = _predicted(evidence, side)
+    if evidence.get("mask"):
+        mask = MaskRef(**evidence["mask"])
+        overlays.append(Overlay(name="mask", role="predicted", source=side, mask=mask))
+    return [*overlays, *_looks(rollout, side, path)]
 
 
 def of_drops(found: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
@@ -169,12 +160,8 @@ def of_drops(found: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
     if Crop.parse_uri(found["image"]).volume.path != path:
         return []
     z, y, x = (tuple(edges) for edges in found["grid"]["edges_zyx"])
-    largest = found["largest"]
-    cells = Cells(
-        edges_zyx=(z, y, x),
-        drops=tuple(found["drops"]),
-        largest=None if largest is None else int(largest["cell"]),
-    )
+    largest = None if found["largest"] is None else int(found["largest"]["cell"])
+    cells = Cells(edges_zyx=(z, y, x), drops=tuple(found["drops"]), largest=largest)
     return [Overlay(name="occlusion", role="occlusion", source=side, cells=cells)]
 
 
@@ -214,7 +201,7 @@ def fullest(overlay: Overlay, mask: Mask | None, plane: Plane) -> int | None:
     return int(mask.sum(axis=others).argmax())
 
 
-def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: int) -> Drawn | None:
+def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: int) -> Shape | None:
     """Return an overlay's shape on a slice, None where it is not seen there.
 
     Args:
@@ -235,8 +222,8 @@ def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: 
     if mask is not None:
         seen = cut(mask, plane, index)
         if seen.any():
-            return Drawn(outline="".join([outline(seen), *edges]), fill=filled(seen))
-    return Drawn(outline="".join(edges)) if edges else None
+            return Shape(outline="".join([outline(seen), *edges]), fill=filled(seen), shades=())
+    return Shape(outline="".join(edges), fill="", shades=()) if edges else None
 
 
 def voxels(overlay: Overlay, mask: Mask | None, shape_zyx: tuple[int, int, int]) -> Mask:
@@ -277,7 +264,7 @@ def filled(mask: Mask) -> str:
     return "".join(pieces)
 
 
-def _shaded(cells: Cells, plane: Plane, index: int, depth: int) -> Drawn | None:
+def _shaded(cells: Cells, plane: Plane, index: int, depth: int) -> Shape | None:
     """Return the cells of a slice, the one with the largest drop outlined."""
     axis = AXES[plane]
     here = [one for one in cells.falls() if one[0][2 * axis] <= index < one[0][2 * axis + 1]]
@@ -287,7 +274,7 @@ def _shaded(cells: Cells, plane: Plane, index: int, depth: int) -> Drawn | None:
     peak = "".join(_rectangle(span, plane, depth) for span, _ in here if span == largest)
     # cells behind each other along the plane's axis never share a slice
     shades = tuple((_rectangle(span, plane, depth), round(share, 3)) for span, share in here)
-    return Drawn(outline=peak, shades=shades)
+    return Shape(outline=peak, fill="", shades=shades)
 
 
 def _rectangle(span: SpanZYX, plane: Plane, depth: int) -> str:
@@ -297,38 +284,44 @@ def _rectangle(span: SpanZYX, plane: Plane, depth: int) -> str:
     return f"M{left} {top}H{right}V{bottom}H{left}Z"
 
 
-def _predicted(place: Any, by_finding: Any, boxes: Any, side: str) -> list[Overlay]:
-    found = []
-    if boxes:
-        found.append(
-            Overlay(name="box", role="predicted", source=side, boxes=tuple(_span(box) for box in boxes))
-        )
-    if isinstance(place, int):
-        found.append(Overlay(name="slice", role="predicted", source=side, slices=(place,)))
-    for name, z in (by_finding or {}).items():
-        if isinstance(z, int):
-            found.append(Overlay(name=f"slice {name}".strip(), role="predicted", source=side, slices=(z,)))
-    return found
+def _predicted(evidence: Mapping[str, Any], side: str) -> list[Overlay]:
+    boxes = tuple(_span(box) for box in evidence.get("boxes") or ())
+    overlays = [Overlay(name="box", role="predicted", source=side, boxes=boxes)] if boxes else []
+    for places in ({"": evidence.get("slice")}, evidence.get("slices") or {}):
+        overlays += _slices("slice", places, "predicted", side)
+    return overlays
+
+
+def _slices(name: str, places: Mapping[str, Any], role: Role, side: str = "") -> list[Overlay]:
+    """Return an overlay for each finding whose slice is known; "" names the one of the whole answer."""
+    return [
+        Overlay(name=f"{name} {finding}".strip(), role=role, source=side, slices=(z,))
+        for finding, z in places.items()
+        if isinstance(z, int)
+    ]
 
 
 def _span(box: Mapping[str, int]) -> SpanZYX:
     return box["z"], box["z"] + 1, box["y0"], box["y1"], box["x0"], box["x1"]
 
 
-def _seen(images: Iterable[str], turns: Iterable[Mapping[str, Any]], side: str, path: str) -> list[Overlay]:
-    """Return the parts of a volume that a prompt showed, and those that tools showed afterwards."""
-    found = []
-    shown = _parts(images, path)
-    if shown and all(span[1] - span[0] == 1 for span in shown):
-        slices = tuple(span[0] for span in shown)
-        found.append(Overlay(name="slices shown", role="shown", source=side, slices=slices, asked=False))
-    elif shown:
-        found.append(Overlay(name="part shown", role="shown", source=side, boxes=shown, asked=False))
-    for number, turn in enumerate(turns, start=1):
-        looked = _parts(turn.get("crops") or (), path)
-        if looked:
-            found.append(Overlay(name=f"look {number}", role="looked-at", source=side, boxes=looked))
-    return found
+def _shown(images: Iterable[str], side: str, path: str) -> list[Overlay]:
+    """Return the parts of a volume that a prompt showed."""
+    parts = _parts(images, path)
+    if parts and all(span[1] - span[0] == 1 for span in parts):
+        slices = tuple(span[0] for span in parts)
+        return [Overlay(name="slices shown", role="shown", source=side, slices=slices, asked=False)]
+    return [Overlay(name="part shown", role="shown", source=side, boxes=parts, asked=False)] if parts else []
+
+
+def _looks(line: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
+    """Return the parts that tools showed after the prompt."""
+    parts = [_parts(turn.get("crops") or (), path) for turn in line.get("turns") or ()]
+    return [
+        Overlay(name=f"look {number}", role="looked-at", source=side, boxes=boxes)
+        for number, boxes in enumerate(parts, start=1)
+        if boxes
+    ]
 
 
 def _parts(uris: Iterable[str], path: str) -> tuple[SpanZYX, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from evidcore_plugin_pages.gallery import WORDS
 
@@ -12,8 +12,7 @@ from evidcore.case import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
 from evidcore.runs.read import findings_of
 from evidcore_plugin_view import overlay
-from evidcore_plugin_view.case_book import BookedCase
-from evidcore_plugin_view.followed_masks import FollowRequest
+from evidcore_plugin_view.background import CaseEntry, FollowRequest
 from evidcore_plugin_view.line_index import Line
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.overlay import Overlay
@@ -41,14 +40,9 @@ class Reference:
         found = _REFERENCE.fullmatch(text)
         if found is None:
             raise RunError(f"not a line of a run: {text!r}. Write run:answers:stage:number, counted from 0.")
-        run, kind, stage, number, rollout = found.groups()
-        return cls(
-            run=run,
-            kind=kind,
-            stage=stage,
-            number=int(number),
-            rollout=None if rollout is None else int(rollout),
-        )
+        run, kind, stage, number, chosen = found.groups()
+        rollout = None if chosen is None else int(chosen)
+        return cls(run=run, kind=kind, stage=stage, number=int(number), rollout=rollout)
 
     def rollout_of(self, line: Line) -> Line:
         """Return the rollout that is meant, of the line of its group.
@@ -107,74 +101,66 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     shown = [_crops(line) for line in lines]
     first = next((crops[0] for crops in shown if crops and not crops[0].blank), None)
     if first is None:
-        recorded = any(shown)
-        note = "Every voxel that the prompt showed is air." if recorded else "No image was recorded."
+        note = "Every voxel that the prompt showed is air." if any(shown) else "No image was recorded."
         return Scene(volume=None, overlays=(), notes=(note,), sides=(), target={}, waiting=False)
     path = first.volume.path
-    said: list[Overlay] = []
-    drops: list[Overlay] = []
-    sides: list[str] = []
+    cases = runs[references[0].run].cases
+    case = cases.case(lines[0])
+    is_own = case is not None and path == case.paths[0]  # boxes are followed through the case's own volume
     notes: list[str] = []
-    for side, one, line, crops in zip("ab", references, lines, shown, strict=False):
+    truth: list[Overlay] = []
+    target: Mapping[str, MaskRef] = {}
+    if case is not None and path in case.paths:
+        asked = _asked(lines[0], case)
+        truth = overlay.of_masks(case.masks, asked)
+        if set(asked) <= case.masks.keys():
+            target = {name: case.masks[name] for name in asked}
+    sides: list[str] = []
+    pointed: list[Overlay] = []
+    followed: list[Overlay] = []
+    maps: list[Overlay] = []
+    for side, reference, line, crops in zip("ab", references, lines, shown, strict=False):
         if crops and crops[0].volume.path != path:
             notes.append(f"Side {side.upper()} was shown another scan: its evidence is not drawn here.")
             continue
         sides.append(side)
         notes += _about(crops, side if len(references) > 1 else "")
-        said += _evidence(one, line, side, path)
-        if one.kind == "answers" and (found := runs[one.run].drops.get(line)) is not None:
-            drops += overlay.of_drops(found, side, path)
-    book = runs[references[0].run].book
-    booked = book.case(lines[0])
-    truth: list[Overlay] = []
-    target: Mapping[str, MaskRef] = {}
-    if booked is not None and path in booked.paths:
-        asked = _asked(lines[0], booked)
-        truth = overlay.of_masks(booked.masks, asked)
-        if set(asked) <= booked.masks.keys():
-            target = {name: booked.masks[name] for name in asked}
-    elif booked is not None:
+        said: Line = line
+        if reference.kind == "answers":
+            pointed += overlay.of_answer(line, side, path)
+            if (drops := runs[reference.run].occlusion(line)) is not None:
+                maps += overlay.of_drops(drops, side, path)
+        else:
+            pointed += overlay.of_group(line, path)
+            rollout = {} if reference.rollout is None else reference.rollout_of(line)
+            pointed += overlay.of_rollout(rollout, side, path)
+            said = rollout.get("evidence") or {}
+        if is_own and runs[reference.run].has_segmenter and said.get("boxes"):
+            request = _request(reference, line, said, first)
+            followed.append(Overlay(name="mask", role="followed", source=side, follow=request))
+    if case is not None and path not in case.paths:
         notes.append("This is not the scan of the case that is asked about, so its masks are not drawn.")
-    if booked is not None and path == booked.paths[0]:  # boxes are followed through the case's own volume
-        sided = zip("ab", references, lines, strict=False)
-        said += [
-            found
-            for side, one, line in sided
-            if side in sides and runs[one.run].has_segmenter
-            for found in _followed(one, line, side, first)
-        ]
+    if any(one.asked for one in (*truth, *pointed, *followed)):  # maps cover the whole scan
+        maps = [dataclasses.replace(one, asked=False) for one in maps]
     order = {"truth": 0, "predicted": 1, "followed": 2, "looked-at": 3, "shown": 4, "occlusion": 5}
-    if any(one.asked for one in (*truth, *said)):  # maps cover the whole scan
-        drops = [dataclasses.replace(one, asked=False) for one in drops]
-    overlays = sorted(_once([*truth, *said, *drops]), key=lambda one: (not one.asked, order[one.role]))
+    distinct: dict[str, Overlay] = {}
+    for one in (*truth, *pointed, *followed, *maps):
+        is_shared = one.role in ("truth", "shown")  # alike on both sides
+        whole = dataclasses.replace(one, source="") if is_shared else one
+        distinct.setdefault(whole.id, whole)
     return Scene(
         volume=first.volume,
-        overlays=tuple(overlays),
-        notes=(*dict.fromkeys(notes), *book.faults()),
+        overlays=tuple(sorted(distinct.values(), key=lambda one: (not one.asked, order[one.role]))),
+        notes=(*dict.fromkeys(notes), *cases.faults()),
         sides=tuple(sides),
         target=target,
-        waiting=booked is None and book.is_waiting(lines[0]),
+        waiting=case is None and cases.is_waiting(lines[0]),
     )
 
 
-def _evidence(one: Reference, line: Line, side: str, path: str) -> list[Overlay]:
-    if one.kind == "answers":
-        return overlay.of_answer(line, side, path)
-    found = overlay.of_group(line, path)
-    if one.rollout is not None:
-        found += overlay.of_rollout(one.rollout_of(line), side, path)
-    return found
-
-
-def _followed(one: Reference, line: Line, side: str, shown: Crop) -> list[Overlay]:
-    """Return the mask that a segmenter makes of the boxes of an answer or a rollout, if it has any."""
-    said = line
-    if one.kind == "rollouts":
-        said = {} if one.rollout is None else one.rollout_of(line).get("evidence") or {}
-    boxes = tuple(Box(**box) for box in said.get("boxes") or ())
-    if not boxes:
-        return []
-    wanted = FollowRequest(
+def _request(one: Reference, line: Line, said: Line, shown: Crop) -> FollowRequest:
+    """Return what a segmenter is asked about the boxes of an answer or a rollout."""
+    return FollowRequest(
         run=one.run,
         kind=one.kind,
         stage=one.stage,
@@ -183,31 +169,21 @@ def _followed(one: Reference, line: Line, side: str, shown: Crop) -> list[Overla
         prompt=str(line["prompt_id"]),
         image=Crop(volume=shown.volume).uri(),
         slice=said.get("slice"),
-        boxes=boxes,
+        boxes=tuple(Box(**box) for box in said["boxes"]),
     )
-    return [Overlay(name="mask", role="followed", source=side, follow=wanted)]
 
 
-def _asked(line: Line, booked: BookedCase) -> list[str]:
+def _asked(line: Line, case: CaseEntry) -> list[str]:
     """Return the names of the masks that a question is about."""
     reference = line.get("reference") or {}
     named = line.get("masks") or reference.get("masks")
     if named:
         return [str(name) for name in named]
-    about = findings_of(line) or findings_of(reference)
-    if about:
-        return about
-    return [str(one["name"]) for one in booked.findings if one["state"] == "present"]
-
-
-def _once(overlays: Iterable[Overlay]) -> list[Overlay]:
-    """Return overlays without those that both sides gave alike: what is right, what was shown."""
-    kept: dict[str, Overlay] = {}
-    for one in overlays:
-        shared = one.role in ("truth", "shown")
-        whole = dataclasses.replace(one, source="") if shared else one
-        kept.setdefault(whole.id, whole)
-    return list(kept.values())
+    return (
+        findings_of(line)
+        or findings_of(reference)
+        or [str(one["name"]) for one in case.findings if one["state"] == "present"]
+    )
 
 
 def _crops(line: Line) -> list[Crop]:

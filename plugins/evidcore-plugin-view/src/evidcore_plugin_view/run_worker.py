@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_pages.cases import Known, look_up
+from evidcore_plugin_pages.cases import look_up
 from evidcore_plugin_reports.sentences import sentences
 
 from evidcore.case import Crop, Evidence, Prompt, VolumeRef
@@ -37,7 +37,7 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.post_run import last_asking
 from evidcore.runs.read import read_head
-from evidcore_plugin_view.followed_masks import FollowedMask, FollowRequest
+from evidcore_plugin_view.background import FollowedMask, FollowRequest
 
 
 class RunWorker:
@@ -49,53 +49,49 @@ class RunWorker:
         self._follower = functools.cache(BoxFollower)
 
     def cases(self, folder: Path, lines: Sequence[Mapping[str, Any]], show_reports: bool) -> dict[str, Any]:
-        """Return the cases of some lines of one task by id, as `BookedCase` has them, and what is wrong."""
+        """Return the fields of `CaseEntry` of the cases of one task's lines by id, and what is wrong."""
         known, faults = look_up(self._head(folder), lines)
-        return {
-            "cases": {name: _booked(one, show_reports=show_reports) for name, one in known.items()},
-            "faults": faults,
-        }
+        cases = {}
+        for name, entry in known.items():
+            case, may_show = entry.case, entry.phantom or show_reports
+            cases[name] = {
+                "phantom": entry.phantom,
+                "paths": [ref.path for ref in case.volumes],
+                "masks": {mask: dataclasses.asdict(ref) for mask, ref in case.masks.items()},
+                "findings": [
+                    {key: getattr(finding, key) for key in ("name", "state", "side", "size_mm")}
+                    for finding in case.findings
+                ],
+                "report": dataclasses.asdict(case.report) if case.report is not None and may_show else None,
+                "report_withheld": case.report is not None and not may_show,
+            }
+        return {"cases": cases, "faults": faults}
 
     def affirming(self, text: str, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return the sentences of a text in which a finding is present, with all such findings."""
         settings = {"use": "negation-rules", "findings": names}
         labeler = build("labeler", settings, given={}, where="evid view")
         present = [one for one in labeler(text) if one.state == "present" and one.span is not None]
-        found = []
+        affirming = []
         for stretch in sentences(text):
-            told = [one.name for one in present if stretch.start <= one.span.start < stretch.end]
-            if told:
-                found.append({
-                    "start": stretch.start, "end": stretch.end, "findings": list(dict.fromkeys(told)),
-                })  # fmt: skip
-        return found
+            affirmed = [one.name for one in present if stretch.start <= one.span.start < stretch.end]
+            if affirmed:
+                findings = list(dict.fromkeys(affirmed))
+                affirming.append({"start": stretch.start, "end": stretch.end, "findings": findings})
+        return affirming
 
     def follow(self, folder: Path, wanted: FollowRequest) -> dict[str, Any]:
-        """Return the JSON form of a `FollowedMask`; a component that fails stops no later one."""
+        """Return the fields of a `FollowedMask`; a component that fails stops no later one."""
         try:
-            found = self._follower(folder)(wanted)
+            return dataclasses.asdict(self._follower(folder)(wanted))
         except Exception as cause:
             if isinstance(cause, ContractError) or not isinstance(cause, EvidError):
                 traceback.print_exc()
-            found = FollowedMask(fault=_told(cause))
-        return found.to_json()
-
-
-def _booked(known: Known, *, show_reports: bool) -> dict[str, Any]:
-    """Return the JSON form of a `BookedCase`."""
-    case, may_tell = known.case, known.phantom or show_reports
-    findings = [
-        {"name": one.name, "state": one.state, "side": one.side, "size_mm": one.size_mm}
-        for one in case.findings
-    ]
-    return {
-        "phantom": known.phantom,
-        "paths": [ref.path for ref in case.volumes],
-        "masks": {mask: dataclasses.asdict(ref) for mask, ref in case.masks.items()},
-        "findings": findings,
-        "report": dataclasses.asdict(case.report) if case.report is not None and may_tell else None,
-        "report_withheld": case.report is not None and not may_tell,
-    }
+            if isinstance(cause, ContractError) and cause.__cause__ is not None:
+                fault = f"{cause.safe}: {cause.__cause__}"  # its traceback stands in the terminal
+            else:
+                fault = str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"
+            return {"fault": fault}
 
 
 class BoxFollower:
@@ -241,10 +237,3 @@ def _refusal() -> Iterator[None]:
         if isinstance(cause.__cause__, ValueError):
             raise RunError(f"The segmenter refused the boxes: {cause.__cause__}") from cause
         raise
-
-
-def _told(cause: Exception) -> str:
-    """Return a sentence on why boxes were not followed."""
-    if isinstance(cause, ContractError) and cause.__cause__ is not None:
-        return f"{cause.safe}: {cause.__cause__}"  # its traceback stands in the terminal
-    return str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"

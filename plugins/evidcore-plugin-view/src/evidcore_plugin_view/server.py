@@ -21,6 +21,8 @@ from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
+from evidcore_plugin_pages.jinja import environment
+
 from evidcore.errors import EvidError, RunError
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.routes import Routes
@@ -97,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif parts.path.startswith("/api/"):
             self._api(parts.path.removeprefix("/api/"), query)
         else:
-            self._asset("index.html" if parts.path == "/" else parts.path.removeprefix("/assets/"))
+            self._asset(parts.path)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log a request for debugging; its query may hold words that were searched for."""
@@ -149,6 +151,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(HTTPStatus.OK, found)
 
     def _asset(self, name: str) -> None:
+        if name == "/":
+            text = environment("evidcore_plugin_view").get_template("viewer.html").render()
+            self._send(HTTPStatus.OK, text.encode(), "text/html; charset=utf-8")
+            return
+        name = name.removeprefix("/assets/")
         known = {asset.name: asset for asset in _ASSETS.iterdir() if asset.is_file()}
         if name not in known:
             self._text(HTTPStatus.NOT_FOUND, "There is no such page.")
