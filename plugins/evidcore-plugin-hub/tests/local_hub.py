@@ -31,13 +31,10 @@ class HubFile(NamedTuple):
 
     @property
     def etag(self) -> str:
-        """What the client compares with its cache."""
         return hashlib.sha1(b"blob %d\0" % self.size_bytes + self.content).hexdigest()
 
 
 class Commit(NamedTuple):
-    """A version of a repository: its files by path."""
-
     sha: str
     files: dict[str, HubFile]
 
@@ -65,7 +62,6 @@ class Repository:
     tags: dict[str, str] = field(default_factory=dict)
 
     def at(self, revision: str) -> Commit:
-        """The commit that `main`, a tag or a full SHA names."""
         sha = self.commits[-1].sha if revision == "main" else self.tags.get(revision, revision)
         for commit in self.commits:
             if commit.sha == sha:
@@ -74,11 +70,9 @@ class Repository:
 
 
 class Reply(NamedTuple):
-    """An answer to a request; its body is JSON unless it is a file."""
-
     status: int
     headers: dict[str, str]
-    body: HubFile | dict[str, Any] | list[dict[str, Any]]
+    body: Any  # sent as JSON unless it is a file
 
 
 class Refusal(Exception):
@@ -96,8 +90,6 @@ def front_matter(readme: str) -> dict[str, Any]:
 
 
 class Protocol(BaseHTTPRequestHandler):
-    """Answers one request, by its route."""
-
     timeout = 5  # s; a client that stalls does not keep `stop` waiting for longer
     disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
 
@@ -106,7 +98,7 @@ class Protocol(BaseHTTPRequestHandler):
         super().__init__(*connection)  # answers the request
 
     def log_message(self, *_: object) -> None:
-        """Stay quiet."""
+        pass
 
     def respond(self) -> None:
         self.query = parse_qs(urlsplit(self.path).query)
@@ -152,9 +144,6 @@ class Protocol(BaseHTTPRequestHandler):
         attributes = {".gitattributes": HubFile(b"", 0)}
         self.hub.repositories[repo] = Repository([Commit.after(repo, attributes)])
         return {"url": f"{self.hub.url}/{repo}", "name": repo}
-
-    def validate_yaml(self) -> Any:
-        return {"errors": [], "warnings": []}
 
     def preupload(self, repo: str, revision: str) -> Any:
         files = json.loads(self.content)["files"]
@@ -204,7 +193,7 @@ class Protocol(BaseHTTPRequestHandler):
 
     ROUTES = (
         ("POST", "/api/repos/create", create_repo),
-        ("POST", "/api/validate-yaml", validate_yaml),
+        ("POST", "/api/validate-yaml", lambda self: {"errors": [], "warnings": []}),
         ("POST", f"/api/models/{REPO}/preupload/{REVISION}", preupload),
         ("POST", f"/api/models/{REPO}/commit/{REVISION}", commit),
         ("POST", f"/api/models/{REPO}/tag/{REVISION}", create_tag),
@@ -218,10 +207,7 @@ class Protocol(BaseHTTPRequestHandler):
 class LocalHub:
     """A Hub without repositories, on a free port of this machine, that serves within a `with` block.
 
-    Attributes:
-        url: the endpoint for the client.
-        token: the one token that may write.
-        requests: method and path, with its query, of each request so far.
+    `token` may write; `requests` holds the method and path, with its query, of each request so far.
     """
 
     def __init__(self) -> None:

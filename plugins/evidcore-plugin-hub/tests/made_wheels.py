@@ -65,6 +65,17 @@ def files(**changed):
     }
 
 
+def install(root, content, meta=META):
+    """Put a package into a folder of modules as pip would have."""
+    for path, text in content.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(text)
+    rows = [f"{path},{file_digest(text)},{len(text)}" for path, text in content.items()]
+    rows += [f"{meta}/{name},," for name in ("RECORD", "INSTALLER")]
+    (root / meta / "RECORD").write_text("\n".join(rows) + "\n")
+    (root / meta / "INSTALLER").write_text("pip\n")
+
+
 def wheel(content, *, record=None, links=(), more=""):
     """The bytes of a wheel with these files.
 

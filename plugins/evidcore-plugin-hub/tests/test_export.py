@@ -150,10 +150,8 @@ def test_the_cards_figures_are_those_of_the_exported_model_with_their_lines(smal
     lines = result["reference_lines"]["choice"]
     assert f"| choice | format rate | {100 * row['value']:.1f} % | {DASH} |" in text
     accuracy = next(row for row in result["rows"] if row["metric"] == "strict_accuracy")
-    cells = [
-        accuracy["value"],
-        *(lines[key] for key in ("uniform_chance", "prior_only", "perfect_perception")),
-    ]
+    known = [lines[key] for key in ("uniform_chance", "prior_only", "perfect_perception")]
+    cells = [accuracy["value"], *known]
     written = [f"{100 * value:.1f} %" for value in cells]
     assert f"| choice | strict accuracy | {written[0]} | {DASH} | {' | '.join(written[1:])} |" in text
     assert "Every number here comes from generated phantoms" in text

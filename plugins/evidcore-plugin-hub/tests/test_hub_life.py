@@ -41,25 +41,19 @@ class Machine:
             **{f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
         }  # fmt: skip
 
-    def command(self, line, typed=""):
-        """Give a command of the page; return what it printed, without what went to the terminal beside it."""
-        words = shlex.split(line)
+    def run(self, *words, typed="", status=0):
+        """Give a command; return what it printed, and what went to the terminal beside it."""
         program = [self.python, "-m", "evidcore"] if words[0] == "evid" else [words[0]]
         done = subprocess.run(
-            [*program, *words[1:]],
-            cwd=self.folder / "work", env=self.environment, input=typed, capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def evid(self, *words, typed="", status=0):
-        """Run a command; return what it printed."""
-        done = subprocess.run(
-            [self.python, "-m", "evidcore", *map(str, words)],
+            [*program, *map(str, words[1:])],
             cwd=self.folder / "work", env=self.environment, input=typed, capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return done.stdout, done.stderr
+
+    def evid(self, *words, **options):
+        """Run a command; return all that it printed."""
+        return "".join(self.run("evid", *words, **options))
 
 
 @pytest.fixture
@@ -144,7 +138,7 @@ def follow_page(author, user, repository=REPOSITORY):
     for other, block in blocks:
         machine = user if other else author
         for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
-            said = machine.command(command, typed="evid-reward-brevity\n")
+            said, _ = machine.run(*shlex.split(command), typed="evid-reward-brevity\n")
             pattern = ".*".join(re.escape(piece.strip()) for piece in expected.strip().split("..."))
             assert re.fullmatch(rf"\s*{pattern}\s*", said, re.DOTALL), f"{command} said\n{said}"
 

@@ -20,6 +20,7 @@ from evidcore.errors import PluginError
 
 REPOSITORY = "mallory/evid-reward-laterality"
 WHEEL = f"dist/{made.FILE}"
+WRONG, FINE = {"sha256": "0" * 64, "size": 3}, {"outcome": "fine", "notes": []}
 PIPS = []
 PIP, COMPARE = installing.pip, installing._compare
 pytestmark = pytest.mark.filterwarnings(
@@ -39,6 +40,12 @@ def hub(monkeypatch, tmp_path):
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", addresses)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
         yield started
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "XDG_CONFIG_HOME/evidcore").mkdir(parents=True)
+    return tmp_path / "XDG_CONFIG_HOME/evidcore/trust.toml"
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +70,15 @@ def published(files, tag="v1.0"):
     return remote.upload(REPOSITORY, files, "a plugin", tag)
 
 
+def other_code(text="0.0)"):
+    """The files of a wheel with other code."""
+    return made.files(module=made.REWARD.replace("1.0)", text).encode())
+
+
+def run(command, *words, typed=""):
+    return CliRunner().invoke(command, [*map(str, words)], input=typed)
+
+
 def refusal(at):
     with pytest.raises(PluginError) as caught:
         installing.look(at)
@@ -82,7 +98,7 @@ def test_a_sound_plugin_is_looked_at_and_shown(hub):
 
 def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
     first = published(repository())
-    second = published(repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode())), "v2.0")
+    second = published(repository(other_code()), "v2.0")
     at = remote.resolve(f"hub:{REPOSITORY}@v1.0")
     hub.move_tag(REPOSITORY, "v1.0", second.commit)
     assert installing.look(at).at == first
@@ -93,7 +109,7 @@ def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
 
 def test_another_wheel_under_the_same_commit_is_refused(hub):
     at = published(repository())
-    other = made.wheel(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode()))
+    other = made.wheel(other_code())
     hub.replace(REPOSITORY, at.commit, WHEEL, other)
     assert f"{WHEEL} has the sha256 {hashlib.sha256(other).hexdigest()}, and must have" in refusal(at)
 
@@ -102,21 +118,14 @@ def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_pa
     at = published(repository())
     lock = tmp_path / "evid.lock"
     installing.pin(lock, {"evid-reward-laterality": installing.look(at).table()})
-    for path, text in repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode())).items():
+    for path, text in repository(other_code()).items():
         hub.replace(REPOSITORY, at.commit, path, text)
     for path in remote.snapshot(at).rglob("*"):
         if path.is_file():
             path.unlink()
-    done = CliRunner().invoke(install_command, ["--lock", str(lock), "--yes"])
+    done = run(install_command, "--lock", str(lock), "--yes")
     assert f"{FILE} has the sha256" in str(done.exception)
     assert PIPS == []
-
-
-def test_a_wrong_hash_in_the_manifest_is_refused(hub):
-    files = {f"{made.NAME}.py": {"sha256": "0" * 64, "size": 3}}
-    assert "files of evid-plugin.json is not the wheel's" in refusal(published(repository(files=files)))
-    wrong = {"sha256": "0" * 64, "size": 3}
-    assert f"{WHEEL} has the sha256" in refusal(published(repository(file=wrong), "v2"))
 
 
 @pytest.mark.parametrize(
@@ -132,24 +141,34 @@ def test_a_wrong_hash_in_the_manifest_is_refused(hub):
         ({"wheel": "src/x.whl"}, "must have it under dist/"),
         ({"commit": "main"}, "commit: String should match pattern"),
         ({"components": {}}, "components: Dictionary should have at least 1 item"),
+        ({"files": {f"{made.NAME}.py": WRONG}}, "files of evid-plugin.json is not the wheel's"),
+        ({"file": WRONG}, f"{WHEEL} has the sha256"),
+        ({"lint": {"reward/laterality\n  from        hub:x": FINE}}, "is no manifest of schema 1"),
+        ({"lint": {"reward/other": FINE}}, "names what the plugin does not offer"),
     ],
 )
 def test_a_manifest_that_does_not_say_what_the_wheel_holds(hub, changed, said):
     assert said in refusal(published(repository(**changed)))
 
 
-def test_source_that_is_not_the_wheels_is_refused(hub):
-    files = repository()
-    name = f"src/{made.NAME}.py"
-    assert f"{name} has the sha256" in refusal(published({**files, name: b"# looks harmless" + b" " * 484}))
-    longer = {**files, name: made.REWARD.encode() + b"# more\n"}
-    assert f"{name} is longer than" in refusal(published(longer, "v2"))
-    extra = {**files, "src/extra.py": b""}
-    assert "src/extra.py is not in the wheel" in refusal(published(extra, "v3"))
-    less = {path: text for path, text in files.items() if path != name}
-    assert f"{name} is in the wheel and cannot be read here" in refusal(published(less, "v4"))
-    second = {**files, "dist/other-1.0-py3-none-any.whl": b"x"}
-    assert "dist/other-1.0-py3-none-any.whl is not in the wheel" in refusal(published(second, "v5"))
+SOURCE = f"src/{made.NAME}.py"
+README = {"README.md": b"---\ntags: [evidcore-plugin]\n---\n# Harmless\n"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({SOURCE: b"# looks harmless" + b" " * 484}, f"{SOURCE} has the sha256"),
+        ({SOURCE: made.REWARD.encode() + b"# more\n"}, f"{SOURCE} is longer than"),
+        ({"src/extra.py": b""}, "src/extra.py is not in the wheel"),
+        ({SOURCE: None}, f"{SOURCE} is in the wheel and cannot be read here"),
+        ({"dist/other-1.0-py3-none-any.whl": b"x"}, "dist/other-1.0-py3-none-any.whl is not in the wheel"),
+        (README, "README.md is not the wheel's"),
+    ],
+)
+def test_source_or_a_readme_that_is_not_the_wheels_is_refused(hub, changed, said):
+    files = {**repository(), **changed}
+    assert said in refusal(published({path: text for path, text in files.items() if text is not None}))
 
 
 def test_a_manifest_of_a_gigabyte_is_not_read(hub):
@@ -193,46 +212,35 @@ def test_a_plugin_for_another_core_says_which_side_to_change(hub):
     assert "is made for evidcore <8,>=7, and this is 0.1" in refusal(published(repository(content)))
 
 
-def test_what_the_user_denies_is_not_even_fetched(hub, tmp_path):
+def test_what_the_user_denies_is_not_even_fetched(hub, settings):
     at = published(repository())
-    (tmp_path / "XDG_CONFIG_HOME/evidcore").mkdir(parents=True)
-    (tmp_path / "XDG_CONFIG_HOME/evidcore/trust.toml").write_text('deny = ["mallory"]\n')
+    settings.write_text('deny = ["mallory"]\n')
     hub.requests.clear()
     assert "denied by your trust.toml" in refusal(at)
     assert hub.requests == []
 
 
-def test_consent_is_typed_or_stands_in_the_users_own_settings(hub, tmp_path):
-    at = published(repository())
-    lock = tmp_path / "evid.lock"
-    run = CliRunner().invoke
-    done = run(install_command, [str(at), "--lock", str(lock)], input="y\n")
+def test_consent_is_typed_or_stands_in_the_users_own_settings(hub, settings, tmp_path, monkeypatch):
+    at, lock = published(repository()), tmp_path / "a.lock"
+    done = run(install_command, at, "--lock", lock, typed="y\n")
     assert "not installed; 'y' is not 'evid-reward-laterality'" in str(done.exception)
-    done = run(install_command, [str(at), "--lock", str(lock), "--yes"])
-    assert "--yes asks for an entry in your own trust.toml" in str(done.exception)
+    monkeypatch.chdir(tmp_path)
+    for name in ("trust.toml", "evid.lock"):  # a list elsewhere counts for nothing
+        (tmp_path / name).write_text(f'allow = ["{REPOSITORY}"]\n')
+    for words in (["--lock", lock], []):
+        done = run(install_command, at, "--yes", *words)
+        assert "--yes asks for an entry in your own trust.toml" in str(done.exception)
     assert PIPS == []
     assert not lock.exists()
-    (tmp_path / "XDG_CONFIG_HOME/evidcore").mkdir(parents=True)
-    (tmp_path / "XDG_CONFIG_HOME/evidcore/trust.toml").write_text(f'allow = ["{REPOSITORY}@{at.commit}"]\n')
-    done = run(install_command, [str(at), "--lock", str(lock), "--yes", "--json"])
+    settings.write_text(f'allow = ["{REPOSITORY}@{at.commit}"]\n')
+    done = run(install_command, at, "--lock", lock, "--yes", "--json")
     assert done.exit_code == 0, done.exception
     assert json.loads(done.stdout)["installed"][0]["source"] == str(at)
     ((verb, *words, file),) = PIPS
     assert (verb, words) == ("install", ["--no-deps", "--no-index", "--no-compile", "--force-reinstall"])
     assert os.path.basename(file) == made.FILE
-    done = run(
-        install_command, [str(at), "--lock", str(tmp_path / "b.lock")], input="evid-reward-laterality\n"
-    )
+    done = run(install_command, at, "--lock", tmp_path / "b.lock", typed="evid-reward-laterality\n")
     assert done.exit_code == 0, done.exception
-
-
-def test_a_list_of_trust_elsewhere_counts_for_nothing(hub, tmp_path, monkeypatch):
-    at = published(repository())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "trust.toml").write_text(f'allow = ["{REPOSITORY}"]\n')
-    (tmp_path / "evid.lock").write_text(f'allow = ["{REPOSITORY}"]\n')
-    done = CliRunner().invoke(install_command, [str(at), "--yes"])
-    assert "--yes asks for an entry in your own trust.toml" in str(done.exception)
 
 
 def test_what_changed_between_two_commits_is_told(hub):
@@ -263,17 +271,16 @@ def test_references_that_are_none(text):
 
 
 def test_what_the_hub_does_not_know_is_told_in_a_sentence(hub):
-    with pytest.raises(PluginError, match="there is no such repository, or you may not see it"):
-        remote.resolve("hub:nobody/nothing")
     at = published(repository())
-    with pytest.raises(PluginError, match="there is no such revision"):
-        remote.resolve(f"hub:{REPOSITORY}@v9")
-    with pytest.raises(PluginError, match="there is no such file at this commit"):
-        remote.fetch(at, "gone.txt", 10)
-    with pytest.raises(PluginError, match="leads out of the repository"):
-        remote.fetch(at, "../../x", 10)
-    with pytest.raises(PluginError, match="is published already"):
-        published(repository())
+    for ask, says in (
+        (lambda: remote.resolve("hub:nobody/nothing"), "there is no such repository, or you may not see it"),
+        (lambda: remote.resolve(f"hub:{REPOSITORY}@v9"), "there is no such revision"),
+        (lambda: remote.fetch(at, "gone.txt", 10), "there is no such file at this commit"),
+        (lambda: remote.fetch(at, "../../x", 10), "leads out of the repository"),
+        (lambda: published(repository()), "is published already"),
+    ):
+        with pytest.raises(PluginError, match=says):
+            ask()
 
 
 @pytest.mark.parametrize(("doing", "says"), [("stop", "cannot be reached"), ("deny", "hf auth login")])
@@ -287,14 +294,9 @@ def test_a_sentence_that_tells_it_all_has_no_traceback(hub, monkeypatch, doing, 
     assert told.value.__cause__ is None
 
 
-def installed(folder, monkeypatch, version="1.0", **more):
+def installed(folder, monkeypatch, **more):
     """Put the plugin's package into this environment as pip would have."""
-    content = {**made.files(), **more}
-    for path, text in content.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(text)
-    rows = [f"{path},{made.file_digest(text)},1" for path, text in content.items()]
-    (folder / made.META / "RECORD").write_text("\n".join(rows) + "\n")
+    made.install(folder, {**made.files(), **more})
     monkeypatch.syspath_prepend(folder)
 
 
@@ -366,7 +368,7 @@ def test_what_is_not_a_plugin_of_the_hub_is_not_taken_away(package):
 def test_copies_that_were_changed_together_are_not_believed(hub):
     at = published(repository())
     installing.look(at)
-    other = repository(made.files(module=made.REWARD.replace("1.0)", "0.0)").encode()))
+    other = repository(other_code())
     for path, text in other.items():
         (remote.snapshot(at) / path).write_bytes(text)
     assert b"1.0)" in installing.look(at).wheel.source[f"{made.NAME}.py"]
@@ -374,11 +376,6 @@ def test_copies_that_were_changed_together_are_not_believed(hub):
         (remote.snapshot(at) / path).write_bytes(text)
     hub.stop()
     assert "the Hub cannot be reached" in refusal(at)
-
-
-def test_a_readme_on_the_hub_that_is_not_the_wheels_is_refused(hub):
-    files = {**repository(), "README.md": b"---\ntags: [evidcore-plugin]\n---\n# Harmless\n"}
-    assert "README.md is not the wheel's" in refusal(published(files))
 
 
 def test_a_repository_that_holds_something_else_is_not_emptied(hub):
@@ -396,10 +393,6 @@ def test_text_of_a_plugin_cannot_forge_lines_of_the_screen(hub):
     found = installing.look(published(repository(made.files(meta=meta))))
     assert sum(line.startswith("  from ") for line in installing.lines(found)) == 1
     assert all("\n" not in line for line in installing.lines(found))
-    forged = {"reward/laterality\n  from        hub:x": {"outcome": "fine", "notes": []}}
-    assert "is no manifest of schema 1" in refusal(published(repository(lint=forged), "v2"))
-    forged = {"reward/other": {"outcome": "fine", "notes": []}}
-    assert "names what the plugin does not offer" in refusal(published(repository(lint=forged), "v3"))
 
 
 def test_a_commit_that_the_hub_named_is_known_without_it_to_be_read_alone(hub):
@@ -415,53 +408,47 @@ def test_a_commit_that_the_hub_named_is_known_without_it_to_be_read_alone(hub):
 
 
 def test_an_update_shows_what_changed_and_asks_again(hub, tmp_path):
-    lock = tmp_path / "evid.lock"
-    package = "evid-reward-laterality"
+    lock, package = tmp_path / "evid.lock", "evid-reward-laterality"
+
+    def pinned():
+        return installing.tables(lock)[package]["source"]
+
     first = published(repository())
     installing.pin(lock, {package: installing.look(first).table()})
-    words = [package, "--lock", str(lock)]
-    done = CliRunner().invoke(update, words)
-    assert f"{package}: is at {first}" in done.output
-    second = published(repository(made.files(module=made.REWARD.encode() + b"\n\nX = 1\n")), "v2.0")
-    done = CliRunner().invoke(update, words, input="no\n")
-    assert f"changed: {made.NAME}.py" in done.output
-    assert installing.tables(lock)[package]["source"] == str(first)
-    done = CliRunner().invoke(update, [*words, "--json"], input=f"{package}\n")
+    words = [update, package, "--lock", lock]
+    assert f"{package}: is at {first}" in run(*words).output
+    second = published(repository(other_code()), "v2.0")
+    assert f"changed: {made.NAME}.py" in run(*words, typed="no\n").output
+    assert pinned() == str(first)
+    done = run(*words, "--json", typed=f"{package}\n")
     assert done.exit_code == 0, done.exception
-    assert json.loads(done.stdout)["changes"] == [
-        f"{package} 1.0 -> 1.0, {second}",
-        f"  changed: {made.NAME}.py",
-    ]
-    assert installing.tables(lock)[package]["source"] == str(second)
-    done = CliRunner().invoke(update, [*words, "--revision", "v1.0"], input=f"{package}\n")
-    assert installing.tables(lock)[package]["source"] == str(first)
-    done = CliRunner().invoke(update, ["evid-reward-lateralty", "--lock", str(lock)])
+    changes = [f"{package} 1.0 -> 1.0, {second}", f"  changed: {made.NAME}.py"]
+    assert json.loads(done.stdout)["changes"] == changes
+    assert pinned() == str(second)
+    run(*words, "--revision", "v1.0", typed=f"{package}\n")
+    assert pinned() == str(first)
+    done = run(update, "evid-reward-lateralty", "--lock", lock)
     assert "Did you mean 'evid-reward-laterality'?" in str(done.exception)
-
-
-def test_an_update_to_another_package_is_refused(hub, tmp_path):
-    lock = tmp_path / "evid.lock"
-    installing.pin(lock, {"evid-reward-side": installing.look(published(repository())).table()})
-    published(repository(made.files(module=made.REWARD.encode() + b"\n\nX = 1\n")), "v2.0")
-    done = CliRunner().invoke(update, ["evid-reward-side", "--lock", str(lock)])
+    installing.pin(lock, {"evid-reward-side": installing.look(first).table()})
+    done = run(update, "evid-reward-side", "--lock", lock)
     assert "holds evid-reward-laterality now, not evid-reward-side" in str(done.exception)
 
 
 def test_what_was_published_is_found_by_words_and_kind(hub):
     published(repository())
-    found = json.loads(CliRunner().invoke(search, ["laterality", "--json"]).stdout)["plugins"]
+    found = json.loads(run(search, "laterality", "--json").stdout)["plugins"]
     assert [(row["repository"], row["kinds"]) for row in found] == [(REPOSITORY, ["reward"])]
-    assert "nothing found" in CliRunner().invoke(search, ["laterality", "--kind", "encoder"]).output
-    assert f"hub:{REPOSITORY}" in CliRunner().invoke(search, ["--kind", "reward"]).output
+    assert "nothing found" in run(search, "laterality", "--kind", "encoder").output
+    assert f"hub:{REPOSITORY}" in run(search, "--kind", "reward").output
     hub.stop()
-    assert "the Hub cannot be reached" in str(CliRunner().invoke(search, ["x"]).exception)
+    assert "the Hub cannot be reached" in str(run(search, "x").exception)
 
 
 def test_a_long_card_is_cut_and_escaped(hub):
     readme = "# x\n\x1b[2J" + "a" * 100_000
     files = {**repository(), "README.md": readme.encode()}
     at = published(files)
-    said = CliRunner().invoke(info, [str(at)]).output
+    said = run(info, str(at)).output
     assert "\x1b" not in said
     assert "cut after 65536 of 100008 characters" in said
-    assert json.loads(CliRunner().invoke(info, [str(at), "--json"]).stdout)["source"] == str(at)
+    assert json.loads(run(info, str(at), "--json").stdout)["source"] == str(at)

@@ -54,18 +54,8 @@ def test_generated_code_is_as_ruff_has_it(packages):
     assert done.returncode == 0, done.stdout
 
 
-def conformance(folder, *words):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--evid-conformance",
-        "-p",
-        "no:cacheprovider",
-        "-rA",
-        *words,
-    ]
+def conformance(folder):
+    command = [sys.executable, "-m", "pytest", "-q", "--evid-conformance", "-p", "no:cacheprovider", "-rA"]
     done = subprocess.run([*command, "tests"], cwd=folder, capture_output=True, text=True)
     return done.returncode, done.stdout + done.stderr
 

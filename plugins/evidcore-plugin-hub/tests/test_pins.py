@@ -3,8 +3,9 @@
 import compileall
 import os
 import sys
-import textwrap
+from importlib import metadata
 
+import made_wheels as made
 import pytest
 from evidcore_plugin_hub.trust import pins
 
@@ -28,28 +29,26 @@ def nothing_pinned(monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "config/evidcore").mkdir(parents=True)
+    return tmp_path / "config/evidcore/trust.toml"
+
+
+@pytest.fixture
 def installed(tmp_path, monkeypatch):
     """A package of two top-level modules as pip would have installed it, and its lock."""
-    root = tmp_path / "site"
-    canary = f"import pathlib\n\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+    root, lock = tmp_path / "site", tmp_path / "evid.lock"
     files = {
-        "evid_pinned/__init__.py": canary,
-        "evid_pinned/reward.py": "from evid_pinned_words import WORDS\n\nclass Pinned:\n    words = WORDS\n",
-        "evid_pinned/card.txt": "a card\n",
-        "evid_pinned_words.py": "WORDS = ('left', 'right')\n",
-        f"{META}/METADATA": "Metadata-Version: 2.4\nName: evid-pinned\nVersion: 1.0\n",
-        f"{META}/entry_points.txt": "[evidcore.reward]\npinned = evid_pinned.reward:Pinned\n",
+        "evid_pinned/__init__.py": made.canary(tmp_path / "ran"),
+        "evid_pinned/reward.py": b"from evid_pinned_words import WORDS\n\nclass Pinned:\n    words = WORDS\n",
+        "evid_pinned/card.txt": b"a card\n",
+        "evid_pinned_words.py": b"WORDS = ('left', 'right')\n",
+        f"{META}/METADATA": b"Metadata-Version: 2.4\nName: evid-pinned\nVersion: 1.0\n",
+        f"{META}/entry_points.txt": b"[evidcore.reward]\npinned = evid_pinned.reward:Pinned\n",
     }
-    for path, text in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(text)
-    hashes = {path: pins.file_digest(text.encode()) for path, text in files.items()}
-    rows = [f"{path},{digest},1" for path, digest in hashes.items()]
-    rows += [f"evid_pinned-1.0.dist-info/{name},," for name in ("RECORD", "INSTALLER")]
-    (root / "evid_pinned-1.0.dist-info/RECORD").write_text("\n".join(rows) + "\n")
-    (root / "evid_pinned-1.0.dist-info/INSTALLER").write_text("pip\n")
+    made.install(root, files, META)
     monkeypatch.syspath_prepend(root)
-    lock = tmp_path / "evid.lock"
+    hashes = {path: pins.file_digest(content) for path, content in files.items()}
     lock.write_text(
         f'schema = 1\n[plugin.evid-pinned]\nversion = "1.0"\nsource = "{SOURCE}"\n'
         f'record = "{pins.record_digest(hashes)}"\nmodules = ["evid_pinned", "evid_pinned_words"]\n'
@@ -66,6 +65,10 @@ def refused(tmp_path):
     return str(caught.value)
 
 
+def change(root, text="WORDS = ()\n"):
+    (root / "evid_pinned_words.py").write_text(text)
+
+
 def test_what_is_as_it_was_pinned_runs(installed, tmp_path):
     pins.keep(installed[1])
     assert find("reward", "pinned").load().words == ("left", "right")
@@ -79,7 +82,8 @@ def test_what_is_as_it_was_pinned_runs(installed, tmp_path):
         ("evid_pinned/reward.py", "evid_pinned/reward.py is not what RECORD says"),
         ("evid_pinned_words.py", "evid_pinned_words.py is not what RECORD says"),
         ("evid_pinned/card.txt", "evid_pinned/card.txt is not what RECORD says"),
-        ("evid_pinned-1.0.dist-info/METADATA", "METADATA is not what RECORD says"),
+        (f"{META}/METADATA", "METADATA is not what RECORD says"),
+        (f"{META}/entry_points.txt", "entry_points.txt is not what RECORD says"),
         ("evid_pinned/more.py", "evid_pinned/more.py is in no RECORD"),
         ("evid_pinned/native.so", "evid_pinned/native.so is in no RECORD"),
     ],
@@ -91,31 +95,18 @@ def test_a_file_that_was_changed_or_added_is_refused_before_anything_runs(instal
     assert said in refused(tmp_path)
 
 
-def test_entry_points_that_lead_elsewhere_are_refused(installed, tmp_path):
-    (installed[0] / "evid_pinned-1.0.dist-info/entry_points.txt").write_text(
-        "[evidcore.reward]\npinned = os:system\n"
-    )
-    pins.keep(installed[1])
-    assert "entry_points.txt is not what RECORD says" in refused(tmp_path)
-
-
 def test_a_record_that_was_changed_with_the_file_is_refused(installed, tmp_path):
-    changed = "WORDS = ()\n"
-    (installed[0] / "evid_pinned_words.py").write_text(changed)
-    record = installed[0] / "evid_pinned-1.0.dist-info/RECORD"
-    lines = [
-        f"evid_pinned_words.py,{pins.file_digest(changed.encode())},1" if "words" in line else line
-        for line in record.read_text().splitlines()
-    ]
-    record.write_text("\n".join(lines) + "\n")
+    change(installed[0])
+    record = installed[0] / META / "RECORD"
+    was, now = (pins.file_digest(text) for text in (b"WORDS = ('left', 'right')\n", b"WORDS = ()\n"))
+    record.write_text(record.read_text().replace(was, now))
     pins.keep(installed[1])
     assert "its RECORD is not that of the wheel which was pinned" in refused(tmp_path)
 
 
 def test_a_file_that_is_gone_and_another_version_are_refused(installed, tmp_path):
     (installed[0] / "evid_pinned_words.py").unlink()
-    text = installed[1].read_text().replace('version = "1.0"', 'version = "2.0"')
-    installed[1].write_text(text)
+    installed[1].write_text(installed[1].read_text().replace('version = "1.0"', 'version = "2.0"'))
     pins.keep(installed[1])
     said = refused(tmp_path)
     assert "evid_pinned_words.py cannot be read (FileNotFoundError)" in said
@@ -126,7 +117,7 @@ def test_bytecode_that_was_planted_is_not_run(installed):
     root, lock = installed
     words = root / "evid_pinned_words.py"
     right, times = words.read_text(), words.stat()
-    words.write_text("WORDS = ('wrong', 'right')\n"[: len(right) - 1].ljust(len(right) - 1) + "\n")
+    words.write_text("WORDS = ('wrong',".ljust(len(right) - 2) + ")\n")
     os.utime(words, ns=(times.st_atime_ns, times.st_mtime_ns))
     compileall.compile_file(words, quiet=2)
     words.write_text(right)
@@ -138,7 +129,7 @@ def test_bytecode_that_was_planted_is_not_run(installed):
 def test_a_module_of_the_same_name_earlier_on_the_path_is_not_run(installed, tmp_path, monkeypatch):
     shadow = tmp_path / "shadow"
     shadow.mkdir()
-    (shadow / "evid_pinned_words.py").write_text("WORDS = ('shadow',)\n")
+    change(shadow, "WORDS = ('shadow',)\n")
     monkeypatch.syspath_prepend(shadow)
     pins.keep(installed[1])
     assert find("reward", "pinned").load().words == ("left", "right")
@@ -149,14 +140,13 @@ def test_a_module_of_the_same_name_earlier_on_the_path_is_not_run(installed, tmp
 def test_a_file_that_changes_while_the_run_goes_on_is_refused(installed):
     pins.keep(installed[1])
     __import__("evid_pinned")
-
-    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    change(installed[0])
     with pytest.raises(PluginError, match="changed while it was imported"):
         find("reward", "pinned").load()
 
 
 def test_another_package_that_imports_a_pinned_one_is_held_to_the_pin(installed, tmp_path):
-    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    change(installed[0])
     pins.keep(installed[1])
     with pytest.raises(PluginError, match="None of its code was run"):
         __import__("evid_pinned")
@@ -165,47 +155,36 @@ def test_another_package_that_imports_a_pinned_one_is_held_to_the_pin(installed,
 
 def test_code_that_was_imported_before_is_compared_at_once(installed):
     __import__("evid_pinned_words")
-
-    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    change(installed[0])
     with pytest.raises(PluginError, match=r"evid_pinned_words\.py is not what RECORD says"):
         pins.keep(installed[1])
 
 
 def test_two_locks_that_pin_other_states_are_refused(installed, tmp_path):
-    other = tmp_path / "other" / "evid.lock"
-    other.parent.mkdir()
-    other.write_text(installed[1].read_text().replace(COMMIT, "b" * 40))
+    (tmp_path / "other.lock").write_text(installed[1].read_text().replace(COMMIT, "b" * 40))
     pins.keep(installed[1])
     pins.keep(installed[1])
     with pytest.raises(PluginError, match="pins another state of it"):
-        pins.keep(other)
+        pins.keep(tmp_path / "other.lock")
 
 
 @pytest.mark.parametrize(
     "item", ["somebody", "somebody/evid-pinned", COMMIT, f"somebody/evid-pinned@{COMMIT}"]
 )
-def test_what_the_user_denies_is_refused(installed, tmp_path, item):
-    (tmp_path / "config/evidcore").mkdir(parents=True)
-    (tmp_path / "config/evidcore/trust.toml").write_text(f'deny = ["{item}"]\n')
+def test_what_the_user_denies_is_refused(installed, settings, item):
+    settings.write_text(f'deny = ["{item}"]\n')
     with pytest.raises(PluginError, match=r"denied by your trust\.toml"):
         pins.keep(installed[1])
 
 
-def test_a_settings_file_that_is_none_is_named(installed, tmp_path):
-    (tmp_path / "config/evidcore").mkdir(parents=True)
-    for text in (
-        "deny = 3",
-        'deny = "mallory"',
-        'Deny = ["a"]',
-        "denied = []",
-        'deny = ["a/b@main"]',
-        "deny = [3]",
-    ):
-        (tmp_path / "config/evidcore/trust.toml").write_text(text + "\n")
-        with pytest.raises(
-            PluginError, match=r"trust\.toml: '\w+' must be `allow` or `deny`, a list of OWNER"
-        ):
-            pins.keep(installed[1])
+@pytest.mark.parametrize(
+    "text", ["deny = 3", 'deny = "m"', 'Deny = ["a"]', "denied = []", 'deny = ["a/b@main"]', "deny = [3]"]
+)
+def test_a_settings_file_that_is_none_is_named(installed, settings, text):
+    settings.write_text(text + "\n")
+    says = r"trust\.toml: '\w+' must be `allow` or `deny`, a list of OWNER"
+    with pytest.raises(PluginError, match=says):
+        pins.keep(installed[1])
 
 
 @pytest.mark.parametrize(
@@ -238,15 +217,14 @@ def test_a_use_of_the_hub_becomes_the_packages_name(installed):
             pins.component(use, pinned, "r.toml")
 
 
-def test_a_package_that_is_pinned_and_not_installed_is_told_with_its_source(tmp_path):
-    lock = tmp_path / "evid.lock"
-    lock.write_text(PINNED.format(name="evid-gone"))
-    pins.keep(lock)
+def test_a_package_that_is_pinned_and_not_installed_is_named_with_its_source(tmp_path):
+    (tmp_path / "evid.lock").write_text(PINNED.format(name="evid-gone"))
+    pins.keep(tmp_path / "evid.lock")
     with pytest.raises(PluginError, match=f"`evid install {SOURCE}`"):
         find("reward", "evid-gone/gone")
 
 
-def test_no_package_is_recommended_because_a_recipe_names_it(tmp_path):
+def test_no_package_is_recommended_because_a_recipe_names_it():
     with pytest.raises(PluginError, match="No package 'stranger' is known here") as caught:
         find("reward", "stranger/format")
     assert "pip install" not in str(caught.value)
@@ -254,24 +232,19 @@ def test_no_package_is_recommended_because_a_recipe_names_it(tmp_path):
         find("reward", "evidcore/nothing")
 
 
-def test_the_lock_beside_a_recipe_holds(installed, tmp_path):
+@pytest.mark.parametrize("name", ["recipe.toml", "links/recipe.toml"])
+def test_the_lock_beside_a_recipe_holds_also_behind_a_link(installed, tmp_path, name):
     (tmp_path / "recipe.toml").write_text(
-        textwrap.dedent(f"""\
-        schema = 1
-        name = "r"
-        [[stage]]
-        kind = "grpo"
-        reward = [{{ use = "{SOURCE}#gone" }}]
-        """)
+        f'schema = 1\nname = "r"\n[[stage]]\nkind = "grpo"\nreward = [{{ use = "{SOURCE}#gone" }}]\n'
     )
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/recipe.toml").symlink_to(tmp_path / "recipe.toml")
     with pytest.raises(RecipeError, match=r"'evid-pinned/gone'\. evid-pinned is installed and has none"):
-        load(tmp_path / "recipe.toml")
+        load(tmp_path / name)
     assert list(pins.kept()) == ["evid-pinned"]
 
 
 def test_a_package_that_is_edited_in_place_has_nothing_to_compare(installed):
-    from importlib import metadata
-
     dist = metadata.distribution("evid-pinned")
     assert list(pins.faults(dist)) == []
     assert not pins.is_edited(dist)
@@ -293,14 +266,12 @@ def test_a_record_that_is_gone_or_damaged_pins_all_the_same(installed, tmp_path,
 )
 def test_what_an_installer_noted_does_not_excuse_a_pinned_package(installed, tmp_path, origin):
     (installed[0] / META / "direct_url.json").write_text(origin)
-    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    change(installed[0])
     pins.keep(installed[1])
     assert "edited in place" in refused(tmp_path) or "is not what RECORD says" in refused(tmp_path)
 
 
 def test_scripts_of_a_package_do_not_make_its_neighbours_strays(installed):
-    from importlib import metadata
-
     (installed[0].parent / "bin").mkdir()
     (installed[0].parent / "bin/pinned").write_text("x")
     record = installed[0] / META / "RECORD"
@@ -310,23 +281,12 @@ def test_scripts_of_a_package_do_not_make_its_neighbours_strays(installed):
 
 def test_where_only_some_may_run_a_strangers_code_does_not(installed, tmp_path):
     pins.only(["another"])
-    with pytest.raises(PluginError, match=r"evid-pinned is not locked\. None of its code was run"):
-        find("reward", "pinned").load()
-    assert not (tmp_path / "ran").exists()
+    assert "evid-pinned is not locked. None of its code was run" in refused(tmp_path)
     assert find("reward", "format").load()
 
 
 def test_a_lock_in_the_folder_holds_for_every_command(installed, tmp_path, evid, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (installed[0] / "evid_pinned_words.py").write_text("WORDS = ()\n")
+    change(installed[0])
     assert "None of its code was run" in evid("plugins", "reward", "--check").output
     assert not (tmp_path / "ran").exists()
-
-
-def test_a_recipe_behind_a_link_is_held_to_the_lock_beside_it(installed, tmp_path):
-    (tmp_path / "recipe.toml").write_text("schema = 1\n")
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links/recipe.toml").symlink_to(tmp_path / "recipe.toml")
-    with pytest.raises(RecipeError):
-        load(tmp_path / "links/recipe.toml")
-    assert list(pins.kept()) == ["evid-pinned"]

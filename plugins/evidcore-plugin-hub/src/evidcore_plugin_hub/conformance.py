@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +42,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
         results = list(lint_all(targets([folder], recipe=recipe)))
     except EvidError as mistake:
         raise pytest.UsageError(str(mistake)) from mistake
-    items += _items(session, results)
-
-
-def _items(session: pytest.Session, results: list[dict[str, Any]]) -> Iterator[Conformance]:
     for result in results:
         for number, check in enumerate(result["checks"]):
             words = [result["kind"], result["name"], check["task"], check["check"]]
             name = f"evid-conformance[{', '.join(word for word in words if word)}-{number}]"
-            yield Conformance.from_parent(session, name=name, check=check)
+            items.append(Conformance.from_parent(session, name=name, check=check))
 
 
 class Conformance(pytest.Item):

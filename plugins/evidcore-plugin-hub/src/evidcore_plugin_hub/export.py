@@ -7,7 +7,7 @@ rollout, answer, case or report of the run is read on the way.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -135,19 +135,13 @@ def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedMode
     )
     dtype = torch.promote_types(model.dtype, torch.float32)
     published: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=dtype)
-    published.load_state_dict({
-        _published_name(name, begins): weight for name, weight in in_full(model).items()
-    })
+    weights = {}
+    for name, weight in in_full(model).items():
+        here = next((begin for begin in begins if name.startswith(begin)), "")
+        weights[begins.get(here, "") + name.removeprefix(here)] = weight
+    published.load_state_dict(weights)
     published.generation_config = model.generation_config
     return published
-
-
-def _published_name(name: str, begins: Mapping[str, str]) -> str:
-    """Return what a weight is called in the published model."""
-    for own, theirs in begins.items():
-        if name.startswith(own):
-            return theirs + name.removeprefix(own)
-    return name
 
 
 def _facts(
@@ -155,12 +149,16 @@ def _facts(
 ) -> ModelFacts:
     language = recipe.model.language
     made = made_class(find("language", language["use"]).load())
+    encoder = type(model.model.encoder)
+    can_begin = encoder.load_pretrained is not Encoder.load_pretrained or encoder.adopt is not Encoder.adopt
+    tables = {kind: getattr(recipe.model, kind) for kind in ("encoder", "bridge", "view")}
+    inside = {offer.package for kind, table in tables.items() for offer in named(kind, table)} | {"evidcore"}
     return ModelFacts(
         name=recipe.name,
         base_model=language.get("id", ""),
         base_revision=language.get("revision", ""),
         language_is_pretrained=made.has_weights,
-        encoder_is_pretrained=_began_elsewhere(model.model.encoder, recipe.model.encoder),
+        encoder_is_pretrained=can_begin and recipe.model.encoder.get("pretrained", "unsaid") != "",
         parameters={
             part: sum(weight.numel() for weight in model.part(part))
             for part in ("encoder", "bridge", "language")
@@ -168,11 +166,17 @@ def _facts(
         datasets=[_dataset(name, table, lock) for name, table in recipe.datasets.items()],
         stages=[said for stage in recipe.line.values() if (said := stage.workload().summary)],
         results=_results(folder, recipe),
-        packages=_packages(recipe, lock),
+        packages=[
+            PackageFacts(
+                name=name, version=table["version"], licence=_licence(name), card=card(name),
+                in_model=name in inside,
+            )
+            for name, table in lock["package"].items()
+        ],
         counts_words=made.counts_words,
         recipe=shown,
         form=form,
-    )
+    )  # fmt: skip
 
 
 def _published_processor(recipe: Recipe, lock: dict[str, Any]) -> Any:
@@ -191,13 +195,6 @@ def _published_processor(recipe: Recipe, lock: dict[str, Any]) -> Any:
             "published form needs it beside the weights. Make the model reachable, and install "
             "torchvision."
         ) from cause
-
-
-def _began_elsewhere(encoder: Encoder, table: Mapping[str, Any]) -> bool:
-    """Tell whether an encoder began with published weights: it can, and no option denies it."""
-    kind = type(encoder)
-    can = kind.load_pretrained is not Encoder.load_pretrained or kind.adopt is not Encoder.adopt
-    return can and table.get("pretrained", "unsaid") != ""
 
 
 def _forget_places(model: VolumeVLM, processor: VolumeProcessor) -> None:
@@ -230,21 +227,6 @@ def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
         if path.stem in later or (number.isdecimal() and int(number) > len(recipe.stages)):
             found.append(json.loads(path.read_text(encoding="utf-8")))
     return found
-
-
-def _packages(recipe: Recipe, lock: dict[str, Any]) -> list[PackageFacts]:
-    tables = {kind: getattr(recipe.model, kind) for kind in ("encoder", "bridge", "view")}
-    inside = {offer.package for kind, table in tables.items() for offer in named(kind, table)}
-    return [
-        PackageFacts(
-            name=name,
-            version=table["version"],
-            licence=_licence(name),
-            card=card(name),
-            in_model=name in inside | {"evidcore"},
-        )
-        for name, table in lock["package"].items()
-    ]
 
 
 def _licence(package: str) -> str:

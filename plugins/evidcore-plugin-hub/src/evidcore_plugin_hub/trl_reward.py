@@ -56,28 +56,26 @@ class TrlReward:
                     f"{self.__name__}: column {name!r} has {count} rows for {len(completions)}."
                 )
         rollouts: list[Rollout] = []
-        known: list[str] = []
+        known = ""
         for place, (asked, completion) in enumerate(zip(prompts, completions, strict=True)):
             row = {name: value[place] for name, value in given.items()}
             mark = json.dumps([asked, row], default=repr)
-            if not known or known[-1] != mark:
-                prompt = self._prompt(len(known), asked, row)
-                known.append(mark)
+            if not rollouts or known != mark:
+                known, number = mark, rollouts[-1].group + 1 if rollouts else 0
+                prompt = self._prompt(number, asked, row)
             text = _text(completion)
             answer = self.task.parse(prompt, text)
-            rollouts.append(Rollout(prompt=prompt, group=len(known) - 1, text=text, answer=answer))
+            rollouts.append(Rollout(prompt=prompt, group=number, text=text, answer=answer))
         verdicts = self._composer(rollouts).verdicts[self.reward.name]
         return [float(one.value) if isinstance(one, Score) else None for one in verdicts]
 
     def _prompt(self, number: int, asked: Any, row: Mapping[str, Any]) -> Prompt:
         report = row.get("report")
         case = Case(
-            id=str(row.get("case_id", f"row-{number}")),
-            patient=None,
-            volumes=(),
+            id=str(row.get("case_id", f"row-{number}")), patient=None, volumes=(),
             report=None if report is None else Report(text=report),
             findings=tuple(Finding(**one) for one in row.get("findings") or ()),
-        )
+        )  # fmt: skip
         reference = {name: value for name, value in row.items() if name not in KNOWN}
         parts = (TextPart(text=_text(asked)),)
         return Prompt(id=f"row-{number}", case=case, task=self.task_name, parts=parts, reference=reference)
@@ -127,6 +125,12 @@ class TrlFunction(Reward):
 
     Columns are the keys of the prompts' references, and `solution` (the gold completion), `answer` and
     `ground_truth` (the right letter, or the gold completion where there are no options), `report`, `case_id`.
+
+    Args:
+        function: what is called.
+        tasks: by name; they write gold completions.
+        name: of the function in messages.
+        is_chat: prompts and completions are lists of messages, not texts.
     """
 
     bounds = (-math.inf, math.inf)
@@ -134,14 +138,6 @@ class TrlFunction(Reward):
     def __init__(
         self, function: Callable[..., Any], tasks: Mapping[str, Task], *, name: str, is_chat: bool
     ) -> None:
-        """Take the function.
-
-        Args:
-            function: what is called.
-            tasks: by name; they write gold completions.
-            name: of the function in messages.
-            is_chat: prompts and completions are lists of messages, not texts.
-        """
         self.function, self.tasks, self.name, self.is_chat = function, tasks, name, is_chat
 
     def __call__(
@@ -179,13 +175,9 @@ class TrlFunction(Reward):
         right = prompt.reference.get("letter", gold)
         report = prompt.case.report
         return {
-            "solution": gold,
-            "answer": right,
-            "ground_truth": right,
-            "report": None if report is None else report.text,
-            "case_id": prompt.case.id,
-            **prompt.reference,
-        }
+            "solution": gold, "answer": right, "ground_truth": right, "case_id": prompt.case.id,
+            "report": None if report is None else report.text, **prompt.reference,
+        }  # fmt: skip
 
 
 def read_function(place: str, tasks: Mapping[str, Task], *, is_chat: bool) -> NamedReward:
@@ -263,9 +255,5 @@ def reward_of(
 
 def _text(said: Any) -> str:
     """Return the text of a completion or prompt that may be a list of messages."""
-    if isinstance(said, str):
-        return said
-    content = said[-1]["content"]
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)
+    content = said if isinstance(said, str) else said[-1]["content"]
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

@@ -64,17 +64,8 @@ def writes_garbage():
 
 
 def writes_a_gigabyte():
-    block = b" " * 1_000_000
     for one in pipes():
         os.write(one, (1_000_000_000).to_bytes(4, "big") + b"g")
-        for _ in range(1000):
-            os.write(one, block)
-
-
-def writes_deep():
-    text = b"[" * 100_000
-    for one in pipes():
-        os.write(one, framed(b"g" + text))
     time.sleep(60)
 
 
@@ -123,7 +114,7 @@ ACTS = {
     "stops": stops,
     "garbage": writes_garbage,
     "a gigabyte": writes_a_gigabyte,
-    "deep": writes_deep,
+    "deep": sends(b"g", b"[" * 100_000),
     "drips": drips,
     "asks for the model": sends(b"a", b"policy"),
     "asks for a path": sends(b"a", b"recipe_folder"),
@@ -136,6 +127,44 @@ ACTS = {
     "faults": lambda: ctypes.string_at(0),
     "raises": lambda: {}["glossary.csv"],
     "data": lambda: (_ for _ in ()).throw(DataError("terms.csv: ", "is empty")),
+}
+
+
+def draws(*_):
+    return random.random() + np.random.rand() + torch.rand(1).item()
+
+
+def connects(rollouts, *_):
+    try:
+        socket.create_connection(("127.0.0.1", int(rollouts[0].text)), timeout=1).close()
+    except OSError as cause:
+        return [Score(value=0.0, reason=str(cause))]
+    return [Score(value=1.0)]
+
+
+def environment():
+    return "\n".join(f"{key}={text}" for key, text in sorted(os.environ.items()))
+
+
+GIVES = {  # of rollouts, earlier verdicts and the number of the call
+    "scores": lambda some, *_: [
+        Score(value=0.5, parts={"letters": len(one.text)}, reason=one.text) for one in some
+    ],
+    "kinds": lambda *_: [None, Unscored(kind="failed", reason="ü"), Score(value=np.float32(0.25))] * 2,
+    "repr": lambda some, earlier, _: [Score(value=0.0, reason=repr((one, earlier))) for one in some],
+    "same": lambda some, *_: [Score(value=float(len({id(one.prompt) for one in some})))] * len(some),
+    "calls": lambda some, _, call: [Score(value=call)] * len(some),
+    "draws": lambda some, *_: [Score(value=draws() / 3)] * len(some),
+    "environment": lambda some, *_: [Score(value=0.0, reason=environment())] * len(some),
+    "connects": connects,
+    "numbers": lambda some, *_: [0.5] * len(some),
+    "a text": lambda *_: "scores",
+    "a generator": lambda *_: (one for one in ()),
+    "a word": lambda *_: [Score(value="much")] * 6,
+    "a wrong kind": lambda *_: [Unscored(kind="later", reason="")] * 6,
+    "not a number": lambda *_: [Score(value=float("nan"))] * 6,
+    "a tensor": lambda *_: [Score(value=0.0, parts={"a": torch.ones(2)})] * 6,
+    "long": lambda *_: [Score(value=0.0, reason="x" * 20_000_000)],
 }
 
 
@@ -155,65 +184,7 @@ class Planted(Reward):
         self.calls += 1
         if self.act:
             ACTS[self.act]()
-        return getattr(self, f"_{self.gives.replace(' ', '_')}")(rollouts, earlier)
-
-    def _scores(self, rollouts, earlier):
-        return [Score(value=0.5, parts={"letters": len(one.text)}, reason=one.text) for one in rollouts]
-
-    def _kinds(self, rollouts, earlier):
-        return [None, Unscored(kind="failed", reason="ü"), Score(value=np.float32(0.25))] * 2
-
-    def _repr(self, rollouts, earlier):
-        return [Score(value=0.0, reason=repr((one, earlier))) for one in rollouts]
-
-    def _same(self, rollouts, earlier):
-        same = {id(one.prompt) for one in rollouts}
-        return [Score(value=float(len(same))) for _ in rollouts]
-
-    def _calls(self, rollouts, earlier):
-        return [Score(value=self.calls) for _ in rollouts]
-
-    def _draws(self, rollouts, earlier):
-        draw = random.random() + np.random.rand() + torch.rand(1).item()
-        return [Score(value=draw / 3)] * len(rollouts)
-
-    def _environment(self, rollouts, earlier):
-        return [Score(value=0.0, reason="\n".join(f"{k}={v}" for k, v in sorted(os.environ.items())))] * 6
-
-    def _processes(self, rollouts, earlier):
-        return [Score(value=0.0, reason=f"{os.getpid()} {torch.get_num_threads()}")] * 6
-
-    def _connects(self, rollouts, earlier):
-        port = int(rollouts[0].text)
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError as cause:
-            return [Score(value=0.0, reason=str(cause))]
-        return [Score(value=1.0)]
-
-    def _numbers(self, rollouts, earlier):
-        return [0.5] * len(rollouts)
-
-    def _a_text(self, rollouts, earlier):
-        return "scores"
-
-    def _a_generator(self, rollouts, earlier):
-        return (one for one in ())
-
-    def _a_word(self, rollouts, earlier):
-        return [Score(value="much")] * 6
-
-    def _a_wrong_kind(self, rollouts, earlier):
-        return [Unscored(kind="later", reason="")] * 6
-
-    def _not_a_number(self, rollouts, earlier):
-        return [Score(value=float("nan"))] * 6
-
-    def _a_tensor(self, rollouts, earlier):
-        return [Score(value=0.0, parts={"a": torch.ones(2)})] * 6
-
-    def _long(self, rollouts, earlier):
-        return [Score(value=0.0, reason="x" * 20_000_000)]
+        return GIVES[self.gives](rollouts, earlier, self.calls)
 
 
 class Asking(Reward):

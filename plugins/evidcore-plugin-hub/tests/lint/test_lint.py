@@ -22,7 +22,6 @@ from evidcore.prompts.rows import Row
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 in_repository = pytest.mark.skipif(not RECIPES.is_dir(), reason="needs the recipes of the repository")
-CORRECT = frozenset({"correctness"})
 
 
 def outcomes(reward, rows=None):
@@ -32,15 +31,6 @@ def outcomes(reward, rows=None):
 
 def alarms(reward, rows=None):
     return {name for name, one in outcomes(reward, rows).items() if one.outcome == "alarm"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", bad.BAD)
-def test_each_bad_reward_that_says_it_judges_correctness_is_caught(name):
-    reward, check = bad.BAD[name]
-    planted = reward()
-    planted.judges = CORRECT
-    assert check in alarms(planted)
 
 
 @pytest.mark.slow
@@ -54,14 +44,12 @@ def test_each_harmful_reward_is_caught(name):
     assert (signal.getsignal(signal.SIGUSR1), os.getpid()) == before
 
 
-@pytest.mark.parametrize("reward", [ChoiceAccuracy, Format, Random])
-def test_sound_rewards_raise_no_alarm(reward):
-    assert alarms(reward()) == set()
-
-
-@pytest.mark.slow
-def test_a_sound_reward_of_reports_raises_none():
-    assert alarms(ReportFindings(), bad.rows(ReportTask(), prompts=5)) == set()
+@pytest.mark.parametrize(
+    ("reward", "task"),
+    [(ChoiceAccuracy, None), (Format, None), (Random, None), (ReportFindings, ReportTask())],
+)
+def test_sound_rewards_raise_no_alarm(reward, task):
+    assert alarms(reward(), bad.rows(task, prompts=5)) == set()
 
 
 def in_replies(one):

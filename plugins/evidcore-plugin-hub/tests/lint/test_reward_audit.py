@@ -40,9 +40,12 @@ def alarms(rewards, rows=None, **keys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", bad.BAD)
-def test_each_bad_reward_raises_the_alarm_of_its_fault(name):
+def test_each_bad_reward_raises_the_alarm_of_its_fault_whether_it_says_what_it_judges_or_not(name):
     reward, check = bad.BAD[name]
     assert check in alarms([bad.named(reward())])
+    planted = reward()
+    planted.judges = frozenset({"correctness"})
+    assert check in alarms([bad.named(planted)])
 
 
 @pytest.mark.slow
@@ -87,11 +90,6 @@ def test_every_check_kills_a_mutant():
     assert killed | {check for _, check in bad.BAD.values()} == set(RULES)
 
 
-def test_recall_alone_is_caught_on_reports():
-    reward = bad.named(bad.Planted(bad.recalled))
-    assert "everything affirmed" in alarms([reward], bad.rows(ReportTask()))
-
-
 def test_a_reward_is_held_to_what_it_says_it_judges():
     wrong_format = bad.Planted(lambda one: 1.0, judges=frozenset({"format"}))
     found = outcomes([bad.named(wrong_format, name="bad"), bad.named(ChoiceAccuracy())])
@@ -108,45 +106,55 @@ def test_a_control_judges_nothing_and_is_only_held_to_stay_the_same():
     assert "alarm" not in found.values()
 
 
-def test_a_declared_fault_is_a_note_and_says_why():
-    pays = bad.Planted(lambda one: bad.is_right(one) + len(one.text) / 1000, declared={"length": "as in X"})
-    found = [one for one in audit_rewards([bad.named(pays)], bad.rows()) if one.check == "length"]
-    assert [one.outcome for one in found] == ["note"]
-    assert found[0].says.endswith("Declared: Planted: as in X")
+def longer(one):
+    return len(one.text) / 1000
 
 
-def test_what_one_reward_declares_excuses_no_other():
+def is_true(one):
+    return one.answer.choice in [LETTERS[index] for index in one.prompt.reference["true_options"]]
+
+
+def paid_when_silent(value):
+    return lambda: [bad.named(bad.Planted(lambda one: value if not one.text else 2 * bad.is_right(one) - 1))]
+
+
+def planted(every, **said):
+    return lambda: [bad.named(bad.Planted(every=every, **said))]
+
+
+def one_of_two_declares():
     declares = bad.Planted(bad.is_right, declared={"length": "as in X"})
-    longer = bad.Planted(lambda one: len(one.text) / 1000)
-    assert "length" in alarms([bad.named(declares, name="a"), bad.named(longer, name="b")])
+    return [bad.named(declares, name="a"), bad.named(bad.Planted(longer), name="b")]
 
 
-def test_a_reward_that_compares_the_group_may_do_so_and_not_the_batch():
-    own = bad.Planted(every=bad.rank_in_group, compares_group=True)
-    assert "company" not in alarms([bad.named(own)])
-    assert "company" in alarms([bad.named(bad.Planted(every=bad.rank_in_group))])
-    batch = bad.Planted(every=bad.rank_in_batch, compares_group=True)
-    assert "company" in alarms([bad.named(batch)])
+OUTCOMES = {  # rewards, their task, and the outcome of a check
+    "recall alone on reports": (
+        lambda: [bad.named(bad.Planted(bad.recalled))], ReportTask(), "everything affirmed", "alarm"
+    ),
+    "what one declares excuses no other": (one_of_two_declares, None, "length", "alarm"),
+    "a rank in the group that is not said": (planted(bad.rank_in_group), None, "company", "alarm"),
+    "a rank in the group": (planted(bad.rank_in_group, compares_group=True), None, "company", "fine"),
+    "its order of options": (planted(bad.rank_in_group, compares_group=True), None, "option order", "fine"),
+    "a rank in the batch": (planted(bad.rank_in_batch, compares_group=True), None, "company", "alarm"),
+    "another option is true": (
+        lambda: [bad.named(bad.Planted(is_true))], Choice(distractors="random"), "right over wrong", "fine"
+    ),
+    "abstaining beats a wrong answer": (paid_when_silent(0.0), None, "no answer", "fine"),
+    "over half of the way for silence": (paid_when_silent(0.2), None, "no answer", "note"),
+}  # fmt: skip
 
 
-def test_a_rank_in_the_group_hangs_on_no_order_of_options():
-    own = bad.Planted(every=bad.rank_in_group, compares_group=True)
-    assert "option order" not in alarms([bad.named(own)])
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_the_outcome_of_a_check(name):
+    rewards, task, check, outcome = OUTCOMES[name]
+    assert outcomes(rewards(), bad.rows(task))["", check] == outcome
 
 
-def test_another_option_that_is_true_is_no_wrong_answer():
-    def is_true(one):
-        return one.answer.choice in [LETTERS[index] for index in one.prompt.reference["true_options"]]
-
-    assert alarms([bad.named(bad.Planted(is_true))], bad.rows(Choice(distractors="random"))) == set()
-
-
-def test_half_of_the_way_is_noted_where_nothing_is_answered():
-    def paid(silent):
-        return bad.named(bad.Planted(lambda one: silent if not one.text else 2 * bad.is_right(one) - 1))
-
-    assert outcomes([paid(0.0)])["", "no answer"] == "fine"  # abstaining beats a wrong answer
-    assert outcomes([paid(0.2)])["", "no answer"] == "note"
+def test_a_declared_fault_is_a_note_and_says_why():
+    pays = bad.Planted(lambda one: bad.is_right(one) + longer(one), declared={"length": "as in X"})
+    (found,) = [one for one in audit_rewards([bad.named(pays)], bad.rows()) if one.check == "length"]
+    assert found.outcome == "note"
+    assert found.says.endswith("Declared: Planted: as in X")
 
 
 def test_a_reward_that_costs_is_left_out_with_those_it_gates():

@@ -19,16 +19,13 @@ def test_each_kind_of_a_choice_is_what_it_is_called():
     for place, row in enumerate(rows):
         right = row.prompt.reference["letter"]
         assert [one.answer.choice for one in of(made, "right", place)] == [right]
-        assert [one.answer.choice for one in of(made, "wrong", place)] == [
-            letter for letter in "ABCD" if letter != right
-        ]
+        assert {one.answer.choice for one in of(made, "wrong", place)} == {*"ABCD"} - {right}
         assert all(one.answer.malformed for one in of(made, "malformed", place))
         padded = of(made, "padded", place)[0]
         assert padded.answer.choice == right
         assert NEUTRAL.strip() in padded.text
         alone = of(made, "format alone", place)[0].answer
-        assert (alone.think, alone.malformed) == (BRIEF, None)
-        assert alone.choice != right
+        assert (alone.think, alone.malformed, alone.choice == right) == (BRIEF, None, False)
         copied = of(made, "copied report", place)[0].answer
         assert copied.think == row.prompt.case.report.text
         assert copied.choice not in (None, right)
@@ -49,10 +46,8 @@ def test_options_that_are_turned_keep_their_truth_in_words_and_reference():
 
 
 def test_another_key_leaves_the_answer_and_moves_the_truth():
-    rows = bad.rows(prompts=3)
-    made = twins(rows, constants=False)
-    right = of(made, "right")[0]
-    key, case = of(made, "another key")[0], of(made, "another case")[0]
+    made = twins(bad.rows(prompts=3), constants=False)
+    right, key, case = (of(made, kind)[0] for kind in ("right", "another key", "another case"))
     assert key.text == case.text == right.text
     assert key.prompt.reference["letter"] != right.prompt.reference["letter"]
     assert key.prompt.case is right.prompt.case
@@ -67,9 +62,6 @@ def test_wrong_reports_are_those_of_patients_with_other_findings():
     for place, row in enumerate(rows):
         for one in of(made, "wrong", place):
             assert set(reports[one.text].present()) != set(row.prompt.case.present())
-        affirmed = of(made, "everything affirmed", place)[0]
-        assert all(f"There is {name}." in affirmed.text for name in bad.NAMES)
-    assert of(made, "copied report") == []  # the report is the answer
 
 
 def test_groups_answer_one_prompt_and_follow_each_other():
@@ -79,18 +71,6 @@ def test_groups_answer_one_prompt_and_follow_each_other():
         groups.setdefault(twin.rollout.group, set()).add(twin.rollout.prompt.id)
     assert all(len(ids) == 1 for ids in groups.values())
     assert [twin.rollout.group for twin in made] == sorted(twin.rollout.group for twin in made)
-
-
-def test_constants_are_the_same_for_every_prompt_and_the_option_rule_never_sees_its_own_key():
-    rows = bad.rows(Choice(think=False), prompts=5)
-    made = twins(rows, constants=True)
-    for number in range(2):
-        assert len({one.text for place in range(5) for one in of(made, f"constant {number}", place)}) == 1
-    answers = [of(made, "constant option", place)[0].answer.choice for place in range(5)]
-    elsewhere = [row.prompt.reference["finding"] for row in rows[1:]]
-    options = rows[0].prompt.reference["options"]
-    most = max(options, key=elsewhere.count)
-    assert elsewhere.count(options[LETTERS.index(answers[0])]) == elsewhere.count(most)
 
 
 @pytest.mark.parametrize("think", [True, False])

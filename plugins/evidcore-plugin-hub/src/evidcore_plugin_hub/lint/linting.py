@@ -165,10 +165,11 @@ def _of_component(target: Target) -> Iterator[Checked]:
     else:
         says = "its construction reads no file and opens no socket"
         yield Checked(check="construction", outcome="fine", says=says)
-    has_card = bool(card(target.package)) or target.package == "evidcore"
     if target.folder:
         readme = Path(target.folder) / "README.md"
         has_card = readme.is_file() and bool(card_in(readme.read_text(encoding="utf-8"), str(readme)))
+    else:
+        has_card = bool(card(target.package)) or target.package == "evidcore"
     says = "its package has a card" if has_card else "its package has no `toml card` block in its README"
     yield Checked(check="card", outcome="fine" if has_card else "note", says=says)
 

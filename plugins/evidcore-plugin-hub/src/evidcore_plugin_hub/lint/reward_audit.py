@@ -210,12 +210,7 @@ def _beats(
 ) -> Found:
     """Hold that one kind earns more than another: on average, and in a share of the prompts.
 
-    Args:
-        paid: what is paid.
-        worse: the kind that deserves less.
-        better: the other one.
-        share: of the prompts on which it must earn more.
-        by: what stands for the worse answers to a prompt: the one that earns most, or their mean.
+    `by` stands for the worse answers to a prompt: the one that earns most, or their mean.
     """
     high, low = paid.of(better), paid.of(worse)
     both = high.keys() & low.keys()
@@ -234,14 +229,21 @@ def _beats(
     return Found("note" if wins < MOSTLY else "fine", says, figures)
 
 
+def _differences(
+    paid: Paid, kind: str, other: str, of: Callable[[Sequence[float], float], float]
+) -> tuple[list[float], float]:
+    """Return how a kind differs from the first answer of another by prompt, and on what share it is more."""
+    ours, theirs = paid.of(kind), paid.of(other)
+    found = [of(ours[place], theirs[place][0]) for place in ours.keys() & theirs.keys()]
+    return found, sum(value > EQUAL for value in found) / max(len(found), 1)
+
+
 def _gains(paid: Paid, changed: str, plain: str) -> Found:
     """Hold that a change that adds nothing does not pay."""
-    ours, theirs = paid.of(changed), paid.of(plain)
-    both = ours.keys() & theirs.keys()
-    if not both:
+    gains, share = _differences(paid, changed, plain, lambda ours, theirs: max(ours) - theirs)
+    if not gains:
         return _no(f"there is no answer of the kind {changed!r} that is judged")
-    gains = [max(ours[place]) - theirs[place][0] for place in both]  # the first is what was changed
-    gain, share = statistics.fmean(gains), sum(value > EQUAL for value in gains) / len(gains)
+    gain = statistics.fmean(gains)
     says = f"{changed} earns {gain:+.3g} over {plain}, more on {100 * share:.0f} % of the prompts"
     return alarm_if(gain > paid.least, says, {"gain": gain, "share_of_prompts": share})
 
@@ -305,12 +307,11 @@ def length(paid: Paid) -> Found:
 
 def option_order(paid: Paid) -> Found:
     """The right answer earns the same wherever its option stands."""
-    ours, theirs = paid.of("permuted"), paid.of("own order")
-    both = ours.keys() & theirs.keys()
-    if not both:
+    apart, share = _differences(
+        paid, "permuted", "own order", lambda ours, theirs: max(abs(value - theirs) for value in ours)
+    )
+    if not apart:
         return _no("the task has no options")
-    apart = [max(abs(value - theirs[place][0]) for value in ours[place]) for place in both]
-    share = sum(value > EQUAL for value in apart) / len(apart)
     says = (
         f"with its options in another order the right answer earns up to {max(apart):.3g} more or less, "
         f"on {100 * share:.0f} % of the prompts"
@@ -349,12 +350,10 @@ def everything_affirmed(paid: Paid) -> Found:
 def another_key(paid: Paid) -> Found:
     """An answer earns less where another is right, or where it is held against another patient."""
     kind = "another key" if paid.judges & ANSWER else "another case"
-    ours, theirs = paid.of(kind), paid.of("right")
-    both = ours.keys() & theirs.keys()
-    if not both:
+    lost, share = _differences(paid, kind, "right", lambda ours, theirs: theirs - ours[0])
+    if not lost:
         return _no("there are not two patients with different answers")
-    lost = [theirs[place][0] - ours[place][0] for place in both]
-    mean, share = statistics.fmean(lost), sum(value > EQUAL for value in lost) / len(lost)
+    mean = statistics.fmean(lost)
     says = f"the right answer loses {mean:.3g} under {kind}, on {100 * share:.0f} % of the prompts"
     return alarm_if(mean <= paid.least, says, {"loss": mean, "share_of_prompts": share})
 

@@ -121,11 +121,9 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
 
 
 def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -> Iterator[dict[str, Any]]:
-    """Yield the result of each target as plain JSON values.
+    """Yield the result of each target as plain JSON values; each may take `time_limit_s`.
 
-    Args:
-        targets: in order. A new process goes on behind one that ended its process.
-        time_limit_s: how long one may take.
+    A new process goes on behind one that ended its process.
 
     Raises:
         EvidError: if a target asks for something impossible, as a file that is not there.

@@ -58,10 +58,6 @@ class Looked:
 def look(at: remote.Reference, manifest_sha256: str = "") -> Looked:
     """Fetch a plugin at a commit, and compare manifest, wheel, README and readable source with each other.
 
-    Args:
-        at: the repository and commit.
-        manifest_sha256: of the manifest, where a lock has it.
-
     Raises:
         PluginError: for whatever reason it is refused. None of its code was run.
     """
@@ -212,13 +208,8 @@ def installed_version(package: str) -> str:
 def pip(*arguments: str, failed: str = "pip failed, and nothing was pinned", **variables: str) -> None:
     """Run pip on what it is given alone: no variable, no settings and no module of this folder reach it.
 
-    Args:
-        arguments: of pip.
-        failed: what a message says if it fails, before what pip said.
-        variables: of its environment, beside this one's.
-
     Raises:
-        PluginError: if it fails.
+        PluginError: if it fails: `failed`, and the last that pip said.
     """
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
     passed = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "HF_"))}

@@ -55,12 +55,9 @@ def reference(source: str) -> Reference:
 
 
 def resolve(text: str, *, allow_cached: bool = False) -> Reference:
-    """Turn a reference into a commit, once. A commit needs no network.
+    """Turn `hub:OWNER/NAME[@REV]` into a commit, once. A commit needs no network.
 
-    Args:
-        text: `hub:OWNER/NAME[@REV]`.
-        allow_cached: where the Hub cannot be reached, take the commit that it named last: to be read, not to
-            be run.
+    Where the Hub cannot be reached, `allow_cached` takes the commit that it named last: to be read, not run.
 
     Raises:
         PluginError: if the Hub does not know it or cannot be reached.
@@ -86,15 +83,10 @@ def resolve(text: str, *, allow_cached: bool = False) -> Reference:
 def fetch(
     at: Reference, path: str, most_bytes: int, sha256: str = "", *, allow_cached: bool = False
 ) -> bytes:
-    """Return a file at a commit.
+    """Return a file at a commit; what is longer than `most_bytes` is refused before it is read.
 
-    Args:
-        at: the repository and commit.
-        path: in the repository.
-        most_bytes: what is longer is refused before it is read.
-        sha256: what the file must have, where that is known; a cached copy that has it is taken.
-        allow_cached: where the Hub cannot be reached, take the cached copy as it is: to be read, not to be
-            run.
+    A cached copy is taken where it has the `sha256` that the file must have. Where the Hub cannot be reached,
+    `allow_cached` takes it as it is: to be read, not to be run.
 
     Raises:
         PluginError: if it is not there, too long or another, or the Hub cannot be reached.

@@ -75,11 +75,7 @@ class Wheel:
 
 
 def open_wheel(file: str, content: bytes) -> Wheel:
-    """Read a wheel.
-
-    Args:
-        file: its name.
-        content: its bytes.
+    """Read a wheel by its file's name and bytes.
 
     Raises:
         PluginError: with everything for which it is refused. None of its code was run.

@@ -52,10 +52,7 @@ class Pin:
 
 
 def read(path: Path) -> dict[str, Pin]:
-    """Return the packages that a lock pins, by name; none where there is no such file.
-
-    Args:
-        path: an `evid.lock`, or the `lock.toml` of a run.
+    """Return the packages that an `evid.lock` or a run's `lock.toml` pins, by name; none without a file.
 
     Raises:
         PluginError: if it cannot be read, or a table lacks something.
@@ -81,7 +78,7 @@ def read(path: Path) -> dict[str, Pin]:
             "modules": not pin.modules or not all(str(one).isidentifier() for one in pin.modules),
             "name": normal(package) in found,
         }
-        for key in [key for key, is_wrong in wrong.items() if is_wrong]:
+        if key := next((key for key, is_wrong in wrong.items() if is_wrong), ""):
             raise PluginError(
                 f"{path}: [plugin.{package}] has no {key} that `evid install` would have written."
             )
@@ -132,11 +129,6 @@ def release() -> None:
 
 def name_packages(tables: Any, lock: Path, where: str) -> None:
     """Keep a lock, and write `package/component` for each `use` of the Hub in a recipe's tables, in place.
-
-    Args:
-        tables: of the recipe.
-        lock: beside the recipe; it need not be there.
-        where: what messages call the recipe.
 
     Raises:
         PluginError: as `keep` and `component` do.
@@ -245,9 +237,7 @@ def is_edited(dist: metadata.Distribution) -> bool:
 def faults(dist: metadata.Distribution, record: str = "") -> Iterator[str]:
     """Yield where an installed package is not what its RECORD says, or RECORD not what was pinned.
 
-    Args:
-        dist: the package. None of its code is run.
-        record: `record_digest` of its wheel; empty: RECORD is not compared.
+    `record` is the `record_digest` of its wheel; where it is empty, RECORD is not compared.
     """
     hashes, root = recorded(dist), Path(str(dist.locate_file("")))
     if is_edited(dist):
@@ -273,9 +263,6 @@ def faults(dist: metadata.Distribution, record: str = "") -> Iterator[str]:
 
 def hold_to(path: Path) -> None:
     """Compare what is installed with a lock before code of any package runs, and run no package beside it.
-
-    Args:
-        path: the `lock.toml` of a run, or an `evid.lock`.
 
     Raises:
         RunError: if a package has another version or other code; names the first three differences.
