@@ -305,7 +305,7 @@ def _save(path: Path, array: Array, facts: Mapping[str, Any]) -> None:
     from safetensors.numpy import save_file
 
     array = np.ascontiguousarray(array)
-    checksums = np.array([crc32(part) for part in array], np.uint32)
+    checksums = np.array([crc32(part) for part in array], np.uint32)  # safetensors itself has no checksum
     text, dtype = json.dumps(facts), {"int16": "I16", "float32": "F32"}[array.dtype.name]
     noted = {"facts": f"{_array_digest(text, dtype, array.shape, checksums)} {text}"}  # more: in any order
     path.touch()

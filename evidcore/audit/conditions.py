@@ -15,7 +15,7 @@ from evidcore.contracts import Condition, Dataset
 from evidcore.errors import DataError
 from evidcore.evaluate.reference_lines import cluster_of
 
-MOST = 300  # questions that a showing of other volumes than one's own is tried on
+MOST = 300  # questions that a showing of other volumes than one's own is tried on; each may need a volume
 Alter = Callable[[Prompt], Prompt | None]
 
 
@@ -73,7 +73,7 @@ class OtherPatient(Condition):
     role = "other"
 
     def __init__(self, *, exchanges: Annotated[int, Ge(1)] = 1) -> None:
-        self.repeats = exchanges
+        self.repeats = exchanges  # one: this difference is no proof of sight
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return every question over another patient's volumes.
@@ -217,7 +217,7 @@ def _others(prompt: Prompt) -> list[str]:
 
 def _other(prompt: Prompt, seed: int) -> str | None:
     """Draw a finding that the case has and the question does not name; none where it asks for all."""
-    if prompt.reference.get("finding") is None:
+    if prompt.reference.get("finding") is None:  # every finding is asked about: nothing is left
         return None
     named = {_asked(prompt), *_others(prompt)}
     free = [finding for finding in prompt.case.present() if finding not in named]

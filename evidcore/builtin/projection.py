@@ -15,7 +15,7 @@ from evidcore.contracts import Bridge, Grid, Patches
 
 Count = Annotated[int, Ge(1)]
 Pooling = Literal["linear", "max"]
-START = 0.1  # size of the position embedding at the start
+START = 0.1  # size of the position embedding at the start; at 1 places outweighed what a token shows
 
 
 class GridPooling(nn.Module):
@@ -48,7 +48,7 @@ class GridPooling(nn.Module):
         blocks = volumes.reshape(count, width, z // a, a, y // b, b, x // c, c)
         blocks = blocks.permute(0, 2, 4, 6, 3, 5, 7, 1).flatten(1, 3).flatten(2, 4)  # v (zyx) (abc) w
         pooled: Tensor = self.linear(blocks if self.pooling == "max" else blocks.flatten(2, 3))
-        return pooled.amax(dim=2) if self.pooling == "max" else pooled
+        return pooled.amax(dim=2) if self.pooling == "max" else pooled  # a lesion fills 1 or 2 of 48 patches
 
 
 class PooledProjection(nn.Module):

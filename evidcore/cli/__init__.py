@@ -66,7 +66,7 @@ class CommandGroup(click.Group):
         return name if isinstance(self, _Evid) else f"{self.name}.{name}"
 
 
-class _JsonAlone(io.TextIOBase):
+class _JsonAlone(io.TextIOBase):  # commands of other packages print results themselves
     """Passes on a line that is an object or a list of JSON; anything else goes to standard error."""
 
     def __init__(self, stdout: TextIO) -> None:

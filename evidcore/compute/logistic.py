@@ -31,7 +31,7 @@ class Logistic:
         spread = features.std(axis=0, dtype=np.float64)
         self._spread = np.where(spread < 10 * np.finfo(np.float64).eps, 1.0, spread)
         shown, signs = self._standardised(features), labels.astype(np.float64)
-        penalty = 1.0 / (strength * len(labels))
+        penalty = 1.0 / (strength * len(labels))  # scikit-learn's C; equal scores give its AUC to the bit
 
         def loss(parameters: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
             weights, raw = parameters[:-1], shown @ parameters[:-1] + parameters[-1]

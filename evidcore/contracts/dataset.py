@@ -26,7 +26,7 @@ class Dataset(ABC):
 
     def listed(self, split: Split) -> Iterable[Case]:
         """Yield every case that the set names, also those that `cases` would stop at or leave out."""
-        return self.cases(split)
+        return self.cases(split)  # a check lists all faults, training stops at the first
 
     def unlisted(self) -> Iterable[str]:
         """Say, a message each, what in the set's own tables cannot be read as a case or a part of one."""

@@ -179,7 +179,7 @@ def reader_mark(path: str, reader: Format | None = None) -> list[str]:
     """Return the package that reads a path, for keys of what was read; nothing where it is the core."""
     offer = offer_of(reader or format_of(path))
     is_ours = offer.package == __name__.partition(".")[0]  # `READING` counts the changes of those
-    return [] if is_ours else [f"{offer.package} {offer.version}"]
+    return [] if is_ours else [f"{offer.package} {offer.version}"]  # a corrected reader reads anew
 
 
 def file_state(path: str) -> State | None:

@@ -61,7 +61,7 @@ class Source:
     Both are in body order (z, y, x), their axes may be oblique.
     """
 
-    stated: Geometry  # as the file has it
+    stated: Geometry  # as the file has it; a mask often repeats the volume's wrong header
     meant: Geometry  # with the spacing that the reference gives
 
 

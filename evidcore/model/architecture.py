@@ -16,7 +16,7 @@ class Architecture:
     """What is known of a published model without having it."""
 
     id: str  # on the Hugging Face Hub
-    folder: Path  # holds config.json, as transformers reads it
+    folder: Path  # holds config.json, as transformers reads it; no tokenizer, which has a licence
     page: str
     licence: str
     weights_bytes: int  # of the published files

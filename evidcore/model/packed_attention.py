@@ -246,7 +246,7 @@ def attention_inputs(model: Any, layout: Layout) -> dict[str, Any]:
     if decoder.config._attn_implementation == "flex_attention":
         return {"attention_mask": layout.block_mask()}
     if decoder.config._attn_implementation != NAME:
-        decoder.set_attn_implementation(NAME)
+        decoder.set_attn_implementation(NAME)  # never put back: a backward pass would differ
     # transformers makes no mask of its own where it is given one of four dimensions
     return {"attention_mask": layout.answer_mask, "packed": layout}
 

@@ -77,7 +77,7 @@ def keep_in_bfloat16(part: str, module: nn.Module) -> int:
     return sum(weight.numel() for weight in weights)
 
 
-class AdaptedLinear(nn.Linear):
+class AdaptedLinear(nn.Linear):  # PEFT turns all adapters off together; a reference needs these
     """A matrix in bfloat16 and what adapters have learnt, apart: merged, most would be rounded away."""
 
     down: Tensor  # (rank, in)

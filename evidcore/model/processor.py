@@ -227,7 +227,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         assert self.chat_template is not None
         told = told_functions(self.tokenizer, self.chat_template, strategy.functions)
         if told is not None and all(text in told for text in strategy.stop_texts):
-            return told
+            return told  # another form would not stop the sampler
         listed = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in strategy.functions)
         return f"{self.turns.before_question}Tools:\n{listed}\nTo call one, write {strategy.call_form}\n\n"
 

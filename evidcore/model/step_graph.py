@@ -95,7 +95,7 @@ def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Te
     aside = _Aside.on(device)
     generator = torch.cuda.default_generators[aside.stream.device_index]
     numbers = generator.clone_state()
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph()  # transformers' own needs a copy of the prompt for each answer
     aside.stream.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(aside.stream):
@@ -105,7 +105,7 @@ def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Te
             finally:
                 graph.capture_end()
     except RuntimeError:  # what has begun with a capture is not ended by one that fails
-        generator.graphsafe_set_state(numbers)
+        generator.graphsafe_set_state(numbers)  # a failed capture ends no run and moves no draw
         with contextlib.suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(aside.stream.device_index, aside.memory)
         _Aside.on.cache_clear()

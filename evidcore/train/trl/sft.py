@@ -86,7 +86,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Weigh each target token's loss; the head computes nothing before the first of them."""
-        begin = int((inputs["labels"][:, 1:] != IGNORED).any(0).nonzero()[0])
+        begin = int((inputs["labels"][:, 1:] != IGNORED).any(0).nonzero()[0])  # trl does so with Triton only
         labels = functional.pad(inputs["labels"][:, begin + 1 :], (0, 1), value=IGNORED)
         given = {**inputs, "skip_positions": begin, "shift_labels": labels}
         if "weights" not in inputs:

@@ -278,7 +278,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             totals = self.judgement.totals(self.judge.rewards)
             batch["advantages"] = without_rounding(batch["advantages"], totals, self.num_generations)
         if self.proof is None:
-            self._tell(batch["advantages"])
+            self._tell(batch["advantages"])  # the record has what an answer earned, before credit
         batch["advantages"] = credited(batch["advantages"], self.episodes, batch["completion_ids"].shape[1])
         return batch
 
@@ -348,7 +348,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         else:
             wrapped = self.model_wrapped
             with self._dist.summon_full_params(wrapped, recurse=False), whole_weights(self.vlm):
-                yield self.accelerator.unwrap_model(wrapped)
+                yield self.accelerator.unwrap_model(wrapped)  # gathered once: answers end at different steps
 
     def make_sampler(
         self, vlm: VolumeVLM, prompts: Sequence[Prompt], positions: Sequence[int]

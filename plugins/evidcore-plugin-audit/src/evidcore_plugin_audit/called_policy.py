@@ -28,7 +28,7 @@ class Question:
 
     text: str  # the options and the form of the answer are in it; `<image>` where a volume is shown
     max_new_tokens: int
-    _crops: tuple[Crop, ...] = dataclasses.field(repr=False)
+    _crops: tuple[Crop, ...] = dataclasses.field(repr=False)  # private: a path names the patient
 
     @property
     def volumes(self) -> tuple[Volume, ...]:

@@ -97,7 +97,7 @@ class Repository:
         part = to.with_name(f".{to.name}.{facts.etag[:16]}.part")
         part.touch()
         with part.open("r+b") as file:
-            held = file.seek(0, os.SEEK_END)
+            held = file.seek(0, os.SEEK_END)  # the Hub's client begins anew after a kill
             http_get(facts.location, file, resume_size=held, headers=headers, expected_size=facts.size)
         found = _checksum(part, facts.etag)
         if found != facts.etag:

@@ -68,7 +68,7 @@ def place_in_order(name: str, seed: str) -> float:
 
 def drawn_split(name: str, *, validation_share: float, test_share: float = 0.0) -> Split:
     """Return the split of a patient of a set, or part of one, that its publisher left undivided."""
-    place = place_in_order(name, "split")
+    place = place_in_order(name, "split")  # no seed: no recipe tests on another's training set
     if place < test_share:
         return "test"
     return "validation" if place < test_share + validation_share else "train"

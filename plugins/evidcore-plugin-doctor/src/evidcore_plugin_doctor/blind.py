@@ -13,7 +13,7 @@ from evidcore.contracts import EncoderInput, Grid, Task, View
 from evidcore.evaluate.reference_lines import UNKNOWN, reference_lines, training_prompts
 from evidcore_plugin_doctor.listing import Cases
 
-DRAWS = 5  # sets of random distractors that are averaged over
+DRAWS = 5  # sets of random distractors that are averaged: one alone moves the best rule by two points
 POLICIES: Mapping[str, Literal["random", "negatives"]] = {
     "random distractors": "random",
     "negatives": "negatives",

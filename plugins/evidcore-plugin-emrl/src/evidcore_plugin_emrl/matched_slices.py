@@ -73,7 +73,7 @@ class MatchedSlices:
         if asked not in self._found:
             if len(self._found) >= MOST_FOUND:
                 self._found.clear()
-            self._found[asked] = self._nearest(case, crop, z, count, without)
+            self._found[asked] = self._nearest(case, crop, z, count, without)  # not drawn: equal at each step
         return self._found[asked]
 
     def _nearest(self, case: Case, crop: Crop, z: int, count: int, without: Set[str]) -> list[Crop]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOG_EVERY_STEPS = 10
 HELD_BACK = 0.1  # of the training patients: they set the thresholds
 BACKGROUND_WEIGHT, FINDING_WEIGHT = 0.3, 3.0  # of a pixel; most show nothing
-SLICE_WEIGHT = 3.0  # of the slices' loss beside the pixels'
+SLICE_WEIGHT = 3.0  # of the slices' loss beside the pixels'; pixels make few patients enough
 LEAST_LOGIT = -1.0  # of a slice on which a finding is named: odds of 1 to 2.7 among slices learned from
 SHIFT = 4  # pixels of the network's input that slices are moved by, at most
 CONTROL_SLICES = 64  # blank ones, and noise, whose names are counted in `fit.json`

@@ -31,7 +31,7 @@ class Habits:
     always: Seen  # the commonest answer
 
 
-def habits(looks: Sequence[Look]) -> Habits:
+def habits(looks: Sequence[Look]) -> Habits:  # a probe of air or noise may lack the reader's cue
     """Compare what explains a reader's answers.
 
     An explanation foretells an answer from the masks of the slice ("lesions"), or as the commonest answer

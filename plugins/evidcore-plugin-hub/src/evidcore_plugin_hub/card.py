@@ -107,7 +107,7 @@ def licence_of(facts: ModelFacts) -> str:
     parts = {package.licence for package in facts.packages} | {data.licence for data in facts.datasets}
     if facts.language_is_pretrained or facts.encoder_is_pretrained:
         parts.add(UNKNOWN)
-    return parts.pop().lower() if len(parts) == 1 else UNKNOWN
+    return parts.pop().lower() if len(parts) == 1 else UNKNOWN  # only people can combine licences
 
 
 def _table(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ class _Asked:
 
     def __init__(self, source: PromptSource, most: int) -> None:
         self._source, self._most, self._next = source, most, 0
-        self._rows: dict[tuple[str, str, str], Row] = {}
+        self._rows: dict[tuple[str, str, str], Row] = {}  # no case is recorded: rewards need its masks
 
     def row(self, line: Line) -> Row:
         """Return the row that asked a line's question.

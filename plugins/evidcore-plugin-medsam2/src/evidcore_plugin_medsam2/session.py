@@ -91,7 +91,7 @@ class Session(SegmenterSession):
         asked: list[list[Target]] = []
         for request in requests:
             self.refuse_unusable(request.prompts, request.z_window, shape, self.ref.path)
-            start, stop = request.z_window or (0, shape[0])
+            start, stop = request.z_window or (0, shape[0])  # a clip of its own, as released
             asked.append([Target(prompt=one, start=start, stop=stop) for one in request.prompts])
         with self._lock:
             found = self._found(dict.fromkeys(itertools.chain.from_iterable(asked)))

@@ -151,7 +151,7 @@ def look_up(record: RunRecord, shown: Iterable[Line]) -> tuple[dict[str, Known],
 def _volume_is_there(line: Line) -> bool:
     for uri in line.get("images") or ():
         try:
-            if Path(Crop.parse_uri(uri).volume.path).exists():
+            if Path(Crop.parse_uri(uri).volume.path).exists():  # else its data set might generate it
                 return True
         except ValueError:
             continue

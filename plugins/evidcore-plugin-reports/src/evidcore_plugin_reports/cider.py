@@ -17,7 +17,7 @@ Grams = collections.Counter[tuple[str, ...]]
 Weights = dict[tuple[str, ...], float]
 
 
-class Cider(Metric):
+class Cider(Metric):  # no maintained library computes it without Java
     """CIDEr and CIDEr-D of each report against its reference; means over reports, 0 to 10.
 
     An n-gram weighs its count times log(references / references that hold it), n-grams that no reference

@@ -34,7 +34,7 @@ class ReportFindings(Reward):
         self,
         vocabulary: Vocabulary = tuple,
         *,
-        details: Sequence[Literal["side", "malignant", "location"]] = (),
+        details: Sequence[Literal["side", "malignant", "location"]] = (),  # without "side", GRPO loses sides
         labeler: Labeler | None = None,
     ) -> None:
         self.details = details

@@ -66,7 +66,7 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
     if not steps or noise == 0:
         return values
     slopes = sum(np.square(slope).mean() for slope in np.gradient(values))
-    diffusion = sitk.GradientAnisotropicDiffusionImageFilter()
+    diffusion = sitk.GradientAnisotropicDiffusionImageFilter()  # curvature flow wears away small lesions
     diffusion.SetNumberOfThreads(1)  # a slice is small: threads cost more than they take off
     diffusion.SetTimeStep(TIME_STEP)
     diffusion.SetConductanceParameter(float(EDGE * noise / np.sqrt(2 * slopes)))  # times ITK's mean slope
@@ -92,7 +92,7 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
     core = _core(inner, local.shape)
     best: tuple[float, Model] = (0.0, Model(0.0, 0.0))
     for centre in dict.fromkeys(float(value) for value in np.quantile(local[core], CORE_QUANTILES)):
-        widths = _widths(local, local[core])
+        widths = _widths(local, local[core])  # one fixed width finds the organ from almost any box
         seeds = _seeds(local, core, centre, widths[0])
         tried = [Model(centre - width, centre + width) for width in widths]
         regions = _connected(np.stack([model.holds(local) for model in tried]), seeds)

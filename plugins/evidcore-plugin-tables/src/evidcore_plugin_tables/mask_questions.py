@@ -29,7 +29,7 @@ KINDS: tuple[Kind, ...] = ("present", "side", "larger")
 Asked = tuple[str, tuple[str, ...]]  # the words, and the options with the right one first
 
 
-class MaskQuestions(Dataset):
+class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees one case
     """Cases of another data set, asked about what their masks show.
 
     Three kinds of questions, each with one right option:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 
-def numbers(figures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def numbers(figures: Mapping[str, Any]) -> Iterator[tuple[str, float]]:  # texts may be a patient's
     """Yield the numbers of a stage's result: `name/metric` of its rows, and figures of its own."""
     for row in figures.get("rows") or ():
         if _is_number(row.get("value")):

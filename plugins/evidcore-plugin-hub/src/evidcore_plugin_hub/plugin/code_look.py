@@ -14,7 +14,7 @@ from importlib import resources
 
 _TABLES = tomllib.loads((resources.files(__package__) / "code_look.toml").read_text(encoding="utf-8"))
 CAPABILITIES: Mapping[str, str] = {name: table["about"] for name, table in _TABLES["reach"].items()}
-_DEFINING = [
+_DEFINING = [  # calls that are allowed: a list of harmful ones had forty holes
     name if module == "builtins" else f"{module}.{name}"
     for module, names in _TABLES["defining"].items()
     for name in names

@@ -60,7 +60,7 @@ class AblationKeys:
     factor: Mapping[str, Mapping[str, Overrides]] = dataclasses.field(default_factory=dict)
     reference: str  # the arm that the others are compared with
     metrics: Annotated[tuple[Metric, ...], MinLen(1)]
-    claim: tuple[Claim, ...] = ()
+    claim: tuple[Claim, ...] = ()  # committed with this file, so before the runs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,7 @@ def _adjusted(rows: list[Row]) -> list[Row]:
     """Add p values after Holm and detectable differences, over all rows that were tested."""
     tested = _tested(rows)
     for row in rows:
-        row["detectable"] = detectable(
+        row["detectable"] = detectable(  # at Holm's first step, the strictest
             row["standard_error"], tests=max(len(tested), 1), degrees_of_freedom=row["degrees_of_freedom"]
         )
     return rows

@@ -213,7 +213,7 @@ def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
     # what lies outside a resampled volume was filled with air, whatever it is a scan of
     held = stored.values(ref.rescale) if placement.is_resampled else volume.array
     low, high = float(held.min()), float(held.max())
-    if low >= 0:
+    if low >= 0:  # as MR, PET or CT without its rescale
         raise DataError(
             f"{ref.path}: the values run from {low:g} to {high:g}, so this is no CT in HU, where air is "
             "-1000 and fat -100; the model of this run reads HU. Give a CT with its rescale applied, or use "

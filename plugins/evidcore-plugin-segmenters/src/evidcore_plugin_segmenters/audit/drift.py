@@ -116,7 +116,7 @@ def surface_mm(first: Region, second: Region, spacing_mm_yx: Sequence[float]) ->
     part = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     # a frame of nothing: a region that reaches the grid's edge ends there
     one, other = get_mask_edges(np.pad(first[part], 1), np.pad(second[part], 1), crop=False)
-    spacing = list(spacing_mm_yx)
+    spacing = list(spacing_mm_yx)  # in a slice: slices 5 mm apart would decide a distance in 3D
     ways = [get_surface_distance(*pair, spacing=spacing) for pair in ((one, other), (other, one))]
     return float(np.concatenate(ways).mean())
 

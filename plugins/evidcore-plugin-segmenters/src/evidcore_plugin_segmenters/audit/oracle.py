@@ -53,7 +53,7 @@ def ways_to_ask(truth: Region, jitters: Sequence[float]) -> list[Asked]:
         Asked(name=ORACLE_BOX, key=key, tries=(tuple(BoxPrompt(box=box) for box in boxes),)),
         Asked(name=ORACLE_MASK, key=key, tries=((MaskPrompt(z=key, mask=truth[key].copy()),),)),
     ]
-    for share in jitters:
+    for share in jitters:  # exactly: a drawn share would mix errors of several sizes
         tries = tuple(
             tuple(BoxPrompt(box=moved(box, by_yx, truth.shape[1:])) for box in boxes)
             for by_yx in itertools.product((-share, share), repeat=2)
