@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from evidcore_testing.fixtures import real_data as real_data
+
+sys.path.insert(0, str(Path(__file__).parent))  # tables_home
 
 
 @pytest.fixture

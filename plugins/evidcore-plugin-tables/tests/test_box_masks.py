@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_tables.table import Table
+import tables_home
 from evidcore_plugin_tables.target import open_target
 from evidcore_testing import check_dataset
 from PIL import Image
+from tables_home import refusal
 
 from evidcore.case import Case
 from evidcore.data import read, read_mask
-from evidcore.errors import DataError
 from evidcore.registry.factory import build
 
 WIDTH, HEIGHT = 12, 10
@@ -27,30 +25,21 @@ ROW: dict[str, Any] = {"id": "q0", "image": "a.png", "patient": "p0", "split": "
                        "boxes": "lesion=2 1 5 4"}  # fmt: skip
 
 
-class Home:
+class Home(tables_home.Home):
     """A folder with two pictures of 12 x 10 pixels, a volume, and a table of questions."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir(exist_ok=True)
+        super().__init__(folder)
         values = np.arange(WIDTH * HEIGHT, dtype=np.uint8).reshape(HEIGHT, WIDTH)
         for name in ("a.png", "b.JPG"):
             Image.fromarray(values).save(folder / name)
-        volume = np.zeros((WIDTH, HEIGHT, 3), np.int16)
-        nibabel.save(nibabel.Nifti1Image(volume, np.diag([-1.0, -1.0, 2.0, 1.0])), folder / "v.nii.gz")
+        self.scan("v.nii.gz", np.zeros((WIDTH, HEIGHT, 3), np.int16))
 
     def csv(self, *rows: dict[str, Any]) -> None:
-        with (self.folder / "questions.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        super().csv(rows)
 
     def json(self, *rows: dict[str, Any]) -> None:
         (self.folder / "questions.json").write_text(json.dumps(rows))
-
-    def dataset(self, **options: Any) -> Table:
-        given = {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"}
-        return build("dataset", {"use": "table", "path": "."} | options, given=given, where="test")
 
     def masks(self, **options: Any) -> dict[str, np.ndarray]:
         """Return the masks of the only case, (y, x), read back."""
@@ -61,12 +50,6 @@ class Home:
 def read_back(case: Case) -> dict[str, np.ndarray]:
     like = read(case.volumes[0])
     return {name: read_mask(ref, like=like)[0] for name, ref in case.masks.items()}
-
-
-def refusal(dataset: Table) -> str:
-    with pytest.raises(DataError) as caught:
-        list(dataset.cases("train"))
-    return str(caught.value)
 
 
 def inside(*boxes: tuple[int, int, int, int]) -> np.ndarray:

@@ -1,24 +1,22 @@
 from __future__ import annotations
 
-import csv
 import logging
 import os
 from pathlib import Path
-from typing import Any
 
 import nibabel
 import numpy as np
 import pytest
+import tables_home
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing.checks_dataset import check_dataset
+from tables_home import SECRET, refusal
 
 from evidcore.builtin.views import Slices
 from evidcore.case import Finding, MaskRef
 from evidcore.contracts import EncoderInput
 from evidcore.data import read, read_mask
 from evidcore.data.preparation import prepare
-from evidcore.errors import DataError
-from evidcore.registry.factory import build
 
 ROWS: list[dict[str, str]] = [
     {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}
@@ -26,39 +24,24 @@ ROWS: list[dict[str, str]] = [
 ]
 
 
-class Home:
-    """A data folder on disk with its table."""
+class Home(tables_home.Home):
+    """A data folder beside the recipe, with its table."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "data" / "scans").mkdir(parents=True)
+    use, path, table = "folder", "data", "cases.csv"
 
-    def scan(self, name: str, value: int = 0) -> Path:
+    def scan(self, name: str, value: int = 0) -> None:
         array = np.full((6, 5, 4), value, np.int16)
         array[0, 0, 0] = 100
-        path = self.folder / "data" / name
-        nibabel.save(nibabel.Nifti1Image(array, np.diag([-1.0, -1.0, 2.0, 1.0])), path)
-        return path
-
-    def table(self, rows: list[dict[str, str]], name: str = "cases.csv") -> Path:
-        path = self.folder / "data" / name
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-        return path
-
-    def dataset(self, **options: Any) -> Folder:
-        given = {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"}
-        return build("dataset", {"use": "folder", "path": "data"} | options, given=given, where="test")
+        super().scan(name, array)
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     home = Home(tmp_path)
+    (home.data / "scans").mkdir()
     for number, row in enumerate(ROWS):
         home.scan(row["volume"], number)
-    home.table(ROWS)
+    home.csv(ROWS)
     return home
 
 
@@ -66,14 +49,8 @@ def changed(number: int, **cells: str) -> list[dict[str, str]]:
     return [row | cells if index == number else row for index, row in enumerate(ROWS)]
 
 
-def refusal(dataset: Folder, split: str = "train") -> str:
-    with pytest.raises(DataError) as caught:
-        list(dataset.cases(split))
-    return str(caught.value)
-
-
 def test_the_dataset_keeps_its_contract(home):
-    home.table(changed(0, patient="p9"), "other.csv")
+    home.csv(changed(0, patient="p9"), "other.csv")
     check_dataset(home.dataset(), other=home.dataset(table="other.csv"))
 
 
@@ -86,7 +63,7 @@ def test_the_splits_come_in_the_order_of_the_table(home):
 
 def test_a_row_says_everything_about_its_case(home):
     rows = changed(0, report="  There is no nodule, anywhere. ", nodule="0", effusion="1", cyst="-1", scar="")
-    home.table(rows)
+    home.csv(rows)
     case = next(
         home.dataset(findings=("effusion", "nodule", "cyst", "scar"), intensity="arbitrary").cases("train")
     )
@@ -105,7 +82,7 @@ def test_a_row_says_everything_about_its_case(home):
 
 def test_columns_of_other_names_and_several_volumes(home):
     rows = [{"case": "a", "files": "scans/c0.nii.gz; scans/c1.nii.gz", "who": "x", "part": "train"}]
-    home.table(rows, "mine.csv")
+    home.csv(rows, "mine.csv")
     names = {"id_column": "case", "volume_column": "files", "patient_column": "who", "split_column": "part"}
     (case,) = home.dataset(table="mine.csv", **names).cases("train")
     assert [Path(ref.path).name for ref in case.volumes] == ["c0.nii.gz", "c1.nii.gz"]
@@ -113,7 +90,7 @@ def test_columns_of_other_names_and_several_volumes(home):
 
 
 def test_unknown_patients_stay_unknown(home):
-    home.table([{key: row[key] for key in ("id", "volume", "split")} for row in ROWS])
+    home.csv([{key: row[key] for key in ("id", "volume", "split")} for row in ROWS])
     assert {case.patient for case in home.dataset(patient_column="").cases("train")} == {None}
 
 
@@ -122,13 +99,13 @@ def test_masks_come_from_the_table_and_from_patterns(home):
     labels[1, 1, 1], labels[2, 2, 2] = 5, 7
     labels_affine = np.diag([-1.0, -1.0, 2.0, 1.0])
     for row in ROWS:
-        path = home.folder / "data" / f"{row['id']}-organs.nii.gz"
+        path = home.data / f"{row['id']}-organs.nii.gz"
         nibabel.save(nibabel.Nifti1Image(labels.transpose(2, 1, 0).copy(), labels_affine), path)
         home.scan(row["volume"])
-    np.savez(home.folder / "data" / "lesions.npz", one=np.ones((4, 5, 6), bool))
-    home.table(changed(0, masks="lesion = lesions.npz#one; body=c0-organs.nii.gz"))
+    np.savez(home.data / "lesions.npz", one=np.ones((4, 5, 6), bool))
+    home.csv(changed(0, masks="lesion = lesions.npz#one; body=c0-organs.nii.gz"))
     case = next(home.dataset(masks={"liver": "{id}-organs.nii.gz#5"}).cases("train"))
-    data = str(home.folder / "data")
+    data = str(home.data)
     assert case.masks == {
         "lesion": MaskRef(path=f"{data}/lesions.npz", key="one"),
         "body": MaskRef(path=f"{data}/c0-organs.nii.gz"),
@@ -141,8 +118,8 @@ def test_masks_come_from_the_table_and_from_patterns(home):
 def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_series):
     array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
     folder = write_series(array)
-    np.savez(home.folder / "data/scans/both.npz", ct=array, other=array + 1)
-    home.table([
+    np.savez(home.data / "scans/both.npz", ct=array, other=array + 1)
+    home.csv([
         {
             "id": "a",
             "volume": str(folder),
@@ -154,7 +131,7 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
     ])
     one, other = home.dataset().cases("validation"), home.dataset()
     assert list(one) == []
-    data = home.folder / "data"
+    data = home.data
     for name in ("RS.dcm", "SEG.dcm"):
         (data / name).touch()
     first, second = other.cases("train")
@@ -167,7 +144,7 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
     assert other.fingerprint() == before
     os.utime(folder / "98.dcm", ns=(1, 1))
     assert home.dataset().fingerprint() != before, "a changed image changes the set"
-    home.table([{"id": "c", "volume": "scans/both.npz#other", "patient": "p", "split": "train"}])
+    home.csv([{"id": "c", "volume": "scans/both.npz#other", "patient": "p", "split": "train"}])
     (case,) = home.dataset(axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0), missing="skip").cases("train")
     np.testing.assert_array_equal(read(case.volumes[0]).array, array + 1)
 
@@ -175,8 +152,8 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
 def test_what_the_files_leave_out_is_said_once_for_all(home):
     leaning = np.array([[-1.0, 0, 0, 0], [0, -1.0, -0.5, 0], [0, 0, 2.0, 0], [0, 0, 0, 1]])
     image = nibabel.Nifti1Image(np.full((6, 5, 4), 1000, np.int16), leaning)
-    nibabel.save(image, home.folder / "data/scans/c0.nii.gz")
-    home.table(ROWS[:1])
+    nibabel.save(image, home.data / "scans/c0.nii.gz")
+    home.csv(ROWS[:1])
     assert "the voxel axes are sheared, 14.0° off the body axes" in refusal(
         home.dataset(missing="skip", max_missing=0)
     )
@@ -195,9 +172,9 @@ def test_the_fingerprint_changes_with_table_files_and_options(home):
     seen = [home.dataset().fingerprint(), home.dataset(findings=()).fingerprint()]
     assert seen[0] == seen[1]
     seen.append(home.dataset(intensity="arbitrary").fingerprint())
-    home.table(changed(0, report="new"))
+    home.csv(changed(0, report="new"))
     seen.append(home.dataset().fingerprint())
-    path = home.folder / "data/scans/c0.nii.gz"
+    path = home.data / "scans/c0.nii.gz"
     os.utime(path, ns=(1, 1))
     seen.append(home.dataset().fingerprint())
     path.unlink()
@@ -217,13 +194,13 @@ def test_the_fingerprint_does_not_depend_on_where_the_folder_lies(home, tmp_path
 
 
 def break_scan(home: Home, number: int) -> Path:
-    path = home.folder / f"data/scans/c{number}.nii.gz"
+    path = home.data / f"scans/c{number}.nii.gz"
     path.write_bytes(path.read_bytes()[:-6])
     return path
 
 
 def test_a_missing_volume_stops(home):
-    path = home.folder / "data/scans/c1.nii.gz"
+    path = home.data / "scans/c1.nii.gz"
     path.unlink()
     message = refusal(home.dataset())
     assert message.startswith(f"{path}: there is no such file. Put it there or correct ")
@@ -231,12 +208,12 @@ def test_a_missing_volume_stops(home):
 
 
 def test_a_missing_mask_stops(home):
-    home.table(changed(0, masks="lung=gone.nii.gz"))
+    home.csv(changed(0, masks="lung=gone.nii.gz"))
     assert "data/gone.nii.gz: there is no such file" in refusal(home.dataset())
 
 
 def test_missing_and_broken_volumes_are_left_out_counted_and_logged(home, caplog):
-    (home.folder / "data/scans/c1.nii.gz").unlink()
+    (home.data / "scans/c1.nii.gz").unlink()
     break_scan(home, 2)
     with caplog.at_level(logging.WARNING):
         dataset = home.dataset(missing="skip")
@@ -252,7 +229,7 @@ def test_missing_and_broken_volumes_are_left_out_counted_and_logged(home, caplog
 
 
 def test_more_left_out_cases_than_allowed_stop(home):
-    (home.folder / "data/scans/c1.nii.gz").unlink()
+    (home.data / "scans/c1.nii.gz").unlink()
     break_scan(home, 2)
     message = refusal(home.dataset(missing="skip", max_missing=1))
     assert (
@@ -272,29 +249,29 @@ def test_a_repaired_file_is_taken_again(home):
 
 
 def test_a_patient_in_two_splits_is_named_with_both_cases(home):
-    home.table(changed(6, patient="p1"))
+    home.csv(changed(6, patient="p1"))
     assert (
         "line 8: patient 'p1' is in two splits: case 'c2' in 'train', case 'c6' in 'test'. Move one"
     ) in refusal(home.dataset())
 
 
 def test_a_case_that_stands_twice_is_named(home):
-    home.table(changed(6, id="c2"))
+    home.csv(changed(6, id="c2"))
     assert "line 8: case 'c2' stands in line 4 already" in refusal(home.dataset())
 
 
 def test_an_unknown_split_is_named_with_the_nearest(home):
-    home.table(changed(2, split="valid"))
+    home.csv(changed(2, split="valid"))
     message = refusal(home.dataset())
     assert "line 4: case 'c2' has split 'valid', expected one of train, validation, test." in message
     assert "Did you mean 'validation'?" in message
 
 
 def test_a_missing_column_is_named_with_the_nearest(home):
-    home.table([{key.replace("patient", "patients"): cell for key, cell in row.items()} for row in ROWS])
+    home.csv([{key.replace("patient", "patients"): cell for key, cell in row.items()} for row in ROWS])
     message = refusal(home.dataset())
     assert "cases.csv: has no column 'patient'. Did you mean 'patients'? It has: id, volume, pat" in message
-    home.table(ROWS)
+    home.csv(ROWS)
     assert "has no column 'nodule'." in refusal(home.dataset(findings=("nodule",)))
 
 
@@ -324,24 +301,21 @@ def test_a_missing_column_is_named_with_the_nearest(home):
     ],
 )
 def test_a_bad_cell_is_named(home, cells, options, shown):
-    home.table(changed(1, **cells))
+    home.csv(changed(1, **cells))
     assert shown in refusal(home.dataset(**options))
 
 
 @pytest.mark.parametrize("option", ["report_column", "masks_column"])
 def test_a_column_that_is_named_must_be_there(home, option):
     assert next(iter(home.dataset().cases("train"))).report is None  # absent under its own name
-    home.table([row | {"Findings": "Clear."} for row in ROWS])
+    home.csv([row | {"Findings": "Clear."} for row in ROWS])
     said = refusal(home.dataset(**{option: "Findngs"}))
     assert "has no column 'Findngs'. Did you mean 'Findings'?" in said
 
 
-SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"
-
-
 @pytest.mark.parametrize("cells", [{"split": SECRET}, {"masks": SECRET}, {"masks": f"a=b.nii.gz#{SECRET}"}])
 def test_long_cells_are_told_by_their_length_alone(home, cells):
-    home.table(changed(0, **cells))
+    home.csv(changed(0, **cells))
     said = refusal(home.dataset())
     assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
     assert "Miller" not in said
@@ -355,7 +329,7 @@ def test_real_scans_go_from_the_table_to_what_an_encoder_is_given(home, real_dat
         for name in names
     ]
     rows[-1]["split"], rows[-2]["split"] = "test", "validation"
-    home.table(rows)
+    home.csv(rows)
     dataset = home.dataset(masks={"tumour": str(scans / "{id}" / "CT_mask.nii.gz")}, missing="skip")
     check_dataset(dataset, volumes_per_split=1)
     spec = EncoderInput(size_zyx=(8, 64, 64), spacing_mm_zyx=None, windows=((-160.0, 240.0),), any_depth=True)

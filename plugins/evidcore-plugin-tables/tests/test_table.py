@@ -1,23 +1,21 @@
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import os
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_tables.table import Table
 from evidcore_testing import check_dataset
+from tables_home import SECRET, Home, refusal
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Question
 from evidcore.errors import DataError, RecipeError
-from evidcore.registry.factory import build
 
 HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
 ROWS: list[dict[str, Any]] = [
@@ -33,44 +31,17 @@ ROWS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-class Home:
-    """A folder with three volumes and a table of questions."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for name in "abc":
-            array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
-            nibabel.save(
-                nibabel.Nifti1Image(array, np.diag([-1.0, -1.0, 2.0, 1.0])), folder / f"{name}.nii.gz"
-            )
-
-    def csv(self, rows: list[dict[str, Any]], name: str = "questions.csv") -> Path:
-        with (self.folder / name).open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-        return self.folder / name
-
-    def dataset(self, **options: Any) -> Table:
-        given = {"recipe_folder": self.folder, "cache_folder": self.folder / "cache"}
-        return build("dataset", {"use": "table", "path": "."} | options, given=given, where="test")
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     home = Home(tmp_path)
+    for name in "abc":
+        home.scan(f"{name}.nii.gz", np.arange(120, dtype=np.int16).reshape(4, 5, 6))
     home.csv(ROWS)
     return home
 
 
 def changed(number: int, **cells: Any) -> list[dict[str, Any]]:
     return [row | cells if index == number else row for index, row in enumerate(ROWS)]
-
-
-def refusal(dataset: Table, split: str = "train") -> str:
-    with pytest.raises(DataError) as caught:
-        list(dataset.cases(split))
-    return str(caught.value)
 
 
 def answers(dataset: Table, split: str = "train") -> list[str]:
@@ -359,15 +330,6 @@ def test_a_missing_file_stops_or_is_left_out_by_name(home):
     assert list(dataset.cases("train")) == []
     assert list(dataset.left_out["train"]) == ["a.nii.gz"]
     assert [case.id for case in dataset.listed("train")] == ["a.nii.gz"]
-    said = refusal(home.dataset(missing="skip", max_missing=0))
-    assert "1 cases of split 'train' cannot be used, at most max_missing = 0" in said
-
-
-def test_a_broken_volume_is_left_out_by_name(home):
-    (home.folder / "b.nii.gz").write_bytes(b"no gzip")
-    dataset = home.dataset(missing="skip")
-    assert list(dataset.cases("validation")) == []
-    assert "not gzip-compressed" in dataset.left_out["validation"]["b.nii.gz"]
 
 
 def test_the_fingerprint_changes_with_table_files_and_options(home):
@@ -431,9 +393,6 @@ def test_json_records_that_say_nothing_are_told_apart(home):
         "line 2", "line 3", "line 4",
     ]  # fmt: skip
     assert [case.id for case in dataset.listed("train")] == ["a.nii.gz"]
-
-
-SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"
 
 
 @pytest.mark.parametrize(
