@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import tomllib
 
 import pandas as pd
 import pytest
@@ -14,23 +13,6 @@ import evidcore
 from evidcore.errors import RunError
 from evidcore.hooks import observe
 from evidcore.recipe import load
-
-GRPO = {
-    "kind": "grpo", "train": ["bridge", "language"], "data": [{"dataset": "chest", "task": "choice"}],
-    "steps": 2, "prompts_per_step": 2, "answers_per_prompt": 2, "max_new_tokens": 8, "learning_rate": 1e-3,
-    "reward": [{"use": "format"}, {"use": "random"}],
-}  # fmt: skip
-
-
-def with_grpo():
-    given = tomllib.loads(SMALL.read_text(encoding="utf-8"))
-    return {**given, "name": "trained", "stage": [*given["stage"][2:3], GRPO, given["stage"][3]]}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run from tables, with rollouts."""
-    return evidcore.run(with_grpo(), out=tmp_path_factory.mktemp("trained"), progress=False)
 
 
 def untimed(frame):
@@ -84,9 +66,9 @@ def test_a_run_from_python_is_the_run_of_the_command(small_run, tmp_path, capfd)
 
 
 @pytest.mark.slow
-def test_overrides_and_place_are_those_of_the_call(trained, tmp_path):
+def test_overrides_and_place_are_those_of_the_call(trained, with_grpo, tmp_path):
     run = evidcore.run(
-        with_grpo(), overrides={"stage.evaluate.max_new_tokens": 3}, out=tmp_path, progress=False
+        with_grpo, overrides={"stage.evaluate.max_new_tokens": 3}, out=tmp_path, progress=False
     )
     assert run.folder.parent == tmp_path / "trained"
     assert run.recipe["stage"][2]["max_new_tokens"] == 3
@@ -96,13 +78,12 @@ def test_overrides_and_place_are_those_of_the_call(trained, tmp_path):
 @pytest.mark.slow
 def test_rollouts_have_a_row_each_and_a_column_a_reward(trained):
     found = trained.rollouts
-    assert len(found) == 2 * 2 * 2  # steps, prompts, answers
-    assert found.groupby(["stage", "step", "group"]).size().tolist() == [2, 2, 2, 2]
+    assert found.groupby(["stage", "step", "group"]).size().tolist() == [4] * 8  # steps times prompts
     (file,) = (trained.folder / "rollouts").glob("*.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    one, row = lines[3]["rollouts"][1], found.iloc[-1]
+    one, row = lines[-1]["rollouts"][-1], found.iloc[-1]
     assert (row["text"], row["total"], row["advantage"]) == (one["text"], one["total"], one["advantage"])
-    assert (row["step"], row["group"], row["prompt_id"]) == (2, 1, lines[3]["prompt_id"])
+    assert (row["step"], row["group"], row["prompt_id"]) == (2, 3, lines[-1]["prompt_id"])
     assert row["reward/random"] == one["rewards"]["random"]["value"]
     assert row["reason/format"] == one["rewards"]["format"]["reason"]
     mean = found.groupby("step")["reward/random"].mean()
@@ -123,10 +104,10 @@ class Interrupter:
 
 
 @pytest.mark.slow
-def test_an_interrupt_leaves_a_run_that_goes_on_to_the_same_end(trained, tmp_path, offered):
+def test_an_interrupt_leaves_a_run_that_goes_on_to_the_same_end(trained, with_grpo, tmp_path, offered):
     offered("their-observers", "[evidcore.observer]\nctrl-c = their_observers:Pressed\n", Pressed=Interrupter)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        evidcore.run({**with_grpo(), "observers": ["ctrl-c"]}, out=tmp_path, progress=False)
+        evidcore.run({**with_grpo, "observers": ["ctrl-c"]}, out=tmp_path, progress=False)
     (folder,) = (tmp_path / "trained").glob("2*")
     assert stopped.value.__notes__ == [f"Go on with: evidcore.Run({str(folder)!r}).resume()"]
     run = evidcore.Run(folder)

@@ -57,45 +57,48 @@ def test_a_healthy_abdomen_is_asked_about_its_organs():
     }
 
 
+TUMOUR = lesion("kidney tumour", "right kidney", z=30)
+CYSTS = {
+    sides: [lesion(f"kidney cyst {index}", f"{side} kidney") for index, side in enumerate(sides, start=1)]
+    for sides in (("left", "left"), ("left", "right"))
+}
+
+
+@pytest.mark.parametrize(
+    ("lesions", "told"),
+    [
+        ([lesion("kidney cyst", "left kidney"), TUMOUR], {"cyst": "left", "tumour": "right"}),
+        (CYSTS["left", "left"], {"cyst": "left", "": "right"}),
+        (CYSTS["left", "right"], {}),
+    ],
+)
+def test_a_kidney_is_told_by_its_lesion_or_by_having_none(lesions, told):
+    found = meant(*lesions)
+    kinds = dict.fromkeys(("cyst", "tumour"), "organ with the lesion") | {"": "organ without a lesion"}
+    for word, kind in kinds.items():
+        expected = (f"{told[word]} kidney",) if word in told else None
+        assert found.get((kind, "kidney", word)) == expected
+
+
 def test_kidneys_of_one_size_are_not_told_by_size():
     alike = ML | {"left kidney": 110.0}
     assert not {"larger organ", "smaller organ"} & {kind for kind, _, _ in meant(organs_ml=alike)}
 
 
-def test_a_kidney_is_told_by_its_lesion():
-    found = meant(lesion("kidney cyst", "left kidney"), lesion("kidney tumour", "right kidney", z=30))
-    assert found["organ with the lesion", "kidney", "cyst"] == ("left kidney",)
-    assert found["organ with the lesion", "kidney", "tumour"] == ("right kidney",)
-    assert ("organ without a lesion", "kidney", "") not in found
-    found = meant(lesion("kidney cyst 1", "left kidney"), lesion("kidney cyst 2", "left kidney"))
-    assert found["organ with the lesion", "kidney", "cyst"] == ("left kidney",)
-    assert found["organ without a lesion", "kidney", ""] == ("right kidney",)
-
-
-def test_cysts_on_both_sides_tell_no_kidney():
-    found = meant(lesion("kidney cyst 1", "left kidney"), lesion("kidney cyst 2", "right kidney"))
-    assert not {"organ with the lesion", "organ without a lesion"} & {kind for kind, _, _ in found}
-    assert found["all lesions", "kidney", ""] == ("kidney cyst 1", "kidney cyst 2")
-
-
 def test_one_of_two_lesions_is_told_by_size_height_and_nature():
     large = lesion("liver cyst", "liver", size_mm=24, z=0, x=10)
     small = lesion("liver metastasis", "liver", size_mm=20, z=12, x=-10)
-    found = asked(large, small)
-    assert found["larger lesion", "liver", ""].masks == ("liver cyst",)
-    assert found["larger lesion", "liver", ""].side == "left"  # x grows to the patient's left
-    assert found["smaller lesion", "liver", ""].masks == ("liver metastasis",)
-    assert found["smaller lesion", "liver", ""].side == "right"
-    assert found["upper lesion", "liver", ""].masks == ("liver metastasis",)
-    assert found["lower lesion", "liver", ""].masks == ("liver cyst",)
-    assert found["malignant lesion", "liver", ""].masks == ("liver metastasis",)
-    assert found["benign lesion", "liver", ""].masks == ("liver cyst",)
-    assert found["all lesions", "liver", ""].masks == ("liver cyst", "liver metastasis")
-    assert all(
-        referent.among == ("liver cyst", "liver metastasis")
-        for (_, host, _), referent in found.items()
-        if host == "liver" and referent.kind != "organ"
-    )
+    found = {kind: one for (kind, host, _), one in asked(large, small).items() if host == "liver"}
+    for kind, name, side in (
+        ("larger lesion", "liver cyst", "left"), ("smaller lesion", "liver metastasis", "right"),
+        ("upper lesion", "liver metastasis", "right"), ("lower lesion", "liver cyst", "left"),
+        ("malignant lesion", "liver metastasis", "right"), ("benign lesion", "liver cyst", "left"),
+    ):  # fmt: skip
+        assert (found[kind].masks, found[kind].side) == ((name,), side)  # x grows to the patient's left
+    assert found.pop("all lesions").masks == ("liver cyst", "liver metastasis")
+    assert {one.among for kind, one in found.items() if kind != "organ"} == {
+        ("liver cyst", "liver metastasis")
+    }
 
 
 def test_what_is_nearly_alike_is_not_told_apart():

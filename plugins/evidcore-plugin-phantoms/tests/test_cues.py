@@ -34,7 +34,7 @@ def abdomen_table(phantom, clean):
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """Phantoms of a region: a plain set, how many are drawn, and levels of each cue from low to high."""
+    """Phantoms of a region: a plain set, how many are drawn, and how their cues are measured."""
 
     plain: object
     cases: int

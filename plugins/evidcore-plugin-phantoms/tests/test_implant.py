@@ -29,14 +29,7 @@ SIZE = (24, 100, 140)  # 72 x 200 x 280 mm
 NODULE, HYPODENSE, STONE = (KINDS[name] for name in ("lung nodule", "hypodense lesion", "stone"))
 
 
-def chest(
-    noise_hu: float = 20.0,
-    correlation_mm: float = 2.0,
-    blur_mm: float = 0.0,
-    spacing=SPACING,
-    size=SIZE,
-    seed=0,
-) -> np.ndarray:
+def chest(noise_hu=20.0, correlation_mm=2.0, blur_mm=0.0, spacing=SPACING, size=SIZE, seed=0) -> np.ndarray:
     """A body of 44 HU, 260 mm wide, with two lungs of -850 HU and correlated noise."""
     z, y, x = np.ogrid[: size[0], : size[1], : size[2]]
     mm = [(axis - (count - 1) / 2) * step for axis, count, step in zip((z, y, x), size, spacing, strict=True)]
@@ -66,9 +59,6 @@ def planted(array, kind, size_mm, *, contrast=1.0, seed=0, spacing=SPACING):
     made = plant(in_memory(array, spacing), [wish], {}, contrast=contrast, rng=np.random.default_rng(seed))
     (lesion,) = made.lesions
     return made.array, made.masks[kind.name], lesion
-
-
-# --- shape -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (5.0, 0.7, 0.7), (3.0, 3.0, 3.0)])
@@ -106,16 +96,13 @@ def test_an_ellipsoid_is_as_long_as_asked_and_turned_every_way():
     assert np.allclose(np.square(longest).mean(axis=0), 1 / 3, atol=0.09)  # 4 standard deviations
 
 
-# --- density, noise and edge -----------------------------------------------------------------
-
-
 @pytest.mark.parametrize("contrast", [1.0, 0.4])
 @pytest.mark.parametrize(("kind", "size_mm"), [(NODULE, 24.0), (HYPODENSE, 24.0), (STONE, 12.0)])
 def test_without_noise_the_inside_has_the_asked_density_and_the_outside_is_untouched(kind, size_mm, contrast):
     clean = chest(noise_hu=0.0)
     array, mask, lesion = planted(clean, kind, size_mm, contrast=contrast)
     around = -850.0 if kind is NODULE else 44.0
-    asked = kind.hu or (around + kind.difference_hu[0], around + kind.difference_hu[1])
+    asked = [edge + around * kind.over_tissue for edge in kind.hu]
     assert lesion.surroundings_hu == pytest.approx(around)
     low, high = (around + contrast * (edge - around) for edge in asked)
     assert min(low, high) <= lesion.hu <= max(low, high)
@@ -223,9 +210,6 @@ def test_autocovariance_agrees_with_a_plain_count_over_pairs():
         autocovariance(values, np.zeros(values.shape, bool), SPACING)
 
 
-# --- place -----------------------------------------------------------------------------------
-
-
 def test_lesions_lie_whole_in_their_tissue_and_apart():
     noisy = chest()
     clean = chest(noise_hu=0.0)
@@ -265,14 +249,11 @@ def test_vessels_belong_to_the_lung_and_airways_do_not():
 
 
 def test_no_place_is_said_with_the_size():
-    wishes = [
-        Wish(kind=NODULE, size_mm=(200.0, 220.0), region=""),
-        Wish(kind=STONE, size_mm=(6, 8), region=""),
-    ]
+    sizes = {NODULE: (200.0, 220.0), STONE: (6, 8)}
+    wishes = [Wish(kind=kind, size_mm=size_mm, region="") for kind, size_mm in sizes.items()]
     made = plant(in_memory(chest()), wishes, {}, contrast=1.0, rng=np.random.default_rng(0))
-    assert made.no_place == {
-        "lung nodule": "no lung tissue holds a lung nodule of 200 mm with 2 mm around it"
-    }
+    said = "no lung tissue holds a lung nodule of 200 mm with 2 mm around it"
+    assert made.no_place == {"lung nodule": said}
     assert [lesion.kind for lesion in made.lesions] == ["stone"]
 
 
@@ -286,9 +267,6 @@ def test_a_named_mask_holds_the_lesion_whole():
         made = plant(in_memory(hu), [wish], {"liver": liver}, contrast=1.0, rng=np.random.default_rng(seed))
         assert not (made.masks["hypodense lesion"] & ~liver).any()
         assert made.lesions[0].region == "liver"
-
-
-# --- the dataset -----------------------------------------------------------------------------
 
 
 class Home:
@@ -531,16 +509,20 @@ def test_what_the_patient_himself_has_cannot_be_removed(home):
     assert dataset.without(both, "stone") is None
 
 
-def test_a_volume_that_is_not_in_hu_is_refused(home):
-    with pytest.raises(DataError, match=r"c0\.nii\.gz: lesions are planted in HU, .* 'arbitrary'.*case 'c0'"):
-        home.cases(source={"intensity": "arbitrary"})
-
-
-def test_a_region_that_is_not_there_and_a_name_that_is_taken_are_refused(home):
-    with pytest.raises(DataError, match=r"no mask 'liver' to plant a stone in\. It has: none"):
-        home.cases(inside={"stone": "liver"})
-    with pytest.raises(DataError, match="the source has a mask 'stone' already"):
-        home.cases(source={"masks": {"stone": "left0.nii.gz"}})
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"source": {"intensity": "arbitrary"}},
+            r"c0\.nii\.gz: lesions are planted in HU, .* 'arbitrary'.*'c0'",
+        ),
+        ({"inside": {"stone": "liver"}}, r"no mask 'liver' to plant a stone in\. It has: none"),
+        ({"source": {"masks": {"stone": "left0.nii.gz"}}}, "the source has a mask 'stone' already"),
+    ],
+)
+def test_a_case_that_cannot_be_planted_into_is_refused(home, options, message):
+    with pytest.raises(DataError, match=message):
+        home.cases(**options)
 
 
 @pytest.mark.parametrize(
@@ -574,13 +556,8 @@ def test_lesions_of_real_ct_lie_where_and_as_they_should(real_data, tmp_path):
     masks = {"liver": f"{real_data / 'totalsegmentator' / 'example_seg.nii.gz'}#5"}
     source = Folder(tmp_path, tmp_path / "cache", path=".", masks=masks)
     inside = {"hypodense lesion": "liver"}
-    dataset = Implant(
-        tmp_path / "cache",
-        source=source,
-        prevalence=1.0,
-        inside=inside,
-        sizes_mm={"hypodense lesion": (20, 30)},
-    )
+    sizes = {"hypodense lesion": (20, 30)}
+    dataset = Implant(tmp_path / "cache", source=source, prevalence=1.0, inside=inside, sizes_mm=sizes)
     (case,) = dataset.cases("test")
     before, after = read(VolumeRef(path=str(scan))), read(case.volumes[0])
     lesion = read_mask(case.masks["hypodense lesion"], like=after)

@@ -77,12 +77,6 @@ def test_reports_may_leave_absent_findings_unnamed(cases, chest):
         assert labels.count("normal") >= 6
 
 
-def test_another_seed_is_another_population(cases, chest):
-    others = list(chest(seed=18, test_cases=3).cases("test"))
-    assert not {case.patient for case in cases} & {case.patient for case in others}
-    assert not np.array_equal(read(cases[0].volumes[0]).array, read(others[0].volumes[0]).array)
-
-
 def test_questions_are_balanced_on_disk_as_they_are_in_theory(cases):
     asked = [(case, question) for case in cases for question in case.questions]
     right = collections.Counter(question.options[question.answer] for _, question in asked)
@@ -134,23 +128,17 @@ PhantomChest(Path(sys.argv[1]), train_cases=2).drawn("train")
 
 
 def test_a_full_disk_is_named_with_the_folder_and_leaves_nothing(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert (
-        f"DataError: {tmp_path}/phantoms: the 2 phantoms of split 'train' could not be written"
-        in ended.stderr
-    )
+    ended = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
+    said = f"DataError: {tmp_path}/phantoms: the 2 phantoms of split 'train' could not be written"
+    assert said in ended.stderr
     assert "They take about 1 MB" in ended.stderr
     assert not [folder for folder in (tmp_path / "phantoms").iterdir() if folder.is_dir()]
 
 
 def test_a_cache_that_is_a_file_is_named(tmp_path):
     (tmp_path / "cache").write_text("")
-    with pytest.raises(
-        DataError,
-        match=rf"{tmp_path}/cache/phantoms: the 3 phantoms of split 'test' could not be written",
-    ):
+    said = rf"{tmp_path}/cache/phantoms: the 3 phantoms of split 'test' could not be written"
+    with pytest.raises(DataError, match=said):
         PhantomChest(tmp_path / "cache", test_cases=3).drawn("test")
 
 

@@ -20,31 +20,24 @@ GRIDS_XYZ = {
     "chest": ((64, 64, 32), (5.5, 5.5, 10.0)),
     "abdomen": ((64, 48, 24), (384 / 64, 288 / 48, 300 / 24)),
 }
-CHANGES = [
-    {"train_cases": 7},
-    {"validation_cases": 6},
-    {"test_cases": 25},
-    {"seed": 18},
-    {"prior_strength": 0.1},
-    {"subtlety": 1.5},
-    {"prevalence": 0.3},
-]
+CHANGES = [{"train_cases": 7}, {"validation_cases": 6}, {"test_cases": 25}, {"seed": 18}]
+PRIORS = [{"prior_strength": 0.1}, {"subtlety": 1.5}, {"prevalence": 0.3}]
 CHANGES_OF_ONE = {
     "chest": [
+        *PRIORS,
         {"questions_per_finding": 5},
         *({"cues": Cues(**{cue: 0.5})} for cue in ("header_cue", "device_cue", "table_cue", "company")),
         {"cues": Cues(cue_of="lung nodule")},
     ],
     "abdomen": [
-        {"queries_per_case": 5},
-        {"kinds": ("organ",)},
-        {"size_zyx": (24, 48, 66)},
-        {"scan_shift_mm": 30.0},
-        {"in_plane_shift_mm": 10.0},
-        {"size_spread": 0.1},
-        {"mirrored": 0.5},
+        *PRIORS, {"queries_per_case": 5}, {"kinds": ("organ",)}, {"size_zyx": (24, 48, 66)},
+        {"scan_shift_mm": 30.0}, {"in_plane_shift_mm": 10.0}, {"size_spread": 0.1}, {"mirrored": 0.5},
     ],
-}
+    "slices": [
+        {"radius_px": (4.0, 4.5)}, {"annotated": False}, {"cut_px": (48, 512)}, {"cut_px": (512, 512)},
+    ],
+}  # fmt: skip
+EVERY = pytest.mark.parametrize("region", CHANGES_OF_ONE, indirect=True)
 
 
 @pytest.fixture(scope="module", params=GRIDS_XYZ)
@@ -116,19 +109,24 @@ def test_a_volume_without_a_finding_is_drawn_when_it_is_asked_for_and_kept(phant
     assert np.array_equal(first, read(elsewhere.without(same, case.present()[0])[0]).array)
 
 
-def test_splits_share_no_patient_and_no_picture(phantoms):
+@EVERY
+def test_splits_and_seeds_share_no_patient_and_no_picture(phantoms):
     splits = ("train", "validation", "test")
-    drawn = [case for split in splits for case in phantoms().cases(split)]
-    count = sum(phantoms.keywords[f"{split}_cases"] for split in splits)
+    sets = [phantoms(), phantoms(seed=18)]
+    drawn = [case for each in sets for split in splits for case in each.cases(split)]
+    count = 2 * sum(phantoms.keywords[f"{split}_cases"] for split in splits)
     assert len({case.patient for case in drawn}) == len(drawn) == count
     assert len({read(case.volumes[0]).array.tobytes() for case in drawn}) == count
 
 
+@EVERY
 def test_more_cases_begin_with_the_same_ones(phantoms, cases):
     fewer = list(phantoms(test_cases=4).cases("test"))
     assert len(fewer) == 4
     for one, other in zip(cases, fewer, strict=False):
         assert (one.id, one.report, one.findings) == (other.id, other.report, other.findings)
+        if not one.report:  # questions of the others are balanced over the split
+            assert one.questions == other.questions
         assert one.notes == other.notes
 
 
@@ -152,7 +150,7 @@ def test_every_option_changes_the_fingerprint(phantoms, changed, tmp_path):
     assert phantoms(**changed).fingerprint() != elsewhere.fingerprint()
 
 
-@pytest.mark.parametrize("region", ["chest", "abdomen", "slices"], indirect=True)
+@EVERY
 def test_worker_processes_draw_the_same_bytes(phantoms, tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     for folder in (alone, shared):

@@ -226,30 +226,6 @@ def test_a_slice_without_annotations_has_no_twin(slices):
     assert [slices().without(case, finding) for finding in slices().findings] == [None] * 4
 
 
-def test_every_patient_of_every_split_and_seed_is_another(slices):
-    splits = ("train", "validation", "test")
-    drawn = [case for seed in (17, 18) for split in splits for case in slices(seed=seed).cases(split)]
-    assert len({case.patient for case in drawn}) == len(drawn)
-    assert len({read(case.volumes[0]).array.tobytes() for case in drawn}) == len(drawn)
-
-
-def test_more_cases_begin_with_the_same_ones(slices, cases):
-    fewer = list(slices(test_cases=5).cases("test"))
-    for one, other in zip(cases, fewer, strict=False):
-        assert (one.id, one.questions, one.findings) == (other.id, other.questions, other.findings)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [{"train_cases": 7}, {"validation_cases": 6}, {"test_cases": 25}, {"seed": 18},
-     {"radius_px": (4.0, 4.5)}, {"annotated": False}, {"cut_px": (48, 512)}, {"cut_px": (512, 512)}],
-)  # fmt: skip
-def test_every_option_changes_the_fingerprint(slices, changed, tmp_path):
-    elsewhere = PhantomSlices(tmp_path, **slices.keywords)
-    assert slices().fingerprint() == elsewhere.fingerprint()
-    assert slices(**changed).fingerprint() != elsewhere.fingerprint()
-
-
 @pytest.mark.parametrize(
     ("radius_px", "says"),
     [
@@ -282,11 +258,6 @@ def test_what_is_cut_out_is_a_part_of_the_slice_with_its_lesion_and_has_any_scal
         assert np.array_equal(full[y : y + len(shown), x : x + len(shown)], shown)
         assert set(part.masks) >= {part.present()[0]}
     assert 48 <= min(sides) < 80 < 160 < max(sides) <= 256
-
-
-def test_a_count_below_zero_is_refused(tmp_path):
-    with pytest.raises(RecipeError, match="train_cases: must be greater than or equal to 0, got -1"):
-        built(tmp_path, train_cases=-1)
 
 
 def built(folder, **options):

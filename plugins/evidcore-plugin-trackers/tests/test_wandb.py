@@ -3,7 +3,7 @@
 import importlib.util
 
 import pytest
-from evidcore_plugin_lab.plan.network_use import sent
+from evidcore_plugin_lab.plan.plan import sent
 from evidcore_plugin_phantoms.testing import SMALL
 
 from evidcore.hooks import Announcer

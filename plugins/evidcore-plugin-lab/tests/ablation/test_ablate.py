@@ -108,6 +108,8 @@ def test_the_tables_say_what_the_runs_found(done):
     moved = [by_cell[f"alignment/seed-{seed}"] - by_cell[f"projection/seed-{seed}"] for seed in (17, 18)]
     assert difference["value"] == pytest.approx(sum(moved) / 2)
     assert (difference["arm"], difference["against"]) == ("alignment", "projection")
+    row = next(row for row in found["rows"] if row["metric"] == "perfect_perception")
+    assert (row["value"], row["low"], row["note"]) == (1.0, None, "no interval: no sum over answers")
     assert found["phantoms"] == ["chest"]
     assert found["missing"] == found["accepted"] == found["failed"] == []
     lines = {row["line"]: row["value"] for row in found["reference_lines"]}
@@ -117,19 +119,8 @@ def test_the_tables_say_what_the_runs_found(done):
     assert text.startswith("# What the bridge is worth\n\nPhantom numbers: `chest` holds generated scans")
     assert "Made by `evid ablate bridges.toml`." in text
     assert f"| projection (reference) | {100 * arms['projection']['value']:.1f} [" in text
-    assert (
-        (done.home / "summary.txt")
-        .read_text(encoding="utf-8")
-        .startswith("phantom numbers, What the bridge is")
-    )
+    assert (done.home / "summary.txt").read_text().startswith("phantom numbers, What the bridge is")
     assert "phantom numbers" in (done.home / "table.tex").read_text(encoding="utf-8").lower()
-
-
-def test_a_metric_that_is_no_mean_over_answers_is_shown_without_an_interval(done):
-    row = next(row for row in read(done.home)["rows"] if row["metric"] == "perfect_perception")
-    assert (row["value"], row["low"]) == (1.0, None)
-    assert row["note"] == "no interval: no sum over answers"
-    assert sorted(row["by_seed"]) == ["17", "18"]
 
 
 def test_finished_cells_are_not_run_again(copied):
@@ -191,16 +182,13 @@ def test_a_changed_file_is_refused_with_what_to_type(copied):
     assert "as they began: evid ablate bridges.toml --accept-changes" in shown
     assert len(copied.runs) == 4
     copied.evid("bridges.toml", "--accept-changes")
-    assert "- alignment/seed-17: 03-sft, stage.learning_rate: 0.02 -> 0.001" in (
-        copied.home / "README.md"
-    ).read_text(encoding="utf-8")
+    page = (copied.home / "README.md").read_text(encoding="utf-8")
+    assert "- alignment/seed-17: 03-sft, stage.learning_rate: 0.02 -> 0.001" in page
     said = copied.evid("bridges.toml", "--rerun", "--seeds", "17").stdout
     assert said.count("03-sft: started") == 1
     assert said.count("02-fit-language: unchanged, used again") == 1
     assert len(copied.runs) == 5
-    assert read(copied.home)["missing"] == [
-        "alignment/seed-18"
-    ]  # it was made otherwise, so it does not count
+    assert read(copied.home)["missing"] == ["alignment/seed-18"]  # made otherwise, so it does not count
 
 
 def test_what_no_stage_reads_may_change(copied):
@@ -243,21 +231,21 @@ def test_two_at_once_are_refused(copied):
     assert "another process is running this ablation. Wait for it; then `evid ablate bridges.toml`" in shown
 
 
-def test_a_cell_that_fails_leaves_the_others(copied):
-    copied.edit(
-        ("seeds = [17, 18]", "seeds = [17]"),
-        ("[arm]\n", '[arm]\nempty = ["dataset.chest.test_cases=0"]\n'),
-    )
-    result = copied.evid("bridges.toml", exit_code=2)
+@pytest.mark.parametrize("words", [(), ("--workers", "2")])
+def test_cells_that_fail_leave_the_others(copied, words):
+    arms = {"empty": "test_cases", "untaught": "train_cases"}
+    listed = "".join(f'{arm} = ["dataset.chest.{key}=0"]\n' for arm, key in arms.items())
+    copied.edit(("seeds = [17, 18]", "seeds = [17]"), ("[arm]\n", f"[arm]\n{listed}"))
+    result = copied.evid("bridges.toml", *words, exit_code=2)
     assert "failed: empty/seed-17: dataset.chest: the test split has no cases." in result.stderr
-    assert "1 cell failed; the others are kept." in result.stderr
-    assert "go on with: evid ablate bridges.toml" in result.stderr
+    assert "failed: untaught/seed-17: dataset.chest: the train split has no cases." in result.stderr
+    assert "2 cells failed; the others are kept." in result.stderr
+    assert " ".join(("go on with: evid ablate bridges.toml", *words)) in result.stderr
     found = read(copied.home)
-    assert [item["cell"] for item in found["failed"]] == found["missing"] == ["empty/seed-17"]
-    assert [row["arm"] for row in found["rows"] if row["value"] is not None][:2] == [
-        "projection",
-        "alignment",
-    ]
+    assert set(found["missing"]) == {item["cell"] for item in found["failed"]}
+    assert set(found["missing"]) == {"empty/seed-17", "untaught/seed-17"}
+    known = [row["arm"] for row in found["rows"] if row["value"] is not None]
+    assert known[:2] == ["projection", "alignment"]
     assert json.loads((cells(copied)["empty/seed-17"] / "STATUS").read_text())["state"] == "failed"
 
 
@@ -320,22 +308,6 @@ def test_an_ablation_is_refused_where_a_launcher_has_started_several(copied, mon
     monkeypatch.setattr(runner, "processes", lambda: types.SimpleNamespace(count=2))
     shown = copied.evid("bridges.toml", exit_code=2).stderr
     assert "an ablation starts its runs itself: leave the launcher out. --workers runs several." in shown
-
-
-def test_a_cell_that_fails_beside_others_leaves_them(copied):
-    copied.edit(
-        ("seeds = [17, 18]", "seeds = [17]"),
-        (
-            "[arm]\n",
-            '[arm]\nempty = ["dataset.chest.test_cases=0"]\nuntaught = ["dataset.chest.train_cases=0"]\n',
-        ),
-    )
-    result = copied.evid("bridges.toml", "--workers", "2", exit_code=2)
-    assert "failed: empty/seed-17: dataset.chest: the test split has no cases." in result.stderr
-    assert "failed: untaught/seed-17: dataset.chest: the train split has no cases." in result.stderr
-    assert "2 cells failed; the others are kept." in result.stderr
-    assert "go on with: evid ablate bridges.toml --workers 2" in result.stderr
-    assert read(copied.home)["missing"] == ["empty/seed-17", "untaught/seed-17"]
 
 
 def test_interrupted_workers_stop_and_go_on(done, desk):

@@ -1,14 +1,12 @@
+from pathlib import Path
+
 import pytest
+from evidcore_plugin_lab.ablation import without_places
 from evidcore_plugin_lab.ablation.outcome import judged
 from evidcore_plugin_lab.ablation.tables import escape, latex, markdown, summary
 
-METRIC = {
-    "stage": "03-evaluate",
-    "name": "choice_a",
-    "metric": "strict_accuracy",
-    "label": "right & strict",
-    "unit": None,
-}
+METRIC = {"stage": "03-evaluate", "name": "choice_a", "metric": "strict_accuracy", "unit": None}
+METRIC["label"] = "right & strict"
 F1 = {"stage": "03-evaluate", "name": "report", "metric": "findings_f1_micro", "label": "", "unit": "score"}
 
 
@@ -139,17 +137,10 @@ def claimed(value, by, p_value=0.01):
 
 
 def test_a_claim_is_judged_by_how_far_the_difference_is_from_what_was_claimed():
-    rows = [
-        claimed(0.3, 0.2),
-        claimed(0.22, 0.2),
-        claimed(0.1, 0.2),
-        claimed(-0.1, 0.0),
-        claimed(0.3, 0.2, None),
-    ]
-    found = judged(rows)
-    assert [row["verdict"] for row in found] == [
-        "supported", "not shown", "contradicted", "contradicted", "not shown",
-    ]  # fmt: skip
+    pairs = {(0.3, 0.2): "supported", (0.22, 0.2): "not shown", (0.1, 0.2): "contradicted"}
+    pairs |= {(-0.1, 0.0): "contradicted"}
+    found = judged([*(claimed(*pair) for pair in pairs), claimed(0.3, 0.2, None)])
+    assert [row["verdict"] for row in found] == [*pairs.values(), "not shown"]
     assert found[1]["p_value"] == pytest.approx(0.356, abs=1e-3)  # of 0.02 at one standard error
     assert "p_holm" not in found[4]  # too few seeds
 
@@ -158,3 +149,10 @@ def test_claims_share_their_error():
     alone = judged([claimed(0.06, 0.0)])[0]
     together = judged([claimed(0.06, 0.0), *(claimed(0.001, 0.0) for _ in range(9))])[0]
     assert (alone["verdict"], together["verdict"]) == ("supported", "not shown")
+
+
+def test_paths_below_the_root_are_relative_and_the_home_folder_is_a_tilde(tmp_path):
+    text = f'a = "{tmp_path}/recipes/x.toml"\nb = "{tmp_path}"\nc = "/elsewhere/ct"\n'
+    assert without_places(text, tmp_path) == 'a = "recipes/x.toml"\nb = "."\nc = "/elsewhere/ct"\n'
+    text = f'a = "{Path.home()}/scans/ct"\nb = "{Path.home()}"\n'
+    assert without_places(text, tmp_path) == 'a = "~/scans/ct"\nb = "~"\n'

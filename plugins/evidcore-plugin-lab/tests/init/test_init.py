@@ -51,8 +51,8 @@ def desk(tmp_path, monkeypatch):
     return tmp_path
 
 
-def init(evid, model, *options, **changed):
-    return evid("init", "--data", "questions.csv", "--model", model, "--gpu", "24", *options, **changed)
+def init(evid, model, *options, data="questions.csv", gpu=24, **changed):
+    return evid("init", "--data", data, "--model", model, "--gpu", gpu, *options, **changed)
 
 
 @pytest.mark.slow
@@ -115,18 +115,7 @@ def test_slices_are_bounded_by_the_models_context(evid, desk, vlm):
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "gpu_gb"), [(SMALLER, 24), (SHIPPED, 80)])
 def test_what_is_written_fits_as_evid_plan_works_it_out(evid, desk, model, gpu_gb):
-    evid(
-        "init",
-        "--data",
-        "questions.csv",
-        "--model",
-        model,
-        "--revision",
-        COMMIT,
-        "--gpu",
-        gpu_gb,
-        "--no-check",
-    )
+    init(evid, model, "--revision", COMMIT, "--no-check", gpu=gpu_gb)
     stages = json.loads(evid("plan", "questions.toml", "--json").output)["stages"]
     peaks = {one["stage"]: one["memory"]["bfloat16"]["peak"] for one in stages}
     assert max(peaks.values()) <= 0.9 * gpu_gb * 1e9
@@ -136,9 +125,7 @@ def test_what_is_written_fits_as_evid_plan_works_it_out(evid, desk, model, gpu_g
 
 @pytest.mark.slow
 def test_frozen_weights_lie_in_bfloat16_where_the_model_was_published_so(evid, desk, vlm):
-    evid(
-        "init", "--data", "questions.csv", "--model", SHIPPED, "--revision", COMMIT, "--gpu", 24, "--no-check"
-    )
+    init(evid, SHIPPED, "--revision", COMMIT, "--no-check")
     assert load(desk / "questions.toml").model.bfloat16 == ("encoder", "language")
     init(evid, vlm, "--no-check", "--force")  # in float32
     assert load(desk / "questions.toml").model.bfloat16 == ()
@@ -177,9 +164,7 @@ def test_weights_in_bfloat16_are_run_and_take_the_bytes_that_are_planned(evid, d
 
 @pytest.mark.slow
 def test_a_gpu_that_is_too_small_is_refused_with_the_stage(evid, desk):
-    refused = evid(
-        "init", "--data", "questions.csv", "--model", SHIPPED, "--revision", COMMIT, "--gpu", "4", exit_code=2
-    ).stderr
+    refused = init(evid, SHIPPED, "--revision", COMMIT, gpu=4, exit_code=2).stderr
     assert "--gpu 4: nothing fits, not even 4 slices of a scan: stage" in refused
 
 
@@ -210,18 +195,12 @@ def test_a_folder_with_cases_trains_on_its_reports(evid, desk, vlm):
     lines += [f"c{n},scan{n}.nii.gz,p{n},{'train' if n < 4 else 'test'},No finding." for n in range(6)]
     Path("cases.csv").write_text("\n".join(lines))
     Path("questions.csv").unlink()
-    said = evid("init", "--data", ".", "--model", vlm, "--gpu", "24", "--name", "mine").output
+    said = init(evid, vlm, "--name", "mine", data=".").output
     assert "reports: 4 of the training cases" in said
     assert "mine.toml: nothing wrong found" in said
-    assert [stage.kind for stage in load(desk / "mine.toml").stages] == [
-        "evaluate",
-        "sft",
-        "evaluate",
-        "audit",
-    ]
-    refused = evid(
-        "init", "--data", ".", "--column", "image=volume", "--model", vlm, "--gpu", "24", exit_code=2
-    ).stderr
+    kinds = [stage.kind for stage in load(desk / "mine.toml").stages]
+    assert kinds == ["evaluate", "sft", "evaluate", "audit"]
+    refused = init(evid, vlm, "--column", "image=volume", data=".", exit_code=2).stderr
     assert "--column goes with a table of questions" in refused
 
 
@@ -238,7 +217,7 @@ def test_a_folder_with_cases_trains_on_its_reports(evid, desk, vlm):
 def test_a_folder_that_nothing_can_be_trained_on_is_refused(evid, desk, vlm, rows, message):
     Path("cases.csv").write_text(rows)
     Path("questions.csv").unlink()
-    assert message in evid("init", "--data", ".", "--model", vlm, "--gpu", "24", exit_code=2).stderr
+    assert message in init(evid, vlm, data=".", exit_code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -260,7 +239,7 @@ def test_a_model_that_cannot_be_used_is_refused(evid, desk, monkeypatch, model, 
 
 
 def test_no_data_are_named_as_such(evid, desk, vlm):
-    refused = evid("init", "--data", "other.csv", "--model", vlm, "--gpu", "24", exit_code=2).stderr
+    refused = init(evid, vlm, data="other.csv", exit_code=2).stderr
     assert "--data other.csv: there is no such file or folder." in refused
 
 

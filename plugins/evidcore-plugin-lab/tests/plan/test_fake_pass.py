@@ -26,29 +26,13 @@ def test_without_gradients_nothing_but_the_output_is_kept():
 
 
 @pytest.mark.parametrize("is_half", [False, True])
-def test_an_encoder_keeps_what_a_real_pass_keeps(is_half):
-    options = {
-        "size_zyx": (8, 16, 16),
-        "patch_zyx": (4, 8, 8),
-        "width": 24,
-        "layers": 3,
-        "heads": 2,
-        "stem": "patch",
-    }
-    real, storages, alive = ViT3D(**options), {}, []
-    own = {weight.untyped_storage()._cdata for weight in real.parameters()}
-    volumes = torch.zeros(2, 3, 8, 16, 16)
-    own.add(volumes.untyped_storage()._cdata)
-
-    def pack(tensor):
-        if tensor.untyped_storage()._cdata not in own:
-            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
-            alive.append(tensor)
-        return tensor
-
+def test_an_encoder_keeps_what_a_real_pass_keeps(saved, is_half):
+    options = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 24, "layers": 3, "heads": 2}
+    options["stem"] = "patch"
+    real, volumes = ViT3D(**options), torch.zeros(2, 3, 8, 16, 16)
     with (
         torch.autocast("cpu", torch.bfloat16, enabled=is_half),
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        saved([*real.parameters(), volumes]) as storages,
     ):
         patches = real(volumes)
     for tensor in (patches.features, patches.centres_mm):

@@ -37,24 +37,12 @@ WHOLE = Weights(parameters=1000)
 BATCH = Batch(prompts=ROWS, answers=1, prompt_tokens=BEFORE, answer_tokens=AFTER)
 
 
-def kept(model, is_half):
+def kept(saved, model, is_half):
     """Return the bytes that a real forward pass keeps beside weights and their casts, padding in the rows."""
-    storages, alive = {}, []
-    own = {weight.untyped_storage()._cdata for weight in model.parameters()}
-
-    def pack(tensor):
-        if tensor.untyped_storage()._cdata not in own:
-            storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
-            alive.append(tensor)
-        return tensor
-
     embeddings = torch.zeros(ROWS, BEFORE + AFTER, 128, requires_grad=True)
     mask = torch.ones(ROWS, BEFORE + AFTER, dtype=torch.long)
     mask[:, 0] = 0
-    with (
-        torch.autocast("cpu", torch.bfloat16, enabled=is_half),
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-    ):
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_half), saved(model.parameters()) as storages:
         model.model(inputs_embeds=embeddings, attention_mask=mask, use_cache=False)
     matrices = TEXT.layers * sum(before * after for before, after in TEXT.matrices())
     return sum(storages.values()) - (2 * matrices if is_half else 0)
@@ -62,10 +50,10 @@ def kept(model, is_half):
 
 @pytest.mark.parametrize("is_trained", [True, False])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_layers_keep_what_the_formula_says(precision, is_trained):
+def test_layers_keep_what_the_formula_says(saved, precision, is_trained):
     torch.manual_seed(0)
     model = Qwen2ForCausalLM(CONFIG).requires_grad_(is_trained)
-    seen = kept(model, precision == "bfloat16")
+    seen = kept(saved, model, precision == "bfloat16")
     told = kept_for_backward(TEXT, BATCH, precision, is_trained=is_trained)
     positions = ROWS * (BEFORE + AFTER)
     # beside the layers: the last norm's input, and its output where its weight is trained; norms' scales and
@@ -105,10 +93,10 @@ def test_checkpointed_layers_keep_casts_of_trained_matrices_alone(is_adapted):
 def test_the_formula_is_right_by_hand():
     n, h, q, f, layers = 192, 128, 128, 344, 3
     mask = ROWS * 64 * 64 * 4
-    by_hand = layers * (n * 4 * (6 * h + 2 * q + 4 * f) + n * 2 * q * 4 + mask)
-    assert kept_for_backward(TEXT, BATCH, "float32", is_trained=True) == by_hand
-    again = n * 4 * (6 * h + 2 * q + 4 * f) + n * 2 * q * 4 + mask + layers * n * h * 4
-    assert kept_for_backward(TEXT, BATCH, "float32", is_trained=True, is_checkpointed=True) == again
+    a_layer = n * 4 * (6 * h + 2 * q + 4 * f) + n * 2 * q * 4 + mask
+    assert kept_for_backward(TEXT, BATCH, "float32", is_trained=True) == layers * a_layer
+    again = kept_for_backward(TEXT, BATCH, "float32", is_trained=True, is_checkpointed=True)
+    assert again == a_layer + layers * n * h * 4
 
 
 def test_the_cache_is_that_of_a_real_pass():
@@ -143,13 +131,10 @@ def test_adapters_beside_weights_in_bfloat16_make_one_more_of_the_inner_width():
     assert prompts_bytes(TEXT, BATCH, "bfloat16", rounded) - plain == ROWS * BEFORE * 344 * 2
 
 
-def test_answers_to_one_prompt_share_its_cache():
-    group = Batch(prompts=1, answers=4, prompt_tokens=10, answer_tokens=5)
-    assert cache_bytes(TEXT, group, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4
-
-
 def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bound():
     step = Batch(prompts=2, answers=4, prompt_tokens=10, answer_tokens=5, passes=3)
+    one = dataclasses.replace(step, prompts=1, passes=1)
+    assert cache_bytes(TEXT, one, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4  # answers share their prompt's
     assert cache_bytes(TEXT, step, "float32") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 4
     many = dataclasses.replace(step, passes=1000)
     assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4

@@ -4,15 +4,14 @@ import shutil
 import pytest
 from evidcore_plugin_pages.jinja import NOTICE
 
+from evidcore.recipe import load
+from evidcore.runs.assembly import Assembly
+
 
 @pytest.fixture
 def scan(small_run, tmp_path):
-    from evidcore.recipe import load
-    from evidcore.runs.assembly import Assembly
-
     case = Assembly(load(small_run / "resolved.toml")).split("chest", "test")[0]
-    shutil.copyfile(case.volumes[0].path, tmp_path / "chest.nii")
-    return tmp_path / "chest.nii"
+    return shutil.copyfile(case.volumes[0].path, tmp_path / "chest.nii")
 
 
 def test_the_terminal_says_first_what_this_is_not_for(evid, small_run, scan, tmp_path):

@@ -19,6 +19,8 @@ from evidcore.data import read
 from evidcore.errors import ContractError, DataError, RunError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
+from evidcore.recipe import load
+from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import start
 from evidcore.runs.folder import RunFolder
 
@@ -31,17 +33,10 @@ AXES = ("RAS", "LPS", "LAI", "PSR", "SAL", "IRP")
 @pytest.fixture(scope="session")
 def chest(small_run, tmp_path_factory):
     """A phantom, as a file that someone has."""
-    (case,) = [item for item in phantoms(small_run) if item.id.endswith("0")][:1]
+    case = Assembly(load(small_run / "resolved.toml")).split("chest", "train")[0]
     path = tmp_path_factory.mktemp("scan") / "chest.nii"
     shutil.copyfile(case.volumes[0].path, path)
     return path
-
-
-def phantoms(run):
-    from evidcore.recipe import load
-    from evidcore.runs.assembly import Assembly
-
-    return Assembly(load(run / "resolved.toml")).split("chest", "train")
 
 
 def predict(run, scan, out, *, unlike=True, **asked):
@@ -405,8 +400,6 @@ def test_an_unfinished_run_names_the_stage_and_the_command(copied_run, chest, tm
 
 
 def test_a_recipe_that_trains_nothing_has_no_model(small_run, chest, tmp_path):
-    from evidcore.recipe import load
-
     data = '[{ dataset = "chest", task = "report" }]'
     fit = f'[[stage]]\nkind = "fit"\ncomponent = "model.language"\ndata = {data}\n'
     path = tmp_path / "bare.toml"

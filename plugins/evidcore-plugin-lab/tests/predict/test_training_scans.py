@@ -8,12 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
-from evidcore_plugin_lab.predict.training_scans import (
-    FEATURES,
-    FILE,
-    TrainingScans,
-    figures_of,
-)
+from evidcore_plugin_lab.predict.training_scans import FEATURES, FILE, TrainingScans, figures_of
 
 from evidcore.case import VolumeRef
 from evidcore.data import read
@@ -56,9 +51,8 @@ def chests(tmp_path_factory):
 
 
 def scans(folder, dataset):
-    return [
-        case.volumes[0].path for case in Assembly(load(folder.path / "resolved.toml")).split(dataset, "test")
-    ]
+    cases = Assembly(load(folder.path / "resolved.toml")).split(dataset, "test")
+    return [case.volumes[0].path for case in cases]
 
 
 def ask(folder, scan, out, **asked):
@@ -221,12 +215,9 @@ def test_an_excess_of_one_is_a_factor_of_two_200_hu_or_twice_the_distance():
 
 def test_scans_of_one_patient_are_no_neighbours_of_each_other():
     known = made(8)
-    twice = dataclasses.replace(
-        known,
-        patients=[*known.patients, *known.patients],
-        figures={name: [*values, *values] for name, values in known.figures.items()},
-        features=np.concatenate([known.features, known.features]),
-    )
+    figures = {name: [*values, *values] for name, values in known.figures.items()}
+    features = np.concatenate([known.features, known.features])
+    twice = dataclasses.replace(known, patients=[*known.patients] * 2, figures=figures, features=features)
     far = known.features[0] + 100.0
     first, second = (
         next(one for one in scans.unlike({}, far) if one.measure == FEATURES) for scans in (known, twice)

@@ -140,14 +140,9 @@ def healthy(
 ) -> Body:
     """Draw a chest without lung signs.
 
-    The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are
-    nothing but a size are drawn here. With or without them the stream gives as many numbers.
-
-    Args:
-        rng: the anatomy's own stream.
-        large_heart: draw a heart beyond half of the chest's width.
-        cardiomegaly: the finding's index, which the voxels of a large heart show.
-        thick_airways: index of the finding "peribronchial thickening" if it is to be drawn.
+    The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are nothing
+    but a size are drawn here: a heart beyond half of the chest's width, and thick airways where their index
+    is given. With or without them the stream gives as many numbers.
     """
     scale = 1 + rng.uniform(-0.07, 0.07)
     cz, cy, cx = 16 + rng.uniform(-1.5, 1.5), 32 + rng.uniform(-2, 2), 32 + rng.uniform(-2, 2)

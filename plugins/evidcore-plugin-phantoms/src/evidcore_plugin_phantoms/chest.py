@@ -184,10 +184,7 @@ def sentences(
 ) -> list[Sentence]:
     """Return a report's sentences: what is normal first, then what is not.
 
-    Args:
-        rng: chooses sentences and their forms.
-        shown: the findings that are there; of a large heart nothing else is said.
-        names_absent: a sentence for each absent finding; without, general sentences about what is healthy.
+    Of a large heart nothing else is said.
     """
     present = {item.name for item in shown}
     known, share = (

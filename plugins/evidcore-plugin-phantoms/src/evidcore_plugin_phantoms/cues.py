@@ -65,11 +65,7 @@ class Cues:
     ) -> Scanner:
         """Choose how a phantom is scanned: each type, or having a finding or not, has a level of every cue.
 
-        Args:
-            stream: gives those of header, device and table.
-            types: of patients.
-            own: his type.
-            shown: the findings that he shows.
+        `stream` gives those of header, device and table.
         """
         by_type = self.cue_of == PATIENT_TYPE
         state, states = (types.index(own), len(types)) if by_type else (int(self.cue_of in shown), 2)

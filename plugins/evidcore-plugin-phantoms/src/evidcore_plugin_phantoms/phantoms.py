@@ -83,21 +83,12 @@ class Phantoms(Dataset):
     def draw(self, split: str, number: int, *, without: str | None = None) -> Drawn:
         """Draw one phantom; no other number, split or seed shares its random streams.
 
-        Args:
-            split: of the case.
-            number: of the case in its split.
-            without: a finding that is left out; all else is drawn as if it were there.
+        Where a finding is left out, all else is drawn as if it were there.
         """
 
     @abstractmethod
     def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
-        """Yield the fields of each case of a split, with what it is asked.
-
-        Args:
-            split: of the cases.
-            known: of each case, in their order.
-            paths: of each case's masks.
-        """
+        """Yield the fields of each case of a split, with what it is asked; `paths` are those of its masks."""
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of a split; draws them first if they are not in the cache."""

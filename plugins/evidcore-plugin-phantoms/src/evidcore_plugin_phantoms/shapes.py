@@ -15,10 +15,7 @@ Triple = tuple[float, float, float]  # z, y, x
 def level(axes_zyx: tuple[Volume, Volume, Volume], centre: Triple, radii: Triple) -> Volume:
     """Return the squared distance from `centre` in units of `radii`: below 1 inside.
 
-    Args:
-        axes_zyx: coordinates along each axis, shaped so that they broadcast to (z, y, x).
-        centre: in the axes' unit.
-        radii: in the axes' unit.
+    The axes z, y, x broadcast to a volume (z, y, x); all are in one unit.
     """
     z, y, x = (np.square((axis - c) / r) for axis, c, r in zip(axes_zyx, centre, radii, strict=True))
     return np.asarray(z + (y + x), dtype=np.float32)

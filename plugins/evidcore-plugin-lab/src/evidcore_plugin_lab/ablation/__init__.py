@@ -3,8 +3,15 @@
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
 from evidcore_plugin_lab.ablation.outcome import outcome
 from evidcore_plugin_lab.ablation.runner import Failure, Passed, run_cells
-from evidcore_plugin_lab.ablation.tables import NO_ANSWERS, latex, markdown
-from evidcore_plugin_lab.ablation.written import keep, read, without_places, write_up
+from evidcore_plugin_lab.ablation.tables import (
+    NO_ANSWERS,
+    keep,
+    latex,
+    markdown,
+    read,
+    without_places,
+    write_up,
+)
 
 __all__ = [
     "NO_ANSWERS", "AblationFolder", "Cell", "Failure", "Passed", "keep", "latex", "markdown", "outcome",

@@ -48,9 +48,9 @@ class Cell:
         """Return how far it is; a run whose stages were deleted since has to go through them again."""
         if self.run is None:
             return "to do"
-        is_whole = all((self.run.path / "results" / f"{stage}.json").exists() for stage in self.stages)
-        answers = (self.run.path / "answers").iterdir()
-        is_whole = is_whole and all(file.exists() for file in answers)  # links into the store
+        results = (self.run.path / "results" / f"{stage}.json" for stage in self.stages)
+        answers = (self.run.path / "answers").iterdir()  # links into the store
+        is_whole = all(file.exists() for file in (*results, *answers))
         return "finished" if is_whole and self.run.status().get("state") == "finished" else "begun"
 
     @property
@@ -120,19 +120,13 @@ class AblationFolder:
         Raises:
             RunError: if the ablation has no such arm or seed.
         """
-        names = [arm.name for arm in self.ablation.arms]
-        for arm in arms:
-            if arm not in names:
-                raise RunError(
-                    f"{self.ablation.path}: no arm is called {arm!r}.{did_you_mean(arm, names)} "
-                    f"Arms: {', '.join(names)}."
-                )
-        for seed in seeds:
-            if seed not in self.ablation.seeds:
-                raise RunError(
-                    f"{self.ablation.path}: {seed} is none of its seeds "
-                    f"({', '.join(map(str, self.ablation.seeds))}). Add it to `seeds` there."
-                )
+        path, names = self.ablation.path, [arm.name for arm in self.ablation.arms]
+        if unknown := [arm for arm in arms if arm not in names]:
+            hint = did_you_mean(unknown[0], names)
+            raise RunError(f"{path}: no arm is called {unknown[0]!r}.{hint} Arms: {', '.join(names)}.")
+        if other := [seed for seed in seeds if seed not in self.ablation.seeds]:
+            listed = ", ".join(map(str, self.ablation.seeds))
+            raise RunError(f"{path}: {other[0]} is none of its seeds ({listed}). Add it to `seeds` there.")
         return [
             cell
             for cell in self.cells()
@@ -147,10 +141,6 @@ class AblationFolder:
 
     def refuse(self, changed: Mapping[str, Sequence[str]], command: str) -> None:
         """Refuse to count cells, or to go on with them, that would not come out the same today.
-
-        Args:
-            changed: what has changed since they ran, by the cells' names.
-            command: what was typed.
 
         Raises:
             RunError: naming them, what changed, and what to type; not if there are none.
@@ -174,9 +164,8 @@ class AblationFolder:
 
     def _cell(self, arm: str, seed: int, known: dict[str, Any]) -> Cell:
         cell = Cell(arm=arm, seed=seed, recipe=self.ablation.cell_recipe(arm, seed))
-        entry = known.get(cell.name)
-        if entry is None:
-            return cell
-        run = RunFolder((self.path / entry["run"]).resolve())
-        is_there = (run.path / "lock.toml").is_file()
-        return dataclasses.replace(cell, run=run, seconds=entry["seconds"]) if is_there else cell
+        if entry := known.get(cell.name):
+            run = RunFolder((self.path / entry["run"]).resolve())
+            if (run.path / "lock.toml").is_file():
+                return dataclasses.replace(cell, run=run, seconds=entry["seconds"])
+        return cell

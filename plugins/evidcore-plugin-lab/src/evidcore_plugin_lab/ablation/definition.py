@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -116,37 +116,29 @@ def load_ablation(path: str | Path) -> Ablation:
     """
     path = Path(path)
     text, raw = read_toml(path)
-    found = [(problem.key, problem.text) for problem in table_problems(AblationKeys, raw)]
-    if not found:
-        found = list(_disagreements(raw))
     lines = key_lines(text)
 
-    def say(mistakes: list[tuple[Key, str]]) -> None:
-        numbered = [(line_of(lines, key), key, said) for key, said in mistakes]
-        listed = [(line, f"line {line}, {_section(key)}: {said}") for line, key, said in numbered]
+    def say(mistakes: Iterable[tuple[Key, str]]) -> None:
+        listed = []
+        for key, mistake in mistakes:
+            line, section = line_of(lines, key), show(key).lstrip(".") or "ablation"
+            listed.append((line, f"line {line}, {section}: {mistake}"))
         refuse(path, listed)
 
-    say(found)
-    ablation = _freeze(raw, path, text)
-    say(list(_recipes(ablation)))
-    return ablation
-
-
-def _section(key: Key) -> str:
-    return show(key).lstrip(".") or "ablation"
-
-
-def _freeze(raw: Mapping[str, Any], path: Path, text: str) -> Ablation:
-    factors = {name: (*levels,) for name, levels in raw.get("factor", {}).items()}
+    wrong = [(problem.key, problem.text) for problem in table_problems(AblationKeys, raw)]
+    say(wrong or _disagreements(raw))
     recipe = Path(os.path.normpath(path.parent / raw["recipe"]))
-    return Ablation(
+    ablation = Ablation(
         name=raw["name"], about=raw.get("about", ""), path=path, text=text, recipe=recipe,
         recipe_name=load(recipe).name, seeds=tuple(raw["seeds"]),
         seed_keys=tuple(raw.get("seed_keys", AblationKeys.seed_keys)),
-        overrides=tuple(raw.get("overrides", ())), arms=tuple(_arms(raw)), factors=factors,
+        overrides=tuple(raw.get("overrides", ())), arms=tuple(_arms(raw)),
+        factors={name: (*levels,) for name, levels in raw.get("factor", {}).items()},
         reference=raw["reference"], metrics=tuple(Metric(**item) for item in raw["metrics"]),
         claims=tuple(Claim(**item) for item in raw.get("claim", ())),
     )  # fmt: skip
+    say(_recipes(ablation))
+    return ablation
 
 
 def _arms(raw: Mapping[str, Any]) -> Iterator[Arm]:
@@ -162,24 +154,22 @@ def _arms(raw: Mapping[str, Any]) -> Iterator[Arm]:
 
 def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
     """Yield what the tables say against each other; their types were checked."""
-    if not _NAME.fullmatch(raw["name"]):
-        yield ("name",), _bad_name(raw["name"])
     if not raw["seeds"]:
         yield ("seeds",), "must hold at least one seed, got []."
     for index, seed in enumerate(raw["seeds"]):
         if seed in raw["seeds"][:index]:
             yield ("seeds", index), f"names seed {seed!r} twice. Leave one out."
     arms, factors = raw.get("arm", {}), raw.get("factor", {})
-    for name in arms:
-        if not _NAME.fullmatch(name):
-            yield ("arm", name), _bad_name(name)
+    named: dict[Key, str] = {("name",): raw["name"], **{("arm", name): name for name in arms}}
     for factor, levels in factors.items():
         if len(levels) != 2:
             text = f"must have two levels, got {len(levels)} ({', '.join(levels) or 'none'})."
             yield ("factor", factor), f"{text} Write more than two as arms: [arm] name = [overrides]."
-        yield from (
-            (("factor", factor, level), _bad_name(level)) for level in levels if not _NAME.fullmatch(level)
-        )
+        named |= {("factor", factor, level): level for level in levels}
+    for key, name in named.items():
+        if not _NAME.fullmatch(name):
+            rule = "must be letters, digits, '_', '-' or '.', since a folder is called so"
+            yield key, f"{rule}, got {name!r}."
     if bool(arms) == bool(factors):
         given = "both" if arms else "neither"
         yield (), f"must have either arms ([arm]) or factors ([factor.<name>]), got {given}."
@@ -213,10 +203,6 @@ def _wrong_claim(
         yield (*key, "metric"), f"{claim['metric']!r} {what}.{hint} Name one by: {listing}."
 
 
-def _bad_name(name: str) -> str:
-    return f"must be letters, digits, '_', '-' or '.', since a folder is called so, got {name!r}."
-
-
 def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
     """Yield what is wrong with the recipes that the arms make."""
     seeds = tuple(f"{key}={ablation.seeds[0]}" for key in ablation.seed_keys)
@@ -240,8 +226,16 @@ def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
         if twin is not None:
             yield key, f"{what}makes the same recipe as arm {twin!r}, so there is nothing to compare."
         recipes[arm.name] = recipe
-        if arm.name == ablation.reference:
-            yield from _stages(ablation, recipe)
+        if arm.name != ablation.reference:
+            continue
+        known = [
+            recipe.stage_name(place) for place, stage in enumerate(recipe.stages) if stage.traits.measures
+        ]
+        for index, metric in enumerate(ablation.metrics):
+            if metric.stage not in known:
+                hint = did_you_mean(metric.stage, known)
+                text = f"must be a stage that measures, got {metric.stage!r}.{hint}"
+                yield ("metrics", index, "stage"), f"{text} This recipe has: {', '.join(known) or 'none'}."
 
 
 def _problem(ablation: Ablation, overrides: Overrides) -> str:
@@ -251,15 +245,3 @@ def _problem(ablation: Ablation, overrides: Overrides) -> str:
     except RecipeError as cause:
         return f"the recipe refuses it: {cause}".replace("\n", "\n  ")
     return ""
-
-
-def _stages(ablation: Ablation, recipe: Recipe) -> Iterator[tuple[Key, str]]:
-    """Yield the metrics whose stage measures nothing."""
-    known = {
-        recipe.stage_name(index): stage for index, stage in enumerate(recipe.stages) if stage.traits.measures
-    }
-    for index, metric in enumerate(ablation.metrics):
-        if metric.stage not in known:
-            hint = did_you_mean(metric.stage, known)
-            text = f"must be a stage that measures, got {metric.stage!r}.{hint}"
-            yield ("metrics", index, "stage"), f"{text} This recipe has: {', '.join(known) or 'none'}."

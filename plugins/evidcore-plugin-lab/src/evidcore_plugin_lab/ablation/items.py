@@ -38,17 +38,13 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
 
 
 def _items(lines: Sequence[Line], metric: str) -> dict[str, Item]:
-    if any(metric in line.get("figures", {}) for line in lines):
-        return _by_prompt((line, _figure(line, metric)) for line in lines)
-    return _read(lines, metric)
-
-
-def _under(condition: str | None, lines: Sequence[Line]) -> Sequence[Line]:
-    return [line for line in lines if line["condition"] == condition] if condition else lines
-
-
-def _by_prompt(read: Iterable[tuple[Line, Sums | None]]) -> dict[str, Item]:
     """Return an item per prompt, the mean of its answers; None where none of them has a figure."""
+    read: Iterable[tuple[Line, Sums | None]] = ()
+    name, _, finding = metric.partition("/")
+    if any(metric in line.get("figures", {}) for line in lines):
+        read = ((line, _figure(line, metric)) for line in lines)
+    elif name in _READ:
+        read = ((line, sums) for line in lines if (sums := _READ[name](line, finding)) is not None)
     known: dict[str, list[Sums]] = {}
     owners: dict[str, str] = {}
     for line, sums in read:
@@ -57,21 +53,14 @@ def _by_prompt(read: Iterable[tuple[Line, Sums | None]]) -> dict[str, Item]:
     return {prompt: Item(owners[prompt], _mean(some) if some else None) for prompt, some in known.items()}
 
 
+def _under(condition: str | None, lines: Sequence[Line]) -> Sequence[Line]:
+    return [line for line in lines if line["condition"] == condition] if condition else lines
+
+
 def _figure(line: Line, metric: str) -> Sums | None:
-    held = line.get("figures", {})
-    if metric not in held:
-        return None
-    figure = from_json(held[metric])
-    return figure if isinstance(figure, Sums) else Sums("ratio", (figure, 1.0))
-
-
-def _read(lines: Iterable[Line], metric: str) -> dict[str, Item]:
-    """Return the items of what is read from the answers themselves."""
-    name, _, finding = metric.partition("/")
-    if name not in _READ:
-        return {}
-    read = ((line, _READ[name](line, finding)) for line in lines)
-    return _by_prompt((line, sums) for line, sums in read if sums is not None)
+    figures = line.get("figures", {})
+    figure = from_json(figures[metric]) if metric in figures else None
+    return figure if figure is None or isinstance(figure, Sums) else Sums("ratio", (figure, 1.0))
 
 
 def _mean(some: list[Sums]) -> Sums:

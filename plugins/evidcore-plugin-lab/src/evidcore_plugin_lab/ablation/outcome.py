@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.bootstrap import detectable, holm
+from evidcore.runs.folder import RunFolder
 from evidcore.runs.read import is_phantom
 from evidcore.runs.record import read_lines
 from evidcore_plugin_lab.ablation.cells import Cell
@@ -28,49 +30,42 @@ INTERVALS = "95 % intervals of a t over seeds and patients"
 
 
 def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str] = ()) -> dict[str, Any]:
-    """Measure finished cells against each other.
+    """Measure finished cells against each other; all must hold the metrics' rows.
 
-    Args:
-        ablation: names arms, metrics and the reference.
-        cells: those that count; all must hold the metrics' rows.
-        accepted: what has changed since of cells that count all the same.
+    `accepted` tells what has changed since of cells that count all the same.
     """
     by_arm = {arm.name: [cell for cell in cells if cell.arm == arm.name] for arm in ablation.arms}
-    missing = [
-        f"{arm.name}/seed-{seed}"
-        for seed in ablation.seeds
-        for arm in ablation.arms
-        if seed not in [cell.seed for cell in by_arm[arm.name]]
-    ]
-    arms: list[Row] = []
-    differences: list[Row] = []
-    effects: list[Row] = []
-    lines: list[Row] = []
-    claims: list[Row] = []
-    others = [arm.name for arm in ablation.arms if arm.name != ablation.reference]
-    metrics: list[Row] = []
+    there = {(cell.arm, cell.seed) for cell in cells}
+    every = [(arm.name, seed) for seed in ablation.seeds for arm in ablation.arms]
+    found: dict[str, list[Row]] = defaultdict(list)
     for metric in ablation.metrics:
         measured = _Measured(metric, by_arm)
-        metrics.append({**vars(metric), "unit": measured.unit})
-        claims += [
-            measured.row({claim.arm: 1.0, claim.beats: -1.0}, vars(claim))
-            for claim in ablation.claims
-            if ablation.claimed(claim) == metric
-        ]
-        arms += [measured.row({arm: 1.0}, {"arm": arm}) for arm in by_arm]
-        for arm in others:
-            weights = {arm: 1.0, ablation.reference: -1.0}
-            differences.append(measured.row(weights, {"arm": arm, "against": ablation.reference}))
-        effects += [measured.row(weights, {"effect": name}) for name, weights in _effects(ablation)]
-        lines += measured.reference_lines()
+        found["metrics"].append({**vars(metric), "unit": measured.unit})
+        for claim in ablation.claims:
+            if ablation.claimed(claim) == metric:
+                found["claims"].append(measured.row({claim.arm: 1.0, claim.beats: -1.0}, vars(claim)))
+        for arm in by_arm:
+            found["rows"].append(measured.row({arm: 1.0}, {"arm": arm}))
+            if arm != ablation.reference:
+                weights = {arm: 1.0, ablation.reference: -1.0}
+                found["differences"].append(
+                    measured.row(weights, {"arm": arm, "against": ablation.reference})
+                )
+        found["effects"] += [measured.row(weights, {"effect": name}) for name, weights in _effects(ablation)]
+        found["lines"] += measured.reference_lines()
+    tables = cells[0].recipe.datasets if cells else {}
+    phantoms = [name for name, table in tables.items() if is_phantom(str(table["use"]))]
     return {
         "ablation": ablation.name, "about": ablation.about, "recipe": str(ablation.recipe),
-        "phantoms": _phantoms(cells), "seeds": list(ablation.seeds), "overrides": list(ablation.overrides),
-        "reference": ablation.reference, "intervals": INTERVALS, "metrics": metrics,
+        "phantoms": phantoms, "seeds": list(ablation.seeds), "overrides": list(ablation.overrides),
+        "reference": ablation.reference, "intervals": INTERVALS, "metrics": found["metrics"],
         "factors": {name: list(levels) for name, levels in ablation.factors.items()},
         "arms": {arm.name: list(arm.overrides) for arm in ablation.arms},
-        "rows": arms, "differences": _adjusted(differences), "effects": _adjusted(effects),
-        "claims": judged(claims), "reference_lines": lines, "missing": missing, "accepted": list(accepted),
+        "rows": found["rows"], "differences": _adjusted(found["differences"]),
+        "effects": _adjusted(found["effects"]),
+        "claims": judged(found["claims"]), "reference_lines": found["lines"],
+        "missing": [f"{arm}/seed-{seed}" for arm, seed in every if (arm, seed) not in there],
+        "accepted": list(accepted),
         "cells": [_cell(cell) for cell in cells],
         "made_with": _made_with(cells),
     }  # fmt: skip
@@ -87,14 +82,9 @@ def check_metrics(ablation: Ablation, cell: Cell) -> None:
         if _row(rows, metric) is not None:
             continue
         named = [row["metric"] for row in rows if row["name"] == metric.name]
-        if named:
-            hint = did_you_mean(metric.metric, named)
-            what = f"no metric {metric.metric!r}.{hint} It has: {', '.join(sorted(set(named)))}"
-        else:
-            names = sorted({row["name"] for row in rows})
-            what = (
-                f"no row called {metric.name!r}.{did_you_mean(metric.name, names)} It has: {', '.join(names)}"
-            )
+        what, wanted = ("metric", metric.metric) if named else ("row called", metric.name)
+        known = sorted({*named} or {row["name"] for row in rows})
+        what = f"no {what} {wanted!r}.{did_you_mean(wanted, known)} It has: {', '.join(known)}"
         raise RunError(
             f"{ablation.path}, metrics[{index}]: {metric.stage} of {cell.name} has {what}. "
             "Mend the file; finished cells stay as they are."
@@ -158,8 +148,7 @@ class _Measured:
         """Return a cell's value and the items that it is made of."""
         row = _row(_result(cell, self.metric)["rows"], self.metric)
         assert row is not None  # check_metrics has seen it
-        assert cell.run is not None  # it is finished
-        lines = read_lines(cell.run.path / "answers" / f"{self.metric.stage}.jsonl")
+        lines = read_lines(run_of(cell).path / "answers" / f"{self.metric.stage}.jsonl")
         return row["value"], row_items(lines, row)
 
     def _without_items(self, weights: Mapping[str, float]) -> Contrast:
@@ -179,10 +168,9 @@ class _Measured:
         """Tell whether all seeds are measured on the same data."""
         prints = set()
         for cell in (cell for some in self._by_arm.values() for cell in some):
-            assert cell.run is not None  # it is finished
             index = cell.stages.index(self.metric.stage)
             used = {use.dataset for use in cell.recipe.stages[index].data_uses()}
-            lock = cell.run.lock()["dataset"]
+            lock = run_of(cell).lock()["dataset"]
             prints.add(tuple(lock[name]["fingerprint"] for name in sorted(used)))
         return len(prints) == 1
 
@@ -238,26 +226,25 @@ def _tested(rows: Sequence[Row]) -> list[Row]:
     return tested
 
 
+def _cell(cell: Cell) -> Row:
+    run = run_of(cell).path.name
+    return {"arm": cell.arm, "seed": cell.seed, "run": run, "seconds": round(cell.seconds, 1)}
+
+
+def run_of(cell: Cell) -> RunFolder:
+    """Return the run of a finished cell."""
+    assert cell.run is not None
+    return cell.run
+
+
 def _result(cell: Cell, metric: Metric) -> dict[str, Any]:
-    assert cell.run is not None  # it is finished
-    file = cell.run.path / "results" / f"{metric.stage}.json"
+    file = run_of(cell).path / "results" / f"{metric.stage}.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
 def _row(rows: Sequence[Row], metric: Metric) -> Row | None:
     return next((row for row in rows if (row["name"], row["metric"]) == (metric.name, metric.metric)), None)
-
-
-def _cell(cell: Cell) -> Row:
-    assert cell.run is not None  # it is finished
-    return {"arm": cell.arm, "seed": cell.seed, "run": cell.run.path.name, "seconds": round(cell.seconds, 1)}
-
-
-def _phantoms(cells: Sequence[Cell]) -> list[str]:
-    """Return the data sets whose numbers are phantom numbers."""
-    tables = cells[0].recipe.datasets if cells else {}
-    return [name for name, table in tables.items() if is_phantom(str(table["use"]))]
 
 
 def _made_with(cells: Sequence[Cell]) -> Row:

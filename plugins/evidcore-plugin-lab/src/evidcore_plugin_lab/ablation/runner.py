@@ -20,6 +20,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import NamedTuple
 
 from evidcore.compute.processes import processes
 from evidcore.errors import EvidError, RunError
@@ -81,16 +82,8 @@ def run_cells(
 ) -> Passed:
     """Run the cells that are not finished, and go on with those that are half done.
 
-    Args:
-        folder: the ablation's.
-        arms: only these; empty: all.
-        seeds: only these; empty: all.
-        watch: makes a recorder of a run in this process, given its folder and what to call the cell.
-        tell: is given each line that a run in a process of its own says of its progress.
-        command: what was typed, for messages.
-        workers: cells at a time; above 1, each in a process of its own.
-        accept_changes: count cells, and go on with them, although something has changed since they ran.
-        rerun: run changed cells anew.
+    `watch` makes a recorder of a run in this process; with several `workers` each cell runs in a process of
+    its own, and `tell` is given each line that it says of its progress.
 
     Raises:
         RunError: if cells have changed since they ran and neither was asked for, if a headline metric is no
@@ -166,35 +159,13 @@ def _one_by_one(folder: AblationFolder, tasks: Iterable[Task], watch: Watch, acc
         yield cell, cause
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Running:
+class _Running(NamedTuple):
     """A task in a process of its own."""
 
     task: Task
     at: RunFolder
     process: subprocess.Popen[str]
     began_s: float
-
-    def follow(self, tell: Tell) -> str:
-        """Tell what the process says until it ends, and return its last line."""
-        last = ""
-        with self.process:
-            for line in self.process.stderr or ():
-                last = line.strip() or last
-                tell(f"{self.task.label} {line.rstrip()}")
-        return last
-
-    def record(self, folder: AblationFolder) -> None:
-        """Keep how long it has run."""
-        cell = self.task.cell
-        folder.record(cell, self.at, cell.seconds + time.monotonic() - self.began_s)
-
-    def cause(self, last_line: str) -> RunError | None:
-        """Return what stopped the process, if it did not come to its end."""
-        if self.process.returncode == 0:
-            return None
-        status = self.at.status()
-        return RunError(status["message"] if status.get("state") == "failed" else last_line)
 
 
 def _side_by_side(
@@ -217,6 +188,20 @@ def _side_by_side(
         except Exception as cause:
             yield task.cell, cause
     running: dict[Future[str], _Running] = {}
+
+    def follow(one: _Running) -> str:
+        """Tell what a process says until it ends, and return its last line."""
+        last = ""
+        with one.process:
+            for line in one.process.stderr or ():
+                last = line.strip() or last
+                tell(f"{one.task.label} {line.rstrip()}")
+        return last
+
+    def record(one: _Running) -> None:
+        cell = one.task.cell
+        folder.record(cell, one.at, cell.seconds + time.monotonic() - one.began_s)
+
     with ThreadPoolExecutor(workers) as pool:
         try:
             while waiting or running:
@@ -227,8 +212,8 @@ def _side_by_side(
                     task = waiting.pop(index)
                     try:
                         at = task.cell.run or start(task.cell.recipe, folder.root)
-                    except Exception as cause:
-                        yield task.cell, cause
+                    except Exception as raised:
+                        yield task.cell, raised
                         continue
                     folder.record(task.cell, at, task.cell.seconds)
                     tell(f"{task.label}: {at.path}")
@@ -238,27 +223,25 @@ def _side_by_side(
                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                         start_new_session=True,  # so that Ctrl-C reaches it once, from here
                     )  # fmt: skip
-                    one = _Running(task=task, at=at, process=process, began_s=time.monotonic())
-                    running[pool.submit(one.follow, tell)] = one
+                    one = _Running(task, at, process, time.monotonic())
+                    running[pool.submit(follow, one)] = one
                 for future in wait(running, _LOOK_S, return_when=FIRST_COMPLETED).done:
                     one = running.pop(future)
-                    one.record(folder)
-                    yield dataclasses.replace(one.task.cell, run=one.at), one.cause(future.result())
+                    record(one)
+                    status = one.at.status()
+                    last = status["message"] if status.get("state") == "failed" else future.result()
+                    failed = RunError(last) if one.process.returncode else None
+                    yield dataclasses.replace(one.task.cell, run=one.at), failed
         finally:
             for one in running.values():
                 one.process.send_signal(signal.SIGINT)
             for one in running.values():
                 one.process.wait()
-                one.record(folder)
+                record(one)
 
 
 def first_apart(waiting: Sequence[Task], running: Iterable[Task]) -> int | None:
-    """Return which task to begin: the one with most to do of those that need nothing that is being computed.
-
-    Args:
-        waiting: those to choose from.
-        running: those that compute what they miss.
-    """
+    """Return which task to begin: that with most to do of those that need nothing that is being computed."""
     taken = frozenset[Path]().union(*(task.missing for task in running))
     apart = [index for index, task in enumerate(waiting) if taken.isdisjoint(task.missing)]
     return max(apart, key=lambda index: len(waiting[index].missing), default=None)

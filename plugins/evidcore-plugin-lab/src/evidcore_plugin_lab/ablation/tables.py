@@ -1,8 +1,12 @@
-"""The tables of an ablation: rows of text, which the templates beside set as a page, a summary and LaTeX."""
+"""The tables of an ablation: rows of text, which the templates beside set as a page, a summary and LaTeX.
+
+They are written beside its cells, archived as a small copy to commit, and read back from both.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +14,14 @@ from typing import Any
 import jinja2
 
 from evidcore.cli.summary import is_fraction
+from evidcore.errors import RunError
+from evidcore.runs.folder import write
+from evidcore_plugin_lab.ablation.cells import Cell
 from evidcore_plugin_lab.ablation.contrasts import FEWEST_SEEDS
 from evidcore_plugin_lab.ablation.outcome import SIGNIFICANT
 
 Found = Mapping[str, Any]  # what `outcome` returns, with `command`
+RESULT = "ablation.json"
 _LINES = {
     "uniform_chance": "one option at random",
     "prior_only": "best blind rule",
@@ -24,10 +32,6 @@ _LATEX = {
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}",
 }  # fmt: skip
-DETECTABLE = (
-    "Detectable is the smallest true difference that these seeds and patients would have shown with 80 % "
-    "power, two-sided at 5 % shared among all rows tested in its table: smaller ones would be missed."
-)
 RESAMPLED = "95 % percentile intervals over resampled seeds and patients, too narrow where seeds differ much"
 NO_ANSWERS = "Tables without answers: intervals cannot be recomputed from this folder."
 
@@ -40,6 +44,68 @@ class Table:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     rule: int = 0
+
+
+def write_up(place: Path, found: Found) -> None:
+    """Write `ablation.json`, `README.md`, `summary.txt` and `table.tex` into a folder."""
+    _write_tables(place, found)
+    write(place / "table.tex", latex(found))
+
+
+def _write_tables(place: Path, found: Found) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    write(place / RESULT, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    write(place / "README.md", markdown(found))
+    write(place / "summary.txt", summary(found))
+
+
+def keep(place: Path, found: Found, text: str, cells: Sequence[Cell]) -> None:
+    """Archive the tables, with the ablation's file and what pins each cell: three small files, no answers.
+
+    Args:
+        place: the folder to write to; an ablation that was archived there before is replaced.
+        found: what `outcome` returned, with `command`. `definition`, the file's text, is added to it, and
+            `locks`: for each cell the hashes of the recipe, of the packages' code and of the data. README.md
+            then says that answers are missing.
+        text: the ablation's file.
+        cells: those that count.
+
+    Raises:
+        RunError: if the folder holds something else.
+    """
+    if place.exists() and not (place / RESULT).is_file() and (not place.is_dir() or any(place.iterdir())):
+        raise RunError(f"{place}: holds no ablation, and nothing is overwritten. Name another folder.")
+    root, pins = Path.cwd(), {}
+    for name, lock in ((cell.name, cell.run.lock()) for cell in cells if cell.run is not None):
+        pins[name] = {
+            "recipe": lock["recipe"]["hash"],
+            "code": {package: table["code"] for package, table in lock["package"].items()},
+            "data": {dataset: table["fingerprint"] for dataset, table in lock["dataset"].items()},
+        }
+    archived = json.dumps({**found, "definition": without_places(text, root), "locks": pins})
+    _write_tables(place, json.loads(without_places(archived, root)))
+
+
+def without_places(text: str, root: Path) -> str:
+    """Return a text in which no path says where on this machine `root` and the home folder lie."""
+    for folder, short in ((root.resolve(), ""), (Path.home(), "~/")):
+        text = text.replace(f"{folder}/", short).replace(f'"{folder}"', f'"{short.rstrip("/") or "."}"')
+    return text
+
+
+def read(place: Path) -> dict[str, Any]:
+    """Return what an ablation found, from its folder or an archived copy.
+
+    Raises:
+        RunError: if the folder holds no ablation.
+    """
+    file = place / RESULT
+    if not file.is_file():
+        raise RunError(
+            f"{place}: holds no {RESULT}. Give the folder that `evid ablate FILE` or its --keep wrote."
+        )
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
 def markdown(found: Found) -> str:
@@ -59,16 +125,6 @@ def summary(found: Found) -> str:
 
 def _filled(template: str, found: Found) -> str:
     """Fill a template in."""
-
-    def value(metric: Found, arm: str) -> str:
-        own = _row(found["rows"], metric, arm=arm)
-        return "-" if own is None else _figure(own, own["value"])
-
-    def caption(table: Table) -> str:
-        phantom = "Phantom numbers. " if found["phantoms"] else ""
-        title = f"{found['about'] or found['ablation']}: {table.title.lower()}. {phantom}"
-        return f"{title}Means over {len(found['seeds'])} seeds, {_intervals(found)}; {_stars(found)}."
-
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters |= {
         "title_of": _title, "escaped": escape, "compared": _compared, "claim": _claim,
@@ -77,12 +133,13 @@ def _filled(template: str, found: Found) -> str:
     }  # fmt: skip
     text = Path(__file__).with_name(template).read_text(encoding="utf-8")
     effects = list(dict.fromkeys(row["effect"] for row in found["effects"]))
+    few = f"{_no_test(len(found['seeds']))}, so no star (at least {FEWEST_SEEDS})"
     return environment.from_string(text).render(
-        found=found, tables=list(tables(found)), intervals=_intervals(found), stars=_stars(found),
-        no_answers=NO_ANSWERS, detectable=DETECTABLE, made_with=_made_with(found), caption=caption,
+        found=found, tables=list(tables(found)), intervals=found.get("intervals", RESAMPLED),
+        stars=few if len(found["seeds"]) < FEWEST_SEEDS else "* where p after Holm is below 0.05",
+        no_answers=NO_ANSWERS, effects=effects, row=_row, heading=_heading, figure=_figure,
         measured=[(one, [row for row in found["rows"] if _row([row], one)]) for one in found["metrics"]],
-        width=max(map(len, [*found["arms"], *effects])), effects=effects, value=value, row=_row,
-        heading=_heading,
+        width=max(map(len, [*found["arms"], *effects])),
     )  # fmt: skip
 
 
@@ -90,13 +147,12 @@ def _compared(row: Found | None) -> str:
     """Return a difference with its interval and what could have been seen, nothing for the reference."""
     if row is None or row["value"] is None:
         return ""
+    value, low, high = (_figure(row, row[key], "+") for key in ("value", "low", "high"))
     if row["low"] is None:
-        return f"  {_signed(row, row['value'])} ({row['note']})"
+        return f"  {value} ({row['note']})"
     star = "*" if _is_tested(row) and row["p_holm"] < SIGNIFICANT else " "
-    reach = (
-        "" if row.get("detectable") is None else f", below {_figure(row, row['detectable'])} would be missed"
-    )
-    value, low, high = (_signed(row, row[key]) for key in ("value", "low", "high"))
+    seen = row.get("detectable")
+    reach = "" if seen is None else f", below {_figure(row, seen)} would be missed"
     return f"  {value}{star} ({low} to {high}){reach}"
 
 
@@ -107,21 +163,27 @@ def escape(text: str) -> str:
 
 def tables(found: Found) -> Iterator[Table]:
     """Yield the headline table, the claims, the differences, the effects of factors, and the seeds."""
-    yield _headline(found)
-    if found.get("claims"):
-        heads = ["claim", "metric", "difference", "95 % interval", "seeds", "p (Holm)", "verdict"]
-        rows = [
-            [_claim(row), _heading(found, row), *_tested(row)[:-1], row["verdict"]] for row in found["claims"]
-        ]
-        yield Table("Claims", heads, rows)
-    if found["differences"]:
-        heads = ["arm", "metric", "difference", "95 % interval", "seeds", "p (Holm)", "detectable"]
-        rows = [[row["arm"], _heading(found, row), *_tested(row)] for row in found["differences"]]
-        yield Table(f"Differences from {found['reference']}", heads, rows)
-    if found["effects"]:
-        heads = ["effect", "metric", "difference", "95 % interval", "seeds", "p (Holm)", "detectable"]
-        rows = [[row["effect"], _heading(found, row), *_tested(row)] for row in found["effects"]]
-        yield Table("Effects of the factors", heads, rows)
+    metrics, arms = found["metrics"], []
+    for arm in found["arms"]:
+        own = [_row(found["rows"], metric, arm=arm) for metric in metrics]
+        arms.append([f"{arm} (reference)" if arm == found["reference"] else arm, *map(_with_interval, own)])
+    for line in dict.fromkeys(row["line"] for row in found["reference_lines"]):
+        beside = [_row(found["reference_lines"], metric, line=line) for metric in metrics]
+        figures = ["" if row is None else _figure(row, row["value"]) for row in beside]
+        arms.append([_LINES.get(line, line.replace("_", " ")), *figures])
+    yield Table("Arms", ["arm", *map(_title, metrics)], arms, rule=len(found["arms"]))
+    for kind, title, name, last in (
+        ("claims", "Claims", "claim", "verdict"),
+        ("differences", f"Differences from {found['reference']}", "arm", "detectable"),
+        ("effects", "Effects of the factors", "effect", "detectable"),
+    ):
+        if found.get(kind):
+            heads = [name, "metric", "difference", "95 % interval", "seeds", "p (Holm)", last]
+            rows = [
+                [row.get(name) or _claim(row), _heading(found, row), *_tested(row, last)]
+                for row in found[kind]
+            ]
+            yield Table(title, heads, rows)
     seeds = [str(seed) for seed in found["seeds"]]
     rows = [
         [row["arm"], _heading(found, row), *(_figure(row, row["by_seed"].get(seed)) for seed in seeds)]
@@ -130,30 +192,26 @@ def tables(found: Found) -> Iterator[Table]:
     yield Table("Seeds", ["arm", "metric", *seeds], rows)
 
 
-def _headline(found: Found) -> Table:
-    """Return arms by metrics, then the reference lines that accuracies need beside them."""
-    metrics = found["metrics"]
-    rows = []
-    for arm in found["arms"]:
-        name = f"{arm} (reference)" if arm == found["reference"] else arm
-        own = [_row(found["rows"], metric, arm=arm) for metric in metrics]
-        rows.append([name, *(_with_interval(row) for row in own)])
-    count = len(rows)
-    for line in dict.fromkeys(row["line"] for row in found["reference_lines"]):
-        own = [_row(found["reference_lines"], metric, line=line) for metric in metrics]
-        figures = ["" if row is None else _figure(row, row["value"]) for row in own]
-        rows.append([_LINES.get(line, line.replace("_", " ")), *figures])
-    return Table("Arms", ["arm", *(_title(metric) for metric in metrics)], rows, rule=count)
+def _tested(row: Found, last: str) -> list[str]:
+    """Return difference, interval, seeds, adjusted p, and detectable difference or verdict of a row."""
 
+    def ends(low: float, high: float) -> str:
+        return f"{_figure(row, low, '+')} to {_figure(row, high, '+')}"
 
-def _tested(row: Found) -> list[str]:
-    """Return difference, interval, seeds, adjusted p and detectable difference of a comparison."""
     values = [value for value in row["by_seed"].values() if value is not None]
-    seeds = f"{_signed(row, min(values))} to {_signed(row, max(values))}" if values else ""
-    interval = "" if row["low"] is None else f"{_signed(row, row['low'])} to {_signed(row, row['high'])}"
-    told = _p(row)
-    reach = "" if row.get("detectable") is None else _figure(row, row["detectable"])
-    return [_signed(row, row["value"]), interval or row["note"], seeds, told, reach]
+    interval = row["note"] if row["low"] is None else ends(row["low"], row["high"])
+    p = ""
+    if _is_tested(row):
+        p = f"{'*' if row['p_holm'] < SIGNIFICANT else ''}"
+        p += "< 0.001" if row["p_holm"] < 0.001 else f"{row['p_holm']:.3f}"
+    elif row["low"] is not None and len(row["by_seed"]) < FEWEST_SEEDS:
+        p = _no_test(len(row["by_seed"]))
+    if last == "detectable":
+        last = "" if row.get("detectable") is None else _figure(row, row["detectable"])
+    else:
+        last = row[last]
+    seeds = ends(min(values), max(values)) if values else ""
+    return [_figure(row, row["value"], "+"), interval, seeds, p, last]
 
 
 def _claim(row: Found) -> str:
@@ -163,28 +221,12 @@ def _claim(row: Found) -> str:
 
 
 def _is_tested(row: Found) -> bool:
+    """Tell whether a p value counts: too few seeds are not tested, whatever a file holds."""
     return row.get("p_holm") is not None and len(row["by_seed"]) >= FEWEST_SEEDS
 
 
-def _p(row: Found) -> str:
-    """Return the p value after Holm; too few seeds are not tested, whatever a file holds."""
-    if _is_tested(row):
-        p: float = row["p_holm"]
-        return f"{'*' if p < SIGNIFICANT else ''}{'< 0.001' if p < 0.001 else f'{p:.3f}'}"
-    seeds = len(row["by_seed"])
-    few = row["low"] is not None and seeds < FEWEST_SEEDS
-    return f"{seeds} seed{'s' if seeds != 1 else ''}: no test" if few else ""
-
-
-def _intervals(found: Found) -> str:
-    return str(found.get("intervals", RESAMPLED))
-
-
-def _stars(found: Found) -> str:
-    if len(found["seeds"]) < FEWEST_SEEDS:
-        seeds = len(found["seeds"])
-        return f"{seeds} seed{'s' if seeds != 1 else ''}: no test, so no star (at least {FEWEST_SEEDS})"
-    return "* where p after Holm is below 0.05"
+def _no_test(seeds: int) -> str:
+    return f"{seeds} seed{'s' if seeds != 1 else ''}: no test"
 
 
 def _row(rows: Sequence[Found], metric: Found, **own: str) -> Found | None:
@@ -194,13 +236,12 @@ def _row(rows: Sequence[Found], metric: Found, **own: str) -> Found | None:
 
 def _title(metric: Found) -> str:
     """Return a metric's heading with its unit."""
-    heading = metric["label"] or f"{metric['name']}, {metric['metric'].replace('_', ' ')}"
+    heading: str = metric["label"] or f"{metric['name']}, {metric['metric'].replace('_', ' ')}"
     return heading if is_fraction(metric["metric"], metric["unit"]) else f"{heading}, %"
 
 
 def _heading(found: Found, row: Found) -> str:
-    keys = ("stage", "name", "metric")
-    return next(_title(one) for one in found["metrics"] if all(one[key] == row[key] for key in keys))
+    return next(_title(one) for one in found["metrics"] if _row([row], one))
 
 
 def _with_interval(row: Found | None) -> str:
@@ -210,26 +251,9 @@ def _with_interval(row: Found | None) -> str:
     return f"{_figure(row, row['value'])}{spread}"
 
 
-def _figure(row: Found, value: float | None) -> str:
+def _figure(row: Found, value: float | None, sign: str = "") -> str:
+    """Return a value in the unit of its metric; `sign` "+" shows that of differences."""
     if value is None:
         return "-"
-    return f"{value:.3f}" if is_fraction(row["metric"], row["unit"]) else f"{100 * value:.1f}"
-
-
-def _signed(row: Found, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:+.3f}" if is_fraction(row["metric"], row["unit"]) else f"{100 * value:+.1f}"
-
-
-def _made_with(found: Found) -> str:
-    made = found["made_with"]
-    if not made:
-        return "nothing yet"
-    seconds = sum(cell["seconds"] for cell in found["cells"])
-    packages = ", ".join(f"{name} {version}" for name, version in made["packages"].items())
-    machine = made["hardware"]
-    on = ", ".join(machine.get("gpus", ())) or f"{machine['cores']} CPU cores"
-    count = len(found["cells"])
-    took = f"{count} cell{'s' if count > 1 else ''} in {seconds / 60:.0f} minutes"
-    return f"{packages}, torch {made['versions']['torch']}, on {on}; {took}"
+    is_one = is_fraction(row["metric"], row["unit"])
+    return f"{value:{sign}.3f}" if is_one else f"{100 * value:{sign}.1f}"

@@ -67,9 +67,12 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
     out: Path = given["out"] or Path(f"{name}.toml")
     if out.exists() and not given["force"]:
         raise DataError(f"{out}: is there already. --force writes over it, --out FILE writes another.")
-    data = own_data(
-        given["data"], scans=given["scans"], columns=_columns(given["columns"]), intensity=given["intensity"]
-    )
+    for item in given["columns"]:
+        if "=" not in item:
+            message = f"must be WHAT=NAME, as image=scan_file, got {item!r}."
+            raise click.BadParameter(message, param_hint="--column")
+    columns = dict(item.split("=", 1) for item in given["columns"])
+    data = own_data(given["data"], scans=given["scans"], columns=columns, intensity=given["intensity"])
     model = own_model(given["model"], given["revision"])
     known: dict[str, Any] = {"gpu_gb": given["gpu_gb"], "command": _command(given)}
     nowhere = Path(os.devnull)  # nothing lies in it, so paths stay absolute
@@ -89,15 +92,6 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
         click.echo(f"written: {out}, with {found.slices} slices of {model.size_pixels} pixels a scan")
     if not given["no_check"] and not as_json:
         context.invoke(check, recipe=out, overrides=(), resolved=False, as_json=False)
-
-
-def _columns(given: tuple[str, ...]) -> Mapping[str, str]:
-    """Read `image=scan_file` and the like."""
-    for item in given:
-        if "=" not in item:
-            message = f"must be WHAT=NAME, as image=scan_file, got {item!r}."
-            raise click.BadParameter(message, param_hint="--column")
-    return dict(item.split("=", 1) for item in given)
 
 
 def _command(given: Mapping[str, Any]) -> str:

@@ -13,18 +13,13 @@ import click
 from evidcore.cli.check import parameter_count, parameter_list
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.plan.kept_features import KeptFeatures
-    from evidcore_plugin_lab.plan.plan import PlannedStage
+    from evidcore_plugin_lab.plan.plan import KeptFeatures, PlannedStage
     from evidcore_plugin_lab.plan.throughput import Throughput
-
-_recipe = click.argument("recipe", type=click.Path(path_type=Path))
-_set = click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command()
-@_recipe
-@_set
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), help="Where earlier runs lie.")
 @click.option(
     "--throughput",
@@ -38,15 +33,11 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     default=1,
     help="How many run it together, a device each; memory is that of one.  [default: 1]",
 )
-@_json
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(
-    recipe: Path,
-    overrides: tuple[str, ...],
-    out: Path,
-    throughput: Path | None,
-    processes: int,
+    recipe: Path, overrides: tuple[str, ...], out: Path, throughput: Path | None, processes: int,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Say what a recipe needs: parameters, memory, downloads, licences, and how long it takes."""
     from evidcore.recipe import load
 

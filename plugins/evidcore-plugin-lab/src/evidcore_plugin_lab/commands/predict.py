@@ -9,12 +9,9 @@ from typing import Any
 
 import click
 
-_run = click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 
 @click.command()
-@_run
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.argument("scan", required=False)
 @click.option(
     "--task", default="", help="A task of the run's recipe.  [default: choice with options, else report]"
@@ -35,7 +32,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     help="A new folder for the answer.  [default: predictions/<scan>-<task>]",
 )
 @click.option("--unlike", is_flag=True, help="Answer also about a scan far outside of the training scans.")
-@_json
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:
     """Ask a run's model about a scan. Research software, not for clinical use.
 

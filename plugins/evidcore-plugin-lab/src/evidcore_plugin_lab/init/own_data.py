@@ -42,14 +42,10 @@ class OwnData:
 def own_data(
     data: Path, *, scans: Path | None, columns: Mapping[str, str], intensity: Intensity | None
 ) -> OwnData:
-    """Look at a table of questions, or at a folder that holds one.
+    """Look at a table of questions, or at a folder that holds `questions.csv` or `cases.csv`.
 
-    Args:
-        data: a `.csv`, `.json` or `.jsonl` table of questions, or a folder with `questions.csv` or
-            `cases.csv`.
-        scans: the folder that a table's files are named from; None: the table's own.
-        columns: columns of the table by what they hold, in place of what would be found.
-        intensity: of the scans; None: told from the first ones.
+    `columns` gives columns by what they hold, in place of what would be found. Without `scans` a table's
+    files are named from its own folder; without `intensity` the first scans tell it.
 
     Raises:
         DataError: if it is no such thing, or what it holds cannot be placed; says what to call it.

@@ -28,11 +28,9 @@ class OwnModel:
 
 
 def own_model(model: str, revision: str) -> OwnModel:
-    """Find a model and its configuration.
+    """Find a model, by its folder or its id on the Hugging Face Hub, and its configuration.
 
-    Args:
-        model: a folder that `save_pretrained` wrote, or an id on the Hugging Face Hub.
-        revision: commit of an id; "": the one in the Hub's cache on this machine, or else the newest.
+    Without a `revision` an id has the commit in the Hub's cache on this machine, or else the newest.
 
     Raises:
         DataError: if there is no such model, it reads text alone, or the Hub cannot be asked.

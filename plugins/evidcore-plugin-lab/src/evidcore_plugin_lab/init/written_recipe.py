@@ -53,17 +53,7 @@ def name_of(data: Path) -> str:
 def recipe_text(
     name: str, data: OwnData, model: OwnModel, fit: Fit, *, gpu_gb: float, command: str, folder: Path
 ) -> str:
-    """Return the recipe.
-
-    Args:
-        name: of the recipe.
-        data: what it trains on.
-        model: what it trains.
-        fit: what the memory allows.
-        gpu_gb: memory of the GPU in GB.
-        command: that wrote it.
-        folder: of the recipe; what lies in it is named from there.
-    """
+    """Return the recipe; what lies in its `folder` is named from there."""
     environment = jinja2.Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from evidcore.case import Prompt, VisualPart
+from evidcore.case import VisualPart
 from evidcore.contracts import Grid, RolloutStrategy, Stage
 from evidcore.errors import NotHere
 from evidcore.model.processor import VolumeProcessor
@@ -48,37 +48,25 @@ def lengths(
 ) -> Lengths:
     """Return the longest lengths over a stage's data entries; what tools answer is not counted.
 
-    Args:
-        assembly: of the recipe.
-        made: its shapes.
-        processor: it writes the prompts; None where the tokenizer is not here.
-        stage: one that trains or asks.
-        strategy: how its answers come about.
+    `processor` writes the prompts; None where the tokenizer is not here. `strategy` says how
+    answers come about.
     """
-    longest = _longest(assembly, made, processor, stage.data, strategy)
-    load = stage.workload()
-    written, replay = load.answers_tokens, load.replay
+
+    def longest(data: Sequence[DataUse], strategy: RolloutStrategy | None) -> Lengths:
+        found = [_of(assembly, made, processor, use, strategy) for use in data if use.task]
+        return Lengths(
+            prompt_tokens=max(one.prompt_tokens for one in found),
+            answer_tokens=max(one.answer_tokens for one in found),
+            volumes=max(one.volumes for one in found),
+            size_zyx=max((one.size_zyx for one in found), key=math.prod),
+            ground=max((one.ground for one in found), key=GROUNDS.index),
+        )
+
+    load, rows = stage.workload(), longest(stage.data, strategy)
     return dataclasses.replace(
-        longest,
-        answer_tokens=longest.answer_tokens if written is None else written,
-        replayed=_longest(assembly, made, processor, replay, None) if replay else None,
-    )
-
-
-def _longest(
-    assembly: Assembly,
-    made: Shapes,
-    processor: VolumeProcessor | None,
-    data: Sequence[DataUse],
-    strategy: RolloutStrategy | None,
-) -> Lengths:
-    found = [_of(assembly, made, processor, use, strategy) for use in data if use.task]
-    return Lengths(
-        prompt_tokens=max(one.prompt_tokens for one in found),
-        answer_tokens=max(one.answer_tokens for one in found),
-        volumes=max(one.volumes for one in found),
-        size_zyx=max((one.size_zyx for one in found), key=math.prod),
-        ground=max((one.ground for one in found), key=GROUNDS.index),
+        rows,
+        answer_tokens=rows.answer_tokens if load.answers_tokens is None else load.answers_tokens,
+        replayed=longest(load.replay, None) if load.replay else None,
     )
 
 
@@ -89,18 +77,28 @@ def _of(
     use: DataUse,
     strategy: RolloutStrategy | None,
 ) -> Lengths:
-    task, usual = assembly.tasks[use.task], made.encoder.input
+    task, view, usual = assembly.tasks[use.task], assembly.view, made.encoder.input
     try:
         cases = assembly.cases(use)
     except NotHere:
         cases = []
-    prompts = (prompt for case in cases for prompt in task.prompts(case, assembly.view, 0))
+    prompts = (prompt for case in cases for prompt in task.prompts(case, view, 0))
     asked = list(itertools.islice(prompts, LOOKED_AT))
-    seen = [_row(assembly, made, processor, prompt, task.gold(prompt)[0], strategy) for prompt in asked]
-    known = [row for row in seen if row is not None]
-    shown = [part for prompt in asked for part in prompt.parts if isinstance(part, VisualPart)]
+    sizes: list[Grid] = []
+    known: list[tuple[int, int]] = []  # tokens of prompt and answer
+    for prompt in asked:
+        shown = [view.size_zyx(part, usual) for part in prompt.parts if isinstance(part, VisualPart)]
+        sizes += shown
+        gold = task.gold(prompt)[0]
+        if processor is not None:
+            known.append(counted_tokens(prompt, gold, processor, strategy))
+            continue
+        text, answer = estimated_tokens(assembly, prompt, gold, strategy)
+        if text is not None and answer is not None:  # something is known of the vocabulary
+            visual = sum(made.bridge.tokens(made.encoder.grid(size)) for size in shown)
+            known.append((text + visual, answer))
     if not known:
-        tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if assembly.view.tags_slices else 0
+        tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if view.tags_slices else 0
         return Lengths(
             prompt_tokens=made.visual_tokens + tags + ASSUMED_PROMPT_TEXT_TOKENS,
             answer_tokens=ASSUMED_ANSWER_TOKENS,
@@ -112,30 +110,6 @@ def _of(
         prompt_tokens=max(row[0] for row in known),
         answer_tokens=max(row[1] for row in known),
         volumes=max(len(prompt.crops()) for prompt in asked),
-        size_zyx=max(
-            (assembly.view.size_zyx(part, usual) for part in shown), key=math.prod, default=usual.size_zyx
-        ),
+        size_zyx=max(sizes, key=math.prod, default=usual.size_zyx),
         ground="counted" if processor is not None else "estimated",
     )
-
-
-def _row(
-    assembly: Assembly,
-    made: Shapes,
-    processor: VolumeProcessor | None,
-    prompt: Prompt,
-    gold: str,
-    strategy: RolloutStrategy | None,
-) -> tuple[int, int] | None:
-    """Return the tokens of a prompt and of its answer, None where nothing is known of the vocabulary."""
-    if processor is not None:
-        return counted_tokens(prompt, gold, processor, strategy)
-    text, answer = estimated_tokens(assembly, prompt, gold, strategy)
-    if text is None or answer is None:
-        return None
-    visual = 0
-    for part in prompt.parts:
-        if isinstance(part, VisualPart):
-            size = assembly.view.size_zyx(part, made.encoder.input)
-            visual += made.bridge.tokens(made.encoder.grid(size))
-    return text + visual, answer

@@ -39,13 +39,8 @@ def memory(
 ) -> dict[Precision, Memory] | None:
     """Return what a stage that trains or asks needs in a process, in each precision that it may run in.
 
-    Args:
-        made: the model's shapes, the language model's among them.
-        load: of a stage; not of a fit, whose memory is its component's own.
-        rows: how long its rows are.
-        earlier_rank: of adapters that earlier stages left, as `earlier_ranks` gives it.
-        processes: that run it together.
-        is_sharded: whether weights are spread over them.
+    Not for a fit, whose memory is its component's own. `earlier_rank` is of adapters that earlier
+    stages left.
     """
     parameters, text = made.whole(), made.text
     if parameters is None or text is None:
@@ -55,22 +50,32 @@ def memory(
         adapters=made.adapters(earlier_rank) or 0, is_language_rounded="language" in made.in_bfloat16,
     )  # fmt: skip
     precisions = PRECISIONS[1:] if made.in_bfloat16 else PRECISIONS  # multiplied as they lie
-    batch = _batch(load, rows, processes)
+    does_pay = pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
+    batch = Batch(
+        prompts=load.prompts_per_forward, answers=load.answers_per_prompt, prompt_tokens=rows.prompt_tokens,
+        answer_tokens=rows.answer_tokens,
+        shares_prompts=load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay),
+        passes=max(load.prompts_per_step // (load.prompts_per_forward * processes), 1),
+    )  # fmt: skip
+    found: dict[Precision, Memory] = {}
     if not load.trains_whole_model:
-        asked: dict[Precision, Memory] = {}
         for precision in precisions:
             given, encoding = _seen(made, batch.prompts * rows.volumes, rows.size_zyx, precision, ())
-            asked[precision] = answering(
+            found[precision] = answering(
                 text, whole, batch, precision, shown_bytes=given, encoding_bytes=encoding
             )
-        return asked
-    trained = _trained(made, load)
-    replayed = _replayed(load, batch, rows, processes)
+        return found
+    trained, replayed = _trained(made, load), None
+    if load.replayed_rows and rows.replayed is not None:
+        again = rows.replayed
+        replayed = Batch(
+            prompts=load.replayed_rows // (batch.passes * processes), answers=1,
+            prompt_tokens=again.prompt_tokens, answer_tokens=again.answer_tokens,
+        )  # fmt: skip
     shown, size = batch.prompts * rows.volumes, rows.size_zyx
     if replayed is not None and rows.replayed is not None:
         shown += replayed.prompts * rows.replayed.volumes
         size = max(size, rows.replayed.size_zyx, key=math.prod)
-    found: dict[Precision, Memory] = {}
     for precision in precisions:
         kept, encoding = _seen(made, shown, size, precision, load.train)
         given = 0
@@ -85,49 +90,22 @@ def memory(
     return found
 
 
-def _batch(load: Workload, rows: Lengths, processes: int) -> Batch:
-    """Return one forward pass of a stage, in one of its processes."""
-    does_pay = pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
-    shares = load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay)
-    return Batch(
-        prompts=load.prompts_per_forward, answers=load.answers_per_prompt, prompt_tokens=rows.prompt_tokens,
-        answer_tokens=rows.answer_tokens, shares_prompts=shares,
-        passes=max(load.prompts_per_step // (load.prompts_per_forward * processes), 1),
-    )  # fmt: skip
-
-
-def _replayed(load: Workload, batch: Batch, rows: Lengths, processes: int) -> Batch | None:
-    """Return the rows that one pass replays."""
-    if not load.replayed_rows or rows.replayed is None:
-        return None
-    return Batch(
-        prompts=load.replayed_rows // (batch.passes * processes), answers=1,
-        prompt_tokens=rows.replayed.prompt_tokens, answer_tokens=rows.replayed.answer_tokens,
-    )  # fmt: skip
-
-
 def _trained(made: Shapes, load: Workload) -> Trained:
     parts = {"encoder": made.encoder, "bridge": made.bridge}
-    matrices = 0
+    matrices, text = 0, made.text
     if load.optimizer == "muon":
-        matrices = sum(
-            weight.numel() for part in load.train if part in parts for weight in matrices_of(parts[part])
-        )
-        if "language" in load.train and made.text is not None:
-            text = made.text
-            matrices += (
-                text.layers * sum(before * after for before, after in text.matrices())
-                if load.lora_rank is None
-                else made.adapters(load.lora_rank) or 0
-            )
-    copied = sum(made.parameters[part] or 0 for part in load.train) if load.keeps_reference else 0
+        own = (weight for part in load.train if part in parts for weight in matrices_of(parts[part]))
+        matrices = sum(weight.numel() for weight in own)
+        if "language" in load.train and text is not None:
+            if load.lora_rank is None:
+                matrices += text.layers * sum(before * after for before, after in text.matrices())
+            else:
+                matrices += made.adapters(load.lora_rank) or 0
     return Trained(
-        parameters=made.trained(load) or 0,
-        matrices=matrices,
-        is_language="language" in load.train,
+        parameters=made.trained(load) or 0, matrices=matrices, is_language="language" in load.train,
         is_adapted=load.lora_rank is not None,
-        copied=copied,
-    )
+        copied=sum(made.parameters[part] or 0 for part in load.train) if load.keeps_reference else 0,
+    )  # fmt: skip
 
 
 def _seen(

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.contracts import Workload
-from evidcore.errors import RecipeError
+from evidcore.cache import cache_folder, limit_bytes
+from evidcore.case import VisualPart
+from evidcore.errors import NotHere, RecipeError
+from evidcore.model.architecture import shipped
 from evidcore.recipe import Recipe
-from evidcore.registry import card, watch
+from evidcore.registry import card, downloads, find, watch
 from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.dry_run import answering
+from evidcore.runs.dry_run import answering, is_fetched, tables
 from evidcore.runs.lock import has_isolated, used
+from evidcore.runs.model import StageOutputs
 from evidcore.runs.record import read_lines
-from evidcore_plugin_lab.plan.kept_features import KeptFeatures, kept_features
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
 from evidcore_plugin_lab.plan.needs import earlier_ranks, memory, state_bytes, uses_whole_model
-from evidcore_plugin_lab.plan.network_use import fetched, sent
-from evidcore_plugin_lab.plan.shapes import shapes
+from evidcore_plugin_lab.plan.shapes import Shapes, shapes
 from evidcore_plugin_lab.plan.throughput import Throughput
+
+CENTRE_BYTES = 3 * 4  # of a patch; on disk they lie beside its features
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeptFeatures:
+    """The features of all volumes that stages show to a frozen encoder."""
+
+    volumes: int | None  # None: the data are not here
+    volume_bytes: int  # of the largest; where the data are not here, of one usual input
+    in_memory: int  # volumes that the bound leaves room for
+    on_disk: int
+
+    @property
+    def room(self) -> int:
+        """Return how many volumes need not be encoded again."""
+        return max(self.in_memory, self.on_disk)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,56 +96,98 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
         name, load = recipe.stage_name(index), stage.workload()
         strategy = None if trained_by is None else trained_by.strategy(Context(assembly, name))
-        asks = all(use.task for use in stage.data) and uses_whole_model(load)
-        _check_dealt(name, load, processes)
-        rows = None
-        if asks and made.text is not None:
+        together = load.prompts_per_forward * processes
+        if load.trains_whole_model and load.prompts_per_step % together:
+            raise RecipeError(
+                f"{name}: {load.prompts_per_step} prompts or rows of a step cannot be dealt to {processes} "
+                f"processes with {load.prompts_per_forward} in a pass; take a multiple of {together}."
+            )
+        rows, needed, expected = None, None, None
+        if all(use.task for use in stage.data) and uses_whole_model(load) and made.text is not None:
             rows = lengths(assembly, made, processor, stage, strategy)
-        expected = (
-            None if throughput is None or rows is None else throughput.seconds(stage.kind, load, made, rows)
-        )
+            is_sharded = bool(getattr(stage, "trl", {}).get("fsdp"))
+            needed = memory(
+                made, load, rows, earlier_rank=ranks[index], processes=processes, is_sharded=is_sharded
+            )
+            expected = None if throughput is None else throughput.seconds(stage.kind, load, made, rows)
         stages.append(
             PlannedStage(
-                stage=name,
-                work=load.text,
-                trained=made.trained(load),
-                lengths=rows,
-                memory=None
-                if rows is None
-                else memory(
-                    made,
-                    load,
-                    rows,
-                    earlier_rank=ranks[index],
-                    processes=processes,
-                    is_sharded=bool(getattr(stage, "trl", {}).get("fsdp")),
-                ),
-                state_bytes=state_bytes(made, load),
-                earlier_s=_earlier(name, runs / recipe.name),
+                stage=name, work=load.text, trained=made.trained(load), lengths=rows, memory=needed,
+                state_bytes=state_bytes(made, load), earlier_s=_earlier(name, runs / recipe.name),
                 expected_s=expected,
             )
-        )
+        )  # fmt: skip
+    blocked = bool(watch("isolation", "`isolated`").network_blocked()) if has_isolated(recipe) else None
     return Plan(
         parameters=made.parameters, stages=tuple(stages), features=kept_features(assembly, made),
         packages=cards, downloads=tuple(fetched(assembly, cards)), sends=tuple(sent(recipe)),
-        network_blocked=_is_network_blocked(recipe),
+        network_blocked=blocked,
     )  # fmt: skip
 
 
-def _is_network_blocked(recipe: Recipe) -> bool | None:
-    """Tell whether isolated components reach no network here, None where there are none."""
-    if not has_isolated(recipe):
+def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
+    """Return what the features take; None where no stage has a frozen encoder.
+
+    Volumes are counted as the view shows them, as many of each case as of the first of its data entry.
+    """
+    recipe, view = assembly.recipe, assembly.view
+    loads = [(stage, stage.workload()) for stage in recipe.stages]
+    frozen = [stage for stage, load in loads if "encoder" not in load.train and uses_whole_model(load)]
+    uses = dict.fromkeys(use for stage in frozen for use in stage.data_uses())
+    if not uses:
         return None
-    return bool(watch("isolation", "`isolated`").network_blocked())
+    shown: dict[tuple[str, str], int] = {}  # volumes by data set and case
+    largest, volumes = 0, None
+    try:
+        for use in uses:
+            cases = assembly.cases(use)
+            parts = [part for part in view.render(cases[0]) if isinstance(part, VisualPart)]
+            grids = [made.encoder.grid(view.size_zyx(part, made.encoder.input)) for part in parts]
+            largest = max([largest, *map(math.prod, grids)])
+            shown |= {(use.dataset, case.id): len(parts) for case in cases}
+        volumes = sum(shown.values())
+    except NotHere:
+        largest = math.prod(made.patch_grid_zyx)
+    if not largest:  # nothing is shown
+        return None
+    kept = recipe.features
+    features_bytes = largest * made.encoder.width * (2 if kept.precision == "float16" else 4)
+    volume_bytes = features_bytes + largest * CENTRE_BYTES
+    return KeptFeatures(
+        volumes=volumes,
+        volume_bytes=volume_bytes,
+        in_memory=int(kept.memory_gb * 1e9) // features_bytes,
+        on_disk=limit_bytes(cache_folder(), 0) // volume_bytes,
+    )
 
 
-def _check_dealt(stage: str, load: Workload, processes: int) -> None:
-    together = load.prompts_per_forward * processes
-    if load.trains_whole_model and load.prompts_per_step % together:
-        raise RecipeError(
-            f"{stage}: {load.prompts_per_step} prompts or rows of a step cannot be dealt to {processes} "
-            f"processes with {load.prompts_per_forward} in a pass; take a multiple of {together}."
-        )
+def fetched(assembly: Assembly, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what a recipe fetches, with its size and licence where they are known."""
+    recipe = assembly.recipe
+    names = {offer.name for offer in used(recipe)}
+    for package, table in cards.items():
+        yield from (f"{text} ({package})" for text in downloads(table, names))
+    named: list[tuple[str, Mapping[str, Any]]] = [("model.language", recipe.model.language)]
+    for where, table in (*named, *tables(recipe)):
+        if is_fetched(table):
+            known = shipped().get(str(table["id"]))
+            facts = "see its page for its size and licence"
+            if known is not None:
+                facts = f"{known.weights_bytes / 1e9:.2f} GB, {known.licence} ({known.page})"
+            yield f"{table['id']} at {table['revision']}, from the Hugging Face Hub, for {where}: {facts}"
+    if missing := models.encoder(assembly, StageOutputs()).missing_weights():
+        yield f"model.encoder, {missing}"
+
+
+def sent(recipe: Recipe) -> Iterator[str]:
+    """Yield what leaves this machine, and where to."""
+    for where, table in tables(recipe):
+        for what, key in (("texts", "sends_text_away"), ("images", "sends_images_away")):
+            if table.get(key) is True and "url" in table:
+                yield f"{what} of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
+    for name in recipe.observers:
+        if says := getattr(find("observer", name).load(), "sends_away", ""):
+            yield f"{says} (observer {name!r})"
 
 
 def _earlier(stage: str, runs: Path) -> float | None:

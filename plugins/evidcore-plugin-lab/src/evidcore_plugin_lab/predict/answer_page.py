@@ -22,13 +22,9 @@ _MOST_BYTES = 8_000_000
 def write_answer_page(
     folder: Path, record: Mapping[str, Any], volume: Volume, mask: npt.NDArray[np.bool_] | None
 ) -> Path:
-    """Write `index.html` into `folder` and return its path.
+    """Write `index.html` into `folder` from what answer.json holds, and return its path.
 
-    Args:
-        folder: where the answer lies.
-        record: what its answer.json holds.
-        volume: the scan.
-        mask: what the answer points at, shape (z, y, x) on the grid of `volume`; None where it has none.
+    `mask` is what the answer points at, shape (z, y, x) on the grid of `volume`.
     """
     drawn = _drawn(volume, record["evidence"], mask)
     place = (record["evidence"] or {}).get("slice")

@@ -62,12 +62,7 @@ def write_evidence(
 ) -> dict[str, Any]:
     """Write the mask beside the answer, on the original file's grid, and return what points where.
 
-    Args:
-        evidence: in voxels of `volume`.
-        mask: shape (z, y, x), on the grid of `volume`.
-        volume: the scan in body axes.
-        ref: the scan's file.
-        folder: where `mask.nii.gz` goes.
+    `evidence` is in voxels of `volume`, and so is `mask`, shape (z, y, x).
     """
     found: Mapping[str, Any] | None = None
     if mask is not None:

@@ -84,10 +84,6 @@ def task_name(inquiry: Inquiry, recipe: Recipe) -> str:
 def questions(inquiry: Inquiry, *, is_free: bool) -> tuple[Question, ...]:
     """Return the question with its options, none where none was put.
 
-    Args:
-        inquiry: as typed.
-        is_free: the task takes questions without options.
-
     Raises:
         RunError: if a question has no options and needs them, or they cannot be told apart by letters.
     """
@@ -106,11 +102,10 @@ def questions(inquiry: Inquiry, *, is_free: bool) -> tuple[Question, ...]:
             f"--option: a question has 2 to {len(LETTERS)} options, got {len(options)}: {list(options)!r}. "
             f"Write for instance {_EXAMPLE}."
         )
-    empty = next((option for option in options if not option.strip()), None)
-    twice = next((option for option in options if options.count(option) > 1), None)
-    if empty is not None or twice is not None:
-        what = f"{empty!r} is empty" if empty is not None else f"{twice!r} stands there twice"
-        raise RunError(f"--option: {what}. Give each option once, with words.")
+    wrong = [f"{option!r} is empty" for option in options if not option.strip()]
+    wrong += [f"{option!r} stands there twice" for option in options if options.count(option) > 1]
+    if wrong:
+        raise RunError(f"--option: {wrong[0]}. Give each option once, with words.")
     # nobody knows the answer; the first option fills its place and is never read
     return (Question(id="asked", text=inquiry.question or STEM, options=options, answer=0),)
 
@@ -124,17 +119,11 @@ def asked(assembly: Assembly, name: str, case: Case, inquiry: Inquiry) -> Prompt
     task = assembly.tasks[name]
     with blame(offer_of(task), f"asking about {inquiry.scan}"):
         prompts = task.ask(case, assembly.view)
-    example = "--question 'the largest gland'" if task.takes_free_questions else _EXAMPLE
-    if not prompts:
-        raise RunError(
-            f"--task {name}: {offer_of(task)} asks nothing about a scan by itself. "
-            f"Put the question: {example}."
-        )
-    if len(prompts) > 1:
-        raise RunError(
-            f"--task {name}: {offer_of(task)} asks {len(prompts)} questions about a scan, and one is put at "
-            f"a time. Put the question: {example}."
-        )
+    if len(prompts) != 1:
+        example = "--question 'the largest gland'" if task.takes_free_questions else _EXAMPLE
+        many = f"asks {len(prompts)} questions about a scan, and one is put at a time"
+        what = many if prompts else "asks nothing about a scan by itself"
+        raise RunError(f"--task {name}: {offer_of(task)} {what}. Put the question: {example}.")
     if inquiry.options and not prompts[0].reference.get("options"):
         raise RunError(
             f"--option: task {name!r} ({offer_of(task)}) takes no options, got {list(inquiry.options)!r}. "

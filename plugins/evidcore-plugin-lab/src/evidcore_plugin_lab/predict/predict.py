@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from evidcore_plugin_pages.jinja import NOTICE
 
 from evidcore import __version__
-from evidcore.case import Case, Evidence, Finding, Prompt, VolumeRef
-from evidcore.contracts import EncoderInput
+from evidcore.case import Answer, Case, Evidence, Finding, Prompt, VolumeRef
+from evidcore.contracts import EncoderInput, Labeler
 from evidcore.data import Volume, read, read_geometry
 from evidcore.data.content import volume_key
 from evidcore.data.reading import opened
 from evidcore.errors import DataError
 from evidcore.evaluate.asking import AskingStage
+from evidcore.evaluate.choice import option_log_likelihoods
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
+from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -33,8 +35,8 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
 from evidcore.runs.lock import versions
 from evidcore.runs.post_run import last_model
+from evidcore.text.tags import LETTERS
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
-from evidcore_plugin_lab.predict.answering import answered
 from evidcore_plugin_lab.predict.evidence import Mask, mask_of, write_evidence
 from evidcore_plugin_lab.predict.inquiry import (
     Inquiry,
@@ -47,13 +49,13 @@ from evidcore_plugin_lab.predict.inquiry import (
 from evidcore_plugin_lab.predict.training_scans import (
     Tell,
     TrainingScans,
-    Unlike,
     data_facts,
     features_of,
     figures_of,
     training_scans,
 )
 
+_NAMES = ("letter", "option")  # of a row of options
 CASE = "scan"  # what the case is called: a file name may be a person's
 
 
@@ -99,10 +101,19 @@ def predict_scan(
             volume = read(ref)
         check_volume(volume, ref, spec)
         known = training_scans(folder, assembly, policy, weights, tell)
-        unlike = compared(known, volume, ref, policy, assembly)
-        if not inquiry.unlike:
-            refuse_far(unlike, ref)
-        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=_vocabulary(assembly))
+        unlike = []
+        if not isinstance(known, str):
+            unlike = known.unlike(figures_of(volume), features_of(policy, assembly.view, [ref])[0])
+        far = "; ".join(one.sentence() for one in unlike if one.is_far)
+        if far and not inquiry.unlike:
+            raise DataError(
+                f"{ref.path}: is far outside of what the model of this run was trained on: {far}. An answer "
+                "would rest on scans of another kind. Give a scan like those of its training (`evid predict "
+                "RUN` describes them), or add --unlike to have it answer all the same."
+            )
+        names = dict.fromkeys(name for source in assembly.datasets.values() for name in source.findings)
+        vocabulary = tuple(Finding(name=each, state="uncertain") for each in names)  # nothing is known here
+        case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=vocabulary)
         prompt = asked(assembly, name, case, inquiry)
         record, answer = answered(policy, prompt, assembly, most_new_tokens(recipe, name))
         mask = None
@@ -115,15 +126,34 @@ def predict_scan(
             record["evidence"]["segmenter"] = None if followed is None else str(offer_of(followed[1]))
         if answer.report is not None:
             write(work / "report.txt", answer.report + "\n")
+        lock = folder.lock()
+        packages = {package: table["version"] for package, table in lock["package"].items()}
+        shown = (folder.path / "checkpoints").iterdir()  # links, named after their stages
         record = {
             "notice": NOTICE,
-            "scan": scan_record(volume, ref),
+            "scan": {  # what was looked at, and how it was read; its header is not repeated
+                "path": ref.path,
+                "series": ref.key,
+                "tilted": ref.tilted,
+                "resampled": opened(ref)[1].is_resampled,
+                "fingerprint": volume_key(ref),
+                "intensity": volume.intensity,
+                "shape_zyx": list(volume.shape_zyx),
+                "spacing_mm_zyx": [round(step, 6) for step in volume.spacing_mm_zyx],
+                "voxel_to_mm_zyx": volume.affine.tolist(),
+            },
             "training": training_record(known, assembly),
             "unlike": [{**vars(one), "sentence": one.sentence()} for one in unlike],
             **record,
-            "model": model_record(folder, recipe.name, weights),
-            "data": folder.lock()["dataset"],
-            "software": software(folder),
+            "model": {
+                "recipe": recipe.name,
+                "recipe_hash": lock["recipe"]["hash"],
+                "run": folder.path.name,
+                "stage": max(path.name for path in shown if path.resolve() == weights.resolve()),
+                "sha256": {path.name: sha256(path) for path in sorted(weights.glob("*.safetensors"))},
+            },
+            "data": lock["dataset"],
+            "software": {"versions": {"evidcore": __version__, **versions()}, "packages": packages},
         }
         write(work / "answer.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         write_answer_page(work, record, volume, mask)
@@ -145,10 +175,6 @@ def _followed(
 def describe_training(folder: RunFolder, tell: Tell | None = None) -> dict[str, Any]:
     """Return what a run's last model was trained on, and keep what its scans were like in the run folder.
 
-    Args:
-        folder: a run whose training has finished.
-        tell: told how many training scans of how many are measured.
-
     Raises:
         RunError: if the run has no finished model.
     """
@@ -160,39 +186,16 @@ def describe_training(folder: RunFolder, tell: Tell | None = None) -> dict[str, 
 
 def training_record(known: TrainingScans | str, assembly: Assembly) -> dict[str, Any]:
     """Return what a model was trained on, as answer.json holds it."""
+    facts: dict[str, Any] = {"datasets": data_facts(assembly), "unknown": None, "scans": None}
     if isinstance(known, str):
-        return {"datasets": data_facts(assembly), "unknown": known, "scans": None}
-    scans = {
+        return {**facts, "unknown": known}
+    facts["scans"] = {
         "measured": len(known.patients),
         "validation_scans": known.validation_scans,
         "bound": known.bound,
         "ranges": {name: list(pair) for name, pair in known.ranges().items()},
     }
-    return {"datasets": data_facts(assembly), "unknown": None, "scans": scans}
-
-
-def compared(
-    known: TrainingScans | str, volume: Volume, ref: VolumeRef, policy: VLMPolicy, assembly: Assembly
-) -> list[Unlike]:
-    """Return in what a scan is unlike those of the training; nothing where those are not known."""
-    if isinstance(known, str):
-        return []
-    return known.unlike(figures_of(volume), features_of(policy, assembly.view, [ref])[0])
-
-
-def refuse_far(unlike: Sequence[Unlike], ref: VolumeRef) -> None:
-    """Refuse a scan that is far outside of what the model was trained on.
-
-    Raises:
-        DataError: naming in what.
-    """
-    far = "; ".join(one.sentence() for one in unlike if one.is_far)
-    if far:
-        raise DataError(
-            f"{ref.path}: is far outside of what the model of this run was trained on: {far}. An answer "
-            "would rest on scans of another kind. Give a scan like those of its training (`evid predict RUN` "
-            "describes them), or add --unlike to have it answer all the same."
-        )
+    return facts
 
 
 def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
@@ -230,41 +233,93 @@ def _free_place(scan: str, task: str) -> Path:
     return place
 
 
-def _vocabulary(assembly: Assembly) -> tuple[Finding, ...]:
-    """Return the findings that the run's data sets know, of each of which nothing is known here."""
-    names = dict.fromkeys(name for source in assembly.datasets.values() for name in source.findings)
-    return tuple(Finding(name=name, state="uncertain") for name in names)
+def answered(
+    policy: VLMPolicy, prompt: Prompt, assembly: Assembly, max_new_tokens: int
+) -> tuple[dict[str, Any], Answer]:
+    """Answer greedily, over the scan and over a volume of air.
 
-
-def scan_record(volume: Volume, ref: VolumeRef) -> dict[str, Any]:
-    """Return what was looked at, and how it was read; its header is not repeated."""
+    Returns:
+        The record of the answer: as written, as read, with the likelihoods of options on both; and the answer
+        as its task reads it.
+    """
+    task = assembly.tasks[prompt.task]
+    crops = [dataclasses.replace(crop, blank=True) for crop in prompt.crops()]
+    blank = dataclasses.replace(prompt.showing(crops), id=f"{prompt.id}:blank")
+    texts = policy.generate([prompt, blank], max_new_tokens=max_new_tokens)
+    with blame(offer_of(task), f"reading an answer to prompt {prompt.id!r}"):
+        answer, aside = (task.parse(one, text) for one, text in zip((prompt, blank), texts, strict=True))
+    options = prompt.reference.get("options")
+    rows = _option_rows(policy, prompt, blank, assembly) if options else []
+    known, same = assembly.phrases, None
+    if rows:
+        on_scan, on_air = (max(sides, key=lambda side: side["share"]) for sides in zip(*rows, strict=True))
+        same = on_scan["letter"] == on_air["letter"]
     return {
-        "path": ref.path,
-        "series": ref.key,
-        "tilted": ref.tilted,
-        "resampled": opened(ref)[1].is_resampled,
-        "fingerprint": volume_key(ref),
-        "intensity": volume.intensity,
-        "shape_zyx": list(volume.shape_zyx),
-        "spacing_mm_zyx": [round(step, 6) for step in volume.spacing_mm_zyx],
-        "voxel_to_mm_zyx": volume.affine.tolist(),
+        "task": prompt.task,
+        "prompt": prompt.written(),
+        **_as_read(answer, assembly),
+        "options": [
+            {**scan, "blank": {key: air[key] for key in air if key not in _NAMES}} for scan, air in rows
+        ]
+        or None,
+        "options_not_trained": [one for one in options or () if known and one not in known],
+        "blank": {
+            **_as_read(aside, assembly),
+            "same_completion": aside.text == answer.text,
+            "same_likeliest_option": same,
+        },
+        "evidence": None,
+    }, answer  # fmt: skip
+
+
+def _as_read(answer: Answer, assembly: Assembly) -> dict[str, Any]:
+    """Return an answer as JSON holds it; None where the task has no such part, or did not find it."""
+    findings = {}  # that each labeler of the recipe reads in a report, by service
+    for name, labeler in assembly.services.items():
+        if isinstance(labeler, Labeler) and answer.report is not None:
+            with blame(offer_of(labeler), "reading the report"):
+                findings[name] = [
+                    {key: getattr(finding, key) for key in ("name", "state", "side", "size_mm")}
+                    for finding in labeler(answer.report)
+                ]
+    return {
+        "completion": answer.text,
+        "malformed": answer.malformed,
+        "think": answer.think,
+        "choice": answer.choice,
+        "lenient_choice": answer.lenient_choice,
+        "report": answer.report,
+        "findings": findings or None,
     }
 
 
-def model_record(folder: RunFolder, recipe: str, weights: Path) -> dict[str, Any]:
-    """Return which model answered: its recipe, run and stage, and the hashes of its weights."""
-    lock = folder.lock()
-    shown = (folder.path / "checkpoints").iterdir()  # links, named after their stages
-    return {
-        "recipe": recipe,
-        "recipe_hash": lock["recipe"]["hash"],
-        "run": folder.path.name,
-        "stage": max(path.name for path in shown if path.resolve() == weights.resolve()),
-        "sha256": {path.name: sha256(path) for path in sorted(weights.glob("*.safetensors"))},
-    }
+def _option_rows(
+    policy: VLMPolicy, prompt: Prompt, blank: Prompt, assembly: Assembly
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return how likely each option is, on the scan and on a blank volume: log-likelihood in nats, and share.
 
-
-def software(folder: RunFolder) -> dict[str, Any]:
-    """Return the versions that answered, and the packages of the run's components."""
-    packages = {name: table["version"] for name, table in folder.lock()["package"].items()}
-    return {"versions": {"evidcore": __version__, **versions()}, "packages": packages}
+    The shares sum to 1 over the options. They compare the options and are no probabilities of disease. Where
+    the task asks for reasoning, they are of whole answers (`verdict_log_likelihood`), else of the letter.
+    """
+    task = assembly.tasks[prompt.task]
+    with blame(offer_of(task), f"writing the answers to prompt {prompt.id!r}"):
+        letters, wholes = option_log_likelihoods(policy, [prompt, blank], task)
+    sides: list[list[dict[str, Any]]] = []
+    for side, bare in enumerate(letters):
+        whole = None if wholes is None else wholes[side]
+        likely = bare if whole is None else whole
+        powers = np.exp(np.asarray(likely, dtype=np.float64) - max(likely))
+        sides.append([
+            {
+                "letter": LETTERS[index],
+                "option": option,
+                "log_likelihood": bare[index],
+                "verdict_log_likelihood": None if whole is None else whole[index],
+                "share": share,
+            }
+            for index, (option, share) in enumerate(
+                zip(prompt.reference["options"], (powers / powers.sum()).tolist(), strict=True)
+            )
+        ])  # fmt: skip
+    on_scan, on_air = sides
+    return list(zip(on_scan, on_air, strict=True))

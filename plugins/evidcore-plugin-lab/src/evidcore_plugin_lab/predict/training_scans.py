@@ -176,15 +176,7 @@ def features_of(policy: VLMPolicy, view: View, refs: Sequence[VolumeRef]) -> Vec
 def training_scans(
     folder: RunFolder, assembly: Assembly, policy: VLMPolicy, weights: Path, tell: Tell | None = None
 ) -> TrainingScans | str:
-    """Return what is kept of a run's training scans, or measure them now and keep it; else why that fails.
-
-    Args:
-        folder: of the run.
-        assembly: of its recipe.
-        policy: over its last model.
-        weights: the folder of that model.
-        tell: told how many scans of how many are measured.
-    """
+    """Return what is kept of a run's training scans, or measure them now and keep it; else why that fails."""
     model = weights.resolve().parent.name
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # none yet, or of another version
         table = json.loads((folder.path / FILE).read_text(encoding="utf-8"))

@@ -251,15 +251,11 @@ def draw_patient(
         other = wish(int(place), 1, 1 if second[place, 1] < 0.5 else -1)
         if sum(one.organ == other.organ for one in wishes) < CROWD:
             wishes.append(other)
-    largest_mm: dict[str, float] = {}
-    for one in wishes:
-        largest_mm[one.organ] = max(one.diameter_mm, largest_mm.get(one.organ, 0.0))
-    leaning = (
-        dataclasses.replace(
-            one, lean=leans[one.organ] * (1 if one.diameter_mm == largest_mm[one.organ] else -1)
-        )
-        for one in wishes
-    )
+    largest_mm = {wish.organ: wish.diameter_mm for wish in sorted(wishes, key=lambda wish: wish.diameter_mm)}
+    leaning = []
+    for each in wishes:
+        is_largest = each.diameter_mm == largest_mm[each.organ]
+        leaning.append(dataclasses.replace(each, lean=leans[each.organ] * (1 if is_largest else -1)))
     return tuple(leaning), tuple(INDICATIONS)[kind], "left" if outward == 1 else "right"
 
 

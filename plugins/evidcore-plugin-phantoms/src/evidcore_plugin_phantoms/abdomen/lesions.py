@@ -66,11 +66,8 @@ def grow(
 ) -> list[Grown]:
     """Draw lesions into their organs, each where most of it fits; those that hardly show are left out.
 
-    Args:
-        stream: gives a lesion's own stream by the index of its finding and its number among them.
-        scene: the organs.
-        wishes: what is to grow.
-        without: a finding whose lesions keep their places and are not drawn.
+    Those of the finding `without` keep their places and are not drawn. `stream` gives a lesion's own stream
+    by the index of its finding and its number among them.
     """
     taken = np.zeros(scene.grid.size_zyx, np.bool_)
     grown, numbers = [], Counter[str]()

@@ -138,13 +138,6 @@ def chosen(
 
     A phantom is asked about at most one referent of a kind. Of each kind whose words leave two masks open the
     one on the left is meant as often as the one on the right; what is too many of one side is dropped.
-
-    Args:
-        phantoms: the split.
-        kinds: of referents that are asked about.
-        per_case: most referents of a phantom.
-        streams: each phantom's own.
-        rng: decides what is dropped.
     """
     found = []
     for facts, stream in zip(phantoms, streams, strict=True):

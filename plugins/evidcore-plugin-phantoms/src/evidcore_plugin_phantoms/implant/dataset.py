@@ -26,6 +26,7 @@ from evidcore_plugin_phantoms.wording import ABSENT, naming, on_the, one_of, wri
 log = logging.getLogger(__name__)
 VOLUME, MASKS, BEFORE, FACTS = "volume.nii.gz", "masks.npz", "before.npz", "lesions.json"
 VERSION = 1  # raised where the same options plant something else, as tests/test_golden.py finds out
+Reasons = Mapping[str, str]  # by kind
 PRESENT = (
     "There is a {name} of {size} mm in the {place}.",
     "A {name} measuring {size} mm is seen in the {place}.",
@@ -77,12 +78,11 @@ class Implant(Dataset):
     def __post_init__(self) -> None:
         """Refuse options that contradict each other; nothing is read before cases are asked for."""
         for option, named in (("inside", self.inside or {}), ("sizes_mm", self.sizes_mm or {})):
-            for kind in named:
-                if kind not in self.kinds:
-                    raise RecipeError(
-                        f"implant: {option} names {kind!r}, but kinds are {', '.join(self.kinds) or 'none'}. "
-                        f"Add it to kinds, or drop it here."
-                    )
+            if unknown := [kind for kind in named if kind not in self.kinds]:
+                raise RecipeError(
+                    f"implant: {option} names {unknown[0]!r}, but kinds are "
+                    f"{', '.join(self.kinds) or 'none'}. Add it to kinds, or drop it here."
+                )
         for kind, (smallest, largest) in (self.sizes_mm or {}).items():
             if not 0 < smallest <= largest:
                 raise RecipeError(
@@ -203,29 +203,23 @@ class Implant(Dataset):
         return self._case(case, name, copy, folder, lesions, known["no_place"])
 
     def _check(self, case: Case) -> None:
-        ref = case.volumes[0]
+        ref, wrong = case.volumes[0], ""
         if len(case.volumes) != 1:
-            raise DataError(
-                f"{ref.path}: lesions are planted into one volume, the case has {len(case.volumes)}. "
-                f"Leave one in the source's table."
-            )
-        if ref.intensity != "hu":
-            raise DataError(
-                f"{ref.path}: lesions are planted in HU, the volume's intensity is {ref.intensity!r}. "
-                f"Set intensity = 'hu' on the source if the values are HU."
-            )
-        taken = sorted(case.masks.keys() & set(self.kinds))
-        if taken:
-            raise DataError(
-                f"{ref.path}: the source has a mask {taken[0]!r} already. Rename it, or leave the kind out."
-            )
-        for kind in self.kinds:
-            region = (self.inside or {}).get(kind)
-            if region is not None and region not in case.masks:
-                raise DataError(
-                    f"{ref.path}: there is no mask {region!r} to plant a {kind} in. "
+            wrong = f"lesions are planted into one volume, the case has {len(case.volumes)}. "
+            wrong += "Leave one in the source's table."
+        elif ref.intensity != "hu":
+            wrong = f"lesions are planted in HU, the volume's intensity is {ref.intensity!r}. "
+            wrong += "Set intensity = 'hu' on the source if the values are HU."
+        elif taken := sorted(case.masks.keys() & set(self.kinds)):
+            wrong = f"the source has a mask {taken[0]!r} already. Rename it, or leave the kind out."
+        for kind, region in (self.inside or {}).items():
+            if region not in case.masks and not wrong:
+                wrong = f"there is no mask {region!r} to plant a {kind} in. "
+                wrong += (
                     f"It has: {', '.join(sorted(case.masks)) or 'none'}. Correct inside, or give the mask."
                 )
+        if wrong:
+            raise DataError(f"{ref.path}: {wrong}")
 
     def _wishes(self, case: Case, copy: int) -> list[Wish]:
         draws = self._rng(case, copy, "wishes").random(len(self.kinds))
@@ -241,13 +235,7 @@ class Implant(Dataset):
         return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "big"))
 
     def _case(
-        self,
-        case: Case,
-        name: str,
-        copy: int,
-        folder: Path,
-        planted: Sequence[Lesion],
-        no_place: Mapping[str, str],
+        self, case: Case, name: str, copy: int, folder: Path, planted: Sequence[Lesion], no_place: Reasons
     ) -> Case:
         """Return a case with what a folder of the cache holds; without lesions the source's scan stands."""
         lesions = {lesion.kind: lesion for lesion in planted}
@@ -260,7 +248,20 @@ class Implant(Dataset):
             if kind not in lesions and (kind not in own or own[kind].state == "absent")
         ]
         before = case.report.text if case.report is not None and self.report == "appended" else ""
-        told, spans = report(absent, planted, before, self._rng(case, copy, "words"))
+        # first what was not planted, then what was; sentences of `before` get no spans
+        rng = self._rng(case, copy, "words")
+        lines = [naming(one_of(rng, ABSENT), kind, "normal") for kind in absent]
+        for lesion in planted:
+            pattern, place = one_of(rng, PRESENT), lesion.region.replace("_", " ")
+            if lesion.region == "lung":
+                place = f"{lesion.side} lung" if lesion.side else "lung"
+            else:
+                place = ("soft tissue" if place == "soft" else place) + on_the(lesion.side)
+            slots = {"size": f"{lesion.size_mm:.0f}", "place": place}
+            lines.append(naming(pattern, lesion.kind, "abnormal", **slots))
+        report = written(lines, before.rstrip())
+        told = [Span(start=start, end=end, label=label) for start, end, label in report.spans]
+        spans = dict(zip([*absent, *(lesion.kind for lesion in planted)], told, strict=True))
         for kind in self.kinds:
             if kind in lesions:
                 lesion = lesions[kind]
@@ -279,7 +280,7 @@ class Implant(Dataset):
             case,
             id=name,
             volumes=(plain,) if planted else case.volumes,
-            report=told,
+            report=Report(text=report.text, spans=tuple(told)),
             findings=tuple(own[key] for key in self.findings if key in own),
             masks={**case.masks, **masks},
             notes={**case.notes, "implant": notes},
@@ -309,28 +310,3 @@ def _write_without(volume: Path, kind: str, path: Path) -> None:
     with np.load(volume.with_name(BEFORE)) as replaced:
         array.reshape(-1)[replaced[f"{kind} at"]] = replaced[f"{kind} hu"]
     nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), None, image.header), path)
-
-
-def report(
-    absent: Sequence[str], lesions: Sequence[Lesion], before: str, rng: np.random.Generator
-) -> tuple[Report, dict[str, Span]]:
-    """Return the report and where it speaks of each kind: first what was not planted, then what was.
-
-    Sentences of `before` get no spans.
-    """
-    lines = [naming(one_of(rng, ABSENT), name, "normal") for name in absent]
-    for lesion in lesions:
-        pattern, size = one_of(rng, PRESENT), f"{lesion.size_mm:.0f}"
-        lines.append(naming(pattern, lesion.kind, "abnormal", size=size, place=_place(lesion)))
-    told = written(lines, before.rstrip())
-    spans = [Span(start=start, end=end, label=label) for start, end, label in told.spans]
-    kinds = [*absent, *(lesion.kind for lesion in lesions)]
-    return Report(text=told.text, spans=tuple(spans)), dict(zip(kinds, spans, strict=True))
-
-
-def _place(lesion: Lesion) -> str:
-    if lesion.region == "lung":
-        return f"{lesion.side} lung" if lesion.side else "lung"
-    return ("soft tissue" if lesion.region == "soft" else lesion.region.replace("_", " ")) + on_the(
-        lesion.side
-    )

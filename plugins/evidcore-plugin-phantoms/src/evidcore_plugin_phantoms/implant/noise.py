@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from scipy import fft, ndimage
+from scipy.special import erfinv
 
 from evidcore.data import Volume
 
@@ -40,8 +42,6 @@ def autocovariance(values: Array, tissue: Region, spacing_mm_zyx: tuple[float, f
     Raises:
         TooLittleTissue: with fewer than 200 voxels.
     """
-    from scipy import ndimage
-
     if tissue.sum() < FEWEST_VOXELS:
         raise TooLittleTissue(f"{int(tissue.sum())} voxels of tissue, fewer than {FEWEST_VOXELS}")
     spacing = np.array(spacing_mm_zyx)
@@ -64,8 +64,6 @@ def autocovariance(values: Array, tissue: Region, spacing_mm_zyx: tuple[float, f
 
 def noise_like(covariance: Array, shape_zyx: tuple[int, int, int], rng: np.random.Generator) -> Array:
     """Draw Gaussian noise (z, y, x) in HU with the given autocovariance."""
-    from scipy import fft
-
     room = [
         fft.next_fast_len(count + extent, real=True)
         for count, extent in zip(shape_zyx, covariance.shape, strict=True)
@@ -83,8 +81,6 @@ def noise_like(covariance: Array, shape_zyx: tuple[int, int, int], rng: np.rando
 
 def _correlate(values: Array, lags: Array) -> Array:
     """Return the sums over all voxels of value times value at a lag, for lags up to `lags` each way."""
-    from scipy import fft
-
     room = [
         fft.next_fast_len(count + int(lag), real=True) for count, lag in zip(values.shape, lags, strict=True)
     ]
@@ -101,8 +97,6 @@ def point_spread_mm(volume: Volume) -> tuple[float, bool]:
     At an edge of height h, a Gaussian spread of s mm makes the largest step between neighbours d mm apart
     h * erf(d / (2 sqrt(2) s)). The voxel's own width, which the step shows too, is taken off.
     """
-    from scipy.special import erfinv
-
     _, dy, dx = volume.spacing_mm_zyx
     stride = max(1, volume.shape_zyx[0] // 40)
     found = []

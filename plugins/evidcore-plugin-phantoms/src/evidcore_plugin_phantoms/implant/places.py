@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+from scipy import ndimage
 
 from evidcore.data import Volume
 
@@ -28,57 +29,44 @@ def tissue_of(kind: Literal["lung", "soft"], blocks: Volume, body: Region) -> Re
 
 
 def tissue_in_mask(kind: Literal["lung", "soft"], blocks: Volume, filled: Array) -> Region:
-    """Return the blocks that a mask fills whole and whose density is that of the tissue.
-
-    Args:
-        kind: which tissue the mask is expected to hold.
-        blocks: the scan in blocks.
-        filled: share of each block that the mask fills.
-    """
+    """Return the blocks that a mask fills whole (`filled` near 1) and whose density is that of the tissue."""
     low, high = MASK_HU[kind]
     return np.asarray((filled > 0.999) & (blocks.array > low) & (blocks.array < high))
 
 
 def _lung(blocks: Volume, body: Region) -> Region:
     """Return what is aerated inside the body, connected and of a lung's density, with the vessels in it."""
-    from scipy import ndimage
-
     inside = np.stack([ndimage.binary_fill_holes(plane) for plane in body])
-    labels, count = ndimage.label(inside & (blocks.array < AERATED_HU))
-    sizes = np.bincount(labels.reshape(-1), minlength=count + 1) * _block_ml(blocks)
-    wanted = [number for number in range(1, count + 1) if sizes[number] >= LEAST_LUNG_ML]
+    labels, _ = ndimage.label(inside & (blocks.array < AERATED_HU))
     lung = np.zeros(labels.shape, bool)
-    for number in wanted:
+    for number in np.flatnonzero(_sizes_ml(labels, blocks) >= LEAST_LUNG_ML):
         part = labels == number
         if LUNG_MEDIAN_HU[0] < np.median(blocks.array[part]) < LUNG_MEDIAN_HU[1]:
             lung |= part
     lung &= blocks.array > LUMEN_HU
     if not lung.any():
         return lung
-    reach = [max(1, round(VESSELS_MM / step)) for step in blocks.spacing_mm_zyx]
-    grown = ndimage.binary_dilation(lung, _ball(blocks, VESSELS_MM))
-    padded = np.pad(grown, [(each, each) for each in reach], mode="edge")
-    closed = ndimage.binary_erosion(padded, _ball(blocks, VESSELS_MM))
+    spacing = blocks.spacing_mm_zyx
+    reach = [max(1, round(VESSELS_MM / step)) for step in spacing]
+    axes = (np.arange(-each, each + 1) * step for each, step in zip(reach, spacing, strict=True))
+    squares = sum(np.square(axis) for axis in np.meshgrid(*axes, indexing="ij"))
+    ball = np.asarray(squares <= max(VESSELS_MM, *spacing) ** 2)
+    padded = np.pad(ndimage.binary_dilation(lung, ball), [(each, each) for each in reach], mode="edge")
+    closed = ndimage.binary_erosion(padded, ball)
     inner = tuple(slice(each, -each) for each in reach)
     return np.asarray(lung | (closed[inner] & (blocks.array > LUMEN_HU)))
 
 
 def _soft(blocks: Volume, body: Region) -> Region:
-    from scipy import ndimage
-
     low, high = SOFT_HU
     sigma = [SMOOTH_MM / step for step in blocks.spacing_mm_zyx]
     smooth = ndimage.gaussian_filter(blocks.array, sigma)  # noise alone must not make holes
-    labels, count = ndimage.label(body & (smooth >= low) & (smooth <= high))
-    sizes = np.bincount(labels.reshape(-1), minlength=count + 1) * _block_ml(blocks)
-    sizes[0] = 0
-    return np.asarray((sizes >= LEAST_SOFT_ML)[labels])
+    labels, _ = ndimage.label(body & (smooth >= low) & (smooth <= high))
+    return np.asarray((_sizes_ml(labels, blocks) >= LEAST_SOFT_ML)[labels])
 
 
 def room_mm(region: Region, spacing_mm_zyx: tuple[float, float, float]) -> Array:
     """Return how far each block lies from all that is not of the region; beyond the grid nothing is."""
-    from scipy import ndimage
-
     room = np.zeros(region.shape)
     if not region.any():
         return room
@@ -101,16 +89,8 @@ def room_beside(
     return np.asarray(np.clip(room, 0.0, np.maximum(distance, 0.0)))
 
 
-def _ball(blocks: Volume, radius_mm: float) -> Region:
-    reach = [max(1, round(radius_mm / step)) for step in blocks.spacing_mm_zyx]
-    grids = np.meshgrid(
-        *[np.arange(-each, each + 1) * step for each, step in zip(reach, blocks.spacing_mm_zyx, strict=True)],
-        indexing="ij",
-    )
-    return np.asarray(
-        sum(np.square(grid) for grid in grids) <= max(radius_mm, max(blocks.spacing_mm_zyx)) ** 2
-    )
-
-
-def _block_ml(blocks: Volume) -> float:
-    return float(np.prod(blocks.spacing_mm_zyx)) / 1000
+def _sizes_ml(labels: Array, blocks: Volume) -> Array:
+    """Return the size of each connected piece by its label; 0 of what is no piece."""
+    sizes = np.bincount(labels.reshape(-1)) * (float(np.prod(blocks.spacing_mm_zyx)) / 1000)
+    sizes[0] = 0
+    return np.asarray(sizes)

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from scipy import ndimage
 
 from evidcore.case import Side
 from evidcore.data import Volume
@@ -46,20 +47,20 @@ VESSEL_HU = -600.0  # above: vessels and walls, not the lung's own texture
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of lesion. Its density is given in HU, or as the difference from the tissue around it."""
+    """A kind of lesion."""
 
     name: str  # the finding, and the mask
     tissue: Tissue
     size_mm: tuple[float, float]  # of the longest diameter
-    hu: tuple[float, float] | None = None
-    difference_hu: tuple[float, float] | None = None
+    hu: tuple[float, float]
+    over_tissue: bool = False  # `hu` is the difference from the tissue around it
 
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind(name="lung nodule", tissue="lung", size_mm=(6, 25), hu=(-50, 60)),  # solid; above 30 mm a mass
-        Kind(name="hypodense lesion", tissue="soft", size_mm=(10, 30), difference_hu=(-50, -25)),
+        Kind(name="hypodense lesion", tissue="soft", size_mm=(10, 30), hu=(-50, -25), over_tissue=True),
         Kind(name="fluid collection", tissue="soft", size_mm=(12, 35), hu=(-5, 15)),
         Kind(name="stone", tissue="soft", size_mm=(4, 12), hu=(300, 900)),
     )
@@ -110,14 +111,9 @@ def plant(
     contrast: float,
     rng: np.random.Generator,
 ) -> Planted:
-    """Plant what is wished for, one lesion of each kind, none near another.
+    """Plant what is wished for, one lesion of each kind, none near another; the volume is not changed.
 
-    Args:
-        volume: a scan in HU; it is not changed.
-        wishes: what is to be planted.
-        regions: masks (z, y, x) of the volume that wishes name.
-        contrast: multiplies the difference between lesion and surroundings.
-        rng: decides place, size, shape, density and noise.
+    `regions` are the masks (z, y, x) that wishes name.
     """
     site = _Site(volume)
     masks: dict[str, Region] = {}
@@ -240,8 +236,11 @@ class _Site:
         except TooLittleTissue as cause:
             return str(cause)
         surroundings_hu = float(values[around].mean())
-        hu = surroundings_hu + contrast * (_density(wish.kind, surroundings_hu, rng) - surroundings_hu)
-        spread = _spread(share, spacing, self.spread_mm)
+        density = float(rng.uniform(*wish.kind.hu)) + (surroundings_hu if wish.kind.over_tissue else 0.0)
+        hu = surroundings_hu + contrast * (density - surroundings_hu)
+        # blurred within slices as the scan does; along z a slice's own thickness has done so already
+        sigma = (0, *(self.spread_mm / step for step in spacing[1:]))
+        spread = np.clip(ndimage.gaussian_filter(share, sigma, mode="constant"), 0.0, 1.0)
         noise = noise_like(covariance, share.shape, rng)
         kept, changed = 1 - spread, spread > 0
         added = spread * hu + np.sqrt(1 - np.square(kept)) * noise
@@ -252,10 +251,14 @@ class _Site:
         mask = np.zeros(self.volume.shape_zyx, bool)
         mask[box] = share > 0.5
         z, y, x = (float(at) for at in shape.centre_mm / np.array(spacing))
+        left_mm = float(shape.centre_mm[2])  # x grows to the patient's left
+        side: Side | None = None
+        if self.middle_mm is not None and abs(left_mm - self.middle_mm) >= OFF_MIDLINE_MM:
+            side = "left" if left_mm > self.middle_mm else "right"
         lesion = Lesion(
             kind=wish.kind.name,
             region=wish.region or wish.kind.tissue,
-            side=self._side(float(shape.centre_mm[2])),
+            side=side,
             size_mm=float(2 * shape.radii_mm.max()),
             volume_ml=shape.volume_ml,
             centre_zyx=(z, y, x),
@@ -277,24 +280,3 @@ class _Site:
         ]
         around = inner[np.ix_(*places)]
         return values, around & (values < VESSEL_HU) if wish.kind.tissue == "lung" else around
-
-    def _side(self, x_mm: float) -> Side | None:
-        if self.middle_mm is None or abs(x_mm - self.middle_mm) < OFF_MIDLINE_MM:
-            return None
-        return "left" if x_mm > self.middle_mm else "right"  # x grows to the patient's left
-
-
-def _density(kind: Kind, surroundings_hu: float, rng: np.random.Generator) -> float:
-    if kind.hu is not None:
-        return float(rng.uniform(*kind.hu))
-    assert kind.difference_hu is not None  # one of the two is given
-    return surroundings_hu + float(rng.uniform(*kind.difference_hu))
-
-
-def _spread(share: Array, spacing_mm_zyx: tuple[float, float, float], spread_mm: float) -> Array:
-    """Blur within slices as the scan does; along z a slice's own thickness has done so already."""
-    from scipy import ndimage
-
-    _, dy, dx = spacing_mm_zyx
-    blurred = ndimage.gaussian_filter(share, (0, spread_mm / dy, spread_mm / dx), mode="constant")
-    return np.asarray(np.clip(blurred, 0.0, 1.0))

@@ -98,15 +98,10 @@ class DocumentDrawer:
             any(span.start < stop and start < span.end for span in abnormal)
             for start, stop in answer.offset_mapping
         ]
-        return Document(
-            prompt, self._shows(prompt), [*answer.input_ids, self._tokenizer.eos_token_id], [*told, False]
-        )
-
-    def _shows(self, prompt: Sequence[int]) -> list[bool]:
-        edges = ["<|vision_start|>", "<|vision_end|>"]
-        start, stop = self._tokenizer.convert_tokens_to_ids(edges)
+        start, stop = self._tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
         depth = itertools.accumulate((token == start) - (token == stop) for token in prompt)
-        return [bool(inside) and token != start for inside, token in zip(depth, prompt, strict=True)]
+        shows = [bool(inside) and token != start for inside, token in zip(depth, prompt, strict=True)]
+        return Document(prompt, shows, [*answer.input_ids, self._tokenizer.eos_token_id], [*told, False])
 
 
 def shown_ids(

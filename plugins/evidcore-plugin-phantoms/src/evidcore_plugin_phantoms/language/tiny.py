@@ -151,19 +151,6 @@ class Tiny(Language):
     ) -> None:
         """Train on text and write a transformers folder and `fit.json`.
 
-        Args:
-            train: cases with an impression in their notes.
-            validation: cases for the figures.
-            folder: where everything goes.
-            seed: of weights, order, questions and places.
-            log: told the loss of each step.
-            tasks: what it learns to answer, by name.
-            shares: how often each task is drawn, by name; 1 where not given.
-            view: how the prompts show a case.
-            image_tokens: how many embeddings the bridge gives for one visual part.
-            phrases: names of findings; each becomes one token.
-            options: of the recipe.
-
         Raises:
             DataError: if a case has no impression, or no task asks anything.
         """

@@ -239,18 +239,13 @@ def draw_cut(
 ) -> tuple[slice, slice]:
     """Draw a square around a lesion, which lies anywhere in it and not at its edge.
 
-    Args:
-        rng: the cut's own stream.
-        centre_yx: of the lesion.
-        side_px: the least and the largest side; its logarithm is uniform between them.
+    The logarithm of its side is uniform between the least and the largest, `side_px`.
     """
     least, most = side_px
     side = min(round(least * (most / least) ** rng.random()), most)
     places = rng.integers(CUT_MARGIN_PX, side - CUT_MARGIN_PX, 2)
-    starts = [
-        int(np.clip(at - place, 0, SIZE_PX - side)) for at, place in zip(centre_yx, places, strict=True)
-    ]
-    return slice(starts[0], starts[0] + side), slice(starts[1], starts[1] + side)
+    y, x = (int(np.clip(at - place, 0, SIZE_PX - side)) for at, place in zip(centre_yx, places, strict=True))
+    return slice(y, y + side), slice(x, x + side)
 
 
 def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:

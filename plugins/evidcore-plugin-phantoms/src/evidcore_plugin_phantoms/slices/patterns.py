@@ -59,12 +59,7 @@ def shares(pattern: str, radius_px: float, offset_yx: tuple[float, float], angle
 
 
 def disc(radius_px: float, offset_yx: tuple[float, float]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return the pixels that the disc of a lesion covers by half, shape (y, x), 19 x 19 pixels.
-
-    Args:
-        radius_px: of the disc.
-        offset_yx: of its centre from the middle pixel's, in pixels.
-    """
+    """Return the pixels that the disc of a lesion covers by half, shape (y, x), 19 x 19 pixels."""
     y, x = _points(offset_yx, radius_px)
     return np.asarray(_averaged(np.hypot(y, x) <= 1) >= 0.5)
 
