@@ -22,7 +22,7 @@ REPOSITORY = "mallory/evid-reward-laterality"
 WHEEL = f"dist/{made.FILE}"
 WRONG, FINE = {"sha256": "0" * 64, "size": 3}, {"outcome": "fine", "notes": []}
 PIPS = []
-PIP, COMPARE = installing.pip, installing._compare
+PIP, COMPARE = installing.pip, installing.compare
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Use 'content=:DeprecationWarning"
 )  # the Hub's client, of its own
@@ -53,7 +53,7 @@ def nothing_is_installed(monkeypatch):
     """Note what pip is asked for; what pip does is tried in test_hub_life."""
     PIPS.clear()
     monkeypatch.setattr(installing, "pip", lambda *words: PIPS.append(words))
-    monkeypatch.setattr(installing, "_compare", lambda wheel: None)
+    monkeypatch.setattr(installing, "compare", lambda wheel: None)
 
 
 def repository(content=None, *, pinned=(), **changed):

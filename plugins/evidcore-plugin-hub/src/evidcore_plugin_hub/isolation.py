@@ -117,12 +117,7 @@ def network_blocked() -> bool:
 class IsolatedProcess:
     """A component in a process of its own: started when it is asked, ended where it fails to answer.
 
-    Args:
-        offer: the component.
-        table: its recipe table.
-        given: what the core gives it: paths, and functions that it may ask.
-        where: what messages call the table.
-        traits: the attributes that its contract declares, with their types.
+    `given` are paths, and functions that it may ask; `traits` what its contract declares, with types.
     """
 
     def __init__(
@@ -157,12 +152,7 @@ class IsolatedProcess:
         return dict(self._answer("build", (locks, folders, self.limits.memory_gb, *component), form))
 
     def ask(self, method: str, form: TypeAdapter[Any], *given: Any) -> Any:
-        """Have it do something, and return what it gives.
-
-        Args:
-            method: its name.
-            form: the type of what it must give.
-            given: to the method; plain data.
+        """Have it do something, and return what it gives, which must be of a type.
 
         Raises:
             ContractError: if it is late, ends, or gives something else; its process has ended then. If it
@@ -321,14 +311,7 @@ _KINDS: Mapping[str, type[IsolatedReward | IsolatedScorer | IsolatedReader]] = {
 def isolate(
     offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str
 ) -> Reward | Scorer | Reader:
-    """Return a component that is built and asked in a process of its own.
-
-    Args:
-        offer: the component.
-        table: its recipe table, checked.
-        given: what the core gives; what can cross is given.
-        where: what messages call the table.
-    """
+    """Return a component that is built and asked in a process of its own, given what can cross."""
     crossing = {name: given[name] for name in CROSSING if name in given}
     traits = {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) is typing.ClassVar else hint

@@ -188,13 +188,7 @@ Pairs = Sequence[tuple[Rollout, Rollout]]
 
 
 def _paid(subject: Subject, pairs: Pairs, *, in_one_group: bool = False) -> list[tuple[float, float]]:
-    """Return what is paid for two answers each, where both are judged.
-
-    Args:
-        subject: the rewards.
-        pairs: of answers.
-        in_one_group: each pair answers one prompt.
-    """
+    """Return what is paid for two answers each, where both are judged."""
     groups = pairs if in_one_group else [[one] for pair in pairs for one in pair]
     paid = subject.paid_for(regrouped(groups)) if pairs else []
     both = zip(paid[::2], paid[1::2], strict=True)

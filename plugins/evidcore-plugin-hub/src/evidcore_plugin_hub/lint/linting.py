@@ -86,9 +86,7 @@ def as_json(
 def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[Checked]:
     """Try everything on rewards as they are composed, in this thread and without a limit of time.
 
-    Args:
-        rewards: in order; those of weight 0 are only asked because others need them.
-        rows: prompts of one or several tasks.
+    Rewards of weight 0 are only asked because others need them.
     """
     asked, left_out = without_costs(rewards)
     found = [dataclasses.replace(one, says=f"{one.reward} {one.says}", reward="") for one in left_out]

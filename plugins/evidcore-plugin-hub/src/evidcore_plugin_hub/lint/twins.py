@@ -34,19 +34,21 @@ class Twin:
 def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
     """Return the twins of all prompts, in whole groups.
 
-    Args:
-        rows: prompts with the task that asks them all.
-        constants: also give some answers to every prompt alike, as a policy would that does not look.
+    With `constants` some answers are given to every prompt alike, as by a policy that does not look.
 
     Raises:
         ValueError: if the task has no gold answer to a prompt.
     """
     golds = [row.task.gold(row.prompt)[0] for row in rows]
-    alike = _constants(golds) if constants else ()
+    bare = collections.Counter(_within(gold, "think", BRIEF) or gold for gold in golds)
+    alike = [text for text, _ in bare.most_common(CONSTANTS)] if constants else ()
     found: list[Twin] = []
-    group = 0
+    group, count = 0, len(rows)
     for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
-        wrong = _wrong(row, gold, _elsewhere(rows, golds, place))
+        turned_rows = [index % count for index in range(place + 1, place + count)]  # other patients first
+        turned_rows.sort(key=lambda other: _patient(rows[other].prompt) == _patient(rows[place].prompt))
+        elsewhere = [golds[other] for other in turned_rows if _differ(row.prompt, rows[other].prompt)]
+        wrong = _wrong(row, gold, list(dict.fromkeys(elsewhere)))
         texts = [("right", gold), *(("wrong", text) for text in wrong), *_varied(row, gold, wrong)]
         texts += [(f"constant {number}", text) for number, text in enumerate(alike)]
         if constants and (common := _commonest(rows, place)):
@@ -54,8 +56,8 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
         for kind, text in texts:
             found.append(Twin(kind, place, _rollout(row.task, row.prompt, text, group)))
         group += 1
-        count = len(options_of(row.prompt))
-        for order in ([*range(by, count), *range(by)] for by in range(count)):  # its own first
+        options = len(options_of(row.prompt))
+        for order in ([*range(by, options), *range(by)] for by in range(options)):  # its own first
             turned = _turned(row.prompt, order)
             text = row.task.gold(turned)[0]
             kind = "permuted" if order[0] else "own order"
@@ -80,14 +82,6 @@ def options_of(prompt: Prompt) -> Sequence[str]:
 def _rollout(task: Task, prompt: Prompt, text: str, group: int) -> Rollout:
     looks = tuple(task.gold_turns(prompt))  # every twin has looked where the gold answer looks
     return Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text), turns=looks)
-
-
-def _elsewhere(rows: Sequence[Row], golds: Sequence[str], place: int) -> list[str]:
-    """Return gold answers to other prompts, those of other patients first."""
-    own = rows[place].prompt
-    turned = [*range(place + 1, len(rows)), *range(place)]
-    turned.sort(key=lambda other: _patient(rows[other].prompt) == _patient(own))
-    return list(dict.fromkeys(golds[other] for other in turned if _differ(own, rows[other].prompt)))
 
 
 def _patient(prompt: Prompt) -> str:
@@ -181,12 +175,6 @@ def _within(text: str, tag: str, words: str) -> str | None:
     if inside(text, tag) is None:
         return None
     return re.sub(rf"<{tag}>.*</{tag}>", lambda _: f"<{tag}>{words}</{tag}>", text, flags=re.DOTALL)
-
-
-def _constants(golds: Sequence[str]) -> list[str]:
-    """Return the gold answers that come most often, without their reasons."""
-    bare = collections.Counter(_within(gold, "think", BRIEF) or gold for gold in golds)
-    return [text for text, _ in bare.most_common(CONSTANTS)]
 
 
 def _commonest(rows: Sequence[Row], place: int) -> str | None:

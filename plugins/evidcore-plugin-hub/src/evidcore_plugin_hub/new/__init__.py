@@ -14,12 +14,7 @@ NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def write_package(kind: str, name: str, folder: Path) -> list[Path]:
-    """Write the package and return its files.
-
-    Args:
-        kind: of the component.
-        name: of the component, kebab-case.
-        folder: which is not there yet, or empty.
+    """Write the package to a folder that is not there yet, or empty, and return its files.
 
     Raises:
         RecipeError: if there is no such kind, the name is none, or something is in the way.

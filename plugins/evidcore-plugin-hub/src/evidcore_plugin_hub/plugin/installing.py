@@ -175,15 +175,14 @@ def install(found: Looked) -> None:
         file = Path(folder) / found.wheel.file
         file.write_bytes(found.wheel.content)
         pip("install", "--no-deps", "--no-index", "--no-compile", "--force-reinstall", str(file))
-    _compare(found.wheel)
+    compare(found.wheel)
 
 
-def _compare(wheel: Wheel) -> None:
-    """Raise PluginError if what lies in this environment is not what a wheel holds."""
-    wrong = list(pins.faults(metadata.distribution(wheel.package), wheel.record))
-    if wrong:
+def compare(wheel: Wheel) -> None:
+    """Raise PluginError if what lies in this environment is not what a wheel holds, and take it away."""
+    if wrong := next(pins.faults(metadata.distribution(wheel.package), wheel.record), ""):
         pip("uninstall", "--yes", wheel.package)
-        raise PluginError(f"{wheel.package}: was not installed as it was looked at: {wrong[0]}.")
+        raise PluginError(f"{wheel.package}: was not installed as it was looked at: {wrong}.")
 
 
 def uninstall(package: str) -> None:

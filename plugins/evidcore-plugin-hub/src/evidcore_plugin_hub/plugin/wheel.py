@@ -97,7 +97,17 @@ class _Refused(Exception):
 
 def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
     """Read it, and collect what is wrong; raise `_Refused` where that is anything."""
-    package, version = _named(file)
+    try:
+        name, number, _, tags = parse_wheel_filename(file)
+    except InvalidWheelFilename as cause:
+        raise _Refused(f"has no name of a wheel ({cause})") from cause
+    package, version = str(name), str(number)
+    if {str(tag) for tag in tags} != {"py3-none-any"}:
+        raise _Refused("is no wheel for any Python 3; only pure ones are published")
+    if package.startswith("evidcore"):
+        raise _Refused(f"{package} has the name of a package of evidcore itself")
+    if number.local:
+        raise _Refused(f"has the local version {version}, which no tag of the Hub can name")
     if len(content) > MOST_BYTES:
         raise _Refused(f"has {len(content)} bytes; at most {MOST_BYTES} are read")
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -122,7 +132,7 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
     offered = files.get(f"{meta}/entry_points.txt", b"").decode()
     components = _components(offered, top_modules(files), wrong)
     core, requires = _requirements(told.get("requires_dist", []), wrong)
-    reach = _reach_of_card(readme, _reach_of_code(files, wrong), wrong)
+    reach = _capabilities(files, readme, wrong)
     if wrong:
         raise _Refused
     return Wheel(
@@ -131,20 +141,6 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
         licence=" ".join(told.get("license_expression", "").split())[:100],
         about=" ".join(told.get("summary", "").split())[:200],
     )  # fmt: skip
-
-
-def _named(file: str) -> tuple[str, str]:
-    try:
-        name, version, _, tags = parse_wheel_filename(file)
-    except InvalidWheelFilename as cause:
-        raise _Refused(f"has no name of a wheel ({cause})") from cause
-    if {str(tag) for tag in tags} != {"py3-none-any"}:
-        raise _Refused("is no wheel for any Python 3; only pure ones are published")
-    if str(name).startswith("evidcore"):
-        raise _Refused(f"{name} has the name of a package of evidcore itself")
-    if version.local:
-        raise _Refused(f"has the local version {version}, which no tag of the Hub can name")
-    return str(name), str(version)
 
 
 def top_modules(files: Iterable[str]) -> set[str]:
@@ -177,20 +173,18 @@ def _faults_of_entries(entries: list[zipfile.ZipInfo]) -> Iterator[str]:
         seen.add(name.lower())
 
 
-def _faults_of_record(recorded: bytes, files: Mapping[str, bytes], own: str) -> Iterator[str]:
+def _faults_of_record(recorded: bytes, files: Mapping[str, bytes], itself: str) -> Iterator[str]:
     """Yield where RECORD and the files differ."""
     listed = [row for row in csv.reader(recorded.decode().splitlines()) if row]
     rows = {row[0]: row[1] for row in listed if len(row) == 3}
     if len(rows) != len(listed):
         yield "RECORD has a row twice, or one that is not path, hash and size"
-    rows.pop(own, None)
-    for path in sorted({*rows, *files}):
-        if path not in rows:
-            yield f"{path} is in no RECORD"
-        elif path not in files:
-            yield f"{path} is in RECORD and not there"
-        elif file_digest(files[path]) != rows[path]:
-            yield f"{path} is not what RECORD says"
+    rows.pop(itself, None)
+    hashes = {path: file_digest(content) for path, content in files.items()}
+    yield from (f"{path} is in no RECORD" for path in sorted(hashes.keys() - rows.keys()))
+    yield from (f"{path} is in RECORD and not there" for path in sorted(rows.keys() - hashes.keys()))
+    both = sorted(rows.keys() & hashes.keys())
+    yield from (f"{path} is not what RECORD says" for path in both if rows[path] != hashes[path])
 
 
 def _faults_of_places(files: Mapping[str, bytes], meta: str, package: str) -> Iterator[str]:
@@ -304,36 +298,30 @@ def _requirements(lines: list[str], wrong: list[str]) -> tuple[str, list[str]]:
     return core, others
 
 
-def _reach_of_code(files: Mapping[str, bytes], wrong: list[str]) -> dict[str, str]:
-    """Return what the modules may reach, each with what shows it; note what they do at import."""
+def _capabilities(files: Mapping[str, bytes], readme: str, wrong: list[str]) -> dict[str, str]:
+    """Return what a plugin may reach as its card says, with what shows it; note what is not on the card."""
     looks: dict[str, CodeLook] = {}
-    for path, content in files.items():
-        if path.endswith(".py"):
-            try:
-                looks[path] = CodeLook(content.decode())
-            except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
-                wrong.append(f"{path} is no Python that can be read ({type(cause).__name__}: {cause})")
+    for path in (path for path in files if path.endswith(".py")):
+        try:
+            looks[path] = CodeLook(files[path].decode())
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
+            wrong.append(f"{path} is no Python that can be read ({type(cause).__name__}: {cause})")
     plain = {name for look in looks.values() for name in look.plain}
     reach: dict[str, str] = {}
     for path, look in looks.items():
         look.plain |= plain
         reach |= {name: f"{path} {what}" for name, what in look.capabilities()}
         wrong += [f"{path} acts when it is imported: {what}" for what in look.acts_at_import()]
-    return reach
-
-
-def _reach_of_card(readme: str, reach: dict[str, str], wrong: list[str]) -> dict[str, str]:
-    """Return what a plugin may reach, as its card says, with what shows it."""
     try:
         card = card_in(readme, "its README")
     except PluginError as cause:
         wrong.append(str(cause))
         return reach
     wrong += [f"its card says {key!r}; whom to trust is the user's to say" for key in _claims(card)]
-    asked = {name for name in CAPABILITIES if card.get(f"needs_{name}") is True}
+    asked = [name for name in CAPABILITIES if card.get(f"needs_{name}") is True]
     untold = {name: what for name, what in reach.items() if name not in asked}
     wrong += [f"{what}, and its card does not say needs_{name} = true" for name, what in untold.items()]
-    return {name: reach.get(name, "its card says so") for name in CAPABILITIES if name in asked}
+    return {name: reach.get(name, "its card says so") for name in asked}
 
 
 def _claims(table: Mapping[str, object]) -> Iterator[str]:
