@@ -71,12 +71,7 @@ def cache_folder() -> Path:
 
 
 def downloads(root: Path, *parts: str) -> Path:
-    """Return a folder for what is fetched, which fills bit by bit: it is not counted, and never evicted.
-
-    Args:
-        root: the cache folder.
-        parts: what is fetched, such as a repository and its commit.
-    """
+    """Return a folder for what is fetched, which fills bit by bit: it is not counted, and never evicted."""
     return root.joinpath("hub", *parts)
 
 
@@ -148,10 +143,7 @@ class Cache:
     def put(self, key: Key, content: bytes, *, keep_newer_than: float = math.inf) -> bool:
         """Write what is read as a whole; tell whether it fits below the limit.
 
-        Args:
-            key: of the entry.
-            content: at most some megabytes.
-            keep_newer_than: entries used after this time, in seconds since 1970, are not evicted for it.
+        Entries used after `keep_newer_than`, in seconds since 1970, are not evicted for it.
         """
         stored = _digest(content) + content
         return self._put(self.path(key), len(stored), lambda file: file.write_bytes(stored), keep_newer_than)
@@ -176,11 +168,6 @@ class Cache:
         """Return the path of a file, written if it is not there; it stays while this process lives.
 
         Whether it is sound is for its format to say.
-
-        Args:
-            key: of the entry.
-            suffix: of its name, with the dot.
-            write: writes it to a path with this suffix.
         """
         path = self.path(key, suffix)
         _process(self.root).lease(path)
@@ -197,9 +184,7 @@ class Cache:
 
         Processes that want the same one wait for the first.
 
-        Args:
-            key: of the entry.
-            fill: writes the files into an empty folder.
+        `fill` writes the files into an empty folder.
         """
         from filelock import FileLock
 
@@ -298,7 +283,6 @@ def _drop(path: Path, fault: str) -> CorruptEntry:
 
 
 def _save(path: Path, array: Array, facts: Mapping[str, Any]) -> None:
-    """Write an array, a checksum for each slice, and facts."""
     import numpy as np
     from isal.isal_zlib import crc32
     from safetensors import SafetensorError
@@ -463,10 +447,6 @@ def _delete(path: Path) -> None:
 def limit_bytes(root: Path, used_bytes: int) -> int:
     """Return the limit: EVID_CACHE_GB, else 50 GB or half of the disk's free space, whichever is less.
 
-    Args:
-        root: the cache folder, whose disk counts; it may not exist yet.
-        used_bytes: size of the entries that are there.
-
     Raises:
         RunError: if EVID_CACHE_GB is no size; names its value.
     """
@@ -490,9 +470,7 @@ def limit_bytes(root: Path, used_bytes: int) -> int:
 def naming_full_disk(folder: Path, *, or_else: str = OTHER_CACHE) -> Iterator[None]:
     """Turn a full disk or an unwritable folder into an error that names the folder and what to do.
 
-    Args:
-        folder: what is written to.
-        or_else: what else helps than space or rights there.
+    `or_else` says what helps beside space or rights there.
     """
     try:
         yield

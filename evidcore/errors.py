@@ -17,7 +17,6 @@ class EvidError(Exception):
     """
 
     def __init__(self, message: str = "", quoting: str = "") -> None:
-        """Take both."""
         super().__init__(message + quoting)
         self.safe = message
 
@@ -26,7 +25,6 @@ class Stopped(KeyboardInterrupt):
     """This process was told to stop by a signal. A component that raises KeyboardInterrupt raises no such."""
 
     def __init__(self, number: int) -> None:
-        """Take the signal's number."""
         super().__init__(f"told to stop by {signal.Signals(number).name}")
         self.exit_status = 128 + number
 

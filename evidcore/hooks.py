@@ -78,22 +78,14 @@ class Announcer:
     def __init__(
         self, recorders: Sequence[object] = (), observers: Mapping[str, object] | None = None
     ) -> None:
-        """Keep both in the order given.
-
-        Raises:
-            PluginError: if an observer's method has no such event, or takes an argument that the event lacks.
-        """
+        """Keep both in the order given."""
         self.failed: dict[str, str] = {}
         self._recorders = _manager({str(index): item for index, item in enumerate(recorders)})
         self._observers = _manager(observers or {})
 
     @classmethod
     def from_names(cls, recorders: Sequence[object], names: Sequence[str]) -> Announcer:
-        """Build the observers that a recipe names.
-
-        Raises:
-            PluginError: if one is missing, ambiguous or broken.
-        """
+        """Build the observers that a recipe names."""
         built = {}
         for name in names:
             offer = find("observer", name)

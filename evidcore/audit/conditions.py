@@ -26,7 +26,6 @@ class Blank(Condition):
     role = "blind"
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return every question over air."""
         return [prompt.blanked() for prompt in prompts]
 
 
@@ -37,7 +36,6 @@ class Scrambled(Condition):
     role = "blind"
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return every question over scrambled volumes."""
         return [_changed(prompt, "scrambled") for prompt in prompts]
 
 
@@ -51,7 +49,6 @@ class Perturbed(Condition):
     role = "kept"
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return every question over perturbed volumes."""
         return [
             _changed(prompt, "noisy" if prompt.reference.get("masks") else "perturbed") for prompt in prompts
         ]
@@ -76,11 +73,7 @@ class OtherPatient(Condition):
         self.repeats = exchanges  # one: this difference is no proof of sight
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        """Return every question over another patient's volumes.
-
-        Raises:
-            DataError: if no other patient shows as many volumes; names the patient and the prompt.
-        """
+        """Return every question over another patient's volumes."""
         scans: dict[str, list[tuple[Crop, ...]]] = {}
         for prompt in prompts:
             of_patient = scans.setdefault(cluster_of(prompt), [])
@@ -209,7 +202,6 @@ def _asked(prompt: Prompt) -> str | None:
 
 
 def _others(prompt: Prompt) -> list[str]:
-    """Return the options that are not the asked finding."""
     return [
         str(one) for one in prompt.reference.get("options") or () if one != prompt.reference.get("finding")
     ]
@@ -225,7 +217,6 @@ def _other(prompt: Prompt, seed: int) -> str | None:
 
 
 def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Prompt | None:
-    """Return the question over the case's volumes without a finding."""
     if finding is None or dataset is None:
         return None
     volumes = dataset.without(prompt.case, finding)

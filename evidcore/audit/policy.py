@@ -90,7 +90,6 @@ class PolicyAudited(Audited):
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Return the patient of each question."""
         return self.results[OWN][0].clusters
 
     @property
@@ -112,7 +111,6 @@ class PolicyAudited(Audited):
         return [rung for rung in self.rungs if rung.role == role]
 
     def verdict(self) -> str:
-        """Return in words what the figures say, and what they cannot."""
         what = self.evaluation.points
         gain = self.gain
         if gain is None:
@@ -194,7 +192,6 @@ class PolicyAudited(Audited):
         return found
 
     def reference_lines(self) -> Mapping[str, float | None]:
-        """Return what blind rules score."""
         return {} if self.blind is None else self.blind.figures
 
     def rows(self) -> list[Row]:
@@ -285,12 +282,7 @@ class PolicyAudit(Audit):
         name: str,
         blind_arm: Policy | None = None,
     ) -> PolicyAudited:
-        """Audit a policy on `prompts`, from at least two patients.
-
-        Raises:
-            DataError: if volumes cannot be exchanged; names the patient.
-            ContractError: if the evaluation's headline is no finite number.
-        """
+        """Audit a policy on `prompts`, from at least two patients."""
         asking = dataclasses.replace(asking, headline_only=True)
         sealed, conditions = Sealed(policy), {offer_of(one).name: one for one in self.conditions}
         given = [
@@ -339,11 +331,7 @@ class PolicyAudit(Audit):
                 yield condition, indices, some
 
     def shown(self, prompts: Sequence[Prompt], asking: Asking) -> dict[str, list[list[tuple[int, Prompt]]]]:
-        """Return the questions that each condition can show, with their indices, once for each repeat.
-
-        Raises:
-            DataError: if a condition changes how many questions there are, or leaves out others in a repeat.
-        """
+        """Return the questions that each condition can show, with their indices, once for each repeat."""
         found: dict[str, list[list[tuple[int, Prompt]]]] = {}
         for condition in self.conditions:
             name = offer_of(condition).name
@@ -430,7 +418,6 @@ def _chance(rung: Rung, indices: Sequence[int]) -> float:
 
 
 def _is_above(interval: Interval) -> bool:
-    """Tell whether an interval is known and lies above 0."""
     ends = _ends(interval)
     return ends is not None and ends[0] > 0
 

@@ -26,13 +26,11 @@ class GridPooling(nn.Module):
     """
 
     def __init__(self, width: int, out_width: int, pool_zyx: Grid, pooling: Pooling) -> None:
-        """Make it for patches of `width`."""
         super().__init__()
         self.pool_zyx, self.pooling = pool_zyx, pooling
         self.linear = nn.Linear(width * (math.prod(pool_zyx) if pooling == "linear" else 1), out_width)
 
     def grid(self, grid_zyx: Grid) -> Grid:
-        """Return the pooled grid."""
         z, y, x = (math.ceil(size / pool) for size, pool in zip(grid_zyx, self.pool_zyx, strict=True))
         return z, y, x
 
@@ -84,7 +82,6 @@ class GridPosition(nn.Module):
     """
 
     def __init__(self, grid_zyx: Grid, width: int) -> None:
-        """Make it for `grid_zyx`."""
         super().__init__()
         self.grid_zyx = grid_zyx
         self.weight = nn.Parameter(START * sines_and_cosines(grid_zyx, width))
@@ -154,11 +151,9 @@ class Projection(Bridge):
                 self.scale.fill_(float(embeddings.detach().float().std()))
 
     def tokens(self, grid_zyx: Grid) -> int:
-        """Return the number of tokens for a patch grid."""
         return math.prod(self.projection.pooling.grid(grid_zyx))
 
     def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
-        """Return the tokens."""
         tokens: Tensor = self.projection(patches.features, patches.grid_zyx)
         if self.position is not None:
             tokens = tokens + self.position(self.projection.pooling.grid(patches.grid_zyx))

@@ -26,7 +26,6 @@ class Volume(View):
         return tuple(parts)
 
     def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
-        """Return the encoder's usual size."""
         return encoder.size_zyx
 
     def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
@@ -48,7 +47,6 @@ class Slices(View):
     tags_slices: ClassVar[bool] = True
 
     def __init__(self, *, slices: Annotated[int, Ge(1)] = 8) -> None:
-        """Set the number of slices per volume."""
         self.slices = slices
 
     def render(self, case: Case) -> tuple[Part, ...]:
@@ -74,11 +72,9 @@ class Slices(View):
         return (1, height, width)
 
     def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
-        """Return a box on a shown slice as voxels."""
         return part.crop.voxels_of(box)
 
     def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
-        """Return voxels of a shown slice as a shown box."""
         return part.crop.shown_box(box)
 
 

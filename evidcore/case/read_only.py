@@ -21,7 +21,6 @@ class ReadOnlyDict(dict[Any, Any]):
     clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be copied and pickled as a plain dict."""
         return dict, (dict(self),)
 
 
@@ -32,7 +31,6 @@ class ReadOnlyList(list[Any]):
     append = clear = extend = insert = pop = remove = reverse = sort = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Be copied and pickled as a plain list."""
         return list, (list(self),)
 
 

@@ -76,13 +76,13 @@ class MaskRef:
     """Where a mask lies, on the grid of its volume.
 
     The file is a label map in any format of a volume, a `.png` in greys, a `.seg.nrrd`, an RTSTRUCT or
-    DICOM-SEG file, an `.npy`, or an `.npz` of arrays or of one sparse matrix.
+    DICOM-SEG file, an `.npy`, or an `.npz` of arrays.
     """
 
     path: str
-    key: str | None = None  # which array, segment, region, or row of a sparse matrix
+    key: str | None = None  # which array, segment or region
     label: int | None = None  # value in a label map, None: every value above 0; number of a region or segment
-    axes: str | None = None  # where the axes of an array or a sparse matrix's rows run to, e.g. "RAS"
+    axes: str | None = None  # where the axes of an array run to, e.g. "RAS"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,6 @@ class Span:
     label: str  # "normal" or "abnormal" for report sentences
 
     def __post_init__(self) -> None:
-        """Refuse a stretch that is empty or runs backwards."""
         if not 0 <= self.start < self.end:
             raise ValueError(f"a span must hold text, got {self.start}..{self.end}")
 

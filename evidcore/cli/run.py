@@ -72,7 +72,6 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the live block away, and be silent."""
         _log.removeHandler(self._said)
         _log.setLevel(logging.NOTSET)
         if self._live is not None:
@@ -144,7 +143,6 @@ class Progress:
 
 
 def _figures(metrics: Mapping[str, float]) -> str:
-    """Return the figures that matter most, then a few others."""
     names = [name for start in _FIRST for name in metrics if name.startswith(start)]
     return "  ".join(f"{name} {metrics[name]:.4g}" for name in list(dict.fromkeys(names))[:5])
 

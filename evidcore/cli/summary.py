@@ -21,10 +21,7 @@ def main_rows(rows: Sequence[Row]) -> list[Row]:
 def number(metric: str, value: float | None, unit: str | None = None) -> str:
     """Return a figure as it is written: percent, points for differences, three digits for F1 and AUC.
 
-    Args:
-        metric: tells the unit where none is given.
-        value: the figure.
-        unit: "rate", "points", "score" or "plain", as rows of metrics name it.
+    `unit` is "rate", "points", "score" or "plain", as rows name it; without one the metric tells.
     """
     if value is None:
         return "–"  # noqa: RUF001  an en dash is what it is

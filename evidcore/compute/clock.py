@@ -19,11 +19,6 @@ class Clock:
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        """Start the first lap.
-
-        Args:
-            now: tells the time in seconds.
-        """
         self._now = now
         self._open: list[str] = []
         self._whole: list[str] = []
@@ -48,9 +43,7 @@ class Clock:
     def part(self, name: str, *, whole: bool = False) -> Iterator[None]:
         """Open a part for a `with` block.
 
-        Args:
-            name: of the part.
-            whole: count what other parts take inside as this one's.
+        Where it is `whole`, what other parts take inside counts as its own.
         """
         self.enter(name)
         if whole:

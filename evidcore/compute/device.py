@@ -10,10 +10,6 @@ from evidcore.errors import RunError
 def device_of(named: str, who: str) -> torch.device:
     """Return the device; "auto" is the accelerator where there is one, else the CPU.
 
-    Args:
-        named: as in the recipe.
-        who: whose it is, in messages.
-
     Raises:
         RunError: if it is not there.
     """

@@ -65,9 +65,7 @@ def roc_auc(
 ) -> float:
     """Return the area under the ROC curve by the trapezoidal rule; ties count one half.
 
-    Args:
-        labels: 1 or 0, both present.
-        scores: higher for label 1.
+    Labels are 1 or 0, both present; scores are higher for label 1.
     """
     order = np.argsort(scores, kind="stable")[::-1]
     ends = np.append(np.nonzero(np.diff(scores[order]))[0], len(scores) - 1)  # the last of equal scores

@@ -24,7 +24,6 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        """Start without one."""
         self.signal = 0
         self._finishes = False
 

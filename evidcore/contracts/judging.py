@@ -212,18 +212,18 @@ class Labeler(Component, ABC):
 
         One that waits for others to answer may read them all at once.
         """
-        return [self._or_unread(text) for text in texts]
+        found: list[tuple[Finding, ...] | Unread] = []
+        for text in texts:
+            try:
+                found.append(self(text))
+            except Unread as reason:
+                found.append(reason)
+        return found
 
     def read_once(self, texts: Iterable[str]) -> dict[str, tuple[Finding, ...] | Unread]:
         """Return by text its findings, or why it could not be read; equal ones are read once."""
         each = list(dict.fromkeys(texts))
         return dict(zip(each, self.read(each), strict=True))
-
-    def _or_unread(self, text: str) -> tuple[Finding, ...] | Unread:
-        try:
-            return self(text)
-        except Unread as reason:
-            return reason
 
 
 class Scorer(Component, ABC):

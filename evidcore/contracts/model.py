@@ -223,18 +223,12 @@ class ForwardingPolicy(Policy):
     ) -> Any:
         """Return what a method of the other gives, an entry for each prompt."""
 
-    def generate(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[str]:
+    def generate(self, prompts: Sequence[Prompt], **settings: Any) -> list[str]:
         """Return what the other writes."""
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         return cast(list[str], self.forward("generate", prompts, **settings))
 
-    def complete(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[Completion]:
+    def complete(self, prompts: Sequence[Prompt], **settings: Any) -> list[Completion]:
         """Return what the other writes, with its turns."""
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         return cast(list[Completion], self.forward("complete", prompts, **settings))
 
     def log_likelihoods(

@@ -45,11 +45,9 @@ class MaskPrompt:
     mask: Mask
 
     def __eq__(self, other: object) -> bool:
-        """Compare slice and voxels."""
         return isinstance(other, MaskPrompt) and self.z == other.z and np.array_equal(self.mask, other.mask)
 
     def __hash__(self) -> int:
-        """Hash slice and voxels."""
         return hash((self.z, self.mask.shape, self.mask.tobytes()))
 
 
@@ -90,13 +88,7 @@ class SegmenterSession(ABC):
         shape_zyx: tuple[int, int, int],
         path: str = "prompts",
     ) -> None:
-        """Raise if prompts cannot be used on a volume; every session calls it first.
-
-        Args:
-            prompts: as given to `mask`.
-            z_window: as given to `mask`.
-            shape_zyx: the volume's shape.
-            path: the volume's file, for messages.
+        """Raise if prompts cannot be used on a volume; every session calls it first. Messages name `path`.
 
         Raises:
             ValueError: if there is no prompt, the window holds no slice or one that the volume lacks, or a

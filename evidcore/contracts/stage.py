@@ -87,11 +87,6 @@ class Engine(ABC):
         """Take the weights as they are now, and return what continues rows with them.
 
         It is called before each step's answers, in every process.
-
-        Args:
-            model: a VolumeVLM in evaluation mode.
-            processor: its processor.
-            stop_texts: rows pause behind one.
         """
 
 

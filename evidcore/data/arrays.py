@@ -1,13 +1,7 @@
-"""Bare arrays, `.npy` and `.npz`: what no header says, the reference must.
-
-Sparse masks are a matrix of one row a class, the voxels of the volume along it. So M3D-Seg publishes its
-masks: a scipy CSR matrix of shape (class, x * y * z), last axis fastest, whose true shape (class, x, y, z)
-stands in the file name, `mask_(4, 512, 512, 265).npz`.
-"""
+"""Bare arrays, `.npy` and `.npz`: what no header says, the reference must."""
 
 from __future__ import annotations
 
-import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,71 +17,6 @@ from evidcore.data.placement import body_axes, turned_to_body
 from evidcore.data.stored import Stored, refuse_shape, refuse_type, written
 from evidcore.errors import DataError, did_you_mean
 
-SPARSE = frozenset({"format.npy", "shape.npy", "data.npy", "indices.npy", "indptr.npy"})  # scipy's save_npz
-_SHAPE = re.compile(r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\)\.npz$")
-
-
-def is_sparse(path: str) -> bool:
-    """Tell whether a file holds a sparse matrix; False also where it cannot be read at all."""
-    if not path.endswith(".npz") or not Path(path).is_file():
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return SPARSE.issubset(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
-
-
-def read_row(ref: MaskRef, like: Volume) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Read the row `ref.key` of a sparse matrix as a mask (z, y, x) on the grid of `like`.
-
-    Raises:
-        DataError: if the file name states no shape, or another one than the matrix or the volume has; if
-            there is no such row; or if the axes are not said.
-    """
-    from scipy import sparse  # 0.2 s; most masks need none
-
-    found = _SHAPE.search(ref.path)
-    if found is None:
-        raise DataError(
-            f"{ref.path}: the name of a sparse mask file must end in its shape, such as "
-            f"mask_(4, 512, 512, 265).npz. Give it the name under which it was published."
-        )
-    classes, *shape = (int(count) for count in found.groups())
-    matrix = sparse.csr_array(sparse.load_npz(ref.path))
-    if matrix.shape != (classes, int(np.prod(shape))):
-        raise DataError(
-            f"{ref.path}: the name states {classes} masks of {'x'.join(map(str, shape))} voxels, the matrix "
-            f"has shape {matrix.shape}. Fetch the file again."
-        )
-    if ref.label is not None:
-        raise DataError(
-            f"{ref.path}: label {ref.label} picks nothing of a sparse mask, whose rows are picked by key. "
-            f"Leave the label out."
-        )
-    row = int(ref.key) if ref.key is not None and ref.key.isdecimal() else -1
-    if not 0 <= row < classes:
-        raise DataError(
-            f"{ref.path}: key {ref.key!r} must be a row of the matrix, 0 to {classes - 1}. Correct the "
-            f"mask's key."
-        )
-    mask = np.zeros(int(np.prod(shape)), np.bool_)
-    held = slice(matrix.indptr[row], matrix.indptr[row + 1])
-    mask[matrix.indices[held][matrix.data[held] != 0]] = True
-    if ref.axes is None:
-        raise DataError(
-            f"{ref.path}: a sparse mask does not say where its axes run to. Set axes on the dataset, for "
-            f"instance 'LPS'."
-        )
-    turned: np.ndarray[Any, np.dtype[np.bool_]] = turned_to_body(mask.reshape(shape), ref.axes, ref.path)
-    if turned.shape != like.shape_zyx:
-        raise DataError(
-            f"{ref.path}: row {row} has shape {turned.shape} in body axes, its volume {like.shape_zyx} (z, "
-            f"y, x). Say the same axes for both; got {ref.axes!r} for the mask."
-        )
-    return np.ascontiguousarray(turned)
-
-
 MISTAKES = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
 
 
@@ -95,7 +24,7 @@ class BareArray(Format):
     """An `.npy`, or an array of an `.npz`; leading axes of length 1 are dropped.
 
     The reference says where its axes run and how far apart its voxels are: the file does not. Masks are
-    (z, y, x) in body axes on the volume's grid, or one row of a sparse matrix.
+    (z, y, x) in body axes on the volume's grid.
     """
 
     takes = frozenset({"axes", "key"})
@@ -105,7 +34,9 @@ class BareArray(Format):
         axes, spacing_mm_zyx = _stated(ref)
         shape, dtype = _array_header(ref.path, ref.key)
         refuse_type(dtype, ref.path)
-        kept = shape[_leading_ones(shape) :]
+        kept = shape
+        while len(kept) > 3 and kept[0] == 1:
+            kept = kept[1:]
         if len(kept) != 3:
             raise DataError(
                 f"{ref.path}: the array has shape {written(shape)}, expected 3 axes after leading ones of "
@@ -120,8 +51,6 @@ class BareArray(Format):
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
         """Return the array that `ref.key` names, or its voxels of `ref.label`."""
-        if is_sparse(ref.path):
-            return read_row(ref, like)
         values, key = read_array(ref.path, ref.key), array_name(ref.path, ref.key)
         name = "the array" if key is None else f"array {key!r}"
         if ref.axes is not None and values.ndim == 3:
@@ -149,7 +78,6 @@ def read_array(path: str, key: str | None) -> Array:
 
 
 def _array_header(path: str, key: str | None) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return shape and type without reading the voxels."""
     key = array_name(path, key)
     try:
         if key is None:
@@ -193,7 +121,6 @@ def _unreadable(path: str, cause: Exception) -> DataError:
 
 
 def _stated(ref: VolumeRef) -> tuple[str, tuple[float, float, float]]:
-    """Return axes and spacing, which a bare array does not hold."""
     missing = [name for name in ("axes", "spacing_mm_zyx") if getattr(ref, name) is None]
     if ref.axes is None or ref.spacing_mm_zyx is None:
         raise DataError(
@@ -226,11 +153,3 @@ def _affine(ref: VolumeRef, axes: str, spacing_mm_zyx: tuple[float, float, float
     for axis, (body, sense) in enumerate(body_axes(axes, ref.path)):
         affine[body, axis] = sense * spacing_mm_zyx[2 - body]
     return affine
-
-
-def _leading_ones(shape: tuple[int, ...]) -> int:
-    """Return how many axes of length 1 stand before a volume's three."""
-    count = 0
-    while len(shape) - count > 3 and shape[count] == 1:
-        count += 1
-    return count

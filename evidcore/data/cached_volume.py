@@ -81,11 +81,7 @@ class CachedVolume:
         return self._sound(z0, z1)[:, y0:y1, x0:x1]
 
     def slice(self, z: int) -> Array:
-        """Return an axial slice as a read-only (y, x) view.
-
-        Raises:
-            DataError: if the volume has no such slice.
-        """
+        """Return an axial slice as a read-only (y, x) view."""
         _, height, width = self.geometry.shape_zyx
         plane: Array = self.part((z, z + 1, 0, height, 0, width))[0]
         return plane
@@ -109,15 +105,10 @@ class VolumeCache:
     """Volumes by their content: on disk for their slices, the last two that were read whole in memory."""
 
     def __init__(self) -> None:
-        """Begin with nothing in memory."""
         self._recent: deque[tuple[str, Volume]] = deque(maxlen=2)  # zooms of one volume follow each other
 
     def get(self, ref: VolumeRef) -> CachedVolume | None:
-        """Return a volume if it is on disk.
-
-        Raises:
-            DataError: if there is no such file.
-        """
+        """Return a volume if it is on disk."""
         return self._get(volume_key(ref), ref)
 
     def get_or_put(self, ref: VolumeRef, *, keep_newer_than: float = math.inf) -> CachedVolume:
@@ -125,9 +116,7 @@ class VolumeCache:
 
         Volumes below 1 MiB, and those that exceed the quota, are held in memory instead.
 
-        Args:
-            ref: which volume.
-            keep_newer_than: entries used after this time, in seconds since 1970, are not evicted for it.
+        Entries used after `keep_newer_than`, in seconds since 1970, are not evicted for it.
 
         Raises:
             DataError: if the file cannot be used.
@@ -167,11 +156,7 @@ class VolumeCache:
         return volume
 
     def intensities(self, ref: VolumeRef) -> Intensities:
-        """Return what a volume's values span, from the disk where it is there.
-
-        Raises:
-            DataError: if the file cannot be used.
-        """
+        """Return what a volume's values span, from the disk where it is there."""
         cached = self.get(ref)
         return _span(self.read(ref).array) if cached is None else cached.intensities
 
@@ -191,7 +176,6 @@ volume_cache = VolumeCache()  # this process's
 
 
 def _facts(volume: Volume) -> dict[str, Any]:
-    """Return what is written beside the voxels."""
     span = _span(volume.array)
     return {
         "affine": volume.affine.tolist(),
@@ -201,7 +185,6 @@ def _facts(volume: Volume) -> dict[str, Any]:
 
 
 def _span(array: Array) -> Intensities:
-    """Measure what the values span."""
     flat = array.reshape(-1)
     stride = flat.size // PERCENTILE_SAMPLE | 1  # odd: does not keep to a few columns
     low, high = (float(end) for end in np.percentile(flat[::stride], PERCENTILES))

@@ -37,11 +37,7 @@ class Rendering:
 
 
 def render(crop: Crop, region: Array, geometry: Geometry) -> Rendering:
-    """Return what a crop shows of its region, (z, y, x).
-
-    Raises:
-        DataError: if the drawing needs a slice that the region lacks, or HU; names it.
-    """
+    """Return what a crop shows of its region, (z, y, x)."""
     drawing, spacing = crop.drawing, geometry.spacing_mm_zyx
     if drawing is None or drawing.kind == "picture":
         return Rendering(region, spacing, None)

@@ -61,10 +61,12 @@ def stem(path: str) -> str:
 
 
 def _by_ending(path: str) -> Format | None:
-    """Return the format whose ending the name has."""
     installed = offers("format")
     for ending in endings_of(path):
-        hits = [offer for offer in installed if offer.name == ending]
+        # a format `sparse-npz` reads those files of ending `npz` that it recognises
+        special = [offer for offer in installed if offer.name.endswith(f"-{ending}")]
+        hits = [offer for offer in special if _built(offer).recognises(path)]
+        hits = hits or [offer for offer in installed if offer.name == ending]
         if len(hits) > 1:
             raise _several(path, hits)
         if hits:
@@ -73,7 +75,6 @@ def _by_ending(path: str) -> Format | None:
 
 
 def _by_content(path: str, is_folder: bool) -> Format:
-    """Return the format that recognises a folder, or a file whose ending says nothing."""
     found: dict[type, Format] = {}
     broken = []
     for offer in offers("format"):
@@ -93,13 +94,11 @@ def _by_content(path: str, is_folder: bool) -> Format:
 
 
 def _several(path: str, hits: list[Offer]) -> PluginError:
-    """Say that more than one installed package reads a path."""
     listed = " and ".join(f"{offer.package} {offer.version} (format {offer.name!r})" for offer in hits)
     return PluginError(f"{path}: is read by {len(hits)} installed formats: {listed}. Uninstall one of them.")
 
 
 def _not_read(path: str, is_folder: bool, broken: str) -> EvidError:
-    """Say that no installed format reads a path, which are read, and what could be installed."""
     elsewhere = known_elsewhere("format")
     for ending in endings_of(path):
         if ending in elsewhere and not is_folder:
@@ -131,7 +130,6 @@ def _not_read(path: str, is_folder: bool, broken: str) -> EvidError:
 
 @functools.cache
 def _built(offer: Offer) -> Format:
-    """Import and build a format, once in a process."""
     offer.load()  # says what is wrong with the package; `build` would say it of a recipe
     where = f"format {offer.name}"
     built: Format = build("format", {"use": f"{offer.package}/{offer.name}"}, given={}, where=where)
@@ -166,9 +164,6 @@ def files_of(path: str, reader: Format | None = None) -> list[Path]:
     """Return every file whose bytes may matter to the volume or mask at `path`, in order of name.
 
     That is the file itself, and what its format adds: the voxels beside a header, the images of a series.
-
-    Raises:
-        DataError: if nothing readable is there.
     """
     reader = reader or format_of(path)
     with blame(offer_of(reader), f"listing the files of {path}"):

@@ -29,7 +29,8 @@ class Format(ABC):
     def recognises(self, path: str) -> bool:
         """Tell by content whether `path` is of this format.
 
-        It is asked of folders, and of files whose ending no installed format has. One format may say so.
+        It is asked of folders, of files whose ending no installed format has, and, of another package's
+        format, of files that the core reads too. One format may say so.
         """
         return False
 

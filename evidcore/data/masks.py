@@ -21,8 +21,7 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
     A label map of any volume format is turned to body axes like its volume; `label` picks a value, without it
     every value above 0 counts. A label that does not occur gives an empty mask: the object is out of the
     field of view. The arrays of an `.npz` or `.npy` are (z, y, x) in body axes unless `axes` says otherwise;
-    `key` names one; an `.npz` that holds a sparse matrix is read by `masks_csr`. What `key` and `label` pick
-    of a file of objects, its format says.
+    `key` names one. What `key` and `label` pick of a file of objects, its format says.
 
     A mask lies on the grid that its volume's file states, or on a part of it; with the volume it gets the
     spacing that the reference gave, and is resampled where the volume was.
@@ -47,10 +46,7 @@ def mask_by(reader: Format, ref: MaskRef, like: Volume) -> Mask:
 def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
     """Return the voxels of `ref.label`, or of every label above 0, on the grid of `like`.
 
-    Args:
-        stored: the label map; its grid is that of the volume's file, or a part of it.
-        ref: its path is named in errors.
-        like: the volume that the mask belongs to.
+    The grid of the label map is that of the volume's file, or a part of it.
 
     Raises:
         DataError: if it holds fractions or lies on another grid, or the reference gives axes or a key.
@@ -97,11 +93,7 @@ def picked(values: Array, label: int | None, path: str) -> Mask:
 def place_on(mask: Mask, held: Geometry, onto: Geometry, path: str) -> Mask:
     """Return a mask on its volume's grid, of which its own is a part: fewer slices, a crop, or all of it.
 
-    Args:
-        mask: (z, y, x) on `held`.
-        held: its grid, voxel on voxel of `onto` within a tenth.
-        onto: the volume's grid.
-        path: named in errors.
+    The mask is (z, y, x) on `held`, voxel on voxel of `onto` within a tenth.
 
     Raises:
         DataError: if the voxels do not coincide, or some of the mask lies outside the volume.

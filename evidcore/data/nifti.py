@@ -87,7 +87,6 @@ def save_volume(volume: Volume, path: str | os.PathLike[str]) -> None:
 
 
 def _of_grid(values: Array, affine_ras: Array) -> nib.Nifti1Image:
-    """Return the values with a grid in millimetres."""
     image = nib.Nifti1Image(values, affine_ras)
     image.set_sform(affine_ras, SCANNER)
     image.set_qform(affine_ras, SCANNER)
@@ -207,7 +206,6 @@ def _refuse_packing(path: Path) -> None:
 
 
 def _unreadable(path: Path, cause: Exception) -> DataError:
-    """Say why a stream could not be unpacked."""
     if isinstance(cause, EOFError):
         why = f"the gzip stream ends too early, after {path.stat().st_size} bytes"
     elif isinstance(cause, (gzip.BadGzipFile, zlib.error)):

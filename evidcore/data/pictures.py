@@ -39,11 +39,7 @@ class Picture(Format):
 
 
 def _open_picture(path: str, intensity: Intensity) -> Stored:
-    """Read the size of a `.png` or `.jpg`.
-
-    Raises:
-        DataError: if the file is no single picture, or is said to hold HU.
-    """
+    """Read the size of a `.png` or `.jpg`."""
     if intensity == "hu":
         raise DataError(
             f"{path}: a picture holds no Hounsfield units. Set intensity = 'arbitrary' on the data set."
@@ -65,11 +61,7 @@ def _open_picture(path: str, intensity: Intensity) -> Stored:
 
 
 def _open_labels(path: str) -> Stored:
-    """Read the size of a mask; its values are the labels as they are stored, 0 and 1 where it has 1 bit.
-
-    Raises:
-        DataError: if its values name no labels: colours, or values that a lossy format has changed.
-    """
+    """Read the size of a mask; its values are the labels as they are stored, 0 and 1 where it has 1 bit."""
     if not path.lower().endswith(".png"):
         raise DataError(f"{path}: a lossy picture keeps no labels. Save the mask as .png.")
     with _opened(path) as picture:

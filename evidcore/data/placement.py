@@ -46,11 +46,15 @@ def place(grid: FileGrid, ref: VolumeRef) -> Placement:
     turn = turn_to_body(grid, ref.path)
     meant = geometry = turn.geometry
     if ref.spacing_mm_zyx is not None:
-        meant = geometry = _with_spacing(meant, ref.spacing_mm_zyx)
+        affine = meant.affine.copy()
+        affine[:3, :3] *= np.array(ref.spacing_mm_zyx) / np.array(meant.spacing_mm_zyx)
+        meant = geometry = Geometry(shape_zyx=meant.shape_zyx, affine=affine)
     if tilt_degrees(meant) > TILT_LIMIT_DEGREES:
         if ref.tilted == "refuse":
             raise _oblique(meant, ref.path)
-        geometry = _along_body(meant)
+        # the grid along the body axes, of the same spacings, that covers all voxel centres
+        (z, y, x), affine = vox2out_vox((meant.shape_zyx, meant.affine), meant.spacing_mm_zyx)
+        geometry = Geometry(shape_zyx=(int(z), int(y), int(x)), affine=affine)
     return Placement(turn=turn, meant=meant, geometry=geometry)
 
 
@@ -63,12 +67,8 @@ def tilt_degrees(geometry: Geometry) -> float:
 def resample(array: Array, held: Geometry, wanted: Geometry, *, order: int, outside: float) -> Array:
     """Return the values of `array`, which lies on `held`, at the voxels of `wanted`, in the same type.
 
-    Args:
-        array: (z, y, x).
-        held: its grid.
-        wanted: the other grid.
-        order: 0 takes the nearest voxel, 1 interpolates linearly and fades over the outermost voxel.
-        outside: value where there is no voxel.
+    Order 0 takes the nearest voxel; 1 interpolates linearly, and fades over the outermost voxel to the value
+    `outside`.
     """
     from scipy import ndimage
 
@@ -77,19 +77,6 @@ def resample(array: Array, held: Geometry, wanted: Geometry, *, order: int, outs
         array, back, output_shape=wanted.shape_zyx, order=order, mode="grid-constant", cval=outside
     )
     return resampled
-
-
-def _with_spacing(geometry: Geometry, spacing_mm_zyx: tuple[float, float, float]) -> Geometry:
-    """Return the grid with other distances along the same directions, from the same first voxel."""
-    affine = geometry.affine.copy()
-    affine[:3, :3] *= np.array(spacing_mm_zyx) / np.array(geometry.spacing_mm_zyx)
-    return Geometry(shape_zyx=geometry.shape_zyx, affine=affine)
-
-
-def _along_body(oblique: Geometry) -> Geometry:
-    """Return the grid along the body axes, of the same spacings, that covers all voxel centres."""
-    shape, affine = vox2out_vox((oblique.shape_zyx, oblique.affine), oblique.spacing_mm_zyx)
-    return Geometry(shape_zyx=(int(shape[0]), int(shape[1]), int(shape[2])), affine=affine)
 
 
 def _oblique(geometry: Geometry, path: str) -> DataError:
@@ -133,10 +120,6 @@ class Turn:
 def turn_to_body(grid: FileGrid, path: str) -> Turn:
     """Work out which of a file's axes runs along which of the body's; they may be oblique.
 
-    Args:
-        grid: the file's voxels.
-        path: named in errors.
-
     Raises:
         DataError: if the affine is broken.
     """
@@ -169,11 +152,7 @@ def turn_to_body(grid: FileGrid, path: str) -> Turn:
 
 
 def body_axes(axes: str, path: str) -> list[tuple[int, int]]:
-    """Return for each axis of an array the body axis (0 x, 1 y, 2 z) that it runs along, and its sense.
-
-    Raises:
-        DataError: if `axes` does not name each body axis once.
-    """
+    """Return for each axis of an array the body axis (0 x, 1 y, 2 z) that it runs along, and its sense."""
     found = [LETTERS.get(letter, (-1, 0)) for letter in axes]
     if sorted(body for body, _ in found) != [0, 1, 2]:
         raise DataError(
@@ -184,11 +163,7 @@ def body_axes(axes: str, path: str) -> list[tuple[int, int]]:
 
 
 def turned_to_body(array: Array, axes: str, path: str) -> Array:
-    """Turn an array whose axes run to `axes` so that they run to z, y, x: superior, posterior, left.
-
-    Raises:
-        DataError: if `axes` does not name each body axis once.
-    """
+    """Turn an array whose axes run to `axes` so that they run to z, y, x: superior, posterior, left."""
     found = body_axes(axes, path)
     backwards = [axis for axis, (_, sense) in enumerate(found) if sense < 0]
     order = sorted(range(3), key=lambda axis: -found[axis][0])

@@ -31,7 +31,6 @@ class Prefetched(Generic[Key, Result]):
     """
 
     def __init__(self) -> None:
-        """Begin nothing yet."""
         self._begun: dict[Key, Future[Result]] = {}
         self._pool: ThreadPoolExecutor | None = None
 

@@ -176,7 +176,6 @@ def resize(values: Float[Tensor, "z y x"], size_zyx: Grid) -> Float[Tensor, "z2 
 
 
 def _region(crop: Crop) -> tuple[Array, Geometry]:
-    """Return the crop's voxels and the grid of its volume."""
     if crop.box_zyx is None:
         volume = volume_cache.read(crop.volume)
         return volume.array, volume.geometry

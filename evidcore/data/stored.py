@@ -30,8 +30,7 @@ class Stored:
     def values(self, rescale: tuple[float, float] | None = None) -> Array:
         """Return the values in file order: int16 where they are whole numbers that fit, else float32.
 
-        Args:
-            rescale: slope and intercept on top of the file's own.
+        `rescale` is a slope and an intercept on top of the file's own.
         """
         slope, intercept = rescale or (1.0, 0.0)
         return _scaled(self.load(), self.slope * slope, self.intercept * slope + intercept)

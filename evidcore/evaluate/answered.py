@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import TypedDict
+from typing import Any
 
 from evidcore.case import Answer, Prompt
 from evidcore.contracts import Task
@@ -32,27 +32,11 @@ class Answered:
         return cluster(self.patient, self.case_id)
 
 
-class Asked(TypedDict):
-    """What an answer's record takes from its prompt."""
-
-    prompt_id: str
-    case_id: str
-    patient: str | None
-    task: str
-    condition: str
-    prompt: str
-
-
-def asked(prompt: Prompt, condition: str = "own") -> Asked:
-    """Return what is kept of a prompt beside its answer."""
-    return Asked(
-        prompt_id=prompt.id,
-        case_id=prompt.case.id,
-        patient=prompt.case.patient,
-        task=prompt.task,
-        condition=condition,
-        prompt=prompt.written(),
-    )
+def asked(prompt: Prompt, condition: str = "own") -> dict[str, Any]:
+    """Return what is kept of a prompt beside its answer: the fields that `Answered` has of it."""
+    case = {"case_id": prompt.case.id, "patient": prompt.case.patient}
+    told = {"task": prompt.task, "condition": condition, "prompt": prompt.written()}
+    return {"prompt_id": prompt.id, **case, **told}
 
 
 def unknown_patients(patients: Iterable[str | None]) -> str:

@@ -127,11 +127,7 @@ class AskingStage(Stage):
         raise NotImplementedError
 
     def prompts(self, use: DataUse, context: StageContext) -> list[Prompt]:
-        """Return a data entry's questions.
-
-        Raises:
-            RecipeError: if its evaluation cannot measure them; names the task and a prompt.
-        """
+        """Return a data entry's questions."""
         found = context.prompts(use)
         if wrong := self.refusal(use, found, context):
             raise RecipeError(f"{context.where}: {wrong}. Name another evaluation in the data entry.")

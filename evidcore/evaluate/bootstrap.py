@@ -67,11 +67,6 @@ def detectable(
 def mean_interval(values: Values, patients: Sequence[Hashable], *, draws: int = DRAWS) -> Interval:
     """Estimate a mean of shares (0 to 1) over questions with a patient-clustered percentile bootstrap.
 
-    Args:
-        values: one per question.
-        patients: whose question it is, one per value.
-        draws: bootstrap samples.
-
     Raises:
         ValueError: if there is no value, or the lengths differ.
 
@@ -118,10 +113,6 @@ def figure_interval(figures: Sequence[Figure], patients: Sequence[str]) -> Inter
 
     Texts whose sums are all 0 are not counted. The scale of plain numbers is not known, so that they have no
     exact bound.
-
-    Args:
-        figures: one per text.
-        patients: whose text it is.
 
     Raises:
         ValueError: if there is none, or they are of different kinds.

@@ -49,11 +49,7 @@ def measure_thinking(
     An answer without thinking counts as one that thought nothing, unless none has any: then nothing was asked
     for, and nothing is measured.
 
-    Args:
-        metrics: those of them that read "think" are used.
-        prompts: what was asked.
-        answers: one completion each.
-        task: reads them.
+    Metrics that read "think" are used.
     """
     thoughts = [task.parse(prompt, text).think for prompt, text in zip(prompts, answers, strict=True)]
     if not any(thoughts):
@@ -115,7 +111,6 @@ class ChoiceResult(Scored):
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Return whose question each is."""
         return tuple(answer.cluster for answer in self.answers)
 
     @property
@@ -206,7 +201,6 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
         return "" if bare is None else f"prompt {bare.id!r} has no options, so it is no choice"
 
     def ready(self) -> None:
-        """Ask scorer and metrics."""
         components: list[Scorer | Metric] = [self.rescue, *(named.metric for named in self.metrics)]
         for component in components:
             with blame(offer_of(component), "looking for what it needs"):
@@ -215,11 +209,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
     def answer(
         self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking
     ) -> list[ChoiceAnswer]:
-        """Answer greedily and read the answers in every way.
-
-        Raises:
-            ValueError: if there are no prompts, or one has no options; names it.
-        """
+        """Answer greedily and read the answers in every way."""
         if not prompts:
             raise ValueError("there is no question to evaluate")
         if wrong := self.refusal(task, prompts):
@@ -307,7 +297,6 @@ def option_log_likelihoods(
 def _likeliest(
     policy: Policy, prompts: Sequence[Prompt], task: Task
 ) -> tuple[list[str | None], list[str | None]]:
-    """Return the likeliest letter of each prompt, as a bare answer and as a whole right completion."""
     direct, verdict = option_log_likelihoods(policy, prompts, task)
     return _best(direct), [None] * len(prompts) if verdict is None else _best(verdict)
 

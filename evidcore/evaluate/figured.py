@@ -24,7 +24,6 @@ class Figured(Scored):
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """Return whose question each is."""
         return tuple(cluster_of(prompt) for prompt in self.given.prompts)
 
     def values(self, metric: str) -> tuple[float, ...]:
@@ -32,7 +31,6 @@ class Figured(Scored):
         return tuple(float(figures.get(metric, 0.0)) for figures in self.figures)
 
     def unit(self, metric: str) -> str:
-        """Return the unit of a figure."""
         return self.measured.units[metric]
 
     def rows(self) -> list[Row]:
@@ -59,11 +57,8 @@ def figured(
 ) -> Figured:
     """Return answers with their figures.
 
-    Args:
-        name: what rows call them.
-        given: the answers.
-        figures: of each answer, by metric; a metric that an answer lacks was not measured.
-        units: of each metric, as in `Row.unit`.
+    `figures` are of each answer, by metric; one that an answer lacks was not measured. `units` are as in
+    `Row.unit`.
     """
     texts = []
     for one, answer in zip(figures, given.said, strict=True):

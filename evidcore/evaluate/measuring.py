@@ -44,7 +44,6 @@ class TextFigures:
         return {"figures": named} | {key: value for key, value in rest.items() if value}
 
     def __or__(self, other: TextFigures) -> TextFigures:
-        """Return the figures of both."""
         return TextFigures(
             figures={**self.figures, **other.figures},
             remarks={**self.remarks, **other.remarks},
@@ -62,7 +61,6 @@ class Measurement:
     sources: Mapping[str, str]  # by figure, the metric that gave it
 
     def __or__(self, other: Measurement) -> Measurement:
-        """Return what both say of the same texts."""
         return Measurement(
             texts=tuple(one | two for one, two in zip(self.texts, other.texts, strict=True)),
             units={**self.units, **other.units}, notes={**self.notes, **other.notes},
@@ -78,12 +76,7 @@ class Measurement:
         ]
 
     def rows(self, name: str, patients: Sequence[str]) -> list[Row]:
-        """Return a results row per figure, in the order in which metrics gave them.
-
-        Args:
-            name: what results call the texts.
-            patients: whose text it is.
-        """
+        """Return a results row per figure, in the order in which metrics gave them."""
         found = []
         for figure in self.sources:
             held = [
@@ -92,7 +85,10 @@ class Measurement:
                 if figure in text.figures
             ]
             values, owners = [value for value, _ in held], [patient for _, patient in held]
-            note = "; ".join(part for part in (self.notes.get(figure, ""), self._missing(figure)) if part)
+            lacking = [text for text in self.texts if figure not in text.figures]
+            why = collections.Counter(text.unscored.get(self.sources[figure], "not told") for text in lacking)
+            missing = _counted(len(lacking), len(self.texts), why)
+            note = "; ".join(part for part in (self.notes.get(figure, ""), missing) if part)
             interval = figure_interval(values, owners)
             unit = self.units[figure]
             if interval is None:
@@ -106,13 +102,6 @@ class Measurement:
             else:
                 found.append(Row.of(name, figure, interval, note=note, unit=unit))
         return [*found, *self._silent(name, patients)]
-
-    def _missing(self, figure: str) -> str:
-        """Say how many texts lack a figure, and why."""
-        lacking = [text for text in self.texts if figure not in text.figures]
-        metric = self.sources[figure]
-        said = collections.Counter(text.unscored.get(metric, "not told") for text in lacking)
-        return _counted(len(lacking), len(self.texts), said)
 
     def _silent(self, name: str, patients: Sequence[str]) -> list[Row]:
         """Return a row for each metric that could measure none of the texts."""

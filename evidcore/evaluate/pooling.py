@@ -33,11 +33,7 @@ def to_json(figure: Figure) -> Any:
 
 
 def from_json(value: Any) -> Figure:
-    """Read back what `to_json` wrote.
-
-    Raises:
-        ValueError: if it is no figure.
-    """
+    """Read back what `to_json` wrote."""
     if isinstance(value, Mapping) and len(value) == 1:
         ((pooling, numbers),) = value.items()
         if isinstance(pooling, str) and isinstance(numbers, Sequence) and all(map(_is_number, numbers)):
@@ -62,11 +58,7 @@ def pooled(figures: Sequence[Figure]) -> float | None:
 
 
 def pool_of(pooling: str) -> Pool:
-    """Return what makes figures of sums.
-
-    Raises:
-        PluginError: if it is neither a pool of the core nor an installed metric with one.
-    """
+    """Return what makes figures of sums."""
     if pooling in _POOLS:
         return _POOLS[pooling]
     offer = find("metric", pooling)
@@ -77,11 +69,7 @@ def pool_of(pooling: str) -> Pool:
 
 
 def kind_of(figures: Sequence[Figure]) -> Kind | None:
-    """Return the kind of `Sums` that all figures are; None for numbers.
-
-    Raises:
-        ValueError: if there is none, or they are of different kinds.
-    """
+    """Return the kind of `Sums` that all figures are; None for numbers."""
     kinds = {Kind(one.pooling, len(one.numbers)) if isinstance(one, Sums) else None for one in figures}
     if len(kinds) != 1:
         raise ValueError(f"figures of one name must be of one kind, got {sorted(map(str, kinds))}")

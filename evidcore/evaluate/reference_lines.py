@@ -108,8 +108,7 @@ def cluster(patient: str | None, case_id: str) -> str:
 def training_prompts(ask: Callable[[int], Iterable[Prompt]]) -> list[Prompt]:
     """Return what blind rules learn from: what is asked in evaluation and what in training, each once.
 
-    Args:
-        ask: returns the questions about the training cases under a seed.
+    `ask` gives the questions about the training cases under a seed.
     """
     found: dict[tuple[str, str, tuple[str, ...]], Prompt] = {}
     for seed in TRAINING_SEEDS:
@@ -179,8 +178,7 @@ def best_rule(training: Sequence[Prompt]) -> str:
 def folds(patients: Sequence[str]) -> Iterator[tuple[list[int], list[int]]]:
     """Yield, for each fifth of the patients, the questions to learn from and those to answer.
 
-    Args:
-        patients: of each question; of one alone, its questions are both.
+    Of one patient alone, the questions are both.
     """
     each = sorted(set(patients))
     random.Random(0).shuffle(each)
@@ -292,7 +290,6 @@ def _words(prompt: Prompt) -> str:
 
 
 def _prevalence(training: Iterable[Prompt]) -> dict[str, float]:
-    """Return how often each finding is present among the training cases that know of it."""
     cases = {prompt.case.id: prompt.case for prompt in training}
     present: collections.Counter[str] = collections.Counter()
     known: collections.Counter[str] = collections.Counter()

@@ -24,11 +24,7 @@ class Architecture:
     chat_tokens: int | None = None  # what its chat template puts around one user turn
 
     def text_tokens(self, text: str) -> int:
-        """Estimate how many tokens a text has, without the tokenizer.
-
-        Raises:
-            ValueError: if nothing is known of the model's vocabulary; names the model.
-        """
+        """Estimate how many tokens a text has, without the tokenizer."""
         if self.characters_per_token is None:
             raise ValueError(f"nothing is known of the vocabulary of {self.id}")
         return -int(-len(text) // self.characters_per_token)

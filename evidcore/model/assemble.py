@@ -34,20 +34,9 @@ def assemble(
 ) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return a model with a fresh bridge, and its processor, sharing one feature bank.
 
-    Args:
-        language: a causal language model, which becomes part of the result; or a vision-language model, whose
-            decoder does.
-        tokenizer: its tokenizer; image tokens are added where it has none.
-        encoder: with its weights.
-        encoder_table: the recipe table that `encoder` was built from.
-        bridge_table: the recipe table of the bridge.
-        view_table: the recipe table of the view.
-        bfloat16: parts whose matrices are kept in bfloat16, "encoder" or "language".
-        seed: of the bridge's first weights.
-        bank: makes, for the encoder's input, what keeps its features; by itself in memory alone.
-
-    Raises:
-        RunError: if the tokenizer's chat template loses something of what is said.
+    Of a vision-language model the decoder is taken. Image tokens are added where the tokenizer has none.
+    `bfloat16` names parts whose matrices are kept so, `seed` is of the bridge's first weights, and `bank`
+    makes, for the encoder's input, what keeps its features: by itself in memory alone.
     """
     add_image_tokens(tokenizer)
     known = language.get_input_embeddings().weight.shape[0]

@@ -48,11 +48,8 @@ class FeatureBank:
     ) -> None:
         """Start empty.
 
-        Args:
-            spec: what the encoder wants to be given.
-            precision: how features are kept; "float16" halves the memory and rounds.
-            memory_bytes: bound on the features in memory.
-            cache: where features are kept between processes; None: nowhere.
+        Features in memory are bounded; "float16" halves and rounds them. `cache` keeps them between
+        processes.
         """
         self.spec = spec
         self.dtype = getattr(torch, precision)
@@ -73,11 +70,7 @@ class FeatureBank:
         return key
 
     def crop(self, handle: int) -> Crop:
-        """Return what `handle` stands for.
-
-        Raises:
-            RunError: if this process never made it.
-        """
+        """Return what `handle` stands for."""
         return self._lookup(handle)[0]
 
     def size_zyx(self, handle: int) -> Grid:
@@ -114,10 +107,7 @@ class FeatureBank:
     ) -> list[tuple[list[int], Patches]]:
         """Return the encoder's output for distinct handles, in batches of one patch grid each.
 
-        Args:
-            handles: which crops, each once.
-            encoder: what encodes those that are not kept.
-            live: the encoder is being trained: run it on all, with gradients, and keep nothing.
+        A `live` encoder is being trained: it runs on all, with gradients, and nothing is kept.
         """
         device = next(encoder.parameters()).device
         if live:
@@ -230,7 +220,6 @@ class FeatureBank:
         return f"{self._digest}-{handle:016x}"
 
     def _read(self, handle: int) -> Patches | None:
-        """Return features from the disk, None where there are none."""
         content = None if self._cache is None else self._cache.get(self._key(handle))
         if content is None:
             return None
@@ -250,7 +239,6 @@ class FeatureBank:
         self._cache.put(self._key(handle), content, keep_newer_than=self._began_s)
 
     def _keep(self, handle: int, patches: Patches) -> None:
-        """Keep features in memory, within the bound."""
         size = patches.features.nbytes
         while self._kept and self._bytes + size > self.memory_bytes:
             _, dropped = self._kept.popitem(last=False)

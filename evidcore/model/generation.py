@@ -256,7 +256,6 @@ class _Chooser:
     def __call__(
         self, logits: Float[Tensor, "row vocabulary"], step: int, rows: Tensor, required: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the token of each of `rows`, and the log-probabilities of all."""
         if self.sampling.forbidden_ids:
             logits[:, list(self.sampling.forbidden_ids)] = -torch.inf
         if self.sampling.temperature > 0:
@@ -277,7 +276,6 @@ class _Chooser:
 def _ask(
     stops: Callable[[int, list[int]], bool], places: Tensor, token: Tensor, live: Tensor, ids: list[list[int]]
 ) -> Tensor:
-    """Return which live rows stop after `token`."""
     answers = []
     for place, one, is_live in zip(places.tolist(), token.tolist(), live.tolist(), strict=True):
         if is_live:

@@ -84,26 +84,17 @@ class Pretrained(Language):
         return self._local(AutoTokenizer)
 
     def missing_weights(self) -> str:
-        """Say that the weights are not on this machine, and what gets them; "" where they are."""
         return missing_weights(self.id, self.revision) if self.id else ""
 
     def load(
         self, corpus: Corpus = NOTHING, seed: int = 0
     ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """Load model and tokenizer.
-
-        Raises:
-            DataError: if the folder holds no model, or what is named cannot be loaded.
-        """
+        """Load model and tokenizer."""
         self.vision()  # says what is wrong with a folder
         return _pretrained(self.name, self.revision)
 
     def _local(self, kind: Any) -> Any:
-        """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine.
-
-        Raises:
-            DataError: if a folder holds none.
-        """
+        """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine."""
         try:
             return kind.from_pretrained(self.name, revision=self.revision, local_files_only=True)
         except (OSError, ValueError) as cause:

@@ -303,13 +303,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def tokens_saved(prompt_tokens: int, answer_tokens: int, answers: int) -> float:
-    """Return how many times fewer tokens the layers see where answers stand in one row with their prompt.
-
-    Args:
-        prompt_tokens: places of a prompt, padding included.
-        answer_tokens: places of an answer, padding included.
-        answers: to each prompt.
-    """
+    """Return how many times fewer tokens the layers see where answers stand in one row with their prompt."""
     apart = answers * (prompt_tokens + answer_tokens)
     return apart / (prompt_tokens - 1 + answers * answer_tokens)
 

@@ -24,11 +24,7 @@ def build_encoder(
 ) -> Encoder:
     """Build the encoder of a recipe table, with fresh weights.
 
-    Args:
-        table: with `use` and its options.
-        vision: the language model's own vision configuration, if it has one.
-        where: what messages call the table.
-        given: what else the core gives.
+    `vision` is the language model's own vision configuration, if it has one.
     """
     built: Encoder = factory.build("encoder", table, given={**given, "vision": vision}, where=where)
     return built

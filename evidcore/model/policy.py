@@ -90,7 +90,6 @@ class VLMPolicy(Policy):
     def _score(
         self, prefixes: Sequence[Prefix], candidates: Sequence[Sequence[Sequence[int]]]
     ) -> list[list[float]]:
-        """Return the summed log-probabilities of candidates."""
         pad = self.processor.tokenizer.pad_token_id
         if obstacle(self.model):
             sampling = sampling_of(self.model, self.processor, max_new_tokens=1, temperature=0.0)
@@ -116,7 +115,6 @@ class VLMPolicy(Policy):
         return [score[: len(some)] for score, some in zip(scores, candidates, strict=True)]
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Yield places of prompts of like lengths."""
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
         for start in range(0, len(order), self.prompts_per_pass):
             yield order[start : start + self.prompts_per_pass]

@@ -117,11 +117,7 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         return images
 
     def __call__(self, images: Any, *args: Any, **kwargs: Any) -> BatchFeature:
-        """Return `pixel_values`: handles (image, 1) as int64, or volumes (image, channel, z, y, x).
-
-        Raises:
-            DataError: if volumes of different sizes were to be stacked.
-        """
+        """Return `pixel_values`: handles (image, 1) as int64, or volumes (image, channel, z, y, x)."""
         flat = list(_flat(images))
         if self.bank is not None:
             handles = [one if isinstance(one, int) else self.handle(_crop(one)) for one in flat]
@@ -161,12 +157,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         chat_template: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Take both.
-
-        Raises:
-            RunError: if the tokenizer has no chat template, one that loses something of what is said, or no
-                image tokens.
-        """
+        """Take both."""
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
         assert tokenizer is not None  # transformers checks it
         name = tokenizer.name_or_path or "the language model"
@@ -206,9 +197,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
     def write(self, prompt: Prompt, opening: str = "") -> str:
         """Return a prompt as text, up to where the answer starts.
 
-        Args:
-            prompt: what is asked.
-            opening: what stands before it, see `opening_of`; "": what the chat template writes.
+        `opening` stands before it, see `opening_of`; "" is what the chat template writes.
 
         Raises:
             DataError: if a text of it holds a control token of the language model.
@@ -250,12 +239,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         return Encoded(ids, tuple(part.crop for part in parts if isinstance(part, VisualPart)))
 
     def text_of(self, parts: Sequence[Part], where: str) -> str:
-        """Return parts as text, with image tokens in the places of images.
-
-        Raises:
-            DataError: if a text holds a control token of the language model: it would end its turn, or pose
-                as an image.
-        """
+        """Return parts as text, with image tokens in the places of images."""
         written = []
         for part in parts:
             if isinstance(part, TextPart):
@@ -305,7 +289,6 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         return [{"type": kind, kind: value} for kind, value in pairs]
 
     def _process_images(self, images: Any, **kwargs: Any) -> tuple[BatchFeature, list[str]]:
-        """Return the model's input and the image tokens of each image."""
         flat = list(_flat(images))
         bank = self.image_processor.bank
         crops = [bank.crop(one) if isinstance(one, int) and bank is not None else _crop(one) for one in flat]
@@ -322,7 +305,6 @@ def add_image_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def _flat(images: Any) -> Iterator[Reference]:
-    """Yield the references of nested lists in order."""
     if isinstance(images, Crop | str | int):
         yield images
     else:

@@ -100,7 +100,6 @@ class Window:
     """The first places of rows, those behind the next one hidden: all in tensors that stay where they are."""
 
     def __init__(self, shared: SharedPrefix, stop: int) -> None:
-        """Show places before `stop`."""
         self.stop = stop
         self.places = torch.arange(stop, device=shared.own.device)
         self.place = self.places.new_zeros(1)  # of the next token

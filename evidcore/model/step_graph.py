@@ -40,7 +40,6 @@ class StepGraph:
     """Appends tokens to the rows of a `SharedPrefix`, while these are the same rows."""
 
     def __init__(self, model: VolumeVLM, shared: SharedPrefix) -> None:
-        """Take the model, in evaluation mode, and the rows; nothing runs yet."""
         self.model, self.shared = model, shared
         self.replay: Callable[[], Tensor] | None = None
 

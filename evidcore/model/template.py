@@ -2,16 +2,15 @@
 
 A run writes its prompts, its training rows and its tool turns from `Turns`: the text of a prompt, the images
 in it and the answer stand there as they are, and the template has written only what stands around them. So
-training reads what sampling reads. `round_trip` renders turns of every role through the template and names
-whatever does not come back. What would reach a run is refused; the rest is named, because others who read
-the exported model render through the template.
+training reads what sampling reads. `round_trip` renders turns through the template and names what would reach
+a run otherwise than it was said: such a template is refused.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from evidcore.errors import RunError
 
@@ -19,10 +18,8 @@ Form = Literal["text", "parts"]  # how a template takes what a turn says: a stri
 Message = tuple[str, str]  # role and text
 
 _ASK, _ANSWER, _TOOL = "ask-5d41", "answer-402a", "tool-bc4b"
-_SYSTEM = "system-93fe"
 _DAY = "day-7f0c"
 _TEXT = 'Slice 12: 3.5 x 4 mm.\n\n- "left" & <right>, 5 %?\n  A) naïve'
-_THOUGHT = "thought-61a8"
 _THINK, _UNTHINK = "<think>", "</think>"
 _DEAF = "A user turn after an answer is refused, or changes what stood before it."
 # a macro of this name stands before the function that gives the day
@@ -44,63 +41,33 @@ class Turns:
     form: Form = "text"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Something that does not come through a chat template as it went in."""
+class Loss(NamedTuple):
+    """Something that would not come through a chat template as it goes in."""
 
     what: str  # its name
     sentence: str
-    remedy: str = ""  # "": a run does not pass it through the template, so nothing is lost there
-
-    @property
-    def refused(self) -> bool:
-        """Tell whether it would reach what a run trains or samples."""
-        return bool(self.remedy)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RoundTrip:
-    """What came back from a chat template."""
-
-    turns: Turns | None  # None: something is refused
-    losses: tuple[Loss, ...]
-
-    @property
-    def refused(self) -> tuple[Loss, ...]:
-        """The losses that would reach what a run trains or samples."""
-        return tuple(loss for loss in self.losses if loss.refused)
+    remedy: str
 
 
 def read_turns(tokenizer: Any, chat_template: str | None = None, *, where: str) -> Turns:
-    """Return what a tokenizer's chat template writes around what is said.
-
-    Args:
-        tokenizer: of the language model.
-        chat_template: None: the tokenizer's own.
-        where: what messages call the language model.
-
-    Raises:
-        RunError: if the template loses something that a run would train or sample; all of it is named.
-    """
-    found = round_trip(tokenizer, chat_template)
-    if found.turns is None:
-        said = "\n".join(f"    {loss.what}: {loss.sentence} {loss.remedy}" for loss in found.refused)
-        count = "1 thing" if len(found.refused) == 1 else f"{len(found.refused)} things"
+    """Return what a tokenizer's chat template writes around what is said."""
+    turns, losses = round_trip(tokenizer, chat_template)
+    if turns is None:
+        said = "\n".join(f"    {loss.what}: {loss.sentence} {loss.remedy}" for loss in losses)
+        count = "1 thing" if len(losses) == 1 else f"{len(losses)} things"
         raise RunError(
             f"{where}: its chat template cannot be used, {count} would be lost or altered:\n{said}"
         )
-    return found.turns
+    return turns
 
 
-def round_trip(tokenizer: Any, chat_template: str | None = None) -> RoundTrip:
-    """Render system, user and assistant turns, with text and images, and name what does not come back.
+def round_trip(tokenizer: Any, chat_template: str | None = None) -> tuple[Turns | None, tuple[Loss, ...]]:
+    """Render turns of user and assistant, and name what of it does not come back.
 
-    Args:
-        tokenizer: of the language model.
-        chat_template: None: the tokenizer's own.
+    Returns:
+        What stands around what is said, None where something is lost; and all that is.
     """
-    template = chat_template or tokenizer.get_chat_template()
-    return _Template(tokenizer, template).round_trip()
+    return _Template(tokenizer, chat_template or tokenizer.get_chat_template()).round_trip()
 
 
 def told_functions(tokenizer: Any, chat_template: str, functions: Sequence[Mapping[str, Any]]) -> str | None:
@@ -121,7 +88,7 @@ class _Template:
         self.form: Form = "text"
         self.failure = ""  # what the template said when it last refused
 
-    def round_trip(self) -> RoundTrip:
+    def round_trip(self) -> tuple[Turns | None, tuple[Loss, ...]]:
         """Return what stands around what is said, and the losses."""
         parts = self.prompt_parts()
         if parts is None:
@@ -129,7 +96,7 @@ class _Template:
                 "A user turn is refused, left out or written twice, given as a string and as a list of parts"
                 f"{f' ({self.failure})' if self.failure else ''}."
             )
-            return RoundTrip(turns=None, losses=(_refused("question", how, "writes the user's text once"),))
+            return None, (_loss("question", how, "writes the user's text once"),)
         before, after = parts
         trained = self._split([("user", _ASK), ("assistant", _ANSWER)], (_ASK, _ANSWER), asks=False)
         again = self._split([("user", _ASK), ("assistant", _ANSWER), ("user", _TOOL)], (_ASK, _ANSWER, _TOOL))
@@ -138,34 +105,35 @@ class _Template:
             self._question(before + _TEXT + after),
             self._date(),
             *_answer((before, after), trained, ended),
-            None if again else _refused("second question", _DEAF, "writes each turn once and in order"),
-            self._white_space(),
-            self._thought_removed(),
-            self._system(),
-            self._image(),
+            None if again else _loss("second question", _DEAF, "writes each turn once and in order"),
         )
         found = tuple(loss for loss in losses if loss is not None)
-        if again is None or any(loss.refused for loss in found):
-            return RoundTrip(turns=None, losses=found)
+        if again is None or found:
+            return None, found
         turns = Turns(
             before_question=before, before_answer=after, end_of_turn=ended,
             after_answer=again[2], before_next_answer=again[3], form=self.form,
         )  # fmt: skip
-        return RoundTrip(turns=turns, losses=found)
+        return turns, ()
 
     def render(
         self,
-        messages: Sequence[Message | Mapping[str, Any]],
+        messages: Sequence[Message],
         *,
         asks: bool = False,
         template: str = "",
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str | None:
         """Return what the template writes, None where it refuses; `asks`: the model's turn begins last."""
+        is_text = self.form == "text"
+        written = [
+            {"role": role, "content": text if is_text else [{"type": "text", "text": text}]}
+            for role, text in messages
+        ]
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [self._message(one) for one in messages],
+                    written,
                     chat_template=template or self.template,
                     add_generation_prompt=asks,
                     tokenize=False,
@@ -177,12 +145,6 @@ class _Template:
         except Exception as cause:  # a program of others: it may fail in any way at turns that it lacks
             self.failure = str(cause)
             return None
-
-    def _message(self, message: Message | Mapping[str, Any]) -> dict[str, Any]:
-        if isinstance(message, Mapping):
-            return dict(message)
-        role, text = message
-        return {"role": role, "content": text if self.form == "text" else [{"type": "text", "text": text}]}
 
     def _split(
         self, messages: Sequence[Message], marks: Sequence[str], *, asks: bool = True
@@ -217,49 +179,14 @@ class _Template:
         if self.render([("user", _TEXT)], asks=True) == expected:
             return None
         how = f"The user's text {_TEXT!r} does not come back as it was."
-        return _refused("question", how, "leaves text alone")
+        return _loss("question", how, "leaves text alone")
 
     def _date(self) -> Loss | None:
         chat = self.render([("user", _ASK)], asks=True, template=_CLOCK + self.template)
         if chat is None or _DAY not in chat:
             return None
         how = "It writes today's date: a run that goes on or is evaluated tomorrow would read other prompts."
-        return _refused("date", how, "holds a fixed date or none")
-
-    def _white_space(self) -> Loss | None:
-        text = f" \n{_ASK}\n "
-        if text in (self.render([("user", text)], asks=True) or ""):
-            return None
-        return Loss(what="white space", sentence="White space around the user's text is taken off.")
-
-    def _thought_removed(self) -> Loss | None:
-        last: list[Message] = [("user", _ASK), ("assistant", f"<think>{_THOUGHT}</think>{_ANSWER}")]
-        lost = []
-        for place, messages in (("the last answer", last), ("an earlier answer", [*last, ("user", _TOOL)])):
-            chat = self.render(messages) or ""
-            if last[1][1] not in chat:
-                lost.append(f"{'rewritten in' if _THOUGHT in chat else 'removed from'} {place}")
-        return Loss(what="answer's thought", sentence=f"It is {' and '.join(lost)}.") if lost else None
-
-    def _system(self) -> Loss | None:
-        chat = self.render([("system", _SYSTEM), ("user", _ASK)], asks=True)
-        if chat is not None and _SYSTEM in chat:
-            return None
-        return Loss(what="system turn", sentence=f"It is {'refused' if chat is None else 'left out'}.")
-
-    def _image(self) -> Loss | None:
-        text = {"type": "text", "text": _ASK}
-        shown = self.render([{"role": "user", "content": [{"type": "image"}, text]}], asks=True)
-        without = self.render([{"role": "user", "content": [text]}], asks=True)
-        if shown is None:
-            how = "refused"
-        elif "'type'" in shown or '"type"' in shown:
-            how = "written as the data that stand for it"
-        elif shown == without or _ASK not in shown:
-            how = "left out"
-        else:
-            return None
-        return Loss(what="image", sentence=f"An image part is {how}.")
+        return _loss("date", how, "holds a fixed date or none")
 
 
 def control_tokens(tokenizer: Any) -> set[str]:
@@ -278,7 +205,7 @@ def _answer(sampled: tuple[str, str], trained: Sequence[str] | None, end_of_turn
         end_of_turn: of it, "" where no control token ends the turn.
     """
     if trained is None:
-        yield _refused("answer", "An assistant turn is refused or left out.", "writes the assistant's turn")
+        yield _loss("answer", "An assistant turn is refused or left out.", "writes the assistant's turn")
         return
     before_question, before_answer = sampled
     before, between, after = trained
@@ -289,22 +216,18 @@ def _answer(sampled: tuple[str, str], trained: Sequence[str] | None, end_of_turn
             f"Its generation prompt ends in {ending!r}: an answer with its thought would open two, and what "
             "is sampled would lack the tag that a format reward asks for."
         )
-        yield _refused("open thought", how, "begins the assistant's turn without opening a thought")
+        yield _loss("open thought", how, "begins the assistant's turn without opening a thought")
     elif before != before_question or not between.startswith(before_answer):
         read, trained_on = (before_question, before_answer), (before, between)
         how = f"Around a question, sampling would read {read!r}, and training {trained_on!r}."
-        yield _refused("generation prompt", how, "begins the assistant's turn as the generation prompt does")
-    elif "".join(more.split()) == _THINK + _UNTHINK:
-        yield Loss(what="empty thought", sentence=f"An answer without a thought is given {more!r}.")
-    elif more.strip():
+        yield _loss("generation prompt", how, "begins the assistant's turn as the generation prompt does")
+    elif more.strip() and "".join(more.split()) != _THINK + _UNTHINK:
         how = f"It lacks {more!r}, which stands before an answer in training."
-        yield _refused("generation prompt", how, "writes it in the generation prompt")
-    elif more:
-        yield Loss(what="space", sentence=f"{more!r} stands before an answer in training.")
+        yield _loss("generation prompt", how, "writes it in the generation prompt")
     if not end_of_turn:
         how = f"After an answer stands {after!r}, in which no control token ends the turn."
-        yield _refused("end of turn", how, "ends the assistant's turn with a special token of the tokenizer")
+        yield _loss("end of turn", how, "ends the assistant's turn with a special token of the tokenizer")
 
 
-def _refused(what: str, sentence: str, remedy: str) -> Loss:
+def _loss(what: str, sentence: str, remedy: str) -> Loss:
     return Loss(what=what, sentence=sentence, remedy=_REPLACE.format(remedy))

@@ -171,31 +171,21 @@ class VolumeVLMModel(VolumeVLMPreTrained):
     ) -> Tensor:
         """Return rotary positions of tokens: (row, place), or (axis, row, place) where they are multimodal.
 
-        Args:
-            input_ids: (row, place), left-padded.
-            attention_mask: 1 on tokens.
-            pixel_values: as `get_image_features` takes them, in the order of their tokens.
+        Tokens are left-padded; `pixel_values` are as `get_image_features` takes them, in the order of their
+        tokens.
         """
-        grids = self._token_grids(pixel_values)
-        if grids is None:
+        usual = self.encoder.grid(self.encoder.input.size_zyx)
+        if not is_multimodal(self.config.text_config) or self.bridge.token_grid(usual) is None:
             return counted(attention_mask)
+        each = [self.bridge.token_grid(grid) for grid in self._patch_grids(pixel_values)]
+        grids = [grid for grid in each if grid is not None]
         return multimodal(input_ids, attention_mask, self.config.image_token_id, grids)
-
-    def _token_grids(self, pixel_values: Tensor | None) -> list[Grid] | None:
-        """Return the grid of each image's tokens; None where the language model counts tokens only."""
-        if not is_multimodal(self.config.text_config):
-            return None
-        if self.bridge.token_grid(self.encoder.grid(self.encoder.input.size_zyx)) is None:
-            return None
-        grids = [self.bridge.token_grid(grid) for grid in self._patch_grids(pixel_values)]
-        return [grid for grid in grids if grid is not None]
 
     def image_tokens(self, pixel_values: Tensor | None) -> list[int]:
         """Return the number of tokens of each image; `pixel_values` as `get_image_features` takes them."""
         return [self.bridge.tokens(grid) for grid in self._patch_grids(pixel_values)]
 
     def _patch_grids(self, pixel_values: Tensor | None) -> list[Grid]:
-        """Return the encoder's grid of each image."""
         if pixel_values is None:
             return []
         if pixel_values.is_floating_point():
@@ -318,11 +308,7 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
     ) -> None:
         """Take the parts, or build them from `config`.
 
-        Args:
-            config: of the whole.
-            encoder: with its weights.
-            bridge: with its weights.
-            language: a causal language model, or a vision-language model, whose decoder is taken.
+        The language model is a causal one, or a vision-language model, whose decoder is taken.
         """
         super().__init__(config)
         backbone = None if language is None else language.get_decoder()

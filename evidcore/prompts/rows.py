@@ -59,15 +59,8 @@ class PromptSource:
     def __init__(self, sets: Sequence[PromptSet], *, seed: int, volumes: Volumes = "own") -> None:
         """Keep the sets.
 
-        Args:
-            sets: what is drawn from; shares are relative.
-            seed: of the order and of the questions.
-            volumes: "other-patient" shows each prompt over the pixels of another patient, always the same
-                one, "blank" over air: training controls.
-
-        Raises:
-            DataError: if there is nothing to draw, or no other patient to show, or one whose scan is shown in
-                more or fewer pieces.
+        Shares are relative. As training controls, "other-patient" shows each prompt over the pixels of
+        another patient, always the same one, and "blank" over air.
         """
         if not sets or sum(item.share for item in sets) <= 0:
             raise DataError("data: no set has a share above 0; give the stage at least one.")
@@ -86,7 +79,6 @@ class PromptSource:
         self._row = functools.lru_cache(maxsize=4096)(self._draw)
 
     def __getitem__(self, position: int) -> Row:
-        """Return the row at `position`, from 0 on without end."""
         while len(self._order) <= position:
             self._advance()
         return self._row(*self._order[position])
@@ -103,7 +95,6 @@ class PromptSource:
         self._drawn[chosen] += 1
 
     def _draw(self, chosen: int, number: int) -> Row:
-        """Return draw `number` of a set."""
         item, cases = self.sets[chosen], self._askable[chosen]
         epoch, place = divmod(number, len(cases))
         order = _order(len(cases), f"{self.seed}/{item.name}/{chosen}/{epoch}")
@@ -135,14 +126,12 @@ def seed_of(text: str) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _order(count: int, key: str) -> tuple[int, ...]:
-    """Return a seeded order of `count` things."""
     order = list(range(count))
     random.Random(key).shuffle(order)
     return tuple(order)
 
 
 def _askable(item: PromptSet) -> list[Case]:
-    """Return the cases that the task asks about."""
     cases = [case for case in item.cases if item.task.prompts(case, item.view, 0)]
     if not cases:
         raise DataError(f"task {item.name!r} asks nothing about any of its {len(item.cases)} cases.")
@@ -150,7 +139,6 @@ def _askable(item: PromptSet) -> list[Case]:
 
 
 def _crops(view: View, case: Case) -> tuple[Crop, ...]:
-    """Return the pixels that show a case."""
     return tuple(part.crop for part in view.render(case) if isinstance(part, VisualPart))
 
 

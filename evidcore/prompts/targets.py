@@ -43,12 +43,8 @@ class Targets:
     ) -> None:
         """Take the stream.
 
-        Args:
-            processor: of the model that is trained.
-            source: of prompts.
-            reweighter: weighs the last turn's tokens; those of the turns before it weigh 1.
-            package: named when the re-weighter breaks its contract.
-            strategy: whose functions the model is told.
+        The re-weighter weighs the last turn's tokens; those of the turns before it weigh 1. `package` is
+        named when it breaks its contract. The model is told the functions of the strategy.
         """
         self.processor, self.source = processor, source
         self.opening = processor.opening_of(strategy)
@@ -110,7 +106,6 @@ class Targets:
     def _weights(
         self, row: Row, text: str, spans: Sequence[Any], offsets: Sequence[tuple[int, int]]
     ) -> list[float]:
-        """Ask the re-weighter and hold it to its contract."""
         assert self.reweighter is not None
         name = type(self.reweighter).__name__
         who = f"{self.package}: re-weighter {name}" if self.package else f"re-weighter {name}"

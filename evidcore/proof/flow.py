@@ -49,11 +49,7 @@ class Tolerance:
 
 
 def stop(where: str, clause: str, what: str, look_at: str) -> NoReturn:
-    """Stop the stage.
-
-    Raises:
-        RunError: always.
-    """
+    """Stop the stage."""
     raise RunError(
         f"{where}: pixel-flow proof, clause '{clause}': {what} Training or measuring on would not be about "
         f"the pixels. Look at {look_at}."
@@ -138,21 +134,20 @@ def prove_rows(
 ) -> dict[str, float]:
     """Prove that each row sees its own volume and no other's; return by how many nats each pass moved.
 
-    Args:
-        where: stage and step.
-        prompts: by their places, those that `shown_prompts` gave.
-        processor: the model's.
-        score: runs the passes; draws otherwise when it is called the second time, and only then.
-        tolerance: of the stage's arithmetic.
-        number: how many proofs came before: which of several crops is blanked.
+    `score` draws otherwise when it is called the second time, and only then. `number` counts the proofs
+    before: of several crops each is blanked in turn.
 
     Raises:
         RunError: naming the clause, the row and the pass.
     """
     places = list(prompts)
-    own = score(places, prompts)
-    again = score(places, prompts)
-    most = {name: 3 * _noise(one, again[name]) + tolerance.nats * _size(one) for name, one in own.items()}
+    own, again = score(places, prompts), score(places, prompts)
+    most: dict[str, float] = {}
+    for name, groups in own.items():
+        noise = max(_apart(mine, theirs) for mine, theirs in zip(groups, again[name], strict=True))
+        # numbers far from 0 have fewer digits behind it
+        size = max([1.0, *(float(row.abs().mean()) / USUAL for rows in groups for row in rows if len(row))])
+        most[name] = 3 * noise + tolerance.nats * size
     _finite(where, own, prompts)
     moved = dict.fromkeys(own, math.inf)
     for turn, changed in enumerate(places):
@@ -168,11 +163,20 @@ def prove_rows(
     for place in places:
         others = {place: renamed(prompts[place])}
         for name, rows in score([place], others).items():
-            far = _apart(own[name][places.index(place)], rows[0])
-            if not far <= most[name]:
-                by_itself = score([place], {place: prompts[place]})[name][0]
-                is_name = _apart(by_itself, rows[0]) > tolerance.nats
-                _unequal(where, name, prompts[place], far, is_name=is_name)
+            far, prompt_id = _apart(own[name][places.index(place)], rows[0]), prompts[place].id
+            if far <= most[name]:
+                continue
+            by_itself = score([place], {place: prompts[place]})[name][0]
+            if _apart(by_itself, rows[0]) > tolerance.nats:
+                stop(
+                    where, "pixels, not names", f"the {name} pass moves prompt {prompt_id!r} by {far:.1e} "
+                    "nats a token when the same pixels come under another handle.", "what features are made "
+                    "of, and what is kept by handle",
+                )  # fmt: skip
+            stop(
+                where, "row alone", f"in the {name} pass prompt {prompt_id!r} alone and in its batch are "
+                f"{far:.1e} nats a token apart.", "padding, positions, and what is shared between rows",
+            )  # fmt: skip
     return moved
 
 
@@ -184,16 +188,6 @@ def _finite(where: str, scores: Rows, prompts: Mapping[int, Prompt]) -> None:
                     where, "finite", f"the {name} pass gives prompt {prompt.id!r} log-probabilities that are "
                     "not finite.", "the weights, the learning rate and the precision",
                 )  # fmt: skip
-
-
-def _noise(one: Sequence[Sequence[Row]], other: Sequence[Sequence[Row]]) -> float:
-    """Return by how much a pass differs from itself."""
-    return max(_apart(mine, theirs) for mine, theirs in zip(one, other, strict=True))
-
-
-def _size(groups: Sequence[Sequence[Row]]) -> float:
-    """Return by how much more than usual is rounded off: numbers far from 0 have fewer digits behind it."""
-    return max([1.0, *(float(row.abs().mean()) / USUAL for rows in groups for row in rows if len(row))])
 
 
 def _apart(mine: Sequence[Row], theirs: Sequence[Row]) -> float:
@@ -258,19 +252,6 @@ def _reacted(
     return least
 
 
-def _unequal(where: str, name: str, prompt: Prompt, far: float, *, is_name: bool) -> NoReturn:
-    if is_name:
-        stop(
-            where, "pixels, not names", f"the {name} pass moves prompt {prompt.id!r} by {far:.1e} nats a "
-            "token when the same pixels come under another handle.", "what features are made of, and what "
-            "is kept by handle",
-        )  # fmt: skip
-    stop(
-        where, "row alone", f"in the {name} pass prompt {prompt.id!r} alone and in its batch are {far:.1e} "
-        "nats a token apart.", "padding, positions, and what is shared between rows",
-    )  # fmt: skip
-
-
 def prove_gradient(
     where: str,
     model: torch.nn.Module,
@@ -283,17 +264,9 @@ def prove_gradient(
 ) -> None:
     """Prove that each trained part gets a gradient, and that it is the objective's.
 
-    Args:
-        where: stage and step.
-        model: whose weights are trained.
-        parts: that the stage trains.
-        objective: computes something of the answers in nats a token, through the training pass.
-        backward: sends its gradient back.
-        tolerance: of the stage's arithmetic.
-        slopes: whether to move the weights, for a moment, and look; else gradients are only looked for.
-
-    Raises:
-        RunError: naming the part.
+    `objective` computes something of the answers in nats a token, through the training pass, and `backward`
+    sends its gradient back. With `slopes` the weights are moved, for a moment; else gradients are only looked
+    for.
     """
     weights = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
     kept = [one.grad for _, one in weights]

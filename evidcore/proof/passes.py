@@ -23,6 +23,7 @@ from evidcore.prompts.targets import IGNORED
 from evidcore.proof.flow import (
     LOOKED_AT,
     Rows,
+    Score,
     Tolerance,
     prove_gradient,
     prove_rows,
@@ -84,20 +85,11 @@ class Proof:
 def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[str, float]:
     """Prove the passes of a `GroupTrainer` in training; return by how many nats each moved at least.
 
-    Args:
-        trainer: before a micro-batch.
-        number: how many proofs came before.
-        slopes: whether gradients are held against finite differences.
-
-    Raises:
-        RunError: naming the clause, the pass and the row.
+    `number` counts the proofs before; with `slopes`, gradients are compared with finite differences.
     """
-    where, step = _where(trainer, "stage.grpo"), trainer.state.global_step
     processor, answers = trainer.processing_class, trainer.num_generations
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
-        prompts = shown_prompts(_stream(trainer.source, step), processor, GROUPS)
-        if not prompts:
-            return {}
+        prompts = _first_prompts(trainer, trainer.source, GROUPS)
         micro, looks, kept = trainer._step, 0, dict[int, list[Episode]]()
         batches: list[tuple[Proof, Any, Tensor]] = []
         most = trainer.args.per_device_train_batch_size // answers  # that memory was planned for
@@ -126,14 +118,10 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
                 proof.rollout, mask, strict=True)]  # fmt: skip
             return {**found, "rollout": _grouped(rollouts, answers)}
 
-        tolerance = _tolerance(trainer)
-        _prove_images(trainer, where, prompts)
-        moved = prove_rows(where, prompts, processor, score, tolerance, number=number)
-        proof, batch, mask = batches[0]
-        signs = torch.empty_like(mask, dtype=torch.float32)
-        signs.bernoulli_(0.5, generator=torch.Generator(signs.device).manual_seed(0)).mul_(2).sub_(1)
-
         def objective() -> Tensor:
+            proof, batch, mask = batches[0]
+            signs = torch.empty_like(mask, dtype=torch.float32)
+            signs.bernoulli_(0.5, generator=torch.Generator(signs.device).manual_seed(0)).mul_(2).sub_(1)
             trainer.proof, trainer._step = proof, micro
             with torch.random.fork_rng(devices=_devices()):
                 torch.manual_seed(0)
@@ -141,25 +129,15 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             assert proof.policy is not None
             return (proof.policy * signs * mask).sum() / mask.sum().clamp(min=1)
 
-        _prove_weights(trainer, where, objective, tolerance, slopes=slopes)
-    return moved
+        return _prove(trainer, "grpo", prompts, score, objective, number, slopes=slopes)
 
 
 def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[str, float]:
-    """Prove the pass of a `WeightedTrainer` in training, as `prove_groups` does for GRPO's.
-
-    Raises:
-        RunError: naming the clause and the row.
-    """
-    where, step = _where(trainer, "stage.sft"), trainer.state.global_step
-    targets = trainer.targets
-    processor = targets.processor
+    """Prove the pass of a `WeightedTrainer` in training, as `prove_groups` does for GRPO's."""
+    targets, looks = trainer.targets, 0
+    processor, source = targets.processor, targets.source
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
-        source = targets.source
-        prompts = shown_prompts(_stream(source, step), processor, TARGETS)
-        if not prompts:
-            return {}
-        looks = 0
+        prompts = _first_prompts(trainer, source, TARGETS)
 
         def batch_of(positions: Sequence[int], shown: Mapping[int, Prompt]) -> dict[str, Tensor]:
             targets.source = _Shown(source, shown)
@@ -196,10 +174,38 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
                 loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(some, prompts))
             return loss
 
-        tolerance = _tolerance(trainer)
-        _prove_images(trainer, where, prompts)
-        moved = prove_rows(where, prompts, processor, score, tolerance, number=number)
-        _prove_weights(trainer, where, objective, tolerance, slopes=slopes)
+        return _prove(trainer, "sft", prompts, score, objective, number, slopes=slopes)
+
+
+def _first_prompts(trainer: Any, source: PromptSource, wanted: int) -> dict[int, Prompt]:
+    """Return prompts that the step to come begins with, and that show a volume."""
+    first = trainer.state.global_step
+    stream = ((position, source[position].prompt) for position in range(first, first + LOOKED_AT))
+    return shown_prompts(stream, trainer.processing_class, wanted)
+
+
+def _prove(
+    trainer: Any,
+    stage: str,
+    prompts: Mapping[int, Prompt],
+    score: Score,
+    objective: Callable[[], Tensor],
+    number: int,
+    *,
+    slopes: bool,
+) -> dict[str, float]:
+    """Prove images, rows and gradients; weights that are spread over processes cannot be moved by hand."""
+    if not prompts:
+        return {}
+    where = f"{trainer.args.output_dir}: stage.{stage}, step {trainer.state.global_step + 1}"
+    tolerance = Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
+    processor, is_sharded = trainer.processing_class, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
+    if not is_sharded:
+        prove_images(where, trainer.vlm, processor, next(iter(prompts.values())))
+    moved = prove_rows(where, prompts, processor, score, tolerance, number=number)
+    backward = trainer.accelerator.backward if trainer.is_deepspeed_enabled else Tensor.backward
+    parts, slopes = trainer.settings.train, slopes and not is_sharded
+    prove_gradient(where, trainer.model, parts, objective, backward, tolerance, slopes=slopes)
     return moved
 
 
@@ -209,9 +215,6 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
     Returns:
         By how many nats answers and likelihoods moved at least; nothing for another kind of policy, and for
         prompts without a volume.
-
-    Raises:
-        RunError: naming the clause and the prompt.
     """
     if not isinstance(policy, VLMPolicy):
         return {}
@@ -248,38 +251,6 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         return prove_rows(where, looked_at, processor, score, tolerance)
 
 
-def _is_sharded(trainer: Any) -> bool:
-    return bool(trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled)
-
-
-def _prove_images(trainer: Any, where: str, prompts: Mapping[int, Prompt]) -> None:
-    """Prove the images, where no weights are spread over processes."""
-    if not _is_sharded(trainer):
-        prove_images(where, trainer.vlm, trainer.processing_class, next(iter(prompts.values())))
-
-
-def _prove_weights(
-    trainer: Any, where: str, objective: Callable[[], Tensor], tolerance: Tolerance, *, slopes: bool
-) -> None:
-    """Prove the gradients; weights that are spread over processes cannot be moved by hand."""
-    backward = trainer.accelerator.backward if trainer.is_deepspeed_enabled else Tensor.backward
-    slopes = slopes and not _is_sharded(trainer)
-    parts = trainer.settings.train
-    prove_gradient(where, trainer.model, parts, objective, backward, tolerance, slopes=slopes)
-
-
-def _where(trainer: Any, stage: str) -> str:
-    return f"{trainer.args.output_dir}: {stage}, step {trainer.state.global_step + 1}"
-
-
-def _stream(source: PromptSource, first: int) -> Iterator[tuple[int, Prompt]]:
-    return ((position, source[position].prompt) for position in range(first, first + LOOKED_AT))
-
-
-def _tolerance(trainer: Any) -> Tolerance:
-    return Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
-
-
 def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:
     rows = [row[own].detach().float().cpu() for row, own in zip(scores, mask, strict=True)]
     return _grouped(rows, answers)
@@ -300,7 +271,6 @@ class _Shown:
         self.source, self.shown = source, shown
 
     def __getitem__(self, position: int) -> Row:
-        """Return the row at `position`."""
         return dataclasses.replace(self.source[position], prompt=self.shown[position])
 
 

@@ -32,14 +32,8 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
 
     The volumes are noise, written as files and read, prepared, encoded and bridged as any other.
 
-    Args:
-        where: stage and step.
-        model: in the mode, training or evaluation, that is to be proven.
-        processor: its processor.
-        prompt: whose first crop says how large an encoder's input is, and of which intensity.
-
-    Raises:
-        RunError: naming the clause and the slab.
+    The model is in the mode that is to be proven. The prompt's first crop says how large an encoder's input
+    is, and of which intensity.
     """
     crop, bank = prompt.crops()[0], processor.image_processor.bank
     assert bank is not None  # a model that is trained or asked is connected
@@ -55,11 +49,40 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
                 "what features are made of",
             )  # fmt: skip
         moves = torch.stack([(one - base).norm(dim=-1) for one in slabs])  # (slab, token)
-        _every_token(where, moves)
-        _every_slab(where, probes, moves)
-        _loud(where, model, base, slabs)
+        by_token, by_slab = moves.norm(dim=0), moves.norm(dim=-1)
+        still = (by_token <= FAINT * by_token.median()).nonzero().flatten().tolist()
+        if still or not float(by_token.median()) > 0:
+            stop(
+                where, "every token", f"{len(still)} of {len(by_token)} image tokens (first: {still[:1]}) "
+                "say the same whatever is shown.", "bridge, and what is done to its tokens",
+            )  # fmt: skip
+        usual = float(by_slab.median())
+        for (axis, number, count), moved in zip(probes.slabs, by_slab.tolist(), strict=True):
+            if not moved > FAINT * usual or not usual > 0:
+                stop(
+                    where, "every slab", f"slab {number} of {count} along {'zyx'[axis]} of the raw volume "
+                    f"does not move the image tokens ({moved:.1e}, the median slab {usual:.1e}).",
+                    "reading, preparing and encoding: slices or places are dropped",
+                )  # fmt: skip
+        words = model.get_input_embeddings().weight
+        loud = float(words.detach().float().pow(2).mean().sqrt()) if words.numel() else 0.0
+        moved = statistics.fmean(float((one - base).pow(2).mean().sqrt()) for one in slabs)
+        if loud and not moved > FAINT * loud / len(slabs):
+            stop(
+                where, "as loud as words", f"what a volume shows moves its tokens by {moved:.1e}, where a "
+                f"word's embedding is {loud:.1e} large.", "scale and norms of bridge and encoder",
+            )  # fmt: skip
         _in_place(where, model, processor, bank, size, probes, moves)
-        _by_modes(where, model, bank, probes.crops[0], size, base, size_of)
+        drawn = float((_tokens(model, bank, probes.crops[0], size) - base).norm())  # by dropout
+        was = model.training
+        model.train(not was)
+        far = float((_tokens(model, bank, probes.crops[0], size) - base).norm())
+        model.train(was)
+        if not far <= 0.05 * size_of + 1e-3 * float(base.norm()) and not drawn > 0:
+            stop(
+                where, "training = evaluation", "the same volume gives other image tokens in training than "
+                "in evaluation.", "what the encoder or the bridge does in training alone",
+            )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,42 +139,9 @@ def _held(bank: FeatureBank) -> Iterator[None]:
 
 
 def _tokens(model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid) -> Tensor:
-    """Return the image tokens of a crop, (token, width)."""
     handle = torch.tensor([[bank.handle(crop, size)]], device=model.device)
     found: Tensor = model.get_image_features(handle).pooler_output[0].float()
     return found
-
-
-def _every_slab(where: str, probes: Probes, moves: Tensor) -> None:
-    by_slab = moves.norm(dim=-1)
-    for (axis, number, count), moved in zip(probes.slabs, by_slab.tolist(), strict=True):
-        if not moved > FAINT * float(by_slab.median()) or not float(by_slab.median()) > 0:
-            stop(
-                where, "every slab", f"slab {number} of {count} along {'zyx'[axis]} of the raw volume does "
-                f"not move the image tokens ({moved:.1e}, the median slab {float(by_slab.median()):.1e}).",
-                "reading, preparing and encoding: slices or places are dropped",
-            )  # fmt: skip
-
-
-def _every_token(where: str, moves: Tensor) -> None:
-    by_token = moves.norm(dim=0)
-    still = (by_token <= FAINT * by_token.median()).nonzero().flatten().tolist()
-    if still or not float(by_token.median()) > 0:
-        stop(
-            where, "every token", f"{len(still)} of {len(by_token)} image tokens (first: {still[:1]}) say "
-            "the same whatever is shown.", "bridge, and what is done to its tokens",
-        )  # fmt: skip
-
-
-def _loud(where: str, model: VolumeVLM, base: Tensor, slabs: Sequence[Tensor]) -> None:
-    words = model.get_input_embeddings().weight
-    size = float(words.detach().float().pow(2).mean().sqrt()) if words.numel() else 0.0
-    said = statistics.fmean(float((one - base).pow(2).mean().sqrt()) for one in slabs)
-    if size and not said > FAINT * size / len(slabs):
-        stop(
-            where, "as loud as words", f"what a volume shows moves its tokens by {said:.1e}, where a word's "
-            f"embedding is {size:.1e} large.", "scale and norms of bridge and encoder",
-        )  # fmt: skip
 
 
 def _in_place(
@@ -214,20 +204,4 @@ def _ends(where: str, what: str, moved: Sequence[Tensor], grid: Grid, axis: int)
             where, "orientation", f"the lowest slab along {'zyx'[axis]} moves the {what} at the far end most "
             f"({', '.join(f'{one:.1e}' for one in low.tolist())} by layer).", "axes on the way from file to "
             "tokens: something is flipped or dealt to other places",
-        )  # fmt: skip
-
-
-def _by_modes(
-    where: str, model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid, base: Tensor, moved: float
-) -> None:
-    """Training and evaluation see the same, but for dropout, which is drawn."""
-    drawn = float((_tokens(model, bank, crop, size) - base).norm())
-    was = model.training
-    model.train(not was)
-    far = float((_tokens(model, bank, crop, size) - base).norm())
-    model.train(was)
-    if not far <= 0.05 * moved + 1e-3 * float(base.norm()) and not drawn > 0:
-        stop(
-            where, "training = evaluation", "the same volume gives other image tokens in training than in "
-            "evaluation.", "what the encoder or the bridge does in training alone",
         )  # fmt: skip

@@ -75,18 +75,13 @@ def table_problems(form: type, table: Any) -> list[Mistake]:
 
 
 def _nearest(one: Mistake) -> str:
-    """Return the key that an unknown one is like, or those that are known."""
     if one.known is None:
         return ""
     return did_you_mean(str(one.key[-1]), one.known) or f" Keys here: {', '.join(sorted(one.known))}."
 
 
 def stage_class(kind: str) -> Any:
-    """Return the class of a kind of stage.
-
-    Raises:
-        PluginError: if no installed package offers it, or it is no stage.
-    """
+    """Return the class of a kind of stage."""
     offer = find("stage", kind)
     form = offer.load()
     if not dataclasses.is_dataclass(form):
@@ -127,7 +122,6 @@ class Tables(Components):
     """Looks into the tables of a recipe: components, services and stages; imports what they name."""
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        """Take a recipe as it was read."""
         services = raw.get("service")
         tables = services if isinstance(services, Mapping) else {}
         known = {name: service_kind(item) for name, item in tables.items() if isinstance(item, Mapping)}
@@ -177,7 +171,6 @@ class Tables(Components):
         return {"kind": kind, **self.table(str(kind), bare)}
 
     def _stage(self, table: Any) -> StageTable:
-        """Check a stage against the class of its kind, and the keys that it leaves open."""
         if not isinstance(table, Mapping):
             raise mistake(f"must be a table, got {table!r}.")
         kind = str(table.get("kind"))
@@ -236,7 +229,6 @@ class Tables(Components):
         return f" It belongs in {' or '.join(homes)}." if homes else ""
 
     def _has(self, reward: Mapping[str, Any], key: str) -> bool:
-        """Tell whether a reward has an option of that name."""
         with contextlib.suppress(PluginError, NotKept):
             return key in self.form(find("reward", str(reward.get("use")))).known
         return False
@@ -251,16 +243,11 @@ class Described(Tables):
     imports = False
 
     def __init__(self, raw: Mapping[str, Any], kept: Kept) -> None:
-        """Take a recipe as it was read, and what was kept."""
         super().__init__(raw)
         self._kept = kept
 
     def form(self, offer: Offer) -> Form:
-        """Return the form of a component's table, without its defaults.
-
-        Raises:
-            NotKept: if no earlier process has read it.
-        """
+        """Return the form of a component's table, without its defaults."""
         if offer not in self.read:
             self.read[offer] = self._kept.form(offer)
         return self.read[offer]

@@ -26,8 +26,6 @@ def line_of(lines: dict[Key, int], path: Key) -> int:
 
 
 class _Scan:
-    """One walk over a text."""
-
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self.lines: dict[Key, int] = {(): 1}

@@ -88,11 +88,7 @@ def refuse(path: Path, wrong: Sequence[tuple[int, str]]) -> None:
 
 
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a TOML file as text and as tables.
-
-    Raises:
-        RecipeError: if there is none, or it is not TOML; names the line.
-    """
+    """Return a TOML file as text and as tables."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except FileNotFoundError as cause:
@@ -116,11 +112,7 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _override(raw: dict[str, Any], item: str) -> Key:
-    """Put one `--set` into the tables and return where.
-
-    Raises:
-        ValueError: if its path leads nowhere or its value is not TOML.
-    """
+    """Put one `--set` into the tables and return where."""
     name, equals, text = item.partition("=")
     if not equals:
         raise ValueError("must read path=value, as in stage.grpo.steps=3.")
@@ -186,7 +178,6 @@ def _freeze(
     overrides: tuple[str, ...],
     origins: Mapping[Key, str],
 ) -> schema.Recipe:
-    """Make the recipe of checked values, with every default."""
     top = {**{item.name: item.default for item in fields(schema.Top)}, **top}
     services = top["service"]
     around = schema.Surroundings(raw, {name: str(table["kind"]) for name, table in services.items()})

@@ -20,10 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mapping[str, type]) -> Found:
     """Yield (path, sentence) for names that lead nowhere and stages that cannot follow each other.
 
-    Args:
-        raw: the recipe as read; whatever has a wrong type is passed over, others report it.
-        services: name -> kind of the services.
-        stages: the class of each kind of stage that the recipe has.
+    Whatever of `raw` has a wrong type is passed over: others report it.
     """
     name = raw.get("name")
     if isinstance(name, str) and not _NAME.fullmatch(name):
@@ -52,7 +49,9 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
         yield from form.problems(table, at, around)
         yield from _rounded(around, table, at)
         if form.traits.measures and "language" not in around.has_weights:
-            yield at, _no_language(around)
+            use = around.table("model", "language").get("use")
+            text = f"the language model has no weights: {use!r} only describes one. Put a fit stage with"
+            yield at, f'{text} component = "model.language" above, or name a model by id or folder.'
 
 
 def _rounded(around: Surroundings, stage: Mapping[str, Any], at: Path) -> Found:
@@ -105,16 +104,7 @@ def _language(around: Surroundings) -> Found:
         around.has_weights.add("language")
 
 
-def _no_language(around: Surroundings) -> str:
-    use = around.table("model", "language").get("use")
-    return (
-        f"the language model has no weights: {use!r} only describes one. "
-        'Put a fit stage with component = "model.language" above, or name a model by id or folder.'
-    )
-
-
 def _data(around: Surroundings, stage: Mapping[str, Any], form: Any, at: Path) -> Found:
-    """Check what a stage's data entries name."""
     kind = stage.get("kind")
     view = around.table("model", "view").get("use")
     asked: set[str] = set()

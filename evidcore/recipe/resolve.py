@@ -46,7 +46,6 @@ def stage_table(stage: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a field's value as TOML holds it."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {key: item for key, item in dataclasses.asdict(value).items() if item not in (None, "")}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -79,11 +79,7 @@ class Surroundings:
         return found if isinstance(found, Mapping) else {}
 
     def factory_of(self, component: str) -> Any:
-        """Return the factory of "model.encoder" or "service.<name>".
-
-        Raises:
-            PluginError: if there is no such component.
-        """
+        """Return the factory of "model.encoder" or "service.<name>"."""
         section, _, name = component.partition(".")
         use = self.table(section, name).get("use")
         if section == "model":

@@ -13,7 +13,7 @@ import inspect
 import json
 import os
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -42,17 +42,12 @@ class Kept:
     """What earlier processes noted; nothing where packages have changed since."""
 
     def __init__(self) -> None:
-        """Read the notes of this environment."""
         self._packages = _packages()
         content = SIGNATURES.get(self._packages)
         self._notes: dict[str, Any] = {} if content is None else json.loads(content)
 
     def form(self, offer: Offer) -> Form:
-        """Return the form of a table, without its defaults.
-
-        Raises:
-            NotKept: if no earlier process has read it.
-        """
+        """Return the form of a table, without its defaults."""
         note = self._notes.get(_name(offer))
         if note is None:
             raise NotKept
@@ -88,23 +83,15 @@ def _packages() -> str:
     for top in sorted({offer.target.partition(":")[0].partition(".")[0] for offer in offers()}):
         spec = find_spec(top)
         for root in (spec.submodule_search_locations or [str(spec.origin)]) if spec else ():
-            for path in sorted(_programs(root)):
+            below = [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
+            for path in sorted(path for path in (root, *below) if path.endswith(".py")):
                 with contextlib.suppress(OSError):  # a file that is gone
                     found = os.stat(path)
                     digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
-def _programs(root: str) -> Iterator[str]:
-    """Yield the Python files of a package, or of a module that is one file."""
-    if root.endswith(".py"):
-        yield root
-    for folder, _, names in os.walk(root):
-        yield from (os.path.join(folder, name) for name in names if name.endswith(".py"))
-
-
 def _keys(node: Mapping[str, Any], defs: Mapping[str, Any]) -> dict[str, Option]:
-    """Return the keys of an object's schema."""
     empty, required = inspect.Parameter.empty, node.get("required", ())
     return {
         name: Option(name=name, type=_hint(inner, defs), default=empty if name in required else None)

@@ -60,11 +60,7 @@ OWNED: Mapping[str, str] = {
 
 @functools.cache
 def fields(stage: str) -> dict[str, str]:
-    """Return the fields of the trainer configuration of a `sft` or `grpo` stage, each with its annotation.
-
-    Raises:
-        EvidError: if TRL is missing or its source does not look like the version this was written for.
-    """
+    """Return the fields of the trainer configuration of a `sft` or `grpo` stage, each with its annotation."""
     trl, transformers = _folder("trl"), _folder("transformers")
     found: dict[str, str] = {}
     for file in (

@@ -55,7 +55,6 @@ class Offer:
     target: str  # "module:attribute", not imported
 
     def __str__(self) -> str:
-        """Return what a message calls it."""
         return f"{self.kind} {self.name!r} from {self.package} {self.version}"
 
     def fault(self) -> str | None:
@@ -72,7 +71,11 @@ class Offer:
         for depth in range(1, len(parts) + 1):
             name = ".".join(parts[:depth])
             try:
-                spec = _spec(name, folders)
+                if folders is None:  # at top level editable installs have finders of their own
+                    found = (finder.find_spec(name, None) for finder in sys.meta_path)
+                    spec = next(filter(None, found), None)
+                else:  # without importing its parents
+                    spec = PathFinder.find_spec(name, list(folders))
             except PluginError as cause:  # it is pinned, and not what was pinned
                 return str(cause)
             if spec is None:
@@ -102,13 +105,6 @@ class Offer:
         if not callable(factory):
             raise PluginError(f"{self}: {self.target} must be a class or a function, got {factory!r}.")
         return factory  # type: ignore[no-any-return]  # checked one line above
-
-
-def _spec(name: str, folders: Any) -> Any:
-    """Find a module's spec without importing its parents."""
-    if folders is None:  # at top level editable installs have finders of their own
-        return next((spec for finder in sys.meta_path if (spec := finder.find_spec(name, None))), None)
-    return PathFinder.find_spec(name, list(folders))
 
 
 def normal(package: str) -> str:
@@ -150,7 +146,6 @@ def _places() -> tuple[tuple[str, int], ...]:
 
 @functools.lru_cache(maxsize=8)  # a recipe asks a hundred times, and reading takes tens of milliseconds
 def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
-    """Read what the distributions at these places offer."""
     rows = []
     for dist, package, message in _offering(places):
         entries, fault = _entries(dist)
@@ -210,21 +205,12 @@ def card(package: str) -> dict[str, Any]:
 
 
 def _readme(message: metadata.PackageMetadata) -> str:
-    """Return the README in a package's metadata."""
     body = message.get_payload() if hasattr(message, "get_payload") else ""
     return str(message["Description"] or "") or str(body or "")
 
 
 def card_in(text: str, where: str) -> dict[str, Any]:
-    """Return the `toml card` block of a README, empty if it has none.
-
-    Args:
-        text: of the README, or of the metadata that hold it.
-        where: named in the message.
-
-    Raises:
-        PluginError: if the block is not TOML.
-    """
+    """Return the `toml card` block of a README, empty if it has none."""
     import tomllib
 
     block = _CARD.search(re.sub(r"^(?: {7}\||        )", "", text.replace("\r\n", "\n"), flags=re.MULTILINE))
@@ -259,9 +245,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 def downloads(table: Mapping[str, Any], components: Collection[str] | None = None) -> list[str]:
     """Return what a card says is downloaded.
 
-    Args:
-        table: the card. An item of its `downloads` is a text, or `{ of = [components], text = "…" }`.
-        components: whose downloads are asked for; those that name no component belong to all. None: all.
+    An item of `downloads` in a card is a text, or `{ of = [components], text = "…" }`. Those that name no
+    component belong to all.
     """
     found = []
     for item in table.get("downloads", ()):
@@ -293,7 +278,15 @@ def find(kind: str, name: str) -> Offer:
     if name.startswith("hub:"):  # with that package its name would be another by now
         remedy = f" A component of the Hub needs `pip install {_WATCHES}`."
     elif package and normal(package) != source:  # a recipe's word is no reason to recommend anybody's package
-        remedy = _remedy_of(package)
+        pins = watch("pins")
+        pin = None if pins is None else pins.kept().get(normal(package))
+        if any(normal(row.package) == normal(package) for row in offers()):
+            remedy = f" {package} is installed and has none."
+        elif pin is not None:
+            remedy = f" Install what {pin.lock} pins: `evid install {pin.source}`."
+        else:
+            remedy = f" No package {package!r} is known here; whoever gave you the recipe can say where it"
+            remedy += " comes from."
     elif source:
         remedy = f" It comes with `pip install {source}`."
     else:
@@ -304,15 +297,6 @@ def find(kind: str, name: str) -> Offer:
         if f"{other!r}?" in remedy:
             remedy += f" It comes with `pip install {elsewhere[other]}`."
     raise PluginError(f"no {kind} is called {name!r}.{remedy} Installed: {', '.join(installed) or 'none'}.")
-
-
-def _remedy_of(package: str) -> str:
-    """Return what to do about a package that lacks what a recipe asks of it."""
-    if any(normal(row.package) == normal(package) for row in offers()):
-        return f" {package} is installed and has none."
-    if (pins := watch("pins")) is not None and (pin := pins.kept().get(normal(package))) is not None:
-        return f" Install what {pin.lock} pins: `evid install {pin.source}`."
-    return f" No package {package!r} is known here; whoever gave you the recipe can say where it comes from."
 
 
 def known_elsewhere(kind: str) -> dict[str, str]:

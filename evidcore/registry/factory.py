@@ -61,7 +61,6 @@ class Mistake:
     is_option: bool = False  # of a component
 
     def __str__(self) -> str:
-        """Return the line of the message."""
         return f"{self.where}{show(self.key)}: {self.text}"
 
     @property
@@ -74,7 +73,6 @@ class Mistake:
 
 
 def _line(told: dict[str, Any], at: Path, value: Any = None) -> InitErrorDetails:
-    """Return a mistake that is told in words of ours."""
     return InitErrorDetails(type=PydanticCustomError("told", "see its text", told), loc=at, input=value)
 
 
@@ -99,10 +97,7 @@ class Form:
     def __init__(self, known: Known, *, own: Known | None = None, is_component: bool = True) -> None:
         """Take the keys.
 
-        Args:
-            known: that messages list.
-            own: further keys, which the core reads itself.
-            is_component: the table names a component, rather than being one of the recipe's.
+        Messages list the keys of `known`; the core reads those of `own` itself.
         """
         self.known, self.keys, self.is_component = known, {**(own or {}), **known}, is_component
         self.is_open = False  # holds keys that cannot be told
@@ -125,11 +120,7 @@ class Form:
         return self.adapter.json_schema(schema_generator=_Plain)
 
     def check(self, table: Mapping[str, Any], context: Components) -> dict[str, Any]:
-        """Return the values of a table: of keys that it has, and of components that stand where it has none.
-
-        Raises:
-            ValidationError: every mistake, in words of ours.
-        """
+        """Return the values of a table: of its keys, and of components that stand where it has none."""
         usual = {name: item.default_component for name, item in self.keys.items()}
         whole = {name: value for name, value in usual.items() if value is not None} | dict(table)
         text = json.dumps(whole, default=lambda _: None)
@@ -234,11 +225,7 @@ def mistakes_of(check: Callable[[Any], Any], table: Any) -> tuple[Any, list[Mist
 
 @functools.lru_cache(maxsize=1024)
 def form_of(factory: Callable[..., Any], kind: str | None = None) -> Form:
-    """Return the form of a component's table, or of a function's options.
-
-    Raises:
-        PluginError: if its signature cannot be read.
-    """
+    """Return the form of a component's table, or of a function's options."""
     own = {}
     if kind is not None:
         form = OWN_KEYS.get(kind)
@@ -303,11 +290,7 @@ class Components:
         return full | form.resolved(table, values)
 
     def values(self, kind: str, table: Mapping[str, Any]) -> tuple[Form, dict[str, Any]]:
-        """Return the form of the component that a table names, and the values of the table.
-
-        Raises:
-            ValidationError: every mistake.
-        """
+        """Return the form of the component that a table names, and the values of the table."""
         use = table.get("use")
         if not isinstance(use, str):
             text = "missing; it names the component." if use is None else f"must be a name, got {use!r}."
@@ -357,14 +340,7 @@ def _mistakes(check: Callable[[Any], Any], table: Any, where: str) -> tuple[Any,
 def check(
     kind: str, table: Mapping[str, Any], where: str, services: Mapping[str, str] | None = None
 ) -> list[Mistake]:
-    """Return everything that is wrong with a component's table.
-
-    Args:
-        kind: component kind.
-        table: the recipe table with `use`.
-        where: what messages call the table.
-        services: name -> kind of the recipe's services.
-    """
+    """Return everything that is wrong with a component's table."""
     return _mistakes(functools.partial(Components(services).values, kind), table, where)[1]
 
 
@@ -396,19 +372,17 @@ def build(
 ) -> Any:
     """Build the component that `table` describes.
 
-    Args:
-        kind: component kind.
-        table: the recipe table with `use`.
-        given: what the core gives to this kind, by name; parameters left of `*` ask for it.
-        where: what messages call the table.
-        services: the recipe's services, built.
+    `given` is what the core gives to this kind, by name: parameters left of `*` ask for it.
 
     Raises:
         RecipeError: every wrong key of the table at once.
         PluginError: if the component fails while it is built, or asks for what the core does not give.
         ContractError: if what was built is not of this kind.
     """
-    kinds = {name: _kind_of(service) for name, service in (services or {}).items()}
+    kinds = {
+        name: next((kind for kind in SERVICE_KINDS if isinstance(one, contracts().get(kind, ()))), "?")
+        for name, one in (services or {}).items()
+    }
     found, wrong = _mistakes(functools.partial(Components(kinds).values, kind), table, where)
     _refuse(wrong)
     form, values = found
@@ -437,7 +411,6 @@ def build(
 
 
 def _inner(kind: str, value: Any, given: Mapping[str, Any], where: str, services: Mapping[str, Any]) -> Any:
-    """Build the component of an option, or each of a list; a service is built already."""
     if isinstance(value, list | tuple):
         return tuple(
             _inner(kind, item, given, f"{where}[{index}]", services) for index, item in enumerate(value)
@@ -448,11 +421,7 @@ def _inner(kind: str, value: Any, given: Mapping[str, Any], where: str, services
 
 
 def arguments(function: Callable[..., Any], table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return the keyword arguments of `function` that a table of its options stands for.
-
-    Raises:
-        RecipeError: every wrong key of the table at once.
-    """
+    """Return the keyword arguments of `function` that a table of its options stands for."""
     known = options(function)
     found, wrong = _mistakes(lambda table: Form(known).check(table, Components()), table, where)
     _refuse(wrong)
@@ -465,11 +434,7 @@ def _refuse(wrong: Iterable[Mistake]) -> None:
 
 
 def offer_of(component: Any) -> Offer:
-    """Return the offer that `build` made `component` from.
-
-    Raises:
-        PluginError: if `build` did not make it.
-    """
+    """Return the offer that `build` made `component` from."""
     offer = getattr(component, "evid_offer", None)
     if not isinstance(offer, Offer):
         raise PluginError(f"{type(component).__name__} was not built from a recipe table.")
@@ -496,8 +461,3 @@ def _given(offer: Offer, factory: Callable[..., Any], given: Mapping[str, Any]) 
 def name_of(component: Any) -> str:
     """Return the `name` that a component's table gave it, empty where it gave none."""
     return str(getattr(component, "evid_name", ""))
-
-
-def _kind_of(service: Any) -> str:
-    """Return the kind of a built service."""
-    return next((kind for kind in SERVICE_KINDS if isinstance(service, contracts().get(kind, ()))), "?")

@@ -125,12 +125,7 @@ def own_keys(kind: str) -> frozenset[str]:
 def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, Option]:
     """Return the keyword-only parameters of `factory`, which are the keys of its table.
 
-    Args:
-        factory: a class, or a function such as a component's `fit`.
-        kind: component kind; its options may not take the core's own keys. None where there is none.
-
-    Raises:
-        PluginError: if an option has no type, stands twice, or takes a name that the core reads itself.
+    Where a kind is named, its options may not take the core's own keys.
     """
     name = getattr(factory, "__qualname__", repr(factory))
     found: dict[str, Option] = {}

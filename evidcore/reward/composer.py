@@ -92,12 +92,7 @@ class RewardComposer:
     def __init__(self, rewards: Sequence[NamedReward], *, max_failed: float = 0.0) -> None:
         """Check the composition.
 
-        Args:
-            rewards: in the order in which they are asked.
-            max_failed: share of a reward's calls that may fail; 0: the first that fails raises.
-
-        Raises:
-            RecipeError: without rewards, with two of one name, or with a gate that is no earlier reward.
+        With `max_failed` 0, the first call that fails raises.
         """
         if not rewards:
             raise RecipeError("stage.grpo.reward: a grpo stage needs at least one reward.")
@@ -120,10 +115,6 @@ class RewardComposer:
     def __call__(self, rollouts: Sequence[Rollout], clock: Clock | None = None) -> Judgement:
         """Judge whole groups.
 
-        Args:
-            rollouts: in order, group by group.
-            clock: counts each reward as the part `reward/<name>`.
-
         Raises:
             ContractError: if a reward changes what it is shown, exits, or returns what its contract does not
                 allow; names reward, package, value and prompt.
@@ -142,7 +133,11 @@ class RewardComposer:
                 except FailedCall as failure:
                     if not self.max_failed:
                         raise
-                    self._warn(item, failure)
+                    if item.name not in self._warned:
+                        self._warned.add(item.name)
+                        text = "%s Its rows are unscored; the run goes on while at most %s of its calls fail."
+                        share = f"max_failed = {self.max_failed:g}"
+                        log.warning(text, failure, share, exc_info=failure.__cause__)
                     failed[item.name] = str(failure)
                     answer = [Unscored(kind="failed", reason=failure.reason)] * len(rollouts)
                 left = content(rollouts, verdicts)
@@ -160,13 +155,7 @@ class RewardComposer:
     ) -> None:
         """Hold the rewards to the share of their calls that may fail; steps before the first count as fine.
 
-        Args:
-            counts: for each reward the calls that failed at each step, the last one last.
-            calls_per_step: of each reward, over all processes.
-            failed: how a call of the last step failed, by reward.
-
-        Raises:
-            ContractError: naming reward, package, share, the last failure and some of its rows.
+        `counts` are, for each reward, the calls that failed at each step, the last one last.
         """
         calls = LAST_STEPS * calls_per_step
         for item in self.rewards:
@@ -195,7 +184,11 @@ class RewardComposer:
             with forks_ended():
                 return item.reward(rollouts, earlier)
         except Exception as cause:
-            if isinstance(cause, EvidError) and not (self.max_failed and _may_fail(cause)):
+            # the run can go on where data could not be used, or a component that the reward asked raised
+            may_fail = isinstance(cause, DataError) or (
+                isinstance(cause, ContractError) and cause.__cause__ is not None
+            )
+            if isinstance(cause, EvidError) and not (self.max_failed and may_fail):
                 raise
             why = f"{type(cause).__name__}: {cause}"
             said = f"{_who(item)} failed with {type(cause).__name__}"
@@ -209,17 +202,7 @@ class RewardComposer:
                 f": {cause}, over {_shown(rollouts)} Let it raise an exception, or return Unscored.",
             ) from cause
 
-    def _warn(self, item: NamedReward, failure: FailedCall) -> None:
-        """Tell of a reward's first failure."""
-        if item.name not in self._warned:
-            self._warned.add(item.name)
-            text = (
-                "%s Its rows are unscored; the run goes on while at most max_failed = %g of its calls fail."
-            )
-            log.warning(text, failure, self.max_failed, exc_info=failure.__cause__)
-
     def _checked(self, item: NamedReward, rollouts: Sequence[Rollout], answer: Any) -> tuple[Verdict, ...]:
-        """Hold an answer to the contract."""
         if not isinstance(answer, Sequence) or isinstance(answer, str):
             raise ContractError(
                 f"{_who(item)} must return a list of scores, got {type(answer).__name__}", f" {answer!r}."
@@ -260,7 +243,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _who(item: NamedReward) -> str:
-    """Name a reward and whom to write to."""
     return f"{item.package}: reward {item.name!r}" if item.package else f"reward {item.name!r}"
 
 
@@ -269,11 +251,6 @@ def _shown(rollouts: Sequence[Rollout]) -> str:
     some = rollouts[:: max(len(rollouts) // SHOWN_ROWS, 1)][:SHOWN_ROWS]
     rows = "; ".join(f"prompt {one.prompt.id!r}: {one.text[:MOST_LETTERS]!r}" for one in some)
     return f"{len(rollouts)} rollouts, among them {rows}."
-
-
-def _may_fail(cause: EvidError) -> bool:
-    """Tell whether a run can go on: data could not be used, or a component that the reward asked raised."""
-    return isinstance(cause, DataError) or (isinstance(cause, ContractError) and cause.__cause__ is not None)
 
 
 def _gated(item: NamedReward, verdicts: Mapping[str, Sequence[Verdict]]) -> list[float | None]:
@@ -367,7 +344,6 @@ def figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _dead(groups: Sequence[Sequence[float]]) -> float:
-    """Return the share of groups whose members all have one value."""
     return sum(max(group) - min(group) < EQUAL for group in groups) / len(groups)
 
 
@@ -385,9 +361,7 @@ def _line(verdict: Verdict, counted: float) -> dict[str, Any]:
 def check_start(groups: Sequence[Sequence[float]], most: float) -> Checked:
     """Say whether the start policy's answers, by group, differ in what they earn: else nothing is taught.
 
-    Args:
-        groups: totals of the answers to each prompt.
-        most: that an answer can earn; infinite where that is not known.
+    `groups` are totals of the answers to each prompt; `most` may be infinite.
     """
     totals = [value for group in groups for value in group]
     dead = sum(max(group) - min(group) < EQUAL for group in groups) / len(groups)

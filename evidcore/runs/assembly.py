@@ -26,7 +26,6 @@ class BoundPolicy(ForwardingPolicy):
     """A policy that the core gives components before there is one: `policy`, or `start_policy`."""
 
     def __init__(self) -> None:
-        """Start without a model."""
         self._open: Callable[[], Policy] | None = None
         self._policy: Policy | None = None
 
@@ -78,14 +77,7 @@ class Assembly:
         self.language: Language = self.component("language", recipe.model.language, "model.language")
 
     def component(self, kind: str, table: Mapping[str, Any] | str, where: str, **given: Any) -> Any:
-        """Return the component of a table, or the service of a name; the same table at a place is built once.
-
-        Args:
-            kind: component kind.
-            table: the recipe table with `use`, or a service's name.
-            where: what messages call the table.
-            given: what whoever asks gives it.
-        """
+        """Return a service by its name, or the component of a table, built once for equal ones at a place."""
         if isinstance(table, str):
             return self.services[table]
         key = (where, json.dumps(table, sort_keys=True, default=str))
@@ -180,15 +172,7 @@ class Assembly:
 
 
 def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
-    """Refuse data in which a patient is in two of the splits that the recipe uses, of any of its data sets.
-
-    Args:
-        assembly: of the recipe.
-        leaving_out: names of data sets that are not looked at.
-
-    Raises:
-        DataError: naming the patient, a case of his in each, and the splits.
-    """
+    """Refuse data in which a patient is in two splits that the recipe uses, of any of its data sets."""
     stages = assembly.recipe.stages
     read = {(use.dataset, use.split) for stage in stages for use in stage.data_uses()}
     read |= {(use.dataset, "validation") for stage in stages if stage.traits.validates for use in stage.data}

@@ -41,12 +41,8 @@ def start(
 ) -> RunFolder:
     """Make the run folder of a recipe: as given, resolved, and locked.
 
-    Args:
-        recipe: what is run.
-        root: where run folders lie.
-        fresh: no result of an earlier run is used again.
-        assembly: the recipe's parts, built if left out.
-        locked: a lock that code, data and versions must equal; `hold_to` compares code before any of it runs.
+    A `fresh` run uses no earlier result. Code, data and versions must equal the lock `locked`, if one is
+    given.
 
     Raises:
         RunError: what differs from `locked`.
@@ -78,12 +74,6 @@ def run(
     assembly: Assembly | None = None,
 ) -> None:
     """Run or go on with what a run folder holds, to its end.
-
-    Args:
-        folder: the run.
-        recorders: hear the run's events.
-        accept_changes: go on although code, data or versions changed.
-        assembly: of the folder's recipe, where it was built to start the run.
 
     Raises:
         RunError: if code, data or versions changed since the run started, if another process runs it, or if
@@ -118,12 +108,7 @@ def run(
 
 @contextlib.contextmanager
 def recording_exit(folder: RunFolder) -> Iterator[None]:
-    """Keep in STATUS where a run stopped, and why; nobody's words but our own.
-
-    Raises:
-        ContractError: for what a component of another package raised and nothing around it named.
-        RunError: if the disk is full, or something ended the first process without an error.
-    """
+    """Keep in STATUS where a run stopped, and why; nobody's words but our own."""
     is_first = processes().is_first
     try:
         with naming_full_disk(folder):
@@ -155,11 +140,7 @@ def changes_since(folder: RunFolder, lock: dict[str, Any]) -> list[str]:
 
 
 def refuse_changes(folder: RunFolder, lock: dict[str, Any], *, accept: bool = False) -> None:
-    """Stop where code, data or versions changed since a run started, or keep what is accepted.
-
-    Raises:
-        RunError: what changed, and how to accept it.
-    """
+    """Stop where code, data or versions changed since a run started, or keep what is accepted."""
     before, changes = folder.lock(), changes_since(folder, lock)
     if not changes:
         return

@@ -49,13 +49,7 @@ def _asked(stage: AskingStage) -> tuple[Any, ...]:
 def _rows(
     headlines: Mapping[str, str], after: tuple[str, Sequence[Line]], before: tuple[str, Sequence[Line]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the change of each task's headline.
-
-    Args:
-        headlines: by task.
-        after: the later evaluation's name and lines of answers.
-        before: the earlier one's.
-    """
+    """Yield the change of each task's headline."""
     note = f"{after[0]} minus {before[0]}"
     new, old = ({(line["task"], line["prompt_id"]): line for line in lines} for _, lines in (after, before))
     for name, headline in headlines.items():

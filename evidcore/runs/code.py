@@ -40,7 +40,6 @@ def top_module(target: str) -> str:
 
 
 def _root(module: str) -> Path | None:
-    """Return the folder of a top-level module, or its file."""
     spec = util.find_spec(module)
     if spec is None:
         return None

@@ -40,15 +40,8 @@ class Context(StageContext):
     ) -> None:
         """Describe it.
 
-        Args:
-            assembly: of the recipe.
-            where: the stage's name.
-            before: checkpoints of the stages before it; none where the stage is only checked.
-            folder: where it writes, where it is run.
-            announce: told about its steps, where it is run.
-            resume: go on from its last whole checkpoint.
-            is_dry_run: nothing will be run.
-            policy: asked in place of the model that the stages before it left.
+        `before` holds checkpoints of the stages before it; a policy, where given, is asked in place of their
+        model.
         """
         self._assembly, self._before = assembly, before or StageOutputs()
         self._policy, self._opener = policy, Opener(self.own_policy)
@@ -59,38 +52,30 @@ class Context(StageContext):
         self.tasks, self.services, self.view = assembly.tasks, assembly.services, assembly.view
 
     def split(self, dataset: str, split: Split) -> Sequence[Case]:
-        """Return the cases of a split."""
         return self._assembly.split(dataset, split)
 
     def dataset(self, name: str) -> Dataset:
-        """Return a data set of the recipe."""
         return self._assembly.datasets[name]
 
     def cases(self, use: DataUse) -> Sequence[Case]:
-        """Return the cases of a data entry."""
         return self._assembly.cases(use)
 
     def prompts(self, use: DataUse, *, seed: int = 0) -> list[Prompt]:
-        """Return everything that a data entry's task asks."""
         return self._assembly.prompts(use, seed=seed)
 
     def component(self, kind: str, table: Mapping[str, Any] | str, key: str, **given: Any) -> Any:
-        """Return a component of the stage."""
         return self._assembly.component(kind, table, f"{self.where}.{key}", **given)
 
     @property
     def phrases(self) -> tuple[str, ...]:
-        """Return the finding names of all data sets."""
         return self._assembly.phrases
 
     @property
     def language(self) -> Language:
-        """Return where the language model comes from."""
         return self._assembly.language
 
     @property
     def encoder_input(self) -> EncoderInput:
-        """Return what the encoder takes."""
         with torch.device("meta"):
             return models.encoder(self._assembly, StageOutputs()).input
 
@@ -99,11 +84,9 @@ class Context(StageContext):
         return models.encoder(self._assembly, self._before)
 
     def image_tokens(self, use: DataUse) -> int:
-        """Return how many embeddings the bridge gives for a data entry's first visual part."""
         return models.image_tokens(self._assembly, use, self.language.width() or 0)
 
     def model(self) -> tuple[VolumeVLM, VolumeProcessor]:
-        """Return the model as the stages before left it, and its processor."""
         return models.current(self._assembly, self._before)
 
     def policy(self, *, prompts_per_pass: int = 64, arm: str = "") -> Policy:
@@ -126,7 +109,6 @@ class Context(StageContext):
         return RolloutPolicy(model, processor, strategy, **given)
 
     def bind_policy(self, policy: Policy) -> None:
-        """Let components that were given `policy` ask this one, and `start_policy` what `model()` gives."""
         self._assembly.policy.bind(lambda: policy)
         self._assembly.start_policy.bind(self._start_policy)
 

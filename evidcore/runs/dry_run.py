@@ -79,9 +79,7 @@ class Parts:
 def meta_parts(assembly: Assembly, *, needs_data: bool = False) -> Parts:
     """Build a recipe's model without weights.
 
-    Args:
-        assembly: of the recipe.
-        needs_data: the language model counts the words of data that are not here.
+    With `needs_data`, the language model counts the words of data that are not here.
     """
     width = assembly.language.width()
     config = None if needs_data else assembly.language.config(assembly.corpus)
@@ -342,7 +340,6 @@ def _count(
     image_tokens: int,
     strategy: RolloutStrategy | None,
 ) -> tuple[int | None, int | None, str]:
-    """Return prompt tokens, answer tokens, and the prompt as text."""
     task = assembly.tasks[use.task]
     with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
         gold, _ = task.gold(prompt)

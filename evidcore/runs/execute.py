@@ -187,11 +187,7 @@ def isolation_ended() -> contextlib.AbstractContextManager[None]:
 
 
 def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -> StageOutputs:
-    """Return the checkpoints that finished stages of a run lead to, by place; `recipe.line` is its model's.
-
-    Raises:
-        RunError: if one that trains has not finished.
-    """
+    """Return the checkpoints that finished stages lead to; `recipe.line` are those of the run's model."""
     found = StageOutputs()
     arms = {}
     for index, stage in enumerate(recipe.stages):

@@ -28,9 +28,7 @@ class Fitted:
     def __init__(self, folder: Path | None, given: Iterable[tuple[str | int, ...]] = ()) -> None:
         """Read what the stages were run with.
 
-        Args:
-            folder: of the stages; `None` holds none.
-            given: where the recipe says something, as `Recipe.origins` tells it.
+        `given` names where the recipe says something, as `Recipe.origins` does.
         """
         files = [] if folder is None else sorted(folder.glob(f"*/{INPUTS}"))
         self._stages = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in files}
@@ -43,18 +41,15 @@ class Fitted:
         for folder, shipped in self._stages.items():
             upstream = {output: self._keys.get(key, key) for output, key in shipped["upstream"].items()}
             before = {**shipped, "upstream": upstream}
-            known = self._without_later(before, now)
+            known = {
+                name: self._known(before.get(name), table) if name in _OPTIONS else table
+                for name, table in now.items()
+            }
             if not difference(_code(before, is_code=False), _code(known, is_code=False)):
                 self._keys[folder.name] = stored.name
                 if not stored.is_dir():
                     _copy(folder, stored, before, difference(_code(before), _code(now)))
                 return
-
-    def _without_later(self, before: Inputs, now: Inputs) -> Inputs:
-        return {
-            name: self._known(before.get(name), table) if name in _OPTIONS else table
-            for name, table in now.items()
-        }
 
     def _known(self, before: Any, now: Any) -> Any:
         """Return a value without the options that are neither in `before` nor in the recipe."""

@@ -74,11 +74,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running this folder.
-
-        Raises:
-            RunError: if one does.
-        """
+        """Keep other processes from running this folder."""
         pid = self.status().get("pid", "unknown")
         busy = f"another process (pid {pid}) is running this folder. Wait for it, or start a run of its own"
         with file_lock(self.path, f"{busy} with `evid run`."):
@@ -122,15 +118,7 @@ def open_run(path: Path) -> RunFolder:
 
 @contextlib.contextmanager
 def file_lock(path: Path, busy: str) -> Iterator[None]:
-    """Keep other processes out of a folder.
-
-    Args:
-        path: the folder.
-        busy: what they are told.
-
-    Raises:
-        RunError: if another process holds it.
-    """
+    """Keep other processes out of a folder."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path / ".lock", timeout=0)

@@ -34,11 +34,7 @@ def hashed_inputs(
     sets, tasks) counts where it is used. The stage's place in the recipe does not, and the stages below it do
     not. Code counts as the core and the packages of its components, each as a whole.
 
-    Args:
-        assembly: of the recipe.
-        stage: one of its stages.
-        lock: the tables of lock.toml.
-        upstream: hashes of the stages whose results it starts from.
+    `upstream` holds hashes of the stages whose results it starts from.
     """
     recipe = assembly.recipe
     table = {key: value for key, value in stage_table(stage).items() if key != "arm"}

@@ -26,12 +26,7 @@ VERSIONS = ("torch", "transformers", "trl", "accelerate", "peft", "monai", "nump
 
 
 def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of lock.toml.
-
-    Args:
-        recipe: what is run.
-        datasets: its data sets, built.
-    """
+    """Return the tables of lock.toml."""
     packages: dict[str, dict[str, Any]] = {}
     for offer in used(recipe):
         entry = packages.setdefault(offer.package, {"version": offer.version, "components": {}})

@@ -100,27 +100,14 @@ def current(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, Volume
 
 
 def processor(assembly: Assembly, tokenizer: Any, seeing: Encoder) -> VolumeProcessor:
-    """Return what writes and counts prompts as the run does, without weights.
-
-    Args:
-        assembly: of the recipe.
-        tokenizer: of its language model.
-        seeing: its encoder, which may lie on the meta device.
-
-    Raises:
-        RunError: if the tokenizer's chat template is missing or loses something of what is said.
-    """
+    """Return what writes and counts prompts as the run does, without weights."""
     with torch.device("meta"):
         joining = bridge(assembly, seeing, assembly.language.width() or UNKNOWN_TEXT_WIDTH)
     return VolumeProcessor.without_model(tokenizer, seeing, joining, assembly.view)
 
 
 def image_tokens(assembly: Assembly, use: DataUse, text_width: int) -> int:
-    """Return how many embeddings the bridge gives for the first visual part of a data entry's first case.
-
-    Raises:
-        DataError: if the view shows no pixels of it.
-    """
+    """Return how many embeddings the bridge gives for the first visual part of a data entry's first case."""
     seeing = encoder(assembly, StageOutputs())
     case = assembly.split(use.dataset, use.split)[0]
     for part in assembly.view.render(case):

@@ -41,9 +41,7 @@ def last_model(folder: RunFolder) -> Path:
 def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
     """Audit a run's last model on the questions of its last evaluation; write and return the result.
 
-    Args:
-        folder: a finished run.
-        limit: cases per data entry; 0: all.
+    `limit` is of cases per data entry; 0: all.
 
     Raises:
         RunError: if the run has not finished, or evaluates no questions.
@@ -65,10 +63,7 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
 def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: str = "") -> Any:
     """Return an audit of what a stage asks, the stage itself where it is one.
 
-    Args:
-        stage: asks.
-        limit: cases per data entry; 0: as many as the stage asks about.
-        blind_arm: the arm whose policy it compares with.
+    `limit` is of cases per data entry; 0: as many as the stage asks about.
     """
     data = tuple(dataclasses.replace(use, limit=limit or use.limit) for use in stage.data)
     audit = stage_class("audit")
@@ -92,14 +87,8 @@ def write_audit(
 ) -> dict[str, Any]:
     """Run an audit stage, and write and return its result.
 
-    Args:
-        folder: of the run.
-        assembly: of its recipe.
-        stage: what is asked.
-        name: of the result's files.
-        before: checkpoints of the model that is asked.
-        policy: asked in place of that model.
-        facts: of what is asked, beside the result.
+    A policy, where given, is asked in place of the model whose checkpoints are `before`; `facts` stand beside
+    the result.
     """
     pin_threads(assembly.recipe.threads)
     with folder.locked(), naming_full_disk(folder):

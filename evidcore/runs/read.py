@@ -92,11 +92,7 @@ def read_head(folder: Path) -> RunRecord:
 
 
 def refuse_moved(folder: Path) -> None:
-    """Refuse a run that was taken away from the stages that it links to.
-
-    Raises:
-        RunError: naming a link, and how a run is moved.
-    """
+    """Refuse a run that was taken away from the stages that it links to."""
     links = [path for name in ("checkpoints", "rollouts", "answers") for path in (folder / name).glob("*")]
     astray = sorted(path for path in links if not path.exists())
     if astray:

@@ -19,9 +19,10 @@ class Recorder:
     """Appends and flushes. A step that is announced again after a resume replaces what was written of it."""
 
     def __init__(self, folder: RunFolder) -> None:
-        """Write into `folder`."""
         self._folder = folder
-        self._start_s = time.monotonic() - _seconds_so_far(folder)
+        own = [line for line in read_lines(folder.path / "metrics.jsonl") if not line.get("reused")]
+        so_far_s = max((line.get("time_s", 0.0) for line in own), default=0.0)  # of the processes before
+        self._start_s = time.monotonic() - so_far_s
         self._known: set[str] = set()
 
     @observe
@@ -54,17 +55,10 @@ class Recorder:
             rewrite(path, lambda line: line if is_kept(line) else None)
 
 
-def _seconds_so_far(folder: RunFolder) -> float:
-    """Return how long the processes before this one ran; lines taken over from other runs do not count."""
-    lines = read_lines(folder.path / "metrics.jsonl")
-    return max((line.get("time_s", 0.0) for line in lines if not line.get("reused")), default=0.0)
-
-
 class StageAnnouncer:
     """The announcer, bound to one stage: what a stage function is told to call."""
 
     def __init__(self, announcer: Announcer, stage: str) -> None:
-        """Speak for `stage`."""
         self._announcer, self._stage = announcer, stage
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:

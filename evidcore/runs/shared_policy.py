@@ -121,11 +121,7 @@ def worker_group() -> Iterator[None]:
 
 
 def serve(make: Callable[..., VLMPolicy]) -> None:
-    """Answer shares until the first process is through with its stage.
-
-    Raises:
-        SystemExit: after the first process has left at an error, which it tells.
-    """
+    """Answer shares until the first process is through with its stage."""
     policies: list[VLMPolicy] = []
     while (call := processes().share(None)) is not None:
         if isinstance(call, _Stopped):

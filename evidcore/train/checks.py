@@ -9,7 +9,7 @@ from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.prompts.rows import PromptSource, Row
+from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import Targets
 
 LOOKED_AT = 8  # prompts of the stream; one of each set is among the first few
@@ -26,13 +26,7 @@ def check_start(
 ) -> None:
     """Look at the first prompts of a stage.
 
-    Args:
-        model: what will be trained.
-        processor: its processor.
-        source: the stage's prompts.
-        max_new_tokens: what an answer may add; 0: the gold answer.
-        strategy: whose functions the model is told.
-        where: what messages call the stage.
+    An answer may add `max_new_tokens`; 0 stands for the gold answer's.
 
     Raises:
         ContractError: if encoder or bridge give numbers that are not finite, or another number of tokens than
@@ -43,7 +37,12 @@ def check_start(
     for position in range(LOOKED_AT):
         row = source[position]
         _check_images(model, processor, row.prompt)
-        _check_gold(row)
+        text, _ = row.task.gold(row.prompt)
+        if (reason := row.task.parse(row.prompt, text).malformed) is not None:
+            raise ContractError(
+                f"task {row.prompt.task!r}: finds its own gold answer to prompt {row.prompt.id!r} malformed "
+                f"({reason}); no answer could be right."
+            )
         asked = len(processor.encode(row.prompt, targets.opening).ids)
         answer = max_new_tokens or len(targets.row(position).answer_ids)
         holds = getattr(model.config.text_config, "max_position_embeddings", None)
@@ -70,17 +69,6 @@ def _check_images(model: VolumeVLM, processor: VolumeProcessor, prompt: Prompt) 
                 f"prompt {prompt.id!r}: bridge {images.bridge['use']!r} announces {images.tokens(crop)} "
                 f"tokens and gives {len(embeddings)} for {crop.uri()!r}."
             )
-
-
-def _check_gold(row: Row) -> None:
-    """A right answer is one that its task can read."""
-    text, _ = row.task.gold(row.prompt)
-    reason = row.task.parse(row.prompt, text).malformed
-    if reason is not None:
-        raise ContractError(
-            f"task {row.prompt.task!r}: finds its own gold answer to prompt {row.prompt.id!r} malformed "
-            f"({reason}); no answer could be right."
-        )
 
 
 def too_long(where: str, what: str, prompt: int, answer: int, holds: int | None) -> str:

@@ -135,15 +135,7 @@ class Fit(Stage):
 
 
 def fit_options(component: str, around: Surroundings) -> dict[str, Option] | None:
-    """Return the options of a component's `fit`, None if it has none.
-
-    Args:
-        component: "model.encoder", "model.language" or "service.<name>".
-        around: the recipe as read.
-
-    Raises:
-        PluginError: if the component cannot be loaded, or `fit` has an option without a type.
-    """
+    """Return the options of a component's `fit`, None if it has none."""
     fit = getattr(made_class(around.factory_of(component)), "fit", None)
     return None if fit is None else options(fit)
 
@@ -168,22 +160,11 @@ def fit(
 ) -> dict[str, Any]:
     """Train `component` and write its weights and figures to `folder`.
 
-    Args:
-        component: what is trained, in place.
-        train: cases to train on.
-        validation: cases to choose on.
-        folder: where the weights and `fit.json` go.
-        seed: of everything random in the stage.
-        announce: told the figures of each step that the component logs.
-        options: keys of the component's `fit`.
-        where: what messages call the component.
-        given: what the core also gives a `fit` that asks for it left of `*`, by name.
+    `options` are keys of its `fit`, and `given` what the core gives a `fit` that asks for it left of `*`, by
+    name.
 
     Returns:
         What the component wrote to `fit.json`.
-
-    Raises:
-        RecipeError: if the component cannot be fitted, or not with these options.
     """
     if not isinstance(component, Fittable | Language):
         name = type(component).__name__

@@ -90,15 +90,9 @@ class PolicySampler(Sampler):
     ) -> None:
         """Take the policy, with its weights as they are now.
 
-        Args:
-            model: in evaluation mode.
-            processor: its processor.
-            sampling: how tokens are chosen; `max_new_tokens` counts what the model writes in a whole episode.
-            positions: `id` of each prompt -> its position in the stream, or its name.
-            seed: the stage's.
-            strategy: whose stop texts are heeded and functions told.
-            rows_per_pass: bound on the rows sampled together; a group stays whole where it fits.
-            engine: what continues rows; None: the model itself.
+        `positions` tells each prompt's position in the stream, or its name, by its `id`. `max_new_tokens`
+        counts what the model writes in a whole episode. At most `rows_per_pass` are sampled together; a group
+        stays whole where it fits.
         """
         self.model, self.processor, self.sampling = model, processor, sampling
         self.positions, self.seed, self.rows_per_pass = positions, seed, rows_per_pass
@@ -212,11 +206,7 @@ class PolicySampler(Sampler):
 def run_strategy(
     strategy: RolloutStrategy, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int
 ) -> list[Episode]:
-    """Run a strategy and hold it to its contract: whole groups, in order.
-
-    Raises:
-        ContractError: naming the strategy and the answer that is not where it belongs.
-    """
+    """Run a strategy and hold it to its contract: whole groups, in order."""
     episodes = strategy(sampler, prompts, answers_per_prompt)
     name = type(strategy).__name__
     wanted = len(prompts) * answers_per_prompt

@@ -16,57 +16,32 @@ CONTROL = re.compile(
     r"<[|\uff5c][^<>\s|\uff5c'\"]{1,40}[|\uff5c]>|</?s>|<(?:start|end)_of_\w+>|<turn\|>|<\|turn>"
 )
 
-# template -> what is refused, and what is altered that a run does not pass through it
-TABLE = {
-    "cohere": ("", "white space, image"),
-    "cohere2": ("", "image"),
-    "deepseek_r1_distill": ("open thought", "answer's thought, image"),
-    "deepseekv3": ("open thought", "answer's thought, image"),
-    "diffusion_gemma": ("", "white space"),
-    "gemma": ("", "white space, system turn, image"),
-    "gemma3": ("", "white space"),
-    "gemma4": ("", "white space"),
-    "gemma4_v2": ("", "white space"),
-    "gemma4_v3": ("", "white space"),
-    "gemma4_v4": ("", "white space"),
-    "gemma4_v5": ("", "white space"),
-    "glm4moe": ("end of turn", "empty thought, answer's thought, image"),
-    "gptoss": ("date, generation prompt", "image"),
-    "idefics3": ("", "space"),
-    "lfm2": ("", "image"),
-    "lfm2_2_5": ("", "answer's thought"),
-    "lfm2_2_5_v2": ("", "answer's thought"),
-    "lfm2_2_5_vl": ("", "answer's thought"),
-    "lfm2_v2": ("", "image"),
-    "llama3": ("", "white space, image"),
-    "llama3_1": ("", "white space, image"),
-    "llama3_2": ("date", "white space, image"),
-    "llava_next": ("", "space"),
-    "muse_glimmer": ("date, generation prompt", ""),
-    "nemotron_3_5_lightning": ("open thought", "answer's thought, image"),
-    "nemotron_3_nano": ("open thought", "answer's thought, image"),
-    "nemotron_3_super": ("open thought", "answer's thought, image"),
-    "nemotron_3_ultra": ("open thought", "answer's thought, image"),
-    "phi3": ("", "image"),
-    "phi3_5": ("", "image"),
-    "qwen2_5": ("", "image"),
-    "qwen2_5_vl": ("", ""),
-    "qwen3": ("", "empty thought, answer's thought, image"),
-    "qwen3_5_nothink": ("", "white space, answer's thought"),
-    "qwen3_5_think": ("open thought", "white space, answer's thought"),
-    "qwen3_6": ("open thought", "white space, answer's thought"),
-    "qwen3_8": ("open thought", "white space"),
-    "qwen3_instruct_2507": ("", "image"),
-    "qwen3_vl": ("", ""),
-    "smolvlm": ("", "space"),
-    # trl's variants for training that lose less than what they replace; the others lose the same
-    "deepseek_r1_distill_training": ("open thought", "image"),
-    "glm4moe_training": ("", "empty thought, answer's thought, image"),
+# template -> what is refused
+REFUSED = {
+    "deepseek_r1_distill": "open thought",
+    "deepseekv3": "open thought",
+    "glm4moe": "end of turn",
+    "gptoss": "date, generation prompt",
+    "llama3_2": "date",
+    "muse_glimmer": "date, generation prompt",
+    "nemotron_3_5_lightning": "open thought",
+    "nemotron_3_nano": "open thought",
+    "nemotron_3_super": "open thought",
+    "nemotron_3_ultra": "open thought",
+    "qwen3_5_think": "open thought",
+    "qwen3_6": "open thought",
+    "qwen3_8": "open thought",
+    "deepseek_r1_distill_training": "open thought",
 }
+PASSING_WHEN_TRAINING = {"glm4moe_training"}  # trl's variant loses less than what it replaces
 TAKE_PARTS = {"idefics3", "llava_next", "smolvlm"}  # these leave a string out, and take a list of parts
-PASSING = sorted(
-    name for name in SHIPPED if not TABLE.get(name, TABLE.get(name.removesuffix("_training")))[0]
-)
+
+
+def refused(name: str) -> str:
+    return "" if name in PASSING_WHEN_TRAINING else REFUSED.get(name.removesuffix("_training"), "")
+
+
+PASSING = sorted(name for name in SHIPPED if not refused(name))
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
@@ -95,12 +70,10 @@ def names(losses) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_each_template_of_trl_passes_or_is_refused_by_name(name):
-    refused, altered = TABLE.get(name) or TABLE[name.removesuffix("_training")]
-    found = round_trip(tokenizer_of(SHIPPED[name]))
-    assert names(found.refused) == refused
-    assert names(loss for loss in found.losses if not loss.refused) == altered
-    assert (found.turns is None) == bool(refused)
-    for loss in found.refused:
+    turns, losses = round_trip(tokenizer_of(SHIPPED[name]))
+    assert names(losses) == refused(name)
+    assert (turns is None) == bool(losses)
+    for loss in losses:
         assert loss.remedy.startswith("Put beside the tokenizer a chat_template.jinja that ")
 
 
@@ -217,7 +190,7 @@ def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_re
     assert change[0] in CHATML
     tokenizer = tokenizer_of(CHATML)
     tokenizer.chat_template = CHATML.replace(*change)
-    assert set(names(round_trip(tokenizer).refused).split(", ")) == set(what.split(", "))
+    assert set(names(round_trip(tokenizer)[1]).split(", ")) == set(what.split(", "))
     with pytest.raises(
         RunError, match=rf"(?s)^a model: its chat template cannot be used.*{sentence}.*Put beside the"
     ):
@@ -225,50 +198,19 @@ def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_re
 
 
 @pytest.mark.parametrize(
-    ("change", "what", "sentence"),
+    "change",
     [
-        (("message.content", "message.content | trim"), "white space", "user's text is taken off"),
-        (
-            ("message.content", "message.content.split('</think>')[-1]"),
-            "answer's thought",
-            "It is removed from the last answer and removed from an earlier answer",
-        ),
-        (
-            ("message.content", "message.content | replace('</think>', '</think>\n')"),
-            "answer's thought",
-            "It is rewritten in the last answer and rewritten in an earlier answer",
-        ),
-        (
-            ("{% for", "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}{% for"),
-            "system turn",
-            "It is refused",
-        ),
-        (
-            ("in messages %}", "in messages if message.role != 'system' %}"),
-            "system turn",
-            "It is left out",
-        ),
-        (
-            ("{{ message.content }}", "{{ message.content if message.content is string else "
-             "message.content | map(attribute='text') | join }}"),
-            "image",
-            "An image part is left out",
-        ),
-        (("", ""), "image", "written as the data that stand for it"),
-        (
-            ("{{ message.content }}", "{{ message.content + '' }}"),
-            "image",
-            "An image part is refused",
-        ),
+        ("message.content", "message.content | trim"),
+        ("message.content", "message.content.split('</think>')[-1]"),
+        ("message.content", "message.content | replace('</think>', '</think>\n')"),
+        ("{% for", "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}{% for"),
     ],
-)  # fmt: skip
-def test_what_a_run_writes_itself_is_named_and_not_refused(change, what, sentence):
+)
+def test_what_a_run_writes_itself_is_not_refused(change):
     assert change[0] in CHATML
     tokenizer = tokenizer_of(CHATML)
     tokenizer.chat_template = CHATML.replace(*change)
-    found = round_trip(tokenizer)
-    assert found.turns == read_turns(tokenizer_of(CHATML), where="here")
-    assert [loss.sentence for loss in found.losses if loss.what == what and sentence in loss.sentence]
+    assert round_trip(tokenizer) == (read_turns(tokenizer_of(CHATML), where="here"), ())
 
 
 def test_all_that_is_lost_is_said_at_once():

@@ -49,21 +49,14 @@ class Replay:
     ) -> None:
         """Take the stream.
 
-        Args:
-            processor: the model's.
-            source: prompts whose tasks write gold answers.
-            rows_per_step: over all passes and processes.
-            weight: of the divergence, in nats a token, beside the policy's loss.
+        Rows are over all passes and processes; `weight` is of the divergence, in nats a token, beside the
+        policy's loss.
         """
         self.targets = Targets(processor, source)
         self.rows_per_step, self.weight = rows_per_step, weight
 
     def check(self, passes: int, where: str) -> None:
-        """Refuse rows that cannot be dealt evenly.
-
-        Raises:
-            RecipeError: naming the key and a number that can.
-        """
+        """Refuse rows that cannot be dealt evenly."""
         if self.rows_per_step % passes:
             raise RecipeError(
                 f"{where}.replay.rows_per_step: {self.rows_per_step} rows cannot be dealt evenly to the "
@@ -83,7 +76,6 @@ class ReplayTrainer(GroupTrainer):
     needs_start = True
 
     def __init__(self, *args: Any, replay: Replay, **options: Any) -> None:
-        """Take what is replayed, and what a `GroupTrainer` takes."""
         super().__init__(*args, **options)
         self.replay = replay
 
@@ -155,11 +147,7 @@ def owned_arguments(
     weights: Sequence[float],
     processes: int,
 ) -> dict[str, Any]:
-    """Return what the core sets, by trl's names.
-
-    Raises:
-        RecipeError: if groups cannot be kept whole.
-    """
+    """Return what the core sets, by trl's names."""
     prompts, answers = settings.prompts_per_step, settings.answers_per_prompt
     together = settings.prompts_per_forward or max(prompts // processes, 1)
     if prompts % (together * processes):
@@ -235,20 +223,8 @@ def make_trainer(
 ) -> GroupTrainer:
     """Return the trainer of a stage.
 
-    Args:
-        model: what the stage starts from, and the KL reference where beta is above 0 or rows are replayed.
-        processor: its processor.
-        source: prompts; `PromptSource(volumes="other-patient")` is the wrong-volume training control.
-        rewards: in the recipe's order.
-        settings: the stage's keys.
-        folder: where the trained model goes; `folder/steps` holds what a resume needs.
-        seed: of everything random in the stage.
-        announce: told the figures and the judged groups of each step.
-        strategy: how the answers of a group come about.
-        replay: prompts whose gold answers are replayed, with `settings.replay`.
-        engine: what writes the answers; None: the model itself.
-        kind: of trainer.
-        options: of such a trainer.
+    The model as it is now is the KL reference where beta is above 0 or rows are replayed. `folder/steps`
+    holds what a resume needs, `options` are of the `kind` of trainer.
     """
     judge = RewardComposer(rewards, max_failed=settings.max_failed or 0.0)
     processes = stage.process_count()

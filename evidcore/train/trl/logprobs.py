@@ -19,7 +19,6 @@ class PromptSharing:
     """Decides for each batch whether its groups share their prompts, and says so once for each reason."""
 
     def __init__(self, choice: SharePrompts, answers: int) -> None:
-        """Take the recipe's choice and the number of answers to each prompt."""
         self.choice, self.answers = choice, answers
         self._said: set[str] = set()
 
@@ -34,13 +33,7 @@ class PromptSharing:
     ) -> bool:
         """Tell whether to score these rows by groups.
 
-        Args:
-            model: the policy or its reference.
-            input_ids: left-padded prompt and right-padded answer of each row.
-            attention_mask: 1 on tokens.
-            after: how many of the last places belong to the answer.
-            pixel_values: images of all rows, in order.
-            num_images: images of each row.
+        Each row is a left-padded prompt and a right-padded answer of `after` places.
         """
         before = input_ids.shape[1] - after
         if self.choice == "never":
@@ -115,15 +108,9 @@ def shared_log_probs(
 ) -> tuple[Tensor, Tensor | None]:
     """Return log-probabilities and entropies (row, after), 0 where there is no token.
 
-    Args:
-        model: what is called, with trl's fused head: `vlm`, or what wraps it.
-        vlm: the model itself.
-        input_ids: left-padded prompt and right-padded answer of each row.
-        attention_mask: 1 on tokens.
-        after: how many of the last places belong to the answer.
-        answers: rows per prompt.
-        pixel_values: images of all rows, in order.
-        num_images: images of each row.
+    Each row is a left-padded prompt and a right-padded answer of `after` places; rows of a prompt stand
+    together, with the images of all in order. What is called is `model` with trl's fused head: `vlm`, or what
+    wraps it.
     """
     shape = (-1, answers, after)
     ids, mask = input_ids[::answers, :-after], attention_mask[::answers, :-after]

@@ -17,7 +17,6 @@ class Together(Optimizer):
     """Several optimisers of different weights as one."""
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
-        """Take them; their parameter groups stay theirs."""
         self.parts = tuple(parts)
         self.defaults: dict[str, Any] = {}
 

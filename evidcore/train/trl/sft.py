@@ -51,7 +51,6 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         announce: Announce,
         settings: SftSettings,
     ) -> None:
-        """Take everything, resolved."""
         self.targets, self.announce, self.settings = targets, announce, settings
         self._micro_batch = 0
         rows = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
@@ -118,7 +117,6 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
 
 
 def _weights(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the weights of predicted tokens, each at the position before it."""
     weights = batch["weights"][:, 1:]
     return weights * (batch["labels"][:, 1:] != IGNORED)
 
@@ -160,21 +158,8 @@ def make_trainer(
 ) -> WeightedTrainer:
     """Return the trainer of a stage.
 
-    Args:
-        model: what the stage starts from.
-        processor: its processor.
-        source: prompts; the tasks' gold answers are the targets.
-        settings: the stage's keys.
-        folder: where the trained model goes; `folder/steps` holds what a resume needs.
-        seed: of everything random in the stage.
-        announce: told the figures of each step.
-        reweighter: weighs the target tokens; None weighs each 1, with a loss per token alone.
-        reweighter_package: "package version", named when the re-weighter breaks its contract.
-        strategy: how the model is to answer; it is told its functions.
-
-    Raises:
-        RecipeError: if the rows of a step cannot be dealt out evenly.
-        ValueError: if a loss per row has no re-weighter.
+    The tasks' gold answers are the targets. Without a re-weighter each token weighs 1, with a loss per token
+    alone; `reweighter_package` is named when it breaks its contract.
     """
     if settings.loss_per == "row" and reweighter is None:
         raise ValueError("trl's own loss is per token: a loss per row needs a re-weighter, such as `uniform`")

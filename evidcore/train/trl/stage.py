@@ -54,12 +54,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 def written_whole(place: Path, *, marks: bool) -> Iterator[None]:
     """Mark a checkpoint that was written to its end; remove one that the disk has no room for.
 
-    Args:
-        place: its folder.
-        marks: this process is the one that says so.
-
-    Raises:
-        OSError: if the disk is full, however a library puts it; names the folder.
+    One process alone `marks`.
     """
     try:
         yield
@@ -93,15 +88,12 @@ class Positions(Dataset[dict[str, str]]):
     """Rows that hold their position in the stream alone; prompts are made where they are needed."""
 
     def __init__(self, count: int) -> None:
-        """Make `count` rows."""
         self.count = count
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return self.count
 
     def __getitem__(self, position: int) -> dict[str, str]:
-        """Return a row; trl wants a prompt in it."""
         return {"prompt": str(position)}
 
 
@@ -239,11 +231,7 @@ def arguments(owned: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 def check_sharded(given: Mapping[str, Any], where: str) -> None:
-    """Refuse `trl.fsdp` where it would do nothing.
-
-    Raises:
-        RecipeError: without several processes, or without an accelerator for each.
-    """
+    """Refuse `trl.fsdp` where it would do nothing."""
     if given.get("fsdp") and (process_count() < 2 or not torch.accelerator.is_available()):
         raise RecipeError(
             f"{where}.trl.fsdp: nothing would be sharded: weights are spread over several processes with an "
@@ -282,17 +270,7 @@ def quiet() -> Iterator[None]:
 
 
 def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, **given: Any) -> None:
-    """Build a stage's trainer over a stand-in and take one step: what trl makes of a recipe's values.
-
-    Args:
-        make_trainer: of the stage.
-        settings: the stage's keys.
-        where: what messages call the stage.
-        given: what the trainer takes beside model, processor, prompts and settings.
-
-    Raises:
-        RecipeError: if trl, transformers or PEFT refuse a value.
-    """
+    """Build a stage's trainer over a stand-in and take one step: what trl makes of a recipe's values."""
     rate = max(settings.rates.values())
     # several processes alone can try what is sharded, and a GPU alone precisions
     untried = ("fsdp", "fsdp_config", *(() if torch.cuda.is_available() else ("bf16", "fp16", "tf32")))

@@ -22,7 +22,6 @@ class SlowRewards:
     """Adds up the times of a stage's steps."""
 
     def __init__(self) -> None:
-        """Start with nothing heard."""
         self._steps, self._step_s = 0, 0.0
         self._reward_s: dict[str, float] = {}
         self._is_told = False
@@ -30,9 +29,7 @@ class SlowRewards:
     def hear(self, figures: Mapping[str, float], *, is_last: bool) -> str | None:
         """Take the figures of a step; return what is to be said, once.
 
-        Args:
-            figures: with `step_s`, and `reward_s/<name>` for each reward.
-            is_last: the stage ends here, however few its steps.
+        Figures are `step_s`, and `reward_s/<name>` for each reward.
         """
         self._steps += 1
         self._step_s += figures.get("step_s", 0.0)
@@ -79,7 +76,6 @@ class TimedTrainer(Trainer):  # type: ignore[misc]
     clock: Clock
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Start the clock."""
         super().__init__(*args, **kwargs)
         self.clock = clock_for(self.args.device)
         self._slow_rewards = SlowRewards()

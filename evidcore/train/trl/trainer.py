@@ -115,11 +115,8 @@ def without_dead_groups(batch: dict[str, Any], answers_per_prompt: int, fewest: 
 
     Holds without a KL penalty or entropy bonus, for a loss that is a mean over rows and linear in advantages.
 
-    Args:
-        batch: rows of whole groups.
-        answers_per_prompt: rows of a group.
-        fewest: groups that are left, dead ones too if need be: a step needs something to compute, and trl
-            gathers from all processes as many rows of each.
+    At least `fewest` groups are left, dead ones too if need be: a step needs something to compute, and trl
+    gathers from all processes as many rows of each.
     """
     total = len(batch["advantages"])
     live = live_groups(batch["advantages"], answers_per_prompt)
@@ -196,20 +193,6 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         settings: TrainingKeys,
         engine: Engine | None = None,
     ) -> None:
-        """Take everything, resolved.
-
-        Args:
-            model: what is trained, in place.
-            processor: its processor.
-            args: trl's settings.
-            source: the stream of prompts.
-            judge: the rewards.
-            strategy: how the answers of a group come about.
-            sharing: decides whether scoring computes a prompt once per group.
-            announce: told of steps and groups.
-            settings: the keys of the stage.
-            engine: what writes the answers; None: the model itself.
-        """
         self.announce, self.settings = announce, settings
         self.source, self.judge, self.strategy = source, judge, strategy
         self.sharing, self.engine = sharing, engine
@@ -259,17 +242,13 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             batch = split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch))
             parts = split_tensor_dict(batch, self.args.steps_per_generation)
             if not self.beta and self.loss_type == "grpo" and not self._entropy_bonus_enabled:
-                parts = self._without_dead_groups(parts)
+                answers = self.num_generations
+                own = [int(live_groups(part["advantages"], answers).sum()) for part in parts]
+                counts = self.accelerator.gather(torch.tensor([own], device=self.accelerator.device))
+                most = counts.amax(0).clamp(min=1).tolist()  # in every process as many
+                parts = [without_dead_groups(one, answers, few) for one, few in zip(parts, most, strict=True)]
             self._buffered_inputs = [unsplit_pixel_values_by_grid(part) for part in parts]
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
-
-    def _without_dead_groups(self, parts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Leave dead groups out of each pass, in every process as many."""
-        answers = self.num_generations
-        own = [int(live_groups(part["advantages"], answers).sum()) for part in parts]
-        counts = self.accelerator.gather(torch.tensor([own], device=self.accelerator.device))
-        most = counts.amax(0).clamp(min=1).tolist()
-        return [without_dead_groups(part, answers, fewest) for part, fewest in zip(parts, most, strict=True)]
 
     def _generate_and_score_completions(self, inputs: Sequence[Mapping[str, str]]) -> Any:
         """Let trl do its part, then tell what was judged."""
@@ -302,7 +281,12 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                     for prompt in shown:
                         sampler.prefix(Episode(prompt=prompt))  # which keeps it
                     if self.proof is None:
-                        self._prefetch_next(positions)
+                        step = self.args.generation_batch_size // answers  # prompts, of all processes
+                        images = self.processing_class.image_processor
+                        for position in (one + step for one in positions):  # while these are answered
+                            if position < len(self.train_dataset):
+                                crops = self.source[position].prompt.crops()
+                                images.prefetch(images.handle(crop) for crop in crops)
                 if self.proof is None or not self.proof.answers:
                     self.episodes = run_strategy(self.strategy, sampler, shown, answers)
                 if self.proof is not None:
@@ -329,14 +313,6 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             images,
             handles,
         )
-
-    def _prefetch_next(self, positions: Sequence[int]) -> None:
-        """Have the volumes of the next prompts prepared while these are answered and learned from."""
-        step = self.args.generation_batch_size // self.num_generations  # prompts, of all processes
-        following = [position + step for position in positions if position + step < len(self.train_dataset)]
-        images = self.processing_class.image_processor
-        for position in following:
-            images.prefetch(images.handle(crop) for crop in self.source[position].prompt.crops())
 
     @contextlib.contextmanager
     def _unwrapped(self) -> Iterator[Any]:

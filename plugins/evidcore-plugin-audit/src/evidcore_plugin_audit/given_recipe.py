@@ -50,11 +50,7 @@ def given_recipe(recipe: Given, overrides: Overrides = ()) -> Recipe:
 
 
 def _plain(tables: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """Return tables of what TOML can hold: paths become texts, numbers of numpy plain ones.
-
-    Raises:
-        RecipeError: every value that TOML has no form for.
-    """
+    """Return tables of what TOML can hold: paths become texts, numbers of numpy plain ones."""
     wrong: list[tuple[int, str]] = []
 
     def plain(value: Any, at: str) -> Any:

@@ -239,11 +239,7 @@ def _question(line: Line) -> tuple[str, str]:
 
 
 def _stage_name(folder: RunFolder, recipe: Recipe, wanted: str) -> str:
-    """Return which stage's answers are meant.
-
-    Raises:
-        RunError: if it is no `evaluate` stage, or has no answers.
-    """
+    """Return which stage's answers are meant."""
     known = [
         name
         for name, stage in zip(recipe.stage_names, recipe.stages, strict=True)
@@ -259,11 +255,7 @@ def _stage_name(folder: RunFolder, recipe: Recipe, wanted: str) -> str:
 
 
 def _chosen(folder: RunFolder, stage: str, questions: Sequence[str]) -> list[Line]:
-    """Return the answers to some questions, to all where none is named.
-
-    Raises:
-        RunError: if one was not asked.
-    """
+    """Return the answers to some questions, to all where none is named."""
     lines = read_lines(folder.path / "answers" / f"{stage}.jsonl")
     ids = list(dict.fromkeys(str(line["prompt_id"]) for line in lines))
     if unknown := [one for one in questions if one not in ids]:

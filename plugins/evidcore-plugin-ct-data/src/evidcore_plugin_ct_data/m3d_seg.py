@@ -5,7 +5,7 @@ What the published files need, and what is done about it:
 1. `CODE/CODE.json` lists pairs of image and label by relative path, in the manner of the Decathlon. Both
    layouts are read: `CODE/<case>/image.npy` with `mask_(C, X, Y, Z).npz`, and `CODE/ct/*.npy` with
    `CODE/gt/*.(C, ...).npz`.
-2. The masks of a case are one sparse matrix: see `evidcore.data.arrays`.
+2. The masks of a case are one sparse matrix: see `sparse_masks`.
 3. Intensities were z-scored after clipping: they are no HU, and windows cannot be applied.
 4. Spacing and orientation were not kept. The axes are those of the files that each set was made from. They
    are known here for KiTS23; for other sets the recipe says them. Lengths in mm mean nothing.

@@ -279,11 +279,7 @@ def shown_slices(prompt: Prompt) -> dict[int, Crop]:
 
 
 def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:
-    """Return what the view shows, and the indices of the slices.
-
-    Raises:
-        DataError: if the case has several volumes.
-    """
+    """Return what the view shows, and the indices of the slices."""
     if len(case.volumes) != 1:
         raise DataError(
             f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
@@ -335,11 +331,7 @@ def _moved(spans: Sequence[Span], text: str, by: int) -> tuple[Span, ...]:
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON.
-
-    Raises:
-        ValueError: if a key comes twice.
-    """
+    """Return an object of JSON."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key comes twice")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,6 @@ from evidcore.api import (
     mean_interval,
 )
 from evidcore.compute.logistic import Logistic, roc_auc
-from evidcore.contracts import StageTraits
 from evidcore.contracts.evaluating import Interval
 from evidcore.errors import RecipeError
 from evidcore.evaluate.asking import learnt_from
@@ -51,7 +50,7 @@ class LinearProbe(Stage):
     Where the entry's task asks choices, the option with the highest probability is the probe's answer.
     """
 
-    traits: ClassVar[StageTraits] = StageTraits(needs_tasks=False, measures=True)
+    traits = dataclasses.replace(Stage.traits, needs_tasks=False, measures=True)
 
     def workload(self) -> Workload:
         """Return what is encoded."""

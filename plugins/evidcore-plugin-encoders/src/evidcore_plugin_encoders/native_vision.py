@@ -222,11 +222,7 @@ def _deep_layers(config: Any) -> list[int]:
 
 
 def _config(vision: Vision | None, where: str) -> Any:
-    """Return a tower's configuration.
-
-    Raises:
-        RecipeError: if there is none, or none that is known here.
-    """
+    """Return a tower's configuration."""
     if vision is None:
         raise RecipeError(
             f"{where}: the language model has no eyes of its own, as far as is known on this machine. Name "
@@ -257,11 +253,7 @@ def _tower_of(published: nn.Module, where: str) -> nn.Module:
 
 
 def _copy(own: nn.Module, tower: nn.Module, where: str) -> None:
-    """Copy the weights that both have.
-
-    Raises:
-        RunError: if `tower` lacks one, or has another shape; names it.
-    """
+    """Copy the weights that both have."""
     given = tower.state_dict()
     for name, weight in own.state_dict().items():
         found = given.get(name)

@@ -86,11 +86,7 @@ class FineConvolutions(nn.Module):
 
 
 def halvings(patch_zyx: Grid) -> list[Grid]:
-    """Split a patch into strides of 1 or 2, spread evenly over the stages.
-
-    Raises:
-        RecipeError: if a side of the patch is not a power of two.
-    """
+    """Split a patch into strides of 1 or 2, spread evenly over the stages."""
     if any(side & (side - 1) for side in patch_zyx):
         raise RecipeError(
             f"vit3d: the convolution stem halves, so patch_zyx must be powers of two, got {patch_zyx}. "

@@ -124,9 +124,6 @@ def fill(model: Sam2VideoModel, tensors: Mapping[str, Tensor], path: Path) -> No
         model: of the checkpoint's size.
         tensors: by their original names.
         path: where messages say they come from.
-
-    Raises:
-        DataError: if any is missing, foreign or of another shape; lists them.
     """
     mask_layers = len(model.memory_encoder.mask_downsampler.layers)
     state: dict[str, Tensor] = {}

@@ -149,11 +149,7 @@ class Session(SegmenterSession):
         return view
 
     def _greys(self, z: int) -> Greys:
-        """Return a slice in the greys of the window.
-
-        Raises:
-            DataError: if it must hold bytes and does not.
-        """
+        """Return a slice in the greys of the window."""
         plane = self.volume.slice(z)
         if self.ref.intensity == "hu":
             return greys(plane, *self.settings.window_hu)

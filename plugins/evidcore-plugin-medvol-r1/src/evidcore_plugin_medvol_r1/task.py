@@ -238,11 +238,7 @@ class ReasoningSegmentation(Task):
 
 
 def _slices(parts: Sequence[Any], case: Case) -> list[VisualPart]:
-    """Return the parts that show slices of the case's volume.
-
-    Raises:
-        DataError: if the case has several volumes.
-    """
+    """Return the parts that show slices of the case's volume."""
     if len(case.volumes) != 1:
         raise DataError(
             f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "

@@ -130,11 +130,7 @@ def fit_propagator(
 
 
 def _objects(case: Case, name: str) -> Iterator[tuple[Volume, Region]]:
-    """Yield a volume and each object of a mask, shape (z, y, x).
-
-    Raises:
-        DataError: if a file cannot be used; names it and the case.
-    """
+    """Yield a volume and each object of a mask, shape (z, y, x)."""
     try:
         volume = volume_cache.read(case.volumes[0])
         mask = read_mask(case.masks[name], like=volume)

@@ -198,11 +198,7 @@ class PropagatingSession(SegmenterSession):
 
 
 def refuse_foreign(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Raise if weights are not those of the network.
-
-    Raises:
-        DataError: names the file and up to three weights with both shapes.
-    """
+    """Raise if weights are not those of the network."""
     wrong = [
         f"{name} ({_shape(found.get(name))}, the network has {_shape(wanted.get(name))})"
         for name in sorted(found.keys() | wanted.keys())

@@ -175,11 +175,7 @@ def _options(
 
 
 def _answers(table: Path, records: Sequence[Record], given: Mapping[str, Any], column: str) -> dict[str, Any]:
-    """Return how the answers are written.
-
-    Raises:
-        DataError: if most answers are none of the options, or their numbers may count from 0 and from 1.
-    """
+    """Return how the answers are written."""
     counts = {}
     mistakes: list[str] = []
     for form, first in _FORMS:
@@ -210,11 +206,7 @@ def _reads(record: Record, columns: QuestionColumns, where: str, mistakes: list[
 
 
 def _splits(table: Path, records: Sequence[Record], column: str) -> dict[str, Any]:
-    """Return what the table's words for splits mean.
-
-    Raises:
-        DataError: if a word means none.
-    """
+    """Return what the table's words for splits mean."""
     words = dict.fromkeys(written(record.get(column)) for record in records)
     unknown = [word for word in words if word.casefold() not in SPLITS]
     if unknown:

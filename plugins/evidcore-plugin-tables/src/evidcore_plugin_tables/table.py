@@ -234,11 +234,7 @@ class Table(Dataset):
 
 
 def _size(case: Case) -> tuple[int, int]:
-    """Return height and width of a case's picture, in pixels.
-
-    Raises:
-        DataError: if it cannot be read; names the case.
-    """
+    """Return height and width of a case's picture, in pixels."""
     try:
         _, height, width = read_geometry(case.volumes[0]).shape_zyx
     except DataError as cause:

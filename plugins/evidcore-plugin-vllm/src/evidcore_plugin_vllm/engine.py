@@ -131,11 +131,7 @@ class Vllm(Engine):
     def _know_base(
         self, model: VolumeVLM, processor: VolumeProcessor, layers: Mapping[str, LoraLayer]
     ) -> None:
-        """Look once whether the server has the model beneath the adapters; else lay that down for it.
-
-        Raises:
-            RunError: if it is not there, or is another.
-        """
+        """Look once whether the server has the model beneath the adapters; else lay that down for it."""
         if self._is_known:
             return
         for layer in layers.values():
@@ -153,11 +149,7 @@ class Vllm(Engine):
                 layer.enable_adapters(True)
 
     def _compare(self, model: VolumeVLM, processor: VolumeProcessor, served: str) -> None:
-        """Let the server write a few tokens and score them here.
-
-        Raises:
-            RunError: if it gives them other log-probabilities: its weights are not these.
-        """
+        """Let the server write a few tokens and score them here."""
         ids = processor.tokenizer("The scan shows", add_special_tokens=False)["input_ids"]
         image = processor.image_token_id  # one that is written would stand for an image that is not there
         found = self.server.write(served, ids, COMPARED_TOKENS, logit_bias={str(image): -100.0})
@@ -184,12 +176,7 @@ class Vllm(Engine):
         self._adapter = name
 
     def _know(self, processor: VolumeProcessor) -> None:
-        """Ask the server, once, whether it is the one that is meant.
-
-        Raises:
-            RunError: if it is not there, serves another model, or gives log-probabilities that are not those
-                of sampling.
-        """
+        """Ask the server, once, whether it is the one that is meant."""
         if self._is_known:
             return
         names = self.server.models()

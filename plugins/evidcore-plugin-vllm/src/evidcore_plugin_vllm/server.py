@@ -136,11 +136,7 @@ class Server:
         self._updated("/reset_prefix_cache", {}, flags)
 
     def _updated(self, path: str, body: Json, flags: str) -> None:
-        """Ask for an update of the weights.
-
-        Raises:
-            RunError: if it is refused; answers would come from other weights than those that are trained.
-        """
+        """Ask for an update of the weights."""
         answer = self._sent("POST", path, body)
         if answer.status != 200:
             raise RunError(
@@ -177,11 +173,7 @@ class Server:
     def _continuations(
         self, answer: Any, asked: Json, prompt_tokens: int, rows: int | None
     ) -> list[Continuation]:
-        """Read what rows wrote.
-
-        Raises:
-            RunError: naming what is missing or cannot be.
-        """
+        """Read what rows wrote."""
         rows, ends = asked["n"] if rows is None else rows, asked["stop_token_ids"]
         try:
             choices = sorted(answer["choices"], key=lambda one: int(one["index"]))

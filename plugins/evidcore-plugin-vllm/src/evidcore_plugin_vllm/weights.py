@@ -28,11 +28,7 @@ _ADAPTER = "default"  # peft's name of what a stage trains
 
 
 def check_model(model: VolumeVLM, inputs: Inputs) -> None:
-    """Refuse a model that a server cannot be.
-
-    Raises:
-        RunError: naming what it has that cannot be sent.
-    """
+    """Refuse a model that a server cannot be."""
     bridge = model.model.bridge
     if inputs == "images":
         if not (model.model.encoder.published_names and bridge.published_names):

@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Format, Geometry, Mask, Volume
+from evidcore.api import DataError, Format, MaskRef, VolumeRef
+from evidcore.data import Geometry, Mask, Volume
 from evidcore.data.masks import mask_by
 from evidcore.data.reading import placed, volume_of
-from evidcore.errors import DataError
 from evidcore_testing.clauses import broken, fell, raises_nothing, require
 
 ABSENT = 250  # a label that no mask of a test has

@@ -4,10 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from evidcore_plugin_ct_data.sparse_masks import SparseMasks
+from evidcore_testing import check_format
 from scipy import sparse
 
-from evidcore.case import MaskRef
+from evidcore.case import MaskRef, VolumeRef
 from evidcore.data import Geometry, Volume, read_mask
+from evidcore.data.arrays import BareArray
+from evidcore.data.files import format_of
 from evidcore.errors import DataError
 
 SHAPE = (3, 4, 5)  # of the file: x, y, z
@@ -91,3 +95,13 @@ def test_a_name_that_lies_about_the_shape_is_refused(tmp_path, masks):
         sparse.save_npz(path, sparse.csr_matrix(masks.reshape(2, -1)))
         with pytest.raises(DataError, match=message):
             read_mask(MaskRef(path=str(path), key="0", axes="LPS"), like=grid(5, 4, 3))
+
+
+def test_arrays_beside_them_are_read_as_by_the_core(tmp_path, file):
+    array = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    (tmp_path / "scan").mkdir()
+    np.savez(tmp_path / "scan" / "a.npz", array)
+    ref = VolumeRef(path=str(tmp_path / "scan" / "a.npz"), axes="SPL", spacing_mm_zyx=(1.0, 1.0, 1.0))
+    check_format(SparseMasks(), ref, Volume(array=array, geometry=grid(3, 4, 5).geometry, intensity="hu"))
+    assert type(format_of(ref.path)) is BareArray
+    assert type(format_of(file)) is SparseMasks
