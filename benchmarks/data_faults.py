@@ -27,13 +27,13 @@ import numpy as np
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_doctor.check import check, list_cases
 from evidcore_plugin_doctor.fault import Fault
-from evidcore_plugin_doctor.inspection import Files, inspect
+from evidcore_plugin_doctor.inspection import inspect
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_tables.target import open_folder
 from scipy import ndimage
 from side_by_side import parser
 
-from evidcore.case import Intensity, MaskRef, VolumeRef
+from evidcore.case import Case, Intensity, MaskRef, VolumeRef
 from evidcore.data import Geometry, Volume, read, read_mask, save_volume
 
 Part = Literal["chosen", "reported"]
@@ -321,13 +321,8 @@ def found_in(scan: Scan, folder: Path) -> list[Fault]:
     if scan.mask is not None:
         _save(scan.mask.astype(np.int16), scan.spacing_mm, folder / "mask.nii")
         masks = {"object": MaskRef(path=str(folder / "mask.nii"))}
-    files = Files(
-        case=scan.name,
-        volumes=(VolumeRef(path=str(path), intensity=scan.intensity),),
-        masks=masks,
-        present=frozenset(),
-    )
-    return list(inspect(files).faults)
+    volumes = (VolumeRef(path=str(path), intensity=scan.intensity),)
+    return list(inspect(Case(id=scan.name, patient=None, volumes=volumes, masks=masks)).faults)
 
 
 def _save(array: Array, spacing_mm: tuple[float, float, float], path: Path) -> None:
@@ -417,8 +412,8 @@ def _series(scan: Scan, folder: Path, change: Change = lambda image, number: Non
 
     steps = tuple(round(step, 4) for step in scan.spacing_mm)
     write_series(folder, scan.array, steps, change=told)  # type: ignore[arg-type]
-    files = Files(case=scan.name, volumes=(VolumeRef(path=str(folder)),), masks={}, present=frozenset())
-    return list(inspect(files).faults)
+    case = Case(id=scan.name, patient=None, volumes=(VolumeRef(path=str(folder)),))
+    return list(inspect(case).faults)
 
 
 def dicom_faults(scan: Scan, other: Scan) -> dict[str, tuple[str, Change]]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,17 @@ class Home:
         *,
         spacing_mm: Any = SPACING_MM,
         axes: str = "LPS",
+        masks: Mapping[str, Any] | str = "",
         **cells: str,
     ) -> Path:
+        """Write a scan and its row; masks by name are arrays, or what stands in the cell."""
+        if not isinstance(masks, str):
+            cells["masks"] = ";".join(
+                f"{mask}={voxels if isinstance(voxels, str) else self.mask(f'{name}-{mask}', voxels)}"
+                for mask, voxels in masks.items()
+            )
+        elif masks:
+            cells["masks"] = masks
         path = self.folder / f"{name}.nii.gz"
         if array is not None:
             save(path, array, spacing_mm, axes)

@@ -59,29 +59,18 @@ def plant(home: Any, tools: Any) -> None:
     home.add("missing")
     masked = torso(17)
     whole = {name: ellipsoid(*at) for name, at in organs.items()}
-    home.add(
-        "masked",
-        masked,
-        masks=";".join([
-            f"liver={home.mask('m-liver', whole['liver'])}",
-            f"kidney_left={home.mask('m-left', whole['kidney_left'])}",
-            f"right kidney={home.mask('m-right', whole['kidney_right'])}",
-            f"other={home.mask('m-grid', np.ones((5, 5, 5)), (7.0, 7.0, 7.0))}",
-            f"thin={home.mask('m-empty', np.zeros(masked.shape))}",
-            f"air={home.mask('m-air', ellipsoid((0, -170, 0), (50, 20, 50)))}",
-            f"never={home.mask('m-never', whole['liver'])}#7",
-            "gone=m-gone.nii.gz",
-        ]),
-    )
+    masks = {
+        "liver": whole["liver"], "kidney_left": whole["kidney_left"], "right kidney": whole["kidney_right"],
+        "other": home.mask("m-grid", np.ones((5, 5, 5)), (7.0, 7.0, 7.0)), "thin": np.zeros(masked.shape),
+        "air": ellipsoid((0, -170, 0), (50, 20, 50)), "gone": "m-gone.nii.gz",
+        "never": home.mask("m-never", whole["liver"]) + "#7",
+    }  # fmt: skip
+    home.add("masked", masked, masks=masks)
     home.add("masked-too", torso(18), masks="never=m-never.nii.gz#7")
-    home.add(
-        "sides-swapped",
-        torso(19),
-        masks="liver=m-liver.nii.gz;heart="
-        + home.mask("m-heart", whole["heart"])
-        + ";kidney_left=m-right.nii.gz;kidney_right=m-left.nii.gz",
-    )
-    home.add("lesion-said", torso(20), masks="nodule=m-empty.nii.gz", nodule="1")
+    masks = {name: whole[name] for name in ("liver", "heart")}
+    masks |= {"kidney_left": whole["kidney_right"], "kidney_right": whole["kidney_left"]}
+    home.add("sides-swapped", torso(19), masks=masks)
+    home.add("lesion-said", torso(20), masks={"nodule": np.zeros(masked.shape)}, nodule="1")
     home.add("first-half", torso(21), patient="p-shared")
     home.add("second-half", torso(22), patient="p-shared", split="test")
     home.add("original", torso(23))
@@ -116,15 +105,8 @@ def plant(home: Any, tools: Any) -> None:
     object_ = ellipsoid((-60, 30, 70), (40, 25, 30))
     shown = np.where(ellipsoid((0, 0, 0), (1e5, 110, 160)), 20, -1000) + 250 * object_
     shown = (shown + np.random.default_rng(42).normal(0, 8, tools.SHAPE)).astype(np.int16)
-    home.add(
-        "masks-too",
-        shown,
-        masks=";".join([
-            f"flipped={home.mask('m-flipped', object_[:, :, ::-1])}",
-            f"full={home.mask('m-full', np.ones(tools.SHAPE))}",
-            f"exchanged={home.mask('m-exchanged', object_.transpose(0, 2, 1))}",
-        ]),
-    )
+    masks = {"flipped": object_[:, :, ::-1], "full": np.ones(tools.SHAPE)}
+    home.add("masks-too", shown, masks=masks | {"exchanged": object_.transpose(0, 2, 1)})
     small = np.arange(9 * 10).reshape(9, 10) * 10 - 1000 + np.random.default_rng(0).normal(0, 5, (12, 9, 10))
     home.add("small", small.astype(np.int16), spacing_mm=(1.0, 1.0, 1.0))
 
@@ -214,9 +196,8 @@ def test_every_check_is_tested():
 def test_a_clean_set_has_no_fault_and_is_counted(home, tools):
     body = tools.ellipsoid(*tools.ORGANS["liver"])
     for seed, split in enumerate(("train", "train", "validation", "test")):
-        masks = f"liver={home.mask(f'liver-{seed}', body)}"
         text = report(seed + 3, "left", 30 + seed, 7)
-        home.add(f"c{seed}", tools.torso(seed), split=split, masks=masks, report=text)
+        home.add(f"c{seed}", tools.torso(seed), split=split, masks={"liver": body}, report=text)
     faults, summary = home.check()
     assert faults == []
     assert summary.cases == {"train": 2, "validation": 1, "test": 1}
@@ -251,7 +232,7 @@ def test_masks_against_an_axis_and_the_anatomy_make_one_fault(home, tools):
     turned = tools.torso(2)[:, :, ::-1]
     names = ("liver", "kidney_left", "kidney_right")
     masks = {name: tools.ellipsoid(*tools.ORGANS[name])[:, :, ::-1] for name in names}
-    home.add("a", turned, masks=";".join(f"{name}={home.mask(name, mask)}" for name, mask in masks.items()))
+    home.add("a", turned, masks=masks)
     (fault,), _ = home.check()
     assert fault.check == "orientation"
     assert "the liver lies on the left" in fault.text
@@ -263,10 +244,10 @@ def test_masks_of_the_smaller_of_two_legs_and_of_a_lung_cut_open_are_no_fault(ho
     left, right = (tools.ellipsoid((0, 0, side), (1e5, 60, size)) for side, size in ((70, 40), (-70, 60)))
     legs[left | right] = 40
     legs += np.random.default_rng(0).normal(0, 8, tools.SHAPE).astype(np.int16)
-    home.add("legs", legs, masks=f"tumour={home.mask('leg', left)}")
+    home.add("legs", legs, masks={"tumour": left})
     lung = tools.ellipsoid(*tools.ORGANS["lung_left"])
     opened = (slice(20, 50), slice(20, 50), slice(40, 52))
-    home.add("lung", tools.torso(2)[opened], masks=f"left lung={home.mask('lung-cut', lung[opened])}")
+    home.add("lung", tools.torso(2)[opened], masks={"left lung": lung[opened]})
     assert home.check()[0] == []
 
 
@@ -275,11 +256,8 @@ def test_a_label_map_is_read_the_same_label_by_label_or_at_once(home, tools):
     for number, index in enumerate(tools.ORGANS.values(), 1):
         labels[tools.ellipsoid(*index)] = number
     home.mask("labels", labels)
-    home.add(
-        "a",
-        tools.torso(0),
-        masks=";".join(f"{name}=labels.nii.gz#{number}" for number, name in enumerate(tools.ORGANS, 1)),
-    )
+    masks = {name: f"labels.nii.gz#{number}" for number, name in enumerate(tools.ORGANS, 1)}
+    home.add("a", tools.torso(0), masks=masks)
     assert home.check()[0] == []
 
 
@@ -308,12 +286,8 @@ def test_the_real_scans_raise_exactly_what_is_documented(home, real_data):
         mask = folder / "CT_mask.nii.gz"
         home.add(folder.name, volume=str(folder / "CT_image.nii.gz"), masks=f"tumour={mask}")
     home.add("whole", volume=str(whole / "example_ct.nii.gz"))
-    home.add(
-        "top",
-        volume=str(whole / "example_ct_sm.nii.gz"),
-        split="test",
-        masks=";".join(f"{name}={whole / 'example_seg.nii.gz'}#{label}" for name, label in LABELS.items()),
-    )
+    masks = {name: f"{whole / 'example_seg.nii.gz'}#{label}" for name, label in LABELS.items()}
+    home.add("top", volume=str(whole / "example_ct_sm.nii.gz"), split="test", masks=masks)
     faults, summary = home.check(processes=2)
     found = [(fault.case, fault.check, fault.severity) for fault in faults]
     assert found == [("top", "near-duplicate", "error")]
@@ -326,12 +300,8 @@ def test_the_real_scans_of_other_kinds_raise_exactly_what_is_documented(home, re
     for folder in sorted((real_data / "ibsi_validation").glob("STS_*")):
         for kind in ("PET", "MR_T1"):
             if (folder / f"{kind}_image.nii.gz").exists():
-                home.add(
-                    f"{folder.name}-{kind}",
-                    volume=str(folder / f"{kind}_image.nii.gz"),
-                    patient=folder.name,
-                    masks=f"tumour={folder / f'{kind}_mask.nii.gz'}",
-                )
+                image, mask = (str(folder / f"{kind}_{what}.nii.gz") for what in ("image", "mask"))
+                home.add(f"{folder.name}-{kind}", volume=image, patient=folder.name, masks={"tumour": mask})
     for image in sorted((real_data / "msd_hippocampus/images").glob("*.nii.gz")):
         label = real_data / "msd_hippocampus/labels" / image.name
         home.add(image.name, volume=str(image), masks=f"anterior={label}#1;posterior={label}#2")

@@ -92,10 +92,8 @@ def test_json_holds_faults_and_summary_alone(evid, folder):
 
 
 def test_a_recipe_is_checked_data_set_by_data_set(evid, recipe):
-    both = json.loads(evid("data", "check", recipe, "--processes", 1, "--json", exit_code=1).stdout)[
-        "datasets"
-    ]
-    assert [len(both[name]["faults"]) for name in ("good", "bad")] == [0, 1]
+    both = json.loads(evid("data", "check", recipe, "--processes", 1, "--json", exit_code=1).stdout)
+    assert [len(both["datasets"][name]["faults"]) for name in ("good", "bad")] == [0, 1]
     evid("data", "check", recipe, "--dataset", "good", "--processes", 1)
     said = evid("data", "check", recipe, "--dataset", "goof", exit_code=2)
     assert "has no data set 'goof'. Did you mean 'good'? It has: good, bad." in said.stderr

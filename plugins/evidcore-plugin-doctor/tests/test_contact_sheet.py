@@ -33,9 +33,7 @@ def planted(home: Any, tools: Any) -> Path:
     spot = np.zeros(tools.SHAPE, dtype=bool)
     spot[30:36, 20:28, 50:60] = True
     text = f"A nodule. {EVIL}"
-    home.add(
-        "nodule", tools.torso(0), masks=f"{AFFECTED}={home.mask('m', spot)}", report=text, **{AFFECTED: "1"}
-    )
+    home.add("nodule", tools.torso(0), masks={AFFECTED: spot}, report=text, **{AFFECTED: "1"})
     path = home.add("cut", tools.torso(1), **{AFFECTED: "0"})
     path.write_bytes(path.read_bytes()[:-1000])
     home.add("tested", tools.torso(2), split="test", **{AFFECTED: "0"})
@@ -97,8 +95,8 @@ def test_every_mask_has_a_switch_or_is_said_to_be_empty_or_not_drawn(evid, home,
     for number in range(26):
         labels[10 + number, 30:34, 30:34] = number + 1
     file = home.mask("labels", labels)
-    masks = [f"m{number}={file}#{number}" for number in range(1, 28)]  # the last has no voxel
-    home.add("c", tools.torso(0), masks=";".join(masks), m25="1")
+    masks = {f"m{number}": f"{file}#{number}" for number in range(1, 28)}  # the last has no voxel
+    home.add("c", tools.torso(0), masks=masks, m25="1")
     _, found, _ = viewed(evid, home.write())
     keys = of(found, "div", "keys")[0]
     shown = [one.text_content() for one in of(found, "span", "key") if one.text_content().startswith("m")]
@@ -209,14 +207,14 @@ def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
         home.add(f"c{number}", array if number == 0 else None, report=long, **names)
     (dataset,) = open_target(home.write(), None, "hu").values()
     options = {"pictures_bytes": 1_000_000, "processes": 1, "progress": lambda count, total: None}
-    made = page([gather(dataset, "set", Filters(limit=200), **options)], "'" * 100_000)
-    assert len(made.text.encode()) <= MOST_BYTES
-    cards = len(of(lxml.html.fromstring(made.text), "article"))
-    assert cards + made.no_room == 160
-    assert made.no_room > 0
-    (note,) = (one.text_content() for one in of(lxml.html.fromstring(made.text), "p", "left-out"))
-    assert f"{made.no_room} cases found no room within 15 MB: c" in note
-    assert "… and 80000 more characters" in made.text
+    text, no_room = page([gather(dataset, "set", Filters(limit=200), **options)], "'" * 100_000)
+    assert len(text.encode()) <= MOST_BYTES
+    cards = len(of(lxml.html.fromstring(text), "article"))
+    assert cards + no_room == 160
+    assert no_room > 0
+    (note,) = (one.text_content() for one in of(lxml.html.fromstring(text), "p", "left-out"))
+    assert f"{no_room} cases found no room within 15 MB: c" in note
+    assert "… and 80000 more characters" in text
 
 
 def test_a_photograph_is_one_picture_without_sides_of_the_body(evid, home):

@@ -69,5 +69,11 @@ def near(pixels, colour, within=60):
     return np.abs(pixels - np.array(colour)).sum(axis=2) < within
 
 
+def at_voxels(pixels, shape):
+    """A picture of a slice at the middle of each of its voxels, shape (y, x)."""
+    sizes = zip(shape, pixels.shape, strict=False)
+    return pixels[np.ix_(*(((np.arange(count) + 0.5) * size / count).astype(int) for count, size in sizes))]
+
+
 def rows(page):
     return page.locator("#list .rows a")

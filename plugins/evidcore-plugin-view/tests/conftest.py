@@ -9,6 +9,7 @@ import shutil
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -318,6 +319,18 @@ def asked():
         return answer.status, answer.headers, body
 
     return ask
+
+
+@pytest.fixture(scope="session")
+def get(asked):
+    """Return a function that asks for a name with the key: it gives the status, and JSON or bytes."""
+
+    def answer(server, name, **query):
+        cookie = f"{server.cookie}={server.key}"
+        status, headers, body = asked(server, f"/api/{name}?{urlencode(query)}", Cookie=cookie)
+        return status, json.loads(body) if "json" in headers["Content-Type"] else body
+
+    return answer
 
 
 @pytest.fixture(scope="session")

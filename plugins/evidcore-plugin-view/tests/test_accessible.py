@@ -53,7 +53,7 @@ def test_axe_finds_nothing_serious(browser, served, open_page, axe, scheme):
 
 
 @pytest.mark.slow
-def test_nothing_is_wider_than_a_telephone(browser, served, open_page):
+def test_nothing_is_wider_than_a_telephone_and_every_control_has_a_name(browser, served, open_page):
     reader, wider = open_page(browser, served), []
     reader.page.set_viewport_size({"width": 390, "height": 800})
     for name in each_view(reader):
@@ -65,5 +65,11 @@ def test_nothing_is_wider_than_a_telephone(browser, served, open_page):
               .filter((one) => one.getBoundingClientRect().right > 391)
               .map((one) => one.outerHTML.slice(0, 120))"""
         )
-        wider += [(name, one) for one in outside]
+        nameless = reader.page.evaluate(
+            """() => [...document.querySelectorAll('button, select, input, a')]
+              .filter((one) => one.offsetParent && ![one.textContent, one.ariaLabel ?? '', one.title,
+                one.closest('label')?.textContent ?? ''].join('').trim())
+              .map((one) => one.outerHTML)"""
+        )
+        wider += [(name, one) for one in (*outside, *nameless)]
     assert wider == []

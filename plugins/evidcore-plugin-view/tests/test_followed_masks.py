@@ -4,10 +4,10 @@ import dataclasses
 import json
 import shutil
 import time
-from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from browser_page import at_voxels
 from evidcore_plugin_view.background import FollowedMask, FollowRequest, names_segmenter
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.question_scene import Reference, compose
@@ -24,6 +24,8 @@ RECIPE = f"""
 schema = 1
 name = "followed"
 seed = 17
+task.answer = {{ use = "reasoning-segmentation", think = false }}
+service.grower = {{ kind = "segmenter", use = "region-growing", smoothing_steps = 2 }}
 
 [dataset.abdomen]
 use = "phantom-abdomen"
@@ -31,15 +33,6 @@ train_cases = 1
 validation_cases = 0
 test_cases = 3
 size_zyx = [20, 48, 64]
-
-[task.answer]
-use = "reasoning-segmentation"
-think = false
-
-[service.grower]
-kind = "segmenter"
-use = "region-growing"
-smoothing_steps = 2
 
 [model]
 language = {{ use = "tiny", width = 32, layers = 1 }}
@@ -69,13 +62,10 @@ prompts_per_step = 1
 answers_per_prompt = 2
 learning_rate = 1e-3
 max_new_tokens = 48
-
-[[stage.reward]]
-use = "key-slice"
-
-[[stage.reward]]
-use = "volume-consistency"
-segmenter = {{ use = "region-growing", reach = 0.0 }}
+reward = [
+  {{ use = "key-slice" }},
+  {{ use = "volume-consistency", segmenter = {{ use = "region-growing", reach = 0.0 }} }},
+]
 
 [[stage]]
 kind = "evaluate"
@@ -164,18 +154,6 @@ def server(run, serving):
 
 
 @pytest.fixture(scope="module")
-def get(asked):
-    """Return a function that asks a server by name, and one that waits until boxes were followed."""
-
-    def answer(server, name, **query):
-        cookie = f"{server.cookie}={server.key}"
-        status, _, body = asked(server, f"/api/{name}?{urlencode(query)}", Cookie=cookie)
-        return status, json.loads(body)
-
-    return answer
-
-
-@pytest.fixture(scope="module")
 def followed(get):
     """Return a function that waits until the boxes of a line were followed."""
 
@@ -250,7 +228,7 @@ def test_the_mask_of_a_rollout_is_the_one_that_its_reward_judged(run, server, fo
 
 
 @pytest.mark.slow
-def test_a_mask_is_drawn_and_given_to_3d_as_any_other(run, server, followed, get, asked):
+def test_a_mask_is_drawn_and_given_to_3d_as_any_other(run, server, followed, get):
     line = "a:answers:04-evaluate:0"
     followed(server, line)
     mask, scan, scene = held(server, line)
@@ -261,10 +239,7 @@ def test_a_mask_is_drawn_and_given_to_3d_as_any_other(run, server, followed, get
     assert z == int(mask.sum(axis=(1, 2)).argmax())
     query = {"a": line, "plane": "axial", "index": z, "overlays": "a/followed/mask"}
     assert get(server, "shapes", **query)[1]["a/followed/mask"]["fill"]
-    cookie = f"{server.cookie}={server.key}"
-    query = urlencode({"a": line, "overlay": "a/followed/mask"})
-    body = asked(server, f"/api/mask.nii?{query}", Cookie=cookie)[2]
-    assert body == scan.nifti(mask)
+    assert get(server, "mask.nii", a=line, overlay="a/followed/mask") == (200, scan.nifti(mask))
     roles = list(dict.fromkeys(one.role for one in scene.overlays if one.asked))
     assert roles == ["truth", "predicted", "followed"]
 
@@ -377,7 +352,7 @@ def planted(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PLANTED_FOLDER", str(tmp_path))
     shutil.copytree(run, copy)
     stages = [f'[[stage]]\nkind = "evaluate"\n{ASKED}\nsegmenter = {{ use = "{name}" }}\n' for name in KINDS]
-    rewarded = RECIPE.replace('segmenter = { use = "region-growing", reach = 0.0 }\n', "")
+    rewarded = RECIPE.replace(', segmenter = { use = "region-growing", reach = 0.0 }', "")
     assert rewarded != RECIPE
     (copy / "resolved.toml").write_text(rewarded + "".join(stages) + FIT)
     (copy / "checkpoints/10-fit-fitted").mkdir(parents=True)
@@ -419,7 +394,7 @@ def test_a_segmenter_that_fails_is_told_in_a_sentence_and_fitted_ones_go_on(plan
 
 @pytest.mark.slow
 def test_a_slow_segmenter_keeps_nobody_waiting_and_what_was_asked_for_last_comes_first(
-    planted, serve, followed, get, asked, tmp_path
+    planted, serve, followed, get, tmp_path
 ):
     server = serve(planted)
     numbers = [0, 3, 4, 5, 6, 7, 8]
@@ -433,9 +408,7 @@ def test_a_slow_segmenter_keeps_nobody_waiting_and_what_was_asked_for_last_comes
         time.sleep(0.1)
     for line in lines:
         assert get(server, "followed", a=line, **query)[1]["waiting"]
-    cookie = f"{server.cookie}={server.key}"
-    picture = urlencode({"a": lines[0], "plane": "axial", "index": 3, "low": 0, "high": 9})
-    assert asked(server, f"/api/slice.png?{picture}", Cookie=cookie)[0] == 200
+    assert get(server, "slice.png", a=lines[0], plane="axial", index=3, low=0, high=9)[0] == 200
     status, said = get(server, "mask.nii", a=lines[0], **query)
     assert (status, said["error"]) == (400, "a/followed/mask: its boxes are still followed. Ask again.")
     (tmp_path / "go").touch()
@@ -565,15 +538,12 @@ def test_the_mask_lies_where_it_should_and_is_switched_by_itself(browser, server
     switches["b"].uncheck()
     without = reader.colours()
     changed = np.abs(with_mask - without).sum(axis=2) > 12
-    rows, columns = (
-        ((np.arange(count) + 0.5) * length / count).astype(int)
-        for count, length in zip(mask.shape[1:], changed.shape, strict=True)
-    )
-    grid = changed[np.ix_(rows, columns)]  # at the middle of each voxel
+    grid = at_voxels(changed, mask.shape[1:])
     assert grid[mask[z]].mean() > 0.9
     assert grid[~mask[z]].mean() < 0.02
-    inside = with_mask[np.ix_(rows, columns)][mask[z]] - without[np.ix_(rows, columns)][mask[z]]
-    expected = 0.22 * (np.array(PINK) - without[np.ix_(rows, columns)][mask[z]])
+    clear = at_voxels(without, mask.shape[1:])[mask[z]]
+    inside = at_voxels(with_mask, mask.shape[1:])[mask[z]] - clear
+    expected = 0.22 * (np.array(PINK) - clear)
     assert np.abs(inside - expected).max() < 8
     switches["a"].check()
     assert (np.abs(reader.colours() - without).sum(axis=2) > 12).sum() > 20

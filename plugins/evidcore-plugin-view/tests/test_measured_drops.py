@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from evidcore_plugin_pages import gallery
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.question_scene import Reference, compose
@@ -29,8 +30,8 @@ def test_cells_are_shaded_by_their_share_of_the_largest_drop(plane):
         strength[z0:z1, y0:y1, x0:x1] = max(0.0, drop or 0.0) / 0.4
     one = overlay.Overlay(name="occlusion", role="occlusion", source="a", cells=CELLS)
     seen = []
-    for index in range(strength.shape[overlay.AXES[plane]]):
-        expected = overlay.cut(strength, plane, index)
+    for index in range(strength.shape[gallery.AXES[plane]]):
+        expected = gallery.cut(strength, plane, index)
         drawn = overlay.drawn(one, None, plane, index, 5)
         assert (drawn is not None) == expected.any()
         if drawn is not None:

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from evidcore_plugin_pages import gallery
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.overlay import Overlay
 
@@ -35,9 +36,9 @@ def test_a_box_is_drawn_where_the_same_box_as_a_mask_is(plane):
     box = Overlay(name="box", role="predicted", boxes=((1, 3, 2, 5, 4, 9),))
     masked = Overlay(name="mask", role="truth", mask=MaskRef(path="m"))
     assert overlay.extent(box, None, plane) == overlay.extent(masked, mask, plane)
-    for index in range(mask.shape[overlay.AXES[plane]]):
+    for index in range(mask.shape[gallery.AXES[plane]]):
         drawn = overlay.drawn(box, None, plane, index, depth)
-        seen = overlay.cut(mask, plane, index)
+        seen = gallery.cut(mask, plane, index)
         assert (drawn is not None) == seen.any()
         if drawn is not None:
             assert (painted(drawn["outline"], seen.shape) == seen).all()
@@ -47,9 +48,9 @@ def test_a_box_is_drawn_where_the_same_box_as_a_mask_is(plane):
 
 def test_the_head_is_up_on_coronal_and_sagittal_slices():
     array = np.arange(24).reshape(2, 3, 4)
-    assert overlay.cut(array, "axial", 1).tolist() == array[1].tolist()
-    assert overlay.cut(array, "coronal", 2).tolist() == [array[1, 2].tolist(), array[0, 2].tolist()]
-    assert overlay.cut(array, "sagittal", 3).tolist() == [array[1, :, 3].tolist(), array[0, :, 3].tolist()]
+    assert gallery.cut(array, "axial", 1).tolist() == array[1].tolist()
+    assert gallery.cut(array, "coronal", 2).tolist() == [array[1, 2].tolist(), array[0, 2].tolist()]
+    assert gallery.cut(array, "sagittal", 3).tolist() == [array[1, :, 3].tolist(), array[0, :, 3].tolist()]
 
 
 def test_the_fullest_slice_shows_most_of_a_mask():

@@ -1,25 +1,12 @@
 """Who is answered, and what: other hosts, other sites and other users of the machine are not."""
 
-import json
-from urllib.parse import urlencode
-
 import pytest
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.server import ViewServer
 
 from evidcore.errors import RunError
 
-
-@pytest.fixture
-def get(asked):
-    """Return a function that gives the status and the JSON of a name, asked with the key."""
-
-    def answer(server, name, **query):
-        cookie = f"{server.cookie}={server.key}"
-        status, _, body = asked(server, f"/api/{name}?{urlencode(query)}", Cookie=cookie)
-        return status, json.loads(body)
-
-    return answer
+FIRST = "a:answers:02-evaluate:0"
 
 
 def test_it_listens_on_this_machine_alone(served):
@@ -81,19 +68,14 @@ def test_only_the_packages_own_files_are_given(asked, served):
         ("line", {"line": "a:answers:02-evaluate:99"}, 400, "so no line 99"),
         ("line", {"line": "12"}, 400, "not a line of a run: '12'"),
         ("scene", {"a": "a:rollouts:03-grpo:0:9"}, 400, "has 3 rollouts, so no rollout 9"),
-        ("extent", {"a": "a:answers:02-evaluate:0", "overlay": "b"}, 400, "nothing to draw is called 'b'"),
-        (
-            "value",
-            {"a": "a:answers:02-evaluate:0", "z": 99, "y": 0, "x": 0},
-            400,
-            "axial slices are 0 to 31, got 99",
-        ),
-        ("slice.png", {"a": "a:answers:02-evaluate:0", "plane": "oblique"}, 400, "got 'oblique'"),
+        ("extent", {"a": FIRST, "overlay": "b"}, 400, "nothing to draw is called 'b'"),
+        ("value", {"a": FIRST, "z": 99, "y": 0, "x": 0}, 400, "axial slices are 0 to 31, got 99"),
+        ("slice.png", {"a": FIRST, "plane": "oblique"}, 400, "got 'oblique'"),
         (
             "slice.png",
-            {"a": "a:answers:02-evaluate:0", "plane": "axial", "index": 0, "low": 5, "high": 5},
+            {"a": FIRST, "plane": "axial", "index": 0, "low": 5, "high": 5},
             400,
-            "a window must rise, got 5.0 to 5.0",
+            "a window must rise",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browser_page import near, rows
+from browser_page import at_voxels, near, rows
 from evidcore_plugin_view.background import RunProcess
 from evidcore_plugin_view.public_lines import cited_sentences
 from evidcore_plugin_view.staircase import staircases
@@ -41,13 +41,7 @@ def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, 
         f"Slice {best} is cited for liver metastasis: its mask is seen here."
     )
     seen = reader.colours()
-    grid = np.ix_(
-        *(
-            ((np.arange(count) + 0.5) * length / count).astype(int)
-            for count, length in zip(mask.shape[1:], seen.shape[:2], strict=True)
-        )
-    )
-    green = (seen[..., 1] - seen[..., 0])[grid]  # at the middle of each voxel
+    green = at_voxels(seen[..., 1] - seen[..., 0], mask.shape[1:])
     assert green[mask[best]].mean() > 60
     assert green[~mask[best]].mean() < 10
     page.hover(".screen.large .picture")

@@ -1,6 +1,5 @@
 """Three planes and 3D: NIfTI of the scan and its masks, NiiVue's pixels, and what is shown without WebGL."""
 
-import json
 import re
 import time
 from urllib.parse import urlencode
@@ -40,18 +39,16 @@ def drawn_in_3d(reader, overlay):
     reader.page.wait_for_timeout(500)
 
 
-def test_scan_and_mask_are_nifti_that_hold_nothing_but_voxels_and_grid(served, asked, pointing, tmp_path):
+def test_scan_and_mask_are_nifti_that_hold_nothing_but_voxels_and_grid(served, get, pointing, tmp_path):
     line, case = pointing
     name = sorted(case.masks)[0]
-    cookie = f"{served.cookie}={served.key}"
-    scene = f"/api/scene?{urlencode({'a': line})}"
-    while json.loads(asked(served, scene, Cookie=cookie)[2])["waiting"]:
+    while get(served, "scene", a=line)[1]["waiting"]:
         time.sleep(0.1)
     ref = VolumeRef(path=case.volumes[0].path)
     volume, found = read_volume(ref), {}
     for what, query in {"volume.nii": {}, "mask.nii": {"overlay": f"case/truth/{name}"}}.items():
-        status, headers, body = asked(served, f"/api/{what}?{urlencode({'a': line, **query})}", Cookie=cookie)
-        assert (status, headers["Content-Type"]) == (200, "application/octet-stream")
+        status, body = get(served, what, a=line, **query)
+        assert status == 200
         assert case.patient.encode() not in body
         assert case.volumes[0].path.rsplit("/", 1)[-1].encode() not in body
         header = nib.Nifti1Image.from_bytes(body).header

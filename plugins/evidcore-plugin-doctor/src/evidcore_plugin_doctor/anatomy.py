@@ -82,8 +82,14 @@ def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:
     lungs = _lungs(coarse, body, spine.x)
     if lungs is None:
         return found
-    core = _dense_core(coarse, body)
-    below, above = _ends(lungs, core)
+    # what lies at least 15 mm inside dense tissue: liver, heart, thick muscle
+    dense = body & (coarse > DENSE_HU[0]) & (coarse < DENSE_HU[1])
+    ball = ndimage.generate_binary_structure(3, 1)
+    core = np.asarray(ndimage.binary_erosion(dense, ball, iterations=round(15 / STEP_MM)))
+    quarter, beyond = (lungs.high - lungs.low) / 4, 40 / STEP_MM
+    heights = np.nonzero(core)[0]
+    below = int(((heights >= lungs.low - beyond) & (heights <= lungs.low + quarter)).sum())
+    above = int(((heights <= lungs.high + beyond) & (heights >= lungs.high - quarter)).sum())
     upside_down = above >= TIMES * below and above * _ML >= LIVER_ML
     upright = below >= TIMES * above and below * _ML >= LIVER_ML
     if upside_down:
@@ -167,12 +173,11 @@ def _lungs(coarse: Grid, body: Mask, middle_x: float) -> _Lungs | None:
     pieces, count = ndimage.label(airy)
     if not count:
         return None
-    numbers = range(1, count + 1)
+    numbers = np.arange(1, count + 1)
     sizes = ndimage.sum_labels(airy, pieces, numbers) * _ML
     means = ndimage.mean(coarse, pieces, numbers)
-    kept = [n for n, size, mean in zip(numbers, sizes, means, strict=True)
-            if size >= LUNG_ML and LUNG_HU[0] < mean < LUNG_HU[1]]  # fmt: skip
-    inside = np.isin(pieces, kept)
+    are_lungs = (sizes >= LUNG_ML) & (means > LUNG_HU[0]) & (means < LUNG_HU[1])
+    inside = np.isin(pieces, numbers[are_lungs])
     heights, _, columns = np.nonzero(inside)
     left_ml = float((columns > middle_x).sum() * _ML)
     right_ml = float((columns < middle_x).sum() * _ML)
@@ -180,22 +185,6 @@ def _lungs(coarse: Grid, body: Mask, middle_x: float) -> _Lungs | None:
         return None
     low, high = np.percentile(heights, [5, 95])
     return _Lungs(inside, float(low), float(high), right_ml, left_ml)
-
-
-def _dense_core(coarse: Grid, body: Mask) -> Mask:
-    """Return what lies at least 15 mm inside dense tissue: liver, heart, thick muscle."""
-    dense = body & (coarse > DENSE_HU[0]) & (coarse < DENSE_HU[1])
-    ball = ndimage.generate_binary_structure(3, 1)
-    return np.asarray(ndimage.binary_erosion(dense, ball, iterations=round(15 / STEP_MM)))
-
-
-def _ends(lungs: _Lungs, core: Mask) -> tuple[int, int]:
-    """Count the dense cubes beside the lower and the upper end of the lungs."""
-    quarter, beyond = (lungs.high - lungs.low) / 4, 40 / STEP_MM
-    heights = np.nonzero(core)[0]
-    below = (heights >= lungs.low - beyond) & (heights <= lungs.low + quarter)
-    above = (heights <= lungs.high + beyond) & (heights >= lungs.high - quarter)
-    return int(below.sum()), int(above.sum())
 
 
 def _mirrored(coarse: Grid, lungs: _Lungs, core: Mask, spine: _Spine, *, upside_down: bool) -> str | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from typing import get_args
+from typing import Any, get_args
 
 from evidcore.case import Case, Split
 from evidcore.contracts import Dataset
@@ -23,7 +24,7 @@ from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor import texts
 from evidcore_plugin_doctor.copies import Copy, copied_volumes
 from evidcore_plugin_doctor.fault import Fault
-from evidcore_plugin_doctor.inspection import Files, Inspected, inspect
+from evidcore_plugin_doctor.inspection import Inspected, inspect
 from evidcore_plugin_doctor.likeness import Library
 from evidcore_plugin_doctor.rendering import Rendering
 from evidcore_plugin_doctor.workers import in_processes
@@ -72,17 +73,10 @@ def check(
     rendering: Rendering | None = None,
     on_case: Callable[[Inspected], None] = lambda inspected: None,
 ) -> Summary:
-    """Look at the cases that `list_cases` returned.
+    """Look at the cases that `list_cases` returned, and report each fault as soon as it is known.
 
-    Args:
-        cases: all that the set lists.
-        unlisted: what of the set is no case.
-        processes: how many read volumes at once.
-        on_fault: is given each fault as soon as it is known.
-        progress: is given how many cases are looked at, and of how many.
-        chosen: the cases whose files are read; None for all.
-        rendering: how the volumes are drawn while they are in memory; None for no pictures.
-        on_case: is given what was seen of each chosen case, in order.
+    The files of `chosen` cases are read, of all where it is None; `on_case` is given what was seen of each,
+    in order. Volumes are drawn while they are in memory where a `rendering` says how.
     """
     chosen = cases if chosen is None else chosen
     began = time.monotonic()
@@ -100,9 +94,12 @@ def check(
     volumes: list[Copy] = []
     with Library() as library:
         workers = min(processes, len(chosen)) or 1
-        files = [Files.of(case, workers, rendering) for _, case in chosen]
+        look = functools.partial(inspect, processes=workers, rendering=rendering)
+        # what is read of a case, without its texts
+        bare: dict[str, Any] = {"report": None, "questions": (), "queries": (), "notes": {}}
+        files = [dataclasses.replace(case, masks=dict(case.masks), **bare) for _, case in chosen]
         killed = "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
-        inspections = in_processes(inspect, files, workers, killed)
+        inspections = in_processes(look, files, workers, killed)
         for number, ((split, case), inspected) in enumerate(zip(chosen, inspections, strict=True), 1):
             on_case(inspected)
             for fault in inspected.faults:

@@ -183,12 +183,12 @@ def view(
                     processes=processes, progress=progress,
                 )
             )  # fmt: skip
-    made = page(sheets, str(target))
+    text, no_room = page(sheets, str(target))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(made.text, encoding="utf-8", errors="backslashreplace")
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
     size_bytes = path.stat().st_size
     if as_json:
-        facts = {"target": str(target), "page": str(path), "bytes": size_bytes, "no_room": made.no_room}
+        facts = {"target": str(target), "page": str(path), "bytes": size_bytes, "no_room": no_room}
         records = {sheet.name: sheet.record() for sheet in sheets}
         click.echo(json.dumps({**facts, "datasets": records}, indent=1))
         return
@@ -198,8 +198,8 @@ def view(
         click.echo(printable(f"{sheet.name}: {drawn} of {total} cases, {faults} faults"))
         if drawn < total:
             click.echo("  see others with --limit, --split, --case or --finding")
-    if made.no_room:
-        click.echo(f"{made.no_room} cases found no room on the page, which names them; see one with --case")
+    if no_room:
+        click.echo(f"{no_room} cases found no room on the page, which names them; see one with --case")
     click.echo(f"page: {path} ({size_bytes / 1e6:.1f} MB)")
 
 

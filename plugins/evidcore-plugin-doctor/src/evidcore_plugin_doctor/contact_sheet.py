@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from evidcore_plugin_pages.gallery import AXIAL_SIDES, FILM_SIDES
+from evidcore_plugin_pages.gallery import SIDES
 from evidcore_plugin_pages.jinja import asset, environment
 from evidcore_plugin_pages.jinja import page as page_from_template
 from evidcore_plugin_pages.markup import Html, join
@@ -154,13 +154,7 @@ def gather(
 ) -> Sheet:
     """Look at the cases that are wanted, each volume being read once for its faults and its picture.
 
-    Args:
-        dataset: as built by the factory.
-        name: what messages call it.
-        filters: which cases.
-        pictures_bytes: what all pictures may take; they become coarser to fit.
-        processes: how many read volumes at once.
-        progress: is given how many cases are looked at, and of how many.
+    All pictures together take at most `pictures_bytes`: they become coarser to fit.
 
     Raises:
         DataError: if the set's table as a whole cannot be read, or no case is accepted.
@@ -230,21 +224,8 @@ def _nothing_accepted(name: str, cases: Sequence[Listed], filters: Filters) -> D
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Page:
-    """A page, and how many cases found no room on it."""
-
-    text: str
-    no_room: int
-
-
-def page(sheets: Sequence[Sheet], target: str) -> Page:
-    """Return the page of some data sets.
-
-    Args:
-        sheets: what is shown.
-        target: what the command was pointed at.
-    """
+def page(sheets: Sequence[Sheet], target: str) -> tuple[str, int]:
+    """Return the page of some data sets, made from `target`, and how many cases found no room on it."""
     cards = _cards()
     summaries = join(cards.summary(sheet) for sheet in sheets)
     left = MOST_BYTES - _RESERVED_BYTES - _size(summaries)
@@ -271,7 +252,7 @@ def page(sheets: Sequence[Sheet], target: str) -> Page:
         checks=[name for name in CHECKS if name in checks],
         style=asset(_PACKAGE, "contact_sheet.css"), script=asset(_PACKAGE, "contact_sheet.js"),
     )  # fmt: skip
-    return Page(text=text, no_room=len(no_room))
+    return text, len(no_room)
 
 
 @functools.cache
@@ -285,7 +266,7 @@ def _cards() -> Any:
     made.globals |= {
         "CHECKS": CHECKS, "MOST_ITEMS": _MOST_ITEMS, "MOST_ROWS": _MOST_ROWS,
         "RANGE_HU": [f"{edge:.0f} HU".replace("-", "\N{MINUS SIGN}") for edge in HISTOGRAM_HU],
-        "SIDES": {"axial": AXIAL_SIDES, "coronal": FILM_SIDES["y"], "sagittal": FILM_SIDES["x"]},
+        "SIDES": SIDES,
     }  # fmt: skip
     return made.get_template("cards.html").module
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -83,14 +84,10 @@ def cut_away(volume: Volume) -> Iterator[Remark]:
 
 def runs(numbers: list[int], most: int = 4) -> str:
     """Write sorted numbers as `3-7, 9`."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    said = [f"{a}" if a == b else f"{a}-{b}" for a, b in found[:most]]
-    return ", ".join(said) + (", ..." if len(found) > most else "")
+    grouped = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    runs = [[number for _, number in group] for _, group in grouped]
+    texts = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:most]]
+    return ", ".join(texts) + (", ..." if len(runs) > most else "")
 
 
 def _value(values: Any) -> float | int:

@@ -12,11 +12,10 @@ import math
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Self
 
 import psutil
 
-from evidcore.case import Case, MaskRef, VolumeRef
+from evidcore.case import Case, VolumeRef
 from evidcore.data import Geometry, Volume, read_geometry
 from evidcore.data.reading import opened, volume_of
 from evidcore.errors import DataError
@@ -39,26 +38,6 @@ _MIRRORED = "Look at the scan in a viewer; if it is mirrored, write it again wit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Files:
-    """What of a case is looked at."""
-
-    case: str
-    volumes: tuple[VolumeRef, ...]
-    masks: Mapping[str, MaskRef]
-    present: frozenset[str]
-    processes: int = 1  # that read at once and share the memory
-    rendering: Rendering | None = None  # None for no pictures
-
-    @classmethod
-    def of(cls, case: Case, processes: int = 1, rendering: Rendering | None = None) -> Self:
-        """Take the files of a case."""
-        return cls(
-            case=case.id, volumes=case.volumes, masks=dict(case.masks), present=frozenset(case.present()),
-            processes=processes, rendering=rendering,
-        )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class VolumePrint:
     """What a volume is recognised by."""
 
@@ -77,23 +56,30 @@ class Inspected:
     pictures: tuple[Picture, ...] = ()  # of the volumes that could be read, where they were asked for
 
 
-def inspect(files: Files) -> Inspected:
-    """Read the volumes and masks of a case and name everything that is wrong with them."""
+def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) -> Inspected:
+    """Read the volumes and masks of a case and name everything that is wrong with them.
+
+    Args:
+        case: its volumes, masks and findings are enough.
+        processes: that read at once and share the memory.
+        rendering: how volumes are drawn; None for no pictures.
+    """
     faults: list[Fault] = []
     prints: list[VolumePrint] = []
     pictures: list[Picture] = []
     voxels: Mapping[str, int] = {}
+    present = frozenset(case.present())
 
     def add(check: str, remarks: Iterable[Remark], file: str) -> None:
         faults.extend(
-            Fault(check=check, severity=severity, case=files.case, file=file, text=text)
+            Fault(check=check, severity=severity, case=case.id, file=file, text=text)
             for severity, text in remarks
         )
 
-    for index, ref in enumerate(files.volumes):
-        masks = files.masks if index == 0 else {}  # masks lie on the grid of the first volume
+    for index, ref in enumerate(case.volumes):
+        masks = case.masks if index == 0 else {}  # masks lie on the grid of the first volume
         try:
-            volume, axes = _read(ref, files.processes)
+            volume, axes = _read(ref, processes)
         except DataError as error:
             add("file", [("error", str(error).removeprefix(f"{ref.path}: "))], ref.path)
             for name, mask in masks.items():
@@ -108,7 +94,7 @@ def inspect(files: Files) -> Inspected:
         is_body = coarse is not None and scan.is_ct and scan.is_free_of("scale of values")
         body = find_body(coarse) if coarse is not None and is_body else None
         tissue = None if coarse is None or body is None else find_tissue(coarse)
-        looked = look_at_masks(masks, volume, tissue, files.present)
+        looked = look_at_masks(masks, volume, tissue, present)
         for severity, file, text in looked.faults:
             add("mask", [(severity, text)], file)
         anatomy = misplaced(coarse, body) if coarse is not None and body is not None else {}
@@ -121,8 +107,8 @@ def inspect(files: Files) -> Inspected:
         structure = None if coarse is None else fingerprint(coarse, ref.intensity)
         prints.append(VolumePrint(file=ref.path, digest=digest.hexdigest(), structure=structure))
         voxels = looked.voxels if index == 0 else voxels
-        if files.rendering is not None and len(pictures) < MOST_PICTURES:
-            pictures.append(render(ref, volume, axes, masks, looked.voxels, files.present, files.rendering))
+        if rendering is not None and len(pictures) < MOST_PICTURES:
+            pictures.append(render(ref, volume, axes, masks, looked.voxels, present, rendering))
     return Inspected(
         faults=tuple(faults), volumes=tuple(prints), mask_voxels=voxels, pictures=tuple(pictures)
     )

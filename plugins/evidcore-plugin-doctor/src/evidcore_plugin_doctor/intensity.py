@@ -19,10 +19,7 @@ SAMPLE = 400_000  # voxels looked at
 INTERCEPT_HU = 1024.0  # nearly every scanner's; some write 1000
 SHARE = 0.10  # of the voxels that soft tissue has at least, wherever it lies
 LITTLE = 0.02
-AIR_HU = (
-    -1200.0,
-    -960.0,
-)  # where air's values begin, with its noise, rounding and an intercept of 1000 or 1024
+AIR_HU = (-1200.0, -960.0)  # where air begins, with its noise, rounding and an intercept of 1000 or 1024
 NO_LUNG_HU = -300.0  # what begins above shows no air
 PILE_HU = 60.0  # from where values begin: air is a peak, and nothing lies below it
 NEGATED_HU = -150.0  # bone, of a negated scan
@@ -94,29 +91,19 @@ def not_hounsfield(volume: Volume) -> Remark | None:
         )
     if low >= -20:
         return "warning", (f"the lowest value is {low:g}: no air and no fat, which every CT holds. {_REMEDY}")
-    return _misplaced_air(sample, lowest) or _like_mr(sample, lowest)
-
-
-def _misplaced_air(sample: np.ndarray[Any, Any], lowest: float) -> Remark | None:
-    """Say that air does not lie at -1000 HU."""
     is_high = AIR_HU[1] < lowest < NO_LUNG_HU and _share(sample, lowest, lowest + PILE_HU) > SHARE / 2
-    if not is_high and _share(sample, -np.inf, AIR_HU[0]) <= LITTLE:
-        return None
-    return "error", (
-        f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU, and nothing in a body "
-        f"below. They were scaled, shifted or clipped. {_REMEDY}"
-    )
-
-
-def _like_mr(sample: np.ndarray[Any, Any], lowest: float) -> Remark | None:
-    """Say that there is neither air nor fat, and much besides soft tissue."""
+    if is_high or _share(sample, -np.inf, AIR_HU[0]) > LITTLE:
+        return "error", (
+            f"the values begin at {lowest:.0f} HU, with many voxels: air lies at -1000 HU, and nothing in a "
+            f"body below. They were scaled, shifted or clipped. {_REMEDY}"
+        )
     width = float(np.quantile(sample, 0.99)) - lowest
-    if lowest < MR_LOWEST_HU or width < MR_WIDTH_HU:
-        return None
-    return "warning", (
-        f"99 % of the voxels lie in {lowest:.0f} to {lowest + width:.0f} HU: no air and no fat, which "
-        f"every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}"
-    )
+    if lowest >= MR_LOWEST_HU and width >= MR_WIDTH_HU:
+        return "warning", (
+            f"99 % of the voxels lie in {lowest:.0f} to {lowest + width:.0f} HU: no air and no fat, which "
+            f"every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}"
+        )
+    return None
 
 
 def _sample(volume: Volume) -> np.ndarray[Any, Any]:

@@ -62,10 +62,10 @@ def look_at_masks(
         inside = np.nonzero(mask)
         voxels[name] = len(inside[0])
         if not voxels[name]:
-            if name in present:
-                faults.append(_empty(name, ref, "the case is said to show it"))
-            elif ref.label is None and ref.key is None:
-                faults.append(_empty(name, ref, "the file holds nothing else"))
+            why = "the case is said to show it" if name in present else "the file holds nothing else"
+            if name in present or (ref.label is None and ref.key is None):
+                text = f"{name!r}: the mask is empty, and {why}. Draw it, or take it out of the table."
+                faults.append(("warning", ref.path, text))
             continue
         if voxels[name] > FULL * mask.size:
             text = (
@@ -115,11 +115,6 @@ def _exchanged(path: str, volume: Volume) -> str | None:
         f"{path}: the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's "
         f"place. Write it again as the volume was written."
     )
-
-
-def _empty(name: str, ref: MaskRef, why: str) -> FileRemark:
-    text = f"{name!r}: the mask is empty, and {why}. Draw it, or take it out of the table."
-    return ("warning", ref.path, text)
 
 
 def read_masks(

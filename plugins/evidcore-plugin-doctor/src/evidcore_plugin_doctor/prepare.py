@@ -81,14 +81,7 @@ def fill(
 ) -> Summary:
     """Fill the cache for a recipe's data.
 
-    Args:
-        recipe: names the data sets, the encoder and the view.
-        datasets: which of them; empty: all.
-        splits: which of theirs; empty: all.
-        processes: how many read at once.
-        shard: which share of the cases, and of how many, from 1 on.
-        keeps_volumes: keep the volumes too, not only what the encoder is given.
-        progress: called after each case with how many are done, of how many.
+    No `datasets` or `splits` are all of them. A `shard` is a share of the cases from 1 on, and of how many.
 
     Raises:
         RecipeError: if the recipe names no such data set.

@@ -42,14 +42,9 @@ def profile(
 ) -> Profile:
     """Describe a data set.
 
-    Args:
-        cases: by split.
-        name: what results call the set.
-        tasks: of a recipe, by name; those that ask multiple choice are measured.
-        asked: the ways of asking that are wanted; empty for all.
-        labeler: labels the sentences of reports that carry no labels.
-        progress: is given how many volume headers are read, and of how many.
-        unlisted: how many rows and cells of the set's tables cannot be read and are counted nowhere.
+    Of a recipe's `tasks` those that ask multiple choice are measured, of all ways of asking those in `asked`,
+    all where it is empty. `labeler` labels the sentences of reports that carry no labels; `unlisted` rows and
+    cells of the set's tables cannot be read.
 
     Raises:
         DataError: if there is no case, or no such way of asking.

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from evidcore_plugin_pages.gallery import WINDOWS_HU, outline, png_uri
+from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, png_uri
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.data import Volume, read_mask
@@ -20,11 +20,9 @@ from evidcore_plugin_doctor.masks import Mask, read_masks
 
 MOST_PICTURES = 4  # volumes of a case
 MOST_MASKS = 24  # of a volume; more outlines cannot be told apart
-AXES = {"axial": 0, "coronal": 1, "sagittal": 2}
 HISTOGRAM_HU = (-1024.0, 1536.0)
 BINS = 24
 _PIXELS = (256, 192, 128, 96)  # the longest edge of a plane, the first that is small enough
-_GREYS = 64  # the eye tells no more apart on a slice, and noise below that doubles the page
 _SAMPLES = 1_000_000  # voxels that intensities are told from
 _AERATED_HU = (-930.0, -500.0)
 _AERATED_SHARE = 0.15  # of the surroundings of what is shown; an abdomen has less
@@ -104,16 +102,9 @@ def render(
     present: frozenset[str],
     rendering: Rendering,
 ) -> Picture:
-    """Draw three planes of a volume.
+    """Draw three planes of a volume, through the mask of a finding in `present` if there is any.
 
-    Args:
-        ref: the volume.
-        volume: its voxels.
-        axes: where the axes of its file run to.
-        masks: by name.
-        voxels: how many each mask holds; those that cannot be read are not in it.
-        present: findings that the case is said to show; planes go through the mask of one, if there is any.
-        rendering: how it is drawn.
+    `voxels` says how many each mask holds; those that cannot be read are not in it.
     """
     filled = [name for name in masks if voxels.get(name)]
     ranked = sorted(filled, key=lambda name: (name != rendering.finding, name not in present))
@@ -130,10 +121,10 @@ def render(
     for name, _, mask in read_masks({name: masks[name] for name in shown}, volume):
         if not isinstance(mask, DataError):
             for plane in cuts:
-                cuts[plane][name] = _cut(mask, plane, at)
+                cuts[plane][name] = cut(mask, plane, at[AXES[plane]])
     planes: tuple[Plane, ...] = ()
     for most_px in _PIXELS:
-        planes = tuple(_plane(volume, name, at, edges, cuts[name], most_px) for name in cuts)
+        planes = tuple(_plane(volume, name, at[AXES[name]], edges, cuts[name], most_px) for name in cuts)
         sizes = [len(text) for plane in planes for text in (plane.source, *plane.outlines.values())]
         if sum(sizes) <= rendering.most_bytes:
             break
@@ -182,40 +173,26 @@ def _window(volume: Volume, at: Triple, samples: Array) -> tuple[str, tuple[floa
     return name, WINDOWS_HU[name]
 
 
-def _cut(array: Array, plane: str, at: Triple) -> Array:
-    """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
-    seen = np.asarray(np.take(array, at[AXES[plane]], axis=AXES[plane]))
-    return seen if plane == "axial" else seen[::-1]
-
-
 def _plane(
-    volume: Volume,
-    name: str,
-    at: Triple,
-    edges: tuple[float, float],
-    cuts: Mapping[str, Mask],
-    most_px: int,
+    volume: Volume, name: str, index: int, edges: tuple[float, float], cuts: Mapping[str, Mask], most_px: int
 ) -> Plane:
-    low, high = edges
-    values = _cut(volume.array, name, at).astype(np.float32)
-    blocks = _blocks(values, most_px).mean(axis=(1, 3))
-    share = np.clip((blocks - low) / (high - low), 0.0, 1.0)
-    grey = ((share * (_GREYS - 1)).round() * (255 / (_GREYS - 1))).round().astype(np.uint8)
+    values = cut(volume.array, name, index).astype(np.float32)
+    picture = grey(_blocks(values, most_px).mean(axis=(1, 3)), *edges)
     rows, columns = (axis for axis in range(3) if axis != AXES[name])
     shape, spacing = volume.shape_zyx, volume.spacing_mm_zyx
     return Plane(
         name=name,
-        index=at[AXES[name]],
+        index=index,
         count=shape[AXES[name]],
-        source=png_uri(grey),
-        width_px=grey.shape[1],
-        height_px=grey.shape[0],
+        source=png_uri(picture),
+        width_px=picture.shape[1],
+        height_px=picture.shape[0],
         width_mm=shape[columns] * spacing[columns],
         height_mm=shape[rows] * spacing[rows],
         outlines={
-            mask: outline(np.asarray(_blocks(cut, most_px).any(axis=(1, 3))))
-            for mask, cut in cuts.items()
-            if cut.any()
+            mask: outline(np.asarray(_blocks(piece, most_px).any(axis=(1, 3))))
+            for mask, piece in cuts.items()
+            if piece.any()
         },
     )
 

@@ -36,23 +36,23 @@ def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, A
             one, normal if all that it finds is absent. What it cannot read is counted as "unread".
     """
     places: dict[str, list[float]] = collections.defaultdict(list)
-    told: collections.Counter[str] = collections.Counter()
+    sources: collections.Counter[str] = collections.Counter()
     for report in reports:
-        source = "spans" if report.spans else "labeler" if labeler else None
-        if source is None or not report.text:
+        if not report.text or not (report.spans or labeler):
             continue
         spans: Sequence[Span] = report.spans
-        if not report.spans and labeler is not None:
+        source = "spans"
+        if not spans and labeler is not None:
             try:
-                spans = list(labelled(report.text, labeler))
+                spans, source = list(labelled(report.text, labeler)), "labeler"
             except Unread:
                 source = "unread"
-        told[source] += 1
+        sources[source] += 1
         for span in spans:
             places[span.label].append((span.start + span.end) / 2 / len(report.text))
     if not any(places[label] for label in LABELS):
         return None
-    found: dict[str, Any] = {"bins": BINS, "reports": dict(told), "unlabelled": len(places["other"])}
+    found: dict[str, Any] = {"bins": BINS, "reports": dict(sources), "unlabelled": len(places["other"])}
     for label in LABELS:
         counts, _ = np.histogram(places[label], bins=BINS, range=(0, 1))
         total = int(counts.sum())

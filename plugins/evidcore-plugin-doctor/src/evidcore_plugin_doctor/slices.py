@@ -21,14 +21,10 @@ FEWEST = 6  # slices that hold more than one value
 FEWEST_PIXELS = 100  # of 5 mm; noise makes slices of fewer alike by chance
 CLIP_HU = (-1000.0, 600.0)  # streaks of metal differ from slice to slice
 CLIP_PERCENTILES = (0.5, 99.5)
-ODD = (
-    1.2  # distance to both neighbours, to the distance between these; 1 where noise alone tells slices apart
-)
+ODD = 1.2  # distance to both neighbours, to that between these; 1 where noise alone tells slices apart
 NEAR = 2  # slices
 LIKER = 0.85  # distance to a slice farther off, to that of the most alike near one
-INTERLEAVED = (
-    0.5  # of the slices have their like farther off; phantoms whose noise tells slices apart reach 0.3
-)
+INTERLEAVED = 0.5  # of the slices have their like farther off; phantoms of noisy slices reach 0.3
 GAP = 2.0  # the widest step between neighbours, to the next one
 SHIFT_HU = 30.0  # of the median pixel; fat and water are 100 apart, and few pixels change tissue at once
 SPREAD = 1.3  # standard deviation of a slice to that of its neighbour
@@ -51,7 +47,8 @@ def disordered(volume: Volume) -> Iterator[Remark]:
     planes = np.stack([_coarse(array[index], within) for index in kept])
     if planes[0].size < FEWEST_PIXELS:
         return
-    distance = _distances(_clipped(planes, volume))
+    low, high = CLIP_HU if volume.intensity == "hu" else np.percentile(planes, CLIP_PERCENTILES)
+    distance = _distances(np.clip(planes, low, high))
     misplaced = list(_misplaced(distance, kept, axis))
     yield from misplaced
     steps = [] if volume.intensity != "hu" else list(_steps(planes, kept, axis))
@@ -75,11 +72,6 @@ def _coarse(plane: np.ndarray[Any, Any], steps_mm: list[float]) -> Grid:
         if plane.shape[axis] >= count:
             plane = merge(plane, axis, count)
     return plane.astype(np.float32)
-
-
-def _clipped(planes: Grid, volume: Volume) -> Grid:
-    low, high = CLIP_HU if volume.intensity == "hu" else np.percentile(planes, CLIP_PERCENTILES)
-    return np.clip(planes, low, high)
 
 
 def _distances(planes: Grid) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -44,31 +44,31 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[R
                 f"{_written(ref.spacing_mm_zyx)} mm; the table's is used. Look which one is true.",
             )
     spacing = geometry.spacing_mm_zyx
-    said = f"a spacing of {_written(spacing)} mm (z, y, x)"
+    size = f"a spacing of {_written(spacing)} mm (z, y, x)"
     if max(spacing) < SMALLEST_MM and min(spacing) > SMALLEST_MM / 1000:
         metres = _written(tuple(1000 * step for step in spacing))
         yield (
             "error",
-            f"{said}, {geometry.shape_zyx} voxels: no scanner is as fine. Taken as metres it would be "
+            f"{size}, {geometry.shape_zyx} voxels: no scanner is as fine. Taken as metres it would be "
             f"{metres} mm. Write the affine in mm.",
         )
     elif min(spacing) > LARGEST_MM:
         microns = _written(tuple(step / 1000 for step in spacing))
         yield (
             "error",
-            f"{said}, {geometry.shape_zyx} voxels: no scanner is as coarse. Taken as micrometres it would be "
+            f"{size}, {geometry.shape_zyx} voxels: no scanner is as coarse. Taken as micrometres it would be "
             f"{microns} mm. Write the affine in mm.",
         )
     elif min(spacing) < SMALLEST_MM or max(spacing) > LARGEST_MM:
         yield (
             "error",
-            f"{said}: one axis is beyond {SMALLEST_MM:g} to {LARGEST_MM:g} mm. Set the affine from the "
+            f"{size}: one axis is beyond {SMALLEST_MM:g} to {LARGEST_MM:g} mm. Set the affine from the "
             f"scanner's own spacing.",
         )
     elif ref.intensity == "hu" and spacing == (1.0, 1.0, 1.0) and geometry.shape_zyx[1] in FULL_MATRIX:
         yield (
             "warning",
-            f"{said} with a matrix of {geometry.shape_zyx[1]} x {geometry.shape_zyx[2]}: what a header says "
+            f"{size} with a matrix of {geometry.shape_zyx[1]} x {geometry.shape_zyx[2]}: what a header says "
             f"that nobody has filled in, and a field of view of {geometry.shape_zyx[1]} mm. Set the affine "
             f"from the scanner's own spacing.",
         )
@@ -80,7 +80,7 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[R
 def _pixels(ref: VolumeRef, geometry: Geometry) -> Iterator[Remark]:
     """Yield what is odd about the shape and size of the pixels of a slice; slices of a CT are axial."""
     spacing = sorted(geometry.spacing_mm_zyx)
-    said = f"a spacing of {_written(geometry.spacing_mm_zyx)} mm (z, y, x)"
+    size = f"a spacing of {_written(geometry.spacing_mm_zyx)} mm (z, y, x)"
     if ref.intensity == "hu":
         z, *pixel = geometry.spacing_mm_zyx
         ratio = max(pixel) / min(pixel)
@@ -90,19 +90,19 @@ def _pixels(ref: VolumeRef, geometry: Geometry) -> Iterator[Remark]:
     if ratio > SQUARE:
         yield (
             "warning",
-            f"{said}: pixels are {ratio:.2g} times as long as wide, and scanners make square ones. Set the "
+            f"{size}: pixels are {ratio:.2g} times as long as wide, and scanners make square ones. Set the "
             "affine from the scanner's own spacing.",
         )
     elif ref.intensity == "hu" and max(pixel) < PIXEL_MM:
         yield (
             "warning",
-            f"{said}: no clinical CT has pixels below {PIXEL_MM:g} mm. Set the affine from the scanner's own "
+            f"{size}: no clinical CT has pixels below {PIXEL_MM:g} mm. Set the affine from the scanner's own "
             f"spacing.",
         )
     elif ref.intensity == "hu" and z < THIN * max(pixel):
         yield (
             "warning",
-            f"{said}: slices stand closer than {THIN:g} of a pixel, as no scanner puts them. Set the "
+            f"{size}: slices stand closer than {THIN:g} of a pixel, as no scanner puts them. Set the "
             "affine from the scanner's own spacing.",
         )
 

@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 RUN_WORDS = 5
 RARE_RUNS = 10  # that two reports share and fewer than TEMPLATE_PATIENTS patients have
@@ -53,10 +53,21 @@ def compare(reports: Sequence[str], patients: Sequence[str]) -> Compared:
     for number, mine in enumerate(runs):
         for run in mine:
             holders[run].append(number)
-    exact = _groups(words)
-    templates = [group for group in exact if len({patients[n] for n in group}) >= TEMPLATE_PATIENTS]
-    found = []
-    for first, second in sorted(_candidates(holders, exact)):
+    equal: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
+    for number, item in enumerate(words):
+        if item:
+            equal[item].append(number)
+    templates = sum(len({patients[n] for n in group}) >= TEMPLATE_PATIENTS for group in equal.values())
+    # every copy with the first of its text, and the pairs of first texts that share enough rare runs
+    copies = {(group[0], other) for group in equal.values() for other in group[1:]}
+    copied = {other for _, other in copies}
+    shared: collections.Counter[tuple[int, int]] = collections.Counter()
+    for numbers in holders.values():
+        originals = [number for number in numbers if number not in copied]
+        if 1 < len(originals) <= _COMMON:
+            shared.update(itertools.combinations(originals, 2))
+    alike = []
+    for first, second in sorted(copies | {pair for pair, count in shared.items() if count >= RARE_RUNS}):
         if patients[first] == patients[second]:
             continue
         both = runs[first] & runs[second]
@@ -64,32 +75,9 @@ def compare(reports: Sequence[str], patients: Sequence[str]) -> Compared:
         rare = sum(len({patients[number] for number in holders[run]}) < TEMPLATE_PATIENTS for run in both)
         if share >= ALIKE and rare >= RARE_RUNS:
             count = min(len(words[first]), len(words[second]))
-            found.append(Alike(first=first, second=second, share=share, words=count))
-    return Compared(alike=tuple(found), templates=len(templates))
+            alike.append(Alike(first=first, second=second, share=share, words=count))
+    return Compared(alike=tuple(alike), templates=templates)
 
 
 def _runs(words: tuple[str, ...]) -> Runs:
     return frozenset(hash(words[start : start + RUN_WORDS]) for start in range(len(words) - RUN_WORDS + 1))
-
-
-def _groups(words: Sequence[tuple[str, ...]]) -> list[list[int]]:
-    """Return the groups of equal texts, the first of a group first."""
-    places: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
-    for number, item in enumerate(words):
-        if item:
-            places[item].append(number)
-    return [group for group in places.values() if len(group) > 1]
-
-
-def _candidates(
-    holders: Mapping[int, Sequence[int]], exact: Sequence[Sequence[int]]
-) -> Iterator[tuple[int, int]]:
-    """Yield the pairs that share enough rare runs, and every copy with the first of its group."""
-    pairs = {(group[0], other) for group in exact for other in group[1:]}
-    copies = {number for group in exact for number in group[1:]}
-    shared: collections.Counter[tuple[int, int]] = collections.Counter()
-    for numbers in holders.values():
-        originals = [number for number in numbers if number not in copies]
-        if 1 < len(originals) <= _COMMON:
-            shared.update(itertools.combinations(originals, 2))
-    yield from pairs | {pair for pair, count in shared.items() if count >= RARE_RUNS}

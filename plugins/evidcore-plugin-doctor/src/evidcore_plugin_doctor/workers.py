@@ -23,16 +23,10 @@ Made = TypeVar("Made")
 def in_processes(
     function: Callable[[Given], Made], items: Iterable[Given], processes: int, killed: str
 ) -> Iterator[Made]:
-    """Yield what a function makes of each item, in their order.
-
-    Args:
-        function: is sent to the processes, as its items are.
-        items: are read as they are needed.
-        processes: how many work at once; 1 for this one.
-        killed: the message where one of them was killed.
+    """Yield what a function makes of each item, in their order; one process is this one.
 
     Raises:
-        RunError: if a process was killed.
+        RunError: with the message `killed`, if a process was killed.
     """
     if processes == 1:
         yield from map(function, items)

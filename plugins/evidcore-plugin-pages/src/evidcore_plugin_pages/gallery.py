@@ -22,10 +22,11 @@ from evidcore_plugin_pages.markup import Html, data_block, join
 
 Plane = npt.NDArray[np.uint8]
 WINDOWS_HU = {"lung": (-1350.0, 150.0), "mediastinum": (-160.0, 240.0), "bone": (-500.0, 1300.0)}
-AXIAL_SIDES = (("left", "R"), ("right", "L"), ("top", "A"), ("bottom", "P"))
-FILM_SIDES = {
-    "y": (("left", "R"), ("right", "L"), ("top", "S"), ("bottom", "I")),
-    "x": (("left", "A"), ("right", "P"), ("top", "S"), ("bottom", "I")),
+AXES = {"axial": 0, "coronal": 1, "sagittal": 2}  # which of z, y, x a slice cuts
+SIDES = {  # of the body, by edge
+    "axial": (("left", "R"), ("right", "L"), ("top", "A"), ("bottom", "P")),
+    "coronal": (("left", "R"), ("right", "L"), ("top", "S"), ("bottom", "I")),
+    "sagittal": (("left", "A"), ("right", "P"), ("top", "S"), ("bottom", "I")),
 }
 
 
@@ -42,7 +43,7 @@ class Slices:
     windows: Mapping[str, tuple[str, ...]]  # data URIs
     outlines: Mapping[str, Mapping[int, str]]  # by mask name: position in `z` -> SVG path in pixels
     areas: Mapping[str, tuple[int, ...]]  # by mask name: voxels on each of `z`
-    sides: tuple[tuple[str, str], ...] = AXIAL_SIDES  # of the body, by edge
+    sides: tuple[tuple[str, str], ...] = SIDES["axial"]
 
     def block(self) -> dict[str, Any]:
         """Return the form that the script reads."""
@@ -105,7 +106,7 @@ def render(
         low, high = (float(edge) for edge in np.percentile(array, (1, 99)))
         windows = {"full range": (low, max(high, low + 1e-6))}
     written = {
-        name: tuple(png_uri(_grey(plane, low, high)) for plane in planes)
+        name: tuple(png_uri(grey(plane, low, high)) for plane in planes)
         for name, (low, high) in windows.items()
     }
     outlines = {
@@ -150,6 +151,12 @@ def png(plane: Plane) -> bytes:
     return held.getvalue()
 
 
+def cut(array: npt.NDArray[Any], plane: str, index: int) -> npt.NDArray[Any]:
+    """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
+    seen = np.asarray(np.take(array, index, axis=AXES[plane]))
+    return seen if plane == "axial" else seen[::-1]
+
+
 def _averaged(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[np.float32]:
     values = planes.astype(np.float32)
     if factor == 1:
@@ -164,7 +171,8 @@ def _blocks(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[Any]:
     return planes[:, :height, :width].reshape(depth, height // factor, factor, width // factor, factor)
 
 
-def _grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:
+def grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:
+    """Return a slice in a window, black at `low` and white at `high`."""
     share = np.clip((plane - low) / (high - low), 0.0, 1.0)
     # 64 greys: the eye tells no more apart on a slice, and noise below that doubles the page
     return np.asarray(((share * 63).round() * (255 / 63)).round(), dtype=np.uint8)
@@ -346,7 +354,8 @@ def drawn_pictures(
         size = (rendered.width_px, rendered.height_px)
         colours = np.asarray(Image.fromarray(photo).resize(size, Image.Resampling.BICUBIC))
         rendered = dataclasses.replace(rendered, windows={"colours": (png_uri(colours),)})
-    sides = AXIAL_SIDES if crop.drawing.kind == "slices" else FILM_SIDES.get(crop.drawing.axis, ())
+    films = {"y": SIDES["coronal"], "x": SIDES["sagittal"]}
+    sides = SIDES["axial"] if crop.drawing.kind == "slices" else films.get(crop.drawing.axis, ())
     return dataclasses.replace(rendered, sides=sides)
 
 

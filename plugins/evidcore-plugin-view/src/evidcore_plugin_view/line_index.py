@@ -61,12 +61,7 @@ class LineIndex:
                 return self._parsed(file.readline(), number)
 
     def containing(self, words: str, texts: Callable[[Line], str]) -> list[int]:
-        """Return the numbers of the lines in whose texts some words occur, whatever their case.
-
-        Args:
-            words: what is looked for.
-            texts: the texts of a line that may be searched.
-        """
+        """Return the numbers of the lines in whose texts some words occur, whatever their case."""
         wanted = words.casefold()
         with self._lock:
             self._read_on()

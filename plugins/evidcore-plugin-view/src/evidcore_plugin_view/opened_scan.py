@@ -10,19 +10,18 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import numpy.typing as npt
-from evidcore_plugin_pages.gallery import AXIAL_SIDES, FILM_SIDES, WINDOWS_HU
+from evidcore_plugin_pages.gallery import AXES, SIDES, WINDOWS_HU, cut
 from PIL import Image
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.data import Volume, read, read_mask
 from evidcore.data.grid import LPS_RAS
-from evidcore_plugin_view.overlay import AXES, Mask, Plane, cut
+from evidcore_plugin_view.overlay import Mask, Plane
 
 _LUNG_HU = (-930.0, -500.0)  # values of aerated lung; air beside a body is lower, noise and all
 _LUNG_SHARE = 0.12  # of the middle of a volume: chest CT has 15 to 50 %, an abdomen with lung bases less
 _LUNG_AROUND = 0.25  # of the box around a mask
 _AROUND = 3  # voxels that the box is wider on each side
-SIDES = {"axial": AXIAL_SIDES, "coronal": FILM_SIDES["y"], "sagittal": FILM_SIDES["x"]}
 _MOST_BYTES = 1_000_000_000  # of scans and masks together
 
 
@@ -90,13 +89,7 @@ class Scan:
         }
 
     def png(self, plane: Plane, index: int, low: float, high: float) -> bytes:
-        """Return a slice as an 8-bit grey PNG, a pixel a voxel.
-
-        Args:
-            plane: which way it is cut.
-            index: of the slice along its axis.
-            low: the value that is black.
-            high: the value that is white.
+        """Return a slice as an 8-bit grey PNG, a pixel a voxel, black at `low` and white at `high`.
 
         Raises:
             ValueError: if there is no such slice or the window is empty.
@@ -114,9 +107,7 @@ class Scan:
         """Return the volume, or what is drawn over it, as a NIfTI file of voxels and their grid alone.
 
         Axes run to the right, to anterior and to superior, so voxel 0 lies last in y and x of the volume.
-
-        Args:
-            drawn: a mask, or strengths of 0 to 255, shape (z, y, x); None for the volume itself.
+        A mask that is drawn, or strengths of 0 to 255, has shape (z, y, x).
         """
         values = self.volume.array if drawn is None else drawn.astype(np.uint8)
         turn = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z, of indices and of places alike
@@ -138,7 +129,7 @@ class Scan:
             "mm_zyx": [round(float(mm), 1) for mm in place[:3]],
         }
 
-    def _refuse(self, plane: Plane, index: int) -> None:
+    def _refuse(self, plane: str, index: int) -> None:
         count = self.volume.shape_zyx[AXES[plane]]
         if not 0 <= index < count:
             raise ValueError(f"{plane} slices are 0 to {count - 1}, got {index}")

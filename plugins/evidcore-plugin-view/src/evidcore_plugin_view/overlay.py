@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from evidcore_plugin_pages.gallery import outline
+from evidcore_plugin_pages.gallery import AXES, cut, outline
 
 from evidcore.case import Crop, MaskRef
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Role = Literal["truth", "predicted", "followed", "looked-at", "shown", "occlusion"]
 Plane = Literal["axial", "coronal", "sagittal"]
 Mask = npt.NDArray[np.bool_]
-AXES: Mapping[Plane, int] = {"axial": 0, "coronal": 1, "sagittal": 2}  # which of z, y, x a slice cuts
 SpanZYX = tuple[int, int, int, int, int, int]  # z0, z1, y0, y1, x0, x1: starts included, stops excluded
 
 
@@ -109,13 +108,7 @@ class Shape(TypedDict):
 
 
 def of_answer(line: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
-    """Return what an answer's line points at in one volume, and what is known to be right.
-
-    Args:
-        line: of `answers/<stage>.jsonl`.
-        side: "a" or "b".
-        path: of the volume that is drawn.
-    """
+    """Return what a line of answers points at in the volume of a path, and what is known to be right."""
     overlays = _predicted(line, side)
     for places in ({"": line.get("gold_slice")}, line.get("gold_slices") or {}):
         overlays += _slices("right slice", places, "truth")
@@ -123,12 +116,7 @@ def of_answer(line: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
 
 
 def of_group(line: Mapping[str, Any], path: str) -> list[Overlay]:
-    """Return what is known to be right of a group's question, and what was shown.
-
-    Args:
-        line: of `rollouts/<stage>.jsonl`.
-        path: of the volume that is drawn.
-    """
+    """Return what is known to be right of the question of a line of rollouts, and what was shown."""
     overlays = []
     target = (line.get("reference") or {}).get("target")
     if isinstance(target, Mapping):
@@ -150,13 +138,7 @@ def of_rollout(rollout: Mapping[str, Any], side: str, path: str) -> list[Overlay
 
 
 def of_drops(found: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
-    """Return an occlusion map, where it is of the volume that is drawn.
-
-    Args:
-        found: a line of `occlusion/<stage>.jsonl`.
-        side: "a" or "b".
-        path: of the volume that is drawn.
-    """
+    """Return the map of a line of occlusion, where it is of the volume of a path."""
     if Crop.parse_uri(found["image"]).volume.path != path:
         return []
     z, y, x = (tuple(edges) for edges in found["grid"]["edges_zyx"])
@@ -172,13 +154,7 @@ def of_masks(masks: Mapping[str, MaskRef], asked: Sequence[str]) -> list[Overlay
 
 
 def extent(overlay: Overlay, mask: Mask | None, plane: Plane) -> list[int]:
-    """Return the slices of a plane on which an overlay is seen.
-
-    Args:
-        overlay: what is drawn.
-        mask: its mask where it has one, shape (z, y, x).
-        plane: whose slices.
-    """
+    """Return the slices of a plane on which an overlay is seen; `mask` has shape (z, y, x)."""
     axis = AXES[plane]
     seen: set[int] = set(overlay.slices) if plane == "axial" else set()
     falls = [] if overlay.cells is None else [span for span, _ in overlay.cells.falls()]
@@ -204,12 +180,8 @@ def fullest(overlay: Overlay, mask: Mask | None, plane: Plane) -> int | None:
 def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: int) -> Shape | None:
     """Return an overlay's shape on a slice, None where it is not seen there.
 
-    Args:
-        overlay: what is drawn.
-        mask: its mask where it has one, shape (z, y, x).
-        plane: axial slices show y down and x right; the other planes show z up.
-        index: of the slice along its axis.
-        depth: slices of the volume along z.
+    Axial slices show y down and x right; the other planes show z up. `mask` has shape (z, y, x), `depth` is
+    the number of the volume's slices along z.
     """
     axis = AXES[plane]
     if overlay.cells is not None:
@@ -227,13 +199,7 @@ def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: 
 
 
 def voxels(overlay: Overlay, mask: Mask | None, shape_zyx: tuple[int, int, int]) -> Mask:
-    """Return the voxels of an overlay's mask and boxes, shape (z, y, x).
-
-    Args:
-        overlay: what is drawn.
-        mask: its mask where it has one, shape (z, y, x).
-        shape_zyx: of the volume.
-    """
+    """Return the voxels of an overlay's mask and boxes, shape (z, y, x)."""
     held = np.zeros(shape_zyx, dtype=np.bool_) if mask is None else mask.copy()
     for z0, z1, y0, y1, x0, x1 in overlay.boxes:
         held[z0:z1, y0:y1, x0:x1] = True
@@ -246,12 +212,6 @@ def strengths(cells: Cells, shape_zyx: tuple[int, int, int]) -> npt.NDArray[np.u
     for (z0, z1, y0, y1, x0, x1), share in cells.falls():
         held[z0:z1, y0:y1, x0:x1] = round(255 * share)
     return held
-
-
-def cut(array: npt.NDArray[Any], plane: Plane, index: int) -> npt.NDArray[Any]:
-    """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
-    seen = np.asarray(np.take(array, index, axis=AXES[plane]))
-    return seen if plane == "axial" else seen[::-1]
 
 
 def filled(mask: Mask) -> str:

@@ -37,12 +37,7 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> dict[str, Any]:
 
 
 def public_fields(line: Line, *, phantom: bool) -> dict[str, Any]:
-    """Return what may be told of an answer or of a group without its rollouts.
-
-    Args:
-        line: as the run wrote it.
-        phantom: whether its case was generated, so that nothing in it is a patient's.
-    """
+    """Return what may be shown of an answer or a group, all but its rollouts and images."""
     return {
         name: _cut(value)
         for name, value in line.items()
@@ -103,12 +98,7 @@ def _cut(value: Any) -> Any:
 
 
 def answer_row(line: Line, headlines: Collection[str] = ()) -> Row:
-    """Return the row of a line of `answers/<stage>.jsonl`.
-
-    Args:
-        line: an answer.
-        headlines: names of the stage's headline metrics, one of which scores answers without a verdict.
-    """
+    """Return the row of a line of `answers/<stage>.jsonl`; a headline metric scores one without a verdict."""
     correct = line.get("correct")
     return {
         "prompt": str(line.get("prompt_id", "")),
@@ -155,11 +145,8 @@ def cited_sentences(line: Line, read: Callable[[str, Sequence[str]], Sentences])
     """Return the sentences that affirm a finding, and each finding with its slice.
 
     A finding has the slice that is cited for it, else the one that is cited for the whole report, else None.
-    Only what is shown is read: of a text that is cut, its beginning.
-
-    Args:
-        line: an answer, or a rollout with the findings of its group under `present` and `absent`.
-        read: gives the sentences of a text that affirm one of some findings.
+    Only what is shown is read: of a text that is cut, its beginning. A rollout has the findings of its group
+    under `present` and `absent`.
     """
     evidence = line.get("evidence") or line
     slices = {str(name): z for name, z in (evidence.get("slices") or {}).items() if isinstance(z, int)}

@@ -14,7 +14,7 @@ from evidcore.errors import DataError, RunError
 from evidcore_plugin_view import niivue, overlay, public_lines
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.opened_scan import Scan, Scans
-from evidcore_plugin_view.overlay import AXES, Mask, Overlay, Plane
+from evidcore_plugin_view.overlay import Mask, Overlay, Plane
 from evidcore_plugin_view.question_scene import Reference, Scene, compose
 from evidcore_plugin_view.staircase import staircases
 
@@ -81,7 +81,10 @@ class Routes:
         if scene.volume is None:
             return fields
         scan = self._scan(scene)
-        fields |= {"windows": scan.windows(), "planes": {plane: scan.plane(plane) for plane in AXES}}
+        fields |= {
+            "windows": scan.windows(),
+            "planes": {plane: scan.plane(plane) for plane in get_args(Plane)},
+        }
         fields |= {"scan": scan.name, "sides": scene.sides, "niivue": niivue.ASSET.is_file()}
         fields["overlays"] = [
             {
@@ -131,8 +134,8 @@ class Routes:
         one = scene.overlay(query["overlay"])
         mask = self.mask_of(one, scan)
         return {
-            **{plane: overlay.extent(one, mask, plane) for plane in AXES},
-            "fullest": {plane: overlay.fullest(one, mask, plane) for plane in AXES},
+            **{plane: overlay.extent(one, mask, plane) for plane in get_args(Plane)},
+            "fullest": {plane: overlay.fullest(one, mask, plane) for plane in get_args(Plane)},
             "window": None if mask is None else scan.window_around(mask),
         }
 
