@@ -3,6 +3,10 @@
 import yaml
 from evidcore_plugin_hub.card import DatasetFacts, ModelFacts, PackageFacts, licence_of, model_card
 
+PHANTOM = DatasetFacts(
+    name="chest", component="phantom-chest", fingerprint="ab", licence="Apache-2.0", is_phantom=True
+)
+
 
 def facts(**changed):
     package = PackageFacts(
@@ -23,15 +27,12 @@ def facts(**changed):
 
 
 def test_a_licence_is_stated_only_where_every_part_has_it():
-    phantom = DatasetFacts(
-        name="chest", component="phantom-chest", fingerprint="ab", licence="Apache-2.0", is_phantom=True
-    )
     assert licence_of(facts()) == "unknown"
     own = {"base_model": "", "language_is_pretrained": False}
     assert licence_of(facts(**own)) == "unknown"
-    assert licence_of(facts(datasets=[phantom])) == "unknown"
-    assert licence_of(facts(**own, datasets=[phantom])) == "apache-2.0"
-    assert "- Base language model: none\n" in model_card(facts(**own, datasets=[phantom]))
+    assert licence_of(facts(datasets=[PHANTOM])) == "unknown"
+    assert licence_of(facts(**own, datasets=[PHANTOM])) == "apache-2.0"
+    assert "- Base language model: none\n" in model_card(facts(**own, datasets=[PHANTOM]))
     text = model_card(facts())
     assert yaml.safe_load(text.split("---\n")[1])["base_model"] == "Qwen/Qwen2.5-0.5B-Instruct"
     assert "none is stated for the model" in text
@@ -39,17 +40,14 @@ def test_a_licence_is_stated_only_where_every_part_has_it():
 
 
 def test_weights_from_elsewhere_make_the_licence_unknown_and_are_named():
-    phantom = DatasetFacts(
-        name="chest", component="phantom-chest", fingerprint="ab", licence="Apache-2.0", is_phantom=True
-    )
-    folder = facts(base_model="", datasets=[phantom])
+    folder = facts(base_model="", datasets=[PHANTOM])
     assert licence_of(folder) == "unknown"
     text = model_card(folder)
     assert "- Base language model: weights from a folder, whose origin is not known here\n" in text
     assert "- Weights that the language model began with: unknown; they came from a folder\n" in text
     assert "base_model" not in yaml.safe_load(text.split("---\n")[1])
     encoder = facts(
-        base_model="", language_is_pretrained=False, encoder_is_pretrained=True, datasets=[phantom]
+        base_model="", language_is_pretrained=False, encoder_is_pretrained=True, datasets=[PHANTOM]
     )
     assert licence_of(encoder) == "unknown"
     assert "- Weights that the encoder began with: unknown" in model_card(encoder)

@@ -61,21 +61,17 @@ def test_columns_of_the_data_reach_a_function_as_trl_gives_them(audited):
     assert audited("accuracy") == set()
 
 
-def test_messages_are_given_where_the_data_are_a_chat(audited):
-    assert "right over wrong" not in audited("talk", is_chat=True)
-
-
-def test_only_the_columns_are_given_that_a_function_takes(audited):
-    assert "right over wrong" not in audited("like_solution")
+@pytest.mark.parametrize(
+    ("name", "is_chat", "is_wrong"),
+    [("talk", True, False), ("like_solution", False, False), ("nobody", False, True)],
+)
+def test_messages_are_given_to_a_chat_and_a_function_is_given_what_it_takes(audited, name, is_chat, is_wrong):
+    assert ("right over wrong" in audited(name, is_chat=is_chat)) == is_wrong
 
 
 def test_functions_are_summed(audited):
     assert audited("accuracy", "long") >= {"length"}
     assert "length" not in audited("accuracy")
-
-
-def test_a_function_that_scores_nothing_pays_nothing(audited):
-    assert "right over wrong" in audited("nobody")
 
 
 @pytest.mark.parametrize("name", ["wants", "partly"])

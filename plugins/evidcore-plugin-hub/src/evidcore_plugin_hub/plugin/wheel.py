@@ -125,21 +125,21 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
     wrong += _faults_of_texts(files)
     if wrong:
         raise _Refused
-    told, _ = parse_email(files.get(f"{meta}/METADATA", b""))  # a field that is there twice is left out
-    if (normal(told.get("name", "")), told.get("version")) != (package, version):
-        wrong.append(f"is called {told.get('name')} {told.get('version')} inside")
-    readme = told.get("description", "")
+    fields, _ = parse_email(files.get(f"{meta}/METADATA", b""))  # a field that is there twice is left out
+    if (normal(fields.get("name", "")), fields.get("version")) != (package, version):
+        wrong.append(f"is called {fields.get('name')} {fields.get('version')} inside")
+    readme = fields.get("description", "")
     offered = files.get(f"{meta}/entry_points.txt", b"").decode()
     components = _components(offered, top_modules(files), wrong)
-    core, requires = _requirements(told.get("requires_dist", []), wrong)
+    core, requires = _requirements(fields.get("requires_dist", []), wrong)
     reach = _capabilities(files, readme, wrong)
     if wrong:
         raise _Refused
     return Wheel(
-        package=told["name"], version=version, file=file, content=content, files=files,
+        package=fields["name"], version=version, file=file, content=content, files=files,
         components=components, core=core, requires=tuple(requires), capabilities=reach, readme=readme,
-        licence=" ".join(told.get("license_expression", "").split())[:100],
-        about=" ".join(told.get("summary", "").split())[:200],
+        licence=" ".join(fields.get("license_expression", "").split())[:100],
+        about=" ".join(fields.get("summary", "").split())[:200],
     )  # fmt: skip
 
 
