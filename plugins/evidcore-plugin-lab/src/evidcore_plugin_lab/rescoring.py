@@ -42,14 +42,11 @@ class Group:
     @property
     def best_changed(self) -> bool:
         """Tell whether none of the best answers is among the best now; not where all are equal."""
-        if _is_dead(self.before) or _is_dead(self.after):
-            return False
-        return _best(self.before).isdisjoint(_best(self.after))
-
-    @property
-    def is_live(self) -> bool:
-        """Tell whether the answers differ on either side."""
-        return not (_is_dead(self.before) and _is_dead(self.after))
+        best = [
+            {place for place, total in enumerate(totals) if max(totals) - total < EQUAL}
+            for totals in (self.before, self.after)
+        ]
+        return best[0].isdisjoint(best[1]) and not _is_dead(self.before) and not _is_dead(self.after)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +62,7 @@ class Rescored:
     def figures(self) -> dict[str, float]:
         """Return what changed: shares are of answers, and of groups whose answers differ on either side."""
         answers = [(old, new) for one in self.groups for old, new in zip(one.before, one.after, strict=True)]
-        live = [one for one in self.groups if one.is_live]
+        live = [one for one in self.groups if not (_is_dead(one.before) and _is_dead(one.after))]
         return {
             "answers": len(answers),
             "groups": len(self.groups),
@@ -215,17 +212,10 @@ def _turn(table: Line) -> Turn:
 
 def _sides(totals: Sequence[float]) -> list[float]:
     """Return how far each total lies from the mean; 0 where all are equal."""
-    if _is_dead(totals):
-        return [0.0] * len(totals)
-    mean = statistics.fmean(totals)
-    return [0.0 if abs(total - mean) < EQUAL else total - mean for total in totals]
+    apart, mean = not _is_dead(totals), statistics.fmean(totals)
+    return [total - mean if apart and abs(total - mean) >= EQUAL else 0.0 for total in totals]
 
 
 def _is_dead(totals: Sequence[float]) -> bool:
     """Tell whether all answers of a group earned the same, so that it gives no advantage."""
     return max(totals) - min(totals) < EQUAL
-
-
-def _best(totals: Sequence[float]) -> set[int]:
-    """Return the places of the best answers."""
-    return {place for place, total in enumerate(totals) if max(totals) - total < EQUAL}

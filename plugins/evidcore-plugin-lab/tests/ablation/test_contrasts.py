@@ -223,19 +223,6 @@ def test_every_pooling_over_seeds_agrees_with_a_bootstrap_loop(pooling, patients
     assert (ours.items, ours.patients) == (120, 30 if patients_shared else 90)
 
 
-@pytest.mark.parametrize("patients_shared", [True, False])
-def test_means_over_seeds_agree_with_a_bootstrap_loop(patients_shared):
-    found = trainings([0.5, 0.6, 0.8], own_patients=not patients_shared)
-    ours = Arms(found, patients_shared=patients_shared).contrast({"a": 1.0})
-    low, high = looped_over_seeds(found, {"a": 1.0}, 3000, patients_shared=patients_shared)
-    means = [np.mean([item.sums.numbers[0] for item in found["a"][seed].values()]) for seed in range(3)]
-    assert list(ours.by_seed.values()) == pytest.approx(means)
-    assert ours.value == pytest.approx(sum(means) / 3)
-    assert ours.low == pytest.approx(low, abs=0.012)
-    assert ours.high == pytest.approx(high, abs=0.012)
-    assert ours.patients == (25 if patients_shared else 75)
-
-
 def trainings(effects, *, own_patients, patients=25, questions=2):
     """Return an arm whose seeds differ by their effects and whose patients in how hard they are."""
     rng = np.random.default_rng(0)

@@ -37,9 +37,8 @@ def test_plan_says_whether_each_volume_is_encoded_once(evid, recipe, monkeypatch
     half = ["--set", "features.memory_gb=0"]
     said = evid("plan", recipe, *half).output
     assert "has room for 0 in memory and 4 on disk, and the others are encoded whenever" in said
-    rounded = json.loads(
-        evid("plan", recipe, *half, "--set", "features.precision='float16'", "--json").output
-    )
+    half += ["--set", "features.precision='float16'", "--json"]
+    rounded = json.loads(evid("plan", recipe, *half).output)
     assert each / 2 < rounded["features"]["volume_bytes"] < each
 
 
@@ -51,12 +50,8 @@ def test_plan_says_what_leaves_the_machine_and_where_to(evid, recipe):
     (sent,) = json.loads(evid("plan", recipe, "--json").output)["sends"]
     assert sent.startswith("texts of ")
     assert sent.endswith(", to https://host.example/v1 (service.asked.endpoint)")
-    shown = (
-        service
-        .replace("text", "images")
-        .replace("labeler", "reader")
-        .replace('"endpoint"', '"endpoint-reader"')
-    )
+    shown = service.replace("text", "images").replace("labeler", "reader")
+    shown = shown.replace('"endpoint"', '"endpoint-reader"')
     recipe.write_text(recipe.read_text().replace(service, f"{service}\n{shown.replace('asked', 'shown', 1)}"))
     _, images = json.loads(evid("plan", recipe, "--json").output)["sends"]
     assert images.startswith("images of ")

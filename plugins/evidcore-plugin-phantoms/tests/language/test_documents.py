@@ -53,9 +53,8 @@ def test_a_share_of_the_sentences_is_left_out(cases, tokenizer):
 
 
 def test_the_same_dice_give_the_same_prefix(cases, tokenizer):
-    assert whole(tokenizer, cases[0], 24, random.Random(3)) == whole(
-        tokenizer, cases[0], 24, random.Random(3)
-    )
+    one, other = (whole(tokenizer, cases[0], 24, random.Random(3)) for _ in range(2))
+    assert one == other
 
 
 @pytest.mark.parametrize("impression", [None, "", 3])
@@ -102,10 +101,8 @@ def test_sentences_stand_on_the_slice_that_shows_most_of_their_finding(cases, to
     for z, names in {2: {"Lung nodule"}, 5: {"Emphysema"}, 9: set()}.items():
         one = dataclasses.replace(prompt, parts=[part for part in prompt.parts if _shows(part, z)])
         (ids,) = shown_ids(tokenizer, one, 24, random.Random(0))
-        told = {
-            name for name in ("Lung nodule", "Emphysema", "Cardiomegaly") if name in tokenizer.decode(ids)
-        }
-        assert told == {"Cardiomegaly", *names}
+        words = ("Lung nodule", "Emphysema", "Cardiomegaly")
+        assert {name for name in words if name in tokenizer.decode(ids)} == {"Cardiomegaly", *names}
 
 
 def _shows(part, z):
@@ -150,7 +147,6 @@ def test_mistakes_are_named(cases, tokenizer):
     with pytest.raises(DataError, match="no training case has a present finding"):
         DocumentDrawer(tokenizer, TASKS, Volume(), 20, [], {})
     bare = [dataclasses.replace(case, report=None) for case in cases]
+    drawer = DocumentDrawer(tokenizer, {"report": ReportTask()}, Volume(), 20, bare, {})
     with pytest.raises(DataError, match="100 draws in a row asked nothing; tasks: report"):
-        DocumentDrawer(tokenizer, {"report": ReportTask()}, Volume(), 20, bare, {}).draw(
-            random.Random(0), 0.0
-        )
+        drawer.draw(random.Random(0), 0.0)

@@ -55,6 +55,8 @@ def ablate(
         found = read(file)
         click.echo(json.dumps(found, indent=1) if as_json else markdown(found), nl=as_json)
         return
+    from evidcore.cli.run import Progress
+    from evidcore_plugin_lab.ablation import run_cells
     from evidcore_plugin_lab.ablation.definition import load_ablation
 
     folder = AblationFolder(load_ablation(file), out)
@@ -62,10 +64,17 @@ def ablate(
         _plan(folder, only, seeds, as_json)
         return
     command = _command(file, out, workers)
+
+    @contextlib.contextmanager
+    def watch(run: RunFolder, label: str) -> Iterator[object]:
+        click.echo(f"{label}: {run.path}", err=as_json)
+        with Progress(run.path, to_stderr=as_json, label=label) as progress:
+            yield progress
+
     try:
-        passed = _go(
-            folder, command, as_json, arms=only, seeds=seeds, workers=workers, rerun=rerun,
-            accept_changes=accept_changes,
+        passed = run_cells(
+            folder, arms=only, seeds=seeds, watch=watch, tell=lambda line: click.echo(line, err=as_json),
+            command=command, workers=workers, accept_changes=accept_changes, rerun=rerun,
         )  # fmt: skip
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted. Go on with: {command}", err=True)
@@ -75,22 +84,6 @@ def ablate(
     _write_up(folder, passed, command, again, kept, as_json)
     if passed.failures:
         click.get_current_context().exit(2)
-
-
-def _go(folder: AblationFolder, command: str, as_json: bool, **chosen: Any) -> Passed:
-    from evidcore.cli.run import Progress
-    from evidcore_plugin_lab.ablation import run_cells
-
-    @contextlib.contextmanager
-    def watch(run: RunFolder, label: str) -> Iterator[object]:
-        click.echo(f"{label}: {run.path}", err=as_json)
-        with Progress(run.path, to_stderr=as_json, label=label) as progress:
-            yield progress
-
-    def tell(line: str) -> None:
-        click.echo(line, err=as_json)
-
-    return run_cells(folder, watch=watch, tell=tell, command=command, **chosen)
 
 
 def _write_up(

@@ -15,7 +15,7 @@ from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore_plugin_lab.init.written_recipe import SHORTEST_ANSWER, Fit, StageFit
-from evidcore_plugin_lab.plan.lengths import Lengths, lengths
+from evidcore_plugin_lab.plan.lengths import lengths
 from evidcore_plugin_lab.plan.needs import earlier_ranks, memory
 from evidcore_plugin_lab.plan.shapes import Shapes, shapes
 
@@ -85,9 +85,15 @@ class _Planned:
         """Return the settings that fit, or which stage does not."""
         found: dict[str, StageFit] = {}
         for kind, stage in self.stages.items():
-            rows, least = self._rows(stage), float("inf")
+            strategy = stage.strategy(Context(self.assembly, kind))
+            rows = lengths(self.assembly, self.made, self.processor, stage, strategy)
+            if stage.workload().answers_tokens is not None:
+                rows = dataclasses.replace(rows, answer_tokens=self.answer_tokens)
+            least = float("inf")
             for one, changed in _variants(stage):
-                peak_bytes = self._peak(changed, rows)
+                planned = memory(self.made, changed.workload(), rows, earlier_rank=self.ranks[kind])
+                assert planned is not None  # a model whose shape is not known has been refused
+                peak_bytes = (planned.get("bfloat16") or planned["float32"]).peak  # as it runs on a GPU
                 if peak_bytes <= budget_bytes:
                     found[kind] = dataclasses.replace(one, peak_bytes=peak_bytes)
                     break
@@ -102,20 +108,6 @@ class _Planned:
             asking=min(asking, key=lambda one: one.together, default=StageFit(together=1)),
             answer_tokens=self.answer_tokens,
         )
-
-    def _rows(self, stage: Stage) -> Lengths:
-        """Return how long a stage's rows are."""
-        strategy = stage.strategy(Context(self.assembly, stage.kind))
-        rows = lengths(self.assembly, self.made, self.processor, stage, strategy)
-        if stage.workload().answers_tokens is None:
-            return rows
-        return dataclasses.replace(rows, answer_tokens=self.answer_tokens)
-
-    def _peak(self, stage: Stage, rows: Lengths) -> int:
-        """Return a stage's greatest memory as it runs on a GPU."""
-        planned = memory(self.made, stage.workload(), rows, earlier_rank=self.ranks[stage.kind])
-        assert planned is not None  # a model whose shape is not known has been refused
-        return (planned.get("bfloat16") or planned["float32"]).peak
 
 
 def _variants(stage: Any) -> Iterable[tuple[StageFit, Stage]]:

@@ -36,10 +36,9 @@ class Throughput:
             return cls(device=found["device"], parameters=found["parameters"], tokens_per_s=steps)
         except OSError as cause:
             raise DataError(f"{path}: cannot be read ({cause.strerror}). {WRITE_ONE}") from cause
-        except (ValueError, TypeError, AttributeError, ZeroDivisionError) as cause:
-            raise DataError(f"{path}: holds no measured steps ({cause}). {WRITE_ONE}") from cause
-        except KeyError as cause:
-            raise DataError(f"{path}: holds no measured steps, {cause} is missing. {WRITE_ONE}") from cause
+        except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as cause:
+            why = f", {cause} is missing" if isinstance(cause, KeyError) else f" ({cause})"
+            raise DataError(f"{path}: holds no measured steps{why}. {WRITE_ONE}") from cause
 
     def seconds(self, kind: str, load: Workload, made: Shapes, rows: Lengths) -> float | None:
         """Return what all steps of a kind of stage would take, in proportion to their tokens.

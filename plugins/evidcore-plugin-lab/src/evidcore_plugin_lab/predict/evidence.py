@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,6 @@ def mask_of(evidence: Evidence, volume: Volume, task: Offer) -> Mask | None:
     return mask
 
 
-def key_slice(evidence: Evidence, mask: Mask | None) -> int | None:
-    """Return the slice that the answer names, else where its mask is largest; None where it has neither."""
-    if evidence.slice is not None:
-        return evidence.slice
-    if mask is None or not mask.any():
-        return None
-    return int(mask.sum(axis=(1, 2)).argmax())
-
-
 def write_evidence(
     evidence: Evidence, mask: Mask | None, volume: Volume, ref: VolumeRef, folder: Path
 ) -> dict[str, Any]:
@@ -64,18 +54,19 @@ def write_evidence(
 
     `evidence` is in voxels of `volume`, and so is `mask`, shape (z, y, x).
     """
-    found: Mapping[str, Any] | None = None
+    found: dict[str, Any] | None = None
     if mask is not None:
         save_mask(mask, ref, folder / MASK)
         millilitres = float(mask.sum() * np.prod(volume.spacing_mm_zyx) / 1000)
-        found = {
-            "path": MASK,
-            "sha256": sha256(folder / MASK),
-            "voxels": int(mask.sum()),
-            "volume_ml": round(millilitres, 4),
-        }
-    file_affine = _file_affine(ref, folder)
-    place = key_slice(evidence, mask)
+        found = {"path": MASK, "sha256": sha256(folder / MASK), "voxels": int(mask.sum())}
+        found["volume_ml"] = round(millilitres, 4)
+    # the file's own index (i, j, k, 1) to mm (x, y, z, 1), RAS as in NIfTI, where a NIfTI says it
+    niftis = (path for path in (folder / MASK, Path(ref.path)) if path.name.endswith((".nii", ".nii.gz")))
+    file = next((path for path in niftis if path.is_file()), None)
+    file_affine = None if file is None else np.asarray(nib.load(file).affine, dtype=np.float64)
+    place = evidence.slice  # that the answer names, else where its mask is largest
+    if place is None and mask is not None and mask.any():
+        place = int(mask.sum(axis=(1, 2)).argmax())
     return {
         "axes": AXES,
         "slice": place,
@@ -100,14 +91,6 @@ def _box(box: Box, volume: Volume, file_affine: npt.NDArray[np.float64] | None) 
 def _mm(volume: Volume, index_zyx: tuple[float, float, float]) -> list[float]:
     """Return where an index lies, z, y, x in mm (LPS)."""
     return [round(float(place), 4) for place in (volume.affine @ [*index_zyx, 1.0])[:3]]
-
-
-def _file_affine(ref: VolumeRef, folder: Path) -> npt.NDArray[np.float64] | None:
-    """Return the file's own index (i, j, k, 1) to mm (x, y, z, 1), RAS as in NIfTI, where a NIfTI says it."""
-    for path in (folder / MASK, Path(ref.path)):
-        if path.name.endswith((".nii", ".nii.gz")) and path.is_file():
-            return np.asarray(nib.load(path).affine, dtype=np.float64)
-    return None
 
 
 def _in_file(

@@ -241,12 +241,10 @@ class Tiny(Language):
             right = 0
             longest = max(len(self._tokenizer(task.gold(prompt)[0]).input_ids) for prompt in asked) + 8
             for start in range(0, len(asked), at_once):
-                batch = asked[start : start + at_once]
-                said = [shown_ids(self._tokenizer, item, self.image_tokens, rng) for item in batch]
-                ids = [
-                    prompt_ids(self._tokenizer, turns, item, shown)
-                    for item, shown in zip(batch, said, strict=True)
-                ]
+                batch, ids = asked[start : start + at_once], []
+                for prompt in batch:
+                    shown = shown_ids(self._tokenizer, prompt, self.image_tokens, rng)
+                    ids.append(prompt_ids(self._tokenizer, turns, prompt, shown))
                 width = max(map(len, ids))
                 padded = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
                 out = self.model.generate(
