@@ -66,7 +66,7 @@ class Progress:
         self._said = logging.StreamHandler()  # stderr, from which a live block takes lines
         self._said.setFormatter(logging.Formatter("%(message)s"))
         _log.addHandler(self._said)
-        _log.setLevel(logging.INFO)
+        _log.setLevel(logging.INFO)  # which form of a pass was chosen is no warning
         return self
 
     def __exit__(

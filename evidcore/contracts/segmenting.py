@@ -98,7 +98,7 @@ class SegmenterSession(ABC):
         z, y, x = shape_zyx
         if not prompts:
             raise ValueError(f"{path}: no prompt was given. Give at least one box, point or mask.")
-        start, stop = z_window or (0, z)
+        start, stop = z_window or (0, z)  # must hold the prompts' slices: nothing else can be carried
         if not 0 <= start < stop <= z:
             raise ValueError(
                 f"{path}: the window {z_window}, from start to stop, stop excluded, must hold slices of the "

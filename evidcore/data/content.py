@@ -69,7 +69,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
         "spec": declared,
         "blank": crop.blank,
         **({"change": crop.change} if crop.change else {}),
-        **({"drawing": crop.drawing.mark()} if crop.drawing else {}),
+        **({"drawing": crop.drawing.mark()} if crop.drawing else {}),  # no cache takes a montage for a volume
         "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
         "box_zyx": None if crop.blank else crop.box_zyx,
         "file": None if crop.blank else content_hash(crop.volume.path, reader),

@@ -110,7 +110,7 @@ def place_into(target: Mask, mask: Mask, held: Geometry, onto: Geometry, path: s
     last = np.array(held.shape_zyx) - 1
     corners = np.array([[*(last * pick), 1] for pick in np.ndindex(2, 2, 2)]).T
     off = (moved @ corners)[:3] - corners[:3] - offset[:, None]
-    if np.abs(off).max() > SAME_GRID_VOXELS:
+    if np.abs(off).max() > SAME_GRID_VOXELS:  # resampling would move the mask's edge
         raise DataError(
             f"{path}: the mask lies on another grid than its volume: mask {held}, volume {onto}. "
             f"Resample the mask onto the volume's grid with nearest neighbours."
@@ -119,7 +119,7 @@ def place_into(target: Mask, mask: Mask, held: Geometry, onto: Geometry, path: s
     stop = np.clip(offset + held.shape_zyx, 0, onto.shape_zyx)
     inside = mask[tuple(slice(a, b) for a, b in zip(start - offset, stop - offset, strict=True))]
     whole, kept = int(mask.sum()), int(inside.sum())
-    if kept < whole:
+    if kept < whole:  # most often it is another volume's mask
         raise DataError(
             f"{path}: {whole - kept} of {whole} voxels of the mask lie outside its volume: mask {held}, "
             f"volume {onto}. Name the whole volume, or cut the mask as the volume was cut."

@@ -157,7 +157,7 @@ class RewardComposer:
 
         `counts` are, for each reward, the calls that failed at each step, the last one last.
         """
-        calls = LAST_STEPS * calls_per_step
+        calls = LAST_STEPS * calls_per_step  # else a run's first failure would be all of its calls
         for item in self.rewards:
             count = sum(counts[item.name][-LAST_STEPS:])
             if item.name in failed and count / calls > self.max_failed:

@@ -120,7 +120,7 @@ def recording_exit(folder: RunFolder) -> Iterator[None]:
                 f"something ended the process with {type(cause).__name__}.", f" It said: {cause}"
             )
         if isinstance(error, EvidError | Stopped):
-            why = error.safe if isinstance(error, EvidError) else str(error)
+            why = error.safe if isinstance(error, EvidError) else str(error)  # the rest may quote a patient
         else:
             last = traceback.extract_tb(error.__traceback__)[-1]
             why = f"{type(error).__name__} in {last.filename}, line {last.lineno}; the terminal had its text"

@@ -80,7 +80,7 @@ def render(
     *,
     is_hu: bool,
     masks: Mapping[str, npt.NDArray[np.bool_]],
-    most_slices: int = 48,
+    most_slices: int = 48,  # for looking, not for reading a scan
     most_pixels: int = 192,
     keep: Sequence[int] = (),
 ) -> Slices:

@@ -67,13 +67,13 @@ def exchange(
     async def run() -> Answered:
         held = bytearray()
         async with (
-            asyncio.timeout(timeout_s),
+            asyncio.timeout(timeout_s),  # ends a request whatever it waits for, which no read timeout does
             client() as opened,
             opened.stream(method, address, content=body) as response,
         ):
             if response.status_code == 200:
                 packing = response.headers.get("Content-Encoding", "identity")
-                if packing != "identity":
+                if packing != "identity":  # unpacked, it could pass the bound
                     text = f"it packs its answers ({packing}), which it was asked not to. Check url."
                     raise Unreadable(text)
                 async for chunk in response.aiter_raw():

@@ -93,7 +93,7 @@ class ServedRows:
         settings = _settings(sampling, seed, rows if sampling.temperature > 0 else 1, self.stop_texts)
         body: dict[str, Any] = {"model": self.served}
         if self.shows:
-            body |= {"token_ids": list(prefix.ids), "features": self._features(prefix)}
+            body |= {"token_ids": list(prefix.ids), "features": self._features(prefix)}  # a chat loses tokens
             body["sampling_params"] = settings
             return lambda: self.server.generate(body)
         body |= {"prompt_embeds": self._embeddings(prefix), "return_token_ids": True, **settings}

@@ -344,7 +344,7 @@ class _Finder(MetaPathFinder):
         self.pins[name] = pin
         self._tops |= dict.fromkeys(pin.modules, name)
         if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
+            sys.meta_path.insert(0, self)  # a check before the import would miss later imports and bytecode
         if any(top in sys.modules for top in pin.modules):
             self.compared(name)
 
