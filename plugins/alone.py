@@ -65,8 +65,8 @@ def _package(name: str, source: Path, folder: Path) -> bool:
 
 
 def _core(folder: Path) -> bool:
-    """Install the core, look for packages that it should not bring, and type-check a stranger's reward."""
-    python = _environment(folder, "evidcore", "mypy>=1.18")
+    """Install the core, look for what it should not bring; type-check an example, and run one's recipe."""
+    python = _environment(folder, "evidcore", "mypy>=1.18", str(ROOT / "examples" / "own-method"))
     listed = _output(str(python), "-m", "pip", "list", "--format=freeze")
     brought = [line for line in listed.splitlines() if line.startswith("evidcore-")]
     moved_out = ("SimpleITK", "pydicom", "python-gdcm", "pynrrd", "sacrebleu", "RapidFuzz", "monai", "timm")
@@ -76,7 +76,9 @@ def _core(folder: Path) -> bool:
     shutil.copytree(ROOT / "examples" / "reward-laterality", folder / "reward")
     is_typed = _runs(python, "-m", "mypy", "--strict", *sorted((folder / "reward").glob("*.py")), cwd=folder)
     lists = _runs(python, "-m", "evidcore", "plugins", cwd=folder)
-    return not brought and is_typed and lists
+    recipe = ROOT / "examples" / "own-method" / "own_method.toml"
+    runs = _runs(python, "-m", "evidcore", "run", recipe, "--set", "stage.sft.steps=4", cwd=folder)
+    return not brought and is_typed and lists and runs
 
 
 def _environment(folder: Path, *wanted: str) -> Path:
