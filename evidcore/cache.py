@@ -234,11 +234,7 @@ class CachedArray:
         self._sound: set[int] = set()
 
     def slices(self, start: int, stop: int) -> Array:
-        """Return slices `start` to `stop`, read-only; no others are read.
-
-        Raises:
-            CorruptEntry: if one is not what was written; the entry is deleted.
-        """
+        """Return slices `start` to `stop`, read-only; no others are read."""
         part: Array = self._array[start:stop]
         if self._checksums is not None and self._path is not None:
             from isal.isal_zlib import crc32
@@ -445,11 +441,7 @@ def _delete(path: Path) -> None:
 
 
 def limit_bytes(root: Path, used_bytes: int) -> int:
-    """Return the limit: EVID_CACHE_GB, else 50 GB or half of the disk's free space, whichever is less.
-
-    Raises:
-        RunError: if EVID_CACHE_GB is no size; names its value.
-    """
+    """Return the limit: EVID_CACHE_GB, else 50 GB or half of the disk's free space, whichever is less."""
     named = os.environ.get("EVID_CACHE_GB")
     if named:
         try:
@@ -489,11 +481,7 @@ def naming_full_disk(folder: Path, *, or_else: str = OTHER_CACHE) -> Iterator[No
 
 
 def write_atomically(path: Path, content: bytes, *, or_else: str = OTHER_CACHE) -> None:
-    """Write a file so that readers see the old one or the new one, never a part.
-
-    Raises:
-        RunError: if the disk is full or may not be written to; `or_else` says what else helps.
-    """
+    """Write a file so that readers see the old one or the new one, never a part."""
     with naming_full_disk(path.parent, or_else=or_else):
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing(path) as partial, partial.open("xb") as file:

@@ -1,7 +1,7 @@
 """The evidence ladder: what a policy scores over its own volumes beside what each other showing is worth.
 
 The claim is *own minus the best that does not look*: the headline over the cases' own volumes against the
-best blind rule, against rules that know where the body lies and never look at what is asked (registration),
+best blind rule, against rules that know where the body lies and never look at what is asked (an atlas),
 against every showing in which what is asked cannot be seen (air, scrambled voxels) and, where one was
 trained, against a *blind arm*: the same steps from the same start over blank volumes. It holds where the
 policy beats each of them: choosing the best on the same questions helps nobody. Where the same patients can

@@ -166,7 +166,7 @@ class Scored(ABC):
 class Blind:
     """What the best rule scores that never looks at the volume.
 
-    Rules that look at the scan, and never at what is asked (registration to the body's outline), stand in
+    Rules that look at the scan, and never at what is asked (an atlas on the body's outline), stand in
     `also`, each under a name of its own: they are not blind, and a policy must beat them too.
     """
 

@@ -132,11 +132,7 @@ def _stated(ref: VolumeRef) -> tuple[str, tuple[float, float, float]]:
 
 
 def stated_affine(ref: VolumeRef) -> Array | None:
-    """Return the affine that a reference gives in place of a header's; None where it gives no axes.
-
-    Raises:
-        DataError: if it gives axes without spacing, or axes that are none.
-    """
+    """Return the affine that a reference gives in place of a header's; None where it gives no axes."""
     if ref.axes is None:
         return None
     if ref.spacing_mm_zyx is None:

@@ -65,11 +65,7 @@ class CachedVolume:
         return self._slices.size_bytes
 
     def part(self, box_zyx: tuple[int, int, int, int, int, int]) -> Array:
-        """Return the voxels of a box z0, z1, y0, y1, x0, x1 as a read-only (z, y, x) view.
-
-        Raises:
-            DataError: if the box does not lie inside the volume; names both.
-        """
+        """Return the voxels of a box z0, z1, y0, y1, x0, x1 as a read-only (z, y, x) view."""
         z0, z1, y0, y1, x0, x1 = box_zyx
         edges = zip(((z0, z1), (y0, y1), (x0, x1)), self.geometry.shape_zyx, strict=True)
         if any(not 0 <= start < stop <= count for (start, stop), count in edges):
@@ -117,10 +113,6 @@ class VolumeCache:
         Volumes below 1 MiB, and those that exceed the quota, are held in memory instead.
 
         Entries used after `keep_newer_than`, in seconds since 1970, are not evicted for it.
-
-        Raises:
-            DataError: if the file cannot be used.
-            RunError: if the disk is full, or EVID_CACHE_GB is no size.
         """
         key = volume_key(ref)
         cached = self._get(key, ref)
@@ -141,11 +133,7 @@ class VolumeCache:
         return CachedVolume(ref=ref, geometry=volume.geometry, _slices=slices, _cache=self)
 
     def read(self, ref: VolumeRef) -> Volume:
-        """Return a whole volume: the last two come from memory, those on disk are mapped, others are read.
-
-        Raises:
-            DataError: if the file cannot be used.
-        """
+        """Return a whole volume: the last two come from memory, those on disk are mapped, others are read."""
         key = volume_key(ref)
         volume = self._in_memory(key)
         if volume is None:

@@ -26,12 +26,7 @@ ALLOWED = {
 
 
 def format_of(path: str) -> Format:
-    """Return the format of an existing file by its ending, of a folder or another file by its content.
-
-    Raises:
-        DataError: if nothing is there, or nothing that is read.
-        PluginError: if two packages read it, or one that is not installed would.
-    """
+    """Return the format of an existing file by its ending, of a folder or another file by its content."""
     try:
         facts = os.stat(path)
     except OSError as cause:
@@ -137,12 +132,7 @@ def _built(offer: Offer) -> Format:
 
 
 def open_volume(ref: VolumeRef) -> Stored:
-    """Read the header of the file or files behind a reference.
-
-    Raises:
-        DataError: if they cannot be used, or the reference gives what its format has no use for.
-        ContractError: if the format fails in another way; names its package.
-    """
+    """Read the header of the file or files behind a reference."""
     reader = format_of(ref.path)
     offer = offer_of(reader)
     for name, text in ALLOWED.items():

@@ -47,9 +47,6 @@ def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
     """Return the voxels of `ref.label`, or of every label above 0, on the grid of `like`.
 
     The grid of the label map is that of the volume's file, or a part of it.
-
-    Raises:
-        DataError: if it holds fractions or lies on another grid, or the reference gives axes or a key.
     """
     if ref.axes is not None:
         raise DataError(
@@ -74,12 +71,8 @@ def resample_mask(mask: Mask, like: Volume) -> Mask:
 
 
 def picked(values: Array, label: int | None, path: str) -> Mask:
-    """Return where an array holds a label, without one any above 0.
-
-    Raises:
-        DataError: if it holds fractions: above 0 would be taken as inside.
-    """
-    if values.dtype.kind == "f":
+    """Return where an array holds a label, without one any above 0."""
+    if values.dtype.kind == "f":  # above 0 would be taken as inside
         odd = values[(values != np.round(values)) | ~np.isfinite(values)]
         if odd.size:
             raise DataError(
@@ -94,9 +87,6 @@ def place_on(mask: Mask, held: Geometry, onto: Geometry, path: str) -> Mask:
     """Return a mask on its volume's grid, of which its own is a part: fewer slices, a crop, or all of it.
 
     The mask is (z, y, x) on `held`, voxel on voxel of `onto` within a tenth.
-
-    Raises:
-        DataError: if the voxels do not coincide, or some of the mask lies outside the volume.
     """
     target = np.zeros(onto.shape_zyx, dtype=np.bool_)
     place_into(target, mask, held, onto, path)

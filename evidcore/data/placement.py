@@ -38,11 +38,7 @@ class Placement:
 
 
 def place(grid: FileGrid, ref: VolumeRef) -> Placement:
-    """Work out the grid of a volume from that of its file.
-
-    Raises:
-        DataError: if the axes are more than 1° off the body's, unless the reference says to resample.
-    """
+    """Work out the grid of a volume from that of its file."""
     turn = turn_to_body(grid, ref.path)
     meant = geometry = turn.geometry
     if ref.spacing_mm_zyx is not None:
@@ -118,11 +114,7 @@ class Turn:
 
 
 def turn_to_body(grid: FileGrid, path: str) -> Turn:
-    """Work out which of a file's axes runs along which of the body's; they may be oblique.
-
-    Raises:
-        DataError: if the affine is broken.
-    """
+    """Work out which of a file's axes runs along which of the body's; they may be oblique."""
     columns = grid.affine[:3, :3]
     steps_mm = np.linalg.norm(columns, axis=0)
     if not np.isfinite(grid.affine).all() or not (steps_mm > 0).all():

@@ -114,9 +114,6 @@ def show(crop: Crop) -> Volume:
     A perturbed volume is moved by one of its own voxels; the noise, that of a noisy one too, is 1 % of the
     range of its own values, 0.5th to 99.5th percentile. What is drawn lies nowhere in the body, and a film
     of attenuation holds sums of it; of a photograph the luminance is shown.
-
-    Raises:
-        DataError: if the file cannot be used, or the box lies outside it.
     """
     region, whole = _region(crop)
     drawn = render(crop, region, whole)

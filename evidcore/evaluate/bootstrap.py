@@ -79,11 +79,7 @@ def mean_interval(values: Values, patients: Sequence[Hashable], *, draws: int = 
 def ratio_interval(
     numerators: Values, denominators: Values, patients: Sequence[Hashable], *, draws: int = DRAWS
 ) -> Interval:
-    """Estimate sum of numerators over sum of denominators (an F1, say) with the same bootstrap.
-
-    Raises:
-        ValueError: if there is no value, the lengths differ, or the denominators sum to 0.
-    """
+    """Estimate sum of numerators over sum of denominators (an F1, say) with the same bootstrap."""
     sample = Sample.ratio(numerators, denominators, patients)
     sums, totals = (np.ascontiguousarray(column) for column in sample.of(sample.informative).sums[0].T)
     found = _interval(_quotient(sample), len(numerators), sample, draws=draws)
@@ -113,9 +109,6 @@ def figure_interval(figures: Sequence[Figure], patients: Sequence[str]) -> Inter
 
     Texts whose sums are all 0 are not counted. The scale of plain numbers is not known, so that they have no
     exact bound.
-
-    Raises:
-        ValueError: if there is none, or they are of different kinds.
     """
     value = pooled(figures)
     if value is None:

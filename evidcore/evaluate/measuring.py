@@ -139,11 +139,7 @@ def named_metrics(metrics: Sequence[Metric]) -> list[NamedMetric]:
 
 
 def measure(metrics: Iterable[NamedMetric], texts: Sequence[Written], kind: TextKind) -> Measurement:
-    """Measure texts by every metric that reads texts of this kind.
-
-    Raises:
-        ContractError: if a metric breaks its contract, or two give figures of one name; names the package.
-    """
+    """Measure texts by every metric that reads texts of this kind."""
     figures: list[dict[str, Figure]] = [{} for _ in texts]
     remarks: list[dict[str, str]] = [{} for _ in texts]
     unscored: list[dict[str, str]] = [{} for _ in texts]

@@ -44,12 +44,7 @@ def from_json(value: Any) -> Figure:
 
 
 def pooled(figures: Sequence[Figure]) -> float | None:
-    """Return the figure over all texts; None where it is 0 over 0.
-
-    Raises:
-        ValueError: if there is none, or they are of different kinds.
-        PluginError: if the metric that pools them is not installed.
-    """
+    """Return the figure over all texts; None where it is 0 over 0."""
     kind = kind_of(figures)
     if kind is None:
         return float(np.mean(np.asarray(figures, dtype=np.float64)))

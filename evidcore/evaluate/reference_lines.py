@@ -128,9 +128,6 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
         prompts: the questions, each with `options`, `letter` and `true_options` in its reference, and
             `truth_known` = False where these may be more than are named.
         training: training questions in the same form: `training_prompts`.
-
-    Raises:
-        ValueError: if there are no questions, or one has no options; names it.
     """
     if not prompts or not training:
         raise ValueError(

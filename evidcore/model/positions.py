@@ -34,10 +34,6 @@ def multimodal(
         mask: 1 on tokens.
         image_id: the token that stands for a piece of an image.
         grids: of the images' tokens, in the order in which they come, row after row.
-
-    Raises:
-        ValueError: if there are not as many such tokens as the grids have, or if a row ends within an image,
-            behind which a position is not the last one plus 1.
     """
     remaining = iter(grids)
     positions = torch.zeros(3, *ids.shape, dtype=torch.long)

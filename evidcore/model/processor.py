@@ -198,9 +198,6 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         """Return a prompt as text, up to where the answer starts.
 
         `opening` stands before it, see `opening_of`; "" is what the chat template writes.
-
-        Raises:
-            DataError: if a text of it holds a control token of the language model.
         """
         text = self.text_of(prompt.parts, f"prompt {prompt.id!r}")
         return f"{opening or self.turns.before_question}{text}{self.turns.before_answer}"
@@ -228,11 +225,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         return EncodedAnswer((*encoded["input_ids"], *self.end_ids), (*offsets, *end))
 
     def encode_tool_turn(self, parts: Sequence[Part]) -> Encoded:
-        """Return the tokens that end the model's turn, show a tool's answer and open the next turn.
-
-        Raises:
-            ValueError: if a text holds control tokens.
-        """
+        """Return the tokens that end the model's turn, show a tool's answer and open the next turn."""
         text = self.text_of(parts, "a tool's answer")
         before, after = self.turns.after_answer, self.turns.before_next_answer
         ids = self._ids(f"{before}<tool_response>\n{text}\n</tool_response>{after}")

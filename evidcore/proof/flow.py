@@ -136,9 +136,6 @@ def prove_rows(
 
     `score` draws otherwise when it is called the second time, and only then. `number` counts the proofs
     before: of several crops each is blanked in turn.
-
-    Raises:
-        RunError: naming the clause, the row and the pass.
     """
     places = list(prompts)
     own, again = score(places, prompts), score(places, prompts)

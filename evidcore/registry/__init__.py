@@ -84,11 +84,7 @@ class Offer:
         return None
 
     def load(self) -> Callable[..., Any]:
-        """Import and return the factory.
-
-        Raises:
-            PluginError: whatever went wrong inside the plugin, with the package to write to.
-        """
+        """Import and return the factory."""
         from importlib import metadata
 
         if self.package != "evidcore" and (pins := watch("pins")) is not None:
@@ -190,11 +186,7 @@ def broken() -> dict[str, str]:
 
 
 def card(package: str) -> dict[str, Any]:
-    """Return the `toml card` block of the README in the package's metadata, empty if it has none.
-
-    Raises:
-        PluginError: if the package is not installed or its card is not TOML.
-    """
+    """Return the `toml card` block of the README in the package's metadata, empty if it has none."""
     from importlib import metadata
 
     try:
@@ -322,9 +314,6 @@ def watch(name: str, needed_for: str = "") -> Any:
 
     Only modules called `evidcore_plugin_…` are taken. No package from the Hub may bring one, so nothing that
     was downloaded has a say in what is loaded.
-
-    Raises:
-        PluginError: if it is needed for something, and no package brings it.
     """
     target = _watches(_places()).get(name)
     if target is None and needed_for:

@@ -93,12 +93,7 @@ class Assembly:
         return self._built[key]
 
     def split(self, dataset: str, split: Split) -> list[Case]:
-        """Return the cases of a split.
-
-        Raises:
-            ContractError: if a case id comes twice, or a case is none.
-            NoCases: if there are none.
-        """
+        """Return the cases of a split."""
         key = (dataset, split)
         if key not in self._cases:
             source = self.datasets[dataset]

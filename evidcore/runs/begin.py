@@ -43,9 +43,6 @@ def start(
 
     A `fresh` run uses no earlier result. Code, data and versions must equal the lock `locked`, if one is
     given.
-
-    Raises:
-        RunError: what differs from `locked`.
     """
     path = ""
     if processes().is_first:

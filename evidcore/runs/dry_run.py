@@ -174,9 +174,6 @@ def dry_run(recipe: Recipe) -> DryRun:
 
     Encoder and bridge are built on the meta device, a published language model from the shape that is known
     of it. What needs files that have not been fetched is left out and named.
-
-    Raises:
-        EvidError: what is wrong, all of a stage's problems at once where they do not hang on each other.
     """
     assembly = Assembly(recipe)
     absent = _absent(assembly)

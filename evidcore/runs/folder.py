@@ -98,11 +98,7 @@ def create(recipe_name: str, content: str, root: Path) -> RunFolder:
 
 
 def open_run(path: Path) -> RunFolder:
-    """Return the run in `path`.
-
-    Raises:
-        RunError: if it is none.
-    """
+    """Return the run in `path`."""
     if (path / "lock.toml").is_file() and (path / "resolved.toml").is_file():
         return RunFolder(path.resolve())
     beside = sorted(item.parent for item in path.parent.glob("*/lock.toml")) if path.parent.is_dir() else []
@@ -134,11 +130,7 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_directory(target: Path) -> Iterator[Path]:
-    """Give a folder to write into, which becomes `target` in one move at the end, or nothing at all.
-
-    Raises:
-        RunError: if something is there already.
-    """
+    """Give a folder to write into, which becomes `target` in one move at the end, or nothing at all."""
     found = sorted(item.name for item in target.iterdir()) if target.is_dir() else []
     if found or target.is_file():
         what = f"the folder is not empty ({found[0]!r} is in it)" if found else "is a file"

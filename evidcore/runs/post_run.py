@@ -23,11 +23,7 @@ from evidcore.train.settings import Silent
 
 
 def last_model(folder: RunFolder) -> Path:
-    """Return the folder of the model that a run's last training stage wrote.
-
-    Raises:
-        RunError: if a stage that trains has not finished, or none trains a whole model.
-    """
+    """Return the folder of the model that a run's last training stage wrote."""
     recipe = load(folder.path / "resolved.toml")
     model = outputs_of(folder, recipe, recipe.line).model
     if model is None:
@@ -42,9 +38,6 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
     """Audit a run's last model on the questions of its last evaluation; write and return the result.
 
     `limit` is of cases per data entry; 0: all.
-
-    Raises:
-        RunError: if the run has not finished, or evaluates no questions.
     """
     recipe = load(folder.path / "resolved.toml")
     last = last_asking(tuple(recipe.line.values()))

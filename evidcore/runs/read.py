@@ -55,11 +55,7 @@ def is_phantom(component: str) -> bool:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the run in `folder`.
-
-    Raises:
-        RunError: if the folder is not a run, a file in it cannot be read, or it was moved from its stages.
-    """
+    """Read the run in `folder`."""
     return dataclasses.replace(
         read_head(folder),
         metrics=list(lines(folder / "metrics.jsonl")),

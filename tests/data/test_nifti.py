@@ -132,7 +132,7 @@ def test_a_slight_tilt_is_read_and_kept_in_the_affine(tmp_path):
 @pytest.mark.slow
 def test_a_reader_is_imported_for_its_format_and_torch_for_none(write):
     code = (
-        "import sys; from evidcore import data; from evidcore.case import VolumeRef; "
+        "import sys; from evidcore import api as data; from evidcore.case import VolumeRef; "
         "data.read(VolumeRef(path=sys.argv[1])); "
         "assert not {'torch', 'nrrd', 'evidcore_plugin_dicom'} & sys.modules.keys(); data.prepare"
     )
