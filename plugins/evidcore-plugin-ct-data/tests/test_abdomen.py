@@ -8,7 +8,7 @@ from evidcore_plugin_ct_data.ct_org import CtOrg
 from evidcore_plugin_ct_data.kits23 import Kits23
 from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, CT_ORG, KITS, ORGANS
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
-from evidcore_plugin_ct_data.walk import Selection
+from evidcore_plugin_ct_data.published import Selection
 
 from evidcore.data import read, read_mask
 from evidcore.errors import NotHere

@@ -9,8 +9,7 @@ import pytest
 from evidcore_plugin_ct_data.ct_rate import CtRate, _axes
 from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
 from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
-from evidcore_plugin_ct_data.published import HubSource
-from evidcore_plugin_ct_data.walk import Selection
+from evidcore_plugin_ct_data.published import HubSource, Selection
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 from evidcore.data import read

@@ -12,8 +12,8 @@ import pytest
 from evidcore_plugin_ct_data.archives import unpack
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 from evidcore_plugin_ct_data.miniatures.__main__ import main
+from evidcore_plugin_ct_data.published import SPLITS, drawn_split, place_in_order
 from evidcore_plugin_ct_data.tables import numbers, read_rows
-from evidcore_plugin_ct_data.walk import SPLITS, drawn_split, place_in_order
 
 from evidcore.errors import DataError
 

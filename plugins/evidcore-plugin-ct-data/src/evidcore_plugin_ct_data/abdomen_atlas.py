@@ -26,9 +26,8 @@ from annotated_types import Ge, Lt
 from evidcore.api import Case, DataError, Finding, Flat, MaskRef, Report, VolumeRef
 from evidcore.case import Side, Split
 from evidcore_plugin_ct_data.files import Origin
-from evidcore_plugin_ct_data.published import HubSource, PublishedSet
+from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
 from evidcore_plugin_ct_data.tables import Row, number, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "AbdomenAtlas/AbdomenAtlas3.0Mini"
 TABLE = "AbdomenAtlas3.0MiniWithMeta.csv"
@@ -78,16 +77,14 @@ class AbdomenAtlas(PublishedSet):
             selection: see `Selection`.
         """
         files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=_origins, inside=_inside)
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
+        settings = {"report": f"{report} report", "lists": id_lists, "validation_share": validation_share}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path, settings=settings)
         self._report = f"{report} report"
         self._lists = id_lists
         self._validation_share = validation_share
 
-    def fingerprint(self) -> str:
-        """Hash the options, the tables and the state of every file, or the commit."""
-        settings = {"report": self._report, "lists": self._lists, "validation_share": self._validation_share}
-        lists = [f"TrainTestIDS/{self._lists}_{part}.csv" for part in ("train", "test")]
-        return self._walk.fingerprint(settings, [TABLE, *lists])
+    def _tables(self) -> list[str]:
+        return [TABLE, *(f"TrainTestIDS/{self._lists}_{part}.csv" for part in ("train", "test"))]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         chosen = self._listed_ids("test" if split == "test" else "train")

@@ -26,8 +26,7 @@ from evidcore.api import Case, DataError, Flat, MaskRef, VolumeRef
 from evidcore.case import Split
 from evidcore.errors import NotHere
 from evidcore_plugin_ct_data.files import Files
-from evidcore_plugin_ct_data.published import PublishedSet
-from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
+from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection, drawn_split
 
 PAGE = "https://www.cancerimagingarchive.net/collection/ct-org/"
 LABELS: Mapping[str, int] = {"liver": 1, "bladder": 2, "lungs": 3, "kidneys": 4, "bone": 5, "brain": 6}
@@ -63,12 +62,9 @@ class CtOrg(PublishedSet):
         """
         self._given = recipe_folder / path
         files = Files(folder=self._given, where_from=PAGE)
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
+        settings = {"validation_share": validation_share}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path, settings=settings)
         self._validation_share = validation_share
-
-    def fingerprint(self) -> str:
-        """Hash the options and the state of every file."""
-        return self._walk.fingerprint({"validation_share": self._validation_share}, [])
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         for number, image in self._numbered():

@@ -26,9 +26,8 @@ from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore.api import Case, DataError, Finding, Flat, Question, Report, VolumeRef
 from evidcore.case import Split
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
-from evidcore_plugin_ct_data.published import HubSource, PublishedSet
+from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
 from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "ibrahimhamamci/CT-RATE"
 NOT_GIVEN = "Not given."
@@ -92,25 +91,22 @@ class CtRate(PublishedSet):
             selection: see `Selection`.
         """
         files = source.files(REPOSITORY, recipe_folder, cache_folder)
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
+        super().__init__(
+            files, selection, recipe_folder=recipe_folder, path=source.path,
+            settings={
+                "tree": tree, "first": reconstructions == "first", "questions": questions,
+                "validation_share": validation_share,
+            },
+        )  # fmt: skip
         self._tree = tree
         self._first_alone = reconstructions == "first"
         self._question_files = questions
         self._validation_share = validation_share
         self._read: dict[str, Mapping[str, Row]] = {}
 
-    def fingerprint(self) -> str:
-        """Hash the options and the tables and files, or the commit."""
-        settings = {
-            "tree": self._tree,
-            "first": self._first_alone,
-            "questions": self._question_files,
-            "validation_share": self._validation_share,
-        }
+    def _tables(self) -> list[str]:
         tables = [PARTS[part][kind] for part in PARTS for kind in ("labels", "reports", "metadata")]
-        return self._walk.fingerprint(
-            settings, [f"dataset/{name}" for name in (*tables, *self._question_files)]
-        )
+        return [f"dataset/{name}" for name in (*tables, *self._question_files)]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         part = PARTS["valid" if split == "test" else "train"]
@@ -128,8 +124,8 @@ class CtRate(PublishedSet):
             file = f"dataset/{tree}/{patient}/{scan}/{name}.nii.gz"
             volume, fault = self._volume(part, name, file)
             findings = tuple(
-                _finding(finding, flag(row[column], f"{where}, column {column!r}"))
-                for finding, column in columns.items()
+                finding(name, flag(row[column], f"{where}, column {column!r}"))
+                for name, column in columns.items()
             )
             report, notes = _texts(self._by_volume(part["reports"], SECTIONS).get(name))
             case = Case(
@@ -254,5 +250,6 @@ def _in_body(axes: str, steps_mm: tuple[float, float, float]) -> tuple[float, fl
 
 
 @functools.cache
-def _finding(name: str, is_present: bool) -> Finding:
+def finding(name: str, is_present: bool) -> Finding:
+    """Return a finding of a binary label."""
     return Finding(name=name, state="present" if is_present else "absent")

@@ -29,9 +29,8 @@ from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.kits23_queries import queries as asked_of
 from evidcore_plugin_ct_data.kits23_queries import read_texts, things_of
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection, drawn_split
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "neheller/KiTS-Challenge-Imaging"
 CLONE = "https://github.com/neheller/kits23"
@@ -103,18 +102,20 @@ class Kits23(PublishedSet):
             where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
             others={LABEL_MAP: f"a clone of {CLONE}"},
         )
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
         self._instances = instances
         self._annotation = annotation
         self._shares = {"validation_share": validation_share, "test_share": test_share}
+        settings = {"instances": instances, "annotation": annotation, **self._shares}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path, settings=settings)
 
     def fingerprint(self) -> str:
-        """Hash the options and the state of every file."""
-        settings: dict[str, Any] = {"instances": self._instances, "annotation": self._annotation}
-        settings |= self._shares
+        """Hash the options, the texts of the queries and the state of every file."""
         if self._texts_file is not None:
-            settings["queries"] = self._texts
-        return self._walk.fingerprint(settings, [f"{self._root}{CLINICAL}"])
+            self._settings["queries"] = self._texts
+        return super().fingerprint()
+
+    def _tables(self) -> list[str]:
+        return [f"{self._root}{CLINICAL}"]
 
     @property
     def _root(self) -> str:

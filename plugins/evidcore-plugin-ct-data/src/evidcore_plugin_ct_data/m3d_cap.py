@@ -21,9 +21,8 @@ from evidcore.api import Case, DataError, Flat, Report
 from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, Stack, inside, locate, tail
-from evidcore_plugin_ct_data.published import HubSource, PublishedSet
+from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Selection
 
 REPOSITORY = "GoodBaiBai88/M3D-Cap"
 LIST = "M3D_Cap.json"
@@ -61,16 +60,15 @@ class M3dCap(PublishedSet):
             selection: see `Selection`.
         """
         files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=self._origins, inside=inside)
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
+        settings = {"axes": dict(axes or {}), "test_list": test_list, "archives": archives}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path, settings=settings)
         self._cache_folder = cache_folder
         self._archives = archives
         self._axes = dict(axes or {})
         self._lists: Mapping[Split, str] = {"train": "train", "validation": "validation", "test": test_list}
 
-    def fingerprint(self) -> str:
-        """Hash the options, the list and the state of every stack, or the commit."""
-        settings = {"axes": self._axes, "test_list": self._lists["test"], "archives": self._archives}
-        return self._walk.fingerprint(settings, [LIST])
+    def _tables(self) -> list[str]:
+        return [LIST]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         file = self._files.table(LIST)

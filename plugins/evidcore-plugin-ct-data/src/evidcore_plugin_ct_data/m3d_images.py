@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.api import DataError, VolumeRef
-from evidcore_plugin_ct_data.walk import UNKNOWN_SPACING_MM
+from evidcore_plugin_ct_data.published import UNKNOWN_SPACING_MM
 
 PICTURES = (".png", ".jpg", ".jpeg")
 # The slices of a stack are shown as radiologists look at them: rows downwards, columns to the picture's

@@ -24,14 +24,15 @@ from evidcore.api import Case, DataError, Flat, MaskRef, VolumeRef
 from evidcore.case import Split
 from evidcore_plugin_ct_data.archives import ENDINGS
 from evidcore_plugin_ct_data.files import Origin
-from evidcore_plugin_ct_data.published import HubSource, PublishedSet
-from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import (
+from evidcore_plugin_ct_data.published import (
     UNKNOWN_SPACING_MM,
     Entry,
+    HubSource,
+    PublishedSet,
     Selection,
     drawn_split,
 )
+from evidcore_plugin_ct_data.tables import read_json
 
 REPOSITORY = "GoodBaiBai88/M3D-Seg"
 KNOWN_AXES: Mapping[str, str] = {"0004": "IPL"}  # KiTS23's files run to inferior, posterior, left
@@ -70,16 +71,15 @@ class M3dSeg(PublishedSet):
             selection: see `Selection`.
         """
         files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=self._origins, inside=_inside)
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
-        self._codes = codes
         self._axes = {**KNOWN_AXES, **(axes or {})}
+        settings = {"codes": codes, "axes": self._axes, "validation_share": validation_share}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path, settings=settings)
+        self._codes = codes
         self._validation_share = validation_share
         self._held: list[str] | None = None  # names of the repository's files
 
-    def fingerprint(self) -> str:
-        """Hash the options, the lists and the state of every file, or the commit."""
-        settings = {"codes": self._codes, "axes": self._axes, "validation_share": self._validation_share}
-        return self._walk.fingerprint(settings, [f"{code}/{code}.json" for code in self._codes])
+    def _tables(self) -> list[str]:
+        return [f"{code}/{code}.json" for code in self._codes]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         for code in self._codes:

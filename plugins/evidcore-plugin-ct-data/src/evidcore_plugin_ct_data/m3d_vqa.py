@@ -20,9 +20,8 @@ from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.letters import Unanswerable, question
 from evidcore_plugin_ct_data.m3d_cap import PROTECTED
 from evidcore_plugin_ct_data.m3d_stacks import locate, tail
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection
 from evidcore_plugin_ct_data.tables import Row, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Selection, set_folder
 
 REPOSITORY = "GoodBaiBai88/M3D-VQA"
 TABLES: Mapping[Split, str] = {
@@ -76,25 +75,21 @@ class M3dVqa(PublishedSet):
                 options: "stop", or "skip" and count.
             selection: see `Selection`.
         """
-        repository = Repository(id=REPOSITORY, revision=revision) if revision else None
         files = Files(
-            folder=set_folder(recipe_folder, cache_folder, path, repository),
-            repository=repository,
+            folder=recipe_folder / path,
+            repository=Repository(id=REPOSITORY, revision=revision) if revision else None,
             origins=lambda name: (Origin(name=name),) if name.endswith(".csv") else (),
             where_from="https://huggingface.co/datasets/GoodBaiBai88/M3D-Cap",
         )
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
+        settings = {"types": question_types, "yes_no": yes_no, "axes": dict(axes or {})}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path, settings=settings)
         self._cache_folder = cache_folder
         self._question_types = question_types
         self._yes_no = yes_no
         self._axes = dict(axes or {})
 
-    def fingerprint(self) -> str:
-        """Hash the options, the tables and the state of every stack, or the commit."""
-        settings = {"types": self._question_types, "yes_no": self._yes_no, "axes": self._axes}
-        return self._walk.fingerprint(
-            settings, [self._table_name(name) for name in (*TABLES.values(), YES_NO)]
-        )
+    def _tables(self) -> list[str]:
+        return [self._table_name(name) for name in (*TABLES.values(), YES_NO)]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         for image, rows in self._by_image(split).items():

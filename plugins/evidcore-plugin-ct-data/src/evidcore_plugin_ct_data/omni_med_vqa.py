@@ -23,9 +23,8 @@ from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.letters import Unanswerable, question
-from evidcore_plugin_ct_data.published import HubSource, PublishedSet
+from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
 from evidcore_plugin_ct_data.tables import read_json
-from evidcore_plugin_ct_data.walk import Entry, Selection, drawn_split
 
 REPOSITORY = "foreverbeliever/OmniMedVQA"
 ARCHIVE = "OmniMedVQA.zip"
@@ -72,17 +71,15 @@ class OmniMedVqa(PublishedSet):
             selection: see `Selection`.
         """
         files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=_origins, inside=_inside)
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path)
         self._folders = ("Open-access",) if access == "open" else ("Open-access", "Restricted-access")
         self._sets = sets
         self._kept = {"modality_type": modalities, "question_type": question_types}
         self._shares = {"validation_share": validation_share, "test_share": test_share}
+        settings = {"folders": self._folders, "sets": sets, "kept": self._kept, **self._shares}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path, settings=settings)
 
-    def fingerprint(self) -> str:
-        """Hash the options, the questions and the state of every picture, or the commit."""
-        settings = {"folders": self._folders, "sets": self._sets, "kept": self._kept, **self._shares}
-        names = [] if self._files.repository is not None else [name for name, _ in self._question_files()]
-        return self._walk.fingerprint(settings, names)
+    def _tables(self) -> list[str]:
+        return [] if self._files.repository is not None else [name for name, _ in self._question_files()]
 
     @property
     def _root(self) -> str:

@@ -1,21 +1,45 @@
-"""What the published sets have in common: where they come from, and a `Walk` over what their tables name."""
+"""A published set: where it comes from, which of its cases are taken, and what is left out."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
+import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from annotated_types import Gt
+from annotated_types import Ge, Gt
+from evidcore_plugin_tables.case_reading import OnMissing, skip_unreadable
 
-from evidcore.api import Case, Dataset
+from evidcore.api import Case, DataError, Dataset
+from evidcore.cache import downloads
 from evidcore.case import Split
+from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.archives import Inside
-from evidcore_plugin_ct_data.files import Files, Origin, same_name
+from evidcore_plugin_ct_data.files import Files, Origin, State, same_name, state_of
 from evidcore_plugin_ct_data.hub import Repository, Revision
-from evidcore_plugin_ct_data.walk import Entry, Selection, Walk, set_folder
+
+log = logging.getLogger(__name__)
+
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+UNKNOWN_SPACING_MM = (1.0, 1.0, 1.0)  # where a publisher kept no spacing: lengths in mm mean nothing then
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection(OnMissing):
+    """Which part of a set is wanted, and what is done about cases that cannot be used.
+
+    Args:
+        limit: at most so many patients of each split (cases, where patients are not known), drawn by a hash:
+            a greater limit keeps those of a smaller one.
+        ids: only these patients or cases, or a text file with one a line.
+    """
+
+    limit: Annotated[int, Ge(1)] | None = None
+    ids: tuple[str, ...] | str = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,8 +66,11 @@ class HubSource:
     ) -> Files:
         """Return the files of a set in the user's folder, else in one of the cache for this commit alone."""
         fetched = Repository(id=repository, revision=self.revision) if self.revision else None
+        folder = recipe_folder / (self.path or ".")
+        if fetched is not None and self.path is None:
+            folder = downloads(cache_folder, repository.replace("/", "--"), fetched.revision)
         return Files(
-            folder=set_folder(recipe_folder, cache_folder, self.path, fetched),
+            folder=folder,
             repository=fetched,
             origins=origins,
             inside=inside,
@@ -52,26 +79,223 @@ class HubSource:
         )
 
 
-class PublishedSet(Dataset):
-    """A data set in its publisher's layout; `Walk` says what the arguments mean."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One case of a published set, and what it needs before it can be used."""
 
-    def __init__(self, files: Files, selection: Selection, *, recipe_folder: Path, path: str | None) -> None:
+    case: Case
+    names: tuple[str, ...]  # files and folders of the set
+    fault: str | None = None  # why it cannot be used, where the tables say so already
+    elsewhere: str | None = None  # why it belongs to another split, though this one's list names it
+    prepare: Callable[[], None] | None = None  # makes a file of our own from those of the set
+
+
+def place_in_order(name: str, seed: str) -> float:
+    """Return a place in 0..1 that depends on a name alone, the same on every machine."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def drawn_split(name: str, *, validation_share: float, test_share: float = 0.0) -> Split:
+    """Return the split of a patient of a set, or part of one, that its publisher left undivided."""
+    place = place_in_order(name, "split")  # no seed: no recipe tests on another's training set
+    if place < test_share:
+        return "test"
+    return "validation" if place < test_share + validation_share else "train"
+
+
+class PublishedSet(Dataset):
+    """A data set in its publisher's layout, whole or in part.
+
+    Args:
+        files: where its files are.
+        selection: which of its cases are wanted.
+        recipe_folder: where a relative path in `ids` starts.
+        path: as the recipe gave it.
+        settings: the data set's own options, for the fingerprint.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        selection: Selection,
+        *,
+        recipe_folder: Path,
+        path: str | None,
+        settings: Mapping[str, Any],
+    ) -> None:
+        self.left_out: dict[Split, dict[str, str]] = {}
         self._files = files
-        self._walk = Walk(self._entries, files, selection, recipe_folder=recipe_folder, path=path)
-        self.left_out = self._walk.left_out
+        self._is_given = path is not None
+        self._recipe_folder = recipe_folder
+        self._selection = selection
+        self._settings = dict(settings)
+        self._ids_are_known = False
 
     @abstractmethod
     def _entries(self, split: Split) -> Iterable[Entry]:
         """Yield everything that the set's tables name in a split, in their order."""
 
+    def _tables(self) -> Iterable[str]:
+        """Return the names of the tables that list its cases."""
+        return ()
+
     def cases(self, split: Split) -> Iterator[Case]:
-        """Yield the usable cases of a split in the order of its tables; see `Walk.cases`."""
-        return self._walk.cases(split)
+        """Yield the usable cases of a split; fetch and prepare what they need.
+
+        Raises:
+            DataError: if a table or a case cannot be used, or a file cannot be had.
+        """
+        entries = self._chosen(split)
+        left_out: dict[str, str] = {}
+        self.left_out[split] = left_out
+        if self._files.repository is not None:
+            entries = list(entries)
+            usable_ones = (entry for entry in entries if not (entry.fault or entry.elsewhere))
+            if self._files.plan(name for entry in usable_ones for name in entry.names):
+                entries = self._chosen(split)  # what was unpacked tells more of its cases
+        needs: dict[str, Entry] = {}
+        shared: set[str] = set()
+
+        def each() -> Iterator[Case]:
+            for entry in entries:
+                if entry.elsewhere is None:
+                    needs[entry.case.id] = entry
+                    yield entry.case
+                else:
+                    left_out[entry.case.id] = entry.elsewhere
+                    shared.add(entry.case.patient or entry.case.id)
+
+        def read_error(case: Case) -> str | None:
+            entry = needs.pop(case.id)
+            return entry.fault or self._files.why_absent(entry.names) or self._why_unprepared(entry)
+
+        yield from skip_unreadable(
+            each(),
+            read_error,
+            where=str(self._files.folder),
+            split=split,
+            rule=self._selection,
+            left_out=left_out,
+        )
+        if shared:
+            log.warning(
+                "%s: %d patients of split %r are in another split's list too and stay there alone.",
+                self._files.folder, len(shared), split,
+            )  # fmt: skip
 
     def listed(self, split: Split) -> Iterator[Case]:
-        """Yield every case that the tables name, also those without files; see `Walk.listed`."""
-        return self._walk.listed(split)
+        """Yield every case of a split that was chosen, also the unusable; fetch no volume for it.
+
+        Those of another split are not its cases. One whose volume cannot be made is left out by name, and
+        `unlisted` says why.
+        """
+        for entry in self._chosen(split):
+            if entry.elsewhere is not None:
+                continue
+            why = self._why_unprepared(entry)
+            if why is None:
+                yield entry.case
+            else:
+                self.left_out.setdefault(split, {})[entry.case.id] = why
 
     def unlisted(self) -> Iterator[str]:
-        """Say what the tables have against a case; see `Walk.unlisted`."""
-        return self._walk.unlisted()
+        """Say of every case that was chosen what its tables, or what it is made of, have against it."""
+        for split in SPLITS:
+            for entry in self._chosen(split):
+                fault = None if entry.elsewhere else entry.fault or self._why_unprepared(entry)
+                if fault:
+                    yield fault
+
+    def _why_unprepared(self, entry: Entry) -> str | None:
+        """Make what an entry makes of its files, where they are there; return why it cannot be made."""
+        if entry.prepare is None or not all(self._files.path(name).exists() for name in entry.names):
+            return None
+        try:
+            entry.prepare()
+        except DataError as error:
+            return str(error)
+        return None
+
+    def fingerprint(self) -> str:
+        """Hash the options and what the set holds: the commit, and what of the user's lies in `path`.
+
+        Of the user's are the tables and files that were not fetched from this commit, or are no longer as
+        they were then. What is still to be fetched is the commit's: fetching it changes nothing here.
+        """
+        chosen = self._selection
+        ids = chosen.ids if isinstance(chosen.ids, tuple) else tuple(sorted(self._wanted()))
+        known = {**self._settings, "limit": chosen.limit, "ids": ids, "missing": chosen.missing}
+        repository = self._files.repository
+        if repository is not None:
+            known["commit"] = [repository.id, repository.revision]
+        if self._is_given or repository is None:
+            known["tables"] = [_content(self._files.path(name)) for name, _ in self._users(self._tables())]
+        digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=16)
+        for split in SPLITS if self._is_given or repository is None else ():
+            names = (name for entry in self._chosen(split) for name in entry.names)
+            for named in self._users(names):
+                digest.update(json.dumps(named).encode())
+        return digest.hexdigest()
+
+    def _users(self, names: Iterable[str]) -> Iterator[tuple[str, State | None]]:
+        """Yield the names and states of what is not the commit's: without one, of everything."""
+        fetched = self._files.fetched()
+        for name in names:
+            state = state_of(self._files.path(name))
+            if self._files.repository is None or state not in (None, fetched.get(name)):
+                yield name, state
+
+    def _chosen(self, split: Split) -> Iterable[Entry]:
+        """Return the entries of a split that the options leave."""
+        if not self._is_given and self._files.repository is None:
+            raise DataError(
+                f"the set needs a place: give `path`, a folder that holds it, or `revision`, a commit of "
+                f"{self._files.where_from} to fetch it from."
+            )
+        entries: Iterable[Entry] = self._entries(split)
+        if wanted := self._wanted():
+            entries = [entry for entry in entries if wanted & _names_of(entry)]
+            self._refuse_unknown(wanted)
+        limit = self._selection.limit
+        if limit is not None:
+            entries = list(entries)
+            names = {entry.case.patient or entry.case.id for entry in entries}
+            kept = set(sorted(names, key=lambda name: place_in_order(name, "limit"))[:limit])
+            entries = [entry for entry in entries if (entry.case.patient or entry.case.id) in kept]
+        return entries
+
+    def _wanted(self) -> set[str]:
+        ids = self._selection.ids
+        if isinstance(ids, tuple):
+            return set(ids)
+        file = self._recipe_folder / ids
+        if not file.is_file():
+            raise DataError(
+                f"{file}: there is no such list. Give ids a text file with one patient or case a line."
+            )
+        lines = file.read_text(encoding="utf-8").splitlines()
+        return {line.strip() for line in lines} - {""} or {""}
+
+    def _refuse_unknown(self, wanted: set[str]) -> None:
+        if self._ids_are_known:
+            return
+        known = {name for split in SPLITS for entry in self._entries(split) for name in _names_of(entry)}
+        if unknown := sorted(wanted - known):
+            raise DataError(
+                f"{self._files.folder}: ids names {unknown[0]!r}, which is no patient and no case of the set."
+                f"{did_you_mean(unknown[0], known)} {len(unknown)} of {len(wanted)} names are unknown."
+            )
+        self._ids_are_known = True
+
+
+def _names_of(entry: Entry) -> set[str]:
+    return {entry.case.id, entry.case.patient or entry.case.id}
+
+
+def _content(path: Path) -> str | None:
+    """Return a hash of a table's bytes, None where there is no table."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

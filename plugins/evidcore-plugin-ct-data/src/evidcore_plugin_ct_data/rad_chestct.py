@@ -21,13 +21,13 @@ from typing import Annotated, Literal
 
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.api import Case, DataError, Finding, Flat, VolumeRef
+from evidcore.api import Case, DataError, Flat, VolumeRef
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
+from evidcore_plugin_ct_data.ct_rate import finding
 from evidcore_plugin_ct_data.files import Files
-from evidcore_plugin_ct_data.published import PublishedSet
+from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection
 from evidcore_plugin_ct_data.tables import flag, read_rows
-from evidcore_plugin_ct_data.walk import Entry, Selection, set_folder
 
 METADATA = "CT_Scan_Metadata_Complete_35747.csv"
 TABLES: Mapping[Split, str] = {
@@ -95,18 +95,14 @@ class RadChestCt(PublishedSet):
             ids: only these patients or scans (`trn24737`), or a text file with one a line.
             selection: see `Selection`.
         """
-        files = Files(
-            folder=set_folder(recipe_folder, cache_folder, path, None),
-            where_from="https://zenodo.org/records/6406114",
-        )
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=path)
+        files = Files(folder=recipe_folder / (path or "."), where_from="https://zenodo.org/records/6406114")
+        settings = {"volumes": volumes, "mosaic": mosaic}
+        super().__init__(files, selection, recipe_folder=recipe_folder, path=path, settings=settings)
         self._volumes = volumes
         self._mosaic = mosaic
 
-    def fingerprint(self) -> str:
-        """Hash the options, the tables, and the state of every file."""
-        settings = {"volumes": self._volumes, "mosaic": self._mosaic}
-        return self._walk.fingerprint(settings, [*TABLES.values(), METADATA])
+    def _tables(self) -> list[str]:
+        return [*TABLES.values(), METADATA]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         table = self._files.table(TABLES[split])
@@ -130,7 +126,7 @@ class RadChestCt(PublishedSet):
                 spacing_mm_zyx=SPACING_MM,
             )
             found = tuple(
-                _finding(
+                finding(
                     name, any(flag(row[column], f"{where}, column {column!r}") for column in columns[name])
                 )
                 for name in CT_RATE_FINDINGS
@@ -165,8 +161,3 @@ def _columns(held: list[str], table: Path) -> dict[str, list[str]]:
         name: [column for abnormality in sources for column in at[abnormality]]
         for name, sources in FROM_ABNORMALITIES.items()
     }
-
-
-@functools.cache
-def _finding(name: str, is_present: bool) -> Finding:
-    return Finding(name=name, state="present" if is_present else "absent")
