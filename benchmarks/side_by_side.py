@@ -85,7 +85,8 @@ def in_turn(
 class Turns:
     """Lets loops in threads of one process go on in turn, a step each, and counts the seconds of each step.
 
-    One thread runs at a time, so the process's CPU time during a step is that of the step.
+    One thread runs at a time, so the process's CPU time during a step is that of the step. Whole runs one
+    after another would drift apart with the machine's load and temperature.
     """
 
     def __init__(
