@@ -73,9 +73,8 @@ def test_a_text_that_says_nothing_is_not_compared(folder):
 def test_a_text_is_read_once(folder):
     judge = scorer(folder)
     first = judge(TEXTS, TEXTS[::-1])
-    model, _ = judge.encoder._loaded
     with torch.no_grad():
-        for weight in model.parameters():
+        for weight in judge.encoder.model.parameters():
             weight.fill_(torch.nan)
     assert judge(TEXTS[::-1], TEXTS) == first[::-1]
 

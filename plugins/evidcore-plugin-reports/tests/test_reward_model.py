@@ -101,9 +101,8 @@ def test_question_answer_and_reference_each_count(folder):
 def test_a_pair_that_was_judged_is_not_judged_again(folder):
     judge = scorer(folder)
     first = judge(CANDIDATES, REFERENCES, QUESTIONS)
-    model, _ = judge._loaded
     with torch.no_grad():
-        model.score.weight.zero_()
+        judge.judge.model.score.weight.zero_()
     assert judge(CANDIDATES, REFERENCES, QUESTIONS) == first
     assert judge(["new"], ["mass"], ["Q?"]) == [0.5]
 
@@ -111,7 +110,7 @@ def test_a_pair_that_was_judged_is_not_judged_again(folder):
 def test_ready_reads_no_weights(folder):
     judge = scorer(folder)
     judge.ready()
-    assert judge._loaded is None
+    assert "model" not in vars(judge.judge)
 
 
 def test_it_keeps_the_contract_of_a_scorer(folder):

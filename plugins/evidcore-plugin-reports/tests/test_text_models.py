@@ -4,7 +4,7 @@ import logging
 import pytest
 import torch
 from evidcore_plugin_reports.testing import tiny_reward_model, tiny_text_encoder
-from evidcore_plugin_reports.text_models import Pretrained, fits, load, look, padded, passes
+from evidcore_plugin_reports.text_models import Pretrained, TextModel, fits, padded, passes
 from evidcore_testing import tiny_language
 from transformers.utils import logging as transformers_logging
 
@@ -54,36 +54,37 @@ def test_a_model_is_named_once_and_with_its_commit(options, message):
     ],
 )
 def test_what_cannot_be_used_is_named(models, folder, message):
-    named = Pretrained(folder=folder)
+    kind = "AutoModelForSequenceClassification"
+    named = TextModel(Pretrained(folder=folder), models, "scorer x", kind=kind)
     with pytest.raises(DataError, match=message):
-        load("AutoModelForSequenceClassification", named, models, "scorer x")
+        named.model  # noqa: B018
     if folder in ("nowhere", "pickled", "weightless"):  # known before any weight is read
         with pytest.raises(DataError, match=message):
-            look(named, models, "scorer x")
+            named.look()
 
 
 def test_a_hub_model_that_cannot_be_had_is_named(models, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     named = Pretrained(id="them/no-such-model-402", revision="0" * 40)
     with pytest.raises(DataError, match=r"scorer x \(them/no-such-model-402@0{40}\): cannot be loaded: "):
-        look(named, models, f"scorer x ({named})")
+        TextModel(named, models, f"scorer x ({named})").look()
 
 
 def test_a_device_that_is_not_there_is_named(models):
     with pytest.raises(RunError, match="device 'cuda:99' is not there"):
-        look(Pretrained(folder="encoder", device="cuda:99"), models, "scorer x")
+        TextModel(Pretrained(folder="encoder", device="cuda:99"), models, "scorer x").look()
 
 
 def test_loading_moves_no_random_number_of_training(models):
     torch.manual_seed(5)
     wanted = torch.rand(3)
     torch.manual_seed(5)
-    load("AutoModel", Pretrained(folder="encoder"), models, "scorer x")
+    TextModel(Pretrained(folder="encoder"), models, "scorer x", unused=["pooler."]).model  # noqa: B018
     assert torch.equal(torch.rand(3), wanted)
 
 
 def test_the_dtype_is_the_recipes(models):
-    model = load("AutoModel", Pretrained(folder="encoder", dtype="bfloat16"), models, "scorer x")
+    model = TextModel(Pretrained(folder="encoder", dtype="bfloat16"), models, "scorer x").model
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
     assert not model.training
 

@@ -75,7 +75,6 @@ class Slices:
     areas: Int[Tensor, "slice finding"]  # pixels of the source
 
     def __len__(self) -> int:
-        """Return how many."""
         return len(self.pixels)
 
 

@@ -34,7 +34,6 @@ class Cell(NamedTuple):
     mask_gate: bool
 
     def __str__(self) -> str:
-        """Return them as words."""
         gate = ", mask gate" if self.mask_gate else ""
         return f"{self.agreement}, control {self.control}, bound to the {self.bind}{gate}"
 
@@ -53,7 +52,6 @@ class Pay:
     eyes: float | None  # what perfect eyes are paid
 
     def __str__(self) -> str:
-        """Return it with its bounds."""
         bounds = "" if self.low is None else f" (95 % {self.low:.3f} to {self.high:.3f})"
         return f"{self.value:.3f}{bounds}"
 

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from evidcore.api import Scorer
 from evidcore_plugin_reports.text_cache import TextCache
-from evidcore_plugin_reports.text_encoders import TextEncoder
-from evidcore_plugin_reports.text_models import Pretrained, Tokens, fits
+from evidcore_plugin_reports.text_models import Pretrained, Tokens, encoder, fits, states
 
 Vector = Float[Tensor, " width"]
 
@@ -43,7 +42,7 @@ class Embedding(Scorer):
         pooling: Literal["mean", "cls"] = "mean",
         zero_at: Annotated[float, Ge(-1), Lt(1)] = -1.0,
     ) -> None:
-        self.encoder = TextEncoder(model, recipe_folder, f"scorer 'embedding' ({model})")
+        self.encoder = encoder(model, recipe_folder, f"scorer 'embedding' ({model})")
         self.pooling, self.zero_at = pooling, zero_at
         self._cache: TextCache[Vector | None] = TextCache()  # by text
 
@@ -86,7 +85,7 @@ class Embedding(Scorer):
             elif named.too_long == "cut":
                 read.append((place, tokenizer(texts[place], truncation=True, max_length=most)["input_ids"]))
         vectors: list[Vector | None] = [None] * len(texts)
-        for one, hidden in self.encoder.states([ids for _, ids in read]):
+        for one, hidden in states(self.encoder, [ids for _, ids in read]):
             pooled = hidden[0] if self.pooling == "cls" else hidden.mean(dim=0)
             vectors[read[one][0]] = functional.normalize(pooled.double(), dim=-1)
         return vectors

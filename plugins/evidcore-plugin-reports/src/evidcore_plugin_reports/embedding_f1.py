@@ -11,8 +11,7 @@ from torch import Tensor
 
 from evidcore.api import Scorer
 from evidcore.errors import RecipeError
-from evidcore_plugin_reports.text_encoders import States, TextEncoder
-from evidcore_plugin_reports.text_models import Pretrained
+from evidcore_plugin_reports.text_models import Pretrained, States, encoder, states
 
 PAIRS_AT_ONCE = 64  # bounds the memory: 128 texts of 500 tokens, 1024 wide, are 260 MB
 _UNBOUNDED = 2**31 - 1  # tokenizers write 10^30, which is more than their own truncation takes
@@ -39,7 +38,7 @@ class EmbeddingF1(Scorer):
     costs = "a language model reads every text"
 
     def __init__(self, recipe_folder: Path, *, model: Pretrained, layer: int = -1) -> None:
-        self.encoder = TextEncoder(model, recipe_folder, f"scorer 'embedding-f1' ({model})")
+        self.encoder = encoder(model, recipe_folder, f"scorer 'embedding-f1' ({model})")
         if model.too_long != "refuse":
             raise RecipeError(
                 f"{self.encoder.who}: model.too_long = {model.too_long!r} has no meaning, as long texts are "
@@ -85,7 +84,7 @@ class EmbeddingF1(Scorer):
             return_overflowing_tokens=True, return_special_tokens_mask=True,
         )  # fmt: skip
         is_word = [torch.tensor(row) == 0 for row in rows["special_tokens_mask"]]
-        read = dict(self.encoder.states(rows["input_ids"], self.layer))
+        read = dict(states(self.encoder, rows["input_ids"], self.layer))
         pieces: list[list[States]] = [[] for _ in texts]
         for index, owner in enumerate(rows["overflow_to_sample_mapping"]):
             pieces[owner].append(read[index][is_word[index]])

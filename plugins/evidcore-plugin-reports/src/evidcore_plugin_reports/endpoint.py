@@ -198,7 +198,6 @@ class ChatClient:
         return read_answer(answer.status, answer.content, wait_asked_s(answer.headers))
 
     def __str__(self) -> str:
-        """Return what messages call it."""
         return f"endpoint {self.endpoint.url}, model {self.endpoint.model!r}"
 
 

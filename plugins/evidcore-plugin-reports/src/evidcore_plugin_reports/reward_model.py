@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,19 +13,10 @@ from evidcore.api import DataError, Scorer
 from evidcore.errors import RecipeError, RunError
 from evidcore_plugin_reports.agreement import as_agreement
 from evidcore_plugin_reports.text_cache import TextCache
-from evidcore_plugin_reports.text_models import (
-    Pretrained,
-    Tokens,
-    fits,
-    load,
-    look,
-    most_tokens,
-    padded,
-    passes,
-)
+from evidcore_plugin_reports.text_models import Pretrained, TextModel, Tokens, fits, padded, passes
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 MARK = "{reference}"
 
@@ -66,13 +57,14 @@ class RewardModel(Scorer):
                 f"{self.who}: model.too_long = 'cut' would cut the reference off. Write 'refuse' or "
                 "'unscored'."
             )
-        self.named, self.recipe_folder, self.reference_turn = model, recipe_folder, reference_turn
-        self._loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] | None = None
+        kind = "AutoModelForSequenceClassification"
+        self.judge = TextModel(model, recipe_folder, self.who, kind=kind, check=self._check)
+        self.reference_turn = reference_turn
         self._cache: TextCache[float | None] = TextCache()  # by conversation
 
     def ready(self) -> None:
         """Look at the model's configuration and tokenizer; fetch them where they come from the Hub."""
-        self._tokenizer()
+        self.judge.look()
 
     def __call__(
         self,
@@ -105,7 +97,7 @@ class RewardModel(Scorer):
             {"role": "user", "content": self.reference_turn.replace(MARK, reference)},
         ]
         try:
-            return str(self._model()[1].apply_chat_template(messages, tokenize=False))
+            return str(self.judge.tokenizer.apply_chat_template(messages, tokenize=False))
         except TemplateError as cause:
             raise DataError(
                 f"{self.who}: its chat template writes no conversation of user, assistant and user: {cause} "
@@ -114,13 +106,13 @@ class RewardModel(Scorer):
 
     def _judge(self, conversations: list[str]) -> list[float | None]:
         """Return the agreement of each conversation."""
-        model, tokenizer = self._model()
+        model, tokenizer, named = self.judge.model, self.judge.tokenizer, self.judge.named
         texts: list[Tokens] = [tokenizer(one, add_special_tokens=False)["input_ids"] for one in conversations]
-        short = fits(texts, most_tokens(self.named, model, tokenizer), self.named, self.who)
+        short = fits(texts, self.judge.most_tokens, named, self.who)
         fitting = [place for place, is_short in enumerate(short) if is_short]
         agreements: list[float | None] = [None] * len(texts)
         pad = model.config.get_text_config().pad_token_id
-        together = 0 if pad is None else self.named.tokens_per_pass  # the model finds a text's end by it
+        together = 0 if pad is None else named.tokens_per_pass  # the model finds a text's end by it
         for group in passes([len(texts[place]) for place in fitting], together):
             chosen = [fitting[one] for one in group]
             batch = padded([texts[place] for place in chosen], pad or 0, model.device)
@@ -130,21 +122,12 @@ class RewardModel(Scorer):
                 if not math.isfinite(score):
                     raise RunError(
                         f"{self.who}: gave {score} for a conversation of {len(texts[place])} tokens in "
-                        f"{self.named.dtype}. Write model.dtype = 'bfloat16' or 'float32'."
+                        f"{named.dtype}. Write model.dtype = 'bfloat16' or 'float32'."
                     )
                 agreements[place] = as_agreement(score)
         return agreements
 
-    def _model(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-        """Return model and tokenizer, loaded when first asked for."""
-        if self._loaded is None:
-            tokenizer = self._tokenizer()
-            kind = "AutoModelForSequenceClassification"
-            self._loaded = load(kind, self.named, self.recipe_folder, self.who), tokenizer
-        return self._loaded
-
-    def _tokenizer(self) -> PreTrainedTokenizerBase:
-        config, tokenizer = look(self.named, self.recipe_folder, self.who)
+    def _check(self, config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         if config.num_labels != 1:
             raise DataError(
                 f"{self.who}: gives {config.num_labels} labels, and a reward model gives one number. Name "
@@ -155,4 +138,3 @@ class RewardModel(Scorer):
                 f"{self.who}: its tokenizer has no chat template, so a conversation cannot be written as the "
                 "model learned it. Put its chat_template.jinja beside the tokenizer."
             )
-        return tokenizer

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from annotated_types import Ge
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from evidcore.api import DataError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Tokens = Sequence[int]
+States = Float[Tensor, "token width"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,71 +70,133 @@ class Pretrained:
             raise ValueError(f"device must be auto, cpu, cuda or cuda:<number>, not {self.device!r}")
 
     def __str__(self) -> str:
-        """Return what messages call it."""
         return self.folder or f"{self.id}@{self.revision}"
 
 
-def look(named: Pretrained, recipe_folder: Path, who: str) -> tuple[Any, PreTrainedTokenizerBase]:
-    """Return a model's configuration and tokenizer, without its weights.
-
-    Raises:
-        DataError: if there are none, or if the weights are a pickle.
-        RunError: if its device is not there.
-    """
-    import transformers
-
-    device_of(named.device, who)
-    name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
-    revision = named.revision or None
-    with _naming(who):
-        return (
-            transformers.AutoConfig.from_pretrained(name, revision=revision),
-            transformers.AutoTokenizer.from_pretrained(name, revision=revision),
-        )
-
-
-def load(
-    kind: str,
-    named: Pretrained,
-    recipe_folder: Path,
-    who: str,
-    *,
-    unused: Sequence[str] = (),
-) -> PreTrainedModel:
-    """Load a model's weights for reading. The random numbers of training are left where they are.
+class TextModel:
+    """A pretrained model and its tokenizer; its weights are loaded when they are first asked for.
 
     Args:
-        kind: one of transformers' Auto classes.
-        named: what the recipe says.
+        named: what the recipe says of it.
         recipe_folder: where a relative folder starts.
         who: whom messages speak of, with the model.
+        kind: one of transformers' Auto classes.
         unused: beginnings of weights that the model may lack.
-
-    Raises:
-        DataError: if there is none, if its weights are a pickle, or if they lack a part of the model.
-        RunError: if its device is not there.
+        check: raises an error for a configuration and a tokenizer of no use.
     """
-    import transformers
 
-    device = device_of(named.device, who)
-    name = str(_folder(recipe_folder / named.folder, who)) if named.folder else named.id
-    with _naming(who), torch.random.fork_rng(devices=[]):
-        model, found = getattr(transformers, kind).from_pretrained(
-            name,
-            revision=named.revision or None,
-            dtype=getattr(torch, named.dtype),
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    lacking = sorted(key for key in found["missing_keys"] if not key.startswith(tuple(unused)))
-    if lacking:
-        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        raise DataError(
-            f"{who}: its weights lack {lacking[0]!r}{more} of a {type(model).__name__}, which would be "
-            "random: it was trained for something else. Name another model."
-        )
-    loaded: PreTrainedModel = model.eval().requires_grad_(False).to(device)
-    return loaded
+    def __init__(
+        self,
+        named: Pretrained,
+        recipe_folder: Path,
+        who: str,
+        *,
+        kind: str = "AutoModel",
+        unused: Sequence[str] = (),
+        check: Callable[[Any, PreTrainedTokenizerBase], None] | None = None,
+    ) -> None:
+        self.named, self.recipe_folder, self.who = named, recipe_folder, who
+        self._kind, self._unused, self._check = kind, tuple(unused), check
+
+    def look(self) -> tuple[Any, PreTrainedTokenizerBase]:
+        """Return configuration and tokenizer, without the weights; read once.
+
+        Raises:
+            DataError: if there are none, if they are of no use, or if the weights are a pickle.
+            RunError: if its device is not there.
+        """
+        return self._looked
+
+    @functools.cached_property
+    def _looked(self) -> tuple[Any, PreTrainedTokenizerBase]:
+        import transformers
+
+        device_of(self.named.device, self.who)
+        name, revision = self._name(), self.named.revision or None
+        with _naming(self.who):
+            config = transformers.AutoConfig.from_pretrained(name, revision=revision)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
+        if self._check is not None:
+            self._check(config, tokenizer)
+        return config, tokenizer
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """What cuts texts into tokens."""
+        return self._looked[1]
+
+    @functools.cached_property
+    def model(self) -> PreTrainedModel:
+        """The model for reading. The random numbers of training are left where they are.
+
+        Raises:
+            DataError: if there is none, if its weights are a pickle, or if they lack a part of the model.
+            RunError: if its device is not there.
+        """
+        import transformers
+
+        self.look()
+        with _naming(self.who), torch.random.fork_rng(devices=[]):
+            model, found = getattr(transformers, self._kind).from_pretrained(
+                self._name(),
+                revision=self.named.revision or None,
+                dtype=getattr(torch, self.named.dtype),
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+        lacking = sorted(key for key in found["missing_keys"] if not key.startswith(self._unused))
+        if lacking:
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            raise DataError(
+                f"{self.who}: its weights lack {lacking[0]!r}{more} of a {type(model).__name__}, which would "
+                "be random: it was trained for something else. Name another model."
+            )
+        loaded: PreTrainedModel = model.eval().requires_grad_(False)
+        return loaded.to(device_of(self.named.device, self.who))
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens a text may have, special ones among them."""
+        places = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        bounds = (self.named.most_tokens, places, self.tokenizer.model_max_length)
+        return min(int(bound) for bound in bounds if bound)
+
+    def _name(self) -> str:
+        folder = self.named.folder
+        return str(_folder(self.recipe_folder / folder, self.who)) if folder else self.named.id
+
+
+def encoder(named: Pretrained, recipe_folder: Path, who: str) -> TextModel:
+    """Return an encoder without a head; many are published without the pooler, which is not used here."""
+
+    def check(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        if config.is_encoder_decoder:
+            raise DataError(
+                f"{who}: is an encoder with a decoder ({config.model_type}). Name an encoder, such as one of "
+                "sentence-transformers."
+            )
+
+    return TextModel(named, recipe_folder, who, unused=["pooler."], check=check)
+
+
+def states(encoder: TextModel, texts: Sequence[Tokens], layer: int = -1) -> Iterator[tuple[int, States]]:
+    """Yield place and hidden states of each text, short ones first, on the CPU in 32 bits.
+
+    Args:
+        encoder: what reads them.
+        texts: token ids, with the special ones.
+        layer: which hidden states, 0 for the embeddings below the first layer, -1 for the last.
+    """
+    for group in passes([len(text) for text in texts], encoder.named.tokens_per_pass):
+        chosen = [texts[place] for place in group]
+        batch = padded(chosen, encoder.tokenizer.pad_token_id or 0, encoder.model.device)
+        with torch.inference_mode():
+            if layer == -1:
+                hidden = encoder.model(**batch).last_hidden_state
+            else:
+                hidden = encoder.model(**batch, output_hidden_states=True).hidden_states[layer]
+        for place, rows in zip(group, hidden.float().cpu(), strict=True):
+            yield place, rows[: len(texts[place])]
 
 
 @contextlib.contextmanager
@@ -168,13 +232,6 @@ def _folder(folder: Path, who: str) -> Path:
         f"{who}: {str(folder)!r} holds no weights. Put its model.safetensors there, as save_pretrained "
         "writes it."
     )
-
-
-def most_tokens(named: Pretrained, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many tokens a text may have: the least of what recipe, model and tokenizer allow."""
-    places = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    bounds = (named.most_tokens, places, tokenizer.model_max_length)
-    return min(int(bound) for bound in bounds if bound)
 
 
 def fits(texts: Sequence[Tokens], most: int, named: Pretrained, who: str) -> list[bool]:

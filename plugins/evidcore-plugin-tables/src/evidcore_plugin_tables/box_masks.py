@@ -29,7 +29,6 @@ class PixelBox:
     y1: float
 
     def __str__(self) -> str:
-        """Return it as a table writes it."""
         return " ".join(str(edge).removesuffix(".0") for edge in dataclasses.astuple(self))
 
 

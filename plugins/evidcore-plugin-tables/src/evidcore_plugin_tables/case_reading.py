@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from evidcore.api import Case, DataError
+from evidcore.api import Case, DataError, Dataset
 from evidcore.case import Split
 from evidcore.data.files import file_state
 from evidcore.data.reading import read_error
@@ -78,39 +79,61 @@ def skip_unreadable(
             )
 
 
-def why_files_unusable(case: Case, *, table: Path, cache_folder: Path, rule: OnMissing) -> str | None:
-    """Say why the files of a case of a table cannot be used, None where nothing speaks against them.
-
-    Volumes are read whole only where broken ones are left out: elsewhere the run stops at them anyway.
-
-    Args:
-        case: its volumes and masks must exist.
-        table: named in messages.
-        cache_folder: keeps which files were found usable.
-        rule: what is done about unusable cases.
-    """
-    for file in files_of(case):
-        if not Path(file).exists():
-            return f"{file}: there is no such file. Put it there or correct {table}."
-    if rule.missing == "skip":
-        reasons = (read_error(ref, cache_folder) for ref in case.volumes)
-        return next((reason for reason in reasons if reason), None)
-    return None
-
-
-def named_states(files: Iterable[str], folder: Path) -> Iterator[str]:
-    """Yield for each file its name and the name, time and size of every file behind it, as JSON.
-
-    Args:
-        files: volumes and masks; a DICOM folder or a header with its data beside it are many files.
-        folder: names are told from here, so that a folder may move.
-    """
-    for file in files:
-        state = file_state(file)
-        behind = state and [[os.path.relpath(name, folder), *facts] for name, *facts in state]
-        yield json.dumps([os.path.relpath(file, folder), behind])
-
-
 def files_of(case: Case) -> list[str]:
     """Return the paths of a case's volumes in their order, then those of its masks."""
     return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})
+
+
+class CaseTable(Dataset):
+    """A data set in a user's folder that one table lists.
+
+    Args:
+        folder: names in the table are relative to it.
+        table: named in messages.
+        cache_folder: keeps which files were found usable.
+        on_missing: what is done about unusable cases.
+    """
+
+    def __init__(self, folder: Path, table: Path, cache_folder: Path, on_missing: OnMissing) -> None:
+        self.folder, self.table, self.cache_folder = folder, table, cache_folder
+        self.on_missing = on_missing
+        self.left_out: dict[Split, dict[str, str]] = {}
+
+    def _usable(self, cases: Iterable[Case], split: Split) -> Iterator[Case]:
+        """Yield the cases whose files can be used; see `skip_unreadable`."""
+        yield from skip_unreadable(
+            cases,
+            self._why_unusable,
+            where=str(self.table),
+            split=split,
+            rule=self.on_missing,
+            left_out=self.left_out[split],
+        )
+
+    def _why_unusable(self, case: Case) -> str | None:
+        """Say why the files of a case cannot be used; None where nothing speaks against them.
+
+        Volumes are read whole only where broken ones are left out: elsewhere the run stops at them anyway.
+        """
+        for file in files_of(case):
+            if not Path(file).exists():
+                return f"{file}: there is no such file. Put it there or correct {self.table}."
+        if self.on_missing.missing == "skip":
+            reasons = (read_error(ref, self.cache_folder) for ref in case.volumes)
+            return next((reason for reason in reasons if reason), None)
+        return None
+
+    def _hash(self, settings: Sequence[Any], cases: Iterable[Case]) -> str:
+        """Hash options, the table, and name, time and size of every file that is named.
+
+        A DICOM folder or a header with its data beside it are many files. Names are relative to the folder,
+        so that it may move.
+        """
+        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
+        digest.update(self.table.read_bytes() if self.table.exists() else b"")
+        for case in cases:
+            for file in files_of(case):
+                state = file_state(file)
+                behind = state and [[os.path.relpath(name, self.folder), *facts] for name, *facts in state]
+                digest.update(json.dumps([os.path.relpath(file, self.folder), behind]).encode())
+        return digest.hexdigest()

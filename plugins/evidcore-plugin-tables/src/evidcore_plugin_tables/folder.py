@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from annotated_types import Gt
 
-from evidcore.api import Case, DataError, Dataset, Finding, Flat, MaskRef, Report, VolumeRef
+from evidcore.api import Case, DataError, Finding, Flat, MaskRef, Report, VolumeRef
 from evidcore.case import Intensity, Split, State, Tilted
 from evidcore_plugin_tables.case_reading import (
     STOP,
+    CaseTable,
     OnMissing,
-    files_of,
-    named_states,
-    skip_unreadable,
-    why_files_unusable,
 )
 from evidcore_plugin_tables.csv_rows import Row
 from evidcore_plugin_tables.folder_table import (
@@ -37,7 +32,7 @@ from evidcore_plugin_tables.folder_table import (
 T = TypeVar("T")
 
 
-class Folder(Dataset):
+class Folder(CaseTable):
     """Cases from a folder of volumes (NIfTI, DICOM, NRRD, arrays, pictures) and a table, one row a case.
 
     | column | holds |
@@ -90,9 +85,8 @@ class Folder(Dataset):
             missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"
                 reads every volume once beforehand, leaves such cases out, logs and counts them.
         """
-        self.folder = recipe_folder / path
-        self.cache_folder = cache_folder
-        self.table = self.folder / table
+        folder = recipe_folder / path
+        super().__init__(folder, folder / table, cache_folder, on_missing)
         self.findings = findings
         self.mask_patterns = dict(masks or {})
         self.reading: dict[str, Any] = {
@@ -102,8 +96,6 @@ class Folder(Dataset):
             "axes": axes,
             "tilted": tilted,
         }
-        self.left_out: dict[Split, dict[str, str]] = {}
-        self.on_missing = on_missing
         self.columns = columns
 
     def cases(self, split: Split) -> Iterator[Case]:
@@ -111,14 +103,7 @@ class Folder(Dataset):
         self.left_out[split] = {}
         for problem in (*self._table.unusable, *self._table.clashes):
             raise DataError(problem)
-        yield from skip_unreadable(
-            self._readable(split),
-            self._read_error,
-            where=str(self.table),
-            split=split,
-            rule=self.on_missing,
-            left_out=self.left_out[split],
-        )
+        yield from self._usable(self._readable(split), split)
 
     def _readable(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split`; stop at the first cell that cannot be read."""
@@ -148,12 +133,7 @@ class Folder(Dataset):
             dataclasses.asdict(self.columns), self.findings, self.mask_patterns, self.reading,
             self.on_missing.missing,
         ]  # fmt: skip
-        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
-        digest.update(self.table.read_bytes() if self.table.exists() else b"")
-        for line, row in self._table.rows:
-            for state in named_states(files_of(self._case(line, row)[0]), self.folder):
-                digest.update(state.encode())
-        return digest.hexdigest()
+        return self._hash(settings, (self._case(line, row)[0] for line, row in self._table.rows))
 
     @functools.cached_property
     def _table(self) -> Table:
@@ -202,11 +182,6 @@ class Folder(Dataset):
             if ref is not None:
                 masks[name] = ref
         return masks
-
-    def _read_error(self, case: Case) -> str | None:
-        return why_files_unusable(
-            case, table=self.table, cache_folder=self.cache_folder, rule=self.on_missing
-        )
 
 
 def _tried(wrong: list[str], read: Callable[..., T | None], *cell: object) -> T | None:

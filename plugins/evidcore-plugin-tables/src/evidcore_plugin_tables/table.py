@@ -5,25 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from evidcore.api import Case, DataError, Dataset, Flat
+from evidcore.api import Case, DataError, Flat
 from evidcore.case import Intensity, Split
 from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
 from evidcore_plugin_tables.box_masks import CaseBoxes
-from evidcore_plugin_tables.case_reading import (
-    OnMissing,
-    files_of,
-    named_states,
-    skip_unreadable,
-    why_files_unusable,
-)
+from evidcore_plugin_tables.case_reading import CaseTable, OnMissing
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_cases import CaseColumns, Gathered, Splitting
 from evidcore_plugin_tables.table_questions import QuestionColumns, open_question, question_of, written
@@ -43,7 +35,7 @@ class _Read:
     wrong: list[str]  # these, and patients that are in two splits
 
 
-class Table(Dataset):
+class Table(CaseTable):
     """Multiple-choice questions from a `.csv`, `.json` or `.jsonl` table, one question a record.
 
     All questions about one image make one case, named by its image. The columns and what they hold:
@@ -117,14 +109,11 @@ class Table(Dataset):
             raise RecipeError(
                 "table: separator must be a text, got ''. Name what stands between the options."
             )
-        self.folder = recipe_folder / path
-        self.cache_folder = cache_folder
-        self.table = self.folder / table
+        folder = recipe_folder / path
+        super().__init__(folder, folder / table, cache_folder, on_missing)
         self.findings = findings
         self.intensity: Intensity = intensity
         self.free_text = free_text
-        self.on_missing = on_missing
-        self.left_out: dict[Split, dict[str, str]] = {}
         self.columns = columns
         self.splitting = splitting
         self.asked = asked
@@ -134,15 +123,7 @@ class Table(Dataset):
         self.left_out[split] = {}
         if self._read.wrong:
             raise DataError(_at_most(self._read.wrong))
-        usable = skip_unreadable(
-            self._of(split),
-            self._read_error,
-            where=str(self.table),
-            split=split,
-            rule=self.on_missing,
-            left_out=self.left_out[split],
-        )
-        yield from map(self._with_boxes, usable)
+        yield from map(self._with_boxes, self._usable(self._of(split), split))
 
     def listed(self, split: Split) -> Iterator[Case]:
         """Yield every case of `split` that the table names, with its questions and boxes that can be read."""
@@ -166,12 +147,7 @@ class Table(Dataset):
         """Hash the table, the options, and name, size and time of every file that is named."""
         options = [dataclasses.asdict(part) for part in (self.columns, self.asked, self.splitting)]
         settings = [*options, self.findings, self.intensity, self.free_text, self.on_missing.missing]
-        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
-        digest.update(self.table.read_bytes() if self.table.exists() else b"")
-        for case, _ in self._read.cases:
-            for state in named_states(files_of(case), self.folder):
-                digest.update(state.encode())
-        return digest.hexdigest()
+        return self._hash(settings, (case for case, _ in self._read.cases))
 
     @functools.cached_property
     def _read(self) -> _Read:
@@ -226,11 +202,6 @@ class Table(Dataset):
             return case
         masks = boxes.masks(*_size(case), self.cache_folder)
         return dataclasses.replace(case, masks={**case.masks, **masks})
-
-    def _read_error(self, case: Case) -> str | None:
-        return why_files_unusable(
-            case, table=self.table, cache_folder=self.cache_folder, rule=self.on_missing
-        )
 
 
 def _size(case: Case) -> tuple[int, int]:
