@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evidcore_plugin_ct_data.m3d_images import axes_of, same_text
+from evidcore_plugin_ct_data.m3d_stacks import axes_of, same_text
 from evidcore_plugin_ct_data.miniatures.m3d import grey
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 

@@ -1,7 +1,7 @@
 """The reward over readers, the evaluation of evidence and the policy as a reader keep their contracts."""
 
 import pytest
-from evidcore_plugin_emrl.policy_reader import PolicyReader
+from evidcore_plugin_emrl.model_reader import PolicyReader
 from evidcore_testing import answer_group, check_evaluation, check_reader, check_reward, volume_case
 from evidcore_testing.data import FINDINGS
 

@@ -44,7 +44,6 @@ class CtOrg(PublishedSet):
     def __init__(
         self,
         recipe_folder: Path,
-        cache_folder: Path,
         *,
         path: str,
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
@@ -54,7 +53,6 @@ class CtOrg(PublishedSet):
 
         Args:
             recipe_folder: where a relative `path` starts.
-            cache_folder: not used; nothing is fetched.
             path: the folder with the volumes and labels, or with `volumes` and `labels`.
             validation_share: share of the publisher's training part in `validation`.
             ids: only these cases (`volume-7`), or a text file with one a line.

@@ -76,7 +76,6 @@ class RadChestCt(PublishedSet):
     def __init__(
         self,
         recipe_folder: Path,
-        cache_folder: Path,
         *,
         path: str | None = None,
         volumes: str = ".",
@@ -87,7 +86,6 @@ class RadChestCt(PublishedSet):
 
         Args:
             recipe_folder: where a relative `path` starts.
-            cache_folder: not used, nothing is made from the files.
             path: the folder with the tables.
             volumes: the folder with the `.npz` files, relative to `path`.
             mosaic: what is said of the mosaic attenuation pattern, for which the set has no label. "absent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -222,20 +222,16 @@ def _unplaced(table: Path, scans: Path, missing: Sequence[str], names: Sequence[
     """Return the message about everything that no column was found for."""
     count = "1 thing" if len(missing) == 1 else f"{len(missing)} things"
     lines = [f"{table}: no column was found for {count}. It has: {', '.join(names)}."]
-    return "\n".join([*lines, *(f"  {line}" for line in _advice(scans, missing))])
-
-
-def _advice(scans: Path, missing: Sequence[str]) -> Iterator[str]:
     for what in missing:
         usual = ", ".join(USUAL[what])
-        call = f"Call the column {USUAL[what][0]!r}, or name it with --column {what}=NAME"
+        why = f"none is called {usual}."
         if what == "image":
-            named = f"no column's cells name files in {scans}"
-            yield f"{WHAT[what]}: none is called {usual}, and {named}. {call}."
+            why = f"none is called {usual}, and no column's cells name files in {scans}."
         elif what == "options":
-            yield (
-                f"{WHAT[what]}: no columns are called A, B, …, and none is called {usual}. Give each option "
-                f"a column (A, B, C, D), or all of them one, with | between. {call}."
+            why = (
+                f"no columns are called A, B, …, and none is called {usual}. Give each option a column "
+                "(A, B, C, D), or all of them one, with | between."
             )
-        else:
-            yield f"{WHAT[what]}: none is called {usual}. {call}."
+        call = f"Call the column {USUAL[what][0]!r}, or name it with --column {what}=NAME."
+        lines.append(f"  {WHAT[what]}: {why} {call}")
+    return "\n".join(lines)

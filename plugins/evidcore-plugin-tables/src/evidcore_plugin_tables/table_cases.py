@@ -89,24 +89,18 @@ class Splitting:
         return "validation" if place < self.test_share + self.validation_share else "train"
 
 
+@dataclasses.dataclass
 class Gathered:
     """The cases of a table, gathered record by record."""
 
-    def __init__(
-        self,
-        table: Path,
-        folder: Path,
-        intensity: Intensity,
-        columns: CaseColumns,
-        splitting: Splitting,
-        findings: tuple[str, ...],
-    ) -> None:
-        self.table = table
-        self.folder = folder
-        self.intensity: Intensity = intensity
-        self.columns = columns
-        self.splitting = splitting
-        self.findings = findings
+    table: Path
+    folder: Path
+    intensity: Intensity
+    columns: CaseColumns
+    splitting: Splitting
+    findings: tuple[str, ...]
+
+    def __post_init__(self) -> None:
         self.questions: dict[str, list[Question]] = collections.defaultdict(list)  # by image
         self.open_questions: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
         self.boxes: dict[str, CaseBoxes] = {}  # by image

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
@@ -175,7 +175,7 @@ def _without_letters(options: list[str]) -> list[str]:
 
 def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, where: str) -> int:
     """Return which option is right, counted from 0."""
-    place = _places(columns)(value, options, columns.first_index)
+    place = _READERS[columns.answer_is](value, options, columns.first_index)
     if place is None:
         place = _by_yes_or_no(value, options)
     if place is not None and 0 <= place < len(options):
@@ -192,14 +192,9 @@ def _answer(value: Any, options: tuple[str, ...], columns: QuestionColumns, wher
     )
 
 
-def _places(columns: QuestionColumns) -> Callable[[Any, tuple[str, ...], int], int | None]:
-    return {"letter": _by_letter, "index": _by_index, "text": _by_text}[columns.answer_is]
-
-
 def _other_form(value: Any, options: tuple[str, ...], columns: QuestionColumns) -> str:
     """Return the option of the dataset under which the value would be an answer, as words."""
-    readers = {"letter": _by_letter, "text": _by_text, "index": _by_index}
-    for form, reader in readers.items():
+    for form, reader in _READERS.items():
         place = reader(value, options, columns.first_index)
         if form != columns.answer_is and place is not None and 0 <= place < len(options):
             return f', or set answer_is = "{form}" on the dataset if all are written so'
@@ -220,6 +215,11 @@ def _by_text(value: Any, options: tuple[str, ...], first: int) -> int | None:
     texts = [option.casefold() for option in options]
     text = written(value).casefold()
     return texts.index(text) if texts.count(text) == 1 else None
+
+
+_READERS: Mapping[str, Callable[[Any, tuple[str, ...], int], int | None]] = {
+    "letter": _by_letter, "text": _by_text, "index": _by_index,
+}  # fmt: skip
 
 
 def _by_yes_or_no(value: Any, options: tuple[str, ...]) -> int | None:
