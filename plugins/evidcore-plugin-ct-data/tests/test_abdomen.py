@@ -220,6 +220,6 @@ def test_what_is_missing_of_ct_org_is_named(ct_org, tmp_path):
     )
     (tmp_path / "empty").mkdir()
     assert "empty: holds no files volume-0.nii.gz and so on" in ct_org.refusal(path="empty")
-    gone = CtOrg(tmp_path, tmp_path, path="gone", selection=Selection())
+    gone = CtOrg(tmp_path, path="gone", selection=Selection())
     with pytest.raises(NotHere, match=r"gone: holds no files volume-0.nii.gz .* Fetch CT-ORG from https"):
         list(gone.cases("train"))
