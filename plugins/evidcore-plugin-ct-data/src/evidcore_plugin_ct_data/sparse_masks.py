@@ -26,7 +26,7 @@ class SparseMasks(BareArray):
 
     def recognises(self, path: str) -> bool:
         """Tell whether a file holds a sparse matrix; False also where it cannot be read at all."""
-        if not path.endswith(".npz") or not Path(path).is_file():
+        if Path(path).suffix != ".npz" or not Path(path).is_file():
             return False
         try:
             with zipfile.ZipFile(path) as archive:
