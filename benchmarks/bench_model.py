@@ -17,8 +17,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401  # component kinds are told by it
-from evidcore.case import Case, Prompt, Rollout, Score, TextPart, VisualPart
-from evidcore.contracts import Reward
+from evidcore.api import Case, Prompt, Reward, Rollout, Score, TextPart, VisualPart
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM

@@ -32,7 +32,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from evidcore.contracts import Prefix, Sampling
 from evidcore.model import assemble
 from evidcore.model.generation import continue_rows
-from evidcore.model.packed_attention import LEAST_SAVED, answer_log_probs, pack, pays, tokens_saved
+from evidcore.model.packed_attention import LEAST_SAVED, answer_log_probs, pack, packing_pays, tokens_saved
 from evidcore.model.positions import counted
 from evidcore.model.vlm import VolumeVLM
 from evidcore.registry import factory
@@ -103,9 +103,9 @@ def scoring(model: VolumeVLM, prompt: int, after: int, answers: int) -> dict[str
     def backward(forward: Callable[[], Tensor]) -> Callable[[], Tensor]:
         def both() -> Tensor:
             model.zero_grad()
-            found = forward()
-            found.mean().backward()
-            return found.detach().reshape(answers, after)
+            result = forward()
+            result.mean().backward()
+            return result.detach().reshape(answers, after)
 
         return both
 
@@ -120,8 +120,8 @@ def sampling(model: VolumeVLM, prompt: int, after: int, answers: int) -> dict[st
 
     def sample(prefixes: list[Prefix]) -> Callable[[], Tensor]:
         def go() -> Tensor:
-            found = continue_rows(model, prefixes, how, seeds=range(answers))
-            return torch.tensor([one.log_probs for one in found])
+            result = continue_rows(model, prefixes, how, seeds=range(answers))
+            return torch.tensor([item.log_probs for item in result])
 
         return go
 
@@ -147,7 +147,7 @@ def main() -> None:
     keep = parser.parse_args().keep
     torch.set_num_threads(1)
     model = build()
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "command": "python benchmarks/break_even.py",
         "machine": f"{platform.machine()}, one thread",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
@@ -159,21 +159,21 @@ def main() -> None:
         arms = scoring(model, prompt, after, answers)
         torch.testing.assert_close(arms["together"](), arms["apart"](), rtol=0, atol=1e-5)
         took = timed(arms)
-        found["scoring"].append({"prompt": prompt, "answer": after, "answers": answers, **took})
+        result["scoring"].append({"prompt": prompt, "answer": after, "answers": answers, **took})
         shown = " | ".join(f"{took['apart'] / took[name]:.2f}x" for name in ("together", "masked"))
         saved = tokens_saved(prompt, after, answers)
-        rule = "shares" if pays(prompt, after, answers) else "does not"
+        rule = "shares" if packing_pays(prompt, after, answers) else "does not"
         print(f"| {prompt} | {after} | {answers} | {saved:.2f} | {shown} | {rule} |", flush=True)
     print(f"\nThe rule shares from {LEAST_SAVED} times fewer tokens on.\n")
     print("| P | C | G | sampling |\n|---|---|---|---|")
     model.eval()
     for prompt, after, answers in SAMPLED:
         took = timed(sampling(model, prompt, after, answers))
-        found["sampling"].append({"prompt": prompt, "answer": after, "answers": answers, **took})
+        result["sampling"].append({"prompt": prompt, "answer": after, "answers": answers, **took})
         ratio = took["apart"] / took["together"]
         print(f"| {prompt} | {after} | {answers} | {ratio:.2f}x |", flush=True)
     if keep:
-        keep.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        keep.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ def arm(checkout: Path, quick: bool) -> None:
     import torch
     from bench_model import Size, cases
 
-    from evidcore.case import Episode, TextPart, VisualPart
-    from evidcore.contracts import RolloutStrategy
+    from evidcore.api import Episode, RolloutStrategy, TextPart, VisualPart
 
     class EndHash(grpo_step.TextHash):  # type: ignore[misc,name-defined]
         """Tells answers apart by their ends: other commits may take tools' words for the answer's."""
@@ -124,18 +123,18 @@ def main() -> None:
     given = options.parse_args()
     arms = [start(path, given.quick) for path in (Path(__file__).parents[1], given.checkout.resolve())]
     steps: list[list[dict[str, float]]] = []
-    while all(told := [next_step(one) for one in arms]):
-        steps.append([one for one in told if one])
+    while all(told := [next_step(item) for item in arms]):
+        steps.append([item for item in told if item])
     needed = None if given.quick else 0.6
     seconds = [[pair[which]["cpu_s"] for pair in steps[1:]] for which in (0, 1)]
-    apart = {name: max(abs(one[name] - other[name]) for one, other in steps) for name in TOLD}
-    found = [
+    apart = {name: max(abs(item[name] - other[name]) for item, other in steps) for name in TOLD}
+    result = [
         figure("a step's time", ratios(*seconds), "x the other commit's", at_most=needed),
         figure("this commit", seconds[0], "CPU s a step"),
         figure("the other commit", seconds[1], "CPU s a step"),
         *(figure(f"equal: {name}", [value], "apart at most") for name, value in apart.items()),
     ]
-    tell(__doc__, found, as_json=given.json, details={"steps": steps})
+    tell(__doc__, result, as_json=given.json, details={"steps": steps})
 
 
 if __name__ == "__main__":

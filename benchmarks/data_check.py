@@ -30,8 +30,7 @@ from evidcore_plugin_tables.target import open_folder
 from scipy import ndimage
 from side_by_side import Figure, figure, parser, tell
 
-from evidcore.case import VolumeRef
-from evidcore.data import read
+from evidcore.api import VolumeRef, read
 
 SHAPE, SPACING_MM = (100, 200, 200), (3.5, 1.9, 1.9)  # z, y, x
 COPIES = 0.1
@@ -80,9 +79,9 @@ def parts(folder: Path, volumes: int) -> dict[str, float]:
 
     def timed(name: str, call: Callable[[], Any]) -> Any:
         began = time.process_time()
-        found = call()
+        result = call()
         taken.setdefault(name, []).append(1000 * (time.process_time() - began))
-        return found
+        return result
 
     for number in range(min(volumes, 8)):
         ref = VolumeRef(path=str(folder / f"{number}.nii.gz"))
@@ -103,7 +102,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, count)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "volumes": count,
             "shape_zyx": SHAPE,
             "cpu_ms": parts(folder, count),
@@ -118,20 +117,20 @@ def main() -> None:
                 progress=lambda n, total: None,
             )
             pace = summary.volumes / summary.seconds
-            found[f"volumes_per_s_{processes}"] = pace
-            found["faults"] = sorted({fault.check for fault in faults})
-            found["copies_found"] = sum(fault.check == "near-duplicate" for fault in faults)
-    found["copies_made"] = int(COPIES * count)
+            result[f"volumes_per_s_{processes}"] = pace
+            result["faults"] = sorted({fault.check for fault in faults})
+            result["copies_found"] = sum(fault.check == "near-duplicate" for fault in faults)
+    result["copies_made"] = int(COPIES * count)
     figures = [
         Figure(name=f"{part}, a volume", value=taken_ms, unit="CPU ms")
-        for part, taken_ms in found["cpu_ms"].items()
+        for part, taken_ms in result["cpu_ms"].items()
     ]
     for processes, needed in ((1, None), (2, NEEDED)):
-        pace = [found[f"volumes_per_s_{processes}"]]
+        pace = [result[f"volumes_per_s_{processes}"]]
         figures.append(figure(f"processes: {processes}", pace, "volumes a second", at_least=needed))
-    copies = [float(found["copies_found"])]
-    figures.append(figure("near-duplicates found", copies, "copies", at_least=found["copies_made"]))
-    tell(__doc__, figures, as_json=given.json, details=found)
+    copies = [float(result["copies_found"])]
+    figures.append(figure("near-duplicates found", copies, "copies", at_least=result["copies_made"]))
+    tell(__doc__, figures, as_json=given.json, details=result)
 
 
 if __name__ == "__main__":

@@ -218,10 +218,10 @@ def _band(scan: Scan, rng: Rng) -> Scan:
 
 def _swapped(scan: Scan, rng: Rng) -> Scan:
     array = scan.array.copy()
-    one, other = sorted(rng.choice(np.arange(1, len(array) - 1), 2, replace=False))
-    if other - one < 3:
-        one, other = 1, len(array) // 2
-    array[[one, other]] = array[[other, one]]
+    item, other = sorted(rng.choice(np.arange(1, len(array) - 1), 2, replace=False))
+    if other - item < 3:
+        item, other = 1, len(array) // 2
+    array[[item, other]] = array[[other, item]]
     return scan.like(array)
 
 
@@ -339,9 +339,9 @@ def _turned(axes: tuple[int, int], degrees: float) -> Callable[[Scan], Array]:
     def turn(scan: Scan) -> Array:
         angle = np.deg2rad(degrees)
         turning = np.eye(3)
-        one, other = axes
-        turning[one, one] = turning[other, other] = np.cos(angle)
-        turning[one, other], turning[other, one] = -np.sin(angle), np.sin(angle)
+        item, other = axes
+        turning[item, item] = turning[other, other] = np.cos(angle)
+        turning[item, other], turning[other, item] = -np.sin(angle), np.sin(angle)
         steps = np.diag(scan.spacing_mm)
         matrix = np.linalg.inv(steps) @ turning @ steps
         middle = (np.array(scan.array.shape) - 1) / 2
@@ -382,8 +382,8 @@ def copies_found(
         rows.append([f"{number}-copy", f"{number}-copy.nii", f"q{number}", "test"])
     faults = [fault for fault in _checked(folder, rows) if fault.check == "near-duplicate"]
     right = {fault.case for fault in faults if f"case {fault.case.removesuffix('-copy')!r} " in fault.text}
-    found = [f"{number}-copy" in right for number in range(len(scans))]
-    return found, len(faults) - sum(found)
+    result = [f"{number}-copy" in right for number in range(len(scans))]
+    return result, len(faults) - sum(result)
 
 
 def _checked(folder: Path, rows: Sequence[Sequence[str]], processes: int = 1) -> list[Fault]:
@@ -489,8 +489,8 @@ Results = list[tuple[Scan, bool]]  # each scan, and whether the fault was found 
 
 
 def _rate(results: Results, is_real: bool) -> str:
-    found = [is_found for scan, is_found in results if scan.is_real == is_real]
-    return f"{sum(found)} of {len(found)} ({100 * sum(found) / len(found):.0f} %)" if found else ""
+    result = [is_found for scan, is_found in results if scan.is_real == is_real]
+    return f"{sum(result)} of {len(result)} ({100 * sum(result) / len(result):.0f} %)" if result else ""
 
 
 def _results(
@@ -536,16 +536,16 @@ def _results(
 def _results_of_series(
     only: str, cts: list[Scan], phantoms: list[Scan], home: Path
 ) -> Iterator[tuple[str, Results]]:
-    found: dict[str, Results] = collections.defaultdict(list)
+    result: dict[str, Results] = collections.defaultdict(list)
     for number, scan in enumerate((*cts, *phantoms)):
         other = cts[(number + 4) % len(cts)]
         for fault, (checks, change) in dicom_faults(scan, other).items():
             if _is_asked(only, fault):
-                found[fault].append((scan, _names(_series(scan, home / "series", change), checks)))
+                result[fault].append((scan, _names(_series(scan, home / "series", change), checks)))
         if _is_asked(only, "sound series that something is said about"):
             told = _series(scan, home / "series")
-            found["sound series that something is said about"].append((scan, bool(told)))
-    yield from found.items()
+            result["sound series that something is said about"].append((scan, bool(told)))
+    yield from result.items()
 
 
 def _results_of_sets(
@@ -563,8 +563,8 @@ def _results_of_sets(
             for scans in (whole, *kinds, phantoms):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
-                found, wrong = copies_found(scans, change, folder)
-                results += zip(scans, found, strict=True)
+                result, wrong = copies_found(scans, change, folder)
+                results += zip(scans, result, strict=True)
                 false += wrong
             yield f"{fault} ({false} false pairs)", results
     for fault, named in IDS.items():
@@ -579,7 +579,7 @@ def _results_of_sets(
                     [f"{number}", "scan.nii", first, "train"],
                     [f"{number}-b", "scan.nii", second, "test"],
                 ]
-            told = {one.case for one in _checked(folder, rows) if one.check == "split"}
+            told = {item.case for item in _checked(folder, rows) if item.check == "split"}
             yield fault, [(phantoms[0], f"{number}-b" in told) for number in range(20)]
     if _is_asked(only, "a scan too large for memory"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -587,7 +587,7 @@ def _results_of_sets(
         rows = [[f"{number}", f"{number}.nii.gz", f"p{number}", "train"] for number in range(20)]
         for number in range(20):
             _oversized(folder / f"{number}.nii.gz", 20_000 + 100 * number)
-        said = {one.case for one in _checked(folder, rows, processes=2) if "memory" in one.text}
+        said = {item.case for item in _checked(folder, rows, processes=2) if "memory" in item.text}
         yield "a scan too large for memory", [(phantoms[0], row[0] in said) for row in rows]
 
 

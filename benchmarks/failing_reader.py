@@ -58,10 +58,10 @@ def main() -> None:
         *asked.set,
     ]
     command = ["run", str(ROOT / "recipes" / "emrl.toml"), "--out", str(asked.out)]
-    evid.main([*command, *(word for one in changes for word in ("--set", one))], standalone_mode=False)
+    evid.main([*command, *(word for item in changes for word in ("--set", item))], standalone_mode=False)
     print(f"{failing.failed} of {failing.asked} questions were not answered")
     (run,) = sorted(asked.out.glob("emrl/*/results/07-evaluate.json"))[-1:]
-    measured = {one["metric"]: one for one in json.loads(run.read_text(encoding="utf-8"))["rows"]}
+    measured = {item["metric"]: item for item in json.loads(run.read_text(encoding="utf-8"))["rows"]}
     kept = json.loads((ROOT / "docs/results/ablations/emrl/ablation.json").read_text(encoding="utf-8"))
     sound = {
         row["metric"]: [100 * value for value in row["by_seed"].values()]

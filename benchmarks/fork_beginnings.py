@@ -31,10 +31,10 @@ def main() -> None:
             for line in lines(file):
                 if given.steps and line["step"] > given.steps:
                     break
-                for one in line["rollouts"]:
+                for item in line["rollouts"]:
                     answers += 1
-                    found = BEGINNING.match(one["turns"][0]["text"]) if one["turns"] else None
-                    beginnings.update([found[0]] if found else [])
+                    result = BEGINNING.match(item["turns"][0]["text"]) if item["turns"] else None
+                    beginnings.update([result[0]] if result else [])
         calls = beginnings.total()
         share = 100 * beginnings.most_common(1)[0][1] / calls if calls else 0.0
         print(f"{answers:7}  {100 * calls / answers:7.1f} %  {share:33.1f} %  {run.name}")

@@ -204,11 +204,11 @@ def installed(folder: Path) -> Installed:
     left_out = {}
     for label, reward in every("reward"):
         name = label.partition(" ")[0]
-        if reward.costs:
-            left_out[name] = reward.costs
+        if reward.audit_exemption:
+            left_out[name] = reward.audit_exemption
         else:
             rewards.append(NamedReward(name=name, reward=reward))
-    rewards.sort(key=lambda one: bool(one.reward.needs_earlier))
+    rewards.sort(key=lambda one: bool(one.reward.requires))
     return Installed(asked=asked, strategies=dict(every("rollout")), rewards=rewards, left_out=left_out)
 
 

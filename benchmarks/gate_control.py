@@ -23,8 +23,8 @@ import torch
 from evidcore_plugin_med3d_r1.bridge import ResidualAlignment
 from torch import Tensor
 
+from evidcore.api import Bridge, Patches
 from evidcore.builtin.projection import Projection
-from evidcore.contracts import Bridge, Patches
 
 PATTERNS, WORDS, WIDTH, TEXT_WIDTH = 16, 200, 48, 64
 GRID = (4, 8, 8)  # patches of a volume; one token each
@@ -93,12 +93,12 @@ def main() -> None:
     asked = parser.parse_args()
     for norm in (False, True):
         print(f"norm behind the gate: {'on' if norm else 'off'}; error of patterns, of noise")
-        found = {}
+        result = {}
         for name in ("projection", "residual-alignment"):
-            found[name] = [error(name, seed, norm=norm, steps=asked.steps) for seed in asked.seeds]
-            patterns, noise = zip(*found[name], strict=True)
+            result[name] = [error(name, seed, norm=norm, steps=asked.steps) for seed in asked.seeds]
+            patterns, noise = zip(*result[name], strict=True)
             print(f"  {name:<20} {spoken(patterns)}  {spoken(noise)}")
-        pairs = zip(found["residual-alignment"], found["projection"], strict=True)
+        pairs = zip(result["residual-alignment"], result["projection"], strict=True)
         patterns, noise = zip(
             *((ours[0] - theirs[0], ours[1] - theirs[1]) for ours, theirs in pairs), strict=True
         )

@@ -100,14 +100,14 @@ def main() -> int:
     failed = False
     with tempfile.TemporaryDirectory() as scratch:
         for recipe in chosen.only or SHORT:
-            found = golden(recipe, (chosen.folder or Path(scratch)) / recipe)
+            result = golden(recipe, (chosen.folder or Path(scratch)) / recipe)
             file = KEPT / f"{recipe}.json"
             if chosen.write:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
                 print(f"{recipe}: written")
                 continue
-            differences = compared(json.loads(file.read_text(encoding="utf-8")), found)
+            differences = compared(json.loads(file.read_text(encoding="utf-8")), result)
             failed |= bool(differences)
             print("\n  ".join([f"{recipe}: {'differs' if differences else 'equal'}", *differences[:20]]))
     return int(failed)
@@ -143,22 +143,22 @@ def kept_of(run: Path) -> dict[str, object]:
         file.stem: f"{label}[{labels[:place].count(label)}]"
         for place, (file, label) in enumerate(zip(files, labels, strict=True))
     }
-    found = {}
+    results = {}
     for old, new in names.items():
         result = json.loads(renamed((run / "results" / f"{old}.json").read_text(encoding="utf-8"), names))
         kept = {key: value for key, value in result.items() if key not in NO_RESULT}
         figures = kept.get("figures") or {}
         kept["figures"] = {key: value for key, value in figures.items() if not key.startswith("seconds")}
         lines = {kind: hashed(run / kind / f"{old}.jsonl", names) for kind in ("answers", "rollouts")}
-        found[new] = {"result": kept, **lines}
-    return found
+        results[new] = {"result": kept, **lines}
+    return results
 
 
 def renamed(text: str, names: dict[str, str]) -> str:
     """Return a text with new names of stages, and images without their file in the cache."""
-    found = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    result = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     text = re.sub(r'"/[^"#]*#', '"image#', text)  # a line says of which case
-    return re.sub(found, lambda name: names[name[0]], text)
+    return re.sub(result, lambda name: names[name[0]], text)
 
 
 def hashed(file: Path, names: dict[str, str]) -> dict[str, object]:

@@ -51,16 +51,16 @@ class Machine:
     @classmethod
     def read(cls, file: Path) -> Machine:
         """Read lines of `name==version` or `name`; a line `python==3.12` says which Python."""
-        found: dict[str, Version | None] = {}
+        result: dict[str, Version | None] = {}
         for line in file.read_text(encoding="utf-8").splitlines():
             text = line.partition("#")[0].strip()
             if text:
                 name, _, version = text.partition("==")
-                found[canonicalize_name(name)] = Version(version) if version else None
-        python = found.pop("python", None)
+                result[canonicalize_name(name)] = Version(version) if version else None
+        python = result.pop("python", None)
         if python is None or (python.major, python.minor) < (3, 11):
             raise SystemExit(f"{file}: has no line python==3.11 or later, got {python}. Add the machine's.")
-        return cls(f"{python.major}.{python.minor}", found)
+        return cls(f"{python.major}.{python.minor}", result)
 
 
 def wanted(names: Iterable[str], python: str) -> dict[str, list[Requirement]]:
@@ -70,8 +70,8 @@ def wanted(names: Iterable[str], python: str) -> dict[str, list[Requirement]]:
         "sys_platform": "linux", "os_name": "posix", "platform_machine": "x86_64",
         "platform_python_implementation": "CPython", "implementation_name": "cpython",
     }  # fmt: skip
-    found: dict[str, list[Requirement]] = {canonicalize_name(name): [] for name in names}
-    waiting: list[tuple[str, frozenset[str]]] = [(name, frozenset()) for name in found]
+    result: dict[str, list[Requirement]] = {canonicalize_name(name): [] for name in names}
+    waiting: list[tuple[str, frozenset[str]]] = [(name, frozenset()) for name in result]
     seen = set(waiting)
     while waiting:
         name, extras = waiting.pop()
@@ -84,11 +84,11 @@ def wanted(names: Iterable[str], python: str) -> dict[str, list[Requirement]]:
             ):
                 continue
             needed = canonicalize_name(asked.name), frozenset(asked.extras)
-            found.setdefault(needed[0], []).append(asked)
+            result.setdefault(needed[0], []).append(asked)
             if needed not in seen:
                 seen.add(needed)
                 waiting.append(needed)
-    return found
+    return result
 
 
 def lacking(needs: Mapping[str, Sequence[Requirement]], machine: Machine) -> Iterator[tuple[str, str]]:
@@ -153,7 +153,7 @@ def main() -> None:
     if given.folder.exists() and any(given.folder.iterdir()):
         raise SystemExit(f"{given.folder}: is not empty. Name a new folder, or remove it.")
     with tempfile.TemporaryDirectory() as name:
-        collect([f"{one}=={metadata.version(one)}" for one in taken], machine.python, Path(name))
+        collect([f"{item}=={metadata.version(item)}" for item in taken], machine.python, Path(name))
         wheels = sorted(Path(name).glob("*.whl"), key=lambda file: -file.stat().st_size)
         total = sum(file.stat().st_size for file in wheels) / MIB
         for file in wheels:

@@ -62,8 +62,8 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
     from evidcore_plugin_lab.plan.lengths import ASSUMED_ANSWER_TOKENS, ASSUMED_PROMPT_TEXT_TOKENS, Lengths
     from evidcore_plugin_lab.plan.needs import memory
 
+    from evidcore.api import Report
     from evidcore.builtin.rollouts import Plain
-    from evidcore.case import Report
     from evidcore.recipe import load
     from evidcore.reward.composer import NamedReward
     from evidcore.train.grpo import Grpo
@@ -109,8 +109,8 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
         stage.train(trainer, folder / "out", resume=False)
-    found = memory(made, planned.workload(), rows)
-    assert found is not None
+    result = memory(made, planned.workload(), rows)
+    assert result is not None
     is_half = bool(trainer.args.bf16)
     step_rows = planned.rows_per_step if isinstance(planned, Sft) else (
         planned.prompts_per_step * planned.answers_per_prompt
@@ -118,7 +118,7 @@ def measure(kind: str, device_name: str, steps: int, quick: bool) -> dict[str, A
     return {
         "seconds": heard.seconds(),
         "tokens": step_rows * (prompt + answer),
-        "predicted_bytes": found["bfloat16" if is_half else "float32"].peak,
+        "predicted_bytes": result["bfloat16" if is_half else "float32"].peak,
         "taken_bytes": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
         "parameters": dict(made.parameters),
     }
@@ -174,16 +174,16 @@ def figures_of(found: Mapping[str, Mapping[str, Any]]) -> list[Any]:
     from side_by_side import figure
 
     lines = []
-    for kind, one in found.items():
-        lines.append(figure(f"{kind}: a step", one["seconds"], "s"))
+    for kind, item in found.items():
+        lines.append(figure(f"{kind}: a step", item["seconds"], "s"))
         lines.append(
-            figure(f"{kind}: tokens", [one["tokens"] / s for s in one["seconds"]], "tokens a second")
+            figure(f"{kind}: tokens", [item["tokens"] / s for s in item["seconds"]], "tokens a second")
         )
-        lines.append(figure(f"{kind}: peak memory, predicted", [one["predicted_bytes"] / GB], "GB"))
-        if one["taken_bytes"] is not None:
-            taken = one["taken_bytes"]
+        lines.append(figure(f"{kind}: peak memory, predicted", [item["predicted_bytes"] / GB], "GB"))
+        if item["taken_bytes"] is not None:
+            taken = item["taken_bytes"]
             lines.append(figure(f"{kind}: peak memory, taken", [taken / GB], "GB"))
-            lines.append(figure(f"{kind}: predicted / taken", [one["predicted_bytes"] / taken], ""))
+            lines.append(figure(f"{kind}: predicted / taken", [item["predicted_bytes"] / taken], ""))
     return lines
 
 
@@ -211,15 +211,15 @@ def main() -> None:
         sys.exit(NO_CUDA)
     if given.device == "cpu" and not given.quick:
         options.error("the paper's size does not run on a CPU; add --quick")
-    found = {}
+    results = {}
     for kind in ("sft", "grpo"):
         words = ["--stage", kind, "--device", given.device, "--steps", str(given.steps)]
         words += ["--quick"] if given.quick else []
         done = subprocess.run(
             [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True
         )
-        found[kind] = json.loads(done.stdout.splitlines()[-1])
-    lines = figures_of(found)
+        results[kind] = json.loads(done.stdout.splitlines()[-1])
+    lines = figures_of(results)
     tell(__doc__, lines, as_json=given.json)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
@@ -229,10 +229,10 @@ def main() -> None:
             "machine": machine(),
             "figures": [dataclasses.asdict(line) for line in lines],
             "device": torch.cuda.get_device_name() if given.device == "cuda" else "a CPU",
-            "parameters": found["sft"]["parameters"],
+            "parameters": results["sft"]["parameters"],
             "steps": {
-                kind: {"tokens": one["tokens"], "seconds": statistics.median(one["seconds"])}
-                for kind, one in found.items()
+                kind: {"tokens": item["tokens"], "seconds": statistics.median(item["seconds"])}
+                for kind, item in results.items()
             },
         }
         place = given.out / "gpu_step.json"

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.hooks import observe
+from evidcore.api import observe
 
 GB = 1e9
 RECIPE = """\
@@ -125,8 +125,8 @@ class Peaks:
 
         seconds = time.perf_counter() - self.began_s
         taken = torch.cuda.max_memory_allocated() / GB if self.on_gpu else 0.0
-        found = self.planned[stage] or {}
-        memory = found.get("bfloat16" if self.on_gpu else "float32") or found.get("float32")
+        result = self.planned[stage] or {}
+        memory = result.get("bfloat16" if self.on_gpu else "float32") or result.get("float32")
         planned = "not planned" if memory is None else f"{memory.peak / GB:.2f} GB planned"
         print(f"{stage:16} {seconds:7.1f} s   {taken:.2f} GB at most, {planned}", flush=True)
 
@@ -139,7 +139,7 @@ def write_model(folder: Path, identity: str, device: str, quick: bool) -> None:
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     from evidcore.model.architecture import shipped
-    from evidcore.train.stand_in import SPECIAL_TOKENS
+    from evidcore.train.tiny_model import SPECIAL_TOKENS
 
     config = AutoConfig.from_pretrained(shipped()[identity].folder)
     if quick:
@@ -213,7 +213,7 @@ def main() -> None:
         text = RECIPE.format(language=language, cases=16, bfloat16=kept, **sizes)
         (scratch / "recipe.toml").write_text(text, encoding="utf-8")
         recipe = load(scratch / "recipe.toml")
-        needed = {one.stage: one.memory for one in plan(recipe, scratch / "runs").stages}
+        needed = {item.stage: item.memory for item in plan(recipe, scratch / "runs").stages}
         if given.plan:
             for stage, memory in needed.items():
                 assert memory is not None  # the shape is known

@@ -49,8 +49,8 @@ from torch import nn
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from evidcore.api import Case, TextPart
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Case, TextPart
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -186,7 +186,7 @@ def as_it_comes(cell: Cell, size: Size, some: list[Case], folder: Path, heard: H
     heard.clock = clock_for(heard.device)
 
     def reward(completions: Any, **_: Any) -> list[float]:
-        return [text_hash(one[0]["content"]) for one in completions]
+        return [text_hash(item[0]["content"]) for item in completions]
 
     class Told(GRPOTrainer):  # type: ignore[misc]
         clock: Clock
@@ -281,18 +281,18 @@ def engine(
     unit = "CPU s a step" if device.type == "cpu" else "s a step"
     title = f"engine, {cell.title()}"
     taken = {arm: each[1:] for arm, each in seconds.items()}
-    found = []
+    result = []
     for arm, least in (("trl", needed), (COMPACT, needed_compact)):
         if arm in taken:
             several = ratios(taken[arm], taken["ours"])
             samples = [sum(taken[arm]) / sum(taken["ours"])] if cell.mean_tokens else several
-            found.append(
+            result.append(
                 figure(title if arm == "trl" else f"{title}, {arm}", samples, "x trl", at_least=least)
             )
-    found += [figure(f"{title}: {arm}", each, unit) for arm, each in taken.items()]
+    result += [figure(f"{title}: {arm}", each, unit) for arm, each in taken.items()]
     if device.type == "cuda":
-        found += on_gpu(title, cell, size, seconds, heard)
-    return found, {title: details(heard)}
+        result += on_gpu(title, cell, size, seconds, heard)
+    return result, {title: details(heard)}
 
 
 def engine_and_bank(cell: Cell, size: Size, device: torch.device, needed: float | None) -> Measured:
@@ -300,9 +300,9 @@ def engine_and_bank(cell: Cell, size: Size, device: torch.device, needed: float 
     seconds, heard = side_by_side(cell, size, device)
     first = cell.volumes // cell.prompts  # steps of the first epoch
     title = f"engine + bank, {cell.title()}"
-    found = []
+    result = []
     for epoch, steps in (("first epoch", slice(1, first)), ("later", slice(first, None))):
-        found += [
+        result += [
             figure(
                 f"{title}, {epoch}",
                 ratios(seconds["trl"][steps], seconds["ours"][steps]),
@@ -312,13 +312,13 @@ def engine_and_bank(cell: Cell, size: Size, device: torch.device, needed: float 
             *(
                 figure(
                     f"{title}, {epoch}: encoder's share, {arm}",
-                    [100 * one.get("encode_s", 0.0) / one["step_s"] for one in heard[arm].steps[steps]],
+                    [100 * item.get("encode_s", 0.0) / item["step_s"] for item in heard[arm].steps[steps]],
                     "%",
                 )
                 for arm in ("ours", "trl")
             ),
         ]
-    return found, {title: details(heard)}
+    return result, {title: details(heard)}
 
 
 def on_gpu(
@@ -327,29 +327,29 @@ def on_gpu(
     """Return tokens a second, share of the GPU's peak, and memory."""
     name = torch.cuda.get_device_name()
     peak = next((flops for card, flops in PEAK_FLOPS.items() if name.startswith(card)), None)
-    weights = sum(one.numel() for one in build(size)[0].part("language"))
+    weights = sum(item.numel() for item in build(size)[0].part("language"))
     rows = cell.prompts * cell.answers
-    found = []
+    result = []
     for arm in ("ours", "trl"):
         taken = seconds[arm][1:]
-        found.append(
+        result.append(
             figure(
                 f"{title}: {arm}",
-                [rows * cell.answer_tokens / one for one in taken],
+                [rows * cell.answer_tokens / item for item in taken],
                 "answer tokens a second",
             )
         )
-        memory = [one / 2**30 for one in heard[arm].memory_bytes[1:]]
-        found.append(figure(f"{title}: {arm}, peak memory above rest", memory, "GiB"))
+        memory = [item / 2**30 for item in heard[arm].memory_bytes[1:]]
+        result.append(figure(f"{title}: {arm}, peak memory above rest", memory, "GiB"))
         if peak is not None:
             # multiplications and additions that the method asks for, without attention: 6 a weight and token
             # to train, 2 to sample; of each distinct token, however often an arm computes it
             tokens = cell.prompts * cell.prompt_tokens + rows * cell.answer_tokens
             asked = 8 * weights * tokens
-            found.append(
-                figure(f"{title}: {arm}, share of peak", [100 * asked / one / peak for one in taken], "%")
+            result.append(
+                figure(f"{title}: {arm}, share of peak", [100 * asked / item / peak for item in taken], "%")
             )
-    return found
+    return result
 
 
 def details(heard: Mapping[str, Heard]) -> dict[str, Any]:
@@ -358,10 +358,10 @@ def details(heard: Mapping[str, Heard]) -> dict[str, Any]:
     parts = [name for name in steps[0] if name.endswith("_s") or "_s/" in name]
     return {
         "answer_tokens": {
-            arm: statistics.fmean(one["completion_tokens"] for one in told.steps)
+            arm: statistics.fmean(item["completion_tokens"] for item in told.steps)
             for arm, told in heard.items()
         },
-        "ours_s": {name: statistics.median(one.get(name, 0.0) for one in steps) for name in parts},
+        "ours_s": {name: statistics.median(item.get(name, 0.0) for item in steps) for name in parts},
     }
 
 
@@ -405,15 +405,15 @@ def main() -> None:
         measured.append(lambda: engine(UNEQUAL_CELL, size, device, 3.5, 2.0))
         measured.append(lambda: engine(DEMO_CELL, DEMO_SIZE, device, needed=1.0))
         measured += [functools.partial(engine, cell, size, device, needed=0.95) for cell in grid(given)]
-    found: list[Figure] = []
+    result: list[Figure] = []
     told: dict[str, Any] = {}
     for measure in measured:
         figures, more = measure()
-        for one in figures:  # the whole takes long, and its result comes at the end
-            print(one.line(), file=sys.stderr, flush=True)
-        found += figures
+        for item in figures:  # the whole takes long, and its result comes at the end
+            print(item.line(), file=sys.stderr, flush=True)
+        result += figures
         told |= more
-    tell(__doc__, found, as_json=given.json, details=told)
+    tell(__doc__, result, as_json=given.json, details=told)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from pathlib import Path
 from evidcore_testing.data import volume_case
 from side_by_side import figure, in_turn, parser, ratios, tell
 
-from evidcore.case import Rollout
-from evidcore.contracts import Reward
+from evidcore.api import Reward, Rollout
 from evidcore.registry import factory
 
 PROMPTS, ANSWERS = 8, 8
@@ -42,12 +41,12 @@ def rollouts(folder: Path) -> tuple[Rollout, ...]:
 def renewed(asked: tuple[Rollout, ...], *, with_cases: bool) -> tuple[Rollout, ...]:
     """Return the same answers to prompts that are other objects."""
     fresh = {
-        one.prompt.id: dataclasses.replace(
-            one.prompt, case=dataclasses.replace(one.prompt.case) if with_cases else one.prompt.case
+        item.prompt.id: dataclasses.replace(
+            item.prompt, case=dataclasses.replace(item.prompt.case) if with_cases else item.prompt.case
         )
-        for one in asked
+        for item in asked
     }
-    return tuple(dataclasses.replace(one, prompt=fresh[one.prompt.id]) for one in asked)
+    return tuple(dataclasses.replace(item, prompt=fresh[item.prompt.id]) for item in asked)
 
 
 def compared(own: Reward, apart: Reward, batches: Sequence[tuple[Rollout, ...]]) -> dict[str, list[float]]:
@@ -58,14 +57,14 @@ def compared(own: Reward, apart: Reward, batches: Sequence[tuple[Rollout, ...]])
         return lambda: reward(next(asked), {})
 
     taken = in_turn({"in the run": arm(own), "isolated": arm(apart)}, len(batches), now=time.perf_counter)
-    return {name: [1e3 * one for one in seconds] for name, seconds in taken.items()}
+    return {name: [1e3 * item for item in seconds] for name, seconds in taken.items()}
 
 
 def main() -> None:
     """Measure and print."""
     given = parser(__doc__).parse_args()
     with tempfile.TemporaryDirectory() as name:
-        asked, found = rollouts(Path(name)), []
+        asked, result = rollouts(Path(name)), []
         for use in ("choice-accuracy", "report-findings"):
             own, apart = (
                 factory.build("reward", {"use": use, "isolated": value}, given={}, where="benchmark")
@@ -80,13 +79,13 @@ def main() -> None:
                 title = f"{use}, {'new' if is_new else 'known'} cases"
                 pairs = zip(each["isolated"], each["in the run"], strict=True)
                 more = [slow - fast for slow, fast in pairs]
-                found += [
+                result += [
                     figure(f"{title}: in the run", each["in the run"], "ms a batch"),
                     figure(f"{title}: isolated", each["isolated"], "ms a batch"),
                     figure(f"{title}: how much more", more, "ms a batch", at_most=LIMIT_MS),
                     figure(f"{title}: ratio", ratios(each["isolated"], each["in the run"]), "times"),
                 ]
-    tell(__doc__, found, as_json=given.json)
+    tell(__doc__, result, as_json=given.json)
 
 
 if __name__ == "__main__":

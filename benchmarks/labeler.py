@@ -24,8 +24,8 @@ from evidcore_plugin_reports.agreement import states
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_reports.labelers import NegationRules, Phrases
 
+from evidcore.api import Labeler
 from evidcore.case import State
-from evidcore.contracts import Labeler
 from evidcore.evaluate.bootstrap import ratio_interval
 
 NEEDED = 0.85  # macro F1
@@ -60,14 +60,14 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
     """
     said = [states(labeler(text)) for _, text, _ in some]
     by_name = [states(Phrases()(text)) for _, text, _ in some]
-    told = np.array([[one.get(name) == "present" for name in CT_RATE_FINDINGS] for one in said])
+    told = np.array([[item.get(name) == "present" for name in CT_RATE_FINDINGS] for item in said])
     true = np.array([[labels[name] for name in CT_RATE_FINDINGS] for *_, labels in some])
     texts = [text for _, text, _ in some]
-    found: dict[str, Any] = {"findings": {}}
+    result: dict[str, Any] = {"findings": {}}
     for index, name in enumerate(CT_RATE_FINDINGS):
         hit, wrong = told[:, index] & true[:, index], told[:, index] != true[:, index]
         interval = ratio_interval(2.0 * hit, 2.0 * hit + wrong, texts, draws=DRAWS)
-        found["findings"][name] = {
+        result["findings"][name] = {
             "reports": int(true[:, index].sum()),
             "precision": float(hit.sum() / max(1, told[:, index].sum())),
             "recall": float(hit.sum() / max(1, true[:, index].sum())),
@@ -76,15 +76,15 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
             "high": interval.high,
             "errors": dict(
                 errors(
-                    [one.get(name) for one in said],
-                    [one.get(name) for one in by_name],
+                    [item.get(name) for item in said],
+                    [item.get(name) for item in by_name],
                     true[:, index],
                 )
             ),
         }
-    found["macro_f1"] = macro_f1(told, true)
-    found["low"], found["high"] = macro_interval(told, true, texts)
-    return found
+    result["macro_f1"] = macro_f1(told, true)
+    result["low"], result["high"] = macro_interval(told, true, texts)
+    return result
 
 
 def errors(
@@ -133,14 +133,14 @@ def macro_interval(
 def written(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield the figures as lines."""
     yield f"{found['reports']} reports of the half {found['half']!r}; {found['left_out']} left out"
-    for name, one in found["labelers"].items():
+    for name, item in found["labelers"].items():
         yield ""
-        yield f"{name}: macro F1 {one['macro_f1']:.3f} [{one['low']:.3f}, {one['high']:.3f}]"
+        yield f"{name}: macro F1 {item['macro_f1']:.3f} [{item['low']:.3f}, {item['high']:.3f}]"
         yield (
             f"  {'finding':34} {'reports':>7} {'precision':>9} {'recall':>6} {'F1':>5} {'95 %':>14} "
             f"{'false alarm':>11} {'(by name)':>9} {'not named':>9} {'denied':>6} {'doubted':>7}"
         )
-        for finding, row in one["findings"].items():
+        for finding, row in item["findings"].items():
             counts = row["errors"]
             kinds = [
                 counts.get(kind, 0) for kind in ("false alarm", "by name", "not named", "denied", "doubted")
@@ -168,13 +168,13 @@ def main() -> None:
     every = list(rows(table))
     some = one_half(every, given.half)
     labelers: dict[str, Labeler] = {"negation-rules": NegationRules(), "phrases": Phrases()}
-    found = {
+    result = {
         "half": given.half,
         "reports": len(some),
         "left_out": sum(half_of(row_id) == given.half for row_id, *_ in every) - len(some),
         "labelers": {name: measure(labeler, some) for name, labeler in labelers.items()},
     }
-    print(json.dumps(found, indent=1) if given.json else "\n".join(written(found)))
+    print(json.dumps(result, indent=1) if given.json else "\n".join(written(result)))
 
 
 if __name__ == "__main__":

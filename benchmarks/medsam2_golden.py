@@ -69,7 +69,7 @@ def predictor(clone: Path) -> Any:
 def logits(model: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return the logits of a prompt, both ways from its slice, each from a new state as MedSAM2 does it."""
     seen = torch.stack([pixels(plane, SIZE_PX) for plane in phantom()])
-    found: dict[int, Any] = {}
+    result: dict[int, Any] = {}
     for is_reversed in (False, True):
         state = model.init_state(seen, SIZE_PX, SIZE_PX)
         if name == "mask":
@@ -79,8 +79,8 @@ def logits(model: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         for z, _, _ in model.propagate_in_video(state, start_frame_idx=KEY, reverse=is_reversed):
             kept = state["output_dict"]
             out = kept["cond_frame_outputs"].get(z) or kept["non_cond_frame_outputs"][z]
-            found[z] = out["pred_masks"][0, 0].float().numpy()
-    return np.stack([found[z] for z in range(DEPTH)])
+            result[z] = out["pred_masks"][0, 0].float().numpy()
+    return np.stack([result[z] for z in range(DEPTH)])
 
 
 def main() -> None:
@@ -96,13 +96,13 @@ def main() -> None:
     model = predictor(given.clone)
     weights = seeded_model(published_config(), is_calm=not given.seeded)
     model.load_state_dict(original_tensors(weights), strict=True)
-    found = {name: logits(model, name) for name in prompts()}
-    np.savez_compressed(given.out, key=KEY, box_xyxy=[X0, Y0, X1, Y1], **found)  # type: ignore[arg-type]
+    result = {name: logits(model, name) for name in prompts()}
+    np.savez_compressed(given.out, key=KEY, box_xyxy=[X0, Y0, X1, Y1], **result)  # type: ignore[arg-type]
     stored = GOLDEN if given.seeded else CALM
     if stored.exists():
         before = np.load(stored)
-        for name, one in found.items():
-            print(compare(f"{name} prompt, the predictor here", one, before[name]).line())
+        for name, item in result.items():
+            print(compare(f"{name} prompt, the predictor here", item, before[name]).line())
     print(given.out)
 
 

@@ -33,7 +33,7 @@ from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.tracking import Target
 from evidcore_plugin_medsam2.weights import SIZE_PX, published_config
 
-from evidcore.case import Box, VolumeRef
+from evidcore.api import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt
 
 STORED = Path(__file__).parents[1] / "plugins/evidcore-plugin-medsam2/tests/golden"

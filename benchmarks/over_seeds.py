@@ -27,7 +27,7 @@ from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast, Item
 from evidcore_plugin_lab.ablation.items import row_items
 from scipy import stats
 
-from evidcore.contracts import Sums
+from evidcore.contracts import Totals
 from evidcore.evaluate.pooling import pooled
 from evidcore.runs.record import read_lines
 
@@ -159,7 +159,7 @@ class Study:
             rows = [row for row in questions(place) if all(row[name] for name in weights)]
             for name, items in arms.items():
                 items[seed] = {
-                    row["question"]: Item(row["patient"], Sums("ratio", (float(row[name]), 1.0)))
+                    row["question"]: Item(row["patient"], Totals("ratio", (float(row[name]), 1.0)))
                     for row in rows
                 }
         return Arms(arms, patients_shared=False).contrast(weights)
@@ -172,13 +172,13 @@ class Study:
         told = [f"phantom numbers, {self.head}, seeds {seeds}: mean, 95 % by a t over the seeds, each seed"]
         width = max(len(claim.label) for claim in self.claims)
         for claim in self.claims:
-            found = self.contrast(places, claim.weights)
-            if found.value is None:
-                told.append(f"{claim.label:{width}}  -  {found.note}")
+            result = self.contrast(places, claim.weights)
+            if result.value is None:
+                told.append(f"{claim.label:{width}}  -  {result.note}")
                 continue
-            each = "  ".join(map(self._figure, found.by_seed.values()))
+            each = "  ".join(map(self._figure, result.by_seed.values()))
             told.append(
-                f"{claim.label:{width}}  {self.said(vars(found))}  each {each}  {found.note}".rstrip()
+                f"{claim.label:{width}}  {self.said(vars(result))}  each {each}  {result.note}".rstrip()
             )
         return "\n".join(told) + "\n"
 
@@ -225,10 +225,10 @@ class Study:
         """Return where one more run of a seed ends, after its runs on other threads; empty for too few."""
         told = []
         for first in _seeds(places):
-            runs = [first, *sorted(one for one in places if one.stem.startswith(f"{first.stem}-"))]
+            runs = [first, *sorted(item for item in places if item.stem.startswith(f"{first.stem}-"))]
             if len(runs) < FEWEST_RUNS:
                 continue
-            names = ", ".join(one.stem for one in runs)
+            names = ", ".join(item.stem for item in runs)
             told.append(
                 f"phantom numbers, {self.head}, one seed run {len(runs)} times ({names}): "
                 "mean [where one more run ends in 95 of 100 cases], each run"
@@ -244,22 +244,22 @@ class Study:
 
     def leaves(self, fresh: Path, places: Sequence[Path]) -> list[str]:
         """Return which main figures of a fresh run lie outside of kept intervals, or under their bound."""
-        found = []
+        result = []
         for line in self.lines:
             item, known = value(fresh, line), [value(place, line) for place in places]
-            ends = [_ends(one) for one in known if one is not None]
+            ends = [_ends(entry) for entry in known if entry is not None]
             if item is None or item["value"] is None or not (line.is_main and ends):
                 continue
             low, high = min(low for low, _ in ends), max(high for _, high in ends)
             if not low <= item["value"] <= high:
                 kept_range = f"{self._figure(low)} to {self._figure(high)}"
-                found.append(f"{line.label.strip()}: {self.said(item)}, kept runs {kept_range}")
+                result.append(f"{line.label.strip()}: {self.said(item)}, kept runs {kept_range}")
             least = self.least.get(line.label)
             if least is not None and (item["low"] is None or item["low"] < least):
-                found.append(
+                result.append(
                     f"{line.label.strip()}: {self.said(item)}, at least {self._figure(least)} is wanted"
                 )
-        return found
+        return result
 
     def said(self, item: Mapping[str, Any] | None) -> str:
         """Return a value with its interval."""
@@ -277,11 +277,11 @@ class Study:
         """Return the page of a folder of kept results, which names the commands that make it."""
         places = sorted(place.glob("seed-*.json"))
         folder = place.resolve().relative_to(ROOT) if place.resolve().is_relative_to(ROOT) else place
-        seeds = " ".join(one.stem.removeprefix("seed-") for one in _seeds(places))
+        seeds = " ".join(item.stem.removeprefix("seed-") for item in _seeds(places))
         made = f"Written by `python benchmarks/{self.script}.py --seeds {seeds} --keep {folder}`,\n"
         made += f"printed again by `python benchmarks/{self.script}.py --read {folder}`."
-        how = sorted({_how(one) for one in places if "commit" in kept(one)})
-        made += "".join(f"\nMade {one}." for one in how)
+        how = sorted({_how(item) for item in places if "commit" in kept(item)})
+        made += "".join(f"\nMade {item}." for item in how)
         note = NO_ANSWERS
         if _asked(places):
             columns = ", ".join(self.columns)
@@ -434,5 +434,5 @@ def answers(run_folder: Path, stage: str, task: str) -> list[dict[str, Any]]:
 
 def _values(places: Sequence[Path], line: Line) -> list[float]:
     """Return a line's figures, of the seeds that have it."""
-    found = (value(place, line) for place in places)
-    return [item["value"] for item in found if item is not None and item["value"] is not None]
+    result = (value(place, line) for place in places)
+    return [item["value"] for item in result if item is not None and item["value"] is not None]

@@ -26,8 +26,8 @@ from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from torch.nn import functional
 from zoom_bounds import table
 
+from evidcore.api import Case
 from evidcore.cache import cache_folder
-from evidcore.case import Case
 
 ENCODERS: dict[str, tuple[int, Literal["masks", "voxels"]]] = {  # channels at full resolution, what teaches
     "halved at once, taught by patch": (0, "masks"),

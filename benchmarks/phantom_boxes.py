@@ -65,7 +65,7 @@ def learned(run_folder: Path) -> dict[str, Any]:
     """Return the curve of SFT: its loss by tenths of the steps."""
     steps = [line for line in read_lines(run_folder / "metrics.jsonl") if line["stage"] == SFT]
     size = max(1, len(steps) // PIECES)
-    found = [
+    result = [
         {
             "step": part[-1]["step"],
             "loss": sum(line["loss"] for line in part) / len(part),
@@ -74,18 +74,18 @@ def learned(run_folder: Path) -> dict[str, Any]:
         for start in range(0, len(steps), size)
         if (part := steps[start : start + size])
     ]
-    return {"stage": "learned", "curve": found}
+    return {"stage": "learned", "curve": result}
 
 
 def curve(place: Path) -> list[str]:
     """Return the table of a seed's SFT."""
-    found = kept(place)["results"]["learned"]["curve"]
+    result = kept(place)["results"]["learned"]["curve"]
     return [
         "",
-        f"| {place.stem}, SFT to step | " + " | ".join(str(part["step"]) for part in found) + " |",
-        "|---|" + "---|" * len(found),
-        "| loss a token | " + " | ".join(f"{part['loss']:.3f}" for part in found) + " |",
-        "| tokens right | " + " | ".join(f"{part['token_accuracy']:.3f}" for part in found) + " |",
+        f"| {place.stem}, SFT to step | " + " | ".join(str(part["step"]) for part in result) + " |",
+        "|---|" + "---|" * len(result),
+        "| loss a token | " + " | ".join(f"{part['loss']:.3f}" for part in result) + " |",
+        "| tokens right | " + " | ".join(f"{part['token_accuracy']:.3f}" for part in result) + " |",
     ]
 
 

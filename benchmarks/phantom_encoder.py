@@ -32,8 +32,8 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from evidcore.api import Case
 from evidcore.cache import cache_folder
-from evidcore.case import Case
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PATCH_CASES = 600  # training cases whose patches the patch probe learns from
@@ -113,7 +113,7 @@ def prior_only(cases: Sequence[Case]) -> float:
     questions = [question for case in cases for question in case.questions]
     offered = Counter(option for question in questions for option in question.options)
     right = Counter(question.options[question.answer] for question in questions)
-    guesses = [max(question.options, key=lambda one: right[one] / offered[one]) for question in questions]
+    guesses = [max(question.options, key=lambda item: right[item] / offered[item]) for question in questions]
     return float(np.mean([guess == q.options[q.answer] for guess, q in zip(guesses, questions, strict=True)]))
 
 
@@ -128,10 +128,10 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("runs/phantom-encoder"))
     asked = parser.parse_args()
     for seed in asked.seeds:
-        found = measure(seed, asked.steps, tuple(asked.supervision), asked.folder)
-        for row in found["rows"]:
+        result = measure(seed, asked.steps, tuple(asked.supervision), asked.folder)
+        for row in result["rows"]:
             print(f"{row['finding']:36s} probe {row['probe']:.3f}   best patch {row['best_patch']:.3f}")
-        print(json.dumps(found), flush=True)
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

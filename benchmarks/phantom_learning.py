@@ -24,9 +24,9 @@ import numpy as np
 from over_seeds import ROOT, Claim, Column, Line, Study, answers, questions
 from scipy import stats
 
-from evidcore.contracts import Row
+from evidcore.api import Row, mean_interval, paired_interval
 from evidcore.contracts.evaluating import Interval
-from evidcore.evaluate.bootstrap import holm, mean_interval, paired_interval
+from evidcore.evaluate.bootstrap import holm
 from evidcore.evaluate.reference_lines import cluster
 
 TITLE = """# recipes/med3d_r1.toml over seeds
@@ -93,14 +93,14 @@ def correctness(lines: Iterable[Answer], reading: Reading = "choice") -> dict[st
     Raises:
         ValueError: if a line holds no such reading; names its prompt.
     """
-    found: dict[str, tuple[str, list[float]]] = {}
+    result: dict[str, tuple[str, list[float]]] = {}
     for line in lines:
         if reading not in line or "answer" not in line:
             raise ValueError(f"the answer to prompt {line.get('prompt_id')!r} holds no {reading!r}")
         owner = cluster(line["patient"], line["case_id"])
-        hits = found.setdefault(line["prompt_id"], (owner, []))[1]
+        hits = result.setdefault(line["prompt_id"], (owner, []))[1]
         hits.append(float(line[reading] == line["answer"]))
-    return {prompt: (patient, sum(hits) / len(hits)) for prompt, (patient, hits) in found.items()}
+    return {prompt: (patient, sum(hits) / len(hits)) for prompt, (patient, hits) in result.items()}
 
 
 def change(

@@ -61,7 +61,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
     from evidcore.builtin.rollouts import Plain
     from evidcore.reward.composer import NamedReward
     from evidcore.train.grpo import Grpo
-    from evidcore.train.settings import Silent
+    from evidcore.train.settings import NullSink
     from evidcore.train.sft import Sft
     from evidcore.train.trl import grpo, sft, stage
 
@@ -83,7 +83,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
             rows = [(len(asked[index].prompt.parts), gold(asked, index, processor)) for index in range(16)]
             answer = max(row[1] for row in rows)
             trainer: Any = sft.make_trainer(
-                model, processor, asked, planned, folder / "out", seed=1, announce=Silent()
+                model, processor, asked, planned, folder / "out", seed=1, announce=NullSink()
             )
         else:
             planned = Grpo(kind="grpo", **common, reward=(), answers_per_prompt=4, max_new_tokens=64)
@@ -91,7 +91,7 @@ def one(title: str, quick: bool) -> dict[str, float]:
             rewards = [NamedReward(name="text-hash", reward=text_hash())]
             trainer = grpo.make_trainer(
                 model, processor, asked, rewards, planned, folder / "out", seed=1,
-                strategy=Plain(), announce=Silent(),
+                strategy=Plain(), announce=NullSink(),
             )  # fmt: skip
         lengths = Lengths(
             prompt_tokens=192, answer_tokens=answer, volumes=1, size_zyx=model.model.encoder.input.size_zyx,
@@ -113,9 +113,9 @@ def one(title: str, quick: bool) -> dict[str, float]:
             encoder=encoder, bridge=bridge, config=model.config.text_config, has_known_width=True,
             language=torch.nn.ModuleList([model.model.language_model, model.lm_head]), in_bfloat16={},
         )  # fmt: skip
-        found = memory(made, planned.workload(), lengths)
-        assert found is not None
-    return {"predicted": found["float32"].peak, "taken": taken}
+        result = memory(made, planned.workload(), lengths)
+        assert result is not None
+    return {"predicted": result["float32"].peak, "taken": taken}
 
 
 def text_hash() -> Any:
@@ -137,7 +137,7 @@ def warm_up(folder: Path, some: list[Any], kind: str) -> None:
 
     from evidcore.builtin.rollouts import Plain
     from evidcore.reward.composer import NamedReward
-    from evidcore.train.settings import GrpoSettings, SftSettings, Silent
+    from evidcore.train.settings import GrpoSettings, NullSink, SftSettings
     from evidcore.train.trl import grpo, sft, stage
 
     model, processor = build(Size(hidden=64, layers=1, vocabulary=512))
@@ -145,13 +145,15 @@ def warm_up(folder: Path, some: list[Any], kind: str) -> None:
     keys: dict[str, Any] = {"train": ("bridge",), "steps": 1, "learning_rate": 1e-5, "trl": {"use_cpu": True}}
     if kind == "sft":
         settings = SftSettings(**keys, rows_per_step=2)
-        trainer: Any = sft.make_trainer(model, processor, asked, settings, folder, seed=1, announce=Silent())
+        trainer: Any = sft.make_trainer(
+            model, processor, asked, settings, folder, seed=1, announce=NullSink()
+        )
     else:
         rewards = [NamedReward(name="text-hash", reward=text_hash())]
         trainer = grpo.make_trainer(
             model, processor, asked, rewards,
             GrpoSettings(**keys, prompts_per_step=1, answers_per_prompt=2, max_new_tokens=4),
-            folder, seed=1, strategy=Plain(), announce=Silent(),
+            folder, seed=1, strategy=Plain(), announce=NullSink(),
         )  # fmt: skip
     trainer.args.save_strategy = "no"
     stage.train(trainer, folder, resume=False)
@@ -182,11 +184,11 @@ def main() -> None:
         done = subprocess.run(
             command, env={**os.environ, **ALLOCATOR}, stdout=subprocess.PIPE, text=True, check=True
         )
-        found = json.loads(done.stdout.splitlines()[-1])
-        ratios.append(found["predicted"] / found["taken"])
+        result = json.loads(done.stdout.splitlines()[-1])
+        ratios.append(result["predicted"] / result["taken"])
         figures += [
             figure(f"{title}: predicted / taken", ratios[-1:], ""),
-            figure(f"{title}: taken", [found["taken"] / MB], "MB"),
+            figure(f"{title}: taken", [result["taken"] / MB], "MB"),
         ]
     figures.insert(0, figure("predicted / taken, all cases", ratios, ""))
     figures[1:1] = [figure("least", [min(ratios)], ""), figure("greatest", [max(ratios)], "")]

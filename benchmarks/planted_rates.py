@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.audit.policy import PolicyAudited
+from evidcore.audit.policy import PolicyAuditResult
 
 SEEN = "What is asked is seen"  # or in part
 PATIENTS = 150  # of an audit
@@ -18,7 +18,7 @@ LOOKER = "Looker"
 Told = tuple[str, float, float]  # the verdict in a word, own minus blind, own minus what was removed
 
 
-def told_of(audit: PolicyAudited, removed: str) -> Told:
+def told_of(audit: PolicyAuditResult, removed: str) -> Told:
     """Return what an audit says, and own minus the rung `removed`."""
     fell = next(rung.above.value for rung in audit.rungs if rung.name == removed)
     return audit.verdict().split(":")[0], 0.0 if audit.gain is None else audit.gain.above.value, fell
@@ -79,8 +79,8 @@ def sweep(
             row = next((row for row in rows if (row["policy"], row["patients"]) == (policy, patients)), None)
             if row is None:
                 some = [(policy, patients, seed) for seed in range(asked.seeds)]
-                found = pool.starmap(told, some, chunksize=4)
-                row = {"policy": policy, "patients": patients, **_rates(found, removed)}
+                result = pool.starmap(told, some, chunksize=4)
+                row = {"policy": policy, "patients": patients, **_rates(result, removed)}
                 rows.append(row)
             lines.append(_line(row, removed))
             print(lines[-1], flush=True)
@@ -107,7 +107,7 @@ def _rates(found: Sequence[Told], removed: str) -> dict[str, Any]:
     said = [verdict for verdict, _, _ in found]
     return {
         "audits": len(found),
-        "told to see": round(sum(one.startswith(SEEN) for one in said) / len(found), 4),
+        "told to see": round(sum(item.startswith(SEEN) for item in said) / len(found), 4),
         "mean own minus blind": round(sum(gain for _, gain, _ in found) / len(found), 4),
         f"mean own minus {removed}": round(sum(fell for _, _, fell in found) / len(found), 4),
         "verdicts": {verdict: said.count(verdict) for verdict in sorted(set(said))},

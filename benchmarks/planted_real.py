@@ -22,9 +22,9 @@ import rendered_policies as rendered
 from evidcore_plugin_phantoms.implant.dataset import Implant
 from real_scans import real_scans
 
+from evidcore.api import Crop
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Crop
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 import planted
@@ -58,15 +58,15 @@ class Eyes(rendered.Reader):
 def audit(policy: type[planted.Planted], prompts: list[Any]) -> dict[str, Any]:
     """Audit a policy and return its rungs' points."""
     scans = rendered.SCANS
-    found = planted.audited(policy(scans.shows), scans, scans, prompts=prompts)
-    own = {rung.name: round(100 * rung.above.value, 1) for rung in found.rungs}
+    result = planted.audited(policy(scans.shows), scans, scans, prompts=prompts)
+    own = {rung.name: round(100 * rung.above.value, 1) for rung in result.rungs}
     return {
         "policy": policy.__name__,
-        "own": round(100 * found.score("own").value, 1),
+        "own": round(100 * result.score("own").value, 1),
         "questions": len(prompts),
-        "patients": len(set(found.clusters)),
+        "patients": len(set(result.clusters)),
         "own minus": own,
-        "verdict": found.verdict(),
+        "verdict": result.verdict(),
     }
 
 
@@ -81,7 +81,7 @@ def main() -> None:
         rendered.SCANS = scans = RealScans(Path(folder), asked.scans, asked.copies)
         scans.fit()
         scans.render()
-        prompts = [one for case in scans.pool for one in scans.task.prompts(case, Volume(), 1)]
+        prompts = [item for case in scans.pool for item in scans.task.prompts(case, Volume(), 1)]
         rows = [audit(policy, prompts) for policy in (*rendered.NEVER, Eyes)]
     for row in rows:
         rungs = "  ".join(f"{name} {value:+.1f}" for name, value in row["own minus"].items())

@@ -30,7 +30,7 @@ from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.weights import SIZE_PX, published_config
 from side_by_side import Figure, figure, parser, ratios, tell
 
-from evidcore.case import Box, VolumeRef
+from evidcore.api import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskRequest
 
 DEPTH = 13

@@ -160,8 +160,8 @@ def audits(trained: str, root: Path) -> list[dict[str, Any]]:
 
 def figures(result: Path) -> dict[str, Any]:
     """Return the figures of an audit."""
-    found = json.loads(result.read_text(encoding="utf-8"))
-    rows = [row for row in found["rows"] if row["value"] is not None]
+    results = json.loads(result.read_text(encoding="utf-8"))
+    rows = [row for row in results["rows"] if row["value"] is not None]
     shown = {row["condition"]: row for row in rows if row.get("condition") and row.get("headline")}
     apart = {row["metric"]: row for row in rows if row["name"] == TASK and "/" not in row["metric"]}
     gain, twin = apart["own_minus_blind"], apart["own_minus_twin"]
@@ -175,7 +175,7 @@ def figures(result: Path) -> dict[str, Any]:
         "questions with a twin": twin["questions"],
         "own minus blind arm": ends(apart["own_minus_blind_arm"]),
         "own minus another patient's": ends(apart["grounding_margin"]),
-        "verdict": found["verdict"][TASK],
+        "verdict": results["verdict"][TASK],
     }
 
 

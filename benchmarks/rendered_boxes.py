@@ -37,7 +37,7 @@ import planted_boxes as planted
 
 from evidcore.audit.conditions import Blank, Perturbed, Scrambled
 from evidcore.case import Answer, Box, Case, Prompt, VolumeRef
-from evidcore.contracts import Answers, Asking, Policy, Row, Scored, Task
+from evidcore.contracts import Answers, EvalOptions, EvalResult, Policy, Row, Task
 from evidcore.data import read, read_geometry, read_mask, save_volume
 from evidcore.data.boxes import Mask, dice
 from evidcore.data.content import shown_key
@@ -51,7 +51,7 @@ HEADER_CUE = 0.9  # how likely a header's slice distance tells how high the scan
 Showing = tuple[str, bool, str, str]  # a volume's path, whether blank, its change, the organ asked for
 
 
-class Overlaps(Scored):
+class Overlaps(EvalResult):
     """The Dice of each answer, which is all that a verdict needs."""
 
     def __init__(self, name: str, prompts: Sequence[Prompt], values: Sequence[float]) -> None:
@@ -100,7 +100,9 @@ class Remembering(SegmentationEvaluation):
         ids = [prompt.id for prompt in world.prompts]
         self.learnt = [(rule, dict(zip(ids, said, strict=True))) for rule, said in learnt]
 
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Answer]:
+    def answer(
+        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: EvalOptions
+    ) -> list[Answer]:
         """Return what the task reads in each answer."""
         texts = policy.generate(prompts, max_new_tokens=asking.max_new_tokens)
         for prompt, text in zip(prompts, texts, strict=True):
@@ -108,10 +110,10 @@ class Remembering(SegmentationEvaluation):
                 self.read[prompt.id, text] = task.parse(prompt, text)
         return [self.read[prompt.id, text] for prompt, text in zip(prompts, texts, strict=True)]
 
-    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
         """Return the Dice of each answer."""
         return [
-            Overlaps(name, one.prompts, list(map(self.overlap, one.prompts, one.said))) for one in answers
+            Overlaps(name, item.prompts, list(map(self.overlap, item.prompts, item.said))) for item in answers
         ]
 
     def overlap(self, prompt: Prompt, answer: Answer) -> float:
@@ -245,10 +247,10 @@ class Scans(planted.World):
         policies = [planted.Planted(self), planted.HeightOnly(self), planted.OutlineOnly(self), registered]
         policies += [Header(self), Histogram(self), Memory(self, registered)]
         policies += [planted.Looker(self, registered, share)]
-        self.policies = {type(one).__name__: Prepared(one, showings) for one in policies}
+        self.policies = {type(item).__name__: Prepared(item, showings) for item in policies}
         self.evaluation = Remembering(self)
         some, looker = self.prompts[:20], self.policies["Looker"]
-        said = self.evaluation.answer(looker, some, self.task, Asking(max_new_tokens=8))
+        said = self.evaluation.answer(looker, some, self.task, EvalOptions(max_new_tokens=8))
         self.evaluation.agree(some, said, self.task)
 
     def stated(self, case: Case) -> Case:

@@ -32,13 +32,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 
 import planted
 
+from evidcore.api import Case, Crop, Dataset, EncoderInput, Prompt, VolumeRef, prepare
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Crop, Prompt, Split, VolumeRef
+from evidcore.case import Split
 from evidcore.compute.logistic import Logistic
-from evidcore.contracts import Dataset, EncoderInput
 from evidcore.data import read_geometry
-from evidcore.data.preparation import prepare
 
 POOL = 600
 TRAINING = 1200
@@ -140,7 +139,7 @@ class Scans:
     @functools.cache  # noqa: B019
     def prompts(self) -> list[Prompt]:
         """Return the questions that blind rules learn from."""
-        return [one for case in self.training[:400] for one in self.task.prompts(case, Volume(), 1)]
+        return [item for case in self.training[:400] for item in self.task.prompts(case, Volume(), 1)]
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
         """Return the rendered twin."""
@@ -243,7 +242,7 @@ def told(policy: str, patients: int, seed: int) -> planted_rates.Told:
     """Return what the audit says of one policy on patients drawn from the pool, in a word."""
     cases = random.Random(f"pool/{seed}").sample(SCANS.pool, patients)
     prompts = [prompt for case in cases for prompt in SCANS.task.prompts(case, Volume(), seed + 1)]
-    made = {one.__name__: one for one in (*NEVER, Looker)}
+    made = {item.__name__: item for item in (*NEVER, Looker)}
     audit = planted.audited(made[policy](SCANS.shows), SCANS, SCANS, seed=seed, prompts=prompts)
     return planted_rates.told_of(audit, "twin")
 
@@ -259,7 +258,7 @@ def main() -> None:
         SCANS.fit()
         SCANS.render()
         planted_rates.sweep(
-            asked, "rendered_policies", [one.__name__ for one in NEVER], told, removed="twin",
+            asked, "rendered_policies", [item.__name__ for item in NEVER], told, removed="twin",
             most=asked.pool, pool=asked.pool, training=asked.training, share=asked.share,
         )  # fmt: skip
 

@@ -19,8 +19,8 @@ from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_plugin_reports.sentences import words
 from evidcore_plugin_reports.word_overlap import RougeL
 
-from evidcore.case import Case, Report
-from evidcore.contracts import Measured, Written
+from evidcore.api import Case, Report
+from evidcore.contracts import Measured, TextSample
 from evidcore.evaluate.measuring import NamedMetric, measure
 from evidcore.registry import factory
 
@@ -41,7 +41,7 @@ def sentence(rng: random.Random) -> str:
     return " ".join(rng.choices(SPOKEN, k=14)).capitalize() + "."
 
 
-def written(reports: int, sentences: int) -> list[Written]:
+def written(reports: int, sentences: int) -> list[TextSample]:
     """Return generated reports, each beside another one as reference."""
     rng = random.Random(0)
 
@@ -49,7 +49,7 @@ def written(reports: int, sentences: int) -> list[Written]:
         return " ".join(sentence(rng) for _ in range(sentences))
 
     return [
-        Written(
+        TextSample(
             case=Case(id=f"case-{number}", patient=f"patient-{number}", volumes=()),
             asked="Write the report.",
             text=text(),
@@ -91,7 +91,7 @@ def main() -> None:
     by_google(texts)
 
 
-def by_google(texts: list[Written]) -> None:
+def by_google(texts: list[TextSample]) -> None:
     """Print what rouge-score takes for the same ROUGE-L, and how far its values are apart."""
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -108,8 +108,8 @@ def by_google(texts: list[Written]) -> None:
         ]
 
     spent, theirs = seconds(scored)
-    ours = [one.figures["rouge_l"] for one in RougeL()(texts) if isinstance(one, Measured)]
-    apart = max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
+    ours = [item.figures["rouge_l"] for item in RougeL()(texts) if isinstance(item, Measured)]
+    apart = max(abs(item - other) for item, other in zip(ours, theirs, strict=True))
     print(f"{'rouge-l by rouge-score':24} {spent:12.2f} {'':12} values apart by {apart:.0e}")
 
 

@@ -18,8 +18,7 @@ from typing import Any
 from evidcore_testing.data import volume_case
 from side_by_side import figure, in_turn, parser, tell
 
-from evidcore.case import Answer, Rollout, Score
-from evidcore.contracts import Reward
+from evidcore.api import Answer, Reward, Rollout, Score
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward, RewardComposer, figures, record
 
@@ -60,7 +59,7 @@ def main() -> None:
     count = len(asked)
     rewards = [NamedReward(name=f"reward-{index}", reward=Prepared(count)) for index in range(3)]
     rewards[2] = dataclasses.replace(rewards[2], gate="reward-0")
-    found = []
+    result = []
     for several in (rewards[:1], rewards):
         judge = RewardComposer(several)
 
@@ -82,16 +81,16 @@ def main() -> None:
 
         def per_rollout(more: str, less: str, taken: Mapping[str, list[float]] = taken) -> list[float]:
             pairs = zip(taken[more], taken[less], strict=True)
-            return [1e6 * (one - other) / AT_ONCE / count for one, other in pairs]
+            return [1e6 * (entry - other) / AT_ONCE / count for entry, other in pairs]
 
-        title = f"{len(several)} reward{'s, one with a gate' if len(several) > 1 else ''}"
-        found += [
+        title = f"{len(several)} reward{'s, entry with a gate' if len(several) > 1 else ''}"
+        result += [
             figure(f"{title}: contract", per_rollout("judged", "bare"), "us a rollout", at_most=LIMIT_US),
             figure(
                 f"{title}: lines and figures of the record", per_rollout("told", "judged"), "us a rollout"
             ),
         ]
-    tell(__doc__, found, as_json=given.json)
+    tell(__doc__, result, as_json=given.json)
 
 
 if __name__ == "__main__":

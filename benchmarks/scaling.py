@@ -80,8 +80,8 @@ def train(folder: Path, volumes: int, answers: int, steps: int, step_done: Calla
 
 def growth(points: Mapping[int, float]) -> float:
     """Return the exponent of the power law through points."""
-    found = np.polyfit(np.log(list(points)), np.log(list(points.values())), 1)
-    return float(found[0])
+    result = np.polyfit(np.log(list(points)), np.log(list(points.values())), 1)
+    return float(result[0])
 
 
 def in_process(sizes: Mapping[int, tuple[int, int]], steps: int, folder: Path) -> dict[int, list[float]]:
@@ -168,7 +168,7 @@ def main() -> None:
 def _growth(title: str, found: Mapping[int, Sequence[float]], at_most: float) -> list[Figure]:
     """Return the exponent, of each round, and the times."""
     rounds = zip(*found.values(), strict=True)
-    powers = [growth(dict(zip(found, one, strict=True))) for one in rounds]
+    powers = [growth(dict(zip(found, item, strict=True))) for item in rounds]
     return [
         figure(f"growth with {title}", powers, f"th power of {title}", at_most=at_most),
         *(figure(f"{title}: {count}", taken, "CPU s a step") for count, taken in found.items()),

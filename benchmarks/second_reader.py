@@ -25,9 +25,9 @@ from evidcore_plugin_reports.agreement import affirmed
 from evidcore_plugin_reports.labelers import NegationRules
 from over_seeds import answers
 
+from evidcore.api import Crop, Reader
 from evidcore.cache import cache_folder
-from evidcore.case import Crop
-from evidcore.contracts import ImageQuestion, Reader, Sums
+from evidcore.contracts import ImageQuestion, Totals
 from evidcore.evaluate.reference_lines import cluster
 
 QUESTION = "Which findings are seen on this slice?"
@@ -110,7 +110,7 @@ def table(
 
 
 def _item(line: Line, value: float) -> Item:
-    return Item(cluster(line["patient"], line["case_id"]), Sums("ratio", (value, 1.0)))
+    return Item(cluster(line["patient"], line["case_id"]), Totals("ratio", (value, 1.0)))
 
 
 def _written(found: Contrast, sign: str = "") -> str:
@@ -139,7 +139,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     ablation = load_ablation(asked.ablation)
-    place = next(one for one in ablation.metrics if one.metric == METRIC)
+    place = next(item for item in ablation.metrics if item.metric == METRIC)
     lines: dict[str, dict[int, list[dict[str, Any]]]] = {arm.name: {} for arm in ablation.arms}
     for cell in AblationFolder(ablation, asked.out).cells():
         if cell.state == "finished":

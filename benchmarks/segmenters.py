@@ -45,15 +45,15 @@ def sarcoma(shared: Path) -> list[Row]:
 
 def lesions(shared: Path, folder: Path) -> list[Row]:
     """Write each crop as NIfTI with its spacing."""
-    found = []
+    result = []
     for path in sorted(shared.glob(LESIONS)):
         with np.load(path) as crop:
             affine = np.diag([*(-1, -1, 1) * crop["spacing"], 1.0])
             for name in ("imgs", "gts"):
                 image = nibabel.Nifti1Image(crop[name].transpose(2, 1, 0), affine)
                 nibabel.save(image, folder / f"{path.stem}_{name}.nii")
-        found.append((path.stem, f"{path.stem}_imgs.nii", f"lesion={path.stem}_gts.nii"))
-    return found
+        result.append((path.stem, f"{path.stem}_imgs.nii", f"lesion={path.stem}_gts.nii"))
+    return result
 
 
 def write(folder: Path, splits: Mapping[str, Sequence[Row]]) -> None:

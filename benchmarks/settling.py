@@ -28,9 +28,9 @@ from evidcore_plugin_emrl.settling_conditions import CONDITIONS
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
+from evidcore.api import Case, Rollout
 from evidcore.builtin.views import Slices
 from evidcore.cache import cache_folder
-from evidcore.case import Case, Rollout
 
 COLOURS: Mapping[Agreement, str] = {"whole": "#0b6b74", "local": "#b3541e"}
 
@@ -38,7 +38,7 @@ COLOURS: Mapping[Agreement, str] = {"whole": "#0b6b74", "local": "#b3541e"}
 def paid(reward: CrossView, cases: Sequence[Case], *, slices: int) -> Settled:
     """Pay the gold answers about cases, of whose scans so many slices are shown, under all conditions."""
     task, gold = ReportEvidence(cache_folder()), []
-    prompts = [one for case in cases for one in task.prompts(case, Slices(slices=slices), 0)]
+    prompts = [item for case in cases for item in task.prompts(case, Slices(slices=slices), 0)]
     for group, prompt in enumerate(prompts):
         text, _ = task.gold(prompt)
         gold.append(Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text)))
@@ -60,7 +60,7 @@ def tables(settled: Settled) -> list[str]:
     for own in CELLS:
         if own.control == "others" and not own.mask_gate:
             checks = dataclasses.replace(settled, own=own).checks()
-            lines += ["", str(own), *(f"  {one.outcome:6}{one.check:26}{one.says}" for one in checks)]
+            lines += ["", str(own), *(f"  {item.outcome:6}{item.check:26}{item.says}" for item in checks)]
     return lines
 
 
@@ -70,7 +70,7 @@ def figures(settled: Settled) -> dict[str, Any]:
         name: {str(cell): dataclasses.asdict(pay) for cell, pay in cells.items()}
         for name, cells in settled.pays.items()
     }
-    reader = {one.check: one.says for one in settled.checks()[:2]}
+    reader = {item.check: item.says for item in settled.checks()[:2]}
     return {"reader": reader, "kappa": settled.kappa, "pays": pays}
 
 
@@ -145,9 +145,9 @@ def main() -> None:
     print(f"{(time.perf_counter() - start) / 60:.1f} minutes")
     if asked.keep:
         asked.keep.with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        found = figures(settled)
-        asked.keep.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        draw(found["pays"], asked.keep.with_suffix(".svg"))
+        result = figures(settled)
+        asked.keep.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        draw(result["pays"], asked.keep.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from bench_model import BRIDGE, DEMO_ENCODER, VIT_S, Size, build, cases, source
 from side_by_side import Figure, Turns, figure, parser, ratios, tell
 from trl import SFTTrainer
 
-from evidcore.case import Case, Crop
+from evidcore.api import Case, Crop
 from evidcore.compute.clock import Clock
 from evidcore.model.bank import FeatureBank
 from evidcore.registry import factory
@@ -159,15 +159,15 @@ def cached(
     some = cases(folder / "volumes", ROWS)
     seconds, heard = side_by_side(arms, size, steps, some, folder, encoder=encoder, bridge=bridge)
     kept, again = seconds["cached"], seconds["re-encoding"]
-    found = [
+    result = [
         figure(f"{title}: cached", ratios(again, kept), "x re-encoding", at_least=needed),
         figure(f"{title}: cached, time", kept, "CPU s a step"),
         figure(f"{title}: re-encoding, time", again, "CPU s a step"),
     ]
     told = heard["re-encoding"].steps[1:]
     parts = [name for name in told[0] if name.endswith("_s")]
-    medians = {name: statistics.median(one.get(name, 0.0) for one in told) for name in parts}
-    return found, {f"{title}, re-encoding_s": medians}
+    medians = {name: statistics.median(item.get(name, 0.0) for item in told) for name in parts}
+    return result, {f"{title}, re-encoding_s": medians}
 
 
 def head(size: Size, steps: int, folder: Path) -> list[Figure]:
@@ -175,7 +175,7 @@ def head(size: Size, steps: int, folder: Path) -> list[Figure]:
     arms = {"all": Arm(trainer=WholeHead), "answers": Arm()}
     seconds, heard = side_by_side(arms, size, steps, cases(folder / "volumes", ROWS), folder)
     losses = [[step["loss"] for step in heard[kind].steps] for kind in arms]
-    if any(abs(one - other) > EQUAL for one, other in zip(*losses, strict=True)):
+    if any(abs(item - other) > EQUAL for item, other in zip(*losses, strict=True)):
         raise SystemExit(f"the losses differ: {losses}")
     name = f"head on answers, {size.vocabulary} words"
     return [
@@ -220,8 +220,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for title, encoder, bridge, needed in ENCODERS[-1:] if given.quick else ENCODERS:
-            found, more = cached(title, encoder, bridge, needed, size, steps, folder / title)
-            figures += found
+            result, more = cached(title, encoder, bridge, needed, size, steps, folder / title)
+            figures += result
             details |= more
         wide = size if given.quick else dataclasses.replace(size, vocabulary=WORDS)
         figures += head(wide, steps, folder / "head")

@@ -21,10 +21,8 @@ from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from over_seeds import answers
 from phantom_boxes import AFTER, BEFORE, LONGER, TASK
 
+from evidcore.api import Answer, Answers, Box, EvalResult, Task, paired_interval
 from evidcore.cache import cache_folder
-from evidcore.case import Answer, Box
-from evidcore.contracts import Answers, Scored, Task
-from evidcore.evaluate.bootstrap import paired_interval
 from evidcore.recipe import load
 from evidcore.recipe.schema import DataUse
 from evidcore.runs.assembly import Assembly
@@ -64,7 +62,7 @@ def measure(run: Path) -> list[str]:
     }
     cells = list(itertools.product(ARMS, MARGINS))
     sets = [
-        Answers(prompts, [smaller(task.parse(one, said[arm][one.id]), margin) for one in prompts])
+        Answers(prompts, [smaller(task.parse(item, said[arm][item.id]), margin) for item in prompts])
         for arm, margin in cells
     ]
     evaluation = SegmentationEvaluation(cache_folder(), segmenter=assembly.services["grower"])
@@ -87,7 +85,7 @@ def measure(run: Path) -> list[str]:
     return lines
 
 
-def _cell(scored: Scored) -> str:
+def _cell(scored: EvalResult) -> str:
     dsc, boxes = (fmean(scored.values(metric)) for metric in ("dsc", "box_iou"))
     return f"{dsc:.3f} ({boxes:.3f})"
 

@@ -66,7 +66,7 @@ def figure(
 
 def ratios(slow: Iterable[float], fast: Iterable[float]) -> list[float]:
     """Return how many times `fast` each sample of `slow` is, of samples that were taken side by side."""
-    return [one / other for one, other in zip(slow, fast, strict=True)]
+    return [item / other for item, other in zip(slow, fast, strict=True)]
 
 
 def in_turn(
@@ -148,16 +148,16 @@ def machine() -> dict[str, str]:
     """Return what was measured on, and with which versions."""
     import torch
 
-    found = {
+    result = {
         "processor": _processor(),
         "cores": f"{len(os.sched_getaffinity(0))} cores, {torch.get_num_threads()} of them for torch",
         "system": f"{platform.system()} {platform.machine()}",
     }
     if torch.cuda.is_available():
-        found["gpu"] = torch.cuda.get_device_name()
+        result["gpu"] = torch.cuda.get_device_name()
     versions = [f"Python {platform.python_version()}"]
     versions += [f"{name} {metadata.version(name)}" for name in _PACKAGES]
-    return {**found, "versions": ", ".join(versions)}
+    return {**result, "versions": ", ".join(versions)}
 
 
 def _processor() -> str:
@@ -185,12 +185,12 @@ def tell(
     given = [word for word in sys.argv[1:] if word != "--json"]
     command = shlex.join(["python", f"benchmarks/{script}", *given])
     if as_json:
-        rows = [dataclasses.asdict(one) for one in figures]
+        rows = [dataclasses.asdict(item) for item in figures]
         result = {"claim": claim, "command": command, "machine": machine(), "figures": rows}
         print(json.dumps({**result, "details": dict(details or {})}, indent=1))
         return
     print(claim)
     for key, value in machine().items():
         print(f"  {key}: {value}")
-    for one in figures:
-        print(one.line())
+    for item in figures:
+        print(item.line())

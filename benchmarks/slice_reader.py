@@ -27,10 +27,9 @@ from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 from evidcore_plugin_reports.labelers import NegationRules
 
+from evidcore.api import Case, Reader, read, read_mask
 from evidcore.cache import cache_folder
-from evidcore.case import Case
-from evidcore.contracts import ImageQuestion, Reader
-from evidcore.data import read, read_mask
+from evidcore.contracts import ImageQuestion
 
 
 class Everything(Reader):
@@ -130,11 +129,11 @@ def main() -> None:
         )
     fit = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
     labeler = NegationRules(findings=reader.findings)
-    found = {
+    result = {
         f"slice-reader, {split} split": validated(reader, cases, ReaderFit().least_pixels)["validation"]
         for split, cases in (("validation", validation), ("test", test))
     }
-    found |= {
+    result |= {
         "planted: everything": _measured(Everything(reader.findings), test, reader, labeler),
         "planted: by height": _measured(ByHeight(train, reader.findings), test, reader, labeler),
     }
@@ -142,7 +141,7 @@ def main() -> None:
         f"phantom numbers: {fit['cases']} patients, {fit['slices']} slices, {fit['steps']} steps, {spent};"
         f" named on blank slices {fit['named_on_blank']:.3f}, on noise {fit['named_on_noise']:.3f}"
     ]
-    for name, figures in found.items():
+    for name, figures in result.items():
         lines += ["", f"{name}: {figures['volumes']} patients", *table(figures)]
     print("\n".join(lines))
     if asked.keep:

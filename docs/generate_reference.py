@@ -113,13 +113,13 @@ def components() -> Iterator[str]:
     """Describe what this repository's packages offer."""
     yield "## Components\n"
     for kind in [name for name in KIND_NAMES if name not in ("command", "stage")]:
-        found = [offer for offer in offers(kind) if offer.package.startswith("evidcore")]
-        if found:
+        result = [offer for offer in offers(kind) if offer.package.startswith("evidcore")]
+        if result:
             yield f"### Kind {kind}\n"
         for target in dict.fromkeys(
-            offer.target for offer in found
+            offer.target for offer in result
         ):  # a file format has a name for each ending
-            same = [offer for offer in found if offer.target == target]
+            same = [offer for offer in result if offer.target == target]
             yield _component(same[0], ", ".join(f"`{offer.name}`" for offer in same))
 
 
@@ -127,10 +127,10 @@ def gallery() -> str:
     """Return the page that lists every component with what it is and needs."""
     parts = [GALLERY_HEAD]
     for kind in [name for name in KIND_NAMES if name not in ("command", "stage")]:
-        found = [offer for offer in offers(kind) if offer.package.startswith("evidcore")]
+        result = [offer for offer in offers(kind) if offer.package.startswith("evidcore")]
         rows = []
-        for target in dict.fromkeys(offer.target for offer in found):
-            same = [offer for offer in found if offer.target == target]
+        for target in dict.fromkeys(offer.target for offer in result):
+            same = [offer for offer in result if offer.target == target]
             names = ", ".join(f"`{offer.name}`" for offer in same)
             anchor = re.sub(r"[^\w -]", "", names).replace(" ", "-")
             about = " ".join(prose(inspect.getdoc(same[0].load())).split("\n\n")[0].split())
@@ -142,10 +142,10 @@ def gallery() -> str:
 
 def _needs(same: list[Offer]) -> str:
     """Return what the card of a component's package says that it needs."""
-    found = card(same[0].package)
-    fetched = downloads(found, {offer.name for offer in same})
+    result = card(same[0].package)
+    fetched = downloads(result, {offer.name for offer in same})
     asked = [
-        name.removeprefix("needs_") for name, value in found.items() if name.startswith("needs_") and value
+        name.removeprefix("needs_") for name, value in result.items() if name.startswith("needs_") and value
     ]
     return "; ".join([*asked, *fetched])
 
@@ -264,8 +264,8 @@ def _node(item: Any) -> Any:
 def _field_notes(form: type) -> dict[str, str]:
     """Return the comment behind each field of a class."""
     sources = "".join(inspect.getsource(part) for part in form.__mro__ if dataclasses.is_dataclass(part))
-    found = re.findall(r"^    (\w+):[^#\n]*(?:\(\n[^#\n]*)?#\s*(.+)$", sources, re.MULTILINE)
-    return dict(found)
+    result = re.findall(r"^    (\w+):[^#\n]*(?:\(\n[^#\n]*)?#\s*(.+)$", sources, re.MULTILINE)
+    return dict(result)
 
 
 def _notes(docstring: str) -> dict[str, str]:
@@ -273,8 +273,8 @@ def _notes(docstring: str) -> dict[str, str]:
     section = re.search(r"^Args:\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE)
     if section is None:
         return {}
-    found = re.findall(r"^    (\w+): ((?:.*)(?:\n {6,}.*)*)", section.group(1), re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in found}
+    result = re.findall(r"^    (\w+): ((?:.*)(?:\n {6,}.*)*)", section.group(1), re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in result}
 
 
 def _shared_notes(factory: Callable[..., Any]) -> dict[str, str]:
@@ -291,17 +291,17 @@ def prose(docstring: str | None) -> str:
     """Return a docstring as markdown: its sections as lists."""
     text = docstring or ""
     for name in _SECTIONS:
-        found = re.search(rf"^{name}:\n((?: {{4}}.*\n?|\n)+)", text, re.MULTILINE)
-        if found is None:
+        result = re.search(rf"^{name}:\n((?: {{4}}.*\n?|\n)+)", text, re.MULTILINE)
+        if result is None:
             continue
-        inner = textwrap.dedent(found.group(1)).strip()
+        inner = textwrap.dedent(result.group(1)).strip()
         if name in ("Args", "Raises"):
             items = re.split(r"\n(?=\S)", inner)
             body = "\n".join(f"- {' '.join(item.split())}" for item in items)
             body = re.sub(r"^- (\w+): ", r"- `\1`: ", body, flags=re.MULTILINE)
         else:
             body = f"```py\n{inner}\n```" if name == "Example" else inner
-        text = f"{text[: found.start()]}{name}:\n\n{body}\n\n{text[found.end() :]}"
+        text = f"{text[: result.start()]}{name}:\n\n{body}\n\n{text[result.end() :]}"
     return text.strip()
 
 

@@ -20,32 +20,33 @@ if TYPE_CHECKING:
         Span, TextPart, Unscored, VisualPart, VolumeRef,
     )
     from evidcore.contracts import (
-        Answers, Asking, Audit, Bridge, Condition, Dataset, Encoder, EncoderInput, Engine, Evaluation,
-        Labeler, Language, Metric, Patches, Policy, Reader, Reward, Reweighter, RolloutStrategy, Row,
-        Scored, Scorer, Segmenter, Stage, StageContext, StageResult, Task, Tool, View, Workload,
+        Answers, Audit, Bridge, Condition, Dataset, Encoder, EncoderInput, Engine, EvalOptions,
+        EvalResult, Evaluation, Labeler, Language, Metric, Patches, Policy, Reader, Reward, Reweighter,
+        RolloutStrategy, Row, Scorer, Segmenter, Stage, StageContext, StageResult, Task, Tool, View,
+        Workload,
     )
     from evidcore.data import Format, read, read_mask
     from evidcore.data.preparation import prepare
     from evidcore.errors import DataError
-    from evidcore.evaluate.asking import AskingStage
+    from evidcore.evaluate.eval_stage import EvalStage
     from evidcore.evaluate.bootstrap import mean_interval, paired_interval
-    from evidcore.evaluate.figured import figured
+    from evidcore.evaluate.numeric_result import numeric_result
     from evidcore.hooks import observe
     from evidcore.registry import find
-    from evidcore.registry.factory import Flat
+    from evidcore.registry.factory import InlineOptions
 
 __all__ = [
-    "Answer", "Answers", "Asking", "AskingStage", "Audit", "Box", "Bridge", "Cache", "Case", "Condition",
-    "Crop", "DataError", "Dataset", "Encoder", "EncoderInput", "Engine", "Episode", "Evaluation",
-    "Finding", "Flat", "Format", "Labeler", "Language", "MaskRef", "Metric", "Patches", "Policy",
-    "Prompt", "Question", "Reader", "Report", "Reward", "Reweighter", "Rollout", "RolloutStrategy", "Row",
-    "Score", "Scored", "Scorer", "Segmenter", "Span", "Stage", "StageContext", "StageResult", "Task",
-    "TextPart", "Tool", "Unscored", "View", "VisualPart", "VolumeRef", "Workload", "figured", "find",
-    "mean_interval", "observe", "paired_interval", "prepare", "read", "read_mask",
+    "Answer", "Answers", "Audit", "Box", "Bridge", "Cache", "Case", "Condition", "Crop", "DataError",
+    "Dataset", "Encoder", "EncoderInput", "Engine", "Episode", "EvalOptions", "EvalResult", "EvalStage",
+    "Evaluation", "Finding", "Format", "InlineOptions", "Labeler", "Language", "MaskRef", "Metric", "Patches",
+    "Policy", "Prompt", "Question", "Reader", "Report", "Reward", "Reweighter", "Rollout", "RolloutStrategy",
+    "Row", "Score", "Scorer", "Segmenter", "Span", "Stage", "StageContext", "StageResult", "Task", "TextPart",
+    "Tool", "Unscored", "View", "VisualPart", "VolumeRef", "Workload", "find", "mean_interval",
+    "numeric_result", "observe", "paired_interval", "prepare", "read", "read_mask",
 ]
 _ROOMS = (  # lightest first: `contracts` load torch
     "errors", "cache", "case", "registry", "registry.factory", "hooks", "data", "contracts",
-    "data.preparation", "evaluate.figured", "evaluate.bootstrap", "evaluate.asking",
+    "data.preparation", "evaluate.numeric_result", "evaluate.bootstrap", "evaluate.eval_stage",
 )
 # fmt: on
 

@@ -45,11 +45,11 @@ class DataError(EvidError):
     """A file or a case cannot be used. Names the file, the case and the value."""
 
 
-class NotHere(DataError):
+class NotDownloadedError(DataError):
     """Files have not been fetched yet. Says where they come from; what needs none of them can go on."""
 
 
-class NoCases(DataError):
+class EmptySplitError(DataError):
     """A split of a data set lists no case."""
 
 
@@ -64,7 +64,7 @@ def printable(text: str, keep: str = "\n\t") -> str:
     )
 
 
-def tells_full_disk(cause: BaseException) -> bool:
+def is_disk_full(cause: BaseException) -> bool:
     """Tell whether an exception says that a disk, or a quota on it, is used up.
 
     safetensors raises a class of its own; torch only finds that its file is shorter than what it wrote.

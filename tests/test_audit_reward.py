@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evidcore.case import Score
-from evidcore.contracts import Reward
+from evidcore.api import Reward, Score
 from evidcore.contracts.judging import Checked
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
@@ -58,7 +57,7 @@ def test_the_demos_rewards_pass_and_single_notes_can_fail(evid):
 def test_an_alarm_is_exit_status_1_and_stands_in_the_json(evid, constant):
     result = evid("audit", "reward", RECIPE, *words(CONSTANT), "--stage", 5, "--json", exit_code=1)
     checks = json.loads(result.stdout)["stages"]["05-grpo"]
-    (over,) = [one for one in checks if one["check"] == "right over wrong"]
+    (over,) = [item for item in checks if item["check"] == "right over wrong"]
     assert (over["outcome"], over["task"], over["reward"]) == ("alarm", "choice", "")
     assert over["figures"] == {"right": 0.3, "wrong": 0.3, "share_of_prompts": 0.0}
 
@@ -71,8 +70,8 @@ def test_what_a_reward_checks_of_itself_is_printed_also_where_it_is_fine(evid, o
     assert line.split() == ["mine:", "own", "fine", "looked", "at", "3"]
     result = evid("audit", "reward", RECIPE, *own, "--limit", 3, "--json")
     checks = json.loads(result.stdout)["stages"]["05-grpo"]
-    (found,) = [one for one in checks if one["check"] == "own"]
-    assert (found["reward"], found["figures"]) == ("mine", {"seen": 1.0})
+    (results,) = [item for item in checks if item["check"] == "own"]
+    assert (results["reward"], results["figures"]) == ("mine", {"seen": 1.0})
 
 
 def test_a_stage_that_is_none_of_grpo_is_named(evid):
@@ -85,7 +84,7 @@ def test_a_function_of_trl_is_audited_in_place_of_the_stages_rewards(evid, tmp_p
     file.write_text("def long(completions, **columns):\n    return [len(text) / 9 for text in completions]\n")
     result = evid("audit", "reward", RECIPE, *words(), "--trl", f"{file}:long", "--json", exit_code=1)
     checks = json.loads(result.stdout)["stages"]["05-grpo"]
-    assert "length" in {one["check"] for one in checks if one["outcome"] == "alarm"}
+    assert "length" in {item["check"] for item in checks if item["outcome"] == "alarm"}
     evid("audit", "reward", RECIPE, *words(), "--trl", "gone.py:long", exit_code=2)
 
 
@@ -97,7 +96,7 @@ def test_the_first_step_of_a_run_tells_whether_its_start_policy_can_be_taught(ev
     ]
     file.write_text("\n".join(map(json.dumps, lines)))
     result = evid("audit", "reward", RECIPE, *words(), "--rollouts", file, "--json", exit_code=1)
-    (start,) = [one for one in json.loads(result.stdout)["stages"]["05-grpo"] if one["check"] == "start"]
+    (start,) = [item for item in json.loads(result.stdout)["stages"]["05-grpo"] if item["check"] == "start"]
     assert (start["outcome"], start["figures"]) == ("alarm", {"dead_groups": 1.0, "saturated": 0.0})
 
 
@@ -125,10 +124,10 @@ def test_a_stage_warns_before_it_starts_and_leaves_its_own_rewards_unasked(const
 
 def test_a_stage_whose_rewards_are_sound_says_nothing(caplog):
     stage, context, source = stage_and_source()
-    found = {one.check: one.outcome for one in stage.audit(context, source) if not one.reward}
+    result = {item.check: item.outcome for item in stage.audit(context, source) if not item.reward}
     assert caplog.records == []
-    assert found["right over wrong"] == "fine"
-    assert found["blind"] == "not applicable"  # it takes more prompts than a start has time for
+    assert result["right over wrong"] == "fine"
+    assert result["blind"] == "not applicable"  # it takes more prompts than a start has time for
 
 
 def test_a_stage_trains_where_nothing_judges_its_rewards_and_says_so(monkeypatch, caplog):
@@ -173,7 +172,7 @@ def test_check_warns_where_all_that_judges_texts_takes_a_denial_for_the_finding(
 ):
     class Deaf(Constant):
         judges = frozenset({"report"})
-        tells_denial = False
+        detects_negation = False
 
     offered("evid-deaf", "[evidcore.reward]\ndeaf = evid_deaf:It\n", It=Deaf)
     stage, context, _ = stage_and_source(f"stage.grpo.reward=[{rewards}]")

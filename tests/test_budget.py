@@ -63,6 +63,22 @@ def private_names():
     }
 
 
+WORDS = {"told", "said", "kept", "held", "stand", "bring", "settle", "shown", "found", "one", "own"}
+
+
+def private_words():
+    """Return the identifiers in which a word stands that a reader of the field could not search for."""
+    nodes = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = [
+        (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id)
+        or (isinstance(node, ast.arg) and node.arg)
+        or (isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name)
+        or ""
+        for node in nodes
+    ]
+    return [name for name in names if WORDS & {*name.lower().split("_")}]
+
+
 SOURCES = python("evidcore/**/*.py", "plugins/*/src/**/*.py")
 COUNTS = {
     "modules": lambda: len(python("evidcore/**/*.py")),
@@ -75,6 +91,7 @@ COUNTS = {
         holding(r"subprocess\.(run|Popen|check)|multiprocessing|ProcessPoolExecutor|os\.fork\(", SOURCES)
     ),
     "html_bases": lambda: len(holding("<!doctype html", [*SOURCES, *ROOT.glob("plugins/*/src/**/*.html")])),
+    "identifiers_of_private_words": lambda: len(private_words()),
     "public_names": lambda: len(evidcore.api.__all__),
     "private_names_of_packages": lambda: len(private_names()),
     "lines_of_packages": lambda: lines(python("plugins/*/src/**/*.py")),

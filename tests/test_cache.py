@@ -19,11 +19,11 @@ import pytest
 from safetensors import safe_open
 
 from evidcore import cache as module
+from evidcore.api import Cache
 from evidcore.cache import (
     ABANDONED_S,
     LARGE_BYTES,
     MOST_BYTES,
-    Cache,
     CorruptEntry,
     cache_folder,
     limit_bytes,
@@ -113,9 +113,9 @@ def test_array_and_facts_come_back(one, dtype):
     held = one.get_array("key")
     assert (held.shape, held.facts, held.is_on_disk) == ((5, 4, 3), FACTS, True)
     assert held.size_bytes == array.nbytes
-    found = held.slices(1, 4)
-    assert (found.dtype, found.flags.writeable) == (dtype, False)
-    np.testing.assert_array_equal(found, array[1:4])
+    result = held.slices(1, 4)
+    assert (result.dtype, result.flags.writeable) == (dtype, False)
+    np.testing.assert_array_equal(result, array[1:4])
 
 
 def test_equal_arrays_give_equal_files(one):
@@ -162,9 +162,9 @@ def test_damage_anywhere_in_an_array_is_found(one, caplog):
 
     assert outcome(right) == (VALUES.tobytes(), FACTS)
     for index in range(len(right)):
-        found = outcome(right[:index] + bytes([right[index] ^ 1]) + right[index + 1 :])
-        padding = found == (VALUES.tobytes(), FACTS)
-        assert found is None or padding, f"byte {index} gives {found}"
+        result = outcome(right[:index] + bytes([right[index] ^ 1]) + right[index + 1 :])
+        padding = result == (VALUES.tobytes(), FACTS)
+        assert result is None or padding, f"byte {index} gives {result}"
     for length in range(len(right)):
         assert outcome(right[:length]) is None, f"the first {length} bytes pass"
 

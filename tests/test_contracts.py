@@ -19,17 +19,17 @@ from evidcore_plugin_reports.text_models import Pretrained
 from evidcore_testing.recipes import phantoms, recipe_text
 from PIL import Image
 
+from evidcore.api import Dataset, Finding, Policy, VolumeRef, find
 from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Finding, VolumeRef
-from evidcore.contracts import KINDS, Dataset, Policy
+from evidcore.contracts import KINDS
 from evidcore.recipe import load
-from evidcore.registry import factory, find, offers
+from evidcore.registry import factory, offers
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.model import StageOutputs
 from evidcore.train.sampler import InProcess
-from evidcore.train.settings import Silent
+from evidcore.train.settings import NullSink
 
 NATIVE = testing.tiny_vision("qwen3_vl")
 
@@ -90,8 +90,8 @@ def test_every_installed_condition(name, cases):
     """Over cases that share one finding and have one of their own."""
     changed = []
     for case, own in zip(cases, "abcd", strict=True):
-        states = [(one, "present" if one in {"g", own} else "absent") for one in "abcdefgh"]
-        findings = tuple(Finding(name=one, state=state) for one, state in states)
+        states = [(item, "present" if item in {"g", own} else "absent") for item in "abcdefgh"]
+        findings = tuple(Finding(name=item, state=state) for item, state in states)
         masks = {own: next(iter(case.masks.values()))}
         changed.append(dataclasses.replace(case, findings=findings, masks=masks, questions=()))
     task = factory.build("task", {"use": "choice"}, given={"view": Volume()}, where="test")
@@ -142,7 +142,7 @@ def test_every_stage_of_the_core(tmp_path):
     for index, stage in enumerate(recipe.stages):
         name = recipe.stage_name(index)
         (tmp_path / name).mkdir()
-        context = Context(assembly, name, before=before, folder=tmp_path / name, announce=Silent())
+        context = Context(assembly, name, before=before, folder=tmp_path / name, announce=NullSink())
         testing.check_stage(stage, context)
         before = before.after(stage, tmp_path / name / "checkpoint")
 

@@ -51,9 +51,9 @@ class Block:
 
 def blocks(path: Path) -> Iterator[Block]:
     text = path.read_text(encoding="utf-8")
-    for found in re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        line = text.count("\n", 0, found.start()) + 1
-        yield Block(found[1], tuple(found[2].split()), found[3], f"{named(path)}:{line}")
+    for result in re.finditer(r"^```(\w+)([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, result.start()) + 1
+        yield Block(result[1], tuple(result[2].split()), result[3], f"{named(path)}:{line}")
 
 
 ALL = [block for path in WRITTEN for block in blocks(path)]
@@ -152,15 +152,15 @@ COMMANDS = [
 def test_a_command_on_a_page_is_one_that_evid_takes(command):
     """Those that need a model, a run or minutes too: words and options are read, and nothing is done."""
     words = shlex.split(re.sub(r" (?:>|\||&&|2>).*", "", command), comments=True)[1:]
-    found: click.Command = main
+    result: click.Command = main
     context = click.Context(main)
-    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
-        context = found.make_context(context.info_name, list(words), parent=context.parent)
-        name, found, words = found.resolve_command(context, [*context._protected_args, *context.args])
-        assert found is not None, name
-        context = click.Context(found, parent=context, info_name=name)
-    values, rest, _ = found.make_parser(context).parse_args(list(words))
-    missing = [one.name for one in found.params if one.required and values.get(one.name) in (None, ())]
+    while isinstance(result, click.Group) and words and not words[0].startswith("-"):
+        context = result.make_context(context.info_name, list(words), parent=context.parent)
+        name, result, words = result.resolve_command(context, [*context._protected_args, *context.args])
+        assert result is not None, name
+        context = click.Context(result, parent=context, info_name=name)
+    values, rest, _ = result.make_parser(context).parse_args(list(words))
+    missing = [item.name for item in result.params if item.required and values.get(item.name) in (None, ())]
     assert (rest, missing) == ([], [])
 
 
@@ -236,5 +236,5 @@ def sentences(text: str) -> Iterator[list[str]]:
     "path", [ROOT / "README.md", DOCS / "README.md", *sorted((DOCS / "start").glob("*.md"))], ids=named
 )
 def test_the_first_pages_have_short_sentences(path):
-    found = [len(words) for words in sentences(path.read_text(encoding="utf-8"))]
-    assert sum(found) / len(found) <= 20
+    result = [len(words) for words in sentences(path.read_text(encoding="utf-8"))]
+    assert sum(result) / len(result) <= 20

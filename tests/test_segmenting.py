@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.contracts import (
     BoxPrompt,
     MaskPrompt,
@@ -79,17 +79,17 @@ class Counting(SegmenterSession):
 
     def mask(self, prompts, z_window=None):
         self.asked.append((tuple(prompts), z_window))
-        found = np.zeros(SHAPE, dtype=np.bool_)
+        result = np.zeros(SHAPE, dtype=np.bool_)
         for prompt in prompts:
-            found[prompt.z] = True
-        return found
+            result[prompt.z] = True
+        return result
 
 
 def test_equal_requests_are_asked_once_and_answered_in_order_with_masks_of_their_own():
     session = Counting()
-    one, two = MaskRequest(prompts=(square(z=1),)), MaskRequest(prompts=(box(z=2),), z_window=(0, 3))
-    first, second, third = session.masks([one, two, MaskRequest(prompts=(square(z=1),))])
-    assert session.asked == [(one.prompts, None), (two.prompts, (0, 3))]
+    item, two = MaskRequest(prompts=(square(z=1),)), MaskRequest(prompts=(box(z=2),), z_window=(0, 3))
+    first, second, third = session.masks([item, two, MaskRequest(prompts=(square(z=1),))])
+    assert session.asked == [(item.prompts, None), (two.prompts, (0, 3))]
     assert [int(mask.any(axis=(1, 2)).argmax()) for mask in (first, second, third)] == [1, 2, 1]
     first[:] = False
     assert third.any()

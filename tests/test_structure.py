@@ -251,11 +251,11 @@ def module_name(path):
 def imported_modules(path):
     """Return the modules of the core that are imported as soon as this one is; a package is not its own."""
     names = {module_name(other) for other in modules(CORE)}
-    found = set()
+    result = set()
     for name, at_once in imports(path):
         if at_once and name.startswith("evidcore."):
-            found.add(name if name in names else name.rpartition(".")[0])
-    return {name for name in found if name in names and not module_name(path).startswith(f"{name}.")} - {
+            result.add(name if name in names else name.rpartition(".")[0])
+    return {name for name in result if name in names and not module_name(path).startswith(f"{name}.")} - {
         module_name(path)
     }
 
@@ -273,9 +273,9 @@ def test_every_module_of_the_core_has_a_file_of_tests():
         if path.name != "__init__.py" and not own.exists():
             owed[str(module)] = own.relative_to(here)
     stale = [line for line in listed if line.split()[0] not in owed or not (here / line.split()[1]).is_file()]
-    found = [f"- {line}" for line in stale]
-    found += [f"+ {module:<28}{own}" for module, own in owed.items() if module not in places]
-    assert not found, "in tests/README.md, or write the file:\n" + "\n".join(found)
+    result = [f"- {line}" for line in stale]
+    result += [f"+ {module:<28}{own}" for module, own in owed.items() if module not in places]
+    assert not result, "in tests/README.md, or write the file:\n" + "\n".join(result)
 
 
 @pytest.mark.parametrize(
@@ -330,12 +330,12 @@ def test_the_reader_of_imports_tells_now_from_later_and_counts_what_is_for_types
 @pytest.mark.parametrize("pattern", ["examples/*/*.py", "plugins/*/src/*/new/templates/*.txt", "docs/*/*.md"])
 def test_a_stranger_s_code_imports_the_public_surface_alone(pattern):
     private = {
-        f"{path.name}: {found}"
+        f"{path.name}: {result}"
         for path in CORE.parent.glob(pattern)
         if path.parent.name != "reference" and path.stem != "predict"
         for block in re.findall(r"```python\n(.*?)```|\A([^#].*)", path.read_text("utf-8"), re.DOTALL)
-        for found in re.findall(r"^(?:from|import) (evidcore\.[\w.]*)", "".join(block), re.MULTILINE)
-        if found != "evidcore.api"
+        for result in re.findall(r"^(?:from|import) (evidcore\.[\w.]*)", "".join(block), re.MULTILINE)
+        if result != "evidcore.api"
     }
     assert private == set()
 

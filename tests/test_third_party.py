@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from evidcore_testing import check_reward, tiny_language, volume_case
 
-from evidcore.case import Answer, Prompt, Rollout, TextPart
+from evidcore.api import Answer, Prompt, Rollout, TextPart
 from evidcore.registry.factory import build
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -9,10 +9,9 @@ import pytest
 import SimpleITK
 from evidcore_testing import check_construction, check_format
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Geometry, Volume, read, read_mask, save_mask, volume_cache
+from evidcore.api import MaskRef, VolumeRef, find, read, read_mask
+from evidcore.data import Geometry, Volume, save_mask, volume_cache
 from evidcore.data.reading import read_error
-from evidcore.registry import find
 from evidcore.registry.factory import build
 
 VALUES = np.random.default_rng(0).integers(-1000, 1500, (20, 180, 160)).astype(np.int16)  # 1.2 MB

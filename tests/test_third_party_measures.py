@@ -17,7 +17,7 @@ from evidcore.registry.factory import build
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder
-from evidcore.train.settings import Silent
+from evidcore.train.settings import NullSink
 
 TRAINING = [{"dataset": "chest", "task": "count"}]
 TEST = [{"dataset": "chest", "task": "count", "split": "test"}]
@@ -78,7 +78,7 @@ def test_the_evaluation_measures_what_was_trained_beside_its_blind_rule(done):
     hits = [line["figures"]["exact_match"] for line in lines]
     assert rows["count", "exact_match"]["value"] == pytest.approx(sum(hits) / len(hits))
     assert (rows["count", "exact_match"]["questions"], rows["count", "exact_match"]["headline"]) == (22, True)
-    assert rows["count", "absolute_error"]["questions"] == sum(one is not None for one in said) > 0
+    assert rows["count", "absolute_error"]["questions"] == sum(item is not None for item in said) > 0
     assert rows["count", "absolute_error"]["unit"] == "plain"
     assert re.fullmatch(r"says \d each time", rows["count", "training_median_exact_match"]["note"])
     assert rows["count", "training_median_absolute_error"]["value"] > 0
@@ -179,5 +179,5 @@ def test_they_keep_the_contracts_of_their_kinds(example_site, done, tmp_path, mo
     check_evaluation(evaluation, task, prompts)
     check_audit(audit, evaluation, task, prompts)
     recipe = load(done / "resolved.toml")
-    context = Context(Assembly(recipe), "02-oracle", folder=tmp_path, announce=Silent())
+    context = Context(Assembly(recipe), "02-oracle", folder=tmp_path, announce=NullSink())
     check_stage(recipe.stages[1], context)

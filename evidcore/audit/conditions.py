@@ -26,7 +26,7 @@ class Blank(Condition):
     role = "blind"
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
-        return [prompt.blanked() for prompt in prompts]
+        return [prompt.with_blank_volumes() for prompt in prompts]
 
 
 class Scrambled(Condition):
@@ -105,11 +105,11 @@ class Altering(Condition):
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return the questions that can be altered, in an order drawn from the seed as many as may be."""
         alter, left = self.altering(prompts, seed, dataset), self.most
-        found: list[Prompt | None] = [None] * len(prompts)
+        result: list[Prompt | None] = [None] * len(prompts)
         for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
             if left > 0 and (shown := alter(prompts[index])) is not None:
-                found[index], left = shown, left - 1
-        return found
+                result[index], left = shown, left - 1
+        return result
 
 
 class Matched(Altering):
@@ -203,7 +203,7 @@ def _asked(prompt: Prompt) -> str | None:
 
 def _others(prompt: Prompt) -> list[str]:
     return [
-        str(one) for one in prompt.reference.get("options") or () if one != prompt.reference.get("finding")
+        str(item) for item in prompt.reference.get("options") or () if item != prompt.reference.get("finding")
     ]
 
 
@@ -233,7 +233,7 @@ def _over_donors(
     donors = {prompt.case.id: prompt for prompt in prompts}
     order = list(donors.values())
     random.Random(f"donors/{seed}").shuffle(order)
-    states = {one.case.id: {item.name: item.state for item in one.case.findings} for one in order}
+    states = {entry.case.id: {item.name: item.state for item in entry.case.findings} for entry in order}
 
     def alter(prompt: Prompt) -> Prompt | None:
         finding, others = _asked(prompt), _others(prompt)

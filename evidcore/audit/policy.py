@@ -24,22 +24,22 @@ from evidcore.audit.conditions import Blank
 from evidcore.case import Prompt
 from evidcore.contracts import (
     Answers,
-    Asking,
     Audit,
-    Audited,
-    Blind,
+    AuditResult,
+    BlindRule,
     Condition,
+    EvalOptions,
+    EvalResult,
     Evaluation,
     Policy,
     Row,
-    Scored,
     Task,
 )
 from evidcore.contracts.evaluating import Interval
 from evidcore.errors import ContractError, DataError
-from evidcore.evaluate.answered import asked
+from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
+from evidcore.evaluate.answer_record import question_of
 from evidcore.evaluate.bootstrap import detectable, holm, mean_interval, paired_interval
-from evidcore.evaluate.sealed import Sealed
 from evidcore.registry.factory import offer_of
 
 OWN = "own"
@@ -57,7 +57,7 @@ class BlindArm(Blank):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rung:
+class ConditionResult:
     """One showing, or the best blind rule, and what own volumes score above it on the same questions."""
 
     name: str
@@ -71,15 +71,15 @@ class Rung:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PolicyAudited(Audited):
+class PolicyAuditResult(AuditResult):
     """What a policy scores over its own volumes and on every other rung."""
 
     name: str
     evaluation: Evaluation[Any]
-    results: Mapping[str, tuple[Scored, ...]]  # by condition; one for each repeat
+    results: Mapping[str, tuple[EvalResult, ...]]  # by condition; one for each repeat
     conditions: Mapping[str, Condition]
-    rungs: tuple[Rung, ...]
-    blind: Blind | None  # the best rule that does not look, where the evaluation has one
+    rungs: tuple[ConditionResult, ...]
+    blind: BlindRule | None  # the best rule that does not look, where the evaluation has one
     over_blind: Interval | None  # another patient's volumes minus the best blind rule
     prompts: Sequence[Prompt]
 
@@ -93,7 +93,7 @@ class PolicyAudited(Audited):
         return self.results[OWN][0].clusters
 
     @property
-    def gain(self) -> Rung | None:
+    def gain(self) -> ConditionResult | None:
         """Return the rung of those that do not look which own volumes beat least; None without any."""
         return min(self._of("blind"), key=lambda rung: rung.above.value, default=None)
 
@@ -107,7 +107,7 @@ class PolicyAudited(Audited):
         some = self.results[condition]
         return mean_interval(_mean(some, metric or self.evaluation.headline), some[0].clusters)
 
-    def _of(self, role: str) -> list[Rung]:
+    def _of(self, role: str) -> list[ConditionResult]:
         return [rung for rung in self.rungs if rung.role == role]
 
     def verdict(self) -> str:
@@ -129,7 +129,7 @@ class PolicyAudited(Audited):
             return f"No sign that looking helps: {found}.{missed} {self._misled()}".strip()
         return f"{self._seen(gain, found)} {self._misled()}".strip()
 
-    def _seen(self, gain: Rung, found: str) -> str:
+    def _seen(self, gain: ConditionResult, found: str) -> str:
         """Say what a policy that beats all that do not look rests on."""
         what = self.evaluation.points
         for rung in self._of("kept"):
@@ -188,7 +188,8 @@ class PolicyAudited(Audited):
         for rule in _rules(self.blind):
             for prompt, value in zip(self.prompts, rule.values, strict=True):
                 figures = {self.evaluation.headline: value}
-                found.append({**asked(prompt, rule.name), "text": "", "malformed": None, "figures": figures})
+                entry = {"text": "", "malformed": None, "figures": figures}
+                found.append({**question_of(prompt, rule.name), **entry})
         return found
 
     def reference_lines(self) -> Mapping[str, float | None]:
@@ -228,7 +229,7 @@ class PolicyAudited(Audited):
         found += self._by_finding()
         return found if self.blind is None else [*found, *self.blind.rows]
 
-    def _difference(self, metric: str, rung: Rung, note: str, summary: str) -> Row:
+    def _difference(self, metric: str, rung: ConditionResult, note: str, summary: str) -> Row:
         extra = {"of": self.evaluation.headline, "against": rung.name}
         return Row.of(self.name, metric, rung.above, note=note, summary=summary, extra=extra)
 
@@ -278,26 +279,26 @@ class PolicyAudit(Audit):
         task: Task,
         evaluation: Evaluation[Any],
         training: Callable[[], Sequence[Prompt]],
-        asking: Asking,
+        asking: EvalOptions,
         name: str,
         blind_arm: Policy | None = None,
-    ) -> PolicyAudited:
+    ) -> PolicyAuditResult:
         """Audit a policy on `prompts`, from at least two patients."""
         asking = dataclasses.replace(asking, headline_only=True)
-        sealed, conditions = Sealed(policy), {offer_of(one).name: one for one in self.conditions}
+        sealed, conditions = AnonymizedPolicy(policy), {offer_of(one).name: one for one in self.conditions}
         given = [
             (indices, Answers(some, evaluation.answer(sealed, some, task, asking), condition))
             for condition, indices, some in self.showings(prompts, asking)
         ]
         if blind_arm is not None:
             conditions[BLIND_ARM] = BlindArm()
-            dark = [prompt.blanked() for prompt in prompts]
-            said = evaluation.answer(Sealed(blind_arm), dark, task, asking)
+            dark = [prompt.with_blank_volumes() for prompt in prompts]
+            said = evaluation.answer(AnonymizedPolicy(blind_arm), dark, task, asking)
             given.append((tuple(range(len(prompts))), Answers(dark, said, BLIND_ARM)))
         whole = [answers for indices, answers in given if len(indices) == len(prompts)]
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
         measured = dict(zip(map(id, whole), scored, strict=True))
-        results: dict[str, tuple[Scored, ...]] = {}
+        results: dict[str, tuple[EvalResult, ...]] = {}
         places: dict[str, list[tuple[int, ...]]] = {}
         for indices, answers in given:
             result = measured.get(id(answers)) or evaluation.score([answers], task, name)[0]
@@ -316,13 +317,13 @@ class PolicyAudit(Audit):
         over_blind = None
         if blind is not None and OTHER in results:
             over_blind = paired_interval(_mean(results[OTHER], headline), blind.values, own.clusters)
-        return PolicyAudited(
+        return PolicyAuditResult(
             name=name, evaluation=evaluation, results=results, conditions=conditions, rungs=tuple(rungs),
             blind=blind, over_blind=over_blind, prompts=prompts,
         )  # fmt: skip
 
     def showings(
-        self, prompts: Sequence[Prompt], asking: Asking
+        self, prompts: Sequence[Prompt], asking: EvalOptions
     ) -> Iterator[tuple[str, tuple[int, ...], tuple[Prompt, ...]]]:
         """Yield what is asked, own volumes first: a condition, its questions' indices, and the questions."""
         for condition, repeats in {OWN: [[*enumerate(prompts)]], **self.shown(prompts, asking)}.items():
@@ -330,7 +331,9 @@ class PolicyAudit(Audit):
                 indices, some = zip(*repeat, strict=True)
                 yield condition, indices, some
 
-    def shown(self, prompts: Sequence[Prompt], asking: Asking) -> dict[str, list[list[tuple[int, Prompt]]]]:
+    def shown(
+        self, prompts: Sequence[Prompt], asking: EvalOptions
+    ) -> dict[str, list[list[tuple[int, Prompt]]]]:
         """Return the questions that each condition can show, with their indices, once for each repeat."""
         found: dict[str, list[list[tuple[int, Prompt]]]] = {}
         for condition in self.conditions:
@@ -346,26 +349,26 @@ class PolicyAudit(Audit):
         return found
 
 
-def _rules(blind: Blind | None) -> tuple[Blind, ...]:
+def _rules(blind: BlindRule | None) -> tuple[BlindRule, ...]:
     """Return the best blind rule, and those beside it that never look at what is asked."""
     return () if blind is None else (blind, *blind.also)
 
 
 def _rung(
-    name: str, says: str, role: str, own: Scored, headline: str, theirs: Sequence[float],
+    name: str, says: str, role: str, own: EvalResult, headline: str, theirs: Sequence[float],
     indices: Sequence[int],
-) -> Rung:  # fmt: skip
+) -> ConditionResult:  # fmt: skip
     """Compare own volumes with a showing or a rule, on the questions that it could answer."""
     values, owners, about = _mean([own], headline), own.clusters, own.asked_about
     mine, clusters = [values[index] for index in indices], tuple(owners[index] for index in indices)
-    return Rung(
+    return ConditionResult(
         name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters), indices=(*indices,),
         differences=tuple(one - other for one, other in zip(mine, theirs, strict=True)), clusters=clusters,
         findings=tuple(about[index] for index in indices) if about else (),
     )  # fmt: skip
 
 
-def _apart(rung: Rung, other: Rung) -> Interval | None:
+def _apart(rung: ConditionResult, other: ConditionResult) -> Interval | None:
     """Return a showing minus another, on the questions that both could answer; None without any."""
     theirs = dict(zip(other.indices, other.differences, strict=True))
     both = [place for place, index in enumerate(rung.indices) if index in theirs]
@@ -378,7 +381,7 @@ def _apart(rung: Rung, other: Rung) -> Interval | None:
     )
 
 
-def _mean(results: Sequence[Scored], metric: str) -> tuple[float, ...]:
+def _mean(results: Sequence[EvalResult], metric: str) -> tuple[float, ...]:
     """Return a metric of each question, averaged over results."""
     each = zip(*(one.values(metric) for one in results), strict=True)
     found = tuple(sum(some) / len(some) for some in each)
@@ -401,7 +404,7 @@ def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float
     return float(spread**0.5 / len(differences)), count
 
 
-def _chance(rung: Rung, indices: Sequence[int]) -> float:
+def _chance(rung: ConditionResult, indices: Sequence[int]) -> float:
     """Return the two-sided p value of no difference on some questions: t over patients, or a sign test's."""
     values, owners = (
         [rung.differences[index] for index in indices],

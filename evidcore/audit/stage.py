@@ -8,12 +8,12 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from evidcore.contracts import Asking, Audit, Policy, Row, StageContext, StageResult, StageTraits, Workload
-from evidcore.contracts.stage import Dependencies, Found, Key
+from evidcore.contracts import Audit, EvalOptions, Policy, Row, StageContext, StageResult
+from evidcore.contracts.stage import Dependencies, Key, Problems, StageTraits, Workload
 from evidcore.errors import PluginError, RecipeError, did_you_mean
-from evidcore.evaluate.asking import AskingStage, training
+from evidcore.evaluate.eval_stage import EvalStage, training
 from evidcore.recipe import Recipe
-from evidcore.recipe.schema import Surroundings
+from evidcore.recipe.schema import RecipeContext
 from evidcore.registry import find
 from evidcore.registry.factory import Option, options
 
@@ -21,7 +21,7 @@ POLICY = "policy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditStage(AskingStage):
+class AuditStage(EvalStage):
     """Audit what the evaluations of the data entries measure; the keys of the audit are its own keys too."""
 
     audit: str = POLICY  # the component that asks and compares
@@ -30,7 +30,7 @@ class AuditStage(AskingStage):
     traits: ClassVar[StageTraits] = StageTraits(measures=True, compares=True)
 
     @classmethod
-    def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
+    def open_keys(cls, table: Mapping[str, Any], around: RecipeContext) -> Mapping[str, Option] | None:
         """Return the options of the audit and of the evaluations."""
         evaluations = super().open_keys(table, around)
         with contextlib.suppress(PluginError):
@@ -39,7 +39,7 @@ class AuditStage(AskingStage):
         return None
 
     @classmethod
-    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield an audit that is not installed, and data entries that nothing can measure."""
         yield from super().problems(table, at, around)
         try:
@@ -96,7 +96,7 @@ class AuditStage(AskingStage):
         yield from super().components(recipe)
         yield "audit", self.table("audit", self.audit)
 
-    def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
+    def ask(self, policy: Policy, asking: EvalOptions, context: StageContext) -> StageResult:
         """Audit each data entry."""
         audit: Audit = context.component("audit", self.table("audit", self.audit), "audit")
         arm = None
@@ -107,13 +107,13 @@ class AuditStage(AskingStage):
         lines, verdicts = {}, {}
         for use in self.data:
             asking = dataclasses.replace(asking, dataset=context.dataset(use.dataset))
-            found = audit(
+            result = audit(
                 policy, self.prompts(use, context), context.tasks[use.task], self.evaluation(use, context),
                 training(use, context), asking, use.task, arm,
             )  # fmt: skip
-            rows += found.rows()
-            verdicts[use.task] = found.verdict()
-            if found.reference_lines():
-                lines[use.task] = found.reference_lines()
-            answers += found.lines()
+            rows += result.rows()
+            verdicts[use.task] = result.verdict()
+            if result.reference_lines():
+                lines[use.task] = result.reference_lines()
+            answers += result.lines()
         return StageResult(rows=tuple(rows), answers=tuple(answers), reference_lines=lines, verdict=verdicts)

@@ -217,9 +217,9 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     bare = re.split(r"<answer>", completion, flags=re.IGNORECASE)
     text = bare[-1] if len(bare) > 1 else re.split(r"</think>", completion, flags=re.IGNORECASE)[-1]
     text = TAG.sub(" ", text).strip()
-    one = f"[{letters}{letters.lower()}]"
-    if found := re.fullmatch(rf"[(\[]?({one})[)\].:]?", text):
-        return found.group(1).upper()
+    item = f"[{letters}{letters.lower()}]"
+    if result := re.fullmatch(rf"[(\[]?({item})[)\].:]?", text):
+        return result.group(1).upper()
     plain = re.sub(rf"^(?:the )?{_SAYING}\s+(?<= )(?:an? |the )?", "", text.strip(" .").lower())
     named = {
         letter
@@ -228,7 +228,7 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     }
     if len(named) == 1:
         return named.pop()
-    clear = rf"A\b(?!\s+\w)|a(?=\s*(?:[)\].:]|$))|{one.replace('A', '').replace('a', '')}\b"
+    clear = rf"A\b(?!\s+\w)|a(?=\s*(?:[)\].:]|$))|{item.replace('A', '').replace('a', '')}\b"
     said = re.findall(rf"(?i:\b{_SAYING})\s*[(\[]?({clear})", text)
     if said:
         return str(said[-1]).upper()

@@ -47,7 +47,7 @@ def read_only(value: Any) -> Any:
         return ReadOnlyList(map(read_only, value))
     if type(value) is tuple:
         kept = tuple(map(read_only, value))
-        return kept if any(one is not other for one, other in zip(kept, value, strict=True)) else value
+        return kept if any(entry is not other for entry, other in zip(kept, value, strict=True)) else value
     if isinstance(value, set):
         return frozenset(value)
     return value

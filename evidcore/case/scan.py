@@ -13,7 +13,7 @@ from evidcore.case.read_only import ReadOnly
 
 Split = Literal["train", "validation", "test"]
 Intensity = Literal["hu", "arbitrary"]
-Tilted = Literal["refuse", "resample"]
+Oblique = Literal["refuse", "resample"]
 Side = Literal["left", "right", "both"]
 State = Literal["present", "absent", "uncertain"]
 
@@ -37,7 +37,7 @@ class VolumeRef:
     )
 
     def marks(self) -> dict[str, str]:
-        """Return everything but the path as text; `from_marks` is its inverse."""
+        """Return everything but the path as text; `from_params` is its inverse."""
         given = {
             "key": self.key,
             "rescale": self.rescale and _numbers(self.rescale),
@@ -50,14 +50,14 @@ class VolumeRef:
         }
 
     @classmethod
-    def from_marks(cls, path: str, marks: Mapping[str, str]) -> VolumeRef:
+    def from_params(cls, path: str, marks: Mapping[str, str]) -> VolumeRef:
         """Read back what `marks()` wrote.
 
         Raises:
             ValueError: if a mark is missing or no such value; names it.
         """
         intensity, tilted = marks.get("intensity"), marks.get("tilted", "refuse")
-        if intensity not in get_args(Intensity) or tilted not in get_args(Tilted):
+        if intensity not in get_args(Intensity) or tilted not in get_args(Oblique):
             raise ValueError(f"not marks of a volume: {dict(marks)!r}")
         rescale, spacing = (marks.get(name) for name in ("rescale", "spacing"))
         return cls(
@@ -67,7 +67,7 @@ class VolumeRef:
             rescale=None if rescale is None else _exactly(2, rescale),
             spacing_mm_zyx=None if spacing is None else _exactly(3, spacing),
             axes=marks.get("axes"),
-            tilted=cast(Tilted, tilted),
+            tilted=cast(Oblique, tilted),
         )
 
 

@@ -31,19 +31,19 @@ def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: boo
         return
     from evidcore.runs.dry_run import dry_run
 
-    found = dry_run(loaded)
+    result = dry_run(loaded)
     if as_json:
-        click.echo(json.dumps({"recipe": str(recipe), **dataclasses.asdict(found)}, indent=1))
+        click.echo(json.dumps({"recipe": str(recipe), **dataclasses.asdict(result)}, indent=1))
         return
-    grid = " x ".join(map(str, found.patch_grid_zyx))
-    patches = math.prod(found.patch_grid_zyx)
-    click.echo(f"a volume: {grid} = {patches} patches -> {found.visual_tokens} visual tokens")
-    if found.parameters is not None:
-        click.echo(f"parameters: {parameter_list(found.parameters)}")
-    for weights in found.stages:
+    grid = " x ".join(map(str, result.patch_grid_zyx))
+    patches = math.prod(result.patch_grid_zyx)
+    click.echo(f"a volume: {grid} = {patches} patches -> {result.visual_tokens} visual tokens")
+    if result.parameters is not None:
+        click.echo(f"parameters: {parameter_list(result.parameters)}")
+    for weights in result.stages:
         trained, frozen = parameter_count(weights.trained), parameter_count(weights.frozen)
         click.echo(f"{weights.stage:20} trains {trained}, leaves {frozen} frozen")
-    for row in found.data:
+    for row in result.data:
         what = f"{row.dataset} {row.split}" + (f", {row.task}" if row.task else "")
         about = "about " if row.are_estimated else ""
         tokens = (
@@ -56,9 +56,9 @@ def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: boo
             f"{row.stage:20} {what:28} {row.cases} cases, {row.patients} patients"
             + (f"; {tokens}" if row.task else "")
         )
-    for text in found.unchecked:
+    for text in result.unchecked:
         click.echo(click.style("not checked: ", fg="yellow") + text)
-    rest = ", but not all could be checked" if found.unchecked else ""
+    rest = ", but not all could be checked" if result.unchecked else ""
     click.echo(f"{recipe}: nothing wrong found{rest}")
 
 

@@ -233,10 +233,10 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
         click.echo(f"Go on with: evid resume {folder.path}", err=True)
         click.get_current_context().exit(stop.exit_status)
     pages = write_pages(folder.path)
-    found = summary(folder)
+    result = summary(folder)
     if as_json:
         click.echo(
-            json.dumps({"run": str(folder.path), "pages": [str(page) for page in pages], **found}, indent=1)
+            json.dumps({"run": str(folder.path), "pages": [str(page) for page in pages], **result}, indent=1)
         )
         return
-    click.echo("\n".join(["", *ending(found["results"]), "", *page_lines(pages), f"folder:  {folder.path}"]))
+    click.echo("\n".join(["", *ending(result["results"]), "", *page_lines(pages), f"folder:  {folder.path}"]))

@@ -29,9 +29,9 @@ def recipe_schema() -> dict[str, Any]:
     def whole(form: Form, name: str) -> dict[str, Any]:
         """Return a form's schema; what it refers to goes to the definitions under names of its own."""
         text = json.dumps(form.schema).replace('"#/$defs/', f'"#/$defs/{name} ')
-        found: dict[str, Any] = json.loads(text, object_hook=_referring)
-        definitions.update({f"{name} {inner}": table for inner, table in found.pop("$defs", {}).items()})
-        return found
+        result: dict[str, Any] = json.loads(text, object_hook=_referring)
+        definitions.update({f"{name} {inner}": table for inner, table in result.pop("$defs", {}).items()})
+        return result
 
     for kind in sorted({*KIND_NAMES} - {"observer", "command", "page", "format"}):
         choices = []
@@ -66,10 +66,10 @@ def _choice(offer: Offer, whole: Callable[[Form, str], dict[str, Any]]) -> dict[
             allowed = sorted(trl_fields.fields(offer.name).keys() - trl_fields.OWNED.keys())
             fields: dict[str, Any] = {name: {} for name in allowed}
             properties["trl"] = {"type": "object", "properties": fields, "additionalProperties": False}
-        found = {**table, "properties": properties, "required": [*table.get("required", ()), "kind"]}
+        result = {**table, "properties": properties, "required": [*table.get("required", ()), "kind"]}
         if form.leaves_open:
-            del found["additionalProperties"]
-        return found
+            del result["additionalProperties"]
+        return result
     table = whole(form_of(offer.load(), offer.kind), f"{offer.kind} {offer.name}")
     properties = table["properties"] | {"use": {"enum": [offer.name, f"{offer.package}/{offer.name}"]}}
     if offer.kind in SERVICE_KINDS:
@@ -83,8 +83,8 @@ def _choice(offer: Offer, whole: Callable[[Form, str], dict[str, Any]]) -> dict[
 
 def installed(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the components whose names begin so, for a shell that completes them; imports none."""
-    found = offers(context.params.get("kind"))
-    return sorted({offer.name for offer in found if offer.name.startswith(incomplete)})
+    result = offers(context.params.get("kind"))
+    return sorted({offer.name for offer in result if offer.name.startswith(incomplete)})
 
 
 @click.command()
@@ -125,20 +125,20 @@ def show(name: str | None, kind: str | None, schema: bool, as_json: bool) -> Non
 def _named(name: str, kind: str | None) -> list[Offer]:
     package, _, bare = name.rpartition("/")
     rows = offers(kind)
-    found = [row for row in rows if row.name == bare and package in ("", row.package)]
-    if not found:
+    result = [row for row in rows if row.name == bare and package in ("", row.package)]
+    if not result:
         known = [row.name for row in rows]
         raise PluginError(
             f"no {kind or 'component'} is called {name!r}.{did_you_mean(bare, known)} See `evid plugins`."
         )
-    return found
+    return result
 
 
 def _shown(offer: Offer) -> dict[str, Any]:
-    from evidcore.registry.signature import made_class
+    from evidcore.registry.signature import component_class
 
     factory = offer.load()
-    made = made_class(factory)
+    made = component_class(factory)
     fit = getattr(made, "fit", None)
     about = [inspect.getdoc(factory) or ""]
     if inspect.isclass(factory) and factory.__init__.__doc__ and "__init__" in vars(factory):

@@ -31,13 +31,13 @@ class StopRequest:
     def installed(self) -> Iterator[None]:
         """Handle signals, where this is the main thread; others cannot."""
         is_main = threading.current_thread() is threading.main_thread()
-        before = {one: signal.signal(one, self._hear) for one in SIGNALS} if is_main else {}
+        before = {item: signal.signal(item, self._hear) for item in SIGNALS} if is_main else {}
         try:
             yield
         finally:
             self.signal = 0
-            for one, handler in before.items():
-                signal.signal(one, handler)
+            for item, handler in before.items():
+                signal.signal(item, handler)
 
     @contextlib.contextmanager
     def finishing_steps(self) -> Iterator[None]:
@@ -52,8 +52,8 @@ class StopRequest:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         if self.signal:
-            for one in SIGNALS:
-                signal.signal(one, signal.SIG_DFL)
+            for item in SIGNALS:
+                signal.signal(item, signal.SIG_DFL)
         elif self._finishes:
             self.signal = number
             # a log might be in the middle of a line

@@ -3,9 +3,9 @@
 The factory rule holds for each: in a component's constructor, left of `*` the core gives (by the names listed
 in the contract's docstring; take only those you need), right of `*` the recipe. A keyword-only parameter
 that is annotated with a contract (`scorer: Scorer`) is a table with `use` in the recipe, or the name of a
-`[service.<name>]`. Fields of a parameter `options: Annotated[Options, Flat]` are keys of the table like its
-other parameters. Construction reads no file and opens no socket. Imported by every room below, and by whoever
-writes a component.
+`[service.<name>]`. Fields of a parameter `options: Annotated[Options, InlineOptions]` are keys of the table
+like its other parameters. Construction reads no file and opens no socket. Imported by every room below, and
+by whoever writes a component.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from evidcore.contracts.answering import Tool as Tool
 from evidcore.contracts.dataset import Dataset as Dataset
 from evidcore.contracts.dataset import View as View
 from evidcore.contracts.evaluating import Answers as Answers
-from evidcore.contracts.evaluating import Asking as Asking
 from evidcore.contracts.evaluating import Audit as Audit
-from evidcore.contracts.evaluating import Audited as Audited
-from evidcore.contracts.evaluating import Blind as Blind
+from evidcore.contracts.evaluating import AuditResult as AuditResult
+from evidcore.contracts.evaluating import BlindRule as BlindRule
 from evidcore.contracts.evaluating import Condition as Condition
+from evidcore.contracts.evaluating import EvalOptions as EvalOptions
+from evidcore.contracts.evaluating import EvalResult as EvalResult
 from evidcore.contracts.evaluating import Evaluation as Evaluation
 from evidcore.contracts.evaluating import Row as Row
-from evidcore.contracts.evaluating import Scored as Scored
 from evidcore.contracts.evaluating import StageResult as StageResult
 from evidcore.contracts.judging import Component as Component
 from evidcore.contracts.judging import ImageQuestion as ImageQuestion
 from evidcore.contracts.judging import Labeler as Labeler
+from evidcore.contracts.judging import LabelError as LabelError
 from evidcore.contracts.judging import Measured as Measured
 from evidcore.contracts.judging import Metric as Metric
 from evidcore.contracts.judging import Reader as Reader
 from evidcore.contracts.judging import Reward as Reward
 from evidcore.contracts.judging import Scorer as Scorer
-from evidcore.contracts.judging import Sums as Sums
-from evidcore.contracts.judging import Unread as Unread
-from evidcore.contracts.judging import Written as Written
+from evidcore.contracts.judging import TextSample as TextSample
+from evidcore.contracts.judging import Totals as Totals
 from evidcore.contracts.model import Bridge as Bridge
 from evidcore.contracts.model import Completion as Completion
 from evidcore.contracts.model import Corpus as Corpus

@@ -65,10 +65,10 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as results files hold it; empty columns are left out."""
-        found = {key: getattr(self, key) for key in _ALWAYS}
+        result = {key: getattr(self, key) for key in _ALWAYS}
         named = {key: getattr(self, key) for key in ("unit", "task", "condition", "summary")}
         shown = {"headline": True} if self.is_headline else {}
-        return found | {key: value for key, value in named.items() if value} | shown | dict(self.extra)
+        return result | {key: value for key, value in named.items() if value} | shown | dict(self.extra)
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
@@ -93,16 +93,16 @@ class StageResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `result.json` holds."""
-        found = {"figures": self.figures, "rows": [row.to_json() for row in self.rows]}
-        found |= {"reference_lines": self.reference_lines, "verdict": self.verdict}
-        return {key: value for key, value in found.items() if value is not None}
+        result = {"figures": self.figures, "rows": [row.to_json() for row in self.rows]}
+        result |= {"reference_lines": self.reference_lines, "verdict": self.verdict}
+        return {key: value for key, value in result.items() if value is not None}
 
 
-Said = TypeVar("Said")  # an evaluation's own form of an answer
+AnswerT = TypeVar("AnswerT")  # an evaluation's own form of an answer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Asking:
+class EvalOptions:
     """How a policy is asked: greedily."""
 
     max_new_tokens: int
@@ -118,15 +118,15 @@ class Asking:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answers(Generic[Said]):
+class Answers(Generic[AnswerT]):
     """What a policy, or a rule in its place, said to prompts as they were shown."""
 
     prompts: Sequence[Prompt]
-    said: Sequence[Said]  # one a prompt
+    said: Sequence[AnswerT]  # one a prompt
     condition: str = "own"
 
 
-class Scored(ABC):
+class EvalResult(ABC):
     """Answers, measured."""
 
     name: str  # what rows call it; mostly the task
@@ -163,7 +163,7 @@ class Scored(ABC):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Blind:
+class BlindRule:
     """What the best rule scores that never looks at the volume.
 
     Rules that look at the scan, and never at what is asked (an atlas on the body's outline), stand in
@@ -175,19 +175,19 @@ class Blind:
     label: str  # in the name of the row that compares with it: `other_patient_minus_<label>`
     rows: tuple[Row, ...]  # of all such rules, beside an audit's own
     name: str = "blind-rule"  # of its rung, and the condition of its answers' lines
-    also: tuple[Blind, ...] = ()
+    also: tuple[BlindRule, ...] = ()
     # `reference_lines` of the result
     figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
 
-class Evaluation(Component, ABC, Generic[Said]):
+class Evaluation(Component, ABC, Generic[AnswerT]):
     """Measure a policy's answers to a task's prompts.
 
     A task names its evaluation; a data entry may name another. Options are keys of the stages that measure
     or audit the task. Core gives: `recipe_folder`, `cache_folder`; services may be named for options.
     """
 
-    from evidcore.contracts.evaluating import Blind as Blind
+    from evidcore.contracts.evaluating import BlindRule as BlindRule
 
     headline: ClassVar[str]  # the metric that audits compare, in 0..1 for each prompt; more is better
     beside: ClassVar[tuple[str, ...]] = ()  # metrics that an audit prints beside it
@@ -197,7 +197,9 @@ class Evaluation(Component, ABC, Generic[Said]):
         """Return why it cannot measure these prompts, as a sentence after the task's name; "" if it can."""
         return ""
 
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> Sequence[Said]:
+    def answer(
+        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: EvalOptions
+    ) -> Sequence[AnswerT]:
         """Ask the policy, and return what it said, one a prompt.
 
         If not overridden, it is asked greedily, and an answer is what the task reads in the text.
@@ -213,7 +215,7 @@ class Evaluation(Component, ABC, Generic[Said]):
         return [cast(Any, task.parse(*pair)) for pair in zip(prompts, texts, strict=True)]
 
     @abstractmethod
-    def score(self, answers: Sequence[Answers[Said]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[AnswerT]], task: Task, name: str) -> list[EvalResult]:
         """Measure sets of answers that were given to the same questions, whatever was shown.
 
         All sets come at once, so that what they share (a mask of the gold answer) is made once.
@@ -221,7 +223,7 @@ class Evaluation(Component, ABC, Generic[Said]):
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> Blind | None:
+    ) -> BlindRule | None:
         """Return what blind rules score on `prompts`, for an evaluate stage to print; None if it has none.
 
         Args:
@@ -234,12 +236,12 @@ class Evaluation(Component, ABC, Generic[Said]):
 
     def score_beside_blind(
         self,
-        answers: Sequence[Answers[Said]],
+        answers: Sequence[Answers[AnswerT]],
         prompts: Sequence[Prompt],
         training: Callable[[], Sequence[Prompt]],
         task: Task,
         name: str,
-    ) -> tuple[list[Scored], Blind | None]:
+    ) -> tuple[list[EvalResult], BlindRule | None]:
         """Measure sets of answers, and the best rule that does not look, on the same questions."""
         return self.score(answers, task, name), self.references(prompts, training, task, name)
 
@@ -291,7 +293,7 @@ class Condition(ABC):
         """
 
 
-class Audited(ABC):
+class AuditResult(ABC):
     """What an audit found of one task."""
 
     @abstractmethod
@@ -317,7 +319,7 @@ class Audit(ABC):
     Any evaluation can be audited. Options are keys of the audit stage. Core gives: `recipe_folder`.
     """
 
-    from evidcore.contracts.evaluating import Audited as Audited
+    from evidcore.contracts.evaluating import AuditResult as AuditResult
 
     @abstractmethod
     def __call__(
@@ -327,10 +329,10 @@ class Audit(ABC):
         task: Task,
         evaluation: Evaluation[Any],
         training: Callable[[], Sequence[Prompt]],
-        asking: Asking,
+        asking: EvalOptions,
         name: str,
         blind_arm: Policy | None = None,
-    ) -> Audited:
+    ) -> AuditResult:
         """Audit a policy on `prompts`.
 
         Args:

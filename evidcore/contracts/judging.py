@@ -20,7 +20,7 @@ Outcome = Literal["fine", "note", "alarm", "not applicable"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sums:
+class Totals:
     """Numbers of one text that add up over texts, and how a figure is made of their sums.
 
     | pooling | numbers | figure |
@@ -36,7 +36,7 @@ class Sums:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Written:
+class TextSample:
     """A text that a model wrote about a case, and what it is held against."""
 
     case: Case
@@ -51,18 +51,18 @@ class Written:
 class Measured:
     """The figures of one text.
 
-    A number is the text's own value and is averaged over texts; `Sums` are pooled. A figure that one text
+    A number is the text's own value and is averaged over texts; `Totals` are pooled. A figure that one text
     lacks and others have is missing, not 0. A name that ends in "/…" is a detail, folded away in tables.
     """
 
-    figures: Mapping[str, float | Sums]
+    figures: Mapping[str, float | Totals]
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)  # kept beside the answer
 
 
 class Component:
     """What components have in common that a run asks, and an audit of a reward."""
 
-    costs: str = ""  # why it is not asked for an audit: "a 7B model reads every text"
+    audit_exemption: str = ""  # why it is not asked for an audit: "a 7B model reads every text"
 
     def ready(self) -> None:
         """Raise if anything is missing that it will need; asked before anything is trained.
@@ -82,13 +82,13 @@ class Metric(Component, ABC):
     """
 
     from evidcore.contracts.judging import Measured as Measured
-    from evidcore.contracts.judging import Written as Written
+    from evidcore.contracts.judging import TextSample as TextSample
 
     unit: ClassVar[Literal["rate", "score", "plain"]] = "score"  # written 41.2 %, 0.412, or as it is
     reads: ClassVar[frozenset[TextKind]] = frozenset({"report"})  # "think", "turns": before a choice
 
     @abstractmethod
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return the figures of each text, in whatever order all texts of a set are given.
 
         Missing is not zero: a text that cannot be measured is Unscored and says why. An empty text that
@@ -97,7 +97,7 @@ class Metric(Component, ABC):
 
     @staticmethod
     def pool(sums: Float[np.ndarray[Any, Any], "row number"]) -> Float[np.ndarray[Any, Any], " row"]:
-        """Return the figure of each row of sums; only for `Sums` that name this metric as their pooling.
+        """Return the figure of each row of sums; only for `Totals` that name this metric as their pooling.
 
         Lines of answers hold such sums, and are pooled again for each resample of patients, also where
         runs are compared later: the metric is found by its name, and `pool` is called on the class.
@@ -130,12 +130,12 @@ class Reward(Component, ABC):
     """
 
     bounds: tuple[float, float] = (0.0, 1.0)  # of its values, as its options have them
-    needs_earlier: Sequence[str] = ()  # names of rewards that must stand above it
+    requires: Sequence[str] = ()  # names of rewards that must stand above it
 
     # what `evid audit reward` may hold it to
     judges: frozenset[Judged] | None = None  # None: not said; empty: a control that judges nothing
     declared: Mapping[str, str] = MappingProxyType({})  # check -> why its source's reward fails it
-    tells_denial: bool = True  # as its scorer's, where that judges
+    detects_negation: bool = True  # as its scorer's, where that judges
     compares_group: bool = False  # a verdict may depend on the other answers of the group
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Reader(Component, ABC):
         """
 
 
-class Unread(DataError):
+class LabelError(DataError):
     """A text whose findings a labeler could not tell. Says why, and never quotes the text."""
 
 
@@ -193,9 +193,9 @@ class Labeler(Component, ABC):
     of the findings of the recipe's data sets, to be called while a text is read.
     """
 
-    from evidcore.contracts.judging import Unread as Unread
+    from evidcore.contracts.judging import LabelError as LabelError
 
-    def looked_for(self) -> tuple[str, ...]:
+    def label_names(self) -> tuple[str, ...]:
         """Return the names of the findings that it looks for; none where it does not tell."""
         return ()
 
@@ -204,23 +204,23 @@ class Labeler(Component, ABC):
         """Return the findings that `text` speaks of; each span lies inside the text.
 
         Raises:
-            Unread: if this text could not be read. "Nothing found" is an empty tuple, and another thing.
+            LabelError: if this text could not be read. "Nothing found" is an empty tuple, and another thing.
         """
 
-    def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | Unread]:
+    def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | LabelError]:
         """Return the findings of each text, or why it could not be read.
 
         One that waits for others to answer may read them all at once.
         """
-        found: list[tuple[Finding, ...] | Unread] = []
+        result: list[tuple[Finding, ...] | LabelError] = []
         for text in texts:
             try:
-                found.append(self(text))
-            except Unread as reason:
-                found.append(reason)
-        return found
+                result.append(self(text))
+            except LabelError as reason:
+                result.append(reason)
+        return result
 
-    def read_once(self, texts: Iterable[str]) -> dict[str, tuple[Finding, ...] | Unread]:
+    def read_once(self, texts: Iterable[str]) -> dict[str, tuple[Finding, ...] | LabelError]:
         """Return by text its findings, or why it could not be read; equal ones are read once."""
         each = list(dict.fromkeys(texts))
         return dict(zip(each, self.read(each), strict=True))
@@ -229,7 +229,7 @@ class Labeler(Component, ABC):
 class Scorer(Component, ABC):
     """Compare texts. Core gives: `recipe_folder` (relative paths start there)."""
 
-    tells_denial: ClassVar[bool] = True  # hears that a text denies what the other affirms
+    detects_negation: ClassVar[bool] = True  # hears that a text denies what the other affirms
     is_exact: ClassVar[bool] = True  # equal texts score 1; a judge that was learned need not know them
 
     @abstractmethod

@@ -116,7 +116,7 @@ class Encoder(nn.Module, ABC):
         Called once, where a model is put together from a recipe; never where it is read back from a folder.
         """
 
-    def adopt(self, published: nn.Module) -> None:
+    def load_from(self, published: nn.Module) -> None:
         """Take weights from the published model that the language model is part of.
 
         Called once, where a model is put together from a recipe.
@@ -159,7 +159,7 @@ class Bridge(nn.Module, ABC):
         The last axis is (1 + deep_layers) * text_width long: the embedding, then those of the layers.
         """
 
-    def adopt(self, published: nn.Module) -> None:
+    def load_from(self, published: nn.Module) -> None:
         """Take weights from the published model that the language model is part of, as an encoder does."""
 
     def set_anchor(self, embeddings: Float[Tensor, "vocabulary text_width"]) -> None:

@@ -125,11 +125,11 @@ class SegmenterSession(ABC):
         Raises:
             ValueError: if a prompt of any request cannot be used.
         """
-        found: dict[MaskRequest, Mask] = {}
+        result: dict[MaskRequest, Mask] = {}
         for request in requests:
-            if request not in found:
-                found[request] = self.mask(request.prompts, request.z_window)
-        return [found[request].copy() for request in requests]
+            if request not in result:
+                result[request] = self.mask(request.prompts, request.z_window)
+        return [result[request].copy() for request in requests]
 
 
 class Segmenter(Component, ABC):

@@ -17,18 +17,18 @@ from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.contracts.model import Language, Policy
 from evidcore.data.encoder_input import EncoderInput
-from evidcore.recipe.schema import DataUse, Surroundings, marked_kind
+from evidcore.recipe.schema import DataUse, RecipeContext, marked_kind
 
 if TYPE_CHECKING:
     from evidcore.recipe import Recipe
     from evidcore.registry.factory import Option
 
 Key = tuple[str | int, ...]  # path of a value in the recipe
-Found = Iterator[tuple[Key, str]]
+Problems = Iterator[tuple[Key, str]]
 
 
 @runtime_checkable
-class Announce(Protocol):
+class EventSink(Protocol):
     """Whoever is told about the steps of one stage."""
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -117,7 +117,7 @@ class StageContext(ABC):
     recipe: Recipe
     where: str  # the stage's name, as in `results/<name>.json`
     folder: Path  # where it writes `checkpoint/` and `answers.jsonl`
-    announce: Announce
+    announce: EventSink
     is_dry_run: bool  # nothing will be run: `check` alone is called
     resume: bool  # go on from the last whole checkpoint in `checkpoint/steps`
     tasks: Mapping[str, Task]
@@ -218,7 +218,7 @@ class Stage(ABC):
         return self.data
 
     @classmethod
-    def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
+    def open_keys(cls, table: Mapping[str, Any], around: RecipeContext) -> Mapping[str, Option] | None:
         """Return the keys that the table may hold beside the fields; None where that cannot be told.
 
         Their values, with defaults filled in, are the field `options` of a stage that has any.
@@ -226,12 +226,12 @@ class Stage(ABC):
         return {}
 
     @classmethod
-    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+    def filled(cls, values: Mapping[str, Any], around: RecipeContext) -> dict[str, Any]:
         """Return the values of the fields with those defaults that hang on other keys."""
         return dict(values)
 
     @classmethod
-    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield what the table as read says against itself or the recipe: (path, sentence).
 
         `around.has_weights` holds the parts that have weights before this stage; add what it gives weights.

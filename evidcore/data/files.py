@@ -70,7 +70,7 @@ def _by_ending(path: str) -> Format | None:
 
 
 def _by_content(path: str, is_folder: bool) -> Format:
-    found: dict[type, Format] = {}
+    result: dict[type, Format] = {}
     broken = []
     for offer in offers("format"):
         try:
@@ -79,12 +79,12 @@ def _by_content(path: str, is_folder: bool) -> Format:
             broken.append(f" {fault}")
             continue
         with blame(offer, f"looking at {path}"):
-            if type(candidate) not in found and candidate.recognises(path):
-                found[type(candidate)] = candidate
-    if len(found) > 1:
-        raise _several(path, [offer_of(one) for one in found.values()])
-    if found:
-        return next(iter(found.values()))
+            if type(candidate) not in result and candidate.recognises(path):
+                result[type(candidate)] = candidate
+    if len(result) > 1:
+        raise _several(path, [offer_of(item) for item in result.values()])
+    if result:
+        return next(iter(result.values()))
     raise _not_read(path, is_folder, "".join(broken))
 
 

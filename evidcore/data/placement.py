@@ -145,19 +145,19 @@ def turn_to_body(grid: FileGrid, path: str) -> Turn:
 
 def body_axes(axes: str, path: str) -> list[tuple[int, int]]:
     """Return for each axis of an array the body axis (0 x, 1 y, 2 z) that it runs along, and its sense."""
-    found = [LETTERS.get(letter, (-1, 0)) for letter in axes]
-    if sorted(body for body, _ in found) != [0, 1, 2]:
+    result = [LETTERS.get(letter, (-1, 0)) for letter in axes]
+    if sorted(body for body, _ in result) != [0, 1, 2]:
         raise DataError(
             f"{path}: axes must name each body axis once, of L or R, P or A, S or I, got {axes!r}. "
             f"Write for instance 'SPL'."
         )
-    return found
+    return result
 
 
 def turned_to_body(array: Array, axes: str, path: str) -> Array:
     """Turn an array whose axes run to `axes` so that they run to z, y, x: superior, posterior, left."""
-    found = body_axes(axes, path)
-    backwards = [axis for axis, (_, sense) in enumerate(found) if sense < 0]
-    order = sorted(range(3), key=lambda axis: -found[axis][0])
+    result = body_axes(axes, path)
+    backwards = [axis for axis, (_, sense) in enumerate(result) if sense < 0]
+    order = sorted(range(3), key=lambda axis: -result[axis][0])
     flipped: Array = np.flip(array, tuple(backwards))
     return flipped.transpose(order)

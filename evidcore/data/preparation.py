@@ -186,7 +186,7 @@ def _photograph(photo: Array, spec: EncoderInput, size_zyx: Grid, change: Change
     values = torch.from_numpy(np.array(resized, dtype=np.float32)).reshape(*size_zyx[1:], -1).movedim(-1, 0)
     if change:
         planes = [
-            _changed(one[None], change, [PHOTOGRAPH], torch.Generator().manual_seed(seed)) for one in values
+            _changed(item[None], change, [PHOTOGRAPH], torch.Generator().manual_seed(seed)) for item in values
         ]
         values = torch.cat(planes)
     return _windowed(values[:, None], [PHOTOGRAPH])[0].expand(spec.channels, *size_zyx)

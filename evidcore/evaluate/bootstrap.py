@@ -82,14 +82,14 @@ def ratio_interval(
     """Estimate sum of numerators over sum of denominators (an F1, say) with the same bootstrap."""
     sample = Sample.ratio(numerators, denominators, patients)
     sums, totals = (np.ascontiguousarray(column) for column in sample.of(sample.informative).sums[0].T)
-    found = _interval(_quotient(sample), len(numerators), sample, draws=draws)
+    result = _interval(_quotient(sample), len(numerators), sample, draws=draws)
     is_extreme = (sums == 0).all() or np.array_equal(sums, totals)
-    if found.value not in (0.0, 1.0) or not is_extreme or found.patients < FEWEST_PATIENTS:
-        return found
-    bound = ((1 - LEVEL) / 2) ** (1 / found.patients)
-    low, high = (bound, 1.0) if found.value == 1.0 else (0.0, 1 - bound)
+    if result.value not in (0.0, 1.0) or not is_extreme or result.patients < FEWEST_PATIENTS:
+        return result
+    bound = ((1 - LEVEL) / 2) ** (1 / result.patients)
+    low, high = (bound, 1.0) if result.value == 1.0 else (0.0, 1 - bound)
     note = "all values are equal: exact binomial bound over patients"
-    return dataclasses.replace(found, low=low, high=high, note=note, is_tied=False)
+    return dataclasses.replace(result, low=low, high=high, note=note, is_tied=False)
 
 
 def paired_interval(first: Values, second: Values, patients: Sequence[Hashable]) -> Interval:
@@ -227,14 +227,14 @@ def _interval(value: float, values: int, sample: Sample, *, draws: int = DRAWS) 
     """Give a value of one sample its interval, or say why it has none."""
     sample = sample.of(sample.informative)
     patients = len(sample.patients)
-    found = Interval(value=value, low=None, high=None, values=values, patients=patients)
+    result = Interval(value=value, low=None, high=None, values=values, patients=patients)
     if patients < FEWEST_PATIENTS:
-        return dataclasses.replace(found, note=too_few(patients))
+        return dataclasses.replace(result, note=too_few(patients))
     spread = percentiles(sample.pooled(resampled(sample.sums, draws, np.random.default_rng(0)))[:, 0])
     if spread is None:
-        return dataclasses.replace(found, note=TIED, is_tied=True)
+        return dataclasses.replace(result, note=TIED, is_tied=True)
     low, high, standard_error = spread
-    return dataclasses.replace(found, low=low, high=high, standard_error=standard_error)
+    return dataclasses.replace(result, low=low, high=high, standard_error=standard_error)
 
 
 def resampled(tables: Sequence[Array], draws: int, rng: np.random.Generator) -> list[Array]:

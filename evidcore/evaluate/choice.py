@@ -20,19 +20,19 @@ from typing import Any
 from evidcore.case import Prompt, Turn
 from evidcore.contracts import (
     Answers,
-    Asking,
-    Blind,
+    BlindRule,
+    EvalOptions,
+    EvalResult,
     Evaluation,
     Labeler,
     Metric,
     Policy,
     Row,
-    Scored,
     Scorer,
     Task,
-    Written,
+    TextSample,
 )
-from evidcore.evaluate.answered import Answered, asked, unknown_patients
+from evidcore.evaluate.answer_record import AnswerRecord, question_of, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval, ratio_interval
 from evidcore.evaluate.measuring import Measurement, NamedMetric, measure, named_metrics
 from evidcore.evaluate.reference_lines import reference_lines
@@ -55,7 +55,7 @@ def measure_thinking(
     if not any(thoughts):
         metrics = ()
     texts = [
-        Written(case=prompt.case, asked=prompt.written(), text=thought or "", reference=prompt.case.report)
+        TextSample(case=prompt.case, asked=prompt.written(), text=thought or "", reference=prompt.case.report)
         for prompt, thought in zip(prompts, thoughts, strict=True)
     ]
     return measure(metrics, texts, "think")
@@ -66,7 +66,7 @@ def measure_turns(
 ) -> Measurement:
     """Measure what was called and looked at before answers, by those of the metrics that read "turns"."""
     texts = [
-        Written(
+        TextSample(
             case=prompt.case, asked=prompt.written(), text="", reference=None, turns=tuple(own),
             shown=prompt.crops(),
         )
@@ -76,7 +76,7 @@ def measure_turns(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceAnswer(Answered):
+class ChoiceAnswer(AnswerRecord):
     """One question answered: a line of `answers/<stage>.jsonl`."""
 
     choice: str | None
@@ -102,7 +102,7 @@ class ChoiceAnswer(Answered):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceResult(Scored):
+class ChoiceResult(EvalResult):
     """All answers to one task's questions, and what metrics say of thinking and turns before them."""
 
     name: str
@@ -207,7 +207,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
                 component.ready()
 
     def answer(
-        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking
+        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: EvalOptions
     ) -> list[ChoiceAnswer]:
         """Answer greedily and read the answers in every way."""
         if not prompts:
@@ -225,7 +225,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
                 read = task.parse(prompt, text)
                 answers.append(
                     ChoiceAnswer(
-                        **asked(prompt),
+                        **question_of(prompt),
                         text=text,
                         malformed=read.malformed,
                         choice=read.choice,
@@ -241,7 +241,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
                 )
         return answers
 
-    def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[EvalResult]:
         """Count right answers, and measure the thinking before them."""
         return [
             ChoiceResult(
@@ -255,7 +255,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> Blind:
+    ) -> BlindRule:
         """Return uniform chance, the best blind rule, and perfect perception."""
         return reference_lines(prompts, training()).blind(name)
 
@@ -264,8 +264,8 @@ def rescued(text: str, prompt: Prompt, similarity: Scorer) -> str | None:
     """Return the letter of the option most like what was written after thinking, None on a tie."""
     said = text.rpartition("</think>")[2] or text
     options = prompt.reference["options"]
-    asked = [prompt.words()] * len(options)
-    scores = [score or 0.0 for score in similarity([said] * len(options), options, asked)]
+    question_of = [prompt.words()] * len(options)
+    scores = [score or 0.0 for score in similarity([said] * len(options), options, question_of)]
     best = max(scores)
     return LETTERS[scores.index(best)] if scores.count(best) == 1 else None
 

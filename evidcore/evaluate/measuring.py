@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Row, Sums, Written
+from evidcore.contracts import Measured, Metric, Row, TextSample, Totals
 from evidcore.contracts.judging import TextKind
 from evidcore.errors import ContractError
 from evidcore.evaluate.bootstrap import figure_interval
@@ -62,7 +62,7 @@ class Measurement:
 
     def __or__(self, other: Measurement) -> Measurement:
         return Measurement(
-            texts=tuple(one | two for one, two in zip(self.texts, other.texts, strict=True)),
+            texts=tuple(item | two for item, two in zip(self.texts, other.texts, strict=True)),
             units={**self.units, **other.units}, notes={**self.notes, **other.notes},
             sources={**self.sources, **other.sources},
         )  # fmt: skip
@@ -77,7 +77,7 @@ class Measurement:
 
     def rows(self, name: str, patients: Sequence[str]) -> list[Row]:
         """Return a results row per figure, in the order in which metrics gave them."""
-        found = []
+        result = []
         for figure in self.sources:
             held = [
                 (text.figures[figure], patient)
@@ -93,15 +93,15 @@ class Measurement:
             unit = self.units[figure]
             if interval is None:
                 note = note or "nothing to measure"
-                found.append(
+                result.append(
                     Row(
                         name=name, metric=figure, value=None, note=note, unit=unit,
                         questions=len(values), patients=len(set(owners)),
                     )
                 )  # fmt: skip
             else:
-                found.append(Row.of(name, figure, interval, note=note, unit=unit))
-        return [*found, *self._silent(name, patients)]
+                result.append(Row.of(name, figure, interval, note=note, unit=unit))
+        return [*result, *self._silent(name, patients)]
 
     def _silent(self, name: str, patients: Sequence[str]) -> list[Row]:
         """Return a row for each metric that could measure none of the texts."""
@@ -138,7 +138,7 @@ def named_metrics(metrics: Sequence[Metric]) -> list[NamedMetric]:
     ]
 
 
-def measure(metrics: Iterable[NamedMetric], texts: Sequence[Written], kind: TextKind) -> Measurement:
+def measure(metrics: Iterable[NamedMetric], texts: Sequence[TextSample], kind: TextKind) -> Measurement:
     """Measure texts by every metric that reads texts of this kind."""
     figures: list[dict[str, Figure]] = [{} for _ in texts]
     remarks: list[dict[str, str]] = [{} for _ in texts]
@@ -151,16 +151,16 @@ def measure(metrics: Iterable[NamedMetric], texts: Sequence[Written], kind: Text
             continue
         offer, label = offer_of(named.metric), named.name
         with blame(offer, f"measuring {len(texts)} texts"):
-            found = list(named.metric(texts))
+            result = list(named.metric(texts))
             said = dict(named.metric.notes())
         taken = dict(sources)
-        if len(found) != len(texts):
-            raise ContractError(f"{offer}: must measure each text, got {len(found)} for {len(texts)}.")
-        for index, one in enumerate(found):
-            if isinstance(one, Unscored):
-                unscored[index][label] = one.reason
+        if len(result) != len(texts):
+            raise ContractError(f"{offer}: must measure each text, got {len(result)} for {len(texts)}.")
+        for index, item in enumerate(result):
+            if isinstance(item, Unscored):
+                unscored[index][label] = item.reason
                 continue
-            for bare, figure in _checked(one, str(offer), texts[index]).items():
+            for bare, figure in _checked(item, str(offer), texts[index]).items():
                 name = named.prefix + bare
                 if name in taken:
                     raise ContractError(
@@ -171,29 +171,29 @@ def measure(metrics: Iterable[NamedMetric], texts: Sequence[Written], kind: Text
                 sources.setdefault(name, label)
                 units.setdefault(name, _unit(named.metric, figure))
                 notes.setdefault(name, said.get(bare, ""))
-            remarks[index] |= {named.prefix + bare: text for bare, text in one.remarks.items()}
+            remarks[index] |= {named.prefix + bare: text for bare, text in item.remarks.items()}
     parts = zip(figures, remarks, unscored, strict=True)
     return Measurement(
-        texts=tuple(TextFigures(figures=one, remarks=two, unscored=three) for one, two, three in parts),
+        texts=tuple(TextFigures(figures=item, remarks=two, unscored=three) for item, two, three in parts),
         units=units, notes=notes, sources=sources,
     )  # fmt: skip
 
 
-def _checked(measured: Measured, offer: str, text: Written) -> Mapping[str, Figure]:
+def _checked(measured: Measured, offer: str, text: TextSample) -> Mapping[str, Figure]:
     for name, figure in measured.figures.items():
-        numbers = figure.numbers if isinstance(figure, Sums) else (figure,)
+        numbers = figure.numbers if isinstance(figure, Totals) else (figure,)
         if not all(math.isfinite(number) for number in numbers):
             raise ContractError(
                 f"{offer}: {name!r} of case {text.case.id!r} must be finite, got {figure!r}. "
                 "What cannot be measured is left out."
             )
-        if isinstance(figure, Sums):
+        if isinstance(figure, Totals):
             pooled([figure])  # of a known kind
     return measured.figures
 
 
 def _unit(metric: Metric, figure: Figure) -> str:
-    is_difference = isinstance(figure, Sums) and figure.pooling == "difference"
+    is_difference = isinstance(figure, Totals) and figure.pooling == "difference"
     return "points" if is_difference and metric.unit == "rate" else metric.unit
 
 

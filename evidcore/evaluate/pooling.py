@@ -1,6 +1,6 @@
 """One figure over many texts from what each text adds to it.
 
-A number is averaged. `Sums` are added up, and a pool makes the figure of the totals: three pools that need no
+A number is averaged. `Totals` are added up, and a pool makes the figure of them: three pools that need no
 knowledge of any metric are here, and every other one comes with the metric that it is named after.
 """
 
@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evidcore.contracts import Metric, Sums
+from evidcore.contracts import Metric, Totals
 from evidcore.errors import PluginError
 from evidcore.registry import find
 
-Figure = float | Sums
+Figure = float | Totals
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Pool = Callable[[Array], Array]  # (row, number) -> (row,), not a number where it is 0 over 0
 
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
 
 def to_json(figure: Figure) -> Any:
     """Return a figure of one text as a line of answers holds it: a number, or {"ratio": [2, 5]}."""
-    return {figure.pooling: list(figure.numbers)} if isinstance(figure, Sums) else figure
+    return {figure.pooling: list(figure.numbers)} if isinstance(figure, Totals) else figure
 
 
 def from_json(value: Any) -> Figure:
@@ -37,7 +37,7 @@ def from_json(value: Any) -> Figure:
     if isinstance(value, Mapping) and len(value) == 1:
         ((pooling, numbers),) = value.items()
         if isinstance(pooling, str) and isinstance(numbers, Sequence) and all(map(_is_number, numbers)):
-            return Sums(pooling, tuple(float(number) for number in numbers))
+            return Totals(pooling, tuple(float(number) for number in numbers))
     if _is_number(value):
         return float(value)
     raise ValueError(f"no figure of a text: {value!r}")
@@ -64,8 +64,8 @@ def pool_of(pooling: str) -> Pool:
 
 
 def kind_of(figures: Sequence[Figure]) -> Kind | None:
-    """Return the kind of `Sums` that all figures are; None for numbers."""
-    kinds = {Kind(one.pooling, len(one.numbers)) if isinstance(one, Sums) else None for one in figures}
+    """Return the kind of `Totals` that all figures are; None for numbers."""
+    kinds = {Kind(item.pooling, len(item.numbers)) if isinstance(item, Totals) else None for item in figures}
     if len(kinds) != 1:
         raise ValueError(f"figures of one name must be of one kind, got {sorted(map(str, kinds))}")
     (kind,) = kinds
@@ -73,8 +73,8 @@ def kind_of(figures: Sequence[Figure]) -> Kind | None:
 
 
 def columns_of(figures: Sequence[Figure]) -> Array:
-    """Return the numbers of `Sums`: (figure, number)."""
-    return np.array([one.numbers for one in figures if isinstance(one, Sums)], dtype=np.float64)
+    """Return the numbers of `Totals`: (figure, number)."""
+    return np.array([item.numbers for item in figures if isinstance(item, Totals)], dtype=np.float64)
 
 
 def _is_number(value: Any) -> bool:

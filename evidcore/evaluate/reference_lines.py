@@ -24,7 +24,7 @@ import numpy as np
 
 from evidcore.case import Prompt
 from evidcore.compute.logistic import Logistic
-from evidcore.contracts import Blind, Row
+from evidcore.contracts import BlindRule, Row
 from evidcore.contracts.evaluating import Interval
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.text.tags import LETTERS
@@ -87,9 +87,9 @@ class ReferenceLines:
             for metric, interval in self.intervals().items()
         ]
 
-    def blind(self, name: str) -> Blind:
+    def blind(self, name: str) -> BlindRule:
         """Return the best blind rule, with all three lines as its rows."""
-        return Blind(
+        return BlindRule(
             values=self.prior_only, rule=self.prior_rule, label="prior_only", rows=tuple(self.rows(name)),
             figures=self.figures(),
         )  # fmt: skip
@@ -110,13 +110,13 @@ def training_prompts(ask: Callable[[int], Iterable[Prompt]]) -> list[Prompt]:
 
     `ask` gives the questions about the training cases under a seed.
     """
-    found: dict[tuple[str, str, tuple[str, ...]], Prompt] = {}
+    result: dict[tuple[str, str, tuple[str, ...]], Prompt] = {}
     for seed in TRAINING_SEEDS:
         for prompt in ask(seed):
             reference = prompt.reference
             key = (prompt.id, str(reference.get("letter")), tuple(reference.get("options") or ()))
-            found.setdefault(key, prompt)
-    return list(found.values())
+            result.setdefault(key, prompt)
+    return list(result.values())
 
 
 def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> ReferenceLines:

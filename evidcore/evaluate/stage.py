@@ -6,24 +6,24 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from evidcore.contracts import Answers, Asking, Policy, Row, StageContext, StageResult
-from evidcore.evaluate.asking import AskingStage, training
-from evidcore.evaluate.sealed import unsealed
+from evidcore.contracts import Answers, EvalOptions, Policy, Row, StageContext, StageResult
+from evidcore.evaluate.anonymized_policy import unwrapped
+from evidcore.evaluate.eval_stage import EvalStage, training
 from evidcore.proof.passes import prove_policy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Evaluate(AskingStage):
+class Evaluate(EvalStage):
     """Measure the model as the stages before left it."""
 
-    def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
+    def ask(self, policy: Policy, asking: EvalOptions, context: StageContext) -> StageResult:
         """Answer, measure, and print beside it what blind rules score."""
         rows: list[Row] = []
         answers: list[Mapping[str, Any]] = []
         lines = {}
         for use in self.data:
             prompts, task = self.prompts(use, context), context.tasks[use.task]
-            prove_policy(unsealed(policy), prompts, context.where)
+            prove_policy(unwrapped(policy), prompts, context.where)
             evaluation = self.evaluation(use, context)
             said = evaluation.answer(policy, prompts, task, asking)
             [scored] = evaluation.score([Answers(prompts, said)], task, use.task)

@@ -33,8 +33,8 @@ class Architecture:
 @functools.cache
 def shipped() -> Mapping[str, Architecture]:
     """Return the architectures by their model's id."""
-    found = {}
+    result = {}
     for file in sorted(FOLDER.glob("*/source.toml")):
         facts = tomllib.loads(file.read_text(encoding="utf-8"))
-        found[str(facts["id"])] = Architecture(folder=file.parent, **facts)
-    return found
+        result[str(facts["id"])] = Architecture(folder=file.parent, **facts)
+    return result

@@ -63,7 +63,7 @@ def assemble(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         bridge = build_bridge(bridge_table, encoder, text.hidden_size, vision)
-    bridge.adopt(language)
+    bridge.load_from(language)
     bridge.set_anchor(language.get_input_embeddings().weight.detach())
     model = VolumeVLM(config, encoder=encoder, bridge=bridge, language=language)
     images = VolumeImageProcessor(encoder_table, bridge_table, view_table, text.hidden_size, vision)

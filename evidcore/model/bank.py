@@ -117,18 +117,18 @@ class FeatureBank:
             self.encoded += len(handles)
             return [(group, encoder(self.pixels(group).to(device))) for group in by_size.values()]
         self._follow(encoder)
-        found = self._gather(handles, encoder, device)
+        result = self._gather(handles, encoder, device)
         by_grid: dict[Grid, list[int]] = {}
         for handle in handles:
-            by_grid.setdefault(found[handle].grid_zyx, []).append(handle)
+            by_grid.setdefault(result[handle].grid_zyx, []).append(handle)
         weight = torch.promote_types(next(encoder.parameters()).dtype, torch.float32)
         return [
             (
                 group,
                 Patches(
-                    torch.cat([found[handle].features for handle in group]).to(device, weight),
+                    torch.cat([result[handle].features for handle in group]).to(device, weight),
                     grid,
-                    found[group[0]].centres_mm.to(device),
+                    result[group[0]].centres_mm.to(device),
                 ),
             )
             for grid, group in by_grid.items()
@@ -154,8 +154,8 @@ class FeatureBank:
     def _prepared(self, handles: Sequence[int]) -> Iterator[Float[Tensor, "channel z y x"]]:
         """Yield encoder input for each handle; the next ones are prepared meanwhile."""
         for place, handle in enumerate(handles):
-            for one in handles[place : place + 2 * thread_count()]:
-                self._prefetched.begin(one, self._prepare, one)
+            for item in handles[place : place + 2 * thread_count()]:
+                self._prefetched.begin(item, self._prepare, item)
             yield self._prefetched.take(handle, self._prepare, handle)
 
     def _prepare(self, handle: int) -> Float[Tensor, "channel z y x"]:
@@ -183,7 +183,7 @@ class FeatureBank:
     @torch.no_grad()
     def _gather(self, handles: Sequence[int], encoder: Encoder, device: torch.device) -> dict[int, Patches]:
         """Return features for all handles: from memory, from disk, or encoded now."""
-        found: dict[int, Patches] = {}
+        result: dict[int, Patches] = {}
         missing: dict[Grid, list[int]] = {}
         for handle in handles:
             kept = self._kept.get(handle)
@@ -197,7 +197,7 @@ class FeatureBank:
                 missing.setdefault(self._lookup(handle)[1], []).append(handle)
             else:
                 self._prefetched.drop(handle)
-                found[handle] = kept
+                result[handle] = kept
         with evaluating(encoder):
             for group in missing.values():
                 prepared = self._prepared(group)
@@ -210,11 +210,11 @@ class FeatureBank:
                     self.encoded += len(some)
                     features = output.features.to("cpu", self.dtype)
                     centres = output.centres_mm.to("cpu")
-                    for handle, one in zip(some, features[: len(some)].split(1), strict=True):
-                        found[handle] = Patches(one.clone(), output.grid_zyx, centres)
-                        self._keep(handle, found[handle])
-                        self._write(handle, found[handle])
-        return found
+                    for handle, item in zip(some, features[: len(some)].split(1), strict=True):
+                        result[handle] = Patches(item.clone(), output.grid_zyx, centres)
+                        self._keep(handle, result[handle])
+                        self._write(handle, result[handle])
+        return result
 
     def _key(self, handle: int) -> str:
         return f"{self._digest}-{handle:016x}"

@@ -24,9 +24,9 @@ from transformers.generation.logits_process import (
 
 from evidcore.contracts import Continuation, Prefix, Sampling
 from evidcore.model.shared_prefix import (
-    KeyMemory,
+    DecodedRows,
+    PrefixCache,
     SharedPrefix,
-    Written,
     fits,
     next_logits,
     padded_rows,
@@ -61,7 +61,7 @@ def continue_rows(
     forced: Sequence[Sequence[int]] | None = None,
     stops: Callable[[int, list[int]], bool] | None = None,
     entropies: bool = False,
-    memory: KeyMemory | None = None,
+    memory: PrefixCache | None = None,
 ) -> list[Continuation]:
     """Continue each prefix to an end token or `max_new_tokens`.
 
@@ -76,29 +76,29 @@ def continue_rows(
         memory: what earlier calls with these weights have computed; this one leaves its own there.
     """
     limit = max(map(len, forced)) if forced else sampling.max_new_tokens
-    decoder = _Decoder(model, prefixes, sampling.pad_id, limit, memory or KeyMemory(0))
-    chooser = _Chooser(sampling, seeds, limit, model.device)
+    decoder = _Decoder(model, prefixes, sampling.pad_id, limit, memory or PrefixCache(0))
+    chooser = _TokenSampler(sampling, seeds, limit, model.device)
     ends = torch.tensor(sampling.end_ids, device=model.device)
     if forced is not None:
-        forced_counts = torch.tensor([len(one) for one in forced], device=model.device)
-        each = [torch.tensor(one, device=model.device) for one in forced]
+        forced_counts = torch.tensor([len(item) for item in forced], device=model.device)
+        each = [torch.tensor(item, device=model.device) for item in forced]
         forced_ids = pad_sequence(each, batch_first=True, padding_value=sampling.pad_id)
     places = torch.arange(len(prefixes), device=model.device)  # of the rows that are held
     counts = torch.zeros_like(places)  # of their tokens, where they are over
     columns: list[list[Tensor]] = []  # by step: their tokens, chances and, where asked for, entropies
     written: list[list[int]] = [[] for _ in prefixes]  # where `stops` is asked
-    found: dict[int, Continuation] = {}
+    result: dict[int, Continuation] = {}
 
     def leave(some: Tensor) -> None:
         """Take what rows have written, by their order among those that are held."""
-        kinds = [torch.stack(one, dim=1)[some].tolist() for one in zip(*columns, strict=True)]
+        kinds = [torch.stack(item, dim=1)[some].tolist() for item in zip(*columns, strict=True)]
         lengths = counts[some].tolist()
         for place, length, ids, *more in zip(places[some].tolist(), lengths, *kinds, strict=True):
             ids = tuple(ids[:length])
-            chances, *spread = (tuple(one[:length]) for one in more)
-            found[place] = Continuation(ids, chances, ids[-1] in sampling.end_ids, *spread)
+            chances, *spread = (tuple(item[:length]) for item in more)
+            result[place] = Continuation(ids, chances, ids[-1] in sampling.end_ids, *spread)
         if memory is not None:
-            decoder.leave(some.tolist(), [found[place].ids for place in places[some].tolist()], memory)
+            decoder.leave(some.tolist(), [result[place].ids for place in places[some].tolist()], memory)
 
     for step in range(limit):
         required = None if forced is None else forced_ids[places, step]
@@ -126,7 +126,7 @@ def continue_rows(
             decoder.keep(going)
         decoder.advance(columns[-1][0])
     leave(torch.arange(len(places), device=model.device))
-    return [found[place] for place in range(len(prefixes))]
+    return [result[place] for place in range(len(prefixes))]
 
 
 class _Decoder:
@@ -136,7 +136,7 @@ class _Decoder:
     """
 
     def __init__(
-        self, model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int, limit: int, memory: KeyMemory
+        self, model: VolumeVLM, prefixes: Sequence[Prefix], pad_id: int, limit: int, memory: PrefixCache
     ) -> None:
         """Compute distinct prefixes once, and stand ready for `limit` tokens of each row."""
         self.model = model
@@ -153,20 +153,20 @@ class _Decoder:
         self.logits, self.mask = logits[index], mask[index]
         self.position = positions[..., index, -1:] + 1
 
-    def _share(self, prefixes: Sequence[Prefix], pad_id: int, limit: int, memory: KeyMemory) -> None:
+    def _share(self, prefixes: Sequence[Prefix], pad_id: int, limit: int, memory: PrefixCache) -> None:
         """Compute each prompt once, and what rows have written behind it in one block."""
         device = self.model.device
         self.prompts = [prefix.prompt or prefix for prefix in prefixes]
         unique = list(dict.fromkeys(self.prompts))
         place = {prompt: number for number, prompt in enumerate(unique)}
         layers, valid, logits = memory.prompts(self.model, unique, pad_id)
-        self.written = [Written.of(self.model, prefix) for prefix in prefixes]
+        self.written = [DecodedRows.of(self.model, prefix) for prefix in prefixes]
         pairs = zip(self.prompts, self.written, strict=True)
-        known = [memory.longest(prompt, one.content) for prompt, one in pairs]
+        known = [memory.longest(prompt, item.content) for prompt, item in pairs]
         starts = [start for start, _ in known]
-        left = [len(one.content) - start for one, start in zip(self.written, starts, strict=True)]
+        left = [len(item.content) - start for item, start in zip(self.written, starts, strict=True)]
         past, count = max(starts), max(left)
-        shared = SharedPrefix(layers, valid, [place[one] for one in self.prompts], past + count + limit)
+        shared = SharedPrefix(layers, valid, [place[item] for item in self.prompts], past + count + limit)
         ids, mask, pixels = padded_rows(prefixes, pad_id, device)
         positions = self.model.positions(ids, mask, pixels)
         self.shared, self.position = shared, positions[..., -1:] + 1
@@ -179,11 +179,11 @@ class _Decoder:
             if keys is not None:
                 shared.own[:, :, row, :, past - start : past] = keys[..., :start, :]
         places = torch.arange(past + count, device=device)
-        begin, stop = (torch.tensor(one, device=device)[:, None] for one in (starts, left))
+        begin, stop = (torch.tensor(item, device=device)[:, None] for item in (starts, left))
         seen = torch.where(places < past, places >= past - begin, places >= past + count - stop)
         shared.begin(seen, count)
         new = zip(self.written, starts, strict=True)
-        handles = [handle for one, start in new for handle in one.shown_from(start)]
+        handles = [handle for item, start in new for handle in item.shown_from(start)]
         block = ids[:, -count:].masked_fill(~seen[:, past:], pad_id)
         last = self._next(block, positions[..., -count:], pixels_of(handles, device))
         shared.block = None
@@ -196,7 +196,7 @@ class _Decoder:
         self.shared.step += ids.shape[1]
         return logits
 
-    def leave(self, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], memory: KeyMemory) -> None:
+    def leave(self, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], memory: PrefixCache) -> None:
         """Leave rows, with the tokens that they went on with, to the next call."""
         if self.shared is None:
             return
@@ -236,7 +236,7 @@ class _Decoder:
         self.position = self.position + 1
 
 
-class _Chooser:
+class _TokenSampler:
     """Chooses the next token of each row by its own uniform numbers."""
 
     def __init__(
@@ -277,8 +277,8 @@ def _ask(
     stops: Callable[[int, list[int]], bool], places: Tensor, token: Tensor, live: Tensor, ids: list[list[int]]
 ) -> Tensor:
     answers = []
-    for place, one, is_live in zip(places.tolist(), token.tolist(), live.tolist(), strict=True):
+    for place, item, is_live in zip(places.tolist(), token.tolist(), live.tolist(), strict=True):
         if is_live:
-            ids[place].append(one)
+            ids[place].append(item)
         answers.append(is_live and stops(place, ids[place]))
     return torch.tensor(answers, device=token.device)

@@ -215,7 +215,7 @@ class Layout:
         )  # fmt: skip
 
 
-def unusual(config: Any) -> str:
+def unsupported_feature(config: Any) -> str:
     """Return in what a language model does not attend plainly to all that came before; empty if it does."""
     if config.model_type not in PLAIN:
         return f"language models of type {config.model_type!r} are not among {', '.join(PLAIN)}"
@@ -227,10 +227,10 @@ def unusual(config: Any) -> str:
     return ""
 
 
-def obstacle(model: Any) -> str:
+def packing_blocker(model: Any) -> str:
     """Return why rows cannot be packed for a transformers model, empty where they can."""
     config = model.get_decoder().config
-    why_not = unusual(config)
+    why_not = unsupported_feature(config)
     if not why_not and config._attn_implementation not in ("sdpa", "flex_attention", NAME):
         return f"its attention is {config._attn_implementation!r}, neither 'sdpa' nor 'flex_attention'"
     return why_not
@@ -308,6 +308,6 @@ def tokens_saved(prompt_tokens: int, answer_tokens: int, answers: int) -> float:
     return apart / (prompt_tokens - 1 + answers * answer_tokens)
 
 
-def pays(prompt_tokens: int, answer_tokens: int, answers: int) -> bool:
+def packing_pays(prompt_tokens: int, answer_tokens: int, answers: int) -> bool:
     """Tell whether one row is faster than a row for each answer."""
     return tokens_saved(prompt_tokens, answer_tokens, answers) >= LEAST_SAVED

@@ -50,8 +50,8 @@ def part_of(name: str) -> str:
     A part may hold a module called like another part: the first name below `model.` decides.
     """
     bare = re.sub(r"_\w+_wrapped_module\.|_orig_mod\.", "", name)
-    found = re.search(r"(?:^|\.)model\.(encoder|bridge|language_model)\.", bare)
-    return found[1].removesuffix("_model") if found else "language"
+    result = re.search(r"(?:^|\.)model\.(encoder|bridge|language_model)\.", bare)
+    return result[1].removesuffix("_model") if result else "language"
 
 
 def matrices_of(model: nn.Module) -> set[torch.Tensor]:
@@ -85,7 +85,7 @@ class AdaptedLinear(nn.Linear):  # PEFT turns all adapters off together; a refer
         self.weight, self.bias = layer.weight, layer.bias
         if isinstance(layer, AdaptedLinear):
             down, up = torch.cat([layer.down, down]), torch.cat([layer.up, up], dim=1)
-        self.down, self.up = (nn.Parameter(one.detach(), requires_grad=False) for one in (down, up))
+        self.down, self.up = (nn.Parameter(item.detach(), requires_grad=False) for item in (down, up))
 
     def forward(self, given: Tensor) -> Tensor:
         """Multiply by both."""
@@ -97,9 +97,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     """Hold the module in evaluation mode, its weights in bfloat16 multiplied so; give its own mode back."""
     was = module.training
     module.eval()
-    found = [one.device.type for one in module.parameters() if one.dtype == torch.bfloat16]
+    result = [item.device.type for item in module.parameters() if item.dtype == torch.bfloat16]
     try:
-        with torch.autocast(found[0], torch.bfloat16) if found else contextlib.nullcontext():
+        with torch.autocast(result[0], torch.bfloat16) if result else contextlib.nullcontext():
             yield
     finally:
         module.train(was)

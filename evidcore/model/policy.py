@@ -12,7 +12,7 @@ import torch
 from evidcore.case import Prompt
 from evidcore.contracts import Policy, Prefix, Sampling
 from evidcore.model.generation import continue_rows
-from evidcore.model.packed_attention import answer_log_probs, obstacle, pack
+from evidcore.model.packed_attention import answer_log_probs, pack, packing_blocker
 from evidcore.model.parts import evaluating
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.shared_prefix import padded_rows
@@ -58,9 +58,9 @@ class VLMPolicy(Policy):
             with self.asking():
                 seeds = [_seed(self.seed, prompts[place].id) for place in batch]
                 some = [prefixes[place] for place in batch]
-                found = continue_rows(self.model, some, sampling, seeds=seeds)
-            for place, one in zip(batch, found, strict=True):
-                texts[place] = self.processor.tokenizer.decode(one.ids, skip_special_tokens=True)
+                result = continue_rows(self.model, some, sampling, seeds=seeds)
+            for place, item in zip(batch, result, strict=True):
+                texts[place] = self.processor.tokenizer.decode(item.ids, skip_special_tokens=True)
         return texts
 
     def log_likelihoods(
@@ -69,7 +69,7 @@ class VLMPolicy(Policy):
         """Return the log-probability in nats of each candidate completion, summed over its tokens."""
         prefixes = [self.prefix(prompt) for prompt in prompts]
         tokenizer = self.processor.tokenizer
-        found: list[list[float]] = [[] for _ in prompts]
+        result: list[list[float]] = [[] for _ in prompts]
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
             candidates = [
                 [tokenizer(text, add_special_tokens=False)["input_ids"] for text in completions[place]]
@@ -78,8 +78,8 @@ class VLMPolicy(Policy):
             with self.asking():
                 scores = self._score([prefixes[place] for place in batch], candidates)
             for place, score in zip(batch, scores, strict=True):
-                found[place] = score
-        return found
+                result[place] = score
+        return result
 
     def prefix(self, prompt: Prompt) -> Prefix:
         """Return the prompt as the model reads it."""
@@ -91,14 +91,14 @@ class VLMPolicy(Policy):
         self, prefixes: Sequence[Prefix], candidates: Sequence[Sequence[Sequence[int]]]
     ) -> list[list[float]]:
         pad = self.processor.tokenizer.pad_token_id
-        if obstacle(self.model):
+        if packing_blocker(self.model):
             sampling = sampling_of(self.model, self.processor, max_new_tokens=1, temperature=0.0)
             sampling = dataclasses.replace(sampling, forbidden_ids=())  # nothing is sampled
             rows = [(prefix, ids) for prefix, some in zip(prefixes, candidates, strict=True) for ids in some]
-            found = iter(
+            result = iter(
                 continue_rows(self.model, [row[0] for row in rows], sampling, forced=[row[1] for row in rows])
             )
-            return [[sum(next(found).log_probs) for _ in some] for some in candidates]
+            return [[sum(next(result).log_probs) for _ in some] for some in candidates]
         device = self.model.device
         prompt_ids, prompt_mask, pixels = padded_rows(prefixes, pad, device)
         most = max(len(some) for some in candidates)
@@ -106,9 +106,9 @@ class VLMPolicy(Policy):
         ids = torch.full((len(prefixes), most, longest), pad, device=device)
         mask = torch.zeros_like(ids)
         for row, some in enumerate(candidates):
-            for number, one in enumerate(some):
-                ids[row, number, : len(one)] = torch.tensor(one)
-                mask[row, number, : len(one)] = 1
+            for number, item in enumerate(some):
+                ids[row, number, : len(item)] = torch.tensor(item)
+                mask[row, number, : len(item)] = 1
         positions = self.model.positions(prompt_ids, prompt_mask, pixels)
         packed = pack(prompt_ids, prompt_mask, ids, mask, positions)
         scores = answer_log_probs(self.model, packed, pixels).sum(-1).tolist()

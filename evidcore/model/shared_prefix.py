@@ -21,7 +21,7 @@ from transformers import AttentionInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from evidcore.contracts import Prefix
-from evidcore.model.packed_attention import unusual
+from evidcore.model.packed_attention import unsupported_feature
 from evidcore.model.vlm import VolumeVLM
 
 NAME = "evidcore_shared_prefix"
@@ -127,7 +127,7 @@ def _added(seen: Bool[Tensor, "*place"], dtype: torch.dtype) -> Float[Tensor, "*
 
 def fits(model: VolumeVLM) -> bool:
     """Tell whether the language model's attention is one that this module computes."""
-    return not unusual(model.get_decoder().config)
+    return not unsupported_feature(model.get_decoder().config)
 
 
 def next_logits(
@@ -172,8 +172,8 @@ def attend(
     stop = own.shape[3]
     if shared.block is not None:
         whole = (
-            torch.cat([before[shared.prompt_of], one], dim=2)
-            for before, one in zip(shared.prompts[module.layer_idx], own, strict=True)
+            torch.cat([before[shared.prompt_of], item], dim=2)
+            for before, item in zip(shared.prompts[module.layer_idx], own, strict=True)
         )
         query = query.to(own.dtype)
         return sdpa_attention_forward(module, query, *whole, shared.block, scaling=scaling)[0], None
@@ -218,7 +218,7 @@ AttentionInterface.register(NAME, attend)
 
 
 @dataclasses.dataclass(frozen=True)
-class Written:
+class DecodedRows:
     """What a row has written since its prompt."""
 
     content: tuple[int, ...]  # tokens; those of an image are -1 - its handle
@@ -226,14 +226,14 @@ class Written:
     stops: tuple[int, ...]  # behind the last token of each image, counted in image tokens
 
     @classmethod
-    def of(cls, model: VolumeVLM, prefix: Prefix) -> Written:
+    def of(cls, model: VolumeVLM, prefix: Prefix) -> DecodedRows:
         """Tell images apart by their handles."""
         if prefix.prompt is None:
             return cls((), (), ())
         ids = prefix.ids[len(prefix.prompt.ids) :]
         handles = prefix.handles[len(prefix.prompt.handles) :]
         counts = model.model.image_tokens(torch.tensor(handles)) if handles else []
-        shown = iter([-1 - one for one, count in zip(handles, counts, strict=True) for _ in range(count)])
+        shown = iter([-1 - item for item, count in zip(handles, counts, strict=True) for _ in range(count)])
         image = model.config.image_token_id
         content = tuple(next(shown, image) if token == image else token for token in ids)
         return cls(content, handles, tuple(itertools.accumulate(counts)))
@@ -253,7 +253,7 @@ class _Kept:
     rows: list[tuple[tuple[int, ...], Float[Tensor, "layer two kept place size"]]]
 
 
-class KeyMemory:
+class PrefixCache:
     """Keys and values that one call of `continue_rows` leaves for the next, while weights stay as they are.
 
     A row goes on from the longest beginning that any row of its prompt has had, so a fork from its parent's.
@@ -268,32 +268,32 @@ class KeyMemory:
         self, model: VolumeVLM, wanted: list[Prefix], pad_id: int
     ) -> tuple[Layers, Bool[Tensor, "prompt before"], Float[Tensor, "prompt vocabulary"]]:
         """Return keys and values of prompts, which of their places hold tokens, and logits behind them."""
-        new = [one for one in wanted if one not in self._kept]
+        new = [item for item in wanted if item not in self._kept]
         if new:
             logits, cache, mask, _ = prefill(model, new, pad_id)
             layers = [(layer.keys, layer.values) for layer in cache.layers]
-            for number, one in enumerate(new):
+            for number, item in enumerate(new):
                 own = [
-                    (keys[number, :, -len(one.ids) :], values[number, :, -len(one.ids) :])
+                    (keys[number, :, -len(item.ids) :], values[number, :, -len(item.ids) :])
                     for keys, values in layers
                 ]
-                self._kept[one] = _Kept(own, logits[number], [])
+                self._kept[item] = _Kept(own, logits[number], [])
             if new == wanted:
                 return layers, mask.bool(), logits
-        found = []
-        for one in wanted:
-            found.append(self._kept.pop(one))
-            self._kept[one] = found[-1]
-        longest = max(len(one.ids) for one in wanted)
-        short = torch.tensor([longest - len(one.ids) for one in wanted], device=model.device)
+        result = []
+        for item in wanted:
+            result.append(self._kept.pop(item))
+            self._kept[item] = result[-1]
+        longest = max(len(item.ids) for item in wanted)
+        short = torch.tensor([longest - len(item.ids) for item in wanted], device=model.device)
 
         def padded(layer: int, kind: int) -> Tensor:
-            each = (one.layers[layer][kind] for one in found)
-            return torch.stack([functional.pad(one, (0, 0, longest - one.shape[1], 0)) for one in each])
+            each = (item.layers[layer][kind] for item in result)
+            return torch.stack([functional.pad(item, (0, 0, longest - item.shape[1], 0)) for item in each])
 
-        layers = [(padded(layer, 0), padded(layer, 1)) for layer in range(len(found[0].layers))]
+        layers = [(padded(layer, 0), padded(layer, 1)) for layer in range(len(result[0].layers))]
         mask = torch.arange(longest, device=model.device) >= short[:, None]
-        return layers, mask, torch.stack([one.logits for one in found])
+        return layers, mask, torch.stack([item.logits for item in result])
 
     def longest(
         self, prompt: Prefix, content: tuple[int, ...]
@@ -312,8 +312,8 @@ class KeyMemory:
         kept = self._kept.get(prompt)
         if kept is None:
             return
-        kept.rows = [one for one in kept.rows if one[0] != content[: len(one[0])]] + [(content, keys)]
-        while sum(len(one.rows) for one in self._kept.values()) > self.most_rows:
+        kept.rows = [item for item in kept.rows if item[0] != content[: len(item[0])]] + [(content, keys)]
+        while sum(len(item.rows) for item in self._kept.values()) > self.most_rows:
             del self._kept[next(iter(self._kept))]
 
 

@@ -31,7 +31,7 @@ def can_capture(model: VolumeVLM) -> bool:
     return (
         model.device.type == "cuda"
         and model not in _refused
-        and not any(isinstance(one, FSDPModule | FullyShardedDataParallel) for one in model.modules())
+        and not any(isinstance(item, FSDPModule | FullyShardedDataParallel) for item in model.modules())
         and not any(hasattr(weight, "ds_id") for weight in model.parameters())  # of ZeRO-3
     )
 
@@ -86,12 +86,12 @@ class StepGraph:
 
 def forget() -> None:
     """Give back the memory of graphs that are not used any more."""
-    _Aside.on.cache_clear()
+    _CapturePool.on.cache_clear()
 
 
 def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
     """Return `run` as a CUDA graph. It has run before, so nothing is set up in the capture."""
-    aside = _Aside.on(device)
+    aside = _CapturePool.on(device)
     generator = torch.cuda.default_generators[aside.stream.device_index]
     numbers = generator.clone_state()
     graph = torch.cuda.CUDAGraph()  # transformers' own needs a copy of the prompt for each answer
@@ -107,7 +107,7 @@ def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Te
         generator.graphsafe_set_state(numbers)  # a failed capture ends no run and moves no draw
         with contextlib.suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(aside.stream.device_index, aside.memory)
-        _Aside.on.cache_clear()
+        _CapturePool.on.cache_clear()
         raise
     torch.cuda.current_stream(device).wait_stream(aside.stream)
     aside.last = graph
@@ -119,7 +119,7 @@ def captured(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Te
     return replay
 
 
-class _Aside:
+class _CapturePool:
     """Where a device's graphs are captured: one takes the memory of the one before."""
 
     def __init__(self, device: torch.device) -> None:
@@ -129,6 +129,6 @@ class _Aside:
 
     @staticmethod
     @functools.cache
-    def on(device: torch.device) -> _Aside:
+    def on(device: torch.device) -> _CapturePool:
         """Return the device's."""
-        return _Aside(device)
+        return _CapturePool(device)

@@ -75,9 +75,9 @@ def told_functions(tokenizer: Any, chat_template: str, functions: Sequence[Mappi
     template = _Template(tokenizer, chat_template)
     before, after = template.prompt_parts() or ("", "")
     told = template.render([("user", _ASK)], asks=True, tools=functions) or ""
-    found, mark, rest = told.partition(_ASK)
-    is_told = mark and rest == after and found != before
-    return found if is_told and all(one["function"]["name"] in found for one in functions) else None
+    result, mark, rest = told.partition(_ASK)
+    is_told = mark and rest == after and result != before
+    return result if is_told and all(item["function"]["name"] in result for item in functions) else None
 
 
 class _Template:
@@ -107,9 +107,9 @@ class _Template:
             *_answer((before, after), trained, ended),
             None if again else _loss("second question", _DEAF, "writes each turn once and in order"),
         )
-        found = tuple(loss for loss in losses if loss is not None)
-        if again is None or found:
-            return None, found
+        result = tuple(loss for loss in losses if loss is not None)
+        if again is None or result:
+            return None, result
         turns = Turns(
             before_question=before, before_answer=after, end_of_turn=ended,
             after_answer=again[2], before_next_answer=again[3], form=self.form,

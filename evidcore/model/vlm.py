@@ -83,10 +83,10 @@ class VolumeVLMPreTrained(PreTrainedModel):  # type: ignore[misc]
 
         `from_pretrained` gives each such buffer new memory, for its own classes to fill again.
         """
-        real = {name: one for name, one in self.named_non_persistent_buffers() if not one.is_meta}
+        real = {name: item for name, item in self.named_non_persistent_buffers() if not item.is_meta}
         super()._move_missing_keys_from_meta_to_device(*args, **kwargs)
-        for name, one in real.items():
-            self.get_buffer(name).copy_(one)
+        for name, item in real.items():
+            self.get_buffer(name).copy_(item)
 
 
 class VolumeVLMModel(VolumeVLMPreTrained):
@@ -160,11 +160,11 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             patches = self.encoder(pixel_values.to(wide))
             return BaseModelOutputWithPooling(pooler_output=list(self._tokens(patches)))
         handles = pixel_values.reshape(-1).tolist()
-        found: dict[int, Tensor] = {}
+        result: dict[int, Tensor] = {}
         unique = list(dict.fromkeys(handles))
         for group, patches in self._bank().patches(unique, self.encoder, live=not self.encoder_is_frozen):
-            found.update(zip(group, self._tokens(patches), strict=True))
-        return BaseModelOutputWithPooling(pooler_output=[found[handle] for handle in handles])
+            result.update(zip(group, self._tokens(patches), strict=True))
+        return BaseModelOutputWithPooling(pooler_output=[result[handle] for handle in handles])
 
     def positions(
         self, input_ids: Tensor, attention_mask: Tensor, pixel_values: Tensor | None = None
@@ -281,7 +281,7 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             shown = self.get_image_features(pixel_values)
         features = None if shown is None else list(shown.pooler_output)
         places = input_ids == self.config.image_token_id
-        given, wanted = sum(len(one) for one in features or ()), int(places.sum())
+        given, wanted = sum(len(item) for item in features or ()), int(places.sum())
         if given != wanted:
             raise RunError(
                 f"{wanted} image tokens in the text but {given} from the images; an image or part of its "
@@ -357,8 +357,8 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
 
     def part(self, name: str) -> list[nn.Parameter]:
         """Return the weights of "encoder", "bridge" or "language"."""
-        found = {id(weight): weight for module in self.modules_of(name) for weight in module.parameters()}
-        return list(found.values())
+        result = {id(weight): weight for module in self.modules_of(name) for weight in module.parameters()}
+        return list(result.values())
 
     def modules_of(self, part: str) -> list[nn.Module]:
         """Return what "encoder", "bridge" or "language" consists of."""

@@ -107,7 +107,7 @@ class PromptSource:
                 other = self._others[chosen].get(case.id)
                 if other is not None:
                     prompt = prompt.showing(_crops(item.view, other))
-                return Row(prompt.blanked() if self._is_blank else prompt, item.task)
+                return Row(prompt.with_blank_volumes() if self._is_blank else prompt, item.task)
         raise DataError(
             f"task {item.name!r} asks nothing about any of its {len(cases)} cases in epoch {epoch}."
         )

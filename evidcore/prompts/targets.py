@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidcore.contracts import Reweighter, RolloutStrategy, Unread
+from evidcore.contracts import LabelError, Reweighter, RolloutStrategy
 from evidcore.errors import ContractError, DataError, EvidError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.prompts.rows import PromptSource, Row
@@ -83,19 +83,19 @@ class Targets:
     def batch(self, rows: Sequence[dict[str, str]]) -> dict[str, Tensor]:
         """Return right-padded tensors; padding and prompts carry no label and no weight."""
         targets = [self.row(int(row["prompt"])) for row in rows]
-        longest = max(len(one.prompt_ids) + len(one.answer_ids) for one in targets)
+        longest = max(len(item.prompt_ids) + len(item.answer_ids) for item in targets)
         ids = torch.full((len(targets), longest), self.processor.tokenizer.pad_token_id)
         mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
         weights = torch.zeros(ids.shape)
-        for number, one in enumerate(targets):
-            start, stop = len(one.prompt_ids), len(one.prompt_ids) + len(one.answer_ids)
-            ids[number, :stop] = torch.tensor(one.prompt_ids + one.answer_ids)
+        for number, item in enumerate(targets):
+            start, stop = len(item.prompt_ids), len(item.prompt_ids) + len(item.answer_ids)
+            ids[number, :stop] = torch.tensor(item.prompt_ids + item.answer_ids)
             mask[number, :stop] = 1
-            told = torch.tensor(one.loss_mask) == 0
+            told = torch.tensor(item.loss_mask) == 0
             labels[number, start:stop] = ids[number, start:stop].masked_fill(told, IGNORED)
-            weights[number, start:stop] = torch.tensor(one.weights)
+            weights[number, start:stop] = torch.tensor(item.weights)
         batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
-        handles = [handle for one in targets for handle in one.handles]
+        handles = [handle for item in targets for handle in item.handles]
         if handles:
             self.processor.image_processor.prefetch(handles)  # while the batches before are trained on
             batch["pixel_values"] = torch.tensor(handles).reshape(-1, 1)
@@ -112,7 +112,7 @@ class Targets:
         where = f"{who}, prompt {row.prompt.id!r}"
         try:
             weights = list(self.reweighter(text, spans, offsets))
-        except Unread as cause:
+        except LabelError as cause:
             raise DataError(f"{where}: {cause}") from cause
         except EvidError:
             raise

@@ -42,7 +42,7 @@ class Tolerance:
     def of(cls, model: torch.nn.Module, *, is_mixed: bool = False) -> Tolerance:
         """Return what holds for a model's weights, or for 16-bit passes over 32-bit weights."""
         weights = list(model.parameters())
-        if is_mixed or {one.dtype for one in weights} & {torch.float16, torch.bfloat16}:
+        if is_mixed or {item.dtype for item in weights} & {torch.float16, torch.bfloat16}:
             return cls(nats=0.2, slope=0.7)
         is_rounded = weights[0].is_cuda and torch.backends.cuda.matmul.allow_tf32
         return cls(nats=0.02, slope=0.5) if is_rounded else cls(nats=2e-4, slope=0.5)
@@ -63,17 +63,17 @@ def shown_prompts(
 
     Every second one is made longer by a word, so that rows of a batch are padded.
     """
-    found: dict[int, Prompt] = {}
+    result: dict[int, Prompt] = {}
     seen: set[tuple[Crop, ...]] = set()
     for place, prompt in prompts:
         crops = prompt.crops()
         if crops and crops not in seen and _visible(crops, processor):
             seen.add(crops)
-            longer = (TextPart(text="Look well. "), *prompt.parts) if len(found) % 2 else prompt.parts
-            found[place] = dataclasses.replace(prompt, parts=longer)
-        if len(found) == wanted:
+            longer = (TextPart(text="Look well. "), *prompt.parts) if len(result) % 2 else prompt.parts
+            result[place] = dataclasses.replace(prompt, parts=longer)
+        if len(result) == wanted:
             break
-    return found
+    return result
 
 
 def _visible(crops: Sequence[Crop], processor: VolumeProcessor) -> list[int]:
@@ -81,15 +81,15 @@ def _visible(crops: Sequence[Crop], processor: VolumeProcessor) -> list[int]:
     images = processor.image_processor
     bank = images.bank
     assert bank is not None  # a model that is trained or asked is connected
-    found = []
+    result = []
     for number, crop in enumerate(crops):
         pair = [images.handle(crop), images.handle(dataclasses.replace(crop, blank=True))]
         if not torch.equal(*bank.pixels(pair)):
-            found.append(number)
-    return found
+            result.append(number)
+    return result
 
 
-def blanked(prompt: Prompt, processor: VolumeProcessor, number: int) -> Prompt:
+def with_blank_volumes(prompt: Prompt, processor: VolumeProcessor, number: int) -> Prompt:
     """Return the prompt with one of its crops air alone: of those that can be seen, the one of `number`."""
     crops = list(prompt.crops())
     visible = _visible(crops, processor)
@@ -120,7 +120,7 @@ def scrambled(ids: Sequence[int], is_own: Sequence[bool], processor: VolumeProce
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     words = [number for number in range(len(tokenizer)) if number not in special]
     rng = random.Random(seed)
-    return [rng.choice(words) if own else one for one, own in zip(ids, is_own, strict=True)]
+    return [rng.choice(words) if own else item for item, own in zip(ids, is_own, strict=True)]
 
 
 def prove_rows(
@@ -148,7 +148,7 @@ def prove_rows(
     _finite(where, own, prompts)
     moved = dict.fromkeys(own, math.inf)
     for turn, changed in enumerate(places):
-        shown = {**prompts, changed: blanked(prompts[changed], processor, number + turn)}
+        shown = {**prompts, changed: with_blank_volumes(prompts[changed], processor, number + turn)}
         scores = score(places, shown)
         _finite(where, scores, shown)
         for name, rows in scores.items():
@@ -190,9 +190,9 @@ def _finite(where: str, scores: Rows, prompts: Mapping[int, Prompt]) -> None:
 def _apart(mine: Sequence[Row], theirs: Sequence[Row]) -> float:
     """Return by how much the rows of a prompt differ, averaged over tokens, in the worst row."""
     far = [
-        float((one - other).abs().mean())
-        for one, other in zip(mine, theirs, strict=True)
-        if len(one) and len(one) == len(other)
+        float((item - other).abs().mean())
+        for item, other in zip(mine, theirs, strict=True)
+        if len(item) and len(item) == len(other)
     ]
     return math.nan if any(map(math.isnan, far)) else max(far, default=0.0)
 
@@ -202,7 +202,7 @@ def _agree(
 ) -> None:
     for prompt, mine, theirs in zip(prompts.values(), scores[name], scores[other], strict=True):
         cut = [row[: len(first)] for row, first in zip(theirs, mine, strict=True)]  # of the first turn
-        first = [one[: len(row)] for one, row in zip(mine, cut, strict=True)]
+        first = [item[: len(row)] for item, row in zip(mine, cut, strict=True)]
         if not (far := _apart(first, cut)) <= most:
             stop(
                 where,
@@ -265,10 +265,10 @@ def prove_gradient(
     sends its gradient back. With `slopes` the weights are moved, for a moment; else gradients are only looked
     for.
     """
-    weights = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    kept = [one.grad for _, one in weights]
-    for _, one in weights:
-        one.grad = None
+    weights = [(name, item) for name, item in model.named_parameters() if item.requires_grad]
+    kept = [item.grad for _, item in weights]
+    for _, item in weights:
+        item.grad = None
     try:
         value = objective()
         if not value.requires_grad:
@@ -277,25 +277,25 @@ def prove_gradient(
                 "its loss.", "what cuts the graph: a detach, kept features, or a pass without gradients",
             )  # fmt: skip
         backward(value)
-        by_part = {part: [(name, one) for name, one in weights if part_of(name) == part] for part in parts}
+        by_part = {part: [(name, item) for name, item in weights if part_of(name) == part] for part in parts}
         for part, own in by_part.items():
             _reached(where, part, own)
         if slopes:
             for part, own in by_part.items():
-                _slope(where, part, [one for _, one in own], objective, tolerance)
+                _slope(where, part, [item for _, item in own], objective, tolerance)
     finally:
-        for (_, one), gradient in zip(weights, kept, strict=True):
-            one.grad = gradient
+        for (_, item), gradient in zip(weights, kept, strict=True):
+            item.grad = gradient
 
 
 def _reached(where: str, part: str, weights: Sequence[tuple[str, Tensor]]) -> None:
-    for name, one in weights:
-        if one.grad is not None and not bool(one.grad.isfinite().all()):
+    for name, item in weights:
+        if item.grad is not None and not bool(item.grad.isfinite().all()):
             stop(
                 where, "gradient", f"the gradient at {name!r} of the {part} is not finite.",
                 "the precision, and divisions in reach of that weight",
             )  # fmt: skip
-    if not any(one.grad is not None and bool(one.grad.any()) for _, one in weights):
+    if not any(item.grad is not None and bool(item.grad.any()) for _, item in weights):
         stop(
             where, "gradient", f"no gradient reaches any of the {part}'s {len(weights)} weights, though the "
             "stage trains it.", f"what cuts the graph between {part} and answers: a detach, kept features, "
@@ -308,20 +308,20 @@ def _slope(
     where: str, part: str, weights: Sequence[Tensor], objective: Callable[[], Tensor], tolerance: Tolerance
 ) -> None:
     """Move the weights along their gradient, both ways, and see whether the objective follows."""
-    told = [(one, one.grad.float()) for one in weights if one.grad is not None]
+    told = [(item, item.grad.float()) for item in weights if item.grad is not None]
     told.sort(key=lambda pair: float(pair[1].norm()), reverse=True)
     told = told[:WEIGHTS]
     slope = math.sqrt(sum(float(gradient.norm()) ** 2 for _, gradient in told))
-    size = math.sqrt(sum(float(one.float().norm()) ** 2 for one, _ in told))
-    originals = [one.clone() for one, _ in told]
+    size = math.sqrt(sum(float(item.float().norm()) ** 2 for item, _ in told))
+    originals = [item.clone() for item, _ in told]
     along = [gradient / slope for _, gradient in told]
     across = [part.flip(0) for part in along]  # less what of it lies along the gradient
-    shared = sum(float((one * part).sum()) for one, part in zip(across, along, strict=True))
-    across = [one - shared * part for one, part in zip(across, along, strict=True)]
+    shared = sum(float((item * part).sum()) for item, part in zip(across, along, strict=True))
+    across = [item - shared * part for item, part in zip(across, along, strict=True)]
 
     def moved(way: Sequence[Tensor], length: float) -> float:
-        for (one, _), original, part in zip(told, originals, way, strict=True):
-            one.copy_(original + length * part.to(one.dtype))
+        for (item, _), original, part in zip(told, originals, way, strict=True):
+            item.copy_(original + length * part.to(item.dtype))
         return float(objective())
 
     value = float(objective())
@@ -333,8 +333,8 @@ def _slope(
         ends = [moved(along, length) for length in (step, -step, step / 2, -step / 2)]
         # a pass of 16 bits repeats its roundings, and any move draws others
         rounding = abs(moved(across, step) - moved(across, -step))
-        for (one, _), original in zip(told, originals, strict=True):
-            one.copy_(original)
+        for (item, _), original in zip(told, originals, strict=True):
+            item.copy_(original)
         seen, expected = ends[0] - ends[1], 2 * step * slope
         halves = 2 * (ends[2] - ends[3])
         size_of, bend = max(abs(seen), abs(expected)), abs(seen - halves)

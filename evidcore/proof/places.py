@@ -39,16 +39,16 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
     assert bank is not None  # a model that is trained or asked is connected
     size = processor.image_processor.size_zyx(crop)
     with _probes(bank.spec, size, crop.volume.intensity) as probes, _held(bank):
-        base, again, *slabs = [_tokens(model, bank, one, size) for one in probes.crops]
-        if not all(bool(one.isfinite().all()) for one in (base, *slabs)):
+        base, again, *slabs = [_tokens(model, bank, item, size) for item in probes.crops]
+        if not all(bool(item.isfinite().all()) for item in (base, *slabs)):
             stop(where, "finite", "image tokens are not finite.", "encoder and bridge")
-        size_of = float(torch.stack([(one - base).norm() for one in slabs]).max())
+        size_of = float(torch.stack([(item - base).norm() for item in slabs]).max())
         if not float((again - base).norm()) <= 0.05 * size_of + 1e-4 * float(base.norm()):
             stop(
                 where, "pixels, not names", "equal pixels under another handle give other image tokens.",
                 "what features are made of",
             )  # fmt: skip
-        moves = torch.stack([(one - base).norm(dim=-1) for one in slabs])  # (slab, token)
+        moves = torch.stack([(item - base).norm(dim=-1) for item in slabs])  # (slab, token)
         by_token, by_slab = moves.norm(dim=0), moves.norm(dim=-1)
         still = (by_token <= FAINT * by_token.median()).nonzero().flatten().tolist()
         if still or not float(by_token.median()) > 0:
@@ -66,7 +66,7 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
                 )  # fmt: skip
         words = model.get_input_embeddings().weight
         loud = float(words.detach().float().pow(2).mean().sqrt()) if words.numel() else 0.0
-        moved = statistics.fmean(float((one - base).pow(2).mean().sqrt()) for one in slabs)
+        moved = statistics.fmean(float((item - base).pow(2).mean().sqrt()) for item in slabs)
         if loud and not moved > FAINT * loud / len(slabs):
             stop(
                 where, "as loud as words", f"what a volume shows moves its tokens by {moved:.1e}, where a "
@@ -140,8 +140,8 @@ def _held(bank: FeatureBank) -> Iterator[None]:
 
 def _tokens(model: VolumeVLM, bank: FeatureBank, crop: Crop, size: Grid) -> Tensor:
     handle = torch.tensor([[bank.handle(crop, size)]], device=model.device)
-    found: Tensor = model.get_image_features(handle).pooler_output[0].float()
-    return found
+    result: Tensor = model.get_image_features(handle).pooler_output[0].float()
+    return result
 
 
 def _in_place(
@@ -159,18 +159,18 @@ def _in_place(
 
     def patches(number: int) -> Patches:
         handle = bank.handle(probes.crops[number], size)
-        [(_, found)] = bank.patches([handle], vlm.encoder, live=is_live)
-        return found
+        [(_, result)] = bank.patches([handle], vlm.encoder, live=is_live)
+        return result
 
     base = patches(0)
     token_grid = vlm.bridge.token_grid(base.grid_zyx)
     for axis in range(3):
         slabs = [number for number, slab in enumerate(probes.slabs) if slab[0] == axis]
         ends = (slabs[0], slabs[-1]) if slabs else ()
-        moved = [(patches(one + 2).features - base.features)[0].float().norm(dim=-1) for one in ends]
+        moved = [(patches(item + 2).features - base.features)[0].float().norm(dim=-1) for item in ends]
         _ends(where, "patches", moved, base.grid_zyx, axis)
         if token_grid is not None:
-            _ends(where, "image tokens", [moves[one] for one in ends], token_grid, axis)
+            _ends(where, "image tokens", [moves[item] for item in ends], token_grid, axis)
     shown = _tokens(model, bank, probes.crops[0], size)
     weight = next(vlm.bridge.parameters(), base.features)
     features = base.features.to(weight.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 
 from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe import order, schema
-from evidcore.recipe.signatures import Kept, NotKept
+from evidcore.recipe.signatures import CachedSignatures, CacheMiss
 from evidcore.registry import Offer, find, offers
 from evidcore.registry.factory import (
     Components,
@@ -23,7 +23,7 @@ from evidcore.registry.factory import (
     show,
     together,
 )
-from evidcore.registry.signature import OWN_KEYS, SERVICE_KINDS, Kind, Option, fields, own_keys
+from evidcore.registry.signature import OWN_KEYS, SERVICE_KINDS, Kind, Option, fields, reserved_keys
 
 _HOMES: Sequence[tuple[type, str]] = (
     (schema.Top, "the top of the file, above every [section]"),
@@ -44,34 +44,34 @@ class StageTable:
     options: Mapping[str, Any]  # of the keys that it leaves open, with defaults
 
 
-def first_problems(raw: Mapping[str, Any], kept: Kept) -> list[Mistake]:
+def first_problems(raw: Mapping[str, Any], kept: CachedSignatures) -> list[Mistake]:
     """Return the mistakes of a recipe that can be told without importing anything, as far as that can be.
 
     They are of names, keys, types and bounds. None are told where a component was never read here before.
     """
     try:
         return Described(raw, kept).check()[1]
-    except NotKept:
+    except CacheMiss:
         return []
 
 
-def check(raw: Mapping[str, Any], kept: Kept) -> tuple[dict[str, Any], list[Mistake]]:
+def check(raw: Mapping[str, Any], kept: CachedSignatures) -> tuple[dict[str, Any], list[Mistake]]:
     """Return the values of a recipe's tables, and every mistake; imports the components that it names."""
     tables = Tables(raw)
-    found, wrong = tables.check()
+    result, wrong = tables.check()
     stages = dict[str, Any]()
     for kind in tables.kinds:
         with contextlib.suppress(PluginError):  # reported where the stage is checked
             stages[kind] = stage_class(kind)
     across = order.problems(raw, tables.services, stages)
     kept.keep(tables.read)
-    return found, [*wrong, *(Mistake(key=key, text=text) for key, text in across)]
+    return result, [*wrong, *(Mistake(key=key, text=text) for key, text in across)]
 
 
 def table_problems(form: type, table: Any) -> list[Mistake]:
     """Return the mistakes of a file that is no recipe, against the dataclass of its keys."""
     _, wrong = mistakes_of(lambda value: form_of_class(form).check(value, Components()), table)
-    return [dataclasses.replace(one, text=one.text + _nearest(one), known=None) for one in wrong]
+    return [dataclasses.replace(item, text=item.text + _nearest(item), known=None) for item in wrong]
 
 
 def _nearest(one: Mistake) -> str:
@@ -133,8 +133,8 @@ class Tables(Components):
 
     def check(self) -> tuple[dict[str, Any], list[Mistake]]:
         """Return the values of the top's keys, and every mistake."""
-        found, wrong = mistakes_of(lambda raw: form_of_class(schema.Top).check(raw, self), self.raw)
-        return found, [dataclasses.replace(one, text=self._text(one), known=None) for one in wrong]
+        result, wrong = mistakes_of(lambda raw: form_of_class(schema.Top).check(raw, self), self.raw)
+        return result, [dataclasses.replace(item, text=self._text(item), known=None) for item in wrong]
 
     def form(self, offer: Offer) -> Form:
         """Return the form of a component's table, and note it."""
@@ -149,7 +149,7 @@ class Tables(Components):
     def stage(self, offer: Offer, table: Mapping[str, Any]) -> tuple[Any, Mapping[str, Option] | None]:
         """Return a stage's class, and the keys beside its fields; None where these cannot be told."""
         form = stage_class(f"{offer.package}/{offer.name}")
-        return form, form.open_keys(table, schema.Surroundings(self.raw, self.services))
+        return form, form.open_keys(table, schema.RecipeContext(self.raw, self.services))
 
     def component(self, kind: Kind, value: Any) -> Any:
         """Return the values of a component's table, of a service's or a stage's."""
@@ -195,18 +195,18 @@ class Tables(Components):
 
         Of stages they are the recipe's and the core's.
         """
-        found = [({item.name for item in fields(form)}, name) for form, name in _HOMES]
+        result = [({item.name for item in fields(form)}, name) for form, name in _HOMES]
         own = {row.name for row in offers("stage") if row.package == "evidcore"}
         for kind in dict.fromkeys([*self.kinds, *sorted(own)]):
-            with contextlib.suppress(PluginError, NotKept):
+            with contextlib.suppress(PluginError, CacheMiss):
                 form = self.base(find("stage", kind))
-                found.append(({*form.known}, f"a {kind} stage, above its [[stage.…]] tables"))
+                result.append(({*form.known}, f"a {kind} stage, above its [[stage.…]] tables"))
                 for name, node in form.schema["properties"].items():
-                    for one in node.get("anyOf", ()):
-                        if "$ref" in one:
-                            inner = form.schema["$defs"][one["$ref"].rpartition("/")[2]]
-                            found.append(({*inner["properties"]}, f"{name} of a {kind} stage"))
-        return found
+                    for entry in node.get("anyOf", ()):
+                        if "$ref" in entry:
+                            inner = form.schema["$defs"][entry["$ref"].rpartition("/")[2]]
+                            result.append(({*inner["properties"]}, f"{name} of a {kind} stage"))
+        return result
 
     def _text(self, one: Mistake) -> str:
         """Return the sentence about a mistake; of an unknown key, where it belongs or which is near."""
@@ -223,13 +223,13 @@ class Tables(Components):
             around = f"a {table.get('kind')} stage, above its [[stage.…]] tables"
             homes = [name for name in homes if name == around and len(path) > 2] or homes
             for index, item in enumerate(_list(table.get("reward"))):
-                if key not in own_keys("reward") and isinstance(item, Mapping) and self._has(item, key):
+                if key not in reserved_keys("reward") and isinstance(item, Mapping) and self._has(item, key):
                     where = f"{section(self.raw, path[:2])}.reward[{index}]"
                     return f" It is an option of {where} ({item['use']})."
         return f" It belongs in {' or '.join(homes)}." if homes else ""
 
     def _has(self, reward: Mapping[str, Any], key: str) -> bool:
-        with contextlib.suppress(PluginError, NotKept):
+        with contextlib.suppress(PluginError, CacheMiss):
             return key in self.form(find("reward", str(reward.get("use")))).known
         return False
 
@@ -242,7 +242,7 @@ class Described(Tables):
 
     imports = False
 
-    def __init__(self, raw: Mapping[str, Any], kept: Kept) -> None:
+    def __init__(self, raw: Mapping[str, Any], kept: CachedSignatures) -> None:
         super().__init__(raw)
         self._kept = kept
 

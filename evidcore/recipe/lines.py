@@ -84,9 +84,9 @@ class _Scan:
                 self._string()
                 keys.append(tomllib.loads("key = " + self.text[start : self.at])["key"])
             else:
-                found = BARE.match(self.text, self.at)
-                keys.append(found.group() if found else "")
-                self.at = found.end() if found else self.at + 1
+                result = BARE.match(self.text, self.at)
+                keys.append(result.group() if result else "")
+                self.at = result.end() if result else self.at + 1
             self._skip()
             if self.text[self.at] != ".":
                 return keys
@@ -111,8 +111,8 @@ class _Scan:
         elif start == "{":
             self._items(path, "}")
         else:
-            found = _SCALAR.match(self.text, self.at)
-            self.at = found.end() if found else self.at + 1
+            result = _SCALAR.match(self.text, self.at)
+            self.at = result.end() if result else self.at + 1
 
     def _items(self, path: Key, close: str) -> None:
         """Step over a list or an inline table."""

@@ -14,7 +14,7 @@ from evidcore.recipe import schema
 from evidcore.recipe.check import StageTable, check, first_problems, section
 from evidcore.recipe.lines import Key, key_lines, line_of
 from evidcore.recipe.resolve import toml_tables
-from evidcore.recipe.signatures import Kept
+from evidcore.recipe.signatures import CachedSignatures
 from evidcore.registry import LOCK, factory, parse_toml, watch
 from evidcore.registry.factory import Components
 from evidcore.registry.signature import fields
@@ -49,10 +49,10 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     lock = path.resolve().parent / LOCK
     if (pins := watch("pins", f"{lock}: comparing what it pins" if lock.exists() else "")) is not None:
         pins.name_packages(raw, lock, str(path))
-    kept, top = Kept(), dict[str, Any]()
+    kept, top = CachedSignatures(), dict[str, Any]()
     for is_first in (True, False):  # the first imports nothing, and ends at once
-        top, found = ({}, first_problems(raw, kept)) if is_first else check(raw, kept)
-        for problem in found:
+        top, result = ({}, first_problems(raw, kept)) if is_first else check(raw, kept)
+        for problem in result:
             line = line_of(lines, problem.key)
             where = "" if isinstance(source, Mapping) else f"line {line}, "
             if any(problem.key[: len(key)] == key for key in origins):
@@ -71,12 +71,12 @@ def _without_arms(raw: dict[str, Any], origins: Mapping[Key, str]) -> dict[Key, 
     """Take the stages of arms out of a checked recipe; return where the values of the others come from."""
     left = [place for place, stage in enumerate(raw["stage"]) if not stage.get("arm")]
     raw["stage"] = [raw["stage"][place] for place in left]
-    found = {key: origin for key, origin in origins.items() if key[:1] != ("stage",) or len(key) == 1}
+    result = {key: origin for key, origin in origins.items() if key[:1] != ("stage",) or len(key) == 1}
     for now, place in enumerate(left):
-        found |= {
+        result |= {
             ("stage", now, *key[2:]): said for key, said in origins.items() if key[:2] == ("stage", place)
         }
-    return found
+    return result
 
 
 def refuse(path: Path, wrong: Sequence[tuple[int, str]]) -> None:
@@ -102,11 +102,11 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     try:
         return text, parse_toml(text)
     except tomllib.TOMLDecodeError as cause:
-        found = re.search(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$", str(cause))
-        if found is None:  # it says no place
+        result = re.search(r"^(.*) \(at (?:line (\d+), column (\d+)|end of document)\)$", str(cause))
+        if result is None:  # it says no place
             raise RecipeError(f"{path}: not TOML that can be read: {cause}.") from cause
-        what = found.group(1)
-        line = found.group(2) if found.group(2) else str(text.rstrip().count("\n") + 1)
+        what = result.group(1)
+        line = result.group(2) if result.group(2) else str(text.rstrip().count("\n") + 1)
         written = text.split("\n")[int(line) - 1].strip() if text.strip() else ""
         raise RecipeError(f"{path}: 1 mistake\n  line {line}, not TOML: {what}, in {written!r}.") from cause
 
@@ -124,10 +124,10 @@ def _override(raw: dict[str, Any], item: str) -> Key:
         ) from cause
     steps: list[str | int] = []
     for part in name.strip().split("."):
-        found = _STEP.fullmatch(part)
-        if found is None:
+        result = _STEP.fullmatch(part)
+        if result is None:
             raise ValueError(f"{part!r} is not a key; write keys with dots and places with [0].")
-        steps += [found.group(1), *(int(place) for place in re.findall(r"\d+", found.group(2)))]
+        steps += [result.group(1), *(int(place) for place in re.findall(r"\d+", result.group(2)))]
     steps = _stage_place(raw, steps)
     target: Any = raw
     for depth, step in enumerate(steps[:-1]):
@@ -180,7 +180,7 @@ def _freeze(
 ) -> schema.Recipe:
     top = {**{item.name: item.default for item in fields(schema.Top)}, **top}
     services = top["service"]
-    around = schema.Surroundings(raw, {name: str(table["kind"]) for name, table in services.items()})
+    around = schema.RecipeContext(raw, {name: str(table["kind"]) for name, table in services.items()})
     stages = tuple(_stage(item, around) for item in top["stage"] if top["arms"] or not item.values.get("arm"))
     named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
     direct = {name: Components().table("task", {"use": name}) for name in sorted(named)}
@@ -195,7 +195,7 @@ def _freeze(
     )  # fmt: skip
 
 
-def _stage(table: StageTable, around: schema.Surroundings) -> Any:
+def _stage(table: StageTable, around: schema.RecipeContext) -> Any:
     own = {item.name: item.default for item in fields(table.form) if not item.is_required}
     keys = {item.name for item in fields(table.form)}
     given = {name: value for name, value in table.values.items() if name in keys}

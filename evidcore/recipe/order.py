@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evidcore.errors import EvidError, PluginError, did_you_mean
-from evidcore.recipe.schema import Surroundings
+from evidcore.recipe.schema import RecipeContext
 from evidcore.registry import find, offers
-from evidcore.registry.signature import made_class
+from evidcore.registry.signature import component_class
 
 Path = tuple[str | int, ...]
 Found = Iterator[tuple[Path, str]]
@@ -29,9 +29,9 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
             f"must be letters, digits, '_', '-' or '.', since a folder is called so, got {name!r}.",
         )
     yield from _observers(raw)
-    around = Surroundings(raw, services)
+    around = RecipeContext(raw, services)
     yield from _language(around)
-    line, arms = around, dict[str, Surroundings]()
+    line, arms = around, dict[str, RecipeContext]()
     for index, table in enumerate(_tables(raw.get("stage"))):
         at: Path = ("stage", index)
         form: Any = stages.get(str(table.get("kind")))
@@ -54,7 +54,7 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
             yield at, f'{text} component = "model.language" above, or name a model by id or folder.'
 
 
-def _rounded(around: Surroundings, stage: Mapping[str, Any], at: Path) -> Found:
+def _rounded(around: RecipeContext, stage: Mapping[str, Any], at: Path) -> Found:
     """Find what a stage would train, or how it would multiply, against weights that are kept in bfloat16."""
     kept, trl = _list(around.table("model").get("bfloat16")), stage.get("trl")
     key, trained = "component", [str(stage.get("component")).removeprefix("model.")]
@@ -89,13 +89,13 @@ def _observers(raw: Mapping[str, Any]) -> Found:
             yield ("observers", index), str(cause)
 
 
-def _language(around: Surroundings) -> Found:
+def _language(around: RecipeContext) -> Found:
     """Ask the language model's component what is wrong with its table, and whether it has weights."""
     table = around.table("model").get("language")
     if not isinstance(table, Mapping):
         return
     try:
-        made = made_class(around.factory_of("model.language"))
+        made = component_class(around.factory_of("model.language"))
     except PluginError:
         return  # reported where the component is named
     for key, text in made.problems(table):
@@ -104,7 +104,7 @@ def _language(around: Surroundings) -> Found:
         around.has_weights.add("language")
 
 
-def _data(around: Surroundings, stage: Mapping[str, Any], form: Any, at: Path) -> Found:
+def _data(around: RecipeContext, stage: Mapping[str, Any], form: Any, at: Path) -> Found:
     kind = stage.get("kind")
     view = around.table("model", "view").get("use")
     asked: set[str] = set()
@@ -131,7 +131,7 @@ def _data(around: Surroundings, stage: Mapping[str, Any], form: Any, at: Path) -
             asked.add(task)
 
 
-def _task(around: Surroundings, task: str, view: Any, here: Path) -> Found:
+def _task(around: RecipeContext, task: str, view: Any, here: Path) -> Found:
     named = around.table("task")
     use = around.table("task", task).get("use", task)
     installed = [row.name for row in offers("task")]
@@ -141,8 +141,8 @@ def _task(around: Surroundings, task: str, view: Any, here: Path) -> Found:
         yield (*here, "task"), f"no task is called {task!r}.{did_you_mean(task, known)} Known: {listing}."
         return
     try:
-        needs = getattr(made_class(find("task", str(use)).load()), "needs_slice_tags", False)
-        has = getattr(made_class(find("view", str(view)).load()), "tags_slices", False)
+        needs = getattr(component_class(find("task", str(use)).load()), "needs_slice_tags", False)
+        has = getattr(component_class(find("view", str(view)).load()), "tags_slices", False)
     except EvidError:
         return  # reported where the component is named
     if needs and not has:
@@ -153,7 +153,7 @@ def _task(around: Surroundings, task: str, view: Any, here: Path) -> Found:
 
 def _tags(view: str) -> bool:
     try:
-        return bool(getattr(made_class(find("view", view).load()), "tags_slices", False))
+        return bool(getattr(component_class(find("view", view).load()), "tags_slices", False))
     except EvidError:
         return False
 

@@ -18,8 +18,8 @@ from evidcore.registry import find
 from evidcore.registry.signature import Kind, MetricKeys, RewardKeys, marked_kind
 
 __all__ = [
-    "DataUse", "Features", "Kind", "MetricKeys", "Model", "Recipe", "RewardKeys", "Surroundings", "Table",
-    "Top", "default_use", "marked_kind",
+    "DataUse", "Features", "Kind", "MetricKeys", "Model", "Recipe", "RecipeContext", "RewardKeys",
+    "Table", "Top", "default_use", "marked_kind",
 ]  # fmt: skip
 
 Table = Mapping[str, Any]
@@ -64,7 +64,7 @@ def default_use(form: type, field: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Surroundings:
+class RecipeContext:
     """The recipe around a stage's table, as read; whatever has a wrong type is reported elsewhere."""
 
     raw: Mapping[str, Any]
@@ -73,10 +73,10 @@ class Surroundings:
 
     def table(self, *keys: str) -> Mapping[str, Any]:
         """Return the table at a path of keys, an empty one where there is none."""
-        found: Any = self.raw
+        result: Any = self.raw
         for key in keys:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return found if isinstance(found, Mapping) else {}
+            result = result.get(key) if isinstance(result, Mapping) else None
+        return result if isinstance(result, Mapping) else {}
 
     def factory_of(self, component: str) -> Any:
         """Return the factory of "model.encoder" or "service.<name>"."""

@@ -24,7 +24,7 @@ from evidcore.cache import Cache
 from evidcore.errors import RunError
 from evidcore.registry import Offer, offers
 from evidcore.registry.factory import Form
-from evidcore.registry.signature import Kind, Option, own_keys
+from evidcore.registry.signature import Kind, Option, reserved_keys
 
 SIGNATURES = Cache("signatures")
 _PLAIN = {"integer": int, "number": float, "string": str, "boolean": bool, "null": type(None)}
@@ -34,11 +34,11 @@ _BOUNDS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class NotKept(Exception):
+class CacheMiss(Exception):
     """A component was never read, so nothing about its table can be told."""
 
 
-class Kept:
+class CachedSignatures:
     """What earlier processes noted; nothing where packages have changed since."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Kept:
         """Return the form of a table, without its defaults."""
         note = self._notes.get(_name(offer))
         if note is None:
-            raise NotKept
-        own = own_keys(offer.kind) if offer.kind != "stage" else ()
+            raise CacheMiss
+        own = reserved_keys(offer.kind) if offer.kind != "stage" else ()
         keys = _keys(note["schema"], note["schema"].get("$defs", {}))
         form = Form(
             {name: item for name, item in keys.items() if name not in own},

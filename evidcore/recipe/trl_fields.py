@@ -62,7 +62,7 @@ OWNED: Mapping[str, str] = {
 def fields(stage: str) -> dict[str, str]:
     """Return the fields of the trainer configuration of a `sft` or `grpo` stage, each with its annotation."""
     trl, transformers = _folder("trl"), _folder("transformers")
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for file in (
         transformers / "training_args.py",
         trl / "trainer" / "base_config.py",
@@ -74,14 +74,14 @@ def fields(stage: str) -> dict[str, str]:
             raise EvidError(f"{file}: cannot be read. pip install 'trl>=1.16,<1.17'.") from cause
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                found |= {
+                result |= {
                     item.target.id: ast.unparse(item.annotation)
                     for item in node.body
                     if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
                 }
-    if "learning_rate" not in found:
+    if "learning_rate" not in result:
         raise EvidError(f"{trl}: {CONFIGS[stage]} has no fields here. pip install 'trl>=1.16,<1.17'.")
-    return found
+    return result
 
 
 def problems(stage: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
-from evidcore.errors import ContractError, EvidError, PluginError, Stopped, did_you_mean, tells_full_disk
+from evidcore.errors import ContractError, EvidError, PluginError, Stopped, did_you_mean, is_disk_full
 
 if TYPE_CHECKING:
     from importlib import metadata  # takes a quarter of the time of `evid --help`, which lists nothing
@@ -72,8 +72,8 @@ class Offer:
             name = ".".join(parts[:depth])
             try:
                 if folders is None:  # at top level editable installs have finders of their own
-                    found = (finder.find_spec(name, None) for finder in sys.meta_path)
-                    spec = next(filter(None, found), None)
+                    result = (finder.find_spec(name, None) for finder in sys.meta_path)
+                    spec = next(filter(None, result), None)
                 else:  # without importing its parents
                     spec = PathFinder.find_spec(name, list(folders))
             except PluginError as cause:  # it is pinned, and not what was pinned
@@ -115,15 +115,15 @@ def _offering(
     """Return the distributions here that have entry points of ours, the first on the path, each read once."""
     from importlib import metadata
 
-    found: dict[str, tuple[metadata.Distribution, str, metadata.PackageMetadata]] = {}
+    result: dict[str, tuple[metadata.Distribution, str, metadata.PackageMetadata]] = {}
     for dist in metadata.distributions():
         with contextlib.suppress(UnicodeDecodeError):  # `broken` names it
             if "evidcore" not in (dist.read_text("entry_points.txt") or ""):
                 continue
         message = dist.metadata
         name = str(message["Name"] or getattr(dist, "_path", "unknown"))
-        found.setdefault(normal(name), (dist, name, message))
-    return [*found.values()]
+        result.setdefault(normal(name), (dist, name, message))
+    return [*result.values()]
 
 
 def offers(kind: str | None = None) -> list[Offer]:
@@ -133,11 +133,11 @@ def offers(kind: str | None = None) -> list[Offer]:
 
 def _places() -> tuple[tuple[str, int], ...]:
     """Return where packages are looked for, each folder with when something was last installed there."""
-    found = []
+    result = []
     for entry in sys.path:
         with contextlib.suppress(OSError):  # an entry need not exist
-            found.append((entry, os.stat(entry or ".").st_mtime_ns))
-    return tuple(found)
+            result.append((entry, os.stat(entry or ".").st_mtime_ns))
+    return tuple(result)
 
 
 @functools.lru_cache(maxsize=8)  # a recipe asks a hundred times, and reading takes tens of milliseconds
@@ -163,26 +163,26 @@ def _offers(places: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
 def _entries(dist: metadata.Distribution, group: str = _PREFIX) -> tuple[list[metadata.EntryPoint], str]:
     """Return the entry points of ours that a package has, or why they cannot be listed."""
     try:
-        found = [entry for entry in dist.entry_points if entry.group.startswith(group)]
+        result = [entry for entry in dist.entry_points if entry.group.startswith(group)]
     except Exception as cause:  # whatever the parser says of somebody's file
         return [], f"entry_points.txt cannot be read ({type(cause).__name__}: {cause})"
-    if len(found) > MOST_OF_A_PACKAGE:
-        return [], f"it offers {len(found)} components; at most {MOST_OF_A_PACKAGE} of a package are listed"
-    return found, ""
+    if len(result) > MOST_OF_A_PACKAGE:
+        return [], f"it offers {len(result)} components; at most {MOST_OF_A_PACKAGE} of a package are listed"
+    return result, ""
 
 
 def broken() -> dict[str, str]:
     """Return the packages whose entry points or card cannot be read, each with the reason."""
-    found = {}
+    result = {}
     for dist, package, message in _offering(_places()):
         if fault := _entries(dist)[1]:
-            found[package] = fault
+            result[package] = fault
             continue
         try:
             card_in(_readme(message), f"{package} {message['Version']}")
         except PluginError as cause:
-            found[package] = str(cause)
-    return found
+            result[package] = str(cause)
+    return result
 
 
 def card(package: str) -> dict[str, Any]:
@@ -240,13 +240,13 @@ def downloads(table: Mapping[str, Any], components: Collection[str] | None = Non
     An item of `downloads` in a card is a text, or `{ of = [components], text = "…" }`. Those that name no
     component belong to all.
     """
-    found = []
+    result = []
     for item in table.get("downloads", ()):
         if isinstance(item, str):
-            found.append(item)
+            result.append(item)
         elif components is None or set(item["of"]) & set(components):
-            found.append(str(item["text"]))
-    return found
+            result.append(str(item["text"]))
+    return result
 
 
 def find(kind: str, name: str) -> Offer:
@@ -351,7 +351,7 @@ def blame(offer: Offer, doing: str, error: type[EvidError] = ContractError) -> I
         raise error(*_report(cause, f"{offer} failed while {doing}", offer.package)) from cause
 
 
-def fault_of_package(cause: BaseException) -> ContractError | None:
+def package_error(cause: BaseException) -> ContractError | None:
     """Blame what nothing blamed on the package, not the core, whose code is innermost in the traceback."""
     packages = {row.target.partition(":")[0].partition(".")[0]: row for row in offers()}
     for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
@@ -368,7 +368,7 @@ def is_own(cause: BaseException) -> bool:
     if isinstance(cause, KeyboardInterrupt):  # plain, it is Ctrl-C where nothing else makes that `Stopped`
         is_plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         return not is_plain and not isinstance(cause, Stopped)
-    return not isinstance(cause, EvidError | GeneratorExit) and not tells_full_disk(cause)
+    return not isinstance(cause, EvidError | GeneratorExit) and not is_disk_full(cause)
 
 
 def _report(cause: BaseException, what: str, package: str) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from evidcore.registry.signature import (
     ISOLABLE,
     OWN_KEYS,
     SERVICE_KINDS,
-    Flat,
+    InlineOptions,
     Kind,
     Option,
     contracts,
@@ -36,10 +36,10 @@ from evidcore.registry.signature import (
     flat_forms,
     gathered,
     options,
-    own_keys,
+    reserved_keys,
 )
 
-__all__ = ["Flat", "Kind", "Option", "flat_forms", "gathered", "options", "own_keys"]
+__all__ = ["InlineOptions", "Kind", "Option", "flat_forms", "gathered", "options", "reserved_keys"]
 
 Path = tuple[str | int, ...]
 Known = Mapping[str, Option]
@@ -284,7 +284,7 @@ class Components:
     def table(self, kind: str, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return a component's table with every default filled in, as TOML values."""
         form, values = self.values(kind, table)
-        full = {key: table[key] for key in table if key in own_keys(kind) - {"isolated"}}
+        full = {key: table[key] for key in table if key in reserved_keys(kind) - {"isolated"}}
         if is_isolated(kind, table) and self.imports:
             full["isolated"] = watch("isolation", "`isolated`").resolved(table["isolated"])
         return full | form.resolved(table, values)

@@ -17,8 +17,8 @@ from evidcore.errors import PluginError
 SERVICE_KINDS = ("segmenter", "reader", "scorer", "labeler")
 
 
-class Flat:
-    """Marks a keyword-only parameter whose fields are keys of the table: `reading: Annotated[Reading, Flat]`.
+class InlineOptions:
+    """Marks a parameter whose fields are keys of the table: `reading: Annotated[Reading, InlineOptions]`.
 
     Its type is a frozen dataclass. A default of the parameter gives the defaults of its fields.
     """
@@ -116,7 +116,7 @@ class Option:
         return self.default if is_one and are_named else None
 
 
-def own_keys(kind: str) -> frozenset[str]:
+def reserved_keys(kind: str) -> frozenset[str]:
     """Return the keys of a `kind` table that the core reads itself."""
     names = {item.name for item in dataclasses.fields(OWN_KEYS[kind])} if kind in OWN_KEYS else {"use"}
     return frozenset(names | ({"isolated"} if kind in ISOLABLE else set()))
@@ -130,7 +130,7 @@ def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, O
     name = getattr(factory, "__qualname__", repr(factory))
     found: dict[str, Option] = {}
     for option in _options(factory, name):
-        if kind is not None and option.name in own_keys(kind):
+        if kind is not None and option.name in reserved_keys(kind):
             raise PluginError(
                 f"{name} has an option {option.name!r}; that key of a {kind} table is the core's."
             )
@@ -154,12 +154,12 @@ def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
         raise PluginError(f"{name} has no type for its option {untyped[0]!r}; nothing could be checked.")
     for item in named:
         marks = typing.get_args(hints[item.name])
-        if Flat not in marks:
+        if InlineOptions not in marks:
             yield _option(item.name, hints[item.name], item.default)
             continue
         form = marks[0]
         if not getattr(getattr(form, "__dataclass_params__", None), "frozen", False):
-            raise PluginError(f"{name}: {item.name!r} is Flat, so it must be a frozen dataclass, got {form}.")
+            raise PluginError(f"{name}: {item.name!r} is InlineOptions, a frozen dataclass; got {form}.")
         holder, whole = item.replace(annotation=form), item.default
         for option in fields(form, name):
             default = option.default if whole is item.empty else getattr(whole, option.name)
@@ -239,7 +239,7 @@ def gathered(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str
     return found
 
 
-def made_class(factory: Any) -> Any:
+def component_class(factory: Any) -> Any:
     """Return the class that a factory makes: itself, or what a function says it returns."""
     if inspect.isclass(factory):
         return factory

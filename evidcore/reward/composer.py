@@ -30,7 +30,7 @@ from evidcore.contracts.judging import Checked, Outcome
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.schema import RewardKeys
 from evidcore.registry import is_own
-from evidcore.reward.confined import changed, content, forks_ended, process_kept
+from evidcore.reward.process_state import changed, content, killed_forks, preserved_process_state
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class RewardComposer:
         for item in self.rewards:
             with clock.part(f"reward/{item.name}"):
                 try:
-                    with process_kept(), _stack_shown(HANG_S):
+                    with preserved_process_state(), _stack_shown(HANG_S):
                         answer = self._call(item, rollouts, dict(verdicts))
                 except FailedCall as failure:
                     if not self.max_failed:
@@ -181,7 +181,7 @@ class RewardComposer:
         self, item: NamedReward, rollouts: Sequence[Rollout], earlier: dict[str, Sequence[Verdict]]
     ) -> Any:
         try:
-            with forks_ended():
+            with killed_forks():
                 return item.reward(rollouts, earlier)
         except Exception as cause:
             # the run can go on where data could not be used, or a component that the reward asked raised
@@ -249,7 +249,7 @@ def _who(item: NamedReward) -> str:
 def _shown(rollouts: Sequence[Rollout]) -> str:
     """Tell of rollouts how many there are, and show some with their prompts."""
     some = rollouts[:: max(len(rollouts) // SHOWN_ROWS, 1)][:SHOWN_ROWS]
-    rows = "; ".join(f"prompt {one.prompt.id!r}: {one.text[:MOST_LETTERS]!r}" for one in some)
+    rows = "; ".join(f"prompt {item.prompt.id!r}: {item.text[:MOST_LETTERS]!r}" for item in some)
     return f"{len(rollouts)} rollouts, among them {rows}."
 
 
@@ -324,23 +324,23 @@ def figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     how many answers it left unscored. Of all together: the mean total, the share of groups of equal totals,
     the mean number of tokens the model wrote and the share of answers that were cut off.
     """
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     answers = [answer for line in lines for answer in line["rollouts"]]
     for name in answers[0]["rewards"]:
         verdicts = [answer["rewards"][name] for answer in answers]
-        values = [one["value"] for one in verdicts if one["value"] is not None]
+        values = [item["value"] for item in verdicts if item["value"] is not None]
         if values:
-            found[f"reward/{name}"] = statistics.fmean(values)
-            found[f"reward_spread/{name}"] = statistics.pstdev(values)
+            result[f"reward/{name}"] = statistics.fmean(values)
+            result[f"reward_spread/{name}"] = statistics.pstdev(values)
         groups = [[answer["rewards"][name]["counted"] for answer in line["rollouts"]] for line in lines]
-        found[f"dead_groups/{name}"] = _dead(groups)
-        found[f"unscored/{name}"] = float(len(verdicts) - len(values))
-    found["reward"] = statistics.fmean(answer["total"] for answer in answers)
-    found["dead_groups"] = _dead([[answer["total"] for answer in line["rollouts"]] for line in lines])
+        result[f"dead_groups/{name}"] = _dead(groups)
+        result[f"unscored/{name}"] = float(len(verdicts) - len(values))
+    result["reward"] = statistics.fmean(answer["total"] for answer in answers)
+    result["dead_groups"] = _dead([[answer["total"] for answer in line["rollouts"]] for line in lines])
     if "tokens" in answers[0]:
-        found["completion_tokens"] = statistics.fmean(answer["tokens"] for answer in answers)
-        found["cut_off"] = statistics.fmean(not answer["ended"] for answer in answers)
-    return found
+        result["completion_tokens"] = statistics.fmean(answer["tokens"] for answer in answers)
+        result["cut_off"] = statistics.fmean(not answer["ended"] for answer in answers)
+    return result
 
 
 def _dead(groups: Sequence[Sequence[float]]) -> float:

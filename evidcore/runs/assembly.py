@@ -13,7 +13,7 @@ from evidcore.cache import cache_folder
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Corpus, Dataset, Language, Policy, Task, View
 from evidcore.contracts.model import ForwardingPolicy
-from evidcore.errors import ContractError, DataError, NoCases, RunError
+from evidcore.errors import ContractError, DataError, EmptySplitError, RunError
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
 from evidcore.registry import blame, factory
@@ -108,7 +108,7 @@ class Assembly:
                 seen.add(case.id)
             self._cases[key] = cases
         if not self._cases[key]:
-            raise NoCases(
+            raise EmptySplitError(
                 f"dataset.{dataset}: the {split} split has no cases. Check the table's options and files."
             )
         return self._cases[key]
@@ -126,18 +126,18 @@ class Assembly:
         """Return everything that a task asks about a case."""
         task = self.tasks[name]
         with blame(offer_of(task), f"asking about case {case.id!r}"):
-            found = task.prompts(case, self.view, seed)
-        return [dataclasses.replace(prompt, task=name) for prompt in found]
+            result = task.prompts(case, self.view, seed)
+        return [dataclasses.replace(prompt, task=name) for prompt in result]
 
     def prompts(self, use: DataUse, *, seed: int = 0) -> list[Prompt]:
         """Return everything that a task asks about a data entry's cases; seed 0 is evaluation's."""
-        found = [prompt for case in self.cases(use) for prompt in self.asked(use.task, case, seed=seed)]
-        if not found:
+        result = [prompt for case in self.cases(use) for prompt in self.asked(use.task, case, seed=seed)]
+        if not result:
             raise DataError(
                 f"task {use.task!r} asks nothing about the {use.split} cases of {use.dataset!r}. "
                 "It may need findings, questions or reports that this data set lacks."
             )
-        return found
+        return result
 
     @functools.cached_property
     def phrases(self) -> tuple[str, ...]:
@@ -156,14 +156,14 @@ class Assembly:
 
     @functools.cached_property
     def _texts(self) -> list[str]:
-        found = ["user\n", "assistant\n"]
+        result = ["user\n", "assistant\n"]
         for use in self.word_sources():
             task = self.tasks[use.task]
             for case in self.cases(use)[:_COUNTED_CASES]:
-                found.append(str(case.notes.get("impression", "")))
+                result.append(str(case.notes.get("impression", "")))
                 for prompt in task.prompts(case, self.view, 1):
-                    found += texts_of(prompt, task)
-        return found
+                    result += texts_of(prompt, task)
+        return result
 
 
 def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:

@@ -18,7 +18,7 @@ from evidcore.hooks import Announcer
 from evidcore.recipe import Recipe, load, to_toml
 from evidcore.recipe.load import read_toml
 from evidcore.recipe.resolve import toml_tables
-from evidcore.registry import LOCK, blame, fault_of_package
+from evidcore.registry import LOCK, blame, package_error
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly, check_splits
 from evidcore.runs.context import Context
@@ -111,7 +111,7 @@ def recording_exit(folder: RunFolder) -> Iterator[None]:
         with naming_full_disk(folder):
             yield
     except BaseException as cause:
-        error = fault_of_package(cause) or cause
+        error = package_error(cause) or cause
         if is_first and not isinstance(error, Exception | Stopped):
             error = RunError(
                 f"something ended the process with {type(cause).__name__}.", f" It said: {cause}"

@@ -8,8 +8,8 @@ from typing import Any
 
 from evidcore.contracts import Row
 from evidcore.errors import RunError
-from evidcore.evaluate.asking import AskingStage
 from evidcore.evaluate.bootstrap import paired_interval
+from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -28,7 +28,7 @@ def write_changes(folder: RunFolder, assembly: Assembly) -> None:
     asking = {
         recipe.stage_name(place): stage
         for place, stage in enumerate(recipe.stages)
-        if isinstance(stage, AskingStage) and not stage.traits.compares
+        if isinstance(stage, EvalStage) and not stage.traits.compares
     }
     lines = {name: read_lines(folder.path / "answers" / f"{name}.jsonl") for name in asking}
     rows: list[dict[str, Any]] = []
@@ -42,7 +42,7 @@ def write_changes(folder: RunFolder, assembly: Assembly) -> None:
         write(folder.path / "results" / "changes.json", json.dumps(shown, indent=1) + "\n")
 
 
-def _asked(stage: AskingStage) -> tuple[Any, ...]:
+def _asked(stage: EvalStage) -> tuple[Any, ...]:
     return stage.data, stage.max_new_tokens, stage.options
 
 

@@ -10,7 +10,7 @@ import torch
 
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Dataset, Encoder, EncoderInput, Language, Policy, StageContext
-from evidcore.contracts.stage import Announce
+from evidcore.contracts.stage import EventSink
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -33,7 +33,7 @@ class Context(StageContext):
         *,
         before: StageOutputs | None = None,
         folder: Path | None = None,
-        announce: Announce | None = None,
+        announce: EventSink | None = None,
         resume: bool = False,
         is_dry_run: bool = False,
         policy: Policy | None = None,

@@ -19,7 +19,7 @@ from transformers import AutoModel
 from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Workload
 from evidcore.data.preparation import prepare
-from evidcore.errors import ContractError, EvidError, NotHere, RecipeError
+from evidcore.errors import ContractError, EvidError, NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
 from evidcore.model.processor import VolumeProcessor
@@ -185,11 +185,11 @@ def dry_run(recipe: Recipe) -> DryRun:
     unchecked += _weights(assembly, encoder)
     tokenizer = None if needs_data else assembly.language.tokenizer(assembly.corpus)
     holds = getattr(parts.config, "max_position_embeddings", None)  # tokens
-    found, wrong = [], []
+    result, wrong = [], []
     for name, service, reader in unfitted_readers(assembly):
         try:
             reader.ready()
-        except NotHere:
+        except NotDownloadedError:
             pass  # said of what has not been fetched
         except EvidError as cause:
             wrong.append(f"{name}: service.{service}: {cause}")
@@ -211,7 +211,7 @@ def dry_run(recipe: Recipe) -> DryRun:
                 continue
             try:
                 seen = _entry(assembly, encoder, processor, name, use, strategy)
-                found.append(seen)
+                result.append(seen)
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
                 if any(use is own for own in stage.data):  # what is replayed is not written
@@ -223,7 +223,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         told = "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
         raise RecipeError(f"{recipe.path}: {count}\n{told}")
     return DryRun(
-        data=tuple(found),
+        data=tuple(result),
         parameters=None if needs_data else parts.parameters,
         patch_grid_zyx=grid,
         visual_tokens=parts.bridge.tokens(grid),
@@ -241,15 +241,15 @@ def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
 
 def _absent(assembly: Assembly) -> dict[str, str]:
     """Return the data sets whose files have not been fetched, and what each says of it."""
-    found = {}
+    result = {}
     for use in (use for stage in assembly.recipe.stages for use in stage.data_uses()):
         try:
             assembly.split(use.dataset, use.split)
-        except NotHere as cause:
-            found[use.dataset] = f"dataset.{use.dataset}: {cause}"
+        except NotDownloadedError as cause:
+            result[use.dataset] = f"dataset.{use.dataset}: {cause}"
         except EvidError:
             pass  # said where the split is used
-    return found
+    return result
 
 
 def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
@@ -281,11 +281,11 @@ def _stage_weights(recipe: Recipe, parts: Parts) -> Iterator[StageWeights]:
 def answering(recipe: Recipe) -> list[Stage | None]:
     """Return for each stage the one as which answers come about: itself, or the last trained before it."""
     last: dict[str, Stage | None] = {}  # by arm, which begins where the recipe's own line stands
-    found = []
+    result = []
     for stage in recipe.stages:
-        found.append(stage if stage.output == "model" else last.get(stage.arm, last.get("")))
-        last[stage.arm] = found[-1]
-    return found
+        result.append(stage if stage.output == "model" else last.get(stage.arm, last.get("")))
+        last[stage.arm] = result[-1]
+    return result
 
 
 def _entry(

@@ -39,7 +39,7 @@ from evidcore.runs.folder import RunFolder, difference, link, write
 from evidcore.runs.inputs import INPUTS, after, as_json, hashed_inputs, inputs_hash
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.read import refuse_moved
-from evidcore.runs.record import StageAnnouncer, append, read_lines, rewrite
+from evidcore.runs.record import StageEvents, append, read_lines, rewrite
 from evidcore.runs.shared_policy import serve, worker_group
 
 StageState = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
@@ -120,7 +120,7 @@ class Execution:
         """
         work, is_first = self.folder.working(name), processes().is_first
         resume = processes().share(is_first and _can_go_on(work, inputs))
-        announce = StageAnnouncer(self.announcer, name)
+        announce = StageEvents(self.announcer, name)
         context = Context(
             self.assembly, name, before=self.before, folder=work, announce=announce, resume=resume
         )
@@ -188,7 +188,7 @@ def isolation_ended() -> contextlib.AbstractContextManager[None]:
 
 def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -> StageOutputs:
     """Return the checkpoints that finished stages lead to; `recipe.line` are those of the run's model."""
-    found = StageOutputs()
+    result = StageOutputs()
     arms = {}
     for index, stage in enumerate(recipe.stages):
         checkpoint = folder.path / "checkpoints" / recipe.stage_name(index)
@@ -201,5 +201,5 @@ def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -
             refuse_moved(folder.path)
             if not checkpoint.exists():
                 raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
-            found = found.after(stage, checkpoint.resolve())
-    return dataclasses.replace(found, arms=arms)
+            result = result.after(stage, checkpoint.resolve())
+    return dataclasses.replace(result, arms=arms)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evidcore.cache import appearing
-from evidcore.errors import EvidError, RunError, did_you_mean, tells_full_disk
+from evidcore.errors import EvidError, RunError, did_you_mean, is_disk_full
 
 State = Literal["running", "finished", "failed", "interrupted"]
 RUNS = "runs"
@@ -50,8 +50,8 @@ class RunFolder:
     def set_status(self, state: State, *, stage: str = "", step: int = 0, message: str = "") -> None:
         """Write STATUS."""
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        found = {"state": state, "stage": stage, "step": step, "message": message, "time": time}
-        write(self.path / "STATUS", json.dumps({**found, "pid": os.getpid()}, indent=1) + "\n")
+        result = {"state": state, "stage": stage, "step": step, "message": message, "time": time}
+        write(self.path / "STATUS", json.dumps({**result, "pid": os.getpid()}, indent=1) + "\n")
 
     def end(self, state: State, message: str) -> None:
         """Write that the run ended where it stands."""
@@ -65,11 +65,11 @@ class RunFolder:
 
     def last_checkpoint(self) -> Path | None:
         """Return the newest thing that a resume would start from."""
-        found = [
+        result = [
             *self.path.glob("working/*/checkpoint/steps/checkpoint-*/complete"),
             *self.path.glob("checkpoints/*"),
         ]
-        newest = max(found, key=lambda item: item.stat().st_mtime, default=None)
+        newest = max(result, key=lambda item: item.stat().st_mtime, default=None)
         return newest.parent if newest is not None and newest.name == "complete" else newest
 
     @contextlib.contextmanager
@@ -131,9 +131,9 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
 @contextlib.contextmanager
 def atomic_directory(target: Path) -> Iterator[Path]:
     """Give a folder to write into, which becomes `target` in one move at the end, or nothing at all."""
-    found = sorted(item.name for item in target.iterdir()) if target.is_dir() else []
-    if found or target.is_file():
-        what = f"the folder is not empty ({found[0]!r} is in it)" if found else "is a file"
+    result = sorted(item.name for item in target.iterdir()) if target.is_dir() else []
+    if result or target.is_file():
+        what = f"the folder is not empty ({result[0]!r} is in it)" if result else "is a file"
         raise RunError(f"{target}: {what}, and nothing is overwritten. Name another folder, or remove it.")
     target.parent.mkdir(parents=True, exist_ok=True)
     with appearing(target) as partial:
@@ -175,7 +175,7 @@ def naming_full_disk(folder: RunFolder) -> Iterator[None]:
     except EvidError:
         raise
     except Exception as cause:
-        if not tells_full_disk(cause):
+        if not is_disk_full(cause):
             raise
         named = getattr(cause, "filename", None) or folder.path
         raise RunError(
@@ -186,20 +186,20 @@ def naming_full_disk(folder: RunFolder) -> Iterator[None]:
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Return each value that differs between two tables, as `name: before -> now`."""
-    found = []
+    result = []
     for key in sorted({*before, *now}):
         old, new = before.get(key), now.get(key)
         name = f"{prefix}{key}"
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += difference(old, new, f"{name}.")
+            result += difference(old, new, f"{name}.")
         elif (
             isinstance(old, list) and isinstance(new, list) and all(isinstance(x, Mapping) for x in old + new)
         ):
-            found += difference(_by_place(key, old), _by_place(key, new), prefix)
+            result += difference(_by_place(key, old), _by_place(key, new), prefix)
         elif old != new:
             shown = ["missing" if value is None else str(value) for value in (old, new)]
-            found.append(f"{name}: {' -> '.join(shown)}")
-    return found
+            result.append(f"{name}: {' -> '.join(shown)}")
+    return result
 
 
 def _by_place(key: str, tables: list[Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def hashed_inputs(
     offers = [offer for offer, _ in sources + components]
     code = {CORE: package_hash(CORE), **{offer.package: offer_hash(offer) for offer in offers}}
     code |= {name: package_hash(name.replace("-", "_")) for name in sorted(built_on(offers))}
-    found = {
+    result = {
         "stage": table,
         "seed": recipe.seed,
         "threads": recipe.threads,
@@ -70,13 +70,13 @@ def hashed_inputs(
         "files": dict(_files(recipe.folder, components)),  # a data set's are in its fingerprint
     }
     if "bridge" in model and recipe.features.precision != "float32":
-        found["features"] = recipe.features.precision
+        result["features"] = recipe.features.precision
     if rounded := [part for part in recipe.model.bfloat16 if part in model]:
-        found["model"] = {**model, "bfloat16": rounded}
+        result["model"] = {**model, "bfloat16": rounded}
     own = {name for dataset in datasets for name in assembly.datasets[dataset].findings}
     if own != {*assembly.phrases} and any(_may_label(offer) for offer, _ in components):
-        found["findings"] = list(assembly.phrases)
-    return found
+        result["findings"] = list(assembly.phrases)
+    return result
 
 
 def _files(folder: Path, components: list[tuple[Offer, Mapping[str, Any]]]) -> Iterator[tuple[str, str]]:
@@ -113,15 +113,15 @@ def _strings(value: Any) -> Iterator[str]:
 
 def named_services(recipe: Recipe, table: Mapping[str, Any], tasks: Mapping[str, Any]) -> dict[str, Any]:
     """Return the services that a stage or its tasks name, and those that these name."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     waiting: list[Any] = [table, tasks]
     while waiting:
         for value in _strings(waiting.pop()):
             name = value.removeprefix("service.")  # a fit stage names its component so
-            if name in recipe.services and name not in found:
-                found[name] = recipe.services[name]
-                waiting.append(found[name])
-    return found
+            if name in recipe.services and name not in result:
+                result[name] = recipe.services[name]
+                waiting.append(result[name])
+    return result
 
 
 def unfitted_readers(assembly: Assembly) -> Iterator[tuple[str, str, Reader]]:

@@ -76,7 +76,7 @@ def drift(tables: Mapping[str, Any], lock: Mapping[str, Any]) -> list[str]:
 
 def has_isolated(recipe: Recipe) -> bool:
     """Tell whether a component of a recipe runs in a process of its own."""
-    tables = [row for one in recipe.services.values() for row in named_tables(str(one["kind"]), one)]
+    tables = [row for item in recipe.services.values() for row in named_tables(str(item["kind"]), item)]
     tables += [row for stage in recipe.stages for row in stage_tables(stage, recipe)]
     return any(is_isolated(offer.kind, table) for offer, table in tables)
 
@@ -91,14 +91,14 @@ def used(recipe: Recipe) -> list[Offer]:
         "view": recipe.model.view,
         "language": recipe.model.language,
     }
-    found = {offer for kind, value in tables.items() for offer in named(kind, value)}
+    result = {offer for kind, value in tables.items() for offer in named(kind, value)}
     for table in recipe.services.values():
-        found |= set(named(str(table["kind"]), table))
+        result |= set(named(str(table["kind"]), table))
     for stage in recipe.stages:
-        found |= {offer for offer, _ in stage_tables(stage, recipe)}
-    found |= {find("observer", name) for name in recipe.observers}
+        result |= {offer for offer, _ in stage_tables(stage, recipe)}
+    result |= {find("observer", name) for name in recipe.observers}
     return sorted(
-        found, key=lambda offer: (offer.package != "evidcore", offer.package, offer.kind, offer.name)
+        result, key=lambda offer: (offer.package != "evidcore", offer.package, offer.kind, offer.name)
     )
 
 
@@ -136,12 +136,12 @@ def requirements(offers: Iterable[Offer]) -> list[str]:
 
 def built_on(offers: Iterable[Offer]) -> set[str]:
     """Return the packages of ours that those of components require, however indirectly: their code counts."""
-    found: set[str] = set()
+    result: set[str] = set()
     waiting = {offer.package for offer in offers} - {"evidcore"}
     while waiting:
-        waiting = {n for package in waiting for n in _required(package) if n.startswith("evidcore-")} - found
-        found |= waiting
-    return found
+        waiting = {n for package in waiting for n in _required(package) if n.startswith("evidcore-")} - result
+        result |= waiting
+    return result
 
 
 @functools.cache
@@ -152,13 +152,13 @@ def _required(package: str) -> frozenset[str]:
 
 def versions(names: Sequence[str] = VERSIONS) -> dict[str, str]:
     """Return the versions that may change a number: Python's without its patch, and those of packages."""
-    found = {"python": platform.python_version().rpartition(".")[0]}
+    result = {"python": platform.python_version().rpartition(".")[0]}
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            result[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            result[name] = "not installed"
+    return result
 
 
 def hardware() -> dict[str, Any]:
@@ -166,7 +166,7 @@ def hardware() -> dict[str, Any]:
     import torch
 
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "platform": sys.platform,
         "machine": platform.machine(),
         "processes": processes().count,
@@ -176,5 +176,5 @@ def hardware() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
-        found["gpus"] = [torch.cuda.get_device_name(number) for number in range(count)]
-    return found
+        result["gpus"] = [torch.cuda.get_device_name(number) for number in range(count)]
+    return result

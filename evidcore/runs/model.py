@@ -88,7 +88,7 @@ def current(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, Volume
         if before.encoder is None:
             with blame(offer_of(seeing), "loading pretrained weights"):
                 seeing.load_pretrained()
-                seeing.adopt(language)
+                seeing.load_from(language)
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
             bridge_table=tables.bridge, view_table=tables.view, bfloat16=tables.bfloat16, seed=seed,

@@ -10,7 +10,7 @@ from typing import Any
 from evidcore.compute.processes import pin_threads
 from evidcore.contracts import Policy, Stage
 from evidcore.errors import RunError
-from evidcore.evaluate.asking import AskingStage
+from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
 from evidcore.runs.assembly import Assembly
@@ -19,7 +19,7 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, naming_full_disk, write
 from evidcore.runs.model import StageOutputs
 from evidcore.runs.record import append
-from evidcore.train.settings import Silent
+from evidcore.train.settings import NullSink
 
 
 def last_model(folder: RunFolder) -> Path:
@@ -53,7 +53,7 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
     return write_audit(folder, assembly, stage, name, before=before)
 
 
-def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: str = "") -> Any:
+def auditing(stage: EvalStage, limit: int = 0, *, blind_arm: str = "") -> Any:
     """Return an audit of what a stage asks, the stage itself where it is one.
 
     `limit` is of cases per data entry; 0: as many as the stage asks about.
@@ -71,7 +71,7 @@ def auditing(stage: AskingStage, limit: int = 0, *, blind_arm: str = "") -> Any:
 def write_audit(
     folder: RunFolder,
     assembly: Assembly,
-    stage: AskingStage,
+    stage: EvalStage,
     name: str,
     *,
     before: StageOutputs | None = None,
@@ -89,7 +89,7 @@ def write_audit(
         work.mkdir(parents=True, exist_ok=True)
         (work / "answers.jsonl").unlink(missing_ok=True)
         result = stage.run(
-            Context(assembly, name, before=before, folder=work, announce=Silent(), policy=policy)
+            Context(assembly, name, before=before, folder=work, announce=NullSink(), policy=policy)
         )
         append(work / "answers.jsonl", result.answers or ())
         (work / "answers.jsonl").replace(folder.path / "answers" / f"{name}.jsonl")
@@ -99,7 +99,7 @@ def write_audit(
     return shown
 
 
-def last_asking(stages: tuple[Stage, ...]) -> AskingStage | None:
+def last_asking(stages: tuple[Stage, ...]) -> EvalStage | None:
     """Return the last stage that evaluates answers, None where there is none."""
-    found = [stage for stage in stages if isinstance(stage, AskingStage) and not stage.traits.compares]
-    return found[-1] if found else None
+    result = [stage for stage in stages if isinstance(stage, EvalStage) and not stage.traits.compares]
+    return result[-1] if result else None

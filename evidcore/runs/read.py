@@ -141,12 +141,12 @@ def read_object(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        result = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as cause:
         raise RunError(f"{path}: not JSON ({cause}). Run the stage again with `evid resume`.") from cause
-    if not isinstance(found, dict):
-        raise RunError(f"{path}: holds a {type(found).__name__}, not an object. Run the stage again.")
-    return found
+    if not isinstance(result, dict):
+        raise RunError(f"{path}: holds a {type(result).__name__}, not an object. Run the stage again.")
+    return result
 
 
 def _toml(path: Path) -> Mapping[str, Any]:

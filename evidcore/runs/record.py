@@ -55,7 +55,7 @@ class Recorder:
             rewrite(path, lambda line: line if is_kept(line) else None)
 
 
-class StageAnnouncer:
+class StageEvents:
     """The announcer, bound to one stage: what a stage function is told to call."""
 
     def __init__(self, announcer: Announcer, stage: str) -> None:

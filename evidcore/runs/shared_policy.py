@@ -84,13 +84,13 @@ class SharedPolicy(ForwardingPolicy, VLMPolicy):
     def forward(self, method: str, *columns: Sequence[Any], **settings: Any) -> list[Any]:
         """Deal the prompts out, and put the answers together."""
         call = processes().share(_Asked(self._number, method, columns, settings))
-        found: list[Any] = [None] * len(columns[0])
+        result: list[Any] = [None] * len(columns[0])
         shares = processes().gather(call.share(self._own))
         for error in (share.error for share in shares if share.error):
             raise error
         for rank, share in enumerate(shares):
-            found[rank :: processes().count] = share.answers
-        return found
+            result[rank :: processes().count] = share.answers
+        return result
 
 
 class Opener:

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 from evidcore.case import Case
 from evidcore.contracts import Language, Stage, StageContext, StageResult, StageTraits, Workload
 from evidcore.contracts.model import Fittable
-from evidcore.contracts.stage import Announce, Dependencies, Found, Key
+from evidcore.contracts.stage import Dependencies, EventSink, Key, Problems
 from evidcore.errors import PluginError, RecipeError, did_you_mean
-from evidcore.recipe.schema import Surroundings, Table
+from evidcore.recipe.schema import RecipeContext, Table
 from evidcore.registry.factory import Option, arguments, check_options, options, resolved_options
-from evidcore.registry.signature import made_class
+from evidcore.registry.signature import component_class
 
 LANGUAGE = "model.language"
 
@@ -41,13 +41,13 @@ class Fit(Stage):
         return self.component.removeprefix("model.")
 
     @classmethod
-    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+    def filled(cls, values: Mapping[str, Any], around: RecipeContext) -> dict[str, Any]:
         """Fill in the options of the component's fit."""
         known = fit_options(values["component"], around) or {}
         return {**values, "options": resolved_options(known, values.get("options", {}), around.services)}
 
     @classmethod
-    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield what is wrong with the component and with the options of its fit."""
         component, options = table.get("component"), table.get("options", {})
         known = ["model.encoder", LANGUAGE, *(f"service.{name}" for name in around.services)]
@@ -69,16 +69,16 @@ class Fit(Stage):
                 yield (*at, "component"), f"{text} Leave the stage out, or use sft with train = ['language']."
             around.has_weights.add("language")
         try:
-            found = fit_options(component, around)
+            result = fit_options(component, around)
         except PluginError:
             return  # reported where the component is named
-        if found is None:
+        if result is None:
             yield (
                 (*at, "component"),
                 f"{component} has no fit(), so there is nothing to train. Leave the stage out.",
             )
         elif isinstance(options, Mapping):
-            for mistake in check_options(found, options, "", around.services):
+            for mistake in check_options(result, options, "", around.services):
                 yield (*at, "options", *mistake.key), mistake.text
 
     def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:
@@ -134,9 +134,9 @@ class Fit(Stage):
         return StageResult(figures=figures)
 
 
-def fit_options(component: str, around: Surroundings) -> dict[str, Option] | None:
+def fit_options(component: str, around: RecipeContext) -> dict[str, Option] | None:
     """Return the options of a component's `fit`, None if it has none."""
-    fit = getattr(made_class(around.factory_of(component)), "fit", None)
+    fit = getattr(component_class(around.factory_of(component)), "fit", None)
     return None if fit is None else options(fit)
 
 
@@ -153,7 +153,7 @@ def fit(
     folder: Path,
     *,
     seed: int,
-    announce: Announce,
+    announce: EventSink,
     options: Mapping[str, Any] | None = None,
     where: str = "component",
     given: Mapping[str, Any] | None = None,

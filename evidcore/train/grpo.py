@@ -14,10 +14,10 @@ from annotated_types import MinLen
 from evidcore.case import Case
 from evidcore.contracts import Engine, Reward, StageContext, StageResult, Workload
 from evidcore.contracts.judging import Checked
-from evidcore.contracts.stage import Found, Key
+from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
-from evidcore.recipe.schema import DataUse, Kind, Surroundings, Table
+from evidcore.recipe.schema import DataUse, Kind, RecipeContext, Table
 from evidcore.registry import Offer, blame, find, watch
 from evidcore.registry.factory import offer_of
 from evidcore.reward.composer import NamedReward
@@ -48,7 +48,7 @@ class Grpo(GrpoSettings, TrainingStage):
         return self.data if self.replay is None else (*self.data, *self.replay.data)
 
     @classmethod
-    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield what training keys, gates and weights say against each other."""
         yield from super().problems(table, at, around)
         given = table.get("reward")
@@ -73,10 +73,10 @@ class Grpo(GrpoSettings, TrainingStage):
     def check(self, context: StageContext) -> None:
         """Build the rewards and how answers come about; warn where what judges texts hears no denial."""
         rewards = self.rewards(context)
-        counted = [one for one in rewards if one.weight]
-        deaf = [one.name for one in counted if not one.reward.tells_denial]
+        counted = [item for item in rewards if item.weight]
+        deaf = [item.name for item in counted if not item.reward.detects_negation]
         unsaid = {"format", "evidence"}
-        judging = [one.name for one in counted if one.reward.judges is None or one.reward.judges - unsaid]
+        judging = [item.name for item in counted if item.reward.judges is None or item.reward.judges - unsaid]
         if deaf and deaf == judging:
             says = "hardly tells a finding from its denial, and nothing else judges what is said"
             log.warning("%s: reward %s %s", context.where, ", ".join(map(repr, deaf)), says)
@@ -91,24 +91,24 @@ class Grpo(GrpoSettings, TrainingStage):
 
     def engine(self, context: StageContext) -> Engine:
         """Return what writes the answers."""
-        found: Engine = context.component("sampler", self.sampler, "sampler")
-        return found
+        result: Engine = context.component("sampler", self.sampler, "sampler")
+        return result
 
     def rewards(self, context: StageContext, key: str = "reward") -> list[NamedReward]:
         """Return the rewards, in the recipe's order; another key gives others of the same tables."""
-        found = list[NamedReward]()
+        result = list[NamedReward]()
         for index, table in enumerate(self.reward):
             cases = functools.partial(self.cases, context)
             reward: Reward = context.component("reward", table, f"{key}[{index}]", cases=cases)
             offer = offer_of(reward)
-            above = [one.name for one in found]
-            if lacking := [name for name in reward.needs_earlier if name not in above]:
+            above = [item.name for item in result]
+            if lacking := [name for name in reward.requires if name not in above]:
                 listing = ", ".join(above) or "none"
                 raise RecipeError(
                     f"{context.where}.reward[{index}]: needs a reward {lacking[0]!r} above it."
                     f"{did_you_mean(lacking[0], above)} Above: {listing}."
                 )
-            found.append(
+            result.append(
                 NamedReward(
                     name=table["name"] or table["use"].rpartition("/")[2],
                     reward=reward,
@@ -118,7 +118,7 @@ class Grpo(GrpoSettings, TrainingStage):
                     asks_policy=asks_policy(offer, table, context.recipe.services),
                 )
             )
-        return found
+        return result
 
     def cases(self, context: StageContext) -> list[Case]:
         """Return the cases of the stage's data, each once."""
@@ -140,15 +140,15 @@ class Grpo(GrpoSettings, TrainingStage):
         rows = [source[position] for position in range(AUDITED_PROMPTS)]
         rewards = self.rewards(context, "audited reward")
         try:
-            found: list[Checked] = judge.audit_rewards(rewards, rows, constants=False)
+            result: list[Checked] = judge.audit_rewards(rewards, rows, constants=False)
         except EvidError as reason:
             log.warning("%s: its rewards could not be audited: %s", context.where, reason)
             return []
-        for one in found:
-            if one.outcome == "alarm":
-                whose = f"reward {one.reward!r}" if one.reward else "the rewards"
-                log.warning("%s: %s, %s: %s", context.where, whose, one.check, one.says)
-        return found
+        for item in result:
+            if item.outcome == "alarm":
+                whose = f"reward {item.reward!r}" if item.reward else "the rewards"
+                log.warning("%s: %s, %s: %s", context.where, whose, item.check, item.says)
+        return result
 
     def workload(self) -> Workload:
         """Return prompts, answers and steps."""
@@ -193,12 +193,12 @@ class Grpo(GrpoSettings, TrainingStage):
             seed=seed, announce=context.announce, strategy=strategy, resume=context.resume,
             replay=replay, engine=self.engine(context),
         )  # fmt: skip
-        outcomes = {one.check: one.outcome for one in audited if not one.reward}
+        outcomes = {item.check: item.outcome for item in audited if not item.reward}
         return StageResult(figures={**figures, "reward_audit": outcomes})
 
 
 def asks_policy(offer: Offer, table: Table, services: Mapping[str, Table]) -> bool:
     """Tell whether a reward, or a service that it names, is given the model that is trained."""
     named = [services[name] for name in table.values() if isinstance(name, str) and name in services]
-    offers = [offer, *(find(str(one["kind"]), str(one["use"])) for one in named)]
-    return any("policy" in inspect.signature(one.load()).parameters for one in offers)
+    offers = [offer, *(find(str(item["kind"]), str(item["use"])) for item in named)]
+    return any("policy" in inspect.signature(item.load()).parameters for item in offers)

@@ -27,7 +27,7 @@ from evidcore.errors import ContractError
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import Encoded, VolumeProcessor
-from evidcore.model.shared_prefix import KeyMemory
+from evidcore.model.shared_prefix import PrefixCache
 from evidcore.model.vlm import VolumeVLM
 
 
@@ -47,7 +47,7 @@ class _Passes:
 
     def __init__(self, model: VolumeVLM, tokenizer: Any, stop_texts: tuple[str, ...]) -> None:
         self.model, self.tokenizer, self.stop_texts = model, tokenizer, stop_texts
-        self.memory = KeyMemory(0) if stop_texts else None  # answers of several turns
+        self.memory = PrefixCache(0) if stop_texts else None  # answers of several turns
         # tokens that can be the last of a stop text: others need no look at the text
         last, count = {text[-1] for text in stop_texts}, len(tokenizer) if stop_texts else 0
         self.closing = frozenset(number for number in range(count) if last & set(tokenizer.decode([number])))
@@ -112,21 +112,21 @@ class PolicySampler(Sampler):
         """Continue each unfinished episode; one that has spent its tokens is finished as it is."""
         most = self.sampling.max_new_tokens
         episodes = [
-            dataclasses.replace(one, finished=one.finished or one.written >= most) for one in episodes
+            dataclasses.replace(item, finished=item.finished or item.written >= most) for item in episodes
         ]
         going = [place for place, episode in enumerate(episodes) if not episode.finished]
         seeds = {place: self._next_seed(episodes[place].prompt) for place in going}
         result = list(episodes)
         for some in self._passes(episodes, going):
             budget = [most - episodes[place].written for place in some]
-            found = self.continue_rows(
+            results = self.continue_rows(
                 [self.prefix(episodes[place]) for place in some],
                 dataclasses.replace(self.sampling, max_new_tokens=max(budget)),
                 seeds=[seeds[place] for place in some],
                 entropies=self.reads_entropies,
             )
-            for place, one, limit in zip(some, found, budget, strict=True):
-                result[place] = self.wrote(episodes[place], one, limit)
+            for place, item, limit in zip(some, results, budget, strict=True):
+                result[place] = self.wrote(episodes[place], item, limit)
         return result
 
     def _passes(self, episodes: Sequence[Episode], going: Sequence[int]) -> Iterator[list[int]]:
@@ -146,13 +146,13 @@ class PolicySampler(Sampler):
 
     def score(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
         """Return the log-probability of each token of each episode's first turn, as sampling computes it."""
-        found = continue_rows(
+        result = continue_rows(
             self.model,
             [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes],
             dataclasses.replace(self.sampling, forbidden_ids=()),  # nothing is sampled
-            forced=[one.ids[: one.replies[0].start] if one.replies else one.ids for one in episodes],
+            forced=[item.ids[: item.replies[0].start] if item.replies else item.ids for item in episodes],
         )
-        return [one.log_probs for one in found]
+        return [item.log_probs for item in result]
 
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
         """Append a tool's turn; an episode that would outgrow the model's context is finished instead."""
@@ -230,7 +230,7 @@ def parents(group: Sequence[Episode]) -> list[tuple[int, int] | None]:
 
     Where the parent was not kept its own parent stands in its place. The parent may have gone on since.
     """
-    found: list[tuple[int, int] | None] = []
+    result: list[tuple[int, int] | None] = []
     for episode in group:
         link, first = episode.parent, len(episode.ids)
         place = None
@@ -239,12 +239,12 @@ def parents(group: Sequence[Episode]) -> list[tuple[int, int] | None]:
             first, link = min(first, token), parent.parent
             kept = [
                 number
-                for number, one in enumerate(group)
-                if one.parent is parent.parent and one.ids[: len(parent.ids)] == parent.ids
+                for number, item in enumerate(group)
+                if item.parent is parent.parent and item.ids[: len(parent.ids)] == parent.ids
             ]
             place = kept[0] if kept else None
-        found.append(None if place is None else (place, first))
-    return found
+        result.append(None if place is None else (place, first))
+    return result
 
 
 class RolloutPolicy(VLMPolicy):
@@ -262,8 +262,8 @@ class RolloutPolicy(VLMPolicy):
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
         """Return what is written in each answer's last turn."""
-        found = self.complete(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
-        return [one.text for one in found]
+        result = self.complete(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
+        return [item.text for item in result]
 
     def complete(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
@@ -278,11 +278,11 @@ class RolloutPolicy(VLMPolicy):
             strategy=self.strategy,
             rows_per_pass=self.prompts_per_pass,
         )
-        found: dict[int, Completion] = {}
+        result: dict[int, Completion] = {}
         lengths = [len(sampler.encoded(prompt).ids) for prompt in prompts]
         for batch in self._batches(lengths):
             with self.asking():
                 episodes = run_strategy(self.strategy, sampler, [prompts[place] for place in batch], 1)
             for place, episode in zip(batch, episodes, strict=True):
-                found[place] = Completion(text=sampler.text(episode), turns=sampler.past_turns(episode))
-        return [found[place] for place in range(len(prompts))]
+                result[place] = Completion(text=sampler.text(episode), turns=sampler.past_turns(episode))
+        return [result[place] for place in range(len(prompts))]

@@ -12,10 +12,10 @@ import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits, Workload
-from evidcore.contracts.stage import Found, Key
+from evidcore.contracts.stage import Key, Problems
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
-from evidcore.recipe.schema import DataUse, Kind, Surroundings, Table
+from evidcore.recipe.schema import DataUse, Kind, RecipeContext, Table
 from evidcore.train.fit import named_data
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def dtype_of_products(trl: Mapping[str, Any]) -> torch.dtype:
     return torch.bfloat16 if trl.get("bf16", usual) else torch.float32
 
 
-class Silent:
+class NullSink:
     """An Announce that drops everything."""
 
     def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -156,8 +156,8 @@ class TrainingStage(TrainingKeys, Stage):
             context.component("tool", table, f"tools[{index}]", **given)
             for index, table in enumerate(self.tools)
         ]
-        found: RolloutStrategy = context.component("rollout", self.rollout, "rollout", tools=tools)
-        return found
+        result: RolloutStrategy = context.component("rollout", self.rollout, "rollout", tools=tools)
+        return result
 
     def check(self, context: StageContext) -> None:
         """Build how answers come about; in a dry run, take one step over a stand-in.
@@ -174,13 +174,13 @@ class TrainingStage(TrainingKeys, Stage):
             trainer.try_step(self, context.where)
 
     @classmethod
-    def filled(cls, values: Mapping[str, Any], around: Surroundings) -> dict[str, Any]:
+    def filled(cls, values: Mapping[str, Any], around: RecipeContext) -> dict[str, Any]:
         """Fill in the fields of TRL's configuration that a recipe states; its model may state `bf16`."""
         usual = {"bf16": True} if around.table("model").get("bfloat16") else {}
         return {**values, "trl": {**trl_fields.DEFAULTS[cls.trainer], **usual, **values.get("trl", {})}}
 
     @classmethod
-    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield what the training keys say against each other or the recipe."""
         yield from _problems(table, at, around)
         trl = table.get("trl")
@@ -188,7 +188,7 @@ class TrainingStage(TrainingKeys, Stage):
             yield (*at, "trl", field), text
 
 
-def _problems(table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+def _problems(table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
     if table.get("tools") and not table.get("rollout"):
         text = "are called by a rollout, and none is named. Write rollout = { use = 'tool-call' }."
         yield (*at, "tools"), text

@@ -9,20 +9,20 @@ from typing import Any
 from evidcore.api import (
     Answer,
     Answers,
-    Asking,
     Audit,
     Case,
+    EvalOptions,
+    EvalResult,
     Evaluation,
     Policy,
     Prompt,
     Row,
-    Scored,
     Span,
     Task,
     TextPart,
     View,
-    figured,
     mean_interval,
+    numeric_result,
     paired_interval,
 )
 
@@ -65,13 +65,15 @@ class Count(Evaluation[Answer]):
 
     headline = "exact_match"
 
-    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
         """Hold the numbers against the right ones."""
-        return [figured(name, given, [*map(errors, given.prompts, given.said)], UNITS) for given in answers]
+        return [
+            numeric_result(name, given, [*map(errors, given.prompts, given.said)], UNITS) for given in answers
+        ]
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> Evaluation.Blind:
+    ) -> Evaluation.BlindRule:
         """Return what it scores to say the training median every time."""
         usual = statistics.median_low([len(prompt.case.present()) for prompt in training()])
         said = [Answer(text=f"<answer>{usual}</answer>", value=usual)] * len(prompts)
@@ -82,20 +84,20 @@ class Count(Evaluation[Answer]):
             )
             for one in scored.rows()
         )
-        return Evaluation.Blind(
+        return Evaluation.BlindRule(
             values=scored.values(self.headline), rule="the median number in training",
             label="training_median", rows=rows, figures={"training_median": rows[0].value},
         )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Compared(Audit.Audited):
+class Compared(Audit.AuditResult):
     """The same questions over own volumes and over air."""
 
     name: str
     metric: str
-    own: Scored
-    blank: Scored
+    own: EvalResult
+    blank: EvalResult
 
     def rows(self) -> list[Row]:
         """Return both figures and their difference."""
@@ -133,12 +135,12 @@ class OwnAgainstBlank(Audit):
         task: Task,
         evaluation: Evaluation[Any],
         training: Callable[[], Sequence[Prompt]],
-        asking: Asking,
+        asking: EvalOptions,
         name: str,
         blind_arm: Policy | None = None,
     ) -> Compared:
         """Ask twice, and compare the headline."""
-        sides = {"own": prompts, "blank": [prompt.blanked() for prompt in prompts]}
+        sides = {"own": prompts, "blank": [prompt.with_blank_volumes() for prompt in prompts]}
         given = [
             Answers(some, evaluation.answer(policy, some, task, asking), condition)
             for condition, some in sides.items()

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from evidcore.api import (
     Answers,
-    Asking,
-    AskingStage,
+    EvalOptions,
+    EvalStage,
     Policy,
     Prompt,
     StageContext,
@@ -38,10 +38,10 @@ class Gold(Policy):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Oracle(AskingStage):
+class Oracle(EvalStage):
     """What evaluations give for gold answers: no model can be expected to do better."""
 
-    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> AskingStage.Dependencies:
+    def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> EvalStage.Dependencies:
         """Depend on how volumes are shown: on no weights, and on no stage before."""
         return self.Dependencies(model={"view": context.recipe.model.view}, upstream={}, words="")
 
@@ -55,7 +55,7 @@ class Oracle(AskingStage):
         for use in self.data:
             prompts, task = self.prompts(use, context), context.tasks[use.task]
             evaluation = self.evaluation(use, context)
-            asking = Asking(max_new_tokens=self.max_new_tokens, headline_only=True)
+            asking = EvalOptions(max_new_tokens=self.max_new_tokens, headline_only=True)
             said = evaluation.answer(Gold(task), prompts, task, asking)
             [scored] = evaluation.score([Answers(prompts, said)], task, use.task)
             rows += scored.rows()

@@ -10,15 +10,14 @@ import dataclasses
 import random
 import re
 
+from evidcore.api import Case, Dataset, EvalOptions, Finding, Policy, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, VolumeRef
-from evidcore.contracts import Asking, Dataset, Policy
 from evidcore.registry import factory
 
 NAMES = tuple(f"finding {letter}" for letter in "abcdefghijkl")
 EVALUATION = factory.build("evaluation", {"use": "choice"}, given={}, where="test")
-ASKING = Asking(max_new_tokens=8)
+ASKING = EvalOptions(max_new_tokens=8)
 
 
 class World(Dataset):
@@ -91,7 +90,7 @@ class Planted(Policy):
         options = re.findall(r"^[A-D]\) (.*)$", prompt.words(), re.MULTILINE)
         (crop,) = prompt.crops()
         liking = [self.liking(option, crop, prompt) for option in options]
-        best = [index for index, one in enumerate(liking) if one == max(liking)]
+        best = [index for index, item in enumerate(liking) if item == max(liking)]
         return "ABCD"[random.Random(f"{prompt.words()}{crop.volume.path}").choice(best)]
 
     def liking(self, option, crop, prompt):
@@ -153,8 +152,8 @@ class SwapDetector(Planted):
 
     def letter(self, prompt):
         is_own = [crop.volume for crop in prompt.crops()] == list(prompt.case.volumes)
-        found = prompt.reference.get("letter") if is_own else None
-        return found or super().letter(prompt)
+        result = prompt.reference.get("letter") if is_own else None
+        return result or super().letter(prompt)
 
 
 class Looker(Planted):

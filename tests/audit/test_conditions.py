@@ -4,12 +4,9 @@ import pytest
 import torch
 from evidcore_testing import volume_case
 
+from evidcore.api import Case, Crop, DataError, EncoderInput, Finding, VolumeRef, prepare
 from evidcore.audit.conditions import Matched, OtherPatient, Perturbed, SameAnswer, Scrambled, Sham, Twin
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Crop, Finding, VolumeRef
-from evidcore.contracts import EncoderInput
-from evidcore.data.preparation import prepare
-from evidcore.errors import DataError
 from evidcore.registry import factory
 
 TASK = factory.build("task", {"use": "choice", "questions_per_case": 2}, given={}, where="test")

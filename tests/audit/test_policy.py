@@ -19,10 +19,9 @@ from planted import (
     audited,
 )
 
-from evidcore.case import Finding
-from evidcore.contracts import Answers, Condition
-from evidcore.errors import ContractError, DataError
-from evidcore.evaluate.sealed import Sealed
+from evidcore.api import Answers, Condition, DataError, Finding
+from evidcore.errors import ContractError
+from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
 
 TRAINING = World(400, seed=99, confounded=0.8)
 WORLD = World(100, seed=3, confounded=0.8)
@@ -226,7 +225,7 @@ def test_answers_of_every_condition_are_kept_and_those_of_the_blind_rule():
 def test_own_answers_are_those_that_the_evaluation_alone_would_score():
     policy, prompts = Looker(WORLD), WORLD.prompts()
     asking = dataclasses.replace(ASKING, headline_only=True)
-    said = EVALUATION.answer(Sealed(policy), prompts, WORLD.task, asking)
+    said = EVALUATION.answer(AnonymizedPolicy(policy), prompts, WORLD.task, asking)
     [alone] = EVALUATION.score([Answers(prompts, said)], WORLD.task, "choice")
     assert audited(policy, WORLD, TRAINING, conditions=BLANK).results["own"] == (alone,)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from evidcore.api import Case, Crop, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.audit.conditions import OtherPatient
-from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart, VolumeRef
 
 SEEDS = range(6)
 
@@ -28,7 +28,7 @@ def scan_of(prompt):
 
 def test_blank_shows_air_in_the_place_of_every_volume():
     prompt = asked("a", "first", volumes=3)
-    shown = prompt.blanked()
+    shown = prompt.with_blank_volumes()
     assert [crop.blank for crop in shown.crops()] == [True, True, True]
     assert [crop.volume for crop in shown.crops()] == [crop.volume for crop in prompt.crops()]
     assert shown.words() == prompt.words()
@@ -46,8 +46,8 @@ def test_all_volumes_of_a_question_come_from_one_scan_of_another_patient_in_thei
 def test_a_patients_second_scan_is_shown_as_the_second_scan_of_another(seed):
     prompts = [asked(patient, scan) for patient in "abc" for scan in ("first", "second")]
     shown = exchanged(prompts, seed=seed)
-    assert [scan_of(one)[1] for one in shown] == ["first", "second"] * 3
-    assert sorted(scan_of(one) for one in shown) == sorted(scan_of(one) for one in prompts)  # each once
+    assert [scan_of(item)[1] for item in shown] == ["first", "second"] * 3
+    assert sorted(scan_of(item) for item in shown) == sorted(scan_of(item) for item in prompts)  # each once
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -57,7 +57,7 @@ def test_a_scan_gets_one_of_as_many_volumes_where_it_has_to_look_further_too(see
         asked("b", "two", volumes=2), asked("b", "one"),
         asked("c", "one"),  # has no scan of two volumes, so the next patient gives it
     ]  # fmt: skip
-    shown = dict(zip((one.id for one in prompts), exchanged(prompts, seed=seed), strict=True))
-    assert {scan_of(one)[1] for name, one in shown.items() if name.endswith("two")} == {"two"}
-    assert {scan_of(one)[1] for name, one in shown.items() if name.endswith("one")} == {"one"}
-    assert all(scan_of(one)[0] != name[0] for name, one in shown.items())
+    shown = dict(zip((item.id for item in prompts), exchanged(prompts, seed=seed), strict=True))
+    assert {scan_of(item)[1] for name, item in shown.items() if name.endswith("two")} == {"two"}
+    assert {scan_of(item)[1] for name, item in shown.items() if name.endswith("one")} == {"one"}
+    assert all(scan_of(item)[0] != name[0] for name, item in shown.items())

@@ -6,9 +6,9 @@ import dataclasses
 import pytest
 from evidcore_testing.checks_task import check_task
 
+from evidcore.api import Case, Finding, Question, TextPart, VolumeRef
 from evidcore.builtin.choice import Choice, lenient_letter, strict_fault
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Question, TextPart, VolumeRef
 from evidcore.text.tags import inside, tag_fault
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly", "consolidation", "atelectasis", "hiatal hernia")

@@ -5,8 +5,8 @@ import pytest
 import torch
 from evidcore_testing.checks_model import check_bridge
 
+from evidcore.api import Patches
 from evidcore.builtin.projection import GridPooling, GridPosition, Projection, sines_and_cosines
-from evidcore.contracts import Patches
 
 
 def patches(grid, width=6, volumes=2, seed=0):

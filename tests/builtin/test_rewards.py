@@ -6,10 +6,10 @@ import pytest
 from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.checks_reward import check_reward
 
+from evidcore.api import Case, Finding, Report, Rollout, Score, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Report, Rollout, Score, VolumeRef
 
 CASE = Case(
     id="a",
@@ -69,7 +69,7 @@ def test_choice_accuracy_compares_letter_with_letter():
 
 
 def test_choice_accuracy_reads_strictly_unless_told():
-    (letter,) = {one.prompt.reference["letter"] for one in rollouts(CHOICE, "")}
+    (letter,) = {item.prompt.reference["letter"] for item in rollouts(CHOICE, "")}
     loose = rollouts(CHOICE, f"answer: {letter}")
     assert ChoiceAccuracy()(loose, {})[0] == Score(value=0.0, reason="no tags, expected <answer></answer>")
     assert ChoiceAccuracy(reading="lenient")(loose, {})[0].value == 1.0

@@ -4,8 +4,8 @@ from evidcore_testing.data import volume_case
 from evidcore_testing.models import tiny_language
 from evidcore_testing.sampler import TinySampler
 
+from evidcore.api import Crop, Prompt, TextPart, VisualPart
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Crop, Prompt, TextPart, VisualPart
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ from evidcore_testing.data import volume_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evidcore.api import Box, Case, Crop, EncoderInput, TextPart, VisualPart, VolumeRef
 from evidcore.builtin.views import Slices, Volume, spread
-from evidcore.case import Box, Case, Crop, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import EncoderInput
 from evidcore.errors import RecipeError
 
 VOLUMES = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))

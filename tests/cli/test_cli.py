@@ -71,9 +71,9 @@ def test_plugins_lists_kind_name_package_and_target(evid):
         "0.1.0",
         "evidcore.builtin.scorers:TokenF1",
     ]
-    found = json.loads(evid("plugins", "scorer", "--json").output)
-    assert {item["name"] for item in found["components"]} >= {"token-f1", "findings-f1"}
-    assert all(item["broken"] is None for item in found["components"])
+    result = json.loads(evid("plugins", "scorer", "--json").output)
+    assert {item["name"] for item in result["components"]} >= {"token-f1", "findings-f1"}
+    assert all(item["broken"] is None for item in result["components"])
 
 
 def test_an_unknown_kind_is_answered_with_the_nearest(evid):
@@ -87,13 +87,13 @@ def test_show_gives_options_with_types_bounds_and_defaults(evid):
     text = evid("show", "phantom-chest").output
     assert "dataset phantom-chest, from evidcore-plugin-phantoms 0.1.0" in text
     assert "prior_strength: float, from 0 to 1 = 0.0" in text
-    found = json.loads(evid("show", "phantom-chest", "--json").output)[0]
-    assert next(item for item in found["options"] if item["name"] == "seed")["default"] == 17
+    result = json.loads(evid("show", "phantom-chest", "--json").output)[0]
+    assert next(item for item in result["options"] if item["name"] == "seed")["default"] == 17
 
 
 def test_show_tells_every_component_that_is_installed(evid):
-    found = json.loads(evid("plugins", "--json").output)
-    for item in found["components"]:
+    result = json.loads(evid("plugins", "--json").output)
+    for item in result["components"]:
         shown = json.loads(evid("show", item["name"], "--kind", item["kind"], "--json").output)
         assert shown[0]["about"], item["name"]
     keys = {row["name"] for row in json.loads(evid("show", "sft", "--json").output)[0]["options"]}

@@ -135,9 +135,9 @@ def test_other_errors_of_files_are_no_mistake_of_a_person(package):
 def test_a_shell_completes_commands_and_components(words, some, others):
     *before, last = words.split()
     shell = ShellComplete(main, {}, "evid", "_EVID_COMPLETE")
-    found = {one.value for one in shell.get_completions(before, last)}
-    assert some <= found
-    assert not others & found
+    result = {item.value for item in shell.get_completions(before, last)}
+    assert some <= result
+    assert not others & result
 
 
 @pytest.mark.parametrize(

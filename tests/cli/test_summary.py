@@ -7,9 +7,9 @@ import json
 import pytest
 from evidcore_plugin_pages.tables import result_table
 
+from evidcore.api import Case, Question
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Question
 from evidcore.cli.summary import ending, number, summary
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.runs.folder import RunFolder

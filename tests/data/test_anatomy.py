@@ -8,8 +8,8 @@ import nibabel
 import numpy as np
 import pytest
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Volume, read, read_mask
+from evidcore.api import MaskRef, VolumeRef, read, read_mask
+from evidcore.data import Volume
 
 # Labels of the organs in the label map that comes with the scan.
 SPLEEN, LIVER, RIGHT_LUNG, BLADDER, VERTEBRA, AORTA = 1, 5, 14, 21, 28, 52

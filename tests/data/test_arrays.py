@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import read, read_geometry, read_mask
-from evidcore.errors import DataError
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import read_geometry
 
 SHAPE = (4, 5, 6)
 

@@ -37,15 +37,15 @@ def test_blocks_hold_the_means_of_their_voxels_and_lie_where_they_do():
 
 @pytest.mark.parametrize("table", [False, True])
 def test_the_midline_is_the_middle_of_the_body_and_not_of_the_grid_or_the_table(table):
-    found = midline_mm(volume(body(table=table)))
-    assert found == pytest.approx(60.0 * 2.5, abs=2.5)
+    result = midline_mm(volume(body(table=table)))
+    assert result == pytest.approx(60.0 * 2.5, abs=2.5)
     assert not outline(volume(body(table=True)))[:, 80:82].any()
 
 
 def test_the_midline_does_not_depend_on_the_voxels():
     fine = body().repeat(2, axis=1).repeat(2, axis=2)
-    found = midline_mm(volume(fine, (4.0, 1.25, 1.25)))
-    assert found == pytest.approx(60.5 * 2.5 - 0.625, abs=2.5)
+    result = midline_mm(volume(fine, (4.0, 1.25, 1.25)))
+    assert result == pytest.approx(60.5 * 2.5 - 0.625, abs=2.5)
 
 
 @pytest.mark.parametrize(

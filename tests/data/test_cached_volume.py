@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evidcore.api import DataError, VolumeRef, read
 from evidcore.cache import cache_folder
-from evidcore.case import VolumeRef
-from evidcore.data import read, volume_cache
+from evidcore.data import volume_cache
 from evidcore.data.cached_volume import PERCENTILES, VolumeCache
-from evidcore.errors import DataError
 
 VALUES = np.random.default_rng(0).integers(-1000, 2001, (12, 220, 200)).astype(np.int16)  # 1.06 MB
 
@@ -41,11 +40,11 @@ def test_a_kept_volume_is_the_one_that_was_read(write, dtype):
     for _ in range(2):
         held = volume_cache.get_or_put(ref)
         assert held.is_on_disk
-        found = held.volume()
-        assert found.array.dtype == expected.array.dtype
-        np.testing.assert_array_equal(found.array, expected.array)
-        np.testing.assert_array_equal(found.affine, expected.affine)
-        assert found.intensity == "hu"
+        result = held.volume()
+        assert result.array.dtype == expected.array.dtype
+        np.testing.assert_array_equal(result.array, expected.array)
+        np.testing.assert_array_equal(result.affine, expected.affine)
+        assert result.intensity == "hu"
     np.testing.assert_array_equal(held.slice(7), expected.array[7])
     np.testing.assert_array_equal(held.part((2, 5, 10, 20, 30, 31)), expected.array[2:5, 10:20, 30:31])
 

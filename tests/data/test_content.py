@@ -7,11 +7,9 @@ import os
 import numpy as np
 import pytest
 
+from evidcore.api import Crop, DataError, EncoderInput, VolumeRef
 from evidcore.cache import cache_folder
-from evidcore.case import Crop, VolumeRef
-from evidcore.contracts import EncoderInput
 from evidcore.data import content, content_key, file_hash
-from evidcore.errors import DataError
 
 SPEC = EncoderInput(size_zyx=(4, 5, 6), spacing_mm_zyx=None, windows=((-1000.0, 1000.0),))
 

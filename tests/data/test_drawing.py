@@ -9,12 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from evidcore.case import Crop, Drawing, VolumeRef
-from evidcore.contracts import EncoderInput
+from evidcore.api import Crop, DataError, EncoderInput, VolumeRef, prepare
+from evidcore.case import Drawing
 from evidcore.data import content_key
 from evidcore.data.content import shown_key
-from evidcore.data.preparation import prepare, show
-from evidcore.errors import DataError
+from evidcore.data.preparation import show
 
 SPACING = (3.0, 2.0, 1.0)
 SPEC = EncoderInput(size_zyx=(1, 4, 5), spacing_mm_zyx=None, windows=((-1000.0, 1000.0),), any_depth=True)
@@ -75,11 +74,11 @@ def test_slices_stand_as_listed(scan):
 
 
 def test_tiles_stand_row_by_row_with_the_lowest_value_in_those_left_over(scan):
-    found = drawn(scan, (1, 8, 10), kind="tiles", slices=(0, 1, 2), columns=2)[0]
-    assert (found[:4, :5] == HU[0]).all()
-    assert (found[:4, 5:] == HU[1]).all()
-    assert (found[4:, :5] == HU[2]).all()
-    assert (found[4:, 5:] == HU.min()).all()
+    result = drawn(scan, (1, 8, 10), kind="tiles", slices=(0, 1, 2), columns=2)[0]
+    assert (result[:4, :5] == HU[0]).all()
+    assert (result[:4, 5:] == HU[1]).all()
+    assert (result[4:, :5] == HU[2]).all()
+    assert (result[4:, 5:] == HU.min()).all()
 
 
 def test_a_mean_is_taken_along_each_ray_with_superior_above(scan):
@@ -124,8 +123,8 @@ def test_a_film_of_air_is_black_whatever_the_windows(scan):
 def test_a_box_is_cut_out_before_anything_is_drawn(scan):
     box = (1, 3, 1, 3, 0, 4)
     tiles = Crop(volume=scan, box_zyx=box, drawing=Drawing(kind="tiles", slices=(2, 1), columns=2))
-    found = (prepare(tiles, SPEC, (1, 2, 8))[0, 0].numpy() * 1000).round(3)
-    assert (found == np.concatenate([HU[2, 1:3, :4], HU[1, 1:3, :4]], axis=1)).all()
+    result = (prepare(tiles, SPEC, (1, 2, 8))[0, 0].numpy() * 1000).round(3)
+    assert (result == np.concatenate([HU[2, 1:3, :4], HU[1, 1:3, :4]], axis=1)).all()
     lacking = dataclasses.replace(tiles, drawing=Drawing(kind="slices", slices=(0,)))
     with pytest.raises(DataError, match=r"slice 0 is drawn, and the crop has slices 1 to 2\."):
         prepare(lacking, SPEC)
@@ -149,7 +148,7 @@ def test_what_is_drawn_is_changed_as_other_crops_are(scan, change, photo):
         assert torch.equal(after, prepare(changed, spec, size))
         assert not torch.equal(before, after)
         if change == "scrambled":  # colours of a pixel stay together
-            pixels = [sorted(one.flatten(1).T.tolist()) for one in (before, after)]
+            pixels = [sorted(item.flatten(1).T.tolist()) for item in (before, after)]
             assert pixels[0] == pixels[1]
 
 
@@ -158,8 +157,8 @@ def test_a_photograph_is_resized_as_pil_does_it(photo):
     values = rng.integers(0, 256, (30, 41, 3), np.uint8)
     crop = photo(values)
     expected = np.asarray(Image.fromarray(values).resize((28, 14), Image.Resampling.BICUBIC), np.float32)
-    found = prepare(crop, COLOURS, (1, 14, 28))
-    np.testing.assert_allclose(found[:, 0].numpy().transpose(1, 2, 0), expected / 127.5 - 1, atol=1e-6)
+    result = prepare(crop, COLOURS, (1, 14, 28))
+    np.testing.assert_allclose(result[:, 0].numpy().transpose(1, 2, 0), expected / 127.5 - 1, atol=1e-6)
     grey = prepare(crop, GREY, (1, 30, 41))
     luminance = np.asarray(Image.fromarray(values).convert("L"), np.float32)
     np.testing.assert_allclose(grey[0, 0].numpy(), luminance / 127.5 - 1, atol=1e-6)
@@ -172,22 +171,22 @@ def test_greys_of_16_bits_are_scaled_by_percentiles(photo):
     values = np.linspace(0, 40_000, 20 * 25).reshape(20, 25).astype(np.uint16)
     crop = photo(values)
     plain = dataclasses.replace(crop, drawing=None)
-    found = prepare(crop, COLOURS, (1, 20, 25))
-    assert torch.equal(found, prepare(plain, GREY, (1, 20, 25)).expand(3, -1, -1, -1))
-    assert (found.min(), found.max()) == (-1, 1)
+    result = prepare(crop, COLOURS, (1, 20, 25))
+    assert torch.equal(result, prepare(plain, GREY, (1, 20, 25)).expand(3, -1, -1, -1))
+    assert (result.min(), result.max()) == (-1, 1)
 
 
 def test_a_volume_drawn_as_a_photograph_is_shown_as_it_is(scan):
     box = (1, 2, 0, 4, 0, 5)
-    one = Crop(volume=scan, box_zyx=box, drawing=Drawing(kind="picture"))
-    assert torch.equal(prepare(one, SPEC), prepare(Crop(volume=scan, box_zyx=box), SPEC))
+    item = Crop(volume=scan, box_zyx=box, drawing=Drawing(kind="picture"))
+    assert torch.equal(prepare(item, SPEC), prepare(Crop(volume=scan, box_zyx=box), SPEC))
 
 
 def test_other_volumes_fill_the_three_channels_of_an_encoder_of_colours(scan):
     ref = dataclasses.replace(scan, intensity="arbitrary")
-    found = prepare(Crop(volume=ref), COLOURS, (3, 4, 5))
+    result = prepare(Crop(volume=ref), COLOURS, (3, 4, 5))
     assert COLOURS.channels == 3
-    assert torch.equal(found, prepare(Crop(volume=ref), GREY, (3, 4, 5)).expand(3, -1, -1, -1))
+    assert torch.equal(result, prepare(Crop(volume=ref), GREY, (3, 4, 5)).expand(3, -1, -1, -1))
 
 
 def test_files_that_are_handed_over_hold_what_is_drawn(scan, photo):

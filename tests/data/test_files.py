@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import FileGrid, Format, Stored, content_hash, read, read_mask, stem
+from evidcore.api import DataError, Format, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import FileGrid, Stored, content_hash, stem
 from evidcore.data.arrays import BareArray
 from evidcore.data.content import volume_key
 from evidcore.data.files import file_state, files_of, format_of, reader_mark
 from evidcore.data.nifti import Nifti
 from evidcore.data.pictures import Picture
-from evidcore.errors import ContractError, DataError, PluginError
+from evidcore.errors import ContractError, PluginError
 
 
 def scan() -> np.ndarray:

@@ -7,9 +7,8 @@ import nibabel
 import numpy as np
 import pytest
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Volume, read, read_mask
-from evidcore.errors import DataError
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import Volume
 
 SHAPE = (4, 5, 6)
 
@@ -100,8 +99,8 @@ def test_a_mask_of_a_part_of_its_volume_is_put_where_it_belongs(write, volume, l
     expected = np.zeros(SHAPE, bool)
     expected[1:4, 2:] = labels[1:4, 2:] > 0
     np.testing.assert_array_equal(read_mask(MaskRef(path=path), volume), expected)
-    one = moved(write, labels[1:2], "slice.nii.gz", (1, 0, 0))
-    np.testing.assert_array_equal(read_mask(MaskRef(path=one), volume)[1], labels[1] > 0)
+    item = moved(write, labels[1:2], "slice.nii.gz", (1, 0, 0))
+    np.testing.assert_array_equal(read_mask(MaskRef(path=item), volume)[1], labels[1] > 0)
 
 
 def test_a_mask_that_lies_between_the_voxels_is_refused(write, volume, labels):

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import read, read_geometry, read_mask
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import read_geometry
 from evidcore.data.nifti import gunzip
-from evidcore.errors import DataError
 
 
 def scan(shape=(4, 5, 6), dtype=np.int16) -> np.ndarray:

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import read, read_geometry, read_mask
-from evidcore.errors import DataError
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import read_geometry
 
 GREYS = np.arange(30, dtype=np.uint8).reshape(5, 6)
 

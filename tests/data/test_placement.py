@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from nibabel.processing import resample_from_to
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import FileGrid, Geometry, Volume, read, read_geometry, read_mask
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import FileGrid, Geometry, Volume, read_geometry
 from evidcore.data.placement import place, tilt_degrees
-from evidcore.errors import DataError
 
 
 def geometry(shape=(4, 5, 6), spacing=(3.0, 2.0, 1.0), origin=(10.0, 20.0, 30.0)) -> Geometry:
@@ -66,7 +65,7 @@ def by_nibabel(path: str, volume: Volume) -> tuple[np.ndarray, np.ndarray]:
     wanted = (volume.shape_zyx[::-1], affine)
     held = nibabel.Nifti1Image(image.get_fdata(dtype=np.float32), image.affine)
     ones = nibabel.Nifti1Image(np.ones(image.shape, np.float32), image.affine)
-    values, whole = (resample_from_to(one, wanted, order=1, cval=0).get_fdata() for one in (held, ones))
+    values, whole = (resample_from_to(item, wanted, order=1, cval=0).get_fdata() for item in (held, ones))
     return values.T, whole.T > 0.999
 
 
@@ -91,16 +90,16 @@ def test_a_given_spacing_counts_along_the_voxel_axes_wherever_they_point(tmp_pat
     path = save(tmp_path / "a.nii.gz", smooth(), affine)
     grid = FileGrid(shape=SHAPE, affine=np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine)
     given = (5.0, 3.0, 2.0)
-    stated, found = (
+    stated, result = (
         place(grid, VolumeRef(path=path, tilted="resample", spacing_mm_zyx=spacing)).meant
         for spacing in (None, given)
     )
-    assert found.spacing_mm_zyx == pytest.approx(given)
+    assert result.spacing_mm_zyx == pytest.approx(given)
     for axis in range(3):  # a step along a voxel axis is as long as given, and points where it did
         before = stated.affine[:3, axis]
         expected = before / np.linalg.norm(before) * given[axis]
-        np.testing.assert_allclose(found.affine[:3, axis], expected, atol=1e-9)
-    np.testing.assert_allclose(found.affine[:3, 3], stated.affine[:3, 3])
+        np.testing.assert_allclose(result.affine[:3, axis], expected, atol=1e-9)
+    np.testing.assert_allclose(result.affine[:3, 3], stated.affine[:3, 3])
 
 
 @pytest.mark.parametrize("affine", [SHEAR, turned(-30.0)], ids=["shear", "30 degrees"])
@@ -174,8 +173,8 @@ def test_arrays_of_masks_lie_on_the_straight_grid(tmp_path):
 
 def test_a_straight_file_is_not_touched_by_resample(tmp_path):
     path = save(tmp_path / "a.nii.gz", smooth(), np.diag([-1.0, -1.5, 2.5, 1.0]))
-    one, other = read(VolumeRef(path=path)), read(VolumeRef(path=path, tilted="resample"))
-    np.testing.assert_array_equal(one.array, other.array)
+    item, other = read(VolumeRef(path=path)), read(VolumeRef(path=path, tilted="resample"))
+    np.testing.assert_array_equal(item.array, other.array)
     assert other.source is None
 
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
+from evidcore.api import DataError
 from evidcore.data.prefetch import Prefetched, thread_count
-from evidcore.errors import DataError
 
 
 def test_what_is_begun_is_made_while_the_caller_goes_on(two_threads):

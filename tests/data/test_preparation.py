@@ -13,13 +13,11 @@ import torch
 from evidcore_plugin_doctor.prepare import Filled, Wanted, fill_case
 from torch.nn import functional
 
+from evidcore.api import Crop, DataError, EncoderInput, VolumeRef, prepare, read
 from evidcore.cache import cache_folder
-from evidcore.case import Crop, VolumeRef
-from evidcore.contracts import EncoderInput
-from evidcore.data import content_key, read
+from evidcore.data import content_key
 from evidcore.data.nifti import save_volume
-from evidcore.data.preparation import get_input, prepare, put_input, resize, show
-from evidcore.errors import DataError
+from evidcore.data.preparation import get_input, put_input, resize, show
 
 WIDE = (-1000.0, 1000.0)
 RAMP = np.linspace(-900, 900, 6 * 8 * 10).reshape(6, 8, 10).astype(np.float32)
@@ -153,8 +151,8 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_the_uri_gives_the_same_pixels(write):
     shown = crop(write(RAMP), (1, 4, 0, 8, 2, 9))
-    for one in (shown, dataclasses.replace(shown, blank=True)):
-        torch.testing.assert_close(prepare(Crop.parse_uri(one.uri()), spec()), prepare(one, spec()))
+    for item in (shown, dataclasses.replace(shown, blank=True)):
+        torch.testing.assert_close(prepare(Crop.parse_uri(item.uri()), spec()), prepare(item, spec()))
 
 
 def test_a_real_scan_is_prepared(real_data):
@@ -255,16 +253,16 @@ def test_what_this_fill_wrote_makes_no_room_for_the_rest_of_it(write, monkeypatc
     refs = [VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))) for shift in range(2)]
     asked = [Wanted(case=str(index), volumes=(ref,), shown=()) for index, ref in enumerate(refs)]
     for _ in range(2):
-        outcomes = [filler()(one).outcome for one in asked]
+        outcomes = [filler()(item).outcome for item in asked]
         assert outcomes[1] == "no_room"
     assert outcomes[0] == "already_there", "a second fill does not undo the first"
 
 
 def test_a_broken_file_leaves_its_case_out_with_the_reason(shown, tmp_path):
     (tmp_path / "cut.nii").write_bytes((tmp_path / "scan.nii").read_bytes()[:-7])
-    found = filler()(wanted(Crop(volume=VolumeRef(path=str(tmp_path / "cut.nii")))))
-    assert found.outcome == "left_out"
-    assert f"{tmp_path / 'cut.nii'}: holds {VALUES.nbytes - 7} bytes of voxels" in found.reason
+    result = filler()(wanted(Crop(volume=VolumeRef(path=str(tmp_path / "cut.nii")))))
+    assert result.outcome == "left_out"
+    assert f"{tmp_path / 'cut.nii'}: holds {VALUES.nbytes - 7} bytes of voxels" in result.reason
 
 
 @pytest.mark.parametrize("keeps_volumes", [True, False])
@@ -280,9 +278,9 @@ def test_a_case_whose_file_is_replaced_meanwhile_is_left_out(shown, write, monke
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "read_bytes", slowly)
-        found = filler(keeps_volumes=keeps_volumes)(wanted(shown))
-    assert found.outcome == "left_out"
-    assert found.reason == (
+        result = filler(keeps_volumes=keeps_volumes)(wanted(shown))
+    assert result.outcome == "left_out"
+    assert result.reason == (
         f"{shown.volume.path}: changed while it was read. Prepare again once nothing writes to it."
     )
     assert not list(cache_folder().rglob("*.safetensors"))
@@ -299,9 +297,9 @@ def test_what_is_deleted_for_room_is_told(write, monkeypatch):
     assert filler()(first).deleted_bytes == 0
     (entry,) = (cache_folder() / "volumes").glob("*.safetensors")
     size_bytes = entry.stat().st_size
-    found = filler(began_s=time.time() + 60)(second)
-    assert found.outcome == "done"
-    assert size_bytes <= found.deleted_bytes < size_bytes + 100, "the volume, and the hash of its file"
+    result = filler(began_s=time.time() + 60)(second)
+    assert result.outcome == "done"
+    assert size_bytes <= result.deleted_bytes < size_bytes + 100, "the volume, and the hash of its file"
 
 
 def test_what_is_shown_lies_on_its_own_grid_in_whole_hu(write):
@@ -319,9 +317,9 @@ def test_changes_keep_type_and_grid_and_do_what_they_say(write):
     path = write(RAMP)
     own, blank = show(crop(path)), show(crop(path, blank=True))
     scrambled, perturbed = (show(crop(path, change=change)) for change in ("scrambled", "perturbed"))
-    for one in (blank, scrambled, perturbed):
-        assert (one.array.dtype, one.array.shape) == (own.array.dtype, own.array.shape)
-        assert np.array_equal(one.affine, own.affine)
+    for item in (blank, scrambled, perturbed):
+        assert (item.array.dtype, item.array.shape) == (own.array.dtype, own.array.shape)
+        assert np.array_equal(item.affine, own.affine)
     assert (blank.array == -1000).all()
     assert np.array_equal(np.sort(scrambled.array, None), np.sort(own.array, None))
     assert not np.array_equal(scrambled.array, own.array)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from evidcore.cache import Cache
-from evidcore.case import VolumeRef
+from evidcore.api import Cache, VolumeRef
 from evidcore.data.reading import read_error
 
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import read, read_mask, save_mask
-from evidcore.errors import DataError
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import save_mask
 
 SHAPE = (4, 5, 6)
 

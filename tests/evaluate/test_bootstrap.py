@@ -7,17 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evidcore.contracts import Sums
+from evidcore.api import mean_interval, paired_interval
+from evidcore.contracts import Totals
 from evidcore.contracts.evaluating import Interval
-from evidcore.evaluate.bootstrap import (
-    TIED,
-    detectable,
-    figure_interval,
-    holm,
-    mean_interval,
-    paired_interval,
-    ratio_interval,
-)
+from evidcore.evaluate.bootstrap import TIED, detectable, figure_interval, holm, ratio_interval
 
 RNG = np.random.default_rng(7)
 PATIENTS = [f"p{index // 2}" for index in range(80)]
@@ -151,7 +144,7 @@ def test_lengths_that_differ_are_named():
 def ratios(shift=0.0):
     below = RNG.integers(1, 6, 80)
     above = RNG.binomial(below, 0.4 + shift)
-    return [Sums("ratio", (float(a), float(b))) for a, b in zip(above, below, strict=True)]
+    return [Totals("ratio", (float(a), float(b))) for a, b in zip(above, below, strict=True)]
 
 
 def test_the_interval_of_a_ratio_is_that_of_the_ratio_bootstrap():
@@ -164,26 +157,26 @@ def test_the_interval_of_a_ratio_is_that_of_the_ratio_bootstrap():
 
 
 def test_texts_that_add_nothing_to_a_ratio_bound_nothing():
-    figures = [Sums("ratio", (1.0, 1.0))] * 40 + [Sums("ratio", (0.0, 0.0))] * 40
+    figures = [Totals("ratio", (1.0, 1.0))] * 40 + [Totals("ratio", (0.0, 0.0))] * 40
     found = figure_interval(figures, PATIENTS)
     assert (found.value, found.values, found.patients) == (1.0, 40, 20)
     assert found.low == pytest.approx(0.025 ** (1 / 20))  # 20 patients in a row, not 40
 
 
 def test_few_patients_and_equal_numbers_have_no_interval():
-    few = figure_interval([Sums("ratio", (1, 2))] * 4, ["a", "b", "c", "d"])
+    few = figure_interval([Totals("ratio", (1, 2))] * 4, ["a", "b", "c", "d"])
     assert (few.value, few.low, few.is_tied) == (pytest.approx(0.5), None, False)
     assert few.note == "too few patients (4 of at least 20)"
     for number in (0.0, 1.0, 3.0):  # of a scale that is not known, so without an exact bound
         equal = figure_interval([number] * 80, PATIENTS)
         assert (equal.value, equal.low, equal.note) == (number, None, TIED)
-    assert figure_interval([Sums("ratio", (0, 0))] * 80, PATIENTS) is None
+    assert figure_interval([Totals("ratio", (0, 0))] * 80, PATIENTS) is None
 
 
 def test_the_interval_of_a_difference_agrees_with_a_loop_over_patients():
     first, second = ratios(0.3), ratios()
     figures = [
-        Sums("difference", (*one.numbers, *other.numbers)) for one, other in zip(first, second, strict=True)
+        Totals("difference", (*one.numbers, *other.numbers)) for one, other in zip(first, second, strict=True)
     ]
     found = figure_interval(figures, PATIENTS)
     rng, drawn = np.random.default_rng(1), []

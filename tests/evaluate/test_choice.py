@@ -6,11 +6,10 @@ import math
 
 import pytest
 
+from evidcore.api import Answers, Case, EvalOptions, Finding, Policy, Question, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Question, VolumeRef
-from evidcore.contracts import Answers, Asking, Policy
 from evidcore.evaluate.choice import as_if, rescued
 from evidcore.registry import factory
 
@@ -39,7 +38,7 @@ class Written(Policy):
 
 def questions(count=24, task=None):
     """Ask count questions, two per patient; the right letters run A, B, C, D, A, ..."""
-    found = []
+    result = []
     for number in range(count):
         right = number % 4
         case = Case(
@@ -52,15 +51,15 @@ def questions(count=24, task=None):
             ),
             questions=(Question(id="q", text="Which?", options=NAMES, answer=right, true_options=(right,)),),
         )
-        found += (task or Choice()).prompts(case, Volume(), 0)
-    return found
+        result += (task or Choice()).prompts(case, Volume(), 0)
+    return result
 
 
 EVALUATION = factory.build("evaluation", {"use": "choice"}, given={}, where="test")
 
 
 def evaluated(policy, prompts, task=None, *, name="choice", condition="own", **options):
-    asking = Asking(max_new_tokens=9, **options)
+    asking = EvalOptions(max_new_tokens=9, **options)
     answered = EVALUATION.answer(policy, prompts, task or Choice(), asking)
     [result] = EVALUATION.score([Answers(prompts, answered, condition)], task or Choice(), name)
     return result
@@ -82,14 +81,14 @@ def test_three_readings_and_the_format_are_counted_apart():
     ]
     policy = Written(dict(zip([p.id for p in prompts], texts, strict=True)))
     result = evaluated(policy, prompts, headline_only=True, prompts_per_batch=4)
-    found = figures(result)
-    assert found["strict_accuracy"] == pytest.approx(1 / 6)
-    assert found["lenient_accuracy"] == pytest.approx(3 / 6)
-    assert found["rescue_accuracy"] == pytest.approx(4 / 6)
-    assert found["format_rate"] == pytest.approx(2 / 6)
-    assert found["accuracy_given_valid_format"] == pytest.approx(1 / 2)
-    assert "log_likelihood_accuracy" not in found
-    assert found["strict_accuracy/emphysema"] == pytest.approx(1 / 2)
+    results = figures(result)
+    assert results["strict_accuracy"] == pytest.approx(1 / 6)
+    assert results["lenient_accuracy"] == pytest.approx(3 / 6)
+    assert results["rescue_accuracy"] == pytest.approx(4 / 6)
+    assert results["format_rate"] == pytest.approx(2 / 6)
+    assert results["accuracy_given_valid_format"] == pytest.approx(1 / 2)
+    assert "log_likelihood_accuracy" not in results
+    assert results["strict_accuracy/emphysema"] == pytest.approx(1 / 2)
     assert policy.asked == [(4, 9), (2, 9)]
     assert {row.note for row in result.rows()} == {
         "too few patients (3 of at least 20)",
@@ -104,10 +103,10 @@ def test_log_likelihood_ignores_what_was_written():
     policy = Written({prompt.id: "mumble" for prompt in prompts}, liked)
     result = evaluated(policy, prompts)
     right = sum(liked[prompt.id] == prompt.reference["letter"] for prompt in prompts)
-    found = figures(result)
-    assert found["log_likelihood_accuracy"] == found["verdict_log_likelihood_accuracy"] == right / 8
-    assert found["strict_accuracy"] == 0.0
-    assert "accuracy_given_valid_format" not in found
+    results = figures(result)
+    assert results["log_likelihood_accuracy"] == results["verdict_log_likelihood_accuracy"] == right / 8
+    assert results["strict_accuracy"] == 0.0
+    assert "accuracy_given_valid_format" not in results
 
 
 def test_candidates_are_bare_answers_and_whole_completions_of_equal_form():

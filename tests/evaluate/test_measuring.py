@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from evidcore.case import Case, Report, Unscored
-from evidcore.contracts import Measured, Metric, Sums, Written
+from evidcore.api import Case, Metric, Report, Unscored
+from evidcore.contracts import Measured, TextSample, Totals
 from evidcore.errors import ContractError
 from evidcore.evaluate.measuring import NamedMetric, measure
 from evidcore.registry.factory import build
@@ -15,11 +15,11 @@ class Length(Metric):
     def __call__(self, texts):
         return [
             Measured(
-                figures={"length": len(one.text) / len(one.reference.text)}, remarks={"length": "counted"}
+                figures={"length": len(item.text) / len(item.reference.text)}, remarks={"length": "counted"}
             )
-            if one.text
+            if item.text
             else Unscored(kind="failed", reason="nothing was written")
-            for one in texts
+            for item in texts
         ]
 
     def notes(self):
@@ -51,7 +51,7 @@ class Gap(Length):
     reads = frozenset({"think"})
 
     def __call__(self, texts):
-        return [Measured(figures={"gap": Sums("difference", (1, 2, 0, 2))}) for _ in texts]
+        return [Measured(figures={"gap": Totals("difference", (1, 2, 0, 2))}) for _ in texts]
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def named(offered):
 
 def texts(*written):
     return [
-        Written(
+        TextSample(
             case=Case(id=f"c{number}", patient=f"p{number}", volumes=()),
             asked="",
             text=text,
@@ -80,8 +80,8 @@ def texts(*written):
 
 
 def test_rows_tell_value_unit_and_what_is_missing_and_why(named):
-    found = measure([named("length"), named("silent")], texts("ab", "", "abcd"), "report")
-    first, second = found.rows("report", ["p0", "p1", "p2"])
+    result = measure([named("length"), named("silent")], texts("ab", "", "abcd"), "report")
+    first, second = result.rows("report", ["p0", "p1", "p2"])
     assert (first.metric, first.value, first.unit) == ("length", 0.75, "score")
     assert (first.questions, first.patients) == (2, 2)
     assert first.note == (
@@ -92,9 +92,9 @@ def test_rows_tell_value_unit_and_what_is_missing_and_why(named):
 
 
 def test_lines_hold_figures_remarks_and_what_is_missing(named):
-    found = measure([named("length")], texts("ab", ""), "report")
-    one, other = found.beside([{"prompt_id": "a"}, {"prompt_id": "b"}])
-    assert one == {"prompt_id": "a", "figures": {"length": 0.5}, "remarks": {"length": "counted"}}
+    result = measure([named("length")], texts("ab", ""), "report")
+    item, other = result.beside([{"prompt_id": "a"}, {"prompt_id": "b"}])
+    assert item == {"prompt_id": "a", "figures": {"length": 0.5}, "remarks": {"length": "counted"}}
     assert other == {"prompt_id": "b", "figures": {}, "unscored": {"length": "nothing was written"}}
     assert measure([], texts("ab"), "report").beside([{"prompt_id": "a"}]) == [{"prompt_id": "a"}]
 
@@ -112,9 +112,9 @@ def test_two_metrics_may_not_give_figures_of_one_name(named):
     for twin in (named("length"), other):
         with pytest.raises(ContractError, match="gives 'length', which metric 'length' of this stage gives"):
             measure([named("length"), twin], texts("ab"), "report")
-    found = measure([named("length"), named("length", prefix="own_")], texts("ab"), "report")
-    assert list(found.sources) == ["length", "own_length"]
-    assert found.notes["own_length"] == "in characters"
+    result = measure([named("length"), named("length", prefix="own_")], texts("ab"), "report")
+    assert list(result.sources) == ["length", "own_length"]
+    assert result.notes["own_length"] == "in characters"
 
 
 def test_a_metric_that_breaks_its_contract_is_named(named):

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from evidcore.api import Case, Finding, Prompt, Question
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Prompt, Question
 from evidcore.evaluate.reference_lines import best_rule, cluster_of, reference_lines, training_prompts
 
 
@@ -72,7 +72,7 @@ def test_a_rule_that_cannot_decide_tosses_a_coin():
 def test_right_when_offered_differs_from_right_most_often():
     asked = [(["a", "b"], "A")] * 3 + [(["a", "c"], "B")] * 5 + [(["b", "d"], "B")] * 2
     training = [
-        prompt(*one, patient=f"p{at}-{number}") for number in range(4) for at, one in enumerate(asked)
+        prompt(*item, patient=f"p{at}-{number}") for number in range(4) for at, item in enumerate(asked)
     ]
     # a: right 3 of 8 offered; d: right 2 of 2
     lines = reference_lines([prompt(["a", "d"], "B")], training)
@@ -126,7 +126,7 @@ WORDS = ("nodule", "fluid", "clot", "large", "basal", "left", "small", "lower", 
 
 def drawn(rng, patients, questions, *, longest=None, start=0):
     """Questions of random words; the longest of four options is right in the share `longest`, else any is."""
-    found = []
+    result = []
     for patient in range(start, start + patients):
         for _ in range(questions):
             options = [" ".join(rng.sample(WORDS, size)) for size in rng.sample(range(1, 7), 4)]
@@ -135,8 +135,8 @@ def drawn(rng, patients, questions, *, longest=None, start=0):
                 most = max(range(4), key=lambda at: len(options[at]))
                 is_most = rng.random() < longest
                 place = most if is_most else rng.choice([at for at in range(4) if at != most])
-            found.append(worded(f"Which is seen, {rng.choice(WORDS)}?", options, "ABCD"[place], patient))
-    return found
+            result.append(worded(f"Which is seen, {rng.choice(WORDS)}?", options, "ABCD"[place], patient))
+    return result
 
 
 def test_the_longest_option_gives_itself_away():

@@ -76,9 +76,9 @@ def test_a_stage_measures_by_no_metric_that_it_does_not_name(recipe, tmp_path):
     folder = start(recipe(), tmp_path / "runs")
     run(folder)
     rows = json.loads((folder.path / "results" / "01-evaluate.json").read_text())["rows"]
-    found = {row["metric"] for row in rows if row["name"] == "report"}
-    assert "findings_f1_micro" in found
-    assert "abnormal_recall" not in found
+    result = {row["metric"] for row in rows if row["name"] == "report"}
+    assert "findings_f1_micro" in result
+    assert "abnormal_recall" not in result
 
 
 def test_what_a_metric_lacks_is_said_before_anything_runs(recipe, tmp_path):

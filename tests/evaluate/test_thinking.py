@@ -5,7 +5,7 @@ import pytest
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Case, Question, Report, TextPart, Turn, VolumeRef
-from evidcore.contracts import Answers, Asking, Completion, Measured, Metric, Policy
+from evidcore.contracts import Answers, Completion, EvalOptions, Measured, Metric, Policy
 from evidcore.evaluate.choice import ChoiceEvaluation, measure_thinking
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.registry.factory import build
@@ -19,7 +19,7 @@ class Words(Metric):
 
     def __call__(self, texts):
         self.shown = list(texts)
-        return [Measured(figures={"words": float(len(one.text.split()))}) for one in texts]
+        return [Measured(figures={"words": float(len(item.text.split()))}) for item in texts]
 
 
 @pytest.fixture
@@ -40,19 +40,19 @@ CASE = Case(
 def test_thinking_is_measured_against_the_report_of_the_case(metric):
     (prompt,) = Choice().prompts(CASE, Volume(), 0)
     answers = ["<think>it shows nothing</think><answer>A</answer>", "<answer>A</answer>"]
-    found = measure_thinking([NamedMetric(metric=metric, name="words")], [prompt] * 2, answers, Choice())
-    assert [one.text for one in metric.shown] == ["it shows nothing", ""]
-    assert {one.reference.text for one in metric.shown} == {"No emphysema."}
+    result = measure_thinking([NamedMetric(metric=metric, name="words")], [prompt] * 2, answers, Choice())
+    assert [item.text for item in metric.shown] == ["it shows nothing", ""]
+    assert {item.reference.text for item in metric.shown} == {"No emphysema."}
     assert metric.shown[0].asked == prompt.written()
-    (row,) = found.rows("choice", ["p", "p"])
+    (row,) = result.rows("choice", ["p", "p"])
     assert (row.metric, row.value, row.unit) == ("words", 1.5, "plain")
 
 
 def test_where_nobody_thinks_nothing_is_measured(metric):
     (prompt,) = Choice(think=False).prompts(CASE, Volume(), 0)
     named = [NamedMetric(metric=metric, name="words")]
-    found = measure_thinking(named, [prompt], ["<answer>A</answer>"], Choice(think=False))
-    assert found.rows("choice", ["p"]) == []
+    result = measure_thinking(named, [prompt], ["<answer>A</answer>"], Choice(think=False))
+    assert result.rows("choice", ["p"]) == []
     assert not hasattr(metric, "shown")
 
 
@@ -64,8 +64,8 @@ def test_a_scorer_says_how_well_thoughts_agree_with_reports():
         "<think>There is no emphysema.</think><answer>A</answer>",
         "<think>There is emphysema.</think><answer>A</answer>",
     ]
-    found = measure_thinking([NamedMetric(metric=metric, name="scorer")], [prompt] * 2, answers, Choice())
-    (row,) = found.rows("choice", ["p", "p"])
+    result = measure_thinking([NamedMetric(metric=metric, name="scorer")], [prompt] * 2, answers, Choice())
+    (row,) = result.rows("choice", ["p", "p"])
     assert (row.metric, row.value, row.unit) == ("findings_f1", 0.5, "score")
 
 
@@ -76,7 +76,7 @@ class Calls(Metric):
     reads = frozenset({"turns"})
 
     def __call__(self, texts):
-        return [Measured(figures={"calls": float(len(one.turns))}) for one in texts]
+        return [Measured(figures={"calls": float(len(item.turns))}) for item in texts]
 
 
 def test_turns_before_an_answer_are_measured_and_kept_with_it(offered, metric):
@@ -98,7 +98,7 @@ def test_turns_before_an_answer_are_measured_and_kept_with_it(offered, metric):
 
     evaluation = ChoiceEvaluation(rescue=None, labeler=None, metric=(calls, metric))
     prompts = [prompt, prompt]
-    said = evaluation.answer(Looks(), prompts, Choice(), Asking(max_new_tokens=8, headline_only=True))
+    said = evaluation.answer(Looks(), prompts, Choice(), EvalOptions(max_new_tokens=8, headline_only=True))
     [scored] = evaluation.score([Answers(prompts, said)], Choice(), "choice")
     rows = {row.metric: row.value for row in scored.rows()}
     assert (rows["calls"], rows["words"]) == (0.5, 2.0)

@@ -1,6 +1,6 @@
 """A finding that a report leaves open is known of no case: it is neither present nor absent."""
 
-from evidcore.case import Case, Finding, Prompt
+from evidcore.api import Case, Finding, Prompt
 from evidcore.evaluate.reference_lines import reference_lines
 
 STATES = {  # 2 of 3 cases that know of it have emphysema, 3 of 5 a nodule

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
-from evidcore.contracts import (
+from evidcore.api import (
+    InlineOptions,
     Labeler,
     Metric,
     Reader,
@@ -17,10 +18,9 @@ from evidcore.contracts import (
     Segmenter,
     Stage,
     StageResult,
-    StageTraits,
     Workload,
 )
-from evidcore.registry.factory import Flat
+from evidcore.contracts import StageTraits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class Scans:
 class Needy:
     """A data set with an option that has no default, and with flat ones."""
 
-    def __init__(self, *, depth: int, reading: Annotated[Strict, Flat]) -> None: ...
+    def __init__(self, *, depth: int, reading: Annotated[Strict, InlineOptions]) -> None: ...
 
 
 class Words:
@@ -107,7 +107,7 @@ class Eye:
 
     def fit(
         self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 30,
-        learning_rates: Mapping[str, float] = {}, reading: Annotated[Reading, Flat],
+        learning_rates: Mapping[str, float] = {}, reading: Annotated[Reading, InlineOptions],
     ) -> None: ...  # fmt: skip
 
 
@@ -238,11 +238,11 @@ def odd(*, depth: Nowhere = 3) -> Level:  # noqa: F821
     return Level()
 
 
-def twice(*, most: int, reading: Annotated[Reading, Flat]) -> Level:
+def twice(*, most: int, reading: Annotated[Reading, InlineOptions]) -> Level:
     return Level()
 
 
-def loose(*, reading: Annotated[dict[str, int], Flat]) -> Level:
+def loose(*, reading: Annotated[dict[str, int], InlineOptions]) -> Level:
     return Level()
 
 

@@ -552,7 +552,7 @@ def arms(path):
         yield (
             "+".join(name for name, _ in levels),
             path.parent / raw["recipe"],
-            (*common, *(one for _, own in levels for one in own)),
+            (*common, *(item for _, own in levels for item in own)),
         )
 
 

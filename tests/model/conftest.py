@@ -12,7 +12,7 @@ from evidcore_testing.models import tiny_language
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
-from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
+from evidcore.api import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from evidcore.cache import Cache
-from evidcore.case import Crop
+from evidcore.api import Cache, Crop, DataError, prepare
 from evidcore.data import content
-from evidcore.data.preparation import prepare
-from evidcore.errors import DataError, RunError
+from evidcore.errors import RunError
 from evidcore.model import bank as bank_module
 from evidcore.model.bank import FeatureBank
 from evidcore.registry import factory
@@ -63,8 +61,8 @@ def test_a_volume_is_encoded_once_and_again_only_when_the_weights_changed(encode
 
 def test_memory_stays_within_its_bound_and_the_least_recently_used_leaves(encoder, cases):
     probe = FeatureBank(encoder.input)
-    one = probe.patches(handles_of(probe, cases[:1]), encoder)[0][1].features.nbytes
-    bank = FeatureBank(encoder.input, memory_bytes=2 * one)
+    item = probe.patches(handles_of(probe, cases[:1]), encoder)[0][1].features.nbytes
+    bank = FeatureBank(encoder.input, memory_bytes=2 * item)
     first, second, third, _ = handles_of(bank, cases)
     bank.patches([first, second], encoder)
     bank.patches([first], encoder)
@@ -279,8 +277,8 @@ def test_features_that_are_kept_need_no_input(encoder, cases, prepared, two_thre
 
 
 def test_input_that_is_prefetched_is_bounded(encoder, cases, prepared, two_threads, monkeypatch):
-    one = 4 * encoder.input.channels * math.prod(SIZE)
-    monkeypatch.setattr(bank_module, "PREFETCH_BYTES", 2 * one + one // 2)
+    item = 4 * encoder.input.channels * math.prod(SIZE)
+    monkeypatch.setattr(bank_module, "PREFETCH_BYTES", 2 * item + item // 2)
     bank = FeatureBank(encoder.input)
     handles = handles_of(bank, cases)
     for handle in handles:

@@ -33,7 +33,7 @@ def test_greedy_tokens_are_those_of_transformers(small, prefixes):
         suppress_tokens=[small.processor.image_token_id],
     )[:, longest:].tolist()
     ours = continue_rows(small.model, prefixes, sampling(small, temperature=0.0))
-    assert len({one.ids for one in ours}) > 1
+    assert len({item.ids for item in ours}) > 1
     for mine, row in zip(ours, theirs, strict=True):
         assert list(mine.ids) == row[: len(mine.ids)]
 
@@ -53,9 +53,9 @@ def test_a_row_is_the_same_whatever_stands_beside_it(small, prefixes):
         sampling(small),
         seeds=[seeds[place] for place in order],
     )
-    assert [one.ids for one in together] == [one.ids for one in alone]
-    assert [one.ids for one in some] == [together[place].ids for place in order]
-    assert len({one.ids for one in together}) == 12
+    assert [item.ids for item in together] == [item.ids for item in alone]
+    assert [item.ids for item in some] == [together[place].ids for place in order]
+    assert len({item.ids for item in together}) == 12
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared prompts", "a cache per row"])
@@ -80,13 +80,13 @@ def test_rows_that_are_over_leave_and_change_nothing(small, prefixes, monkeypatc
     with_leaving, counts = counts, []
     monkeypatch.setattr(generation, "LEAST_LEAVING", 2)
     staying = continue_rows(small.model, rows, settings, seeds=range(16), stops=stops, entropies=True)
-    assert [len(one.ids) for one in leaving] == lengths
+    assert [len(item.ids) for item in leaving] == lengths
     assert with_leaving == [10, 10, 7, 7, 7, 7, 4, 3]
     assert counts == [16] * 8
-    for one, other in zip(leaving, staying, strict=True):
-        assert one.ids == other.ids
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
-        assert one.entropies == pytest.approx(other.entropies, abs=1e-5)
+    for item, other in zip(leaving, staying, strict=True):
+        assert item.ids == other.ids
+        assert item.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        assert item.entropies == pytest.approx(other.entropies, abs=1e-5)
 
 
 def test_prompts_computed_once_give_what_a_cache_per_row_gives(small, prefixes, monkeypatch):
@@ -95,17 +95,17 @@ def test_prompts_computed_once_give_what_a_cache_per_row_gives(small, prefixes, 
     shared = continue_rows(small.model, rows, sampling(small), seeds=seeds)
     monkeypatch.setattr(generation, "fits", lambda model: False)
     plain = continue_rows(small.model, rows, sampling(small), seeds=seeds)
-    assert [one.ids for one in shared] == [one.ids for one in plain]
-    for one, other in zip(shared, plain, strict=True):
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+    assert [item.ids for item in shared] == [item.ids for item in plain]
+    for item, other in zip(shared, plain, strict=True):
+        assert item.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
 def test_tokens_come_as_often_as_the_model_says(small, prefixes, temperature):
     rows = [prefixes[0]] * 4000
     settings = sampling(small, max_new_tokens=1, temperature=temperature)
-    found = continue_rows(small.model, rows, settings, seeds=range(4000))
-    counts = collections.Counter(one.ids[0] for one in found)
+    result = continue_rows(small.model, rows, settings, seeds=range(4000))
+    counts = collections.Counter(item.ids[0] for item in result)
     with torch.no_grad():
         logits = small.model(
             input_ids=torch.tensor([prefixes[0].ids]), pixel_values=torch.tensor([prefixes[0].handles])
@@ -115,48 +115,48 @@ def test_tokens_come_as_often_as_the_model_says(small, prefixes, temperature):
     for token, count in counts.most_common(5):
         expected = 4000 * float(chances[token])
         assert abs(count - expected) < 4 * expected**0.5 + 1
-    for one in found[:20]:
-        assert one.log_probs[0] == pytest.approx(float(chances[one.ids[0]].log()), abs=1e-4)
+    for item in result[:20]:
+        assert item.log_probs[0] == pytest.approx(float(chances[item.ids[0]].log()), abs=1e-4)
 
 
 def test_an_image_token_is_never_written(small, prefixes):
     with torch.no_grad():
         small.model.lm_head.weight[small.processor.image_token_id] = small.model.lm_head.weight.mean(0) * 50
-    found = continue_rows(small.model, prefixes * 10, sampling(small), seeds=range(40))
-    assert small.processor.image_token_id not in {token for one in found for token in one.ids}
+    result = continue_rows(small.model, prefixes * 10, sampling(small), seeds=range(40))
+    assert small.processor.image_token_id not in {token for item in result for token in item.ids}
 
 
 def test_forced_tokens_are_scored_as_sampling_scored_them(small, prefixes):
     sampled = continue_rows(small.model, prefixes, sampling(small), seeds=range(4))
-    scored = continue_rows(small.model, prefixes, sampling(small), forced=[one.ids for one in sampled])
-    for one, other in zip(sampled, scored, strict=True):
-        assert one.ids == other.ids
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+    scored = continue_rows(small.model, prefixes, sampling(small), forced=[item.ids for item in sampled])
+    for item, other in zip(sampled, scored, strict=True):
+        assert item.ids == other.ids
+        assert item.log_probs == pytest.approx(other.log_probs, abs=1e-5)
 
 
 def test_a_row_stops_where_it_is_told_and_the_others_go_on(small, prefixes):
-    found = continue_rows(
+    result = continue_rows(
         small.model,
         prefixes,
         dataclasses.replace(sampling(small), end_ids=(261,)),
         seeds=range(4),
         stops=lambda row, ids: row == 2 and len(ids) == 4,
     )
-    assert [len(one.ids) for one in found] == [9, 9, 4, 9]
-    assert not found[2].ended
+    assert [len(item.ids) for item in result] == [9, 9, 4, 9]
+    assert not result[2].ended
 
 
 def test_an_end_token_ends_a_row(small, prefixes):
     free = continue_rows(small.model, prefixes, sampling(small, temperature=0.0))
     end = free[0].ids[2]
-    found = continue_rows(
+    result = continue_rows(
         small.model, prefixes, dataclasses.replace(sampling(small, temperature=0.0), end_ids=(end,))
     )
-    assert found[0].ended
-    assert found[0].ids == free[0].ids[: free[0].ids.index(end) + 1]
+    assert result[0].ended
+    assert result[0].ids == free[0].ids[: free[0].ids.index(end) + 1]
 
 
 def test_a_prompt_without_images_can_be_continued(small):
     ids = small.processor.tokenizer("What is there?")["input_ids"]
-    [found] = continue_rows(small.model, [Prefix(tuple(ids))], sampling(small), seeds=[1])
-    assert 1 <= len(found.ids) <= 9
+    [result] = continue_rows(small.model, [Prefix(tuple(ids))], sampling(small), seeds=[1])
+    assert 1 <= len(result.ids) <= 9

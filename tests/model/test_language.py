@@ -48,8 +48,8 @@ def test_a_folder_that_is_not_there_says_what_would_do():
 
 def test_a_relative_folder_starts_at_the_recipes(tmp_path):
     table = {"use": "pretrained", "folder": "small"}
-    found = factory.build("language", table, given={"recipe_folder": tmp_path}, where="model.language")
-    assert found.folder == str(tmp_path / "small")
+    result = factory.build("language", table, given={"recipe_folder": tmp_path}, where="model.language")
+    assert result.folder == str(tmp_path / "small")
 
 
 def test_a_folder_without_weights_is_named(tokenizer, tmp_path):

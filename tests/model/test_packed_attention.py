@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from evidcore.case import Crop, VisualPart
-from evidcore.model.packed_attention import NAME, answer_log_probs, obstacle, pack
+from evidcore.api import Crop, VisualPart
+from evidcore.model.packed_attention import NAME, answer_log_probs, pack, packing_blocker
 from evidcore.model.positions import counted
 
 LOG_PROBS = 1e-5  # nats, float32
@@ -36,7 +36,7 @@ class Rows:
         return pack(self.ids, self.mask, self.written, self.there, counted(self.mask))
 
     def pixels(self, row=None):
-        handles = [one for own in self.handles for one in own] if row is None else self.handles[row]
+        handles = [item for own in self.handles for item in own] if row is None else self.handles[row]
         return torch.tensor(handles).reshape(-1, 1)
 
 
@@ -51,42 +51,42 @@ def rows_of(small, *, answers, longest, volumes=1, prompts=4, seed=0):
         )
         for index, prompt in enumerate(small.prompts[:prompts])
     ]
-    before = max(len(one.ids) for one in encoded)
-    ids = torch.tensor([[0] * (before - len(one.ids)) + list(one.ids) for one in encoded])
-    lengths = torch.tensor([len(one.ids) for one in encoded])
+    before = max(len(item.ids) for item in encoded)
+    ids = torch.tensor([[0] * (before - len(item.ids)) + list(item.ids) for item in encoded])
+    lengths = torch.tensor([len(item.ids) for item in encoded])
     mask = (torch.arange(before) >= before - lengths[:, None]).long()
     written = torch.randint(6, 262, (len(encoded), answers, longest), generator=rng)
     lengths = torch.randint(1, longest + 1, (len(encoded), answers), generator=rng)
     there = (torch.arange(longest) < lengths[..., None]).long()
-    handles = [[small.processor.image_processor.handle(crop) for crop in one.crops] for one in encoded]
+    handles = [[small.processor.image_processor.handle(crop) for crop in item.crops] for item in encoded]
     return Rows(ids, mask, written * there, there, handles)
 
 
 def one_by_one(model, rows):
     """Score each answer in a row of its own, from plain logits."""
-    found = torch.zeros(rows.written.shape)
+    result = torch.zeros(rows.written.shape)
     for row in range(rows.written.shape[0]):
         prompt = rows.ids[row][rows.mask[row].bool()]
         for number in range(rows.written.shape[1]):
             answer = rows.written[row, number][rows.there[row, number].bool()]
             logits = model(input_ids=torch.cat([prompt, answer])[None], pixel_values=rows.pixels(row)).logits
             log_probs = logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
-            found[row, number, : len(answer)] = log_probs.gather(-1, answer[:, None])[:, 0]
-    return found
+            result[row, number, : len(answer)] = log_probs.gather(-1, answer[:, None])[:, 0]
+    return result
 
 
 def gradients(model, score, weight):
     model.zero_grad()
     (score() * weight).sum().backward()
-    return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    return {name: item.grad.clone() for name, item in model.named_parameters() if item.grad is not None}
 
 
 def agree(together, apart):
     """Compare gradients weight by weight, those that are nothing but rounding among them by the largest."""
     assert together.keys() == apart.keys()
-    most = max(one.norm() for one in apart.values())
-    for name, one in apart.items():
-        assert (together[name] - one).norm() <= GRADIENTS * max(one.norm(), 1e-3 * most), name
+    most = max(item.norm() for item in apart.values())
+    for name, item in apart.items():
+        assert (together[name] - item).norm() <= GRADIENTS * max(item.norm(), 1e-3 * most), name
 
 
 @pytest.mark.slow
@@ -146,12 +146,12 @@ def test_one_answer_does_not_see_another(small):
 
 def brute_force_mask(valid, lengths):
     """Who sees whom in a row, place by place."""
-    answers = [None] * len(valid) + [number for number, one in enumerate(lengths) for _ in range(one)]
+    answers = [None] * len(valid) + [number for number, item in enumerate(lengths) for _ in range(item)]
     seen = torch.zeros(len(answers), len(answers), dtype=torch.bool)
-    for one in range(len(answers)):
-        for other in range(one + 1):
+    for item in range(len(answers)):
+        for other in range(item + 1):
             is_token = other >= len(valid) or valid[other]
-            seen[one, other] = one == other or (answers[other] in (None, answers[one]) and is_token)
+            seen[item, other] = item == other or (answers[other] in (None, answers[item]) and is_token)
     return seen
 
 
@@ -239,16 +239,18 @@ def test_a_text_model_of_another_family_packs_too():
             expected = log_probs.gather(-1, written[row, number][:, None])[:, 0]
             torch.testing.assert_close(together[row, number], expected, rtol=0, atol=LOG_PROBS)
     with_window = MistralForCausalLM(MistralConfig(**sizes, **heads, sliding_window=7))
-    assert obstacle(with_window) == "its layers attend within a window of 7 tokens"
+    assert packing_blocker(with_window) == "its layers attend within a window of 7 tokens"
 
 
 def test_what_cannot_be_packed_is_said(small):
-    assert obstacle(small.model) == ""
+    assert packing_blocker(small.model) == ""
     config = small.model.model.language_model.config
     config.layer_types = ["full_attention", "sliding_attention"]
-    assert obstacle(small.model) == "its layers attend by full_attention, sliding_attention"
+    assert packing_blocker(small.model) == "its layers attend by full_attention, sliding_attention"
     config.layer_types = ["full_attention"] * 2
     small.model.set_attn_implementation("eager")
-    assert obstacle(small.model) == "its attention is 'eager', neither 'sdpa' nor 'flex_attention'"
+    assert packing_blocker(small.model) == "its attention is 'eager', neither 'sdpa' nor 'flex_attention'"
     config.model_type = "gemma2"
-    assert obstacle(small.model).startswith("language models of type 'gemma2' are not among llama, mistral,")
+    assert packing_blocker(small.model).startswith(
+        "language models of type 'gemma2' are not among llama, mistral,"
+    )

@@ -21,8 +21,8 @@ def by_hand(small, prompt, text):
 def test_log_likelihoods_are_sums_over_plain_logits(small):
     policy = VLMPolicy(small.model, small.processor, prompts_per_pass=3)
     candidates = [["A", "left lung"], ["B"], ["A", "B", "C"], ["no nodule", "D"]]
-    found = policy.log_likelihoods(small.prompts, candidates)
-    for prompt, texts, values in zip(small.prompts, candidates, found, strict=True):
+    result = policy.log_likelihoods(small.prompts, candidates)
+    for prompt, texts, values in zip(small.prompts, candidates, result, strict=True):
         assert values == pytest.approx([by_hand(small, prompt, text) for text in texts], abs=2e-3)
 
 
@@ -30,26 +30,26 @@ def test_a_model_that_cannot_be_packed_gives_the_same_log_likelihoods(small, mon
     policy = VLMPolicy(small.model, small.processor)
     candidates = [["A", "left lung"]] * 4
     packed = policy.log_likelihoods(small.prompts, candidates)
-    monkeypatch.setattr(policies, "obstacle", lambda model: "asked for")
-    for one, other in zip(packed, policy.log_likelihoods(small.prompts, candidates), strict=True):
-        assert one == pytest.approx(other, abs=2e-3)
+    monkeypatch.setattr(policies, "packing_blocker", lambda model: "asked for")
+    for item, other in zip(packed, policy.log_likelihoods(small.prompts, candidates), strict=True):
+        assert item == pytest.approx(other, abs=2e-3)
 
 
 def test_products_are_computed_in_the_type_of_training(small):
     seen = []
     layer = small.model.model.language_model.layers[0].mlp.down_proj
     hook = layer.register_forward_hook(lambda module, given, output: seen.append(output.dtype))
-    found = {}
+    result = {}
     for dtype in (torch.float32, torch.bfloat16):
         policy = VLMPolicy(small.model, small.processor, dtype=dtype)
         policy.generate(small.prompts, max_new_tokens=2)
-        found[dtype] = torch.tensor(
+        result[dtype] = torch.tensor(
             policy.log_likelihoods(small.prompts, [["left lung"]] * len(small.prompts))
         )
         assert set(seen) == {dtype}
         seen.clear()
     hook.remove()
-    apart = (found[torch.float32] - found[torch.bfloat16]).abs().max()
+    apart = (result[torch.float32] - result[torch.bfloat16]).abs().max()
     assert 0 < float(apart) < 1
 
 

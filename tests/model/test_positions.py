@@ -23,8 +23,8 @@ def test_positions_are_those_of_transformers(kind, tmp_path):
     expected, _ = model.model.get_rope_index(
         ids, mm_token_type_ids=(ids == image).long(), image_grid_thw=patches, attention_mask=mask
     )
-    found = multimodal(ids, mask, image, grids)
-    assert torch.equal(found * mask, expected * mask)
+    result = multimodal(ids, mask, image, grids)
+    assert torch.equal(result * mask, expected * mask)
     assert is_multimodal(model.config.get_text_config())
 
 

@@ -5,10 +5,9 @@ import torch
 from evidcore_plugin_encoders.testing import BRIDGE, ENCODER
 from transformers import AutoTokenizer
 
+from evidcore.api import Case, DataError, Prompt, TextPart, VisualPart, prepare
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Prompt, TextPart, VisualPart
-from evidcore.data.preparation import prepare
-from evidcore.errors import DataError, RunError
+from evidcore.errors import RunError
 from evidcore.model.parts import build_bridge
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.registry import factory

@@ -6,7 +6,7 @@ import torch
 from evidcore.contracts import Prefix
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
-from evidcore.model.shared_prefix import KeyMemory, Written
+from evidcore.model.shared_prefix import DecodedRows, PrefixCache
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def keys(value):
 
 
 def test_a_row_goes_on_from_the_longest_beginning_that_its_prompt_has_had(small, prompts):
-    memory = KeyMemory(8)
+    memory = PrefixCache(8)
     memory.prompts(small.model, prompts[:2], 0)
     for number, content in enumerate([(5, 6), (5, 6, 7, 8), (5, -3, 7)]):
         memory.put(prompts[0], content, keys(number))
@@ -33,12 +33,12 @@ def test_a_row_goes_on_from_the_longest_beginning_that_its_prompt_has_had(small,
         ((6, 5), 0, None),
         ((5,), 0, None),
     ]:
-        found, held = memory.longest(prompts[0], content)
-        assert (found, None if held is None else held.flatten()[0].item()) == (count, row), content
+        result, held = memory.longest(prompts[0], content)
+        assert (result, None if held is None else held.flatten()[0].item()) == (count, row), content
 
 
 def test_the_prompt_that_was_used_longest_ago_leaves_first(small, prompts):
-    memory = KeyMemory(3)
+    memory = PrefixCache(3)
     for prompt in prompts:
         memory.prompts(small.model, [prompt], 0)
         memory.put(prompt, (5, 6), keys(0))
@@ -55,7 +55,7 @@ def test_the_prompt_that_was_used_longest_ago_leaves_first(small, prompts):
 
 
 def test_keys_that_were_kept_are_those_of_a_call_of_its_own(small, prompts):
-    memory = KeyMemory(8)
+    memory = PrefixCache(8)
     together = memory.prompts(small.model, prompts, 0)
     order = [2, 0]
     layers, mask, logits = memory.prompts(small.model, [prompts[place] for place in order], 0)
@@ -70,25 +70,25 @@ def test_keys_that_were_kept_are_those_of_a_call_of_its_own(small, prompts):
 
 def test_keys_are_kept_in_the_type_of_products(small, prompts):
     for dtype in (torch.float32, torch.bfloat16):
-        memory = KeyMemory(8)
+        memory = PrefixCache(8)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             layers, _, _ = memory.prompts(small.model, prompts, 0)
-        kept = [one for layer in layers for one in layer]
-        kept += [one for held in memory._kept.values() for layer in held.layers for one in layer]
-        assert {one.dtype for one in kept} == {dtype}
+        kept = [item for layer in layers for item in layer]
+        kept += [item for held in memory._kept.values() for layer in held.layers for item in layer]
+        assert {item.dtype for item in kept} == {dtype}
 
 
 def test_images_in_what_was_written_are_told_apart(small, prompts):
     image = small.model.config.image_token_id
-    prompt, handles = prompts[0], tuple(one.handles[0] for one in prompts[:2])
+    prompt, handles = prompts[0], tuple(item.handles[0] for item in prompts[:2])
     whole = Prefix((*prompt.ids, 7, *[image] * 4, 8, *[image] * 4, 9), (*prompt.handles, *handles), prompt)
-    found = Written.of(small.model, whole)
-    one, other = (-1 - handle for handle in handles)
-    assert found.content == (7, *[one] * 4, 8, *[other] * 4, 9)
-    assert [found.shown_from(start) for start in (0, 1, 5, 6, 10)] == [
+    result = DecodedRows.of(small.model, whole)
+    item, other = (-1 - handle for handle in handles)
+    assert result.content == (7, *[item] * 4, 8, *[other] * 4, 9)
+    assert [result.shown_from(start) for start in (0, 1, 5, 6, 10)] == [
         handles, handles, handles[1:], handles[1:], (),
     ]  # fmt: skip
-    assert Written.of(small.model, prompt) == Written((), (), ())
+    assert DecodedRows.of(small.model, prompt) == DecodedRows((), (), ())
 
 
 def test_rows_of_several_turns_are_continued_as_their_tokens_are(small, prompts):
@@ -96,9 +96,9 @@ def test_rows_of_several_turns_are_continued_as_their_tokens_are(small, prompts)
     turn = (7, 8, *[image] * 4, 9, 10)
     rows = [
         Prefix(
-            (*one.ids, *turn[:count]), (*one.handles, *other.handles * (count > 2)), one if count else None
+            (*item.ids, *turn[:count]), (*item.handles, *other.handles * (count > 2)), item if count else None
         )
-        for one, other, count in [
+        for item, other, count in [
             (prompts[0], prompts[1], 8),
             (prompts[1], prompts[2], 2),
             (prompts[0], prompts[2], 8),
@@ -106,9 +106,9 @@ def test_rows_of_several_turns_are_continued_as_their_tokens_are(small, prompts)
         ]
     ]
     sampling = sampling_of(small.model, small.processor, max_new_tokens=6, temperature=1.0)
-    found = continue_rows(small.model, rows, sampling, seeds=range(4))
+    result = continue_rows(small.model, rows, sampling, seeds=range(4))
     plain = [Prefix(row.ids, row.handles) for row in rows]
     expected = continue_rows(small.model, plain, sampling, seeds=range(4))
-    assert [one.ids for one in found] == [one.ids for one in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+    assert [item.ids for item in result] == [item.ids for item in expected]
+    for item, other in zip(result, expected, strict=True):
+        assert item.log_probs == pytest.approx(other.log_probs, abs=1e-4)

@@ -15,7 +15,7 @@ from torch import nn
 from evidcore.model import generation, shared_prefix, step_graph
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
-from evidcore.model.shared_prefix import KeyMemory
+from evidcore.model.shared_prefix import PrefixCache
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def rows(small):
 
 @pytest.fixture
 def settings(small):
-    found = sampling_of(small.model, small.processor, max_new_tokens=14, temperature=1.0)
-    return dataclasses.replace(found, end_ids=(-1,))  # none ends by itself
+    result = sampling_of(small.model, small.processor, max_new_tokens=14, temperature=1.0)
+    return dataclasses.replace(result, end_ids=(-1,))  # none ends by itself
 
 
 @pytest.fixture
@@ -46,10 +46,10 @@ def graphs(monkeypatch):
 
 
 def assert_alike(found, wanted):
-    for one, other in zip(found, wanted, strict=True):
-        assert one.ids == other.ids
-        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
-        assert one.entropies == pytest.approx(other.entropies, abs=1e-5)
+    for item, other in zip(found, wanted, strict=True):
+        assert item.ids == other.ids
+        assert item.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        assert item.entropies == pytest.approx(other.entropies, abs=1e-5)
 
 
 def test_a_graph_holds_while_rows_and_places_do(small, rows, settings, request):
@@ -57,22 +57,22 @@ def test_a_graph_holds_while_rows_and_places_do(small, rows, settings, request):
     given = {"seeds": range(16), "stops": lambda row, ids: len(ids) >= lengths[row], "entropies": True}
     wanted = continue_rows(small.model, rows, settings, **given)
     graphs = request.getfixturevalue("graphs")
-    found = continue_rows(small.model, rows, settings, **given)
-    assert [len(one.ids) for one in found] == lengths
-    assert_alike(found, wanted)
+    result = continue_rows(small.model, rows, settings, **given)
+    assert [len(item.ids) for item in result] == lengths
+    assert_alike(result, wanted)
     assert graphs == [(10, 4), (7, 4), (7, 8), (3, 12)]
 
 
 def test_rows_of_several_turns_see_what_they_have_written(small, rows, settings, request):
     def turns():
-        memory = KeyMemory(64)
+        memory = PrefixCache(64)
         first = continue_rows(
             small.model, rows, settings, seeds=range(16), memory=memory,
             stops=lambda row, ids: len(ids) > row % 5,
         )  # fmt: skip
         going = [
-            dataclasses.replace(row, ids=row.ids + one.ids + (60,) * (number % 3), prompt=row)
-            for number, (row, one) in enumerate(zip(rows, first, strict=True))
+            dataclasses.replace(row, ids=row.ids + item.ids + (60,) * (number % 3), prompt=row)
+            for number, (row, item) in enumerate(zip(rows, first, strict=True))
         ]
         return continue_rows(small.model, going, settings, seeds=range(16), memory=memory, entropies=True)
 
@@ -92,8 +92,8 @@ def test_a_step_that_is_no_graph_is_computed_and_said_once(
 
     monkeypatch.setattr(step_graph, "captured", captured)
     with caplog.at_level(logging.WARNING, logger="evidcore"):
-        found = continue_rows(small.model, rows, settings, seeds=range(16), entropies=True)
-    assert_alike(found, wanted)
+        result = continue_rows(small.model, rows, settings, seeds=range(16), entropies=True)
+    assert_alike(result, wanted)
     assert small.model in step_graph._refused
     assert caplog.messages == [
         "tokens are computed launch by launch, the model's step is no CUDA graph: operation not permitted "
@@ -119,7 +119,7 @@ def test_rows_are_given_back_at_the_end_of_their_call(small, rows, settings, mon
         continue_rows(small.model, rows, settings, seeds=range(16))
     finally:
         gc.enable()
-    assert [one() for one in held] == [None]
+    assert [item() for item in held] == [None]
 
 
 def test_a_step_that_does_not_fit_beside_what_lies_unused_is_tried_again(
@@ -130,8 +130,8 @@ def test_a_step_that_does_not_fit_beside_what_lies_unused_is_tried_again(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(step_graph, "captured", captured)
-    found = continue_rows(small.model, rows, settings, seeds=range(16))
-    assert {len(one.ids) for one in found} == {14}
+    result = continue_rows(small.model, rows, settings, seeds=range(16))
+    assert {len(item.ids) for item in result} == {14}
     assert len(graphs) > 3
     assert small.model not in step_graph._refused
 

@@ -118,7 +118,7 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
         takes_parts = name.removesuffix("_training") in TAKE_PARTS
         content = [[{"type": "text", "text": text}] if takes_parts else text for text in texts]
         roles = ["user", "assistant", "user"]
-        chat = [{"role": role, "content": one} for role, one in zip(roles, content, strict=False)]
+        chat = [{"role": role, "content": item} for role, item in zip(roles, content, strict=False)]
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=asks)
 
     prompt = turns.before_question + question + turns.before_answer

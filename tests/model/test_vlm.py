@@ -5,7 +5,7 @@ import torch
 from evidcore_plugin_encoders.testing import BRIDGE, ENCODER, VIEW, tiny_vlm
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
 
-from evidcore.contracts import Bridge
+from evidcore.api import Bridge
 from evidcore.errors import ContractError, RunError
 from evidcore.model import assemble
 from evidcore.model.language import Pretrained
@@ -16,17 +16,17 @@ from evidcore.registry import factory
 
 def inputs_of(small, prompts=None, *, pixels=False):
     encoded = [small.processor.encode(prompt) for prompt in prompts or small.prompts]
-    longest = max(len(one.ids) for one in encoded)
+    longest = max(len(item.ids) for item in encoded)
     pad = small.processor.tokenizer.pad_token_id
     images = small.processor.image_processor
-    crops = [crop for one in encoded for crop in one.crops]
+    crops = [crop for item in encoded for crop in item.crops]
     values = torch.tensor([images.handle(crop) for crop in crops]).reshape(-1, 1)
     if pixels:
         values = small.model.model.bank.pixels(values.flatten().tolist())
     return {
-        "input_ids": torch.tensor([[pad] * (longest - len(one.ids)) + list(one.ids) for one in encoded]),
+        "input_ids": torch.tensor([[pad] * (longest - len(item.ids)) + list(item.ids) for item in encoded]),
         "attention_mask": torch.tensor([
-            [0] * (longest - len(one.ids)) + [1] * len(one.ids) for one in encoded
+            [0] * (longest - len(item.ids)) + [1] * len(item.ids) for item in encoded
         ]),
         "pixel_values": values,
     }
@@ -42,10 +42,10 @@ def test_handles_give_what_pixels_give(small):
 
 def test_padding_on_either_side_changes_no_logit(small):
     inputs = inputs_of(small)
-    one = inputs_of(small, small.prompts[:1])
+    item = inputs_of(small, small.prompts[:1])
     with torch.no_grad():
         padded = small.model(**inputs).logits[0, -3:]
-        alone = small.model(**one).logits[0, -3:]
+        alone = small.model(**item).logits[0, -3:]
     torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-4)
 
 
@@ -168,9 +168,9 @@ def test_words_that_a_language_model_has_not_learnt_get_the_mean_of_those_it_has
         language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
     )
     for layer, before in zip(layers, known, strict=True):
-        found = getattr(model, layer)().weight
-        assert torch.equal(found[:-3], before)
-        torch.testing.assert_close(found[-3:], before.mean(0).expand(3, -1))
+        result = getattr(model, layer)().weight
+        assert torch.equal(result[:-3], before)
+        torch.testing.assert_close(result[-3:], before.mean(0).expand(3, -1))
 
 
 def test_a_frozen_encoder_stays_in_evaluation(small):
@@ -184,7 +184,7 @@ def test_rows_of_a_pass_do_not_meet_in_an_encoder_that_is_trained(language_folde
     model, _ = tiny_vlm(language_folder, stem="convolution")
     model.train_only(["encoder", "bridge"])
     model.train()
-    assert any(isinstance(one, torch.nn.BatchNorm3d) for one in model.model.encoder.modules())
+    assert any(isinstance(item, torch.nn.BatchNorm3d) for item in model.model.encoder.modules())
     assert model.model.encoder.training
     volumes = torch.randn(3, 3, 8, 16, 16)
     together = model.get_image_features(volumes).pooler_output

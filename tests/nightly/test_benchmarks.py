@@ -33,7 +33,7 @@ def test_the_tables_are_made_from_the_kept_results(benchmark, recipe):
     assert (kept / "summary.txt").read_text(encoding="utf-8") == study.summary(places)
     assert (kept / "over_seeds.txt").read_text(encoding="utf-8") == study.over_all(places)
     assert (kept / "by_group.txt").read_text(encoding="utf-8") == study.groups(places)
-    assert study.again(places) == "".join(one.read_text(encoding="utf-8") for one in kept.glob("again.txt"))
+    assert study.again(places) == "".join(item.read_text(encoding="utf-8") for item in kept.glob("again.txt"))
 
 
 def test_no_answer_and_no_report_is_kept():
@@ -177,13 +177,13 @@ def row(name, value, low=None, high=None, *, unit="s", needed="", is_met=None):
 def test_a_figure_is_the_median_with_its_quartiles_held_against_its_limit(benchmark):
     side = benchmark("side_by_side")
     samples = [5.0, 1.0, 3.0, 2.0, 4.0]
-    found = side.figure("x", samples, "s", at_most=2.9)
-    assert found.value == statistics.median(samples) == 3.0
-    assert (found.low, found.high) == (2.0, 4.0)
-    assert (found.needed, found.is_met) == ("at most 2.9", False)
+    result = side.figure("x", samples, "s", at_most=2.9)
+    assert result.value == statistics.median(samples) == 3.0
+    assert (result.low, result.high) == (2.0, 4.0)
+    assert (result.needed, result.is_met) == ("at most 2.9", False)
     assert side.figure("x", samples, "s", at_least=3).is_met
     assert side.figure("x", [1.0], "s").is_met is None
-    assert "needed at most 2.9: NO" in found.line()
+    assert "needed at most 2.9: NO" in result.line()
 
 
 def test_arms_go_on_in_turn_and_each_step_is_timed_by_itself(benchmark):
@@ -308,8 +308,8 @@ def test_an_interval_of_a_share_is_wilsons(benchmark):
 
 def test_the_kept_bounds_of_a_zoom_are_those_that_the_data_set_promises():
     text = (ROOT / "docs" / "results" / "zoom_bounds.txt").read_text(encoding="utf-8")
-    found = re.findall(r"^ *(\S.*?)  +([\d.]+)   [\d.]+ to [\d.]+$", text, re.MULTILINE)
-    shares = {name: float(share) for name, share in found}
+    result = re.findall(r"^ *(\S.*?)  +([\d.]+)   [\d.]+ to [\d.]+$", text, re.MULTILINE)
+    shares = {name: float(share) for name, share in result}
     assert shares["the lesion's box"] >= 90
     assert shares["any box"] <= 32
     blind = [share for name, share in shares.items() if name.startswith("no box: ")]

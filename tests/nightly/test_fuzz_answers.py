@@ -4,9 +4,8 @@ import random
 
 import pytest
 
+from evidcore.api import Answer, Prompt, Reward, Score, Task, TextPart
 from evidcore.builtin.rewards import Format
-from evidcore.case import Answer, Prompt, Score, TextPart
-from evidcore.contracts import Reward, Task
 from evidcore.registry import offers
 from evidcore.reward.composer import NamedReward
 
@@ -25,14 +24,14 @@ def test_2000_drawn_answers_show_no_fault(script, tmp_path):
 
 def test_everything_that_is_installed_goes_through(script, tmp_path):
     world = script.installed(tmp_path)
-    found = {
-        "task": {one.label.partition(" ")[0] for one in world.asked},
+    result = {
+        "task": {item.label.partition(" ")[0] for item in world.asked},
         "rollout": {label.partition(" ")[0] for label in world.strategies},
-        "reward": {one.name for one in world.rewards} - {"lenient-accuracy"} | {*world.left_out},
+        "reward": {item.name for item in world.rewards} - {"lenient-accuracy"} | {*world.left_out},
     }
-    assert found == {kind: {offer.name for offer in offers(kind)} for kind in found}
+    assert result == {kind: {offer.name for offer in offers(kind)} for kind in result}
     tools = {offer.name for offer in offers("tool")}
-    assert [{*one.tools} for one in world.strategies.values() if hasattr(one, "tools")].count(tools) >= 3
+    assert [{*item.tools} for item in world.strategies.values() if hasattr(item, "tools")].count(tools) >= 3
 
 
 @pytest.mark.parametrize(
@@ -67,8 +66,8 @@ GOLD = "<think>a</think><answer>A</answer>"
     ],
 )
 def test_the_second_reader_knows_gold_s_form(script, text, fault):
-    found = script.form_fault(text, GOLD)
-    assert found is None if fault is None else fault in found
+    result = script.form_fault(text, GOLD)
+    assert result is None if fault is None else fault in result
 
 
 class Mutant(Task):
@@ -142,6 +141,6 @@ def test_time_that_grows_with_the_square_is_seen(script, power, is_slow):
     def read(text):
         now[0] += 1e-5 * len(text) ** power  # at 10,000 characters far above what is too short to tell
 
-    found = script.growth(read, "x".__mul__, clock=lambda: now[0])
-    assert (found is not None) == is_slow
-    assert not is_slow or found == "1000.000 s for 10,000 characters, 10.00000 s for 1,000"
+    result = script.growth(read, "x".__mul__, clock=lambda: now[0])
+    assert (result is not None) == is_slow
+    assert not is_slow or result == "1000.000 s for 10,000 characters, 10.00000 s for 1,000"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from evidcore.case import Crop, VolumeRef
-from evidcore.contracts import Reader
+from evidcore.api import Crop, Reader, VolumeRef
 
 SLICES = [Crop(volume=VolumeRef(path="scan.nii"), box_zyx=(z, z + 1, 0, 8, 0, 8)) for z in range(3)]
 
@@ -57,9 +56,9 @@ def script(benchmark):
     ],
 )  # fmt: skip
 def test_findings_count_that_are_right_and_seen_on_their_slice(script, told, value):
-    one = line(**told)
-    crops = list(script.cited(one).values())
-    assert script.grounded(one, script.seen(Eyes(), crops, ["cyst", "stone"])) == pytest.approx(value)
+    item = line(**told)
+    crops = list(script.cited(item).values())
+    assert script.grounded(item, script.seen(Eyes(), crops, ["cyst", "stone"])) == pytest.approx(value)
 
 
 def test_arms_are_compared_by_the_second_reader_and_by_masks(script):

@@ -25,16 +25,16 @@ def entries(menu):
     if isinstance(menu, str):
         yield menu
     else:
-        for one in menu.values() if isinstance(menu, dict) else menu:
-            yield from entries(one)
+        for item in menu.values() if isinstance(menu, dict) else menu:
+            yield from entries(item)
 
 
 def test_the_menu_has_every_page_but_tables_of_results():
     written = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     tables = {page for page in written if page.startswith("results/") and page.count("/") > 1}
-    found = list(entries(MENU))
-    assert len(found) == len(set(found))
-    assert written - tables <= set(found) <= written
+    result = list(entries(MENU))
+    assert len(result) == len(set(result))
+    assert written - tables <= set(result) <= written
 
 
 def test_the_site_builds_without_a_fault_and_its_links_lead_to_files(site_pages, tmp_path):

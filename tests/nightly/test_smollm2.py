@@ -88,7 +88,7 @@ def in_pairs(weight, heads):
 
 
 def write_gguf(file, model, words, pre="smollm"):
-    config, weights = model.config, {name: one.numpy() for name, one in model.state_dict().items()}
+    config, weights = model.config, {name: item.numpy() for name, item in model.state_dict().items()}
     writer = GGUFWriter(file, "llama")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_block_count(config.num_hidden_layers)
@@ -106,7 +106,7 @@ def write_gguf(file, model, words, pre="smollm"):
     writer.add_token_list(tokens)
     writer.add_token_types([3 if token in CONTROL else 1 for token in tokens])
     merges = re.findall(r'\[\s*"((?:[^"\\]|\\.)*)",\s*"((?:[^"\\]|\\.)*)"\s*\]', words.to_str())
-    writer.add_token_merges([f"{one} {other}" for one, other in merges])
+    writer.add_token_merges([f"{item} {other}" for item, other in merges])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
@@ -202,13 +202,13 @@ def test_the_recipe_fits_the_encoder_of_another():
 
 def shortened(folder, *more):
     named = [f'model.language.folder="{folder}"', *FEW, *more]
-    return [word for one in named for word in ("--set", one)]
+    return [word for item in named for word in ("--set", item)]
 
 
 @pytest.mark.slow
 def test_the_recipe_runs_on_a_small_model_of_the_same_layout(evid, folder, tmp_path):
-    found = evid("check", RECIPE, *shortened(folder))
-    assert found.output.endswith(f"{RECIPE}: nothing wrong found\n")
+    result = evid("check", RECIPE, *shortened(folder))
+    assert result.output.endswith(f"{RECIPE}: nothing wrong found\n")
     run = evid("run", RECIPE, "--out", tmp_path, *shortened(folder))
     assert "06-audit" in run.output
 
@@ -228,6 +228,6 @@ def test_the_recipe_runs_on_smollm2_itself(script, evid, tmp_path):
     )  # fmt: skip
     told = model.generate(**asked, max_new_tokens=12, do_sample=False)
     assert "Paris" in tokenizer.decode(told[0, asked["input_ids"].shape[1] :])
-    few = [f"stage.evaluate[{one}].data[{at}].limit=2" for one in range(2) for at in range(2)]
+    few = [f"stage.evaluate[{item}].data[{at}].limit=2" for item in range(2) for at in range(2)]
     run = evid("run", RECIPE, "--out", tmp_path, *shortened(script.FOLDER, *few))
     assert "06-audit" in run.output

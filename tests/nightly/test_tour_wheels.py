@@ -71,10 +71,10 @@ def test_the_tour_runs_from_wheels_without_repository_and_network(environment, t
     env = {**os.environ, "EVID_CACHE": str(tmp_path / "cache")}
     env.pop("PYTHONPATH", None)
     where = "import evidcore, evidcore_plugin_tour as t; print(evidcore.__file__, t.__file__)"
-    found = subprocess.run(
+    result = subprocess.run(
         [environment, "-c", where], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
     )
-    assert found.stdout.count(str(environment.parents[1])) == 2
+    assert result.stdout.count(str(environment.parents[1])) == 2
     command = [environment, "-m", "evidcore", "tour"]
     done = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, check=True)
     said, written = (
@@ -86,7 +86,7 @@ def test_the_tour_runs_from_wheels_without_repository_and_network(environment, t
     for ours, theirs in zip(said, written, strict=False):
         words = [re.split(r"[-+\d.]+", line)[0] for line in (ours, theirs)]
         assert words[0] == words[1]
-        numbers = [[float(one) for one in re.findall(r"[-+]?\d+\.\d", line)] for line in (ours, theirs)]
+        numbers = [[float(item) for item in re.findall(r"[-+]?\d+\.\d", line)] for line in (ours, theirs)]
         assert numbers[0] == pytest.approx(
             numbers[1], abs=5
         )  # another processor may answer another question right

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from evidcore.case import Case, Prompt, TextPart
+from evidcore.api import Case, Prompt, TextPart
 from evidcore.registry import factory
 
 
@@ -27,7 +27,7 @@ def gain(script, pay, setting, seeds=6, steps=40):
         [script.train_looks(setting, seed, steps, script.RATE, arm) for seed in range(seeds)]
         for arm in (pay, None)
     ]
-    return [statistics.fmean(one) - statistics.fmean(other) for one, other in zip(*arms, strict=True)]
+    return [statistics.fmean(item) - statistics.fmean(other) for item, other in zip(*arms, strict=True)]
 
 
 def test_where_nobody_guesses_right_consensus_changes_no_advantage(script, pay):
@@ -48,9 +48,9 @@ def test_only_what_is_unsure_is_forked(script):
     strategy = factory.build("rollout", script.FORKED, given={"tools": [script.Closer()]}, where="test")
     sampler = script.TableSampler(script.BEGINNINGS[0], np.random.default_rng(0))
     case = Case(id="c", patient=None, volumes=())
-    prompts = [Prompt(id=str(one), case=case, task="t", parts=(TextPart(text="?"),)) for one in range(20)]
+    prompts = [Prompt(id=str(item), case=case, task="t", parts=(TextPart(text="?"),)) for item in range(20)]
     episodes = strategy(sampler, prompts, script.ANSWERS)
-    forks = {sampler.looked(one)[0] for one in episodes if one.parent is not None}
+    forks = {sampler.looked(item)[0] for item in episodes if item.parent is not None}
     assert (len(episodes), forks) == (20 * script.ANSWERS, {0})
 
 
@@ -70,6 +70,6 @@ def test_forks_of_what_is_unsure_gain_where_it_alone_can_succeed(script):
 def test_the_table_names_settings_and_arms(script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["zoom_control.py", "--quick", "--json"])
     script.main()
-    names = [one["name"].partition(":")[0] for one in json.loads(capsys.readouterr().out)["figures"]]
-    settings = [one.name for one in (*script.GUESSING, *script.BEGINNINGS)]
+    names = [item["name"].partition(":")[0] for item in json.loads(capsys.readouterr().out)["figures"]]
+    settings = [item.name for item in (*script.GUESSING, *script.BEGINNINGS)]
     assert [name for name in dict.fromkeys(names)] == settings

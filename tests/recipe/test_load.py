@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from evidcore.api import Stage
 from evidcore.cli.show import recipe_schema
-from evidcore.contracts import Stage
 from evidcore.errors import RecipeError
 from evidcore.evaluate.stage import Evaluate
 from evidcore.recipe import load, to_toml

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from evidcore.api import find
 from evidcore.errors import RecipeError
 from evidcore.recipe import check, load, signatures
 from evidcore.recipe.load import read_toml
-from evidcore.recipe.signatures import Kept, NotKept
-from evidcore.registry import find
+from evidcore.recipe.signatures import CachedSignatures, CacheMiss
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 COMMITTED = [path for folder in (RECIPES, RECIPES / "paper") for path in sorted(folder.glob("*.toml"))]
@@ -53,11 +53,11 @@ def cache(tmp_path, monkeypatch):
 
 
 def problems(tables):
-    return check.check(tables, Kept())[1]
+    return check.check(tables, CachedSignatures())[1]
 
 
 def first_problems(tables):
-    return check.first_problems(tables, Kept())
+    return check.first_problems(tables, CachedSignatures())
 
 
 def raw(text, tmp_path):
@@ -72,7 +72,7 @@ def test_nothing_is_wrong_with_a_right_recipe(path):
     assert first_problems(tables) == []  # nothing was read before
     told = problems(tables)
     first = first_problems(tables)
-    assert [one for one in first if one not in told] == []
+    assert [item for item in first if item not in told] == []
     assert first == []
 
 
@@ -103,7 +103,7 @@ def test_a_mistake_is_told_in_the_same_words_without_an_import(name, tmp_path):
     assert changed != raw(SMALL, tmp_path)
     told, first = problems(changed), first_problems(changed)
     assert first
-    assert {(one.key, one.text) for one in first} <= {(one.key, one.text) for one in told}
+    assert {(item.key, item.text) for item in first} <= {(item.key, item.text) for item in told}
 
 
 PROGRAM = """
@@ -147,11 +147,11 @@ def test_a_damaged_entry_is_as_none(cache, tmp_path):
 
 def test_what_was_noted_of_other_files_does_not_count(cache, tmp_path):
     problems(raw(SMALL, tmp_path))
-    Kept().form(find("encoder", "vit3d"))
+    CachedSignatures().form(find("encoder", "vit3d"))
     mine = cache.path(signatures._packages())
     mine.rename(mine.with_name("others"))
-    with pytest.raises(NotKept):
-        Kept().form(find("encoder", "vit3d"))
+    with pytest.raises(CacheMiss):
+        CachedSignatures().form(find("encoder", "vit3d"))
 
 
 def test_another_environment_with_the_same_cache_keeps_its_own(cache, tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_a_changed_file_of_any_package_ends_what_was_noted(offered, tmp_path):
     module = offered("one-file", "[evidcore.reward]\nzero = one_file:Zero\n", Zero=Zero)
     tables = raw(SMALL.replace('use = "format"', 'use = "zero"'), tmp_path)
     assert problems(tables) == []
-    assert Kept().form(find("reward", "zero")).known.keys() == {"level"}
+    assert CachedSignatures().form(find("reward", "zero")).known.keys() == {"level"}
     Path(module.__file__).write_text("# other code\n", encoding="utf-8")
-    with pytest.raises(NotKept):
-        Kept().form(find("reward", "zero"))
+    with pytest.raises(CacheMiss):
+        CachedSignatures().form(find("reward", "zero"))

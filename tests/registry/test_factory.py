@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from annotated_types import Ge, Le
 
-from evidcore.contracts import Reward, Scorer
+from evidcore.api import InlineOptions, Reward, Scorer
 from evidcore.errors import ContractError, PluginError, RecipeError
 from evidcore.registry.factory import (
     Components,
-    Flat,
     arguments,
     build,
     check_options,
@@ -223,7 +222,7 @@ class Bounds(Limits):
 
 
 class Sharing(Reward):
-    def __init__(self, *, depth: int = 1, limits: Annotated[Limits, Flat]):
+    def __init__(self, *, depth: int = 1, limits: Annotated[Limits, InlineOptions]):
         self.depth, self.limits = depth, limits
 
     def __call__(self, rollouts, earlier):
@@ -231,7 +230,7 @@ class Sharing(Reward):
 
 
 class Other(Sharing):
-    def __init__(self, *, bounds: Annotated[Bounds, Flat] = Bounds(share=0.25), depth: int = 1):
+    def __init__(self, *, bounds: Annotated[Bounds, InlineOptions] = Bounds(share=0.25), depth: int = 1):
         super().__init__(depth=depth, limits=bounds)
 
 
@@ -269,7 +268,7 @@ def test_a_field_may_be_a_component():
 
 
 def test_a_fit_has_flat_options_too():
-    def fit(train: Any, *, seed: int = 1, limits: Annotated[Limits, Flat]) -> None: ...
+    def fit(train: Any, *, seed: int = 1, limits: Annotated[Limits, InlineOptions]) -> None: ...
 
     assert arguments(fit, {"most": 4}, "fit") == {"limits": Limits(most=4)}
     assert arguments(fit, {"most": 4, "seed": 2}, "fit") == {"limits": Limits(most=4), "seed": 2}

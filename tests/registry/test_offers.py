@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from evidcore.errors import ContractError, DataError, PluginError, Stopped
+from evidcore.api import DataError, find
+from evidcore.errors import ContractError, PluginError, Stopped
 from evidcore.recipe import load
 from evidcore.registry import (
     KIND_NAMES,
@@ -21,9 +22,8 @@ from evidcore.registry import (
     broken,
     card,
     downloads,
-    fault_of_package,
-    find,
     offers,
+    package_error,
     watch,
 )
 from evidcore.registry.factory import check
@@ -207,10 +207,10 @@ def test_what_nothing_blamed_is_the_fault_of_the_innermost_package(install):
     install("evid-mine", "mine", "def It():\n    raise SystemExit(0)\n", kind="task")
     with pytest.raises(SystemExit) as caught:
         find("task", "mine").load()()
-    found = fault_of_package(caught.value)
-    assert found is not None
-    assert found.safe == "evid-mine 1.0 failed in evid_mine, line 2: SystemExit"
-    assert fault_of_package(ValueError("of the core")) is None
+    result = package_error(caught.value)
+    assert result is not None
+    assert result.safe == "evid-mine 1.0 failed in evid_mine, line 2: SystemExit"
+    assert package_error(ValueError("of the core")) is None
 
 
 def test_a_table_that_is_no_text_stops_no_listing(install, tmp_path):

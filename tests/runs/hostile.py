@@ -6,8 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from evidcore.case import Score, Unscored
-from evidcore.contracts import Reward
+from evidcore.api import Reward, Score, Unscored
 
 PATIENT = "nodule of Jane Doe"
 
@@ -16,7 +15,7 @@ class Hostile(Reward):
     """Does something at one call; before and after it, longer answers are better."""
 
     calls = 0
-    costs = "it does harm, so it is not audited"
+    audit_exemption = "it does harm, so it is not audited"
 
     def do(self, rollouts):
         """Do it."""
@@ -25,7 +24,7 @@ class Hostile(Reward):
     def __call__(self, rollouts, earlier):
         self.calls += 1
         done = self.do(rollouts) if self.calls == int(os.environ.get("HOSTILE_AT", "1")) else None
-        return done or [Score(value=min(len(one.text), 100) / 100) for one in rollouts]
+        return done or [Score(value=min(len(item.text), 100) / 100) for item in rollouts]
 
 
 def doing(do: Callable) -> type[Hostile]:

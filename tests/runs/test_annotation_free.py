@@ -35,7 +35,7 @@ def test_the_recipe_comes_out_bit_for_bit_the_same_with_masks_and_findings_and_w
     told, bare = (
         Path(json.loads(evid("run", RECIPE, "--out", tmp_path / answer, "--json", *changes).stdout)["run"])
         for answer in ("true", "false")
-        for changes in [[w for one in (*FEW, f"dataset.slices.annotated={answer}") for w in ("--set", one)]]
+        for changes in [[w for item in (*FEW, f"dataset.slices.annotated={answer}") for w in ("--set", item)]]
     )
     for name in ("answers/04-evaluate.jsonl", "rollouts/05-grpo.jsonl", "answers/06-evaluate.jsonl"):
         assert (told / name).read_bytes() == (bare / name).read_bytes(), name
@@ -46,4 +46,4 @@ def test_the_recipe_comes_out_bit_for_bit_the_same_with_masks_and_findings_and_w
     assert all((trained[0][name] == trained[1][name]).all() for name in cold)
     assert any((trained[0][name] != cold[name]).any() for name in cold)  # it has learnt
     groups = [json.loads(line) for line in (told / "rollouts" / "05-grpo.jsonl").read_text().splitlines()]
-    assert any(len({one["total"] for one in group["rollouts"]}) > 1 for group in groups)
+    assert any(len({item["total"] for item in group["rollouts"]}) > 1 for group in groups)

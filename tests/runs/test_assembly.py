@@ -7,9 +7,9 @@ from typing import ClassVar
 import pytest
 import torch
 
-from evidcore.case import Case, Finding, Question, VolumeRef
-from evidcore.contracts import Completion, Dataset, Reward
-from evidcore.errors import ContractError, DataError, RunError
+from evidcore.api import Case, DataError, Dataset, Finding, Question, Reward, VolumeRef
+from evidcore.contracts import Completion
+from evidcore.errors import ContractError, RunError
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import DataUse, load
 from evidcore.runs.assembly import Assembly, check_splits
@@ -172,13 +172,13 @@ def test_a_task_that_asks_nothing_is_named(assembled):
 
 
 def test_a_table_at_a_place_is_built_once(assembled):
-    found = assembled()
+    result = assembled()
     table = {"use": "choice-accuracy"}
-    first = found.component("reward", table, "03-grpo.reward[0]")
-    assert found.component("reward", dict(table), "03-grpo.reward[0]") is first
-    assert found.component("reward", table, "03-grpo.reward[1]") is not first
-    assert found.component("reward", {**table, "reading": "lenient"}, "03-grpo.reward[0]") is not first
-    assert found.component("task", found.recipe.tasks["choice"], "task.choice") is found.tasks["choice"]
+    first = result.component("reward", table, "03-grpo.reward[0]")
+    assert result.component("reward", dict(table), "03-grpo.reward[0]") is first
+    assert result.component("reward", table, "03-grpo.reward[1]") is not first
+    assert result.component("reward", {**table, "reading": "lenient"}, "03-grpo.reward[0]") is not first
+    assert result.component("task", result.recipe.tasks["choice"], "task.choice") is result.tasks["choice"]
 
 
 class Asking(Reward):
@@ -200,11 +200,11 @@ class Deaf:
 
 def test_the_policy_is_given_before_there_is_one_and_bound_when_a_stage_trains(assembled, offered):
     offered("evid-asking", "[evidcore.reward]\nasking = evid_asking:It\n", It=Asking)
-    found = assembled()
-    reward = found.component("reward", {"use": "asking"}, "here")
+    result = assembled()
+    reward = result.component("reward", {"use": "asking"}, "here")
     with pytest.raises(RunError, match=r"`policy` was asked before a stage trains one"):
         reward([None], {})
-    Context(found, "03-grpo").bind_policy(Deaf())
+    Context(result, "03-grpo").bind_policy(Deaf())
     assert reward([None], {}) == [1.0]
 
 
@@ -217,15 +217,15 @@ def test_the_policy_at_the_start_is_opened_when_it_is_asked_and_anew_for_each_st
 
     monkeypatch.setattr(Context, "model", model)
     monkeypatch.setattr(VLMPolicy, "generate", lambda self, prompts, **options: [str(len(opened))])
-    found = assembled()
+    result = assembled()
     with pytest.raises(RunError, match=r"was asked before a stage trains one"):
-        found.start_policy.generate([], max_new_tokens=1)
+        result.start_policy.generate([], max_new_tokens=1)
     for number, where in enumerate(("03-grpo", "04-grpo"), start=1):
-        Context(found, where).bind_policy(Deaf())
+        Context(result, where).bind_policy(Deaf())
         torch.manual_seed(1)
         for _ in range(2):
-            assert found.start_policy.generate([], max_new_tokens=1) == [str(number)]
-            assert found.start_policy.complete([], max_new_tokens=1) == [Completion(text=str(number))]
+            assert result.start_policy.generate([], max_new_tokens=1) == [str(number)]
+            assert result.start_policy.complete([], max_new_tokens=1) == [Completion(text=str(number))]
         after = torch.rand(1)
         torch.manual_seed(1)
         assert after == torch.rand(1)
@@ -235,11 +235,11 @@ def test_the_policy_at_the_start_is_opened_when_it_is_asked_and_anew_for_each_st
 def test_the_words_of_a_vocabulary_are_those_of_training_cases_each_asked_once(assembled):
     training = Question(id="q", text="Is it asked in training?", options=("a", "b", "c", "d"), answer=0)
     case = Case(id="one", patient="1", volumes=(VolumeRef(path="/none"),), questions=(training,))
-    found = assembled(cases=lambda self, split: [case])
-    asked = [(use.task, use.split) for use in found.word_sources()]
+    result = assembled(cases=lambda self, split: [case])
+    asked = [(use.task, use.split) for use in result.word_sources()]
     assert asked == [("choice", "train"), ("report", "train"), ("report", "train")]  # shares differ
-    assert found.corpus.phrases == found.phrases
-    assert any("asked in training" in text for text in found.corpus.texts())
+    assert result.corpus.phrases == result.phrases
+    assert any("asked in training" in text for text in result.corpus.texts())
 
 
 def test_labelers_look_for_the_findings_of_the_data_sets(assembled):
@@ -247,6 +247,6 @@ def test_labelers_look_for_the_findings_of_the_data_sets(assembled):
         return text.replace("[model]", '[service.words]\nkind = "labeler"\nuse = "negation-rules"\n\n[model]')
 
     made = assembled(with_labeler, findings=("gallstone", "liver cyst"))
-    assert made.services["words"].looked_for() == ("gallstone", "liver cyst")
+    assert made.services["words"].label_names() == ("gallstone", "liver cyst")
     table = {"use": "report-findings"}
-    assert made.component("reward", table, "test").labeler.looked_for() == ("gallstone", "liver cyst")
+    assert made.component("reward", table, "test").labeler.label_names() == ("gallstone", "liver cyst")

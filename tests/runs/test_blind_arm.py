@@ -30,8 +30,8 @@ def with_arm(text):
 
 def stored(folder):
     """Return the inputs of each stage folder of the store, by its hash."""
-    found = RunFolder(folder).store.glob("*/inputs.json")
-    return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in found}
+    result = RunFolder(folder).store.glob("*/inputs.json")
+    return {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in result}
 
 
 def result(folder, name="08-audit"):
@@ -47,33 +47,33 @@ def armed(evid):
 
 def test_the_arm_is_trained_alike_from_the_same_start_over_blank_volumes(armed):
     inputs = stored(armed)
-    assert sorted(one["stage"]["kind"] for one in inputs.values()) == [
+    assert sorted(item["stage"]["kind"] for item in inputs.values()) == [
         "audit", "evaluate", "fit", "fit", "grpo", "grpo", "sft", "sft",
     ]  # fmt: skip
     for kind in ("sft", "grpo"):
         own, arm = sorted(
-            (one for one in inputs.values() if one["stage"]["kind"] == kind),
-            key=lambda one: one["stage"]["volumes"] == "blank",
+            (item for item in inputs.values() if item["stage"]["kind"] == kind),
+            key=lambda item: item["stage"]["volumes"] == "blank",
         )
         assert arm["stage"] == {**own["stage"], "volumes": "blank"}
         assert {name for name in own if own[name] != arm[name]} <= {"stage", "upstream"}
     weights = [
         (RunFolder(armed).store / key / "checkpoint" / "model.safetensors").read_bytes()
-        for key, one in inputs.items()
-        if one["stage"]["kind"] == "grpo"
+        for key, item in inputs.items()
+        if item["stage"]["kind"] == "grpo"
     ]
     assert weights[0] != weights[1]
 
 
 def test_the_arm_is_one_more_rung_of_the_audit(armed):
-    found = result(armed)
-    assert {row.get("condition") for row in found["rows"]} >= {"own", "blank", "other-patient", "blind-arm"}
-    assert "own_minus_blind_arm" in {row["metric"] for row in found["rows"]}
+    results = result(armed)
+    assert {row.get("condition") for row in results["rows"]} >= {"own", "blank", "other-patient", "blind-arm"}
+    assert "own_minus_blind_arm" in {row["metric"] for row in results["rows"]}
     page = (armed / "page" / "index.html").read_text(encoding="utf-8")
     assert "a policy trained alike over blank volumes" in page
     lines = [json.loads(line) for line in (armed / "answers" / "08-audit.jsonl").read_text().splitlines()]
     asked = [
-        {line["prompt_id"] for line in lines if line["condition"] == one} for one in ("own", "blind-arm")
+        {line["prompt_id"] for line in lines if line["condition"] == item} for item in ("own", "blind-arm")
     ]
     assert asked[0] == asked[1] != set()
 
@@ -81,11 +81,11 @@ def test_the_arm_is_one_more_rung_of_the_audit(armed):
 def test_an_arm_is_used_again_and_trained_anew_where_its_training_changes(evid, armed):
     before = stored(armed)
     again = evid.run("--set", "stage.audit.max_new_tokens=20")
-    new = [one["stage"]["kind"] for key, one in stored(again).items() if key not in before]
+    new = [item["stage"]["kind"] for key, item in stored(again).items() if key not in before]
     assert new == ["audit"]
     before = stored(armed)
     shorter = evid.run("--set", "stage.grpo.steps=2", "--set", "stage.blind.grpo.steps=2")
-    new = [one["stage"]["kind"] for key, one in stored(shorter).items() if key not in before]
+    new = [item["stage"]["kind"] for key, item in stored(shorter).items() if key not in before]
     assert sorted(new) == ["audit", "evaluate", "grpo", "grpo"]
 
 

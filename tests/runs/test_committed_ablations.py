@@ -24,25 +24,25 @@ def ablations():
 
 
 def test_they_are_those_of_the_papers_tables(ablations):
-    assert [one.name for one in ablations] == [file.stem for file in FILES]
-    assert {one.name for one in ablations} == {
+    assert [item.name for item in ablations] == [file.stem for file in FILES]
+    assert {item.name for item in ablations} == {
         "ram_arw", "gain", "bridge_lora", "consistency", "discretisation",
         # other forms of what gained nothing, and what must win where the mechanism works at all
         "ram_attempts", "arw_control", "arw_rare", "consistency_control",
         "medvol_rewards", "medvol_cold_start", "emrl", "emrl_prior", "emrl_weak", "emrl_hearsay", "medvr",
         "medvr_gamma", "medvr_agree", "medvr_near", "medvr_rare", "views",
     }  # fmt: skip
-    arms = {one.name: [arm.name for arm in one.arms] for one in ablations}
+    arms = {item.name: [arm.name for arm in item.arms] for item in ablations}
     assert len(arms["ram_arw"]) == 4
     assert arms["gain"] == ["gain-1.00", "gain-1.10", "gain-1.22"]
     assert arms["discretisation"] == ["none", "paper", "released"]
 
 
 def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
-    for one in ablations:
-        assert len(one.seeds) >= 3
-        recipe = one.cell_recipe(one.reference, one.seeds[0])
-        shown = {metric.stage for metric in one.metrics}
+    for item in ablations:
+        assert len(item.seeds) >= 3
+        recipe = item.cell_recipe(item.reference, item.seeds[0])
+        shown = {metric.stage for metric in item.metrics}
         for index, stage in enumerate(recipe.stages):
             if stage.kind == "evaluate" and recipe.stage_name(index) in shown:
                 assert all(use.limit == 0 or use.limit >= 100 for use in stage.data)
@@ -50,8 +50,8 @@ def test_each_has_three_seeds_and_a_hundred_test_patients(ablations):
 
 def test_all_arms_of_all_tables_share_both_fits(ablations):
     keys = [set(), set()]
-    for one in ablations:
-        if one.name in {"arw_control", "arw_rare"} or one.name.startswith((
+    for item in ablations:
+        if item.name in {"arw_control", "arw_rare"} or item.name.startswith((
             "medvol",
             "emrl",
             "medvr",
@@ -59,8 +59,8 @@ def test_all_arms_of_all_tables_share_both_fits(ablations):
         )):
             # other patients, or another showing of the same
             continue
-        for arm in one.arms:
-            recipe = one.cell_recipe(arm.name, 17)
+        for arm in item.arms:
+            recipe = item.cell_recipe(arm.name, 17)
             assembly = Assembly(recipe)
             for index, own in enumerate(keys):
                 own.add(inputs_hash(hashed_inputs(assembly, recipe.stages[index], LOCK, {})))
@@ -72,18 +72,18 @@ def grpo(recipe):
 
 
 def test_each_reward_of_medvol_is_left_out_by_the_arm_of_its_name(ablations):
-    one = next(one for one in ablations if one.name == "medvol_rewards")
-    whole = grpo(one.cell_recipe("all", 17)).reward
+    item = next(item for item in ablations if item.name == "medvol_rewards")
+    whole = grpo(item.cell_recipe("all", 17)).reward
     for index, reward in enumerate(whole):
         name = reward["name"] or reward["use"]
-        left = grpo(one.cell_recipe(f"no-{name}", 17)).reward
+        left = grpo(item.cell_recipe(f"no-{name}", 17)).reward
         assert [each["weight"] for each in left] == [
             0.0 if at == index else each["weight"] for at, each in enumerate(whole)
         ]
 
 
 def test_an_arm_changes_what_it_is_called_after(ablations):
-    by_name = {one.name: one for one in ablations}
+    by_name = {item.name: item for item in ablations}
 
     def recipe(name, arm):
         return by_name[name].cell_recipe(arm, 17)
@@ -96,11 +96,11 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     window = grpo(recipe("medvol_rewards", "delta-2")).reward[2]
     assert (window["use"], window["delta"]) == ("volume-consistency", 2)
     four = grpo(recipe("medvol_rewards", "paper")).reward
-    assert [(one["use"], one["weight"]) for one in four] == [
+    assert [(item["use"], item["weight"]) for item in four] == [
         ("evidence-format", 0.25), ("key-slice", 0.25), ("box-overlap", 0.25), ("volume-consistency", 0.25),
     ]  # fmt: skip
     rewards = {
-        arm: [one["use"] for one in grpo(recipe("emrl", arm)).reward]
+        arm: [item["use"] for item in grpo(recipe("emrl", arm)).reward]
         for arm in ("text", "slice", "finding", "key-slice")
     }
     report = ["format", "report-findings", "consistent-evidence"]
@@ -111,12 +111,12 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
         "key-slice": [*report, "key-slice"],
     }
     bound = {
-        arm: next(one["bind"] for one in grpo(recipe("emrl", arm)).reward if one["use"] == "cross-view")
+        arm: next(item["bind"] for item in grpo(recipe("emrl", arm)).reward if item["use"] == "cross-view")
         for arm in ("slice", "finding")
     }
     assert bound == {"slice": "slice", "finding": "finding"}
     looks = {arm: grpo(recipe("medvr", arm)) for arm in ("text", "zoom", "evr", "cca", "all")}
-    assert {arm: (one.rollout["use"], len(one.tools), len(one.reward)) for arm, one in looks.items()} == {
+    assert {arm: (item.rollout["use"], len(item.tools), len(item.reward)) for arm, item in looks.items()} == {
         "text": ("tool-call", 1, 2),
         "zoom": ("tool-call", 1, 2),
         "evr": ("entropy-regrounding", 1, 2),
@@ -125,13 +125,13 @@ def test_an_arm_changes_what_it_is_called_after(ablations):
     }
     assert (looks["text"].rollout["calls"], looks["zoom"].rollout["calls"]) == (0, 1)
     forks = {arm: grpo(recipe("medvr_gamma", arm)).rollout for arm in ("gamma-0", "gamma-0.5", "gamma-2")}
-    assert [one.get("gamma", 0.5) for one in forks.values()] == [0.0, 0.5, 2.0]
+    assert [item.get("gamma", 0.5) for item in forks.values()] == [0.0, 0.5, 2.0]
     true = recipe("medvr_gamma", "true-boxes")
     assert (true.tasks["look"]["boxes"], true.datasets["slices"]["annotated"]) == ("findings", True)
     for arm in ("montage", "drr", "video"):  # what the encoder learns from is what the model is shown
         shown = recipe("views", arm)
-        learnt_from = shown.stages[0].options["view"]
-        assert {key: learnt_from[key] for key in shown.model.view} == dict(shown.model.view)
+        training_set = shown.stages[0].options["view"]
+        assert {key: training_set[key] for key in shown.model.view} == dict(shown.model.view)
         assert (shown.model.view["use"], shown.stages[0].options["supervision"]) == (arm, ["labels"])
     cold = recipe("medvol_cold_start", "steps-2800").stages[1]
     assert (cold.kind, cold.steps) == ("sft", 2800)
@@ -151,14 +151,14 @@ def by_turns(arms):
 
 @pytest.mark.parametrize("place", range(len(FILES)), ids=[file.stem for file in FILES])
 def test_every_arm_passes_the_check_on_few_cases(ablations, place):
-    one = ablations[place]
+    item = ablations[place]
     lines = (ROOT / ".ci" / "short-demo").read_text().splitlines()
     cases = [line for line in lines if "_cases=" in line]
-    for arm in by_turns(one.arms):
-        datasets = one.cell_recipe(arm.name, 17).datasets  # an ablation may bring sets of its own
+    for arm in by_turns(item.arms):
+        datasets = item.cell_recipe(arm.name, 17).datasets  # an ablation may bring sets of its own
         drawn = [f"{name}.source" if "source" in table else name for name, table in datasets.items()]
         few = [line.replace("dataset.chest", f"dataset.{name}") for name in drawn for line in cases]
-        recipe = load(one.recipe, [*one.cell_overrides(arm.name, 17), *few])
+        recipe = load(item.recipe, [*item.cell_overrides(arm.name, 17), *few])
         seen = dry_run(recipe)
         assert {row.stage for row in seen.data} == {recipe.stage_name(at) for at in range(len(recipe.stages))}
         assert seen.unchecked == ()

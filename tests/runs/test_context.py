@@ -3,8 +3,7 @@
 import pytest
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.contracts import Reward, Scorer
-from evidcore.errors import DataError
+from evidcore.api import DataError, Reward, Scorer
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context

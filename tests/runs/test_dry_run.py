@@ -73,8 +73,8 @@ def agree(rows, stages, recipe: Path) -> None:
         for stage in ("02-sft", "03-grpo", "04-evaluate")
     }  # fmt: skip
     planned = {stage["stage"]: stage["lengths"] for stage in stages if stage["lengths"]}
-    assert {stage: found["ground"] for stage, found in planned.items()} == dict.fromkeys(prompts, "counted")
-    assert {stage: found["prompt_tokens"] for stage, found in planned.items()} == {
+    assert {stage: result["ground"] for stage, result in planned.items()} == dict.fromkeys(prompts, "counted")
+    assert {stage: result["prompt_tokens"] for stage, result in planned.items()} == {
         stage: max(lengths) for stage, lengths in prompts.items()
     }
 
@@ -124,10 +124,10 @@ def test_the_tools_that_a_model_is_told_are_shown_and_counted_from_its_stage_on(
     tools = ["--set", 'stage.grpo.rollout={use="tool-call"}', "--set", 'stage.grpo.tools=[{use="crop"}]']
 
     def seen(*changes):
-        found = json.loads(evid("check", recipe, "--json", *changes).stdout)["data"]
-        rows = {row["stage"]: row for row in found}
-        found = json.loads(evid("plan", recipe, "--json", *changes).stdout)["stages"]
-        return rows, {one["stage"]: one["lengths"] and one["lengths"]["prompt_tokens"] for one in found}
+        result = json.loads(evid("check", recipe, "--json", *changes).stdout)["data"]
+        rows = {row["stage"]: row for row in result}
+        result = json.loads(evid("plan", recipe, "--json", *changes).stdout)["stages"]
+        return rows, {item["stage"]: item["lengths"] and item["lengths"]["prompt_tokens"] for item in result}
 
     (bare, planned), (told, planned_told) = seen(), seen(*tools)
     assert told["02-sft"] == bare["02-sft"]

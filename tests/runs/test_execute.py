@@ -25,10 +25,10 @@ def digest(path):
 
 def lines(path):
     """Return the lines of a JSON lines file without what a clock says."""
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    result = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return [
         {key: value for key, value in line.items() if "_s/" not in key and not key.endswith("_s")}
-        for line in found
+        for line in result
     ]
 
 
@@ -259,7 +259,7 @@ def test_another_segmenter_of_an_evaluation_trains_nothing_again(recipe):
     coarse = changed(by_service, services={"grower": {**grower, "reach": 0.2}})
     for other in (by_service, by_table, coarse):
         assert all(key(known, index) == key(other, index) for index in range(4))
-    assert len({key(one, 4) for one in (known, by_service, by_table, coarse)}) == 4
+    assert len({key(item, 4) for item in (known, by_service, by_table, coarse)}) == 4
 
 
 def test_a_task_counts_where_it_is_asked(recipe):
@@ -278,7 +278,7 @@ def test_a_tiny_tokenizer_depends_on_the_words_of_every_stage(recipe):
     limited = changed(alone, stages=(alone.stages[0], grpo, *alone.stages[2:]))
     report = dataclasses.replace(alone.stages[0], data=(alone.stages[0].data[0],))
     alone, asked, limited = (
-        changed(one, stages=(report, *one.stages[1:])) for one in (alone, asked, limited)
+        changed(item, stages=(report, *item.stages[1:])) for item in (alone, asked, limited)
     )
     assert key(alone, 0) != key(asked, 0)
     assert key(alone, 0) != key(limited, 0)
@@ -297,7 +297,7 @@ def test_a_fit_of_the_language_model_depends_on_the_findings_of_every_data_set(r
 
 
 def test_what_stands_after_a_stage(recipe):
-    found = {}
+    result = {}
     for index, stage in enumerate(recipe.stages):
-        found = after(stage, str(index), found)
-    assert found == {"encoder": "0", "language": "1", "model": "3"}
+        result = after(stage, str(index), result)
+    assert result == {"encoder": "0", "language": "1", "model": "3"}

@@ -180,7 +180,7 @@ def test_files_that_options_name_count_with_their_content(tmp_path, recipe_text)
         keys.append(hashes(folder / "tiny.toml"))
     here, there, changed = keys
     assert here == there
-    assert [one != other for one, other in zip(there, changed, strict=True)] == [False] * 3 + [True, False]
+    assert [item != other for item, other in zip(there, changed, strict=True)] == [False] * 3 + [True, False]
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_a_run_elsewhere_uses_shipped_fits_and_a_fresh_one_does_not(done, evid, 
     assert said.count("fitted before, by this recipe in ") == 2
     (run,) = (evid.folder / "elsewhere" / "tiny").glob("2*")
     for stage in ("03-sft", "04-grpo"):
-        own, first = (one / "checkpoints" / stage / "model.safetensors" for one in (run, done))
+        own, first = (item / "checkpoints" / stage / "model.safetensors" for item in (run, done))
         assert own.read_bytes() == first.read_bytes()
     assert "fitted before, by this recipe" in (run / "page" / "index.html").read_text(encoding="utf-8")
     shutil.rmtree(run.parent)

@@ -11,8 +11,8 @@ from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import prompts_from, volume_case
 from evidcore_testing.recipes import recipe_text
 
+from evidcore.api import read, read_mask
 from evidcore.contracts import MaskRequest
-from evidcore.data import read, read_mask
 from evidcore.errors import RecipeError
 from evidcore.hooks import Announcer
 from evidcore.recipe import load
@@ -69,7 +69,7 @@ def test_a_stage_fits_it_and_what_follows_has_what_it_learnt(own):
     options = {"size": 32, "width": 4, "windows": ((-1000.0, 400.0),)}
     named = SlicePropagator(pretrained=str(written), **options).session(case.volumes[0]).masks(asked)
     given = assembly.services["eyes"].session(case.volumes[0]).masks(asked)
-    assert all(np.array_equal(one, other) for one, other in zip(given, named, strict=True))
+    assert all(np.array_equal(item, other) for item, other in zip(given, named, strict=True))
     assert assembly.services["floor"].session(case.volumes[0]).masks(asked)[0].any()
 
 

@@ -32,7 +32,7 @@ def isolated(evid, install_hostile, begin_from_grpo, tmp_path):
 def test_an_isolated_reward_trains_the_same_model(isolated, done):
     folder, _ = isolated('use = "random"\nisolated = true')
     for name in ("checkpoints/04-grpo/model.safetensors", "rollouts/04-grpo.jsonl"):
-        whole, apart = ((one / name).read_bytes() for one in (done, folder))
+        whole, apart = ((item / name).read_bytes() for item in (done, folder))
         assert hashlib.sha256(apart).digest() == hashlib.sha256(whole).digest(), name
     lock = tomllib.loads((folder / "lock.toml").read_text())
     assert lock["isolation"] == {"network_blocked": network_blocked()}
@@ -66,10 +66,10 @@ def test_each_of_two_processes_has_an_isolated_reward_of_its_own(isolated, done)
 )
 def test_a_run_whose_isolated_reward_fails_is_whole(reward, says, isolated):
     folder, ended = isolated(f'use = "{reward}"\nisolated = {{ time_limit_s = 2.0 }}', 2)
-    found = RunFolder(folder).status()
-    assert found["state"] == "failed"
-    assert found["message"].startswith(f"reward '{reward}' from their-rewards 1.2 {says}")
-    assert "Jane Doe" not in found["message"]
+    result = RunFolder(folder).status()
+    assert result["state"] == "failed"
+    assert result["message"].startswith(f"reward '{reward}' from their-rewards 1.2 {says}")
+    assert "Jane Doe" not in result["message"]
     assert f"reward '{reward}' from their-rewards 1.2 {says}" in ended.stderr
     assert (folder / "lock.toml").is_file()
     assert (folder / "results" / "03-sft.json").is_file()

@@ -9,9 +9,7 @@ import pytest
 import torch
 from evidcore_plugin_phantoms.testing import SMALL
 
-from evidcore.case import Episode, TextPart, VisualPart
-from evidcore.contracts import RolloutStrategy
-from evidcore.hooks import observe
+from evidcore.api import Episode, RolloutStrategy, TextPart, VisualPart, observe
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import load

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors import torch as safetensors
 
-from evidcore.cache import Cache
+from evidcore.api import Cache
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context

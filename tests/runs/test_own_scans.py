@@ -37,7 +37,7 @@ def questions(folder: Path, scans: list[Path]) -> None:
                 table.writerow([scan, f"p{number}", split, asked, *options, "ABC"[number % 3]])
 
 
-def carry_out(folder: Path) -> None:
+def run_trainer(folder: Path) -> None:
     """Run the commands in a folder that holds the questions, and look at what they leave."""
     model = str(tiny_vision_language(folder / "vlm", "qwen2_5_vl"))
     given = commands()
@@ -49,8 +49,8 @@ def carry_out(folder: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "evidcore", *words], cwd=folder, capture_output=True, text=True
         )
-        found = done.returncode in (0, 1) if words[0] == "data" else done.returncode == 0  # faults are told
-        assert found, f"{words}\n{done.stdout}\n{done.stderr}"
+        result = done.returncode in (0, 1) if words[0] == "data" else done.returncode == 0  # faults are told
+        assert result, f"{words}\n{done.stdout}\n{done.stderr}"
         said = done.stdout
     (run,) = (path for path in (folder / "runs" / "questions").iterdir() if re.match(r"\d", path.name))
     stages = {re.sub(r"^\d\d-", "", path.stem) for path in (run / "results").glob("*.json")}
@@ -79,7 +79,7 @@ def test_generated_scans_come_to_a_page_by_the_commands_of_readme(tmp_path):
         scans.append(tmp_path / f"scan{number}.nii.gz")
         nibabel.save(nibabel.Nifti1Image(scan, np.diag([-2.0, -2.0, 5.0, 1.0])), scans[-1])
     questions(tmp_path, [path.relative_to(tmp_path) for path in scans])
-    carry_out(tmp_path)
+    run_trainer(tmp_path)
 
 
 @pytest.mark.slow
@@ -88,4 +88,4 @@ def test_real_scans_come_to_a_page_by_the_commands_of_readme(tmp_path, real_data
     if not scans:
         pytest.skip(f"no CT_image.nii.gz of ibsi_validation in {real_data}")
     questions(tmp_path, scans)
-    carry_out(tmp_path)
+    run_trainer(tmp_path)

@@ -16,12 +16,12 @@ def test_two_processes_share_one_run_and_agree_with_one(evid, done):
     assert len(folders) == 1
     assert tomllib.loads((folders[0] / "lock.toml").read_text())["hardware"]["processes"] == 2
     assert printed.count("03-sft: started") == 1
-    one, two = (
+    item, two = (
         [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         for folder in (done, folders[0])
     )
-    assert [(line["stage"], line["step"]) for line in one] == [(line["stage"], line["step"]) for line in two]
-    for mine, theirs in zip(one, two, strict=True):
+    assert [(line["stage"], line["step"]) for line in item] == [(line["stage"], line["step"]) for line in two]
+    for mine, theirs in zip(item, two, strict=True):
         if mine["stage"] == "03-sft":
             assert theirs["loss"] == pytest.approx(mine["loss"], abs=1e-4)
     asked = [

@@ -2,7 +2,7 @@ import json
 
 from evidcore.hooks import Announcer
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.record import Recorder, StageAnnouncer, append, read_lines, rewrite
+from evidcore.runs.record import Recorder, StageEvents, append, read_lines, rewrite
 
 
 def steps(folder):
@@ -10,7 +10,7 @@ def steps(folder):
 
 
 def test_each_step_is_a_line_with_stage_step_and_time(tmp_path):
-    announce = StageAnnouncer(Announcer([Recorder(RunFolder(tmp_path))]), "03-sft")
+    announce = StageEvents(Announcer([Recorder(RunFolder(tmp_path))]), "03-sft")
     announce.step_finished(1, {"loss": 2.5})
     line = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert line.pop("time_s") >= 0
@@ -20,27 +20,27 @@ def test_each_step_is_a_line_with_stage_step_and_time(tmp_path):
 
 def test_what_a_killed_process_wrote_beyond_its_checkpoint_is_replaced(tmp_path):
     (tmp_path / "rollouts").mkdir()
-    first = StageAnnouncer(Announcer([Recorder(RunFolder(tmp_path))]), "04-grpo")
+    first = StageEvents(Announcer([Recorder(RunFolder(tmp_path))]), "04-grpo")
     append(tmp_path / "metrics.jsonl", [{"stage": "03-sft", "step": 9}])
     for step in (1, 2, 3):
         first.rollouts_judged(step, [{"prompt_id": f"p{step}"}])
         first.step_finished(step, {"loss": 1.0})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"stage": "04-gr')  # cut short by the kill
-    second = StageAnnouncer(Announcer([Recorder(RunFolder(tmp_path))]), "04-grpo")
+    second = StageEvents(Announcer([Recorder(RunFolder(tmp_path))]), "04-grpo")
     for step in (2, 3):
         second.rollouts_judged(step, [{"prompt_id": f"q{step}"}])
         second.step_finished(step, {"loss": 2.0})
     assert steps(tmp_path) == [("03-sft", 9), ("04-grpo", 1), ("04-grpo", 2), ("04-grpo", 3)]
-    found = read_lines(tmp_path / "rollouts" / "04-grpo.jsonl")
-    assert [line["prompt_id"] for line in found] == ["p1", "q2", "q3"]
-    assert found[0] == {"prompt_id": "p1", "stage": "04-grpo", "step": 1}
+    result = read_lines(tmp_path / "rollouts" / "04-grpo.jsonl")
+    assert [line["prompt_id"] for line in result] == ["p1", "q2", "q3"]
+    assert result[0] == {"prompt_id": "p1", "stage": "04-grpo", "step": 1}
 
 
 def test_time_goes_on_where_the_killed_process_stopped(tmp_path):
     taken_over = {"stage": "01-fit-encoder", "step": 9, "time_s": 9e6, "reused": True}
     append(tmp_path / "metrics.jsonl", [taken_over, {"stage": "03-sft", "step": 1, "time_s": 4000.5}])
-    StageAnnouncer(Announcer([Recorder(RunFolder(tmp_path))]), "03-sft").step_finished(2, {})
+    StageEvents(Announcer([Recorder(RunFolder(tmp_path))]), "03-sft").step_finished(2, {})
     assert 4000.5 <= read_lines(tmp_path / "metrics.jsonl")[-1]["time_s"] < 5000
 
 

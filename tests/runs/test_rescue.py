@@ -18,7 +18,7 @@ from evidcore.runs.context import Context
 from evidcore.runs.dry_run import dry_run
 from evidcore.runs.lock import used
 from evidcore.runs.model import StageOutputs
-from evidcore.train.settings import Silent
+from evidcore.train.settings import NullSink
 
 logging.disable_progress_bar()
 
@@ -40,7 +40,7 @@ def test_answers_without_a_letter_are_rescued_by_the_named_scorer(recipe, small_
     assembly = Assembly(load(recipe))
     stage = dataclasses.replace(assembly.recipe.stages[-1], max_new_tokens=4)  # nobody finishes
     before = StageOutputs(model=small_run / "checkpoints" / "03-sft")
-    result = stage.run(Context(assembly, "04-evaluate", before=before, folder=tmp_path, announce=Silent()))
+    result = stage.run(Context(assembly, "04-evaluate", before=before, folder=tmp_path, announce=NullSink()))
     lines = result.answers
     prompts = {prompt.id: prompt for prompt in assembly.prompts(stage.data[0])}
     by_hand = Embedding(tmp_path, model=Pretrained(folder="encoder"))

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 from evidcore.model.policy import VLMPolicy
 from evidcore.runs import shared_policy
 from evidcore.runs.shared_policy import Opener, serve, worker_group

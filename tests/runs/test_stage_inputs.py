@@ -82,16 +82,16 @@ def hashes(assembly):
 @pytest.fixture(scope="module")
 def counted(assembly):
     """The files whose content counts in the hash of each stage."""
-    found = {}
+    result = {}
     real = Path.read_bytes
     with pytest.MonkeyPatch.context() as patch:
         for index, stage in enumerate(assembly.recipe.stages):
-            read = found[assembly.recipe.stage_name(index)] = set()
+            read = result[assembly.recipe.stage_name(index)] = set()
             patch.setattr(Path, "read_bytes", lambda self, read=read: read.add(self) or real(self))
             code.package_hash.cache_clear()
             hashed_inputs(assembly, stage, LOCK, {})
     code.package_hash.cache_clear()
-    return found
+    return result
 
 
 def file_of(module):

@@ -51,12 +51,12 @@ def traced(function, found):
 
 
 def main(recipe: str, said: str) -> None:
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     loaded = load(Path(recipe))
     for kind in {type(stage) for stage in loaded.stages}:
-        kind.run = traced(kind.run, found)
+        kind.run = traced(kind.run, result)
     run(start(loaded, Path("runs")))
-    Path(said).write_text(json.dumps(found), encoding="utf-8")
+    Path(said).write_text(json.dumps(result), encoding="utf-8")
 
 
 main(*sys.argv[1:])

@@ -13,8 +13,7 @@ from evidcore_testing.models import tiny_language, tiny_vision_language
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
 
-from evidcore.case import Case, Score
-from evidcore.contracts import Reward
+from evidcore.api import Case, Reward, Score
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -49,7 +48,7 @@ class Letters(Reward):
 
 
 def share_of_letters(text: str) -> float:
-    return sum(one.isalpha() for one in text) / max(len(text), 1)
+    return sum(item.isalpha() for item in text) / max(len(text), 1)
 
 
 class Constant(Reward):
@@ -63,7 +62,7 @@ class FirstGroup(Reward):
     """Tells the answers of every second group apart, and says the same to the others."""
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=0.3 if one.group % 2 else share_of_letters(one.text)) for one in rollouts]
+        return [Score(value=0.3 if item.group % 2 else share_of_letters(item.text)) for item in rollouts]
 
 
 class Silence(Reward):
@@ -127,7 +126,7 @@ def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProces
     encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
     vision = language.config.vision_config.to_dict()
     built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
-    built.adopt(language)
+    built.load_from(language)
     return assemble.assemble(
         language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
         bridge_table={"use": "native-merger"}, view_table=dict(VIEW), **given,

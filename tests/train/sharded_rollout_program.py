@@ -13,10 +13,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from transformers.utils import logging
 
-from evidcore.case import Crop, Episode, Prompt, TextPart, VisualPart
+from evidcore.api import Crop, Episode, Prompt, TextPart, VisualPart
 from evidcore.model.policy import sampling_of
 from evidcore.train.sampler import PolicySampler
-from evidcore.train.trl.stage import WholeEncoder, whole_weights
+from evidcore.train.trl.stage import FullEncoderCallback, full_weights
 
 
 def answers(model, processor, prompts, rank):
@@ -27,11 +27,11 @@ def answers(model, processor, prompts, rank):
     episodes = sampler.sample([Episode(prompt=prompt) for prompt in prompts for _ in range(3)])
     if rank == 0:
         said = [TextPart(text="look here"), VisualPart(crop=prompts[1].crops()[0])]
-        more = [sampler.extend(one, said) for one in episodes[:2]]
+        more = [sampler.extend(item, said) for item in episodes[:2]]
         sampling = sampling_of(model, processor, max_new_tokens=40, temperature=0.0)
         episodes += PolicySampler(model, processor, sampling, positions, seed=7).sample(more)
     scores = sampler.score(episodes)
-    return [list(one.ids) for one in episodes], [list(one) for one in scores]
+    return [list(item.ids) for item in episodes], [list(item) for item in scores]
 
 
 def step(model, processor, prompt):
@@ -72,11 +72,11 @@ def main(language: str, folder: str) -> None:
         fully_shard(layer, mesh=mesh)
     for part in (model.model.encoder, model.model.bridge, model):
         fully_shard(part, mesh=mesh)
-    WholeEncoder().on_train_begin(model=model)
-    with whole_weights(model):
+    FullEncoderCallback().on_train_begin(model=model)
+    with full_weights(model):
         sharded = answers(model, processor, prompts, rank)
-    found = {"ids": [whole[0], sharded[0]], "scores": [whole[1], sharded[1]]}
-    found["loss"] = [loss, step(model, processor, prompts[0])]
+    result = {"ids": [whole[0], sharded[0]], "scores": [whole[1], sharded[1]]}
+    result["loss"] = [loss, step(model, processor, prompts[0])]
     furthest, is_sharded = 0.0, True
     for name, weight in model.named_parameters():
         # the frozen encoder stays whole, all else does not
@@ -86,8 +86,8 @@ def main(language: str, folder: str) -> None:
             distributed.all_reduce(mean)
             away = weight.grad.full_tensor() - mean / distributed.get_world_size()
             furthest = max(furthest, away.abs().max().item())
-    found |= {"is_sharded": is_sharded, "gradient_off_by": furthest}
-    (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+    result |= {"is_sharded": is_sharded, "gradient_off_by": furthest}
+    (Path(folder) / f"{rank}.json").write_text(json.dumps(result))
     distributed.destroy_process_group()
 
 

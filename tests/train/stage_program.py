@@ -1,5 +1,6 @@
 """A stage as a program of its own: to be killed, resumed and run as several processes by the tests."""
 
+import copy
 import os
 import sys
 from pathlib import Path
@@ -13,9 +14,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers.utils import logging
 
+from evidcore.api import Reward, Score
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Score
-from evidcore.contracts import Reward
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.proof import passes
 from evidcore.registry import factory
@@ -30,7 +30,7 @@ from evidcore.train.trl.stage import StageTrainer
 
 class Letters(Reward):
     def __call__(self, rollouts, earlier):
-        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+        return [Score(value=sum(map(str.isalpha, item.text)) / max(len(item.text), 1)) for item in rollouts]
 
 
 class LettersButOfOne(Letters):
@@ -40,7 +40,7 @@ class LettersButOfOne(Letters):
 
     def __call__(self, rollouts, earlier):
         scores = zip(rollouts, super().__call__(rollouts, earlier), strict=True)
-        return [Score(value=0.0) if one.prompt.case.id == self.case else score for one, score in scores]
+        return [Score(value=0.0) if item.prompt.case.id == self.case else score for item, score in scores]
 
 
 class Printing:
@@ -62,7 +62,14 @@ def shard_by_hand(module):
     mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
     Accelerator.prepare_model = lambda self, model, **_: model
     StageTrainer._save_checkpoint = lambda *given: None  # accelerate's part too
-    passes._is_sharded = lambda trainer: True
+    prove = passes._prove
+
+    def prove_sharded(trainer, *given, **options):
+        sharded = copy.copy(trainer)
+        sharded.is_fsdp_enabled = True
+        return prove(sharded, *given, **options)
+
+    passes._prove = prove_sharded
     look = module.check_start
 
     def look_and_shard(model, *given, **options):
@@ -90,12 +97,8 @@ def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None
     task = factory.build("task", {"use": use}, given={}, where="test")
     view = factory.build("view", dict(VIEW), given={}, where="test")
     source = PromptSource([PromptSet(name=use, task=task, view=view, cases=cases)], seed=1)
-    shared = {
-        "steps": int(steps),
-        "learning_rate": 1e-3,
-        "save_every_steps": 2,
-        "train": ("bridge", "language"),
-    }
+    train = ("bridge", "language")
+    shared = {"steps": int(steps), "learning_rate": 1e-3, "save_every_steps": 2, "train": train}
     given = {"seed": 3, "announce": Printing(), "resume": resume == "resume"}
     if kind != "sft":
         settings = GrpoSettings(

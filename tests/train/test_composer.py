@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from evidcore.case import Action, Answer, Box, Evidence, Rollout, Score, Turn, Unscored
-from evidcore.contracts import Reward
-from evidcore.errors import ContractError, DataError, RecipeError, RunError
+from evidcore.api import Answer, Box, DataError, Reward, Rollout, Score, Unscored
+from evidcore.case import Action, Evidence, Turn
+from evidcore.errors import ContractError, RecipeError, RunError
 from evidcore.registry import Offer, blame
 from evidcore.reward import composer
 from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer, check_start, figures, record
@@ -55,7 +55,7 @@ def rollouts(bench):
 
 
 def named(answers, name="mine", **changed):
-    reward = Given([Score(value=one) if isinstance(one, float) else one for one in answers])
+    reward = Given([Score(value=item) if isinstance(item, float) else item for item in answers])
     return NamedReward(name=name, reward=reward, package="their-package 1.2", **changed)
 
 
@@ -81,8 +81,8 @@ def answered(rollouts):
     evidence, action = Evidence(slices={"nodule": 3}), Action(tool="zoom", arguments={"box": [0, 0, 9, 9]})
     turns = (Turn(text="?", actions=(action,), reply=()),)
     return [
-        dataclasses.replace(one, turns=turns, answer=Answer(text="x", evidence=evidence, value={"a": [1]}))
-        for one in rollouts
+        dataclasses.replace(item, turns=turns, answer=Answer(text="x", evidence=evidence, value={"a": [1]}))
+        for item in rollouts
     ]
 
 
@@ -194,7 +194,7 @@ def test_the_recorded_total_weighs_a_gated_reward_too(rollouts):
     gate = named([1.0] * 6, "gate", weight=0.5)
     gated = named([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "gated", weight=0.25, gate="gate")
     lines = record(RewardComposer([gate, gated])(rollouts), [gate, gated], rollouts, 3)
-    totals = [one["total"] for line in lines for one in line["rollouts"]]
+    totals = [item["total"] for line in lines for item in line["rollouts"]]
     assert totals == pytest.approx([0.525, 0.55, 0.575, 0.6, 0.625, 0.65])
 
 
@@ -247,12 +247,12 @@ def test_an_answer_that_is_no_list_is_named(rollouts):
 
 def test_a_raising_reward_is_blamed_with_its_cause(rollouts):
     reward = NamedReward(name="broken", reward=Raising(), package="their-package 1.2")
-    one, other = (rollouts[number].prompt.id for number in (0, 3))
+    item, other = (rollouts[number].prompt.id for number in (0, 3))
     with pytest.raises(ContractError) as caught:
         RewardComposer([reward])(rollouts)
     assert str(caught.value) == (
         "their-package 1.2: reward 'broken' failed with KeyError: 'glossary.csv', over 6 rollouts, among "
-        f"them prompt {one!r}: '0'; prompt {one!r}: '2'; prompt {other!r}: '4'. Report this to its authors."
+        f"them prompt {item!r}: '0'; prompt {item!r}: '2'; prompt {other!r}: '4'. Report this to its authors."
     )
     assert isinstance(caught.value.__cause__, KeyError)
     assert caught.value.safe == "their-package 1.2: reward 'broken' failed with KeyError"  # no answer in it
@@ -381,20 +381,20 @@ def test_compositions_that_mean_nothing_are_refused():
 
 def test_figures_are_those_of_hand_arithmetic(rollouts):
     rewards = [named([1.0, 0.0, 0.5, 0.5, 0.5, None])]
-    found = figures(record(RewardComposer(rewards)(rollouts), rewards, rollouts, 3))
-    assert found["reward/mine"] == pytest.approx(0.5)
-    assert found["reward_spread/mine"] == pytest.approx((0.5 / 5) ** 0.5)  # deviations .5 .5 0 0 0
-    assert found["dead_groups"] == found["dead_groups/mine"] == 0.5
-    assert found["unscored/mine"] == 1
-    assert found["reward"] == pytest.approx(0.5)
+    result = figures(record(RewardComposer(rewards)(rollouts), rewards, rollouts, 3))
+    assert result["reward/mine"] == pytest.approx(0.5)
+    assert result["reward_spread/mine"] == pytest.approx((0.5 / 5) ** 0.5)  # deviations .5 .5 0 0 0
+    assert result["dead_groups"] == result["dead_groups/mine"] == 0.5
+    assert result["unscored/mine"] == 1
+    assert result["reward"] == pytest.approx(0.5)
 
 
 def test_a_reward_that_scored_nobody_has_no_mean(rollouts):
     rewards = [named([None] * 6)]
-    found = figures(record(RewardComposer(rewards)(rollouts), rewards, rollouts, 3))
-    assert "reward/mine" not in found
-    assert found["unscored/mine"] == 6
-    assert found["dead_groups"] == 1.0
+    result = figures(record(RewardComposer(rewards)(rollouts), rewards, rollouts, 3))
+    assert "reward/mine" not in result
+    assert result["unscored/mine"] == 6
+    assert result["dead_groups"] == 1.0
 
 
 def test_a_record_is_a_line_for_each_group(rollouts):

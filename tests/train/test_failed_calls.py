@@ -9,11 +9,9 @@ import torch
 from evidcore_plugin_pages.document import stage_curves
 from evidcore_plugin_pages.tables import figures
 
+from evidcore.api import Reward, Score, Unscored, find
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Score, Unscored
-from evidcore.contracts import Reward
 from evidcore.errors import ContractError
-from evidcore.registry import find
 from evidcore.reward.composer import NamedReward
 from evidcore.train.grpo import asks_policy
 from evidcore.train.trl import stage
@@ -24,11 +22,11 @@ def run(bench, kit, name, rewards, *, heard=None, resume=False, seed=3, **change
     """Train; return the model, what was told of its steps, and the stage's figures."""
     model, processor = bench.model()
     heard = heard or kit.heard()
-    found = grpo(
+    result = grpo(
         model, processor, bench.source(), rewards, kit.grpo_settings(**changed), bench.folder / name,
         seed=seed, announce=heard, strategy=Plain(), resume=resume,
     )  # fmt: skip
-    return model, heard, found
+    return model, heard, result
 
 
 class Fails(Reward):
@@ -40,7 +38,7 @@ class Fails(Reward):
     def __call__(self, rollouts, earlier):
         if self.fails(rollouts):
             raise OSError("the judge has gone")
-        return [Score(value=self.share(one.text)) for one in rollouts]
+        return [Score(value=self.share(item.text)) for item in rollouts]
 
 
 def named(reward, name="mine", **changed):
@@ -52,12 +50,12 @@ def named(reward, name="mine", **changed):
 def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, kit, trl):
     alone, _, _ = run(bench, kit, "alone", [kit.letters()], trl=trl)
     others = [named(Fails(kit), weight=3.0), named(kit.Letters(), "gated", weight=2.0, gate="mine")]
-    beside, heard, found = run(bench, kit, "beside", [*others, kit.letters()], trl=trl, max_failed=0.1)
+    beside, heard, result = run(bench, kit, "beside", [*others, kit.letters()], trl=trl, max_failed=0.1)
     assert torch.equal(kit.flat(alone), kit.flat(beside))
     assert [step["failed_calls/mine"] for step in heard.steps] == [1.0, 1.0]
     assert [step["failed_calls/gated"] for step in heard.steps] == [0.0, 0.0]
     assert [step["unscored/mine"] for step in heard.steps] == [16, 16]
-    assert found["failed_calls"] == {"mine": 2.0}
+    assert result["failed_calls"] == {"mine": 2.0}
     verdict = heard.groups[0][0]["rollouts"][0]["rewards"]["mine"]
     assert (verdict["value"], verdict["unscored"]) == (None, "failed")
     assert verdict["reason"] == "OSError: the judge has gone"
@@ -68,11 +66,11 @@ def test_a_step_whose_every_reward_failed_moves_nothing(bench, kit, caplog):
     with caplog.at_level(logging.WARNING):
         plain = {"trl": {"beta": 0.0, "weight_decay": 0.0}}
         trained, heard, _ = run(bench, kit, "none", [named(Fails(kit))], max_failed=0.1, **plain)
-    assert [one["grad_norm"] for one in heard.steps] == [0.0, 0.0]
+    assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
     assert torch.equal(kit.flat(trained), kit.flat(start))
-    said = [one.getMessage() for one in caplog.records]
-    assert sum("reward 'mine' failed with OSError" in one for one in said) == 1
-    assert not any("answers of the start policy earn the same" in one for one in said)
+    said = [item.getMessage() for item in caplog.records]
+    assert sum("reward 'mine' failed with OSError" in item for item in said) == 1
+    assert not any("answers of the start policy earn the same" in item for item in said)
 
 
 class Holes(Reward):
@@ -84,8 +82,8 @@ class Holes(Reward):
     def __call__(self, rollouts, earlier):
         failed = Unscored(kind="failed", reason="no mask")
         return [
-            failed if one.group and place % 4 in (1, 3) else Score(value=self.share(one.text))
-            for place, one in enumerate(rollouts)
+            failed if item.group and place % 4 in (1, 3) else Score(value=self.share(item.text))
+            for place, item in enumerate(rollouts)
         ]
 
 
@@ -165,13 +163,13 @@ def failing_at(bench, kit, *steps):
 def test_a_resumed_run_goes_on_with_the_counts(bench, kit):
     rewards = failing_at(bench, kit, 2, 5)
     changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.1}
-    whole, heard, found = run(bench, kit, "whole", rewards, **changed)
-    assert [one["failed_calls/mine"] for one in heard.steps] == [0, 1, 0, 0, 1, 0]
-    assert found["failed_calls"] == {"mine": 2.0}
+    whole, heard, result = run(bench, kit, "whole", rewards, **changed)
+    assert [item["failed_calls/mine"] for item in heard.steps] == [0, 1, 0, 0, 1, 0]
+    assert result["failed_calls"] == {"mine": 2.0}
     with pytest.raises(Killed):
         run(bench, kit, "killed", rewards, heard=dying(kit, 5), **changed)
     rest, later, again = run(bench, kit, "killed", rewards, resume=True, **changed)
-    assert [one["step"] for one in later.steps] == [5, 6]
+    assert [item["step"] for item in later.steps] == [5, 6]
     assert again["failed_calls"] == {"mine": 2.0}
     assert torch.equal(kit.flat(whole), kit.flat(rest))
 
@@ -203,12 +201,12 @@ def seldom(kit, steps, count):
 @pytest.mark.slow
 def test_failures_of_one_percent_are_counted_in_metrics_and_on_the_page(bench, kit):
     steps = 12
-    _, heard, found = run(bench, kit, "seldom", seldom(kit, steps, 1), steps=steps, max_failed=0.1)
+    _, heard, result = run(bench, kit, "seldom", seldom(kit, steps, 1), steps=steps, max_failed=0.1)
     assert len(heard.steps) == steps
-    assert sum(one["failed_calls/mine"] for one in heard.steps) == 1
-    assert found["failed_calls"] == {"mine": 1.0}
+    assert sum(item["failed_calls/mine"] for item in heard.steps) == 1
+    assert result["failed_calls"] == {"mine": 1.0}
     assert "failed_calls/mine" in stage_curves(heard.steps)
-    assert '<dt>mine</dt><dd><data value="1.0">1</data>' in figures(found)
+    assert '<dt>mine</dt><dd><data value="1.0">1</data>' in figures(result)
 
 
 REWARDS = """[evidcore.reward]

@@ -55,7 +55,7 @@ def frozen(model):
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
 def test_logits_and_gradients_are_those_of_autocast_to_the_bit(bench, kit, tmp_path, kind):
-    found = []
+    result = []
     for bfloat16 in ((), BOTH):
         model, processor = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
         batch = Targets(processor, bench.source(bench.set_of("report"))).batch([
@@ -69,9 +69,9 @@ def test_logits_and_gradients_are_those_of_autocast_to_the_bit(bench, kit, tmp_p
             output = model(**batch)
         output.loss.backward()
         gradients = [weight.grad for weight in model.model.bridge.parameters() if weight.grad is not None]
-        found.append([output.logits.detach(), *gradients])
-    assert len(found[0]) > 4
-    assert all(map(torch.equal, *found))
+        result.append([output.logits.detach(), *gradients])
+    assert len(result[0]) > 4
+    assert all(map(torch.equal, *result))
 
 
 @pytest.mark.slow
@@ -97,8 +97,8 @@ def test_losses_and_adapters_are_near_those_of_float32(bench, kit, tmp_path, kin
         heard[name] = teach(bench, kit, name, model, trl=trl, steps=4, learning_rate=1e-3)
     apart = (grads["rounded"] - grads["float32"]).norm() / grads["float32"].norm()
     assert apart < 0.03
-    for one, other in zip(heard["rounded"].steps, heard["float32"].steps, strict=True):
-        assert one["loss"] == pytest.approx(other["loss"], rel=5e-3)
+    for item, other in zip(heard["rounded"].steps, heard["float32"].steps, strict=True):
+        assert item["loss"] == pytest.approx(other["loss"], rel=5e-3)
 
 
 @pytest.mark.slow
@@ -110,12 +110,12 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, kit, tmp_
     assert all(torch.equal(weight, start[name]) for name, weight in frozen(trained).items())
     loaded = assemble.load(bench.folder / "first")
     assert frozen(loaded[0]).keys() == start.keys()
-    for (name, one), (other_name, other) in zip(
+    for (name, item), (other_name, other) in zip(
         trained.named_parameters(), loaded[0].named_parameters(), strict=True
     ):
         assert name == other_name
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
+        assert item.dtype == other.dtype
+        assert torch.equal(item, other)
     with safe_open(bench.folder / "first" / "model.safetensors", "pt") as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
     assert {name for name, kind in kinds.items() if kind == "BF16"} == start.keys()
@@ -126,10 +126,10 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, kit, tmp_
         bench.folder / "second", seed=3, announce=(heard := kit.heard()), strategy=Plain(),
     )  # fmt: skip
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # its reference is the first stage's model
-    layers = [one for one in loaded[0].modules() if isinstance(one, AdaptedLinear)]
-    before = [one for one in trained.modules() if isinstance(one, AdaptedLinear)]
-    assert {len(one.down) for one in layers} == {5}
-    assert all(torch.equal(one.down[:2], two.down) for one, two in zip(layers, before, strict=True))
+    layers = [item for item in loaded[0].modules() if isinstance(item, AdaptedLinear)]
+    before = [item for item in trained.modules() if isinstance(item, AdaptedLinear)]
+    assert {len(item.down) for item in layers} == {5}
+    assert all(torch.equal(item.down[:2], two.down) for item, two in zip(layers, before, strict=True))
     assert all(torch.equal(weight, start[name]) for name, weight in frozen(loaded[0]).items())
 
 
@@ -140,11 +140,11 @@ def test_what_is_measured_computes_as_what_was_trained(bench, kit, tmp_path):
     teach(bench, kit, "run", model, steps=2)
     prompts = [bench.source()[index].prompt for index in range(3)]
     texts = [["left", "right side"]] * 3
-    found = [
+    result = [
         VLMPolicy(*pair).log_likelihoods(prompts, texts)
         for pair in (model, assemble.load(bench.folder / "run"))
     ]
-    assert found[0] == found[1]
+    assert result[0] == result[1]
     assert VLMPolicy(*model).generate(prompts, max_new_tokens=4)
 
 
@@ -159,7 +159,7 @@ def test_a_resumed_stage_is_the_uninterrupted_one_bit_for_bit(bench, kit, tmp_pa
         with pytest.raises(Stopped):
             teach(bench, kit, f"cut-{name}", cut, heard=stopping(kit, 3), **changed)
         later = teach(bench, kit, f"cut-{name}", rest, resume=True, **changed)
-        assert [one["step"] for one in later.steps] == [3, 4]
+        assert [item["step"] for item in later.steps] == [3, 4]
         named = dict(rest[0].named_parameters())
         for key, weight in whole[0].named_parameters():
             assert torch.equal(weight, named[key]), key

@@ -3,9 +3,9 @@ import dataclasses
 import pytest
 import torch
 
+from evidcore.api import RolloutStrategy
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
-from evidcore.contracts import RolloutStrategy
 from evidcore.errors import ContractError, RecipeError
 from evidcore.model import assemble
 from evidcore.model.bank import FeatureBank
@@ -30,8 +30,8 @@ def test_equal_rewards_give_no_gradient_where_beta_is_0(bench, kit):
     constant = NamedReward(name="constant", reward=kit.Constant(), weight=0.7)
     other = {"answers_per_prompt": 6, "trl": {"beta": 0.0, "weight_decay": 0.0}}
     trained, heard = run(bench, kit, rewards=[constant], **other)
-    assert [one["grad_norm"] for one in heard.steps] == [0.0, 0.0]
-    assert [one["dead_groups"] for one in heard.steps] == [1.0, 1.0]
+    assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
+    assert [item["dead_groups"] for item in heard.steps] == [1.0, 1.0]
     assert torch.equal(kit.flat(trained), kit.flat(start))
 
 
@@ -96,9 +96,9 @@ def test_credit_multiplies_the_advantage_of_each_token(bench, kit, trl):
 def test_a_group_whose_tokens_have_no_credit_is_a_dead_one(bench, kit):
     start, _ = bench.model()
     trained, heard = run(bench, kit, strategy=Credits(lambda count: (0.0,) * count))
-    assert [one["grad_norm"] for one in heard.steps] == [0.0, 0.0]
+    assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
     torch.testing.assert_close(kit.flat(trained), kit.flat(start), rtol=0, atol=1e-6)
-    assert any(one["advantage"] for group in heard.groups[0] for one in group["rollouts"])  # the answer's
+    assert any(item["advantage"] for group in heard.groups[0] for item in group["rollouts"])  # the answer's
 
 
 @pytest.mark.slow
@@ -113,9 +113,9 @@ def test_a_reward_that_is_none_everywhere_is_no_reward(bench, kit):
 @pytest.mark.slow
 def test_the_order_of_rewards_changes_nothing_but_rounding(bench, kit):
     second = NamedReward(name="constant", reward=kit.Constant(), weight=0.3)
-    one, _ = run(bench, kit, "one", rewards=[kit.letters(), second])
+    item, _ = run(bench, kit, "one", rewards=[kit.letters(), second])
     other, _ = run(bench, kit, "other", rewards=[second, kit.letters()])
-    torch.testing.assert_close(kit.flat(one), kit.flat(other), rtol=0, atol=1e-6)
+    torch.testing.assert_close(kit.flat(item), kit.flat(other), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -157,16 +157,16 @@ def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench,
 @pytest.mark.slow
 def test_answers_get_better_at_what_is_rewarded(bench, kit):
     _, heard = run(bench, kit, steps=25, learning_rate=3e-3)
-    early = sum(one["reward"] for one in heard.steps[:5]) / 5
-    late = sum(one["reward"] for one in heard.steps[-5:]) / 5
+    early = sum(item["reward"] for item in heard.steps[:5]) / 5
+    late = sum(item["reward"] for item in heard.steps[-5:]) / 5
     assert late > early + 0.15
 
 
 def test_what_is_told_of_a_step(bench, kit):
     _, heard = run(bench, kit, rewards=[kit.letters(weight=2.0)])
     step, lines = heard.steps[0], heard.groups[0]
-    assert [one["step"] for one in heard.steps] == [1, 2]
-    values = [kit.share_of_letters_of(one["text"]) for line in lines for one in line["rollouts"]]
+    assert [item["step"] for item in heard.steps] == [1, 2]
+    values = [kit.share_of_letters_of(item["text"]) for line in lines for item in line["rollouts"]]
     assert step["reward/letters"] == pytest.approx(sum(values) / 16)
     assert step["reward"] == pytest.approx(2 * sum(values) / 16)
     assert {
@@ -184,7 +184,7 @@ def test_what_is_told_of_a_step(bench, kit):
     assert len(lines) == 4
     for line in lines:
         assert len(line["rollouts"]) == 4
-        assert sum(one["advantage"] for one in line["rollouts"]) == pytest.approx(0.0, abs=1e-4)
+        assert sum(item["advantage"] for item in line["rollouts"]) == pytest.approx(0.0, abs=1e-4)
         assert line["task"] == "choice"
         assert line["reference"]["options"]
 
@@ -200,14 +200,14 @@ def test_the_trained_model_answers_from_its_folder(bench, kit):
 
 class Short(RolloutStrategy):
     def __call__(self, sampler, prompts, answers_per_prompt):
-        from evidcore.case import Episode
+        from evidcore.api import Episode
 
         return sampler.sample([Episode(prompt=prompt) for prompt in prompts])
 
 
 class Mixed(RolloutStrategy):
     def __call__(self, sampler, prompts, answers_per_prompt):
-        from evidcore.case import Episode
+        from evidcore.api import Episode
 
         return sampler.sample([
             Episode(prompt=prompt) for _ in range(answers_per_prompt) for prompt in prompts
@@ -215,12 +215,12 @@ class Mixed(RolloutStrategy):
 
 
 def test_a_strategy_that_gives_no_whole_groups_is_named(bench, kit):
-    one = {"train": ("language",)}
+    item = {"train": ("language",)}
     with pytest.raises(ContractError, match="rollout Short: must give 4 answers to each of 2 prompts, got"):
-        run(bench, kit, strategy=Short(), **one)
+        run(bench, kit, strategy=Short(), **item)
     text_only = dataclasses.replace(bench.set_of(), view=NoPixels())
     with pytest.raises(ContractError, match="rollout Mixed: answer 1 must be one to prompt"):
-        run(bench, kit, strategy=Mixed(), source=bench.source(text_only), **one)
+        run(bench, kit, strategy=Mixed(), source=bench.source(text_only), **item)
 
 
 class NoPixels(Volume):
@@ -264,6 +264,6 @@ def test_the_losses_of_the_papers_are_explicit(bench, kit):
 def test_a_first_step_that_teaches_nothing_is_warned_of(bench, kit, caplog):
     constant = NamedReward(name="constant", reward=kit.Constant())
     run(bench, kit, rewards=[constant])
-    said = [one.getMessage() for one in caplog.records if "start policy" in one.getMessage()]
+    said = [item.getMessage() for item in caplog.records if "start policy" in item.getMessage()]
     assert len(said) == 1
     assert "in 100 % of the groups all answers of the start policy earn the same" in said[0]

@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
+from evidcore.api import Crop
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Crop
 from evidcore.train.settings import Lora
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
@@ -53,19 +53,19 @@ def test_four_steps_with_prompts_computed_once_are_those_that_trl_takes(bench, k
     start, _ = bench.model()
     plain = {"learning_rate": 0.05, "save_every_steps": 50, **changed}  # plain descent: no tiny divisors
     source = bench.source(bench.set_of(cases=two_volumes(bench)))
-    found = {share: train(bench, kit, share, source, **plain) for share in ("always", "never")}
-    (shared, one), (apart, other) = found["always"], found["never"]
+    result = {share: train(bench, kit, share, source, **plain) for share in ("always", "never")}
+    (shared, item), (apart, other) = result["always"], result["never"]
     assert (kit.flat(shared) - kit.flat(start)).abs().max() > 1e-4
     torch.testing.assert_close(kit.flat(shared), kit.flat(apart), rtol=0, atol=1e-6)
     figures = ("loss", "entropy", *(["kl"] if "beta" in changed["trl"] else []))
-    for mine, theirs in zip(one.steps, other.steps, strict=True):
+    for mine, theirs in zip(item.steps, other.steps, strict=True):
         wanted = [theirs[name] for name in figures]
         assert [mine[name] for name in figures] == pytest.approx(wanted, rel=1e-6, abs=1e-6)
         assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
     if "beta" in changed["trl"]:
-        assert one.steps[-1]["kl"] > 1e-6
-    texts = [[[one["text"] for one in line["rollouts"]] for line in step] for step in one.groups]
-    assert texts == [[[one["text"] for one in line["rollouts"]] for line in step] for step in other.groups]
+        assert item.steps[-1]["kl"] > 1e-6
+    texts = [[[item["text"] for item in line["rollouts"]] for line in step] for step in item.groups]
+    assert texts == [[[item["text"] for item in line["rollouts"]] for line in step] for step in other.groups]
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ def turns_of(bench, model, processor):
     bank, image = model.model.bank, model.config.image_token_id
     depth, height, width = model.model.encoder.input.size_zyx
     source = bench.source(bench.set_of(cases=two_volumes(bench)))
-    prompts = sorted((source[place].prompt for place in range(2)), key=lambda one: len(one.crops()))
+    prompts = sorted((source[place].prompt for place in range(2)), key=lambda item: len(item.crops()))
     encoded = [processor.encode(prompt) for prompt in prompts]
-    before, rng = max(len(one.ids) for one in encoded), random.Random(0)
+    before, rng = max(len(item.ids) for item in encoded), random.Random(0)
     rows, images = [], []
     for row in range(8):
         prompt = encoded[row // 4]
@@ -164,7 +164,7 @@ def scored(model, trainer, turns, choice):
         lambda module, given, named: embedded.append(named["inputs_embeds"].detach()), with_kwargs=True
     )
     model.zero_grad()
-    handles = torch.tensor([one for own in turns.images for one in own])[:, None]
+    handles = torch.tensor([item for own in turns.images for item in own])[:, None]
     log_probs, entropies, _ = trainer._get_per_token_logps_and_entropies(
         model, turns.ids, turns.mask, turns.after, compute_entropy=True, pixel_values=handles,
         num_images=list(map(len, turns.images)),
@@ -173,7 +173,7 @@ def scored(model, trainer, turns, choice):
     weight = torch.randn(there.shape, generator=torch.Generator().manual_seed(1)) * there
     (log_probs * weight).sum().backward()
     hook.remove()
-    gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+    gradients = {name: item.grad for name, item in model.named_parameters() if item.grad is not None}
     return (log_probs * there).detach(), (entropies * there).detach(), gradients, torch.cat(embedded)
 
 
@@ -184,9 +184,9 @@ def test_images_in_answers_are_scored_as_row_by_row(several_turns, caplog):
     assert shared[0].abs().max() > 1
     torch.testing.assert_close(shared[:2], apart[:2], rtol=0, atol=1e-5)
     assert shared[2].keys() == apart[2].keys()
-    most = max(one.norm() for one in apart[2].values())
-    for name, one in apart[2].items():
-        assert (shared[2][name] - one).norm() <= 1e-5 * max(one.norm(), most), name
+    most = max(item.norm() for item in apart[2].values())
+    for name, item in apart[2].items():
+        assert (shared[2][name] - item).norm() <= 1e-5 * max(item.norm(), most), name
     assert [record.message.partition(" (")[0] for record in caplog.records] == [
         "prompts are scored once for all answers",
         "prompts are scored once for each answer",

@@ -10,9 +10,8 @@ import zlib
 import pytest
 import torch
 
+from evidcore.api import Reward, Score
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Score
-from evidcore.contracts import Reward
 from evidcore.reward.composer import NamedReward
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
@@ -34,7 +33,7 @@ class Drawn(Reward):
         self.name = name
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=value(self.name, one.text, one.group)) for one in rollouts]
+        return [Score(value=value(self.name, item.text, item.group)) for item in rollouts]
 
 
 def total(text, group):
@@ -82,33 +81,33 @@ class ByHand:
         self.start, self.processor = bench.model()
         self.start.train_only(["bridge", "language"])
         self.prompts = [bench.source()[number].prompt for number in range(PROMPTS)]
-        self.answers = [list(one.ids) for one in watched.trainer.episodes]
+        self.answers = [list(item.ids) for item in watched.trainer.episodes]
         self.watched = watched
         [lines] = watched.heard.groups
         assert [line["prompt_id"] for line in lines] == [prompt.id for prompt in self.prompts]
-        self.recorded = [one for line in lines for one in line["rollouts"]]
+        self.recorded = [item for line in lines for item in line["rollouts"]]
         totals = torch.tensor([
-            total(one["text"], number // ANSWERS) for number, one in enumerate(self.recorded)
+            total(item["text"], number // ANSWERS) for number, item in enumerate(self.recorded)
         ])
-        assert [one["total"] for one in self.recorded] == pytest.approx(totals.tolist(), abs=1e-6)
+        assert [item["total"] for item in self.recorded] == pytest.approx(totals.tolist(), abs=1e-6)
         groups = totals.reshape(PROMPTS, ANSWERS)
         by_group = (groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4)
         self.advantages = by_group.flatten()
         self.advantages[DEAD_GROUP * ANSWERS : (DEAD_GROUP + 1) * ANSWERS] = 0.0
-        assert [one["advantage"] for one in self.recorded] == pytest.approx(
+        assert [item["advantage"] for item in self.recorded] == pytest.approx(
             self.advantages.tolist(), abs=1e-4
         )
 
     def log_probs(self, model):
         """Of each answer's tokens, at the sampling temperature."""
-        found = []
+        result = []
         for number, ids in enumerate(self.answers):
             row = self.processor.encode(self.prompts[number // ANSWERS])
             handles = torch.tensor([[self.processor.image_processor.handle(crop) for crop in row.crops]])
             logits = model(input_ids=torch.tensor([[*row.ids, *ids]]), pixel_values=handles).logits[0]
             at = logits[len(row.ids) - 1 : -1] / TEMPERATURE
-            found.append(at.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0])
-        return found
+            result.append(at.log_softmax(-1).gather(-1, torch.tensor(ids)[:, None])[:, 0])
+        return result
 
     def update(self, number, kind="grpo", beta=0.0, low=0.2, high=0.2, corrected=False):
         """Return loss, gradients and the share of clipped tokens of an update."""
@@ -125,7 +124,7 @@ class ByHand:
             divergence = divergence * ratio if corrected else divergence
             per_token.append(-torch.minimum(ratio * advantage, bounded * advantage) + beta * divergence)
         loss = {
-            "grpo": lambda: torch.stack([one.mean() for one in per_token]).mean(),
+            "grpo": lambda: torch.stack([entry.mean() for entry in per_token]).mean(),
             "bnpo": lambda: torch.cat(per_token).mean(),
             "dapo": lambda: torch.cat(per_token).mean(),  # over the tokens of all processes: here one
             "dr_grpo": lambda: torch.cat(per_token).sum() / (PROMPTS * ANSWERS * MOST_TOKENS),
@@ -157,6 +156,6 @@ def test_two_updates_on_the_same_answers_follow_the_formula(bench, kit, trl, exp
         loss, gradients, clipped = reference.update(number, **expected)
         assert watched.heard.steps[number]["loss"] == pytest.approx(loss, abs=2e-5)
         for name, gradient in gradients.items():
-            found = watched.gradients[number][name]
-            assert (found - gradient).norm() <= 2e-3 * gradient.norm() + 1e-6, (number, name)
+            result = watched.gradients[number][name]
+            assert (result - gradient).norm() <= 2e-3 * gradient.norm() + 1e-6, (number, name)
     assert 0.05 < clipped < 0.6, "the clip is to be reached, but not by all"

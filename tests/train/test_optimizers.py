@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from evidcore.model.parts import matrices_of
-from evidcore.train.trl.optimizers import Together, with_muon
+from evidcore.train.trl.optimizers import ChainedOptimizer, with_muon
 
 
 def small():
@@ -36,7 +36,7 @@ def test_muon_takes_the_matrices_and_keeps_each_groups_rate():
     taken = [(group["lr"], [id(weight) for weight in group["params"]]) for group in muon.param_groups]
     assert taken == [(0.1, [id(model[1].weight)]), (0.02, [id(model[3].weight)])]
     rest = {id(weight) for group in adamw.param_groups for weight in group["params"]}
-    assert rest == {id(one) for one in (model[0].weight, model[1].bias, model[2].weight, model[3].bias)}
+    assert rest == {id(item) for item in (model[0].weight, model[1].bias, model[2].weight, model[3].bias)}
 
 
 def test_a_step_of_muon_moves_all_directions_of_a_matrix_alike():
@@ -71,4 +71,4 @@ def test_a_schedule_reaches_all_groups_and_states_come_back():
 
 def test_a_closure_is_refused():
     with pytest.raises(ValueError, match="take no closure"):
-        Together([torch.optim.SGD([torch.zeros(1)])]).step(lambda: 0.0)
+        ChainedOptimizer([torch.optim.SGD([torch.zeros(1)])]).step(lambda: 0.0)

@@ -69,23 +69,23 @@ def first_for_all(tokens, handles):
 
 def of_handles(tokens, handles):
     made = []
-    for one, handle in zip(tokens, handles.flatten().tolist(), strict=True):
-        noise = torch.randn(one.shape, generator=torch.Generator().manual_seed(handle % 2**31))
-        made.append(0.02 * noise + 0 * one)
+    for item, handle in zip(tokens, handles.flatten().tolist(), strict=True):
+        noise = torch.randn(item.shape, generator=torch.Generator().manual_seed(handle % 2**31))
+        made.append(0.02 * noise + 0 * item)
     return made
 
 
 def less_the_mean(tokens, handles):
     mean = torch.stack(tokens).mean(0)
-    return [one - 0.5 * mean for one in tokens] if len(tokens) > 1 else tokens
+    return [item - 0.5 * mean for item in tokens] if len(tokens) > 1 else tokens
 
 
 def not_finite(tokens, handles):
-    return [one * torch.nan for one in tokens]
+    return [item * torch.nan for item in tokens]
 
 
 def blind_in_training(tokens, handles):
-    return [0 * one if torch.is_grad_enabled() else one for one in tokens]
+    return [0 * item if torch.is_grad_enabled() else item for item in tokens]
 
 
 def encoder_given(change):
@@ -121,8 +121,8 @@ def encoder_gives(change):
         real = encoder.forward
 
         def broken(volumes):
-            found = real(volumes)
-            return dataclasses.replace(found, features=change(found.features))
+            result = real(volumes)
+            return dataclasses.replace(result, features=change(result.features))
 
         encoder.forward = broken
 
@@ -431,17 +431,17 @@ class NoPixels(Volume):
 def two_volumes(cases):
     """Show each case beside another."""
     return [
-        dataclasses.replace(one, volumes=one.volumes + other.volumes)
-        for one, other in zip(cases, cases[1:] + cases[:1], strict=True)
+        dataclasses.replace(item, volumes=item.volumes + other.volumes)
+        for item, other in zip(cases, cases[1:] + cases[:1], strict=True)
     ]
 
 
 def with_text_alone(bench):
     """A stream whose first prompt shows nothing."""
     text = dataclasses.replace(bench.set_of("report"), view=NoPixels())
-    found = bench.source(text, bench.set_of())
-    assert not found[0].prompt.crops()
-    return found
+    result = bench.source(text, bench.set_of())
+    assert not result[0].prompt.crops()
+    return result
 
 
 class Watching:
@@ -461,10 +461,10 @@ class Watching:
 
 @pytest.fixture
 def watching(monkeypatch):
-    found = Watching()
-    monkeypatch.setattr("evidcore.train.trl.trainer.prove_groups", found(prove_groups))
-    monkeypatch.setattr("evidcore.train.trl.sft.prove_targets", found(prove_targets))
-    return found
+    result = Watching()
+    monkeypatch.setattr("evidcore.train.trl.trainer.prove_groups", result(prove_groups))
+    monkeypatch.setattr("evidcore.train.trl.sft.prove_targets", result(prove_targets))
+    return result
 
 
 HEALTHY = {
@@ -496,8 +496,8 @@ def test_a_healthy_policy_learns_on(bench, kit, watching, name):
     steps = settings.get("steps", 1)
     assert len(trainer.announce.steps) == steps
     assert len(watching.moved) == (steps if "prove_every_steps" in settings else 1)
-    assert all({"rollout", "policy", "old policy"} <= one.keys() for one in watching.moved)
-    assert all(1e-4 < one < 10 for moved in watching.moved for one in moved.values())
+    assert all({"rollout", "policy", "old policy"} <= item.keys() for item in watching.moved)
+    assert all(1e-4 < item < 10 for moved in watching.moved for item in moved.values())
     assert max(watching.seconds) < 20
 
 
@@ -508,7 +508,7 @@ def test_healthy_fine_tuning_goes_on(bench, kit, watching, name):
     trainer = sft_trainer(bench, kit, rows_per_forward=2, steps=2, prove_every_steps=1, **settings)
     stage.train(trainer, bench.folder, resume=False)
     assert len(watching.moved) == 2
-    assert all(one["policy"] > 1e-4 for one in watching.moved)
+    assert all(item["policy"] > 1e-4 for item in watching.moved)
 
 
 @pytest.mark.slow
@@ -518,7 +518,7 @@ def test_several_volumes_a_prompt_and_prompts_without_any_are_healthy(bench, kit
     stage.train(make(bench, kit, source=several), bench.folder, resume=False)
     stage.train(make(bench, kit, source=with_text_alone(bench)), bench.folder, resume=False)
     assert len(watching.moved) == 2
-    assert all("policy" in one for one in watching.moved)
+    assert all("policy" in item for item in watching.moved)
     text = dataclasses.replace(bench.set_of("report"), view=NoPixels())
     only_text = make(bench, kit, source=bench.source(text), train=("language",))
     stage.train(only_text, bench.folder, resume=False)
@@ -601,7 +601,7 @@ def test_training_is_not_disturbed(bench, kit, monkeypatch, make):
     assert torch.equal(drawn, drawn_also)
     assert proven.state.num_input_tokens_seen == unproven.state.num_input_tokens_seen
     figures = [
-        [{key: value for key, value in one.items() if not re.search(r"_s(/|$)", key)} for one in steps]
+        [{key: value for key, value in item.items() if not re.search(r"_s(/|$)", key)} for item in steps]
         for steps in (proven.announce.steps, unproven.announce.steps)
     ]
     assert figures[0] == figures[1]

@@ -65,4 +65,4 @@ def test_a_gradient_of_the_bridge_that_is_not_finite_is_named(bench, kit):
 def test_a_model_that_is_sure_of_its_answers_is_not_blind(bench, kit):
     trainer = train(bench, kit, GroupTrainer, sharpness=4000.0)
     [line] = trainer.announce.groups[0][:1]
-    assert len({one["text"] for one in line["rollouts"]}) == 1  # sure: it says the same every time
+    assert len({item["text"] for item in line["rollouts"]}) == 1  # sure: it says the same every time

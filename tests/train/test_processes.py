@@ -28,13 +28,9 @@ TOLERANCE = 1e-5  # of a weight, after three updates: the order of sums differs 
     ],
 )
 def test_two_processes_train_as_one_does(kind, language_folder, tmp_path):
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "ACCELERATE_USE_CPU": "true",
-        "PYTHONWARNINGS": "ignore",
-    }
-    found = {}
+    chosen = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, **chosen}
+    result = {}
     for count in (1, 2):
         folder = tmp_path / str(count)
         # accelerate's own launcher starts a single process on a CPU machine without MPI
@@ -52,10 +48,10 @@ def test_two_processes_train_as_one_does(kind, language_folder, tmp_path):
             capture_output=True, text=True, env=environment, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
-        found[count] = load_file(folder / "model.safetensors")
+        result[count] = load_file(folder / "model.safetensors")
         ranks = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("rank")}
         assert ranks == {str(rank) for rank in range(count)}
         groups = [line.split() for line in done.stdout.splitlines() if line.startswith("groups")]
         assert groups == ([["groups", str(step), "4"] for step in (1, 2, 3)] if "grpo" in kind else [])
-    for name, weight in found[1].items():
-        torch.testing.assert_close(found[2][name], weight, rtol=0, atol=TOLERANCE)
+    for name, weight in result[1].items():
+        torch.testing.assert_close(result[2][name], weight, rtol=0, atol=TOLERANCE)

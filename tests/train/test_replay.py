@@ -35,8 +35,8 @@ def test_the_divergence_of_rows_is_scipys():
             if is_answer[row, token]
         ]
         expected.append(sum(here) / len(here))
-    found = row_divergence(torch.tensor(wanted), torch.tensor(given), torch.tensor(is_answer))
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-6)
+    result = row_divergence(torch.tensor(wanted), torch.tensor(given), torch.tensor(is_answer))
+    np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
 
 
 def test_gold_answers_teach_nothing_where_the_rewards_do_not(bench, kit):
@@ -44,7 +44,7 @@ def test_gold_answers_teach_nothing_where_the_rewards_do_not(bench, kit):
     constant = NamedReward(name="constant", reward=kit.Constant())
     plain = {"rewards": [constant], "learning_rate": 0.05, "trl": {"optim": "sgd"}}  # Adam blows up 1e-9
     trained, heard = run(bench, kit, "constant", **plain)
-    assert [one["replay_kl"] for one in heard.steps] == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert [item["replay_kl"] for item in heard.steps] == pytest.approx([0.0, 0.0], abs=1e-6)
     torch.testing.assert_close(kit.flat(trained), kit.flat(start), rtol=0, atol=1e-6)
 
 
@@ -66,7 +66,7 @@ def test_what_is_replayed_stays_nearer_to_what_it_was(bench, kit):
     held, heard = run(bench, kit, "held", weight=20.0, **changed)
     model, processor = bench.model()
     was = told(bench, model, processor)
-    moved = [(told(bench, one, processor) - was).abs().mean() for one in (free, held)]
+    moved = [(told(bench, item, processor) - was).abs().mean() for item in (free, held)]
     assert moved[1] < moved[0] / 2
     assert "replay_kl" not in also.steps[0]
     assert heard.steps[0]["replay_kl"] == pytest.approx(0.0, abs=1e-6)

@@ -3,9 +3,8 @@ import dataclasses
 
 import pytest
 
+from evidcore.api import Crop, DataError, VisualPart
 from evidcore.builtin.views import Volume
-from evidcore.case import Crop, VisualPart
-from evidcore.errors import DataError
 from evidcore.prompts.rows import PromptSource
 
 
@@ -36,14 +35,14 @@ def test_an_epoch_asks_every_case_once_and_the_next_asks_anew(bench):
 
 
 def test_another_seed_is_another_stream(bench):
-    one, other = bench.source(seed=1), bench.source(seed=2)
-    assert [one[index].prompt for index in range(8)] != [other[index].prompt for index in range(8)]
+    item, other = bench.source(seed=1), bench.source(seed=2)
+    assert [item[index].prompt for index in range(8)] != [other[index].prompt for index in range(8)]
 
 
 def test_blank_volumes_change_what_is_shown_and_nothing_else(bench):
     own, blank = bench.source(), bench.source(volumes="blank")
     for position in range(16):
-        assert blank[position].prompt == own[position].prompt.blanked()
+        assert blank[position].prompt == own[position].prompt.with_blank_volumes()
         assert all(crop.blank for crop in blank[position].prompt.crops())
 
 

@@ -5,11 +5,11 @@ import string
 import pytest
 import torch
 
+from evidcore.api import Crop, Episode, RolloutStrategy, TextPart, VisualPart
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Crop, Episode, TextPart, VisualPart, written
-from evidcore.contracts import RolloutStrategy
+from evidcore.case import written
 from evidcore.errors import ContractError
-from evidcore.evaluate.sealed import Sealed
+from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
 from evidcore.model import generation
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.reward.composer import NamedReward
@@ -419,7 +419,7 @@ def test_a_policy_with_a_plain_strategy_answers_as_one_without(bench, parts):
     plain = RolloutPolicy(model, processor, Plain(), prompts_per_pass=1)
     bare = VLMPolicy(model, processor)
     for kind in ("own", "sealed"):
-        one, other = (plain, bare) if kind == "own" else (Sealed(plain), Sealed(bare))
+        one, other = (plain, bare) if kind == "own" else (AnonymizedPolicy(plain), AnonymizedPolicy(bare))
         assert one.generate(prompts, max_new_tokens=9) == other.generate(prompts, max_new_tokens=9)
     assert plain.log_likelihoods(prompts, [["A"]] * 2) == bare.log_likelihoods(prompts, [["A"]] * 2)
     assert model.training
@@ -435,9 +435,9 @@ def test_a_policy_with_a_plain_strategy_answers_as_one_without(bench, parts):
 def test_a_policy_that_is_measured_looks_at_what_it_is_shown(bench, parts):
     model, processor, prompts = parts
     strategy = LooksOnce()
-    policy = Sealed(RolloutPolicy(model, processor, strategy))
+    policy = AnonymizedPolicy(RolloutPolicy(model, processor, strategy))
     other = bench.source()[5].prompt.crops()[0]
-    swapped = [prompts[0], prompts[0].showing([other]), prompts[0].blanked()] * 4
+    swapped = [prompts[0], prompts[0].showing([other]), prompts[0].with_blank_volumes()] * 4
     texts = policy.generate(swapped, max_new_tokens=60, temperature=1.0)
     assert {shown for shown, _ in strategy.shown} == {one.crops()[0] for one in swapped}
     for shown, crop in strategy.shown:

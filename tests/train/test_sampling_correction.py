@@ -25,13 +25,13 @@ class Elsewhere(InProcess):
         rows = super().begin(model, processor, stop_texts)
 
         def shifted(prefixes, sampling, **options):
-            found = rows(prefixes, sampling, **options)
+            result = rows(prefixes, sampling, **options)
             # random weights give tokens of images, which are never sampled, a chance that counts
-            whole, ids = dataclasses.replace(sampling, forbidden_ids=()), [one.ids for one in found]
+            whole, ids = dataclasses.replace(sampling, forbidden_ids=()), [item.ids for item in result]
             scored = continue_rows(model, prefixes, whole, forced=ids)
-            said = [tuple(value + self.shift for value in one.log_probs) for one in scored]
+            said = [tuple(value + self.shift for value in item.log_probs) for item in scored]
             self.given += said
-            return [dataclasses.replace(one, log_probs=own) for one, own in zip(found, said, strict=True)]
+            return [dataclasses.replace(item, log_probs=own) for item, own in zip(result, said, strict=True)]
 
         return shifted
 
@@ -58,9 +58,9 @@ def trained(bench, kit):
 @pytest.mark.slow
 def test_equal_log_probabilities_leave_the_gradient_as_it_is(trained):
     usual, _, figures = trained(None)
-    found, _, told = trained(Elsewhere())
+    result, _, told = trained(Elsewhere())
     assert usual.abs().max() > 1e-3
-    torch.testing.assert_close(found, usual, rtol=0, atol=1e-6)
+    torch.testing.assert_close(result, usual, rtol=0, atol=1e-6)
     assert "sampling_difference" not in figures
     assert told["sampling_difference_most"] < 1e-4
     weights = [told[f"sampling_weight{which}"] for which in ("", "_least", "_most")]
@@ -81,8 +81,8 @@ def test_equal_log_probabilities_leave_the_gradient_as_it_is(trained):
 def test_the_loss_is_weighed_by_what_the_policy_gave_over_what_the_engine_gave(trained, mode, shift, weight):
     bounds = {"vllm_importance_sampling_mode": mode, "vllm_importance_sampling_clip_max": 3.0}
     usual, _, _ = trained(None)
-    found, _, told = trained(Elsewhere(shift), **bounds)
-    torch.testing.assert_close(found, weight * usual, rtol=0, atol=1e-5)
+    result, _, told = trained(Elsewhere(shift), **bounds)
+    torch.testing.assert_close(result, weight * usual, rtol=0, atol=1e-5)
     assert told["sampling_difference"] == pytest.approx(-shift, abs=1e-3)
     assert told["sampling_weight"] == pytest.approx(weight, abs=1e-3)
 
@@ -90,9 +90,9 @@ def test_the_loss_is_weighed_by_what_the_policy_gave_over_what_the_engine_gave(t
 def test_the_weight_of_an_answer_is_that_of_all_its_tokens_bounded(trained):
     bounds = {"vllm_importance_sampling_mode": "sequence_truncate", "vllm_importance_sampling_clip_max": 1.3}
     _, trainer, told = trained(Elsewhere(-0.05), **bounds)
-    found = torch.cat([part["importance_sampling_ratio"] for part in trainer._buffered_inputs])
-    expected = [min(math.exp(0.05 * len(one.ids)), 1.3) for one in trainer.episodes]
-    assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-3)
+    result = torch.cat([part["importance_sampling_ratio"] for part in trainer._buffered_inputs])
+    expected = [min(math.exp(0.05 * len(item.ids)), 1.3) for item in trainer.episodes]
+    assert result[:, 0].tolist() == pytest.approx(expected, abs=1e-3)
     assert told["sampling_weight_most"] == pytest.approx(max(expected), abs=1e-3)
 
 
@@ -100,6 +100,6 @@ def test_the_weight_of_an_answer_is_that_of_all_its_tokens_bounded(trained):
 def test_answers_keep_what_the_engine_gave_and_no_others_do(trained):
     engine = Elsewhere(-0.5)
     _, trainer, _ = trained(engine)
-    assert sorted(one.log_probs for one in trainer.episodes) == sorted(engine.given)
+    assert sorted(item.log_probs for item in trainer.episodes) == sorted(engine.given)
     _, trainer, _ = trained(None)
-    assert {one.log_probs for one in trainer.episodes} == {()}
+    assert {item.log_probs for item in trainer.episodes} == {()}

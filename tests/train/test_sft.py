@@ -4,8 +4,8 @@ import pytest
 import torch
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
 
+from evidcore.api import Reweighter
 from evidcore.builtin.uniform import Uniform
-from evidcore.contracts import Reweighter
 from evidcore.errors import RecipeError
 from evidcore.model import assemble
 from evidcore.model.vlm import VolumeVLMModel
@@ -38,7 +38,7 @@ def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, kit, reweighter):
     start, _ = bench.model()
     assert torch.equal(kit.flat(without), kit.flat(ones))
     assert not torch.equal(kit.flat(without), kit.flat(start))
-    assert [one["loss"] for one in heard.steps] == [one["loss"] for one in also.steps]
+    assert [item["loss"] for item in heard.steps] == [item["loss"] for item in also.steps]
 
 
 def test_bfloat16_is_warned_of_where_a_cpu_has_no_instructions_for_it(kit, caplog, monkeypatch):
@@ -50,7 +50,7 @@ def test_bfloat16_is_warned_of_where_a_cpu_has_no_instructions_for_it(kit, caplo
         TrainingStage.check(
             stage, SimpleNamespace(where="02-sft", is_dry_run=False, component=lambda *_, **__: None)
         )
-        said = [one.getMessage() for one in caplog.records]
+        said = [item.getMessage() for item in caplog.records]
         assert (
             said
             == [
@@ -72,9 +72,9 @@ def plain_loss(bench, reweighter, loss_per="token"):
         with torch.no_grad():
             logits = model(input_ids=ids, pixel_values=torch.tensor([row.handles])).logits[0]
         log_probs = logits.log_softmax(-1)
-        for number, (token, one) in enumerate(zip(row.answer_ids, row.weights, strict=True)):
-            total -= one * float(log_probs[len(row.prompt_ids) + number - 1, token])
-            weight += one
+        for number, (token, item) in enumerate(zip(row.answer_ids, row.weights, strict=True)):
+            total -= item * float(log_probs[len(row.prompt_ids) + number - 1, token])
+            weight += item
     return total / (weight if loss_per == "token" else 4)
 
 
@@ -152,8 +152,8 @@ def test_only_the_named_part_changes(bench, kit, part):
     trained, _ = run(bench, kit, train=(part,))
     changed = {
         name.split(".")[1]
-        for (name, one), other in zip(trained.named_parameters(), start.parameters(), strict=True)
-        if not torch.equal(one, other)
+        for (name, item), other in zip(trained.named_parameters(), start.parameters(), strict=True)
+        if not torch.equal(item, other)
     }
     assert changed == {"language": {"language_model", "weight"}}.get(part, {part})  # lm_head.weight
 
@@ -186,7 +186,7 @@ def test_a_model_learns_its_reports(bench, kit):
     _, heard = run(bench, kit, train=("bridge", "language"), steps=25, learning_rate=5e-3)
     assert heard.steps[-1]["loss"] < 0.6 * heard.steps[0]["loss"]
     assert heard.steps[-1]["token_accuracy"] > heard.steps[0]["token_accuracy"]
-    assert [one["step"] for one in heard.steps] == list(range(1, 26))
+    assert [item["step"] for item in heard.steps] == list(range(1, 26))
 
 
 def test_parts_have_learning_rates_of_their_own(bench, kit):

@@ -21,15 +21,15 @@ def test_processes_that_write_unequally_long_find_what_one_finds(language_folder
         capture_output=True, text=True, env=environment, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
-    lengths = [[len(ids) for ids in one["ids"][0]] for one in found]
+    result = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    lengths = [[len(ids) for ids in item["ids"][0]] for item in result]
     assert max(lengths[1]) <= 3 < 24 <= max(lengths[0])
     assert len(lengths[0]) > len(lengths[1])
-    for one in found:
-        alone, sharded = one["ids"]
+    for item in result:
+        alone, sharded = item["ids"]
         assert sharded == alone
-        for row, other in zip(*one["scores"], strict=True):
+        for row, other in zip(*item["scores"], strict=True):
             assert other == pytest.approx(row, abs=CLOSE)
-        assert one["loss"][1] == pytest.approx(one["loss"][0], abs=CLOSE)
-        assert one["is_sharded"]
-        assert one["gradient_off_by"] < CLOSE
+        assert item["loss"][1] == pytest.approx(item["loss"][0], abs=CLOSE)
+        assert item["is_sharded"]
+        assert item["gradient_off_by"] < CLOSE

@@ -12,7 +12,7 @@ def hear(figures, steps, last=False):
 
 def test_it_is_said_once_with_the_slowest_and_the_figures():
     said = hear({"step_s": 2.0, "reward_s/format": 0.1, "reward_s/judge": 0.7, "generate_s": 1.2}, 30)
-    assert [index for index, one in enumerate(said) if one] == [9]
+    assert [index for index, item in enumerate(said) if item] == [9]
     assert said[9] == (
         "rewards took 40 % of the first 10 steps (8.0 of 20.0 s), most of it 'judge' (7.0 s). Training waits "
         "for them: let 'judge' judge a group at once, keep what repeats, or take a faster service for it."

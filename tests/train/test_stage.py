@@ -44,12 +44,12 @@ def test_names_agree_with_the_model_about_its_parts(bench, kit, lora):
         announce=kit.heard(),
     )  # fmt: skip
     groups = trainer.create_optimizer().param_groups
-    found = {id(weight): group["lr"] for group in groups for weight in group["params"]}
+    result = {id(weight): group["lr"] for group in groups for weight in group["params"]}
     vlm = stage.vlm_of(trainer.model)
     expected = {
         id(weight): rate for part, rate in rates.items() for weight in vlm.part(part) if weight.requires_grad
     }
-    assert found == expected
+    assert result == expected
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 
 from evidcore.builtin.choice import Choice
 from evidcore.case import TextPart, Turn, VisualPart
-from evidcore.contracts import Reweighter, RolloutStrategy, Unread
+from evidcore.contracts import LabelError, Reweighter, RolloutStrategy
 from evidcore.errors import ContractError, DataError
 from evidcore.prompts.targets import Targets
 
@@ -22,7 +22,7 @@ class Abnormal(Reweighter):
         inside = [
             any(span.start <= a < span.end and span.label == "abnormal" for span in spans) for a, _ in offsets
         ]
-        return [2.0 if one else 1.0 for one in inside]
+        return [2.0 if item else 1.0 for item in inside]
 
 
 class Given(Reweighter):
@@ -122,7 +122,7 @@ def test_the_spans_of_the_gold_answer_arrive(bench):
     source = bench.source(bench.set_of("report"))
     row = Targets(processor, source, Abnormal()).row(0)
     text, spans = source[0].task.gold(source[0].prompt)
-    weighed = "".join(one for one, weight in zip(text, row.weights, strict=False) if weight == 2.0)
+    weighed = "".join(item for item, weight in zip(text, row.weights, strict=False) if weight == 2.0)
     assert weighed == "".join(text[span.start : span.end] for span in spans if span.label == "abnormal")
 
 
@@ -165,7 +165,7 @@ def test_a_reweighter_that_breaks_its_contract_is_named(bench, answer, message):
 def test_a_text_that_no_labeler_could_read_is_named_by_its_prompt(bench):
     _, processor = bench.model()
     source = bench.source(bench.set_of("report"))
-    targets = Targets(processor, source, Given(Unread("a text of 12 characters")), "their-package 0.3")
+    targets = Targets(processor, source, Given(LabelError("a text of 12 characters")), "their-package 0.3")
     with pytest.raises(DataError, match="a text of 12 characters") as caught:
         targets.row(0)
     assert f"prompt {source[0].prompt.id!r}" in str(caught.value)

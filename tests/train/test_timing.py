@@ -145,6 +145,6 @@ def test_slow_rewards_are_named_once(bench, kit, caplog):
     trainer.clock = Clock(lambda: seconds[0])
     with caplog.at_level(logging.WARNING, logger="evidcore"):
         stage.train(trainer, folder, resume=False)
-    [said] = [one.getMessage() for one in caplog.records if "rewards took" in one.getMessage()]
+    [said] = [item.getMessage() for item in caplog.records if "rewards took" in item.getMessage()]
     expected = "rewards took 100 % of the first 3 steps (180.0 of 180.0 s), most of it 'slow' (180.0 s)."
     assert said.startswith(f"{folder / 'steps'}: {expected}")

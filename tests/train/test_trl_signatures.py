@@ -27,7 +27,7 @@ RELIED_ON = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("owner", "name"), RELIED_ON, ids=lambda one: getattr(one, "__name__", one))
+@pytest.mark.parametrize(("owner", "name"), RELIED_ON, ids=lambda item: getattr(item, "__name__", item))
 def test_trl_still_takes_what_is_given(owner, name):
     assert list(inspect.signature(getattr(owner, name)).parameters) == RELIED_ON[owner, name]
 

@@ -80,8 +80,8 @@ def measure(recipe_path: Path, patients: int = 30, service: str = "") -> Followe
     return Followed(
         told=f"{recipe_path.name}, seed {recipe.seed}, segmenter {use}, {data_of(recipe)}",
         slice_mm=read(cases[0].volumes[0]).spacing_mm_zyx[0],
-        objects=len({(one.case, one.mask) for one in audit.records}),
-        patients=len({one.patient for one in audit.records}),
+        objects=len({(item.case, item.mask) for item in audit.records}),
+        patients=len({item.patient for item in audit.records}),
         by_prompt={
             prompt: [audit.interval(name, prompt, f"dice/{distance}") for distance in distance_names()]
             for prompt in prompts
@@ -92,21 +92,21 @@ def measure(recipe_path: Path, patients: int = 30, service: str = "") -> Followe
 
 def _median(audit: SegmenterAudit, name: str, segmenter: Segmenter, cases: Sequence[Case]) -> Example:
     """Segment the object again whose Dice from its right box is the median."""
-    asked = [one for one in audit.records if (one.segmenter, one.prompt) == (name, ORACLE_BOX)]
-    asked.sort(key=lambda one: (float(one.values["dice"] or 0.0), one.case, one.mask))
+    asked = [item for item in audit.records if (item.segmenter, item.prompt) == (name, ORACLE_BOX)]
+    asked.sort(key=lambda item: (float(item.values["dice"] or 0.0), item.case, item.mask))
     record = asked[len(asked) // 2]
-    case = next(one for one in cases if one.id == record.case)
+    case = next(item for item in cases if item.id == record.case)
     volume = read(case.volumes[0])
     truth = read_mask(case.masks[record.mask], like=volume)
     requests = [MaskRequest(prompts=(BoxPrompt(box=box),)) for box in oracle_boxes(truth)]
-    found = np.logical_or.reduce(segmenter.session(case.volumes[0]).masks(requests))
+    result = np.logical_or.reduce(segmenter.session(case.volumes[0]).masks(requests))
     dice = float(record.values["dice"] or 0.0)
-    return Example(case.id, record.mask, dice, key_slice(truth), volume.array, truth, found)
+    return Example(case.id, record.mask, dice, key_slice(truth), volume.array, truth, result)
 
 
 def draw(followed: Followed) -> Figure:
     """Draw Dice by distance, and the median object's slices with the truth and what was found."""
-    one = followed.example
+    item = followed.example
     told = f"{followed.told}, {followed.objects} objects of {followed.patients} test patients"
     figure = sheet(5.0, "MedVol-R1: how well the segmenter follows a box through the slices", told)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1.55, 1))
@@ -128,29 +128,29 @@ def draw(followed: Followed) -> Figure:
     axis.set(
         xticks=range(len(names)),
         xticklabels=[
-            f"{name}\n{one.values if one else 0} objects" for name, one in zip(names, right, strict=True)
+            f"{name}\n{item.values if item else 0} objects" for name, item in zip(names, right, strict=True)
         ],
         ylim=(0, 1), ylabel="Dice on slices at that distance",
         xlabel=f"slices from the boxed one ({followed.slice_mm:g} mm each), and how many objects reach there",
     )  # fmt: skip
     axis.legend(title="mean, 95 % over patients")
-    shows = (one.truth | one.found).any(axis=(1, 2))
-    steps = [step for step in STEPS if 0 <= one.key + step < len(shows) and shows[one.key + step]]
+    shows = (item.truth | item.found).any(axis=(1, 2))
+    steps = [step for step in STEPS if 0 <= item.key + step < len(shows) and shows[item.key + step]]
     steps = sorted(sorted(steps, key=abs)[:MOST_SHOWN])
-    y, x = np.nonzero((one.truth | one.found).any(axis=0))
+    y, x = np.nonzero((item.truth | item.found).any(axis=0))
     y0, x0 = max(0, y.min() - MARGIN), max(0, x.min() - MARGIN)
     y1, x1 = y.max() + MARGIN + 1, x.max() + MARGIN + 1
     for step, picture in zip(steps, np.atleast_1d(lower.subplots(1, len(steps))), strict=True):
-        z = one.key + step
-        picture.imshow(one.volume[z, y0:y1, x0:x1], cmap="gray", vmin=-160, vmax=240)
-        for mask, colour, style in ((one.truth, GREEN, "-"), (one.found, ORANGE, "--")):
+        z = item.key + step
+        picture.imshow(item.volume[z, y0:y1, x0:x1], cmap="gray", vmin=-160, vmax=240)
+        for mask, colour, style in ((item.truth, GREEN, "-"), (item.found, ORANGE, "--")):
             if mask[z].any():
                 picture.contour(
                     mask[z, y0:y1, x0:x1], [0.5], colors=[colour], linestyles=style, linewidths=1.6
                 )
         picture.set(xticks=[], yticks=[], title="boxed slice" if step == 0 else f"{step:+d}")
     lower.supxlabel(
-        f"the object of median Dice ({one.dice:.2f}): {one.mask} of {one.case}; "
+        f"the object of median Dice ({item.dice:.2f}): {item.mask} of {item.case}; "
         "solid green: the mask, dashed orange: what was followed from the right box",
         fontsize=8,
     )

@@ -57,7 +57,7 @@ def measure(run: OpenedRun, case_id: str = "") -> Gated:
     if not isinstance(bridge, ResidualAlignment):
         raise RunError(f"{run.folder.path}: its bridge is {type(bridge).__name__}, which has no gate.")
     cases = [case for name in run.assembly.datasets for case in run.assembly.split(name, "test")]
-    case = next((one for one in cases if case_id in ("", one.id)), None)
+    case = next((item for item in cases if case_id in ("", item.id)), None)
     if case is None:
         raise RunError(
             f"{run.folder.path}: no test case is called {case_id!r}, the first is {cases[0].id!r}."

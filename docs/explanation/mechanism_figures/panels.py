@@ -45,7 +45,7 @@ def sheet(height_in: float, title: str, told: str) -> Figure:
 
 def printable(text: str) -> str:
     """Return a text with a dot for each character that no font draws; an untrained model writes such."""
-    return "".join(one if one.isprintable() else "·" for one in text)
+    return "".join(item if item.isprintable() else "·" for item in text)
 
 
 def save(figure: Figure, target: Path) -> None:

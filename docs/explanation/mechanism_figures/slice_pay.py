@@ -71,7 +71,7 @@ def measure(run: OpenedRun, case_id: str = "") -> SlicePay:
     stage = run.stage("grpo", last=True)
     context = run.context(stage)
     named = next(
-        (one for one in run.table(stage).rewards(context) if isinstance(one.reward, CrossView)), None
+        (item for item in run.table(stage).rewards(context) if isinstance(item.reward, CrossView)), None
     )
     if named is None:
         raise RunError(
@@ -97,8 +97,8 @@ def measure(run: OpenedRun, case_id: str = "") -> SlicePay:
     case, reward = chosen.case, named.reward
     task = run.assembly.tasks[use.task]
     texts = [_with_slice(said[last][chosen.id]["text"], z) for z in shown]
-    rollouts = [Rollout(prompt=chosen, group=0, text=one, answer=task.parse(chosen, one)) for one in texts]
-    scores = [one if isinstance(one, Score) else None for one in reward(rollouts, {})]
+    rollouts = [Rollout(prompt=chosen, group=0, text=item, answer=task.parse(chosen, item)) for item in texts]
+    scores = [item if isinstance(item, Score) else None for item in reward(rollouts, {})]
     if None in scores:
         raise RunError(f"{run.folder.path}: {case.id}: not every slice could be scored. Name another case.")
     volume = read(case.volumes[0])
@@ -117,8 +117,8 @@ def measure(run: OpenedRun, case_id: str = "") -> SlicePay:
         },
         shown=[shown_findings(case, crop, cache_folder()) for crop in shown.values()],
         seen=_seen(reward, list(shown.values())),
-        paid=[one.value for one in scores if one],
-        agreement=[one.parts["seen"] for one in scores if one],
+        paid=[item.value for item in scores if item],
+        agreement=[item.parts["seen"] for item in scores if item],
         before=before,
         after=after,
         pictures={z: (volume.array[z], union[z]) for z in dict.fromkeys([before.slice, after.slice, best])},
@@ -165,17 +165,17 @@ def draw(pay: SlicePay, told: str) -> Figure:
     upper, lower = figure.subfigures(2, 1, height_ratios=(3.3 + height, 1.7))
     reader, paid, chances = upper.subplots(3, 1, sharex=True, height_ratios=(height, 1.0, 1.0))
     _reader(reader, pay)
-    paid.bar(pay.slices, pay.paid, color=[BLUE if one > 0 else ORANGE for one in pay.paid], width=0.7)
+    paid.bar(pay.slices, pay.paid, color=[BLUE if item > 0 else ORANGE for item in pay.paid], width=0.7)
     paid.plot(pay.slices, pay.agreement, "_", color=INK, markersize=9)
     paid.axhline(0, color=GREY, linewidth=0.8)
     paid.set(
         ylabel="pay, reward units",
         title="reward cross-view of each slice; dash: before what other patients' slices earn is taken off",
     )
-    for one, colour, shift in ((pay.before, GREY, -0.18), (pay.after, BLUE, 0.18)):
+    for item, colour, shift in ((pay.before, GREY, -0.18), (pay.after, BLUE, 0.18)):
         chances.bar(
-            np.array(pay.slices) + shift, 100 * one.chances, width=0.36, color=colour,
-            label=f"{one.name}: cites {one.slice}, expected pay {one.chances @ np.array(pay.paid):.2f}",
+            np.array(pay.slices) + shift, 100 * item.chances, width=0.36, color=colour,
+            label=f"{item.name}: cites {item.slice}, expected pay {item.chances @ np.array(pay.paid):.2f}",
         )  # fmt: skip
     chances.set(
         xticks=pay.slices, ylabel="chance, %", xlabel=f"slice, {pay.slice_mm:g} mm each",
@@ -184,8 +184,8 @@ def draw(pay: SlicePay, told: str) -> Figure:
     )  # fmt: skip
     chances.legend(loc="upper left")
     for axis in (reader, paid, chances):
-        for one, colour in ((pay.before, GREY), (pay.after, BLUE)):
-            axis.axvline(one.slice, color=colour, linewidth=8, alpha=0.18, zorder=0)
+        for item, colour in ((pay.before, GREY), (pay.after, BLUE)):
+            axis.axvline(item.slice, color=colour, linewidth=8, alpha=0.18, zorder=0)
     shown = np.stack([values for values, _ in pay.pictures.values()]).max(axis=0) > AIR_HU
     (y,), (x,) = (np.nonzero(shown.any(axis=1)), np.nonzero(shown.any(axis=0)))
     low, high = WINDOW_HU
@@ -206,7 +206,7 @@ def draw(pay: SlicePay, told: str) -> Figure:
 
 
 def _role(pay: SlicePay, z: int) -> str:
-    roles = [f"cited {one.name}" for one in (pay.before, pay.after) if one.slice == z]
+    roles = [f"cited {item.name}" for item in (pay.before, pay.after) if item.slice == z]
     return ", " + " and ".join(roles or ["most lesion"])
 
 

@@ -46,7 +46,7 @@ class Weighted:
         return self._of([1.0] * len(self.weights))
 
     def _of(self, weights: Sequence[float]) -> float:
-        return sum(one for one, heavy in zip(weights, self.heavy, strict=True) if heavy) / sum(weights)
+        return sum(item for item, heavy in zip(weights, self.heavy, strict=True) if heavy) / sum(weights)
 
 
 def measure(run: OpenedRun, case_id: str = "", rows: int = 200) -> Weighted:
@@ -107,15 +107,15 @@ def draw(weighted: Weighted, told: str) -> Figure:
 
 def _placed(tokens: Sequence[str]) -> list[tuple[int, int, str]]:
     """Return for each token its line, the letter at which it begins there, and what is shown."""
-    found, line, end = list[tuple[int, int, str]](), 0, 0
+    result, line, end = list[tuple[int, int, str]](), 0, 0
     for token in tokens:
         shown = token.strip() or END
         start = end + (shown == END or token[:1].isspace()) if end else 0
         if start + len(shown) > LETTERS:
             line, start = line + 1, 0
-        found.append((line, start, shown))
+        result.append((line, start, shown))
         end = start + len(shown)
-    return found
+    return result
 
 
 def _draw_shares(axis: Axes, weighted: Weighted) -> None:

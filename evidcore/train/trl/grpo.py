@@ -23,7 +23,7 @@ from torch.nn import functional
 from trl import GRPOConfig
 
 from evidcore.contracts import Engine, RolloutStrategy
-from evidcore.contracts.stage import Announce
+from evidcore.contracts.stage import EventSink
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -34,7 +34,7 @@ from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward, RewardComposer
 from evidcore.train.checks import check_start
 from evidcore.train.settings import GrpoSettings
-from evidcore.train.stand_in import stand_in
+from evidcore.train.tiny_model import tiny_model
 from evidcore.train.trl import stage
 from evidcore.train.trl.logprobs import PromptSharing
 from evidcore.train.trl.timing import timed
@@ -200,7 +200,7 @@ def grpo(
     most = settings.max_new_tokens
     check_start(model, processor, source, max_new_tokens=most, strategy=strategy, where=WHERE)
     trainer = make_trainer(model, processor, source, rewards, settings, folder, strategy=strategy, **given)
-    figures = stage.carry_out(trainer, model, processor, folder, resume=resume)
+    figures = stage.run_trainer(trainer, model, processor, folder, resume=resume)
     failed = {name: total for name, counts in trainer.failed_calls().items() if (total := sum(counts))}
     return {**figures, "failed_calls": failed} if failed else {**figures}
 
@@ -214,7 +214,7 @@ def make_trainer(
     folder: Path,
     *,
     seed: int,
-    announce: Announce,
+    announce: EventSink,
     strategy: RolloutStrategy,
     replay: PromptSource | None = None,
     engine: Engine | None = None,
@@ -256,6 +256,6 @@ def try_step(settings: GrpoSettings, where: str) -> None:
     strategy = factory.build("rollout", {"use": "plain"}, given={"tools": []}, where=where)
     reward = factory.build("reward", {"use": "random"}, given={}, where=where)
     rewards = [NamedReward(name="random", reward=reward, package="evidcore")]
-    replay = None if settings.replay is None else stand_in()[2]
+    replay = None if settings.replay is None else tiny_model()[2]
     short = dataclasses.replace(settings, max_new_tokens=2)
     stage.take_one_step(make_trainer, short, where, rewards=rewards, strategy=strategy, replay=replay)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evidcore.model.packed_attention import obstacle, pack, pays, tokens_saved
+from evidcore.model.packed_attention import pack, packing_blocker, packing_pays, tokens_saved
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import SharePrompts
 
@@ -38,9 +38,9 @@ class PromptSharing:
         before = input_ids.shape[1] - after
         if self.choice == "never":
             return self._because("share_prompts = 'never'", False)
-        if self.choice == "auto" and not pays(before, after, self.answers):
+        if self.choice == "auto" and not packing_pays(before, after, self.answers):
             return self._because("their prompts are too short beside the answers for it to pay", False)
-        why_not = obstacle(model) or _difference(
+        why_not = packing_blocker(model) or _difference(
             model, input_ids, attention_mask, after, self.answers, pixel_values, num_images
         )
         if why_not:

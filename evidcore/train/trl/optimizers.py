@@ -13,7 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 
-class Together(Optimizer):
+class ChainedOptimizer(Optimizer):
     """Several optimisers of different weights as one."""
 
     def __init__(self, parts: Sequence[Optimizer]) -> None:
@@ -70,7 +70,7 @@ def with_muon(
         parts.append(torch.optim.Muon(wide, adjust_lr_fn="match_rms_adamw", **options))
     if others := _narrowed(groups, lambda weight: weight not in matrices):
         parts.append(rest(others))
-    return Together(parts)
+    return ChainedOptimizer(parts)
 
 
 def _narrowed(

@@ -17,7 +17,7 @@ from torch.nn import functional
 from trl import SFTConfig, SFTTrainer
 
 from evidcore.contracts import Reweighter, RolloutStrategy
-from evidcore.contracts.stage import Announce
+from evidcore.contracts.stage import EventSink
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -28,7 +28,7 @@ from evidcore.registry import factory
 from evidcore.train.checks import check_start
 from evidcore.train.settings import SftSettings
 from evidcore.train.trl import stage
-from evidcore.train.trl.stage import Positions, StageTrainer
+from evidcore.train.trl.stage import IndexDataset, StageTrainer
 from evidcore.train.trl.timing import timed
 
 WHERE = "stage.sft"
@@ -48,7 +48,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         args: SFTConfig,
         targets: Targets,
         *,
-        announce: Announce,
+        announce: EventSink,
         settings: SftSettings,
     ) -> None:
         self.targets, self.announce, self.settings = targets, announce, settings
@@ -62,7 +62,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
             processing_class=processor,
             peft_config=stage.lora_config(settings),
         )
-        self.train_dataset = Positions(rows)
+        self.train_dataset = IndexDataset(rows)
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
         """Return what a whole step's loss is divided by, of all processes."""
@@ -140,7 +140,7 @@ def sft(
     stage.check_sharded(settings.trl, WHERE)
     check_start(model, processor, source, max_new_tokens=0, strategy=strategy, where=WHERE)
     trainer = make_trainer(model, processor, source, settings, folder, strategy=strategy, **given)
-    return stage.carry_out(trainer, model, processor, folder, resume=resume)
+    return stage.run_trainer(trainer, model, processor, folder, resume=resume)
 
 
 def make_trainer(
@@ -151,7 +151,7 @@ def make_trainer(
     folder: Path,
     *,
     seed: int,
-    announce: Announce,
+    announce: EventSink,
     reweighter: Reweighter | None = None,
     reweighter_package: str = "",
     strategy: RolloutStrategy | None = None,

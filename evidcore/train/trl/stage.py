@@ -30,14 +30,14 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
 from evidcore.compute.signals import stop_request
-from evidcore.contracts.stage import Announce
-from evidcore.errors import RecipeError, tells_full_disk
+from evidcore.contracts.stage import EventSink
+from evidcore.errors import RecipeError, is_disk_full
 from evidcore.model import assemble
 from evidcore.model.parts import ADAPTED, AdaptedLinear, matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.settings import Silent, TrainingKeys, dtype_of_products
-from evidcore.train.stand_in import stand_in
+from evidcore.train.settings import NullSink, TrainingKeys, dtype_of_products
+from evidcore.train.tiny_model import tiny_model
 from evidcore.train.trl.optimizers import with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed
 
@@ -46,12 +46,12 @@ COMPLETE = "complete"
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the newest complete checkpoint of a stage."""
-    found = [place.parent for place in (folder / "steps").glob(f"checkpoint-*/{COMPLETE}")]
-    return max(found, key=lambda place: int(place.name.rpartition("-")[2]), default=None)
+    result = [place.parent for place in (folder / "steps").glob(f"checkpoint-*/{COMPLETE}")]
+    return max(result, key=lambda place: int(place.name.rpartition("-")[2]), default=None)
 
 
 @contextlib.contextmanager
-def written_whole(place: Path, *, marks: bool) -> Iterator[None]:
+def atomic_checkpoint(place: Path, *, marks: bool) -> Iterator[None]:
     """Mark a checkpoint that was written to its end; remove one that the disk has no room for.
 
     One process alone `marks`.
@@ -63,7 +63,7 @@ def written_whole(place: Path, *, marks: bool) -> Iterator[None]:
                 file.flush()
                 os.fsync(file.fileno())
     except Exception as cause:
-        if not tells_full_disk(cause):
+        if not is_disk_full(cause):
             raise
         shutil.rmtree(place, ignore_errors=True)  # it could not be resumed from, and takes room
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place)) from cause
@@ -84,7 +84,7 @@ def process_count() -> int:
     return max(announced, int(accelerate.PartialState().num_processes))
 
 
-class Positions(Dataset[dict[str, str]]):
+class IndexDataset(Dataset[dict[str, str]]):
     """Rows that hold their position in the stream alone; prompts are made where they are needed."""
 
     def __init__(self, count: int) -> None:
@@ -100,7 +100,7 @@ class Positions(Dataset[dict[str, str]]):
 class StageTrainer(TimedTrainer):
     """Mixed in before a trl trainer."""
 
-    announce: Announce
+    announce: EventSink
     settings: TrainingKeys
     optimizer: Any  # made by create_optimizer
     num_iterations: int = 1  # updates on the same answers
@@ -174,7 +174,7 @@ class StageTrainer(TimedTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Write a checkpoint that is whole, or none."""
         place = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-        with written_whole(place, marks=self.args.should_save):
+        with atomic_checkpoint(place, marks=self.args.should_save):
             super()._save_checkpoint(model, trial)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -278,13 +278,13 @@ def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, *
     tried = dataclasses.replace(
         settings, train=("language",), learning_rate=rate, steps=1, prove_every_steps=0, trl=trl
     )
-    model, processor, source = stand_in()
+    model, processor, source = tiny_model()
     logging.disable_progress_bar()  # of what it saves
     with tempfile.TemporaryDirectory() as folder:
         try:
             trainer = make_trainer(
                 model=model, processor=processor, source=source, settings=tried, folder=Path(folder), seed=0,
-                announce=Silent(), **given,
+                announce=NullSink(), **given,
             )  # fmt: skip
             trainer._proven = 0  # nothing is shown, so there is nothing to prove
             train(trainer, Path(folder), resume=False)
@@ -300,7 +300,7 @@ def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, *
 def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
     """Run a trainer from the start or from the last complete checkpoint; return steps and seconds."""
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(WholeEncoder())
+    trainer.add_callback(FullEncoderCallback())
     start = last_checkpoint(folder) if resume else None
     if start is None and trainer.is_world_process_zero():
         shutil.rmtree(folder / "steps", ignore_errors=True)
@@ -323,7 +323,7 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
 def unwrap(trainer: Any, model: VolumeVLM) -> None:
     """Leave `model` plain and trained: LoRA merged, or apart beside bfloat16; trl's forward taken off."""
     if isinstance(trainer.model, PeftModel) and "language" in (model.config.bfloat16 or ()):
-        for layer in [one for one in model.modules() if isinstance(one, LoraLayer)]:
+        for layer in [item for item in model.modules() if isinstance(item, LoraLayer)]:
             [(name, scaling)] = layer.scaling.items()
             up = layer.lora_B[name].weight * scaling
             layer.base_layer = AdaptedLinear(layer.base_layer, layer.lora_A[name].weight, up)
@@ -344,10 +344,10 @@ def _sharded(part: torch.nn.Module) -> list[Any]:
 def _frozen_encoder(model: VolumeVLM) -> list[Any]:
     """Return the sharded units of an encoder that is not trained."""
     encoder = model.model.encoder
-    return [] if any(one.requires_grad for one in encoder.parameters()) else _sharded(encoder)
+    return [] if any(item.requires_grad for item in encoder.parameters()) else _sharded(encoder)
 
 
-class WholeEncoder(TrainerCallback):  # type: ignore[misc]
+class FullEncoderCallback(TrainerCallback):  # type: ignore[misc]
     """Keeps a frozen encoder's weights whole: a process whose features lie in the bank does not encode."""
 
     def on_train_begin(self, *given: Any, model: Any, **more: Any) -> None:
@@ -359,7 +359,7 @@ class WholeEncoder(TrainerCallback):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def whole_weights(model: VolumeVLM) -> Iterator[None]:
+def full_weights(model: VolumeVLM) -> Iterator[None]:
     """Hold the weights that FSDP2 shards whole, so that no pass within waits for another process.
 
     Processes write answers of unequal lengths, so they pass unequally often. Where training is told not to
@@ -386,7 +386,7 @@ def gathered(model: VolumeVLM) -> dict[str, torch.Tensor] | None:
     return dict(get_model_state_dict(model, options=options))  # type: ignore[arg-type]
 
 
-def carry_out(
+def run_trainer(
     trainer: Any, model: VolumeVLM, processor: VolumeProcessor, folder: Path, *, resume: bool
 ) -> dict[str, float]:
     """Train, write the trained model and remove what only a resume needed; return the figures of `train`."""

@@ -36,7 +36,7 @@ from trl.trainer.utils import (
 
 from evidcore.case import Episode, Prompt, Rollout
 from evidcore.contracts import Engine, RolloutStrategy, Sampler
-from evidcore.contracts.stage import Announce
+from evidcore.contracts.stage import EventSink
 from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -47,12 +47,12 @@ from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.settings import TrainingKeys
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
 from evidcore.train.trl.stage import (
-    Positions,
+    IndexDataset,
     StageTrainer,
+    full_weights,
     lora_config,
     placeholder,
     vlm_of,
-    whole_weights,
 )
 from evidcore.train.trl.timing import timed
 
@@ -96,7 +96,7 @@ def without_rounding(
     return kept
 
 
-def credited(advantages: Float[Tensor, " row"], episodes: Sequence[Episode], length: int) -> Tensor:
+def add_credit(advantages: Float[Tensor, " row"], episodes: Sequence[Episode], length: int) -> Tensor:
     """Return advantages as they are or, where an episode has credit, of each token, (row, `length`)."""
     if not any(episode.credit for episode in episodes):
         return advantages
@@ -189,7 +189,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         strategy: RolloutStrategy,
         *,
         sharing: PromptSharing,
-        announce: Announce,
+        announce: EventSink,
         settings: TrainingKeys,
         engine: Engine | None = None,
     ) -> None:
@@ -216,7 +216,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             peft_config=peft_config,
         )
         args.beta, args.sync_ref_model = beta, sync
-        self.train_dataset = Positions(steps_rows)
+        self.train_dataset = IndexDataset(steps_rows)
         self.use_vllm = engine is not None and not engine.is_policy
         if (beta or self.needs_start) and peft_config is None:
             self.beta = beta
@@ -258,7 +258,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             batch["advantages"] = without_rounding(batch["advantages"], totals, self.num_generations)
         if self.proof is None:
             self._tell(batch["advantages"])  # the record has what an answer earned, before credit
-        batch["advantages"] = credited(batch["advantages"], self.episodes, batch["completion_ids"].shape[1])
+        batch["advantages"] = add_credit(batch["advantages"], self.episodes, batch["completion_ids"].shape[1])
         return batch
 
     @timed("generate")
@@ -323,7 +323,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                 yield unwrapped
         else:
             wrapped = self.model_wrapped
-            with self._dist.summon_full_params(wrapped, recurse=False), whole_weights(self.vlm):
+            with self._dist.summon_full_params(wrapped, recurse=False), full_weights(self.vlm):
                 yield self.accelerator.unwrap_model(wrapped)  # gathered once: answers end at different steps
 
     def make_sampler(

@@ -13,7 +13,7 @@ from evidcore_plugin_audit.called_policy import Question
 from evidcore_testing.recipes import recipe_text
 
 import evidcore
-from evidcore.data import read
+from evidcore.api import read
 from evidcore.errors import RecipeError, RunError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
@@ -70,23 +70,23 @@ class Seen:
     def looks(self, questions):
         """Answer from the voxels."""
         return [
-            self.best(one, (features(one.volumes[0].array) - self.mean) / self.spread @ self.weights)
-            for one in questions
+            self.best(item, (features(item.volumes[0].array) - self.mean) / self.spread @ self.weights)
+            for item in questions
         ]
 
     def guesses(self, questions):
         """Answer from the words alone: the option that is most common."""
-        return [self.best(one, self.rates) for one in questions]
+        return [self.best(item, self.rates) for item in questions]
 
     def remembers(self, questions):
         """Answer by heart where the file is known bit for bit."""
         return [
             self.best(
-                one,
+                item,
                 self.rates
-                + [name in self.known.get(hashed(one.volumes[0].array), ()) for name in self.names],
+                + [name in self.known.get(hashed(item.volumes[0].array), ()) for name in self.names],
             )
-            for one in questions
+            for item in questions
         ]
 
     def recalled(self, array):
@@ -157,16 +157,16 @@ def test_a_function_is_handed_words_and_voxels_and_nothing_that_names_a_case(tmp
 
     run = evidcore.audit_policy(policy, dataset=FEW, conditions=["blank"], max_new_tokens=5, out=tmp_path)
     assert len(asked) == len(run.answers[run.answers["condition"].isin(["own", "blank"])])
-    for one in asked:
-        assert one.max_new_tokens == 5
-        assert "<image>" in one.text
-        assert "<answer>" in one.text  # the form is told
-        assert "test-" not in repr(one)
-        assert "phantom" not in repr(one)
-        (volume,) = one.volumes
+    for item in asked:
+        assert item.max_new_tokens == 5
+        assert "<image>" in item.text
+        assert "<answer>" in item.text  # the form is told
+        assert "test-" not in repr(item)
+        assert "phantom" not in repr(item)
+        (volume,) = item.volumes
         assert volume.array.dtype == np.int16
         assert "phantom" not in repr(volume)
-    spreads = [one.volumes[0].array.std() for one in asked]
+    spreads = [item.volumes[0].array.std() for item in asked]
     assert sum(spread == 0 for spread in spreads) == len(asked) / 2  # air
 
 

@@ -31,9 +31,9 @@ def run_of(root, name, stages, seed=17, state="finished"):
     status = {"state": state, "stage": "04-grpo", "step": 3, "message": "told", "time": time}
     (folder / "STATUS").write_text(json.dumps(status))
     for stage, lines in stages.items():
-        (folder / "answers" / f"{stage}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        (folder / "answers" / f"{stage}.jsonl").write_text("".join(json.dumps(item) + "\n" for item in lines))
         kind = stage.partition("-")[2]
-        rate = sum(one["value"] for one in lines) / len(lines)
+        rate = sum(item["value"] for item in lines) / len(lines)
         row = {"name": "choice", "metric": "accuracy", "value": rate, "unit": "rate", "headline": True}
         told = {"stage": stage, "kind": kind, "rows": [row, {**row, "metric": "other", "headline": False}]}
         (folder / "results" / f"{stage}.json").write_text(json.dumps(told))
@@ -49,17 +49,17 @@ def trained(tmp_path):
 
 
 def test_a_stage_is_compared_with_the_first_that_asked_the_same(trained):
-    found = compared(trained, None)
-    assert (found.before, found.after) == ("one:03-evaluate", "one:05-evaluate")
-    (task,) = found.by_task()
+    result = compared(trained, None)
+    assert (result.before, result.after) == ("one:03-evaluate", "one:05-evaluate")
+    (task,) = result.by_task()
     assert (task.before, task.after) == (0.5, 40 / 60)
     assert (task.better, task.worse, task.change.values, task.change.patients) == (20, 10, 60, 40)
     assert task.change.low < 10 / 60 < task.change.high
-    assert [(one.name, round(one.change.value, 3)) for one in found.by_finding()] == [
+    assert [(item.name, round(item.change.value, 3)) for item in result.by_finding()] == [
         ("lung nodule", -0.333),
         ("emphysema", 0.667),
     ]
-    assert {one.prompt for one in found.questions if one.change < 0} == {f"q{n}" for n in range(0, 20, 2)}
+    assert {item.prompt for item in result.questions if item.change < 0} == {f"q{n}" for n in range(0, 20, 2)}
 
 
 def test_the_questions_that_training_broke_are_one_command_away(trained, evid):
@@ -75,10 +75,10 @@ def test_the_questions_that_training_broke_are_one_command_away(trained, evid):
 def test_two_runs_are_compared_at_the_same_stage(trained, tmp_path, evid):
     asked = [line(n, 1.0, prompt="Otherwise?") for n in range(10, 70)]
     other = run_of(tmp_path, "two", {"05-evaluate": asked})
-    found = json.loads(evid("compare", trained, other, "--json").stdout)
-    assert (found["before"], found["after"]) == ("one:05-evaluate", "two:05-evaluate")
-    assert len(found["questions"]) == 50
-    assert found["notes"] == [
+    result = json.loads(evid("compare", trained, other, "--json").stdout)
+    assert (result["before"], result["after"]) == ("one:05-evaluate", "two:05-evaluate")
+    assert len(result["questions"]) == 50
+    assert result["notes"] == [
         "10 questions were asked by one:05-evaluate alone",
         "10 questions were asked by two:05-evaluate alone",
         "50 questions are worded otherwise, or have their options in another order",
@@ -100,7 +100,7 @@ def test_an_answer_is_worth_any_of_its_figures(trained):
 def test_a_question_that_was_asked_several_times_is_worth_the_mean(tmp_path):
     lines = [line(0, 1.0), line(0, 0.0), line(1, 1.0)]
     run = run_of(tmp_path, "many", {"01-evaluate": [line(0, 0.0), line(1, 1.0)], "02-evaluate": lines})
-    assert [one.change for one in compared(run, None).questions] == [0.0, 0.5]
+    assert [item.change for item in compared(run, None).questions] == [0.0, 0.5]
 
 
 def test_other_conditions_of_an_audit_are_left_out(tmp_path):
@@ -153,7 +153,7 @@ def test_runs_are_listed_newest_first(trained, tmp_path, evid):
     assert newest["recipe"] == "made"
     assert newest["headlines"][0]["value"] == 0.25
     assert "2 older ones" in evid("runs", tmp_path, "--limit", 1).stderr
-    assert [one.state for one in listed(tmp_path)] == ["failed", "finished", "unreadable"]
+    assert [item.state for item in listed(tmp_path)] == ["failed", "finished", "unreadable"]
 
 
 def test_a_folder_without_runs_and_a_recipe_that_none_is_of(trained, tmp_path, evid):

@@ -7,12 +7,10 @@ import pytest
 import torch
 from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank
 
-from evidcore.case import Crop, VolumeRef
-from evidcore.contracts import EncoderInput
+from evidcore.api import Crop, EncoderInput, VolumeRef, prepare
 from evidcore.data import Geometry, Volume, save_volume
-from evidcore.data.preparation import prepare
 from evidcore.model.bank import FeatureBank
-from evidcore.train.stand_in import TinyEncoder
+from evidcore.train.tiny_model import TinyEncoder
 
 SHAPE = (8, 16, 16)
 CELL = (2, 6, 4, 8, 8, 16)
@@ -55,24 +53,24 @@ def test_the_voxels_whose_centre_lies_in_the_cell_are_as_in_a_blank_volume(scan,
     spec, place = SPECS[name], PLACES[name]
     own, covered = scan
     bank, size = CoveringBank(FeatureBank(spec)), spec.size_zyx
-    found = given(bank, CoveredCrop(volume=own, cell_zyx=CELL), size)
+    result = given(bank, CoveredCrop(volume=own, cell_zyx=CELL), size)
     expected = prepare(Crop(volume=own), spec, size).clone()
     expected[place] = -1
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
     in_file = prepare(Crop(volume=covered), spec, size)  # mixes both sides at the edge of the cell
     assert (in_file[place] < prepare(Crop(volume=own), spec, size)[place]).all()
     if name == "as it is":
-        assert torch.equal(found, in_file)
+        assert torch.equal(result, in_file)
 
 
 def test_a_part_of_the_scan_is_covered_where_the_cell_is(scan):
     spec = SPECS["as it is"]
     bank, own = CoveringBank(FeatureBank(spec)), scan[0]
     part = CoveredCrop(volume=own, box_zyx=(4, 5, 0, 16, 0, 16), cell_zyx=CELL)
-    found = given(bank, part, (1, 16, 16))
+    result = given(bank, part, (1, 16, 16))
     expected = torch.zeros(1, 16, 16, dtype=torch.bool)
     expected[0, 4:8, 8:16] = True
-    assert torch.equal(found[0] == -1, expected)
+    assert torch.equal(result[0] == -1, expected)
     assert bank.changes(part, (1, 16, 16)) is True
     beside = dataclasses.replace(part, box_zyx=(7, 8, 0, 16, 0, 16))
     assert bank.changes(beside, (1, 16, 16)) is None  # nothing of the cell is shown
@@ -94,10 +92,10 @@ def test_features_of_what_is_not_covered_are_those_of_the_own_bank(scan):
         bank.handle(CoveredCrop(volume=scan[0]), size),
         bank.handle(CoveredCrop(volume=scan[0], cell_zyx=CELL), size),
     ]
-    found = {}
+    result = {}
     for group, patches in bank.patches(handles, encoder):
-        found |= dict(zip(group, patches.features, strict=True))
-    plain, uncovered, covered = (found[handle] for handle in handles)
+        result |= dict(zip(group, patches.features, strict=True))
+    plain, uncovered, covered = (result[handle] for handle in handles)
     assert torch.allclose(plain, uncovered, atol=1e-5)
     assert not torch.allclose(plain, covered, atol=1e-2)
     assert own.encoded == 1  # covered crops leave nothing behind

@@ -24,11 +24,11 @@ def test_tables_give_the_recipe_that_their_file_gives(monkeypatch):
 
 def test_the_text_that_a_run_keeps_of_tables_gives_them_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = given_recipe(tables())
-    (tmp_path / "again.toml").write_text(found.text)
-    assert load(tmp_path / "again.toml") == found
-    assert found.folder == tmp_path
-    assert tomllib.loads(found.text) == tables()
+    result = given_recipe(tables())
+    (tmp_path / "again.toml").write_text(result.text)
+    assert load(tmp_path / "again.toml") == result
+    assert result.folder == tmp_path
+    assert tomllib.loads(result.text) == tables()
 
 
 def test_a_resolved_recipe_as_tables_gives_itself(tmp_path):
@@ -42,10 +42,10 @@ def test_numbers_of_numpy_and_paths_are_as_toml_holds_them():
     given["stage"][0]["learning_rate"] = np.float32(0.5)
     given["model"]["encoder"]["patch_zyx"] = np.array([8, 16, 16])
     given["recipe_folder"] = SMALL.parent
-    found = given_recipe(given)
-    assert found.seed == 17
-    assert found.stages[0].learning_rate == 0.5
-    assert given_recipe(found) is found
+    result = given_recipe(given)
+    assert result.seed == 17
+    assert result.stages[0].learning_rate == 0.5
+    assert given_recipe(result) is result
 
 
 def test_overrides_are_those_of_the_command_line():

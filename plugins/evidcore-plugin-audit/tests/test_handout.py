@@ -10,8 +10,7 @@ import pytest
 from evidcore_testing import tiny_vision_language
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.case import Case, Finding, VolumeRef
-from evidcore.contracts import Dataset, Policy
+from evidcore.api import Case, Dataset, Finding, Policy, VolumeRef
 from evidcore.data.preparation import show
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
@@ -187,8 +186,8 @@ def test_nothing_that_is_handed_over_names_patient_condition_or_key(recipe, prep
     files = [path for path in handout.rglob("*") if path.is_file()]
     assert {path.relative_to(prepared).parts[0] for path in prepared.rglob("*")} == {"handout", "key.json"}
     conditions = {
-        one for question in json.loads((prepared / "key.json").read_text())["questions"].values()
-        for one, _ in question["serves"]
+        item for question in json.loads((prepared / "key.json").read_text())["questions"].values()
+        for item, _ in question["serves"]
     }  # fmt: skip
     assert conditions >= {"own", "blank", "scrambled", "other-patient", "perturbed", "twin", "matched"}
     words = {"mueller", "scan-", "boxes", str(recipe.parent), "key", *conditions}
@@ -312,7 +311,7 @@ def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
 @pytest.mark.slow
 def test_other_preparations_have_other_ids(recipe, prepared, evid, tmp_path):
     evid("audit", "prepare", recipe, "--out", tmp_path / "fewer", "--limit", 8)
-    fewer, all_ = ({line["id"] for line in questions(one)} for one in (tmp_path / "fewer", prepared))
+    fewer, all_ = ({line["id"] for line in questions(item)} for item in (tmp_path / "fewer", prepared))
     assert fewer.isdisjoint(all_)
 
 

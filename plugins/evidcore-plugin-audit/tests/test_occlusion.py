@@ -157,7 +157,7 @@ def test_a_choice_covers_the_asked_finding_or_else_the_right_option(case):
 def test_no_more_questions_are_covered_than_may_be_and_both_conditions_take_the_same(case):
     prompts = [asked(case, name) for name in ("left_spleen", "spine") * 4]
     covered, moved = (
-        [one is not None for one in condition(most=3).show(prompts, seed=2, dataset=None)]
+        [item is not None for item in condition(most=3).show(prompts, seed=2, dataset=None)]
         for condition in (Occluded, OccludedElsewhere)
     )
     assert sum(covered) == 3
@@ -197,7 +197,7 @@ def test_a_picture_is_covered_and_keeps_its_colours(tmp_path, mode, condition):
     [changed] = shown.crops()
     assert changed.drawing == crop.drawing
     assert read(changed.volume).shape_zyx == (1, 60, 80)
-    before, after = (np.asarray(Image.open(one.volume.path)).astype(int) for one in (crop, changed))
+    before, after = (np.asarray(Image.open(item.volume.path)).astype(int) for item in (crop, changed))
     after = after if mode != "L" else after[..., 0]
     moved = (before != after).reshape(60, 80, -1).any(axis=-1)
     if isinstance(condition, Occluded):

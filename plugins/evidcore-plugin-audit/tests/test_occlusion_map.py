@@ -19,7 +19,7 @@ from evidcore.runs.begin import run, start
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import open_run
-from evidcore.train.stand_in import TinyEncoder
+from evidcore.train.tiny_model import TinyEncoder
 
 CELLS = ("--cells", 3, 4, 4)  # of scans with 32 x 64 x 64 voxels, of which the encoder is given 12 x 16 x 16
 PLANTED = 22  # the cell z 1, y 1, x 2

@@ -22,16 +22,16 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 @pytest.mark.slow
 def test_results_are_those_of_the_files(small_run):
     run = evidcore.Run(str(small_run))
-    found = run.results
+    result = run.results
     files = sorted((small_run / "results").glob("*.json"))
     rows = [(path.stem, row) for path in files for row in json.loads(path.read_text())["rows"]]
-    assert len(found) == len(rows) > 0
-    for (stage, row), (_, line) in zip(rows, found.iterrows(), strict=True):
+    assert len(result) == len(rows) > 0
+    for (stage, row), (_, line) in zip(rows, result.iterrows(), strict=True):
         assert (line["stage"], line["name"], line["metric"]) == (stage, row["name"], row["metric"])
         assert line["value"] == row["value"]
         assert pd.isna(line["low"]) == (row["low"] is None)
-    assert found["value"].dtype == float
-    assert run.results is found  # read once
+    assert result["value"].dtype == float
+    assert run.results is result  # read once
     assert repr(run) == f"Run({str(small_run)!r})"
     assert run.verdict == {}
     assert run.recipe["name"] == "small"
@@ -49,8 +49,8 @@ def test_a_comparison_is_that_of_the_command(small_run, evid):
     told = json.loads(evid("compare", small_run, "--json").stdout)
     frame = run.compare().frame()
     tasks = frame[frame["of"] == "task"]
-    assert tasks["change"].tolist() == [one["change"]["value"] for one in told["tasks"]]
-    assert frame["name"].tolist() == [one["name"] for one in told["tasks"] + told["findings"]]
+    assert tasks["change"].tolist() == [item["change"]["value"] for item in told["tasks"]]
+    assert frame["name"].tolist() == [item["name"] for item in told["tasks"] + told["findings"]]
     first, second = run.results["stage"].unique()
     for other in (run, small_run, str(small_run)):
         assert run.compare(other, stage=second, before=first) == compared(

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from evidcore_plugin_ct_data.miniatures import write
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 from evidcore.registry.factory import build
 
 COMMIT = "a" * 40

@@ -10,8 +10,8 @@ from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, CT_ORG, KITS, ORGA
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 from evidcore_plugin_ct_data.published import Selection
 
-from evidcore.data import read, read_mask
-from evidcore.errors import NotHere
+from evidcore.api import read, read_mask
+from evidcore.errors import NotDownloadedError
 
 SPLITS = ("train", "validation", "test")
 META = "AbdomenAtlas3.0MiniWithMeta.csv"
@@ -88,7 +88,7 @@ def test_kits_without_masks_says_that_they_come_with_the_clone(kits):
 def test_a_folder_without_kits_is_named(tmp_path):
     dataset = Kits23(tmp_path, tmp_path, path="none", selection=Selection())
     with pytest.raises(
-        NotHere, match=r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
+        NotDownloadedError, match=r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
     ):
         list(dataset.cases("train"))
 
@@ -221,5 +221,7 @@ def test_what_is_missing_of_ct_org_is_named(ct_org, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "empty: holds no files volume-0.nii.gz and so on" in ct_org.refusal(path="empty")
     gone = CtOrg(tmp_path, path="gone", selection=Selection())
-    with pytest.raises(NotHere, match=r"gone: holds no files volume-0.nii.gz .* Fetch CT-ORG from https"):
+    with pytest.raises(
+        NotDownloadedError, match=r"gone: holds no files volume-0.nii.gz .* Fetch CT-ORG from https"
+    ):
         list(gone.cases("train"))

@@ -12,8 +12,8 @@ from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
 from evidcore_plugin_ct_data.published import HubSource, Selection
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.data import read
-from evidcore.errors import NotHere
+from evidcore.api import read
+from evidcore.errors import NotDownloadedError
 
 NUMBERS = {name: place for place, name in enumerate([*CT_RATE["train"], *CT_RATE["valid"]], 1)}
 LABELS = "dataset/multi_abnormality_labels/{}_predicted_labels.csv"
@@ -83,8 +83,8 @@ def test_spacings_follow_the_axes_of_a_turned_slice(chest):
     ],
 )
 def test_axes_are_worked_out_from_the_orientation(orientation, axes, degrees):
-    found, lean = _axes(orientation)
-    assert found == axes
+    result, lean = _axes(orientation)
+    assert result == axes
     assert lean == pytest.approx(degrees, abs=1e-3)
 
 
@@ -222,7 +222,7 @@ def test_a_set_that_was_not_fetched_yet_says_where_it_comes_from(tmp_path):
     dataset = CtRate(tmp_path, tmp_path, source=HubSource(path="none"), selection=Selection())
     place = tmp_path / "none"
     with pytest.raises(
-        NotHere,
+        NotDownloadedError,
         match=rf"^{place}: there is no such folder, .* It comes from https://huggingface.co/datasets/ib",
     ):
         list(dataset.cases("train"))

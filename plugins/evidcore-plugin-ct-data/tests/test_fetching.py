@@ -13,8 +13,7 @@ from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS
 from evidcore_plugin_ct_data.miniatures.voxels import volume
 
-from evidcore.data import read
-from evidcore.errors import DataError
+from evidcore.api import DataError, read
 from evidcore.registry import factory
 
 COMMIT = "a" * 40

@@ -6,7 +6,7 @@ import huggingface_hub.constants
 import pytest
 from evidcore_plugin_ct_data.hub import NotThere, Repository
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 COMMIT, TOKEN = "a" * 40, "hf_good"
 SMALL, LARGE = b"name,value\n", bytes(range(256)) * 40

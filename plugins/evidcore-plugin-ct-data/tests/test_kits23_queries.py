@@ -9,8 +9,8 @@ import pytest
 from evidcore_plugin_ct_data.kits23_queries import TEMPLATES, Thing, meant, queries, read_texts, things_of
 from evidcore_plugin_ct_data.miniatures.voxels import nifti
 
-from evidcore.case import MaskRef
-from evidcore.errors import DataError, RecipeError
+from evidcore.api import DataError, MaskRef
+from evidcore.errors import RecipeError
 
 TEXTS = {name: [f"{name} of {{kidney_side}}, {number}" for number in range(3)] for name in TEMPLATES}
 RIGHT = Thing(name="kidney 1", voxels=90, kidney="kidney 1", side="right")
@@ -34,8 +34,8 @@ def test_a_single_tumour_makes_one_kidney_ill_and_the_other_healthy():
 
 
 def test_what_both_kidneys_have_tells_none_of_them():
-    found = names(lesion("tumor 1", LEFT), lesion("tumor 2", RIGHT), lesion("cyst 1", RIGHT))
-    assert found == {
+    result = names(lesion("tumor 1", LEFT), lesion("tumor 2", RIGHT), lesion("cyst 1", RIGHT))
+    assert result == {
         "kidney_only_with_cyst": "kidney 1",
         "kidney_only_with_both_tumor_and_cyst": "kidney 1",
         "tumor_only_in_kidney": "tumor 1",  # once a case: the first
@@ -51,7 +51,7 @@ def test_of_several_in_a_kidney_the_largest_is_meant_unless_another_is_as_large(
 
 
 def test_queries_name_the_side_and_leave_kidneys_open():
-    asked = {one.id: one for one in queries("case_00007", [RIGHT, LEFT, lesion("tumor 1", LEFT)], TEXTS)}
+    asked = {item.id: item for item in queries("case_00007", [RIGHT, LEFT, lesion("tumor 1", LEFT)], TEXTS)}
     kidney, tumor = asked["kidney_only_with_tumor"], asked["tumor_only_global"]
     assert (kidney.masks, kidney.among) == (("kidney 2",), ("kidney 1", "kidney 2"))
     assert (tumor.masks, tumor.among, tumor.kind) == (("tumor 1",), (), "tumor only global")
@@ -87,15 +87,15 @@ def test_objects_are_measured_and_belong_to_the_kidney_that_they_meet_or_are_nea
         cyst_1=np.s_[0:1, 8:9, 24:27],  # meets none, and is nearer to the first
         cyst_2=None,
     )
-    found = things_of(masks, tmp_path / "cache")
-    assert [(one.name, one.voxels, one.kidney, one.side) for one in found] == [
+    result = things_of(masks, tmp_path / "cache")
+    assert [(item.name, item.voxels, item.kidney, item.side) for item in result] == [
         ("kidney 1", 4 * 4 * 6, "kidney 1", "left"),
         ("kidney 2", 4 * 4 * 6, "kidney 2", "right"),
         ("tumor 1", 2 * 2 * 3, "kidney 2", "right"),
         ("cyst 1", 3, "kidney 1", "left"),
     ]
     (entry,) = (tmp_path / "cache" / "kits23-objects").glob("[!C]*")
-    assert things_of(masks, tmp_path / "cache") == found
+    assert things_of(masks, tmp_path / "cache") == result
     assert entry.exists()
 
 
@@ -110,8 +110,8 @@ def test_cases_come_with_queries(home):
     kits = home("kits23")
     (kits.folder / "template.json").write_text(json.dumps(TEXTS))
     case = next(iter(kits.cases("train", queries="template.json").values()))
-    assert {one.id for one in case.queries} >= {"kidney_only_with_tumor", "tumor_only_global"}
-    assert all(set(one.masks) <= set(case.masks) for one in case.queries)
+    assert {item.id for item in case.queries} >= {"kidney_only_with_tumor", "tumor_only_global"}
+    assert all(set(item.masks) <= set(case.masks) for item in case.queries)
     assert kits.cases("train")[case.id].queries == ()
     plain, asking = kits.dataset().fingerprint(), kits.dataset(queries="template.json").fingerprint()
     (kits.folder / "template.json").write_text(json.dumps(TEXTS | {TEMPLATES[0]: ["another"]}))

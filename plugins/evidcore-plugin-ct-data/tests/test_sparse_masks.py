@@ -8,11 +8,10 @@ from evidcore_plugin_ct_data.sparse_masks import SparseMasks
 from evidcore_testing import check_format
 from scipy import sparse
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Geometry, Volume, read_mask
+from evidcore.api import DataError, MaskRef, VolumeRef, read_mask
+from evidcore.data import Geometry, Volume
 from evidcore.data.arrays import BareArray
 from evidcore.data.files import format_of
-from evidcore.errors import DataError
 
 SHAPE = (3, 4, 5)  # of the file: x, y, z
 
@@ -20,11 +19,11 @@ SHAPE = (3, 4, 5)  # of the file: x, y, z
 @pytest.fixture
 def masks():
     """Two classes, no voxel like its mirror image; the second has a stored zero, which is no voxel."""
-    found = np.zeros((2, *SHAPE), np.int32)
-    found[0, 0, 1, 4] = 1
-    found[0, 2, 3, 3] = 1
-    found[1, 1, 0, 0] = 1
-    return found
+    result = np.zeros((2, *SHAPE), np.int32)
+    result[0, 0, 1, 4] = 1
+    result[0, 2, 3, 3] = 1
+    result[1, 1, 0, 0] = 1
+    return result
 
 
 @pytest.fixture

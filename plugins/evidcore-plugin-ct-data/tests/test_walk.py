@@ -15,7 +15,7 @@ from evidcore_plugin_ct_data.miniatures.__main__ import main
 from evidcore_plugin_ct_data.published import SPLITS, drawn_split, place_in_order
 from evidcore_plugin_ct_data.tables import numbers, read_rows
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 
 @pytest.fixture
@@ -180,8 +180,8 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
 def test_a_list_of_ids_has_one_a_line(home):
     pictures = home("omni-med-vqa")
     (pictures.folder / "mine.txt").write_text("Images/Chest CT Scan/003.png\n\n")
-    found = [name for split in SPLITS for name in pictures.cases(split, ids="mine.txt")]
-    assert found == ["Images/Chest CT Scan/003.png"]
+    result = [name for split in SPLITS for name in pictures.cases(split, ids="mine.txt")]
+    assert result == ["Images/Chest CT Scan/003.png"]
 
 
 def test_every_data_set_has_a_miniature_that_the_command_writes(tmp_path, capsys):

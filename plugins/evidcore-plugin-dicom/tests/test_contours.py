@@ -15,8 +15,7 @@ from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, RTStructureSetStorage
 from read_scans import opened, refused
 
-from evidcore.case import MaskRef
-from evidcore.data import read_mask
+from evidcore.api import MaskRef, read_mask
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)
@@ -112,13 +111,13 @@ def test_neighbouring_polygons_share_no_voxel_and_leave_none_out():
 
 def test_a_region_is_named_by_name_or_number(write_series, tmp_path):
     volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
-    one, two = rectangle(1, (1.5, 3.5), (1.5, 3.5)), rectangle(2, (1.5, 4.5), (1.5, 4.5))
-    path = structure_set(tmp_path / "rs.dcm", {"heart": [one], "lung": [two], "empty": []})
+    item, two = rectangle(1, (1.5, 3.5), (1.5, 3.5)), rectangle(2, (1.5, 4.5), (1.5, 4.5))
+    path = structure_set(tmp_path / "rs.dcm", {"heart": [item], "lung": [two], "empty": []})
     assert read_mask(MaskRef(path=path, key="heart"), volume).sum() == 4
     assert read_mask(MaskRef(path=path, key="2"), volume).sum() == 9
     assert read_mask(MaskRef(path=path, label=2), volume).sum() == 9
     assert read_mask(MaskRef(path=path, label=3), volume).sum() == 0
-    alone = structure_set(tmp_path / "one.dcm", {"heart": [one]})
+    alone = structure_set(tmp_path / "one.dcm", {"heart": [item]})
     assert read_mask(MaskRef(path=alone), volume).sum() == 4
     assert "holds 3 regions: 1 'heart', 2 'lung', 3 'empty'. Name one" in refused(MaskRef(path=path), volume)
     assert "holds no region 'hart'. Did you mean 'heart'? It holds: 1 'heart', 2" in refused(
@@ -128,7 +127,7 @@ def test_a_region_is_named_by_name_or_number(write_series, tmp_path):
     assert "key 'heart' and label 1 both pick a region" in refused(
         MaskRef(path=path, key="heart", label=1), volume
     )
-    twins = structure_set(tmp_path / "two.dcm", [("lung", [one]), ("lung", [two])])
+    twins = structure_set(tmp_path / "two.dcm", [("lung", [item]), ("lung", [two])])
     assert "2 regions are called 'lung'. It holds: 1 'lung', 2 'lung'. Name one by its number" in refused(
         MaskRef(path=twins, key="lung"), volume
     )

@@ -10,7 +10,7 @@ from evidcore_plugin_dicom.nrrd import Nrrd
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_testing import check_written
 
-from evidcore.case import VolumeRef
+from evidcore.api import VolumeRef
 
 
 def write_nrrd(path, array):

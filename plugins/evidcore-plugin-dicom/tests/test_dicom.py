@@ -14,12 +14,11 @@ from evidcore_plugin_dicom.dicom import Dicom
 from evidcore_plugin_dicom.nrrd import Nrrd
 from pydicom.dataset import Dataset
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import content_hash, read, read_mask, save_mask, volume_cache
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import content_hash, save_mask, volume_cache
 from evidcore.data.files import file_state, files_of, format_of
 from evidcore.data.placement import TILT_LIMIT_DEGREES, tilt_degrees
 from evidcore.data.reading import read_error
-from evidcore.errors import DataError
 
 SHAPE = (4, 5, 6)
 VALUES = np.zeros((12, 220, 200), np.int16)  # 1.06 MB: large enough for the cache

@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import SimpleITK
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import read, read_geometry, read_mask
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import read_geometry
 from evidcore.data.files import files_of
-from evidcore.errors import DataError
 
 SHAPE = (4, 5, 6)
 DIRECTIONS = np.diag([1.0, 2.0, 3.0])

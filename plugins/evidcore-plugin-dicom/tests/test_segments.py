@@ -14,8 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes
 from read_scans import opened, refused
 
-from evidcore.case import MaskRef
-from evidcore.data import read_mask
+from evidcore.api import MaskRef, read_mask
 
 SHAPE = (6, 12, 14)
 SPACING = (3.0, 2.0, 1.0)

@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from pydicom.uid import CTImageStorage
 from read_scans import SHAPE, opened, refusal, scan
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,7 +8,7 @@ from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from read_scans import opened, refusal, scan
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 
 def test_missing_images_are_counted_and_placed(write_series):

@@ -56,8 +56,7 @@ def test_a_left_lung_full_of_fluid_is_not_taken_for_a_liver(tools):
 
 
 def test_real_chest_and_belly_lie_as_their_headers_say(real_data, tools):
-    from evidcore.case import VolumeRef
-    from evidcore.data import read
+    from evidcore.api import VolumeRef, read
 
     volume = read(VolumeRef(path=str(real_data / "totalsegmentator/example_ct.nii.gz")))
     assert wrong_axes(volume) == set()

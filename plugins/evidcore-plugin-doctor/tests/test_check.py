@@ -10,7 +10,7 @@ import pytest
 from evidcore_plugin_doctor.fault import CHECKS
 from scipy import ndimage
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 LONG = (
     "There is a spiculated nodule of {size} mm in the {lobe} lobe that touches the pleura. The trachea is "
@@ -289,8 +289,8 @@ def test_the_real_scans_raise_exactly_what_is_documented(home, real_data):
     masks = {name: f"{whole / 'example_seg.nii.gz'}#{label}" for name, label in LABELS.items()}
     home.add("top", volume=str(whole / "example_ct_sm.nii.gz"), split="test", masks=masks)
     faults, summary = home.check(processes=2)
-    found = [(fault.case, fault.check, fault.severity) for fault in faults]
-    assert found == [("top", "near-duplicate", "error")]
+    result = [(fault.case, fault.check, fault.severity) for fault in faults]
+    assert result == [("top", "near-duplicate", "error")]
     assert "shows what case 'whole' shows" in faults[0].text
     assert (summary.volumes, summary.masks) == (18, 21)
 

@@ -84,10 +84,10 @@ def test_faults_exit_with_1_one_line_each(evid, folder):
 
 def test_json_holds_faults_and_summary_alone(evid, folder):
     (folder / "c2.nii.gz").unlink()
-    found = json.loads(evid("data", "check", folder, "--processes", 1, "--json", exit_code=1).stdout)
-    (fault,) = found["datasets"][folder.name]["faults"]
+    result = json.loads(evid("data", "check", folder, "--processes", 1, "--json", exit_code=1).stdout)
+    (fault,) = result["datasets"][folder.name]["faults"]
     assert (fault["check"], fault["severity"], fault["case"]) == ("file", "error", "c2")
-    summary = found["datasets"][folder.name]["summary"]
+    summary = result["datasets"][folder.name]["summary"]
     assert (summary["volumes"], summary["errors"]) == (2, {"file": 1})
 
 
@@ -142,9 +142,9 @@ def test_a_folder_is_profiled(evid, folder, tmp_path):
 
 def test_a_recipe_is_profiled_with_its_tasks(evid, recipe):
     said = json.loads(evid("data", "profile", recipe, "--dataset", "good", "--json").stdout)
-    (found,) = said["profiles"]
-    assert found["splits"]["train"]["cases"] == 3
-    row = next(row for row in found["reference_lines"] if row["asked"] == "mine")
+    (result,) = said["profiles"]
+    assert result["splits"]["train"]["cases"] == 3
+    row = next(row for row in result["reference_lines"] if row["asked"] == "mine")
     assert (row["split"], row["questions"], row["uniform_chance"]["value"]) == ("train", 3, 0.5)
 
 
@@ -154,8 +154,8 @@ def test_what_a_profile_does_not_count_is_said(evid, folder):
     (folder / "cases.csv").write_text("\n".join(lines) + "\n")
     said = evid("data", "profile", folder).output
     assert f"  2 rows and cells cannot be read and are not counted: evid data check {folder}\n" in said
-    (found,) = json.loads(evid("data", "profile", folder, "--json").stdout)["profiles"]
-    assert found["unlisted"] == 2
+    (result,) = json.loads(evid("data", "profile", folder, "--json").stdout)["profiles"]
+    assert result["unlisted"] == 2
     evid("data", "check", folder, "--processes", 1, exit_code=1)
 
 
@@ -174,8 +174,8 @@ def test_a_file_of_labels_is_profiled_by_its_columns(evid, tmp_path):
     assert "asked as negatives, test: " in said
     assert "best blind rule" in said
     only = evid("data", "profile", path, "--split", "part", "--task", "negatives", "--json").stdout
-    (found,) = json.loads(only)["profiles"]
-    assert [row["asked"] for row in found["reference_lines"]] == ["negatives"]
+    (result,) = json.loads(only)["profiles"]
+    assert [row["asked"] for row in result["reference_lines"]] == ["negatives"]
 
 
 def test_columns_belong_to_a_csv(evid, folder):

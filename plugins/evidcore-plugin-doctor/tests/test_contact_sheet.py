@@ -49,38 +49,38 @@ def viewed(evid: Any, folder: Path, *options: Any) -> tuple[Any, Any, str]:
 
 
 def test_each_case_has_three_planes_and_its_faults(evid, planted):
-    said, found, _ = viewed(evid, planted)
-    cards = of(found, "article")
+    said, result, _ = viewed(evid, planted)
+    cards = of(result, "article")
     assert [card.text_content().split()[0] for card in cards] == ["nodule", "cut", "unit", "tested"]
     assert [card.get("data-split", "") for card in cards] == ["train", "train", "train", "test"]
     assert "the gzip stream ends too early" in cards[1].text_content()
     assert "No picture" in cards[1].text_content()
     assert "scaled to a unit range" in cards[2].text_content()
     assert cards[0].get("data-checks", "") == cards[3].get("data-checks", "") == ""
-    assert len(of(found, "figure", "plane")) == 9
+    assert len(of(result, "figure", "plane")) == 9
     assert f"{planted.name}: 4 of 4 cases, 2 faults\n" in said.output
     assert "62 x 72 x 76" in cards[0].text_content()
     assert "6 x 5.5 x 5" in cards[0].text_content()
 
 
 def test_planes_are_in_true_proportions_and_go_through_the_mask(evid, planted, tools):
-    _, found, _ = viewed(evid, planted)
+    _, result, _ = viewed(evid, planted)
     depth, height, width = (count * step for count, step in zip(tools.SHAPE, tools.SPACING_MM, strict=True))
-    ratios = [float(one.get("style").split(":")[1]) for one in of(found, "div", "screen")[:3]]
+    ratios = [float(item.get("style").split(":")[1]) for item in of(result, "div", "screen")[:3]]
     assert ratios == pytest.approx([width / height, width / depth, height / depth], abs=1e-3)
-    widths = [float(one.get("style").split(":")[1].split()[0]) for one in of(found, "figure", "plane")[:3]]
+    widths = [float(item.get("style").split(":")[1].split()[0]) for item in of(result, "figure", "plane")[:3]]
     assert widths == pytest.approx([width, width, height], abs=0.1)  # one scale for all three
-    captions = [one.text_content() for one in of(found, "figure", "plane")[:3]]
+    captions = [item.text_content() for item in of(result, "figure", "plane")[:3]]
     assert captions[0].endswith("axial, slice 32 of 62") or captions[0].endswith("axial, slice 33 of 62")
     assert re.search(r"coronal, slice 2[34] of 72$", captions[1])
     assert re.search(r"sagittal, slice 5[45] of 76$", captions[2])
-    assert "centre of lung nodule" in of(found, "article")[0].text_content()
-    assert "middle of the volume" in of(found, "article")[3].text_content()
+    assert "centre of lung nodule" in of(result, "article")[0].text_content()
+    assert "middle of the volume" in of(result, "article")[3].text_content()
 
 
 def test_an_outline_lies_where_the_mask_is(evid, planted):
-    _, found, _ = viewed(evid, planted)
-    axial, coronal, sagittal = (path.get("d", "") for path in of(found, "path") if path.get("data-mask", ""))
+    _, result, _ = viewed(evid, planted)
+    axial, coronal, sagittal = (path.get("d", "") for path in of(result, "path") if path.get("data-mask", ""))
     for drawn, rows, columns in (
         (axial, (20, 28), (50, 60)),
         (coronal, (62 - 36, 62 - 30), (50, 60)),  # head up
@@ -97,23 +97,23 @@ def test_every_mask_has_a_switch_or_is_said_to_be_empty_or_not_drawn(evid, home,
     file = home.mask("labels", labels)
     masks = {f"m{number}": f"{file}#{number}" for number in range(1, 28)}  # the last has no voxel
     home.add("c", tools.torso(0), masks=masks, m25="1")
-    _, found, _ = viewed(evid, home.write())
-    keys = of(found, "div", "keys")[0]
-    shown = [one.text_content() for one in of(found, "span", "key") if one.text_content().startswith("m")]
+    _, result, _ = viewed(evid, home.write())
+    keys = of(result, "div", "keys")[0]
+    shown = [item.text_content() for item in of(result, "span", "key") if item.text_content().startswith("m")]
     assert shown == ["m25", *(f"m{number}" for number in range(1, 24))]  # what is present comes first
     assert "empty: m27" in keys.text_content()
     assert "not drawn: m24, m26" in keys.text_content()
-    assert "axial, slice 34 of 62" in of(found, "figure", "plane")[0].text_content()
+    assert "axial, slice 34 of 62" in of(result, "figure", "plane")[0].text_content()
 
 
 def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, tools):
-    _, found, _ = viewed(evid, planted)
-    card = of(found, "article")[3]
+    _, result, _ = viewed(evid, planted)
+    card = of(result, "article")[3]
     assert (
         "mediastinum, -160 to 240 HU" in card.text_content() or "lung, -1350 to 150 HU" in card.text_content()
     )
     low, high = (-160, 240) if "mediastinum" in card.text_content() else (-1350, 150)
-    source = of(found, "img")[-3].get("src", "")
+    source = of(result, "img")[-3].get("src", "")
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))), dtype=float)
     expected = np.clip((tools.torso(2)[31] - float(low)) / (high - low), 0, 1) * 255
     assert shown.shape == expected.shape
@@ -121,10 +121,10 @@ def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, t
 
 
 def test_text_of_the_set_is_never_markup_and_is_not_printed(evid, planted):
-    said, found, text = viewed(evid, planted)
-    assert not of(found, "b", "") or all(one.text_content() != "bold" for one in of(found, "b"))
-    assert not any("onerror" in one.attrib for one in found.iter())
-    assert EVIL in "".join(one.text_content() for one in of(found, "pre"))
+    said, result, text = viewed(evid, planted)
+    assert not of(result, "b", "") or all(item.text_content() != "bold" for item in of(result, "b"))
+    assert not any("onerror" in item.attrib for item in result.iter())
+    assert EVIL in "".join(item.text_content() for item in of(result, "pre"))
     assert len(re.findall(r"<script", text)) == 1
     for secret in ("A nodule", "p-nodule", "onerror"):
         assert secret not in said.output + said.stderr
@@ -132,23 +132,23 @@ def test_text_of_the_set_is_never_markup_and_is_not_printed(evid, planted):
 
 
 def test_the_page_reaches_for_nothing_outside_itself(evid, planted):
-    _, found, text = viewed(evid, planted)
+    _, result, text = viewed(evid, planted)
     assert not re.search(r"@import|url\(", text)
-    for one in found.iter():
-        assert one.tag not in ("link", "iframe", "object", "embed", "base")
-        assert not one.get("src", "") or one.get("src", "").startswith("data:image/png;base64,")
-        assert not one.get("href", "") or one.get("href", "").startswith("#")
+    for item in result.iter():
+        assert item.tag not in ("link", "iframe", "object", "embed", "base")
+        assert not item.get("src", "") or item.get("src", "").startswith("data:image/png;base64,")
+        assert not item.get("href", "") or item.get("href", "").startswith("#")
 
 
 def test_json_holds_numbers_and_no_text_or_name(evid, planted):
     said, _, _ = viewed(evid, planted, "--json")
     told = json.loads(said.stdout)
-    found = told["datasets"][planted.name]
-    assert found["errors"] == {"file": 1, "intensity": 1}
-    assert found["cases"] == {"train": 3, "test": 1}
-    assert found["findings"] == {AFFECTED: {"present": 1, "absent": 2}}
-    assert found["distributions"]["spacing z, mm"]["train"]["50 %"] == 6.0
-    assert [case["faults"] for case in found["shown_cases"]] == [{}, {"file": 1}, {"intensity": 1}, {}]
+    result = told["datasets"][planted.name]
+    assert result["errors"] == {"file": 1, "intensity": 1}
+    assert result["cases"] == {"train": 3, "test": 1}
+    assert result["findings"] == {AFFECTED: {"present": 1, "absent": 2}}
+    assert result["distributions"]["spacing z, mm"]["train"]["50 %"] == 6.0
+    assert [case["faults"] for case in result["shown_cases"]] == [{}, {"file": 1}, {"intensity": 1}, {}]
     assert told["bytes"] == (planted / "page.html").stat().st_size
     assert "p-nodule" not in said.stdout
     assert "A nodule" not in said.stdout
@@ -165,9 +165,9 @@ def test_json_holds_numbers_and_no_text_or_name(evid, planted):
     ],
 )
 def test_what_is_left_out_is_said_with_how_to_see_it(evid, planted, options, shown, why):
-    said, found, _ = viewed(evid, planted, *options)
-    assert [card.text_content().split()[0] for card in of(found, "article")] == shown
-    (note,) = (one.text_content() for one in of(found, "p", "left-out"))
+    said, result, _ = viewed(evid, planted, *options)
+    assert [card.text_content().split()[0] for card in of(result, "article")] == shown
+    (note,) = (item.text_content() for item in of(result, "p", "left-out"))
     assert f"{4 - len(shown)} of 4 cases are left out: {why}" in note
     assert note.endswith("See them with --limit N, --split NAME, --case ID, --finding NAME.")
     assert "see others with --limit, --split, --case or --finding" in said.output
@@ -212,7 +212,7 @@ def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
     cards = len(of(lxml.html.fromstring(text), "article"))
     assert cards + no_room == 160
     assert no_room > 0
-    (note,) = (one.text_content() for one in of(lxml.html.fromstring(text), "p", "left-out"))
+    (note,) = (item.text_content() for item in of(lxml.html.fromstring(text), "p", "left-out"))
     assert f"{no_room} cases found no room within 15 MB: c" in note
     assert "… and 80000 more characters" in text
 
@@ -222,9 +222,9 @@ def test_a_photograph_is_one_picture_without_sides_of_the_body(evid, home):
     (home.folder / "questions.csv").write_text(
         "id,image,patient,split,question,answer\nq,a.png,p,test,Is there one?,no\n"
     )
-    _, found, _ = viewed(evid, home.folder)
-    assert [one.text_content() for one in of(found, "figure", "plane")] == ["picture"]
-    assert of(found, "div", "screen")[0].get("style") == "aspect-ratio:1.5625"
+    _, result, _ = viewed(evid, home.folder)
+    assert [item.text_content() for item in of(result, "figure", "plane")] == ["picture"]
+    assert of(result, "div", "screen")[0].get("style") == "aspect-ratio:1.5625"
 
 
 def test_a_folder_of_questions_is_shown_like_one_of_scans(evid, home, tools):
@@ -232,10 +232,10 @@ def test_a_folder_of_questions_is_shown_like_one_of_scans(evid, home, tools):
     (home.folder / "questions.csv").write_text(
         "id;volume;patient;split;nodule;question;answer\nq;a.nii.gz;p;test;yes;Is there one?;no\n"
     )
-    _, found, _ = viewed(evid, home.folder)
-    (card,) = of(found, "article")
+    _, result, _ = viewed(evid, home.folder)
+    (card,) = of(result, "article")
     assert json.loads(card.get("data-names", "")) == ["nodule"]
-    assert [one.text_content() for one in of(found, "li", "right")] == ["B) no"]
+    assert [item.text_content() for item in of(result, "li", "right")] == ["B) no"]
 
 
 def test_questions_show_their_options_and_the_right_one(evid, home, tools):
@@ -246,9 +246,9 @@ def test_questions_show_their_options_and_the_right_one(evid, home, tools):
     (home.folder / "quiz.toml").write_text(QUIZ)
     out = home.folder / "quiz.html"
     evid("data", "view", home.folder / "quiz.toml", "--out", out, "--processes", 1)
-    found = lxml.html.fromstring(out.read_text(encoding="utf-8"))
-    assert "Which <i>organ</i>?" in of(found, "ul", "questions")[0].text_content()
-    assert [one.text_content() for one in of(found, "li", "right")] == ["B) spleen"]
+    result = lxml.html.fromstring(out.read_text(encoding="utf-8"))
+    assert "Which <i>organ</i>?" in of(result, "ul", "questions")[0].text_content()
+    assert [item.text_content() for item in of(result, "li", "right")] == ["B) spleen"]
 
 
 QUIZ = """

@@ -52,9 +52,9 @@ def test_a_turned_copy_is_found_with_its_turn(tools, axes, degrees):
     array = tools.torso(3).astype(np.float32)
     angle, steps = np.deg2rad(degrees), np.diag(tools.SPACING_MM)
     turn = np.eye(3)
-    one, other = axes
-    turn[one, one] = turn[other, other] = np.cos(angle)
-    turn[one, other], turn[other, one] = -np.sin(angle), np.sin(angle)
+    item, other = axes
+    turn[item, item] = turn[other, other] = np.cos(angle)
+    turn[item, other], turn[other, item] = -np.sin(angle), np.sin(angle)
     matrix = np.linalg.inv(steps) @ turn @ steps
     middle = (np.array(array.shape) - 1) / 2
     turned = ndimage.affine_transform(array, matrix, middle - matrix @ middle, order=1, mode="nearest")
@@ -79,8 +79,7 @@ def test_what_shows_nothing_is_like_nothing(tools, array):
 
 
 def test_real_crop_of_a_real_scan_is_found(real_data):
-    from evidcore.case import VolumeRef
-    from evidcore.data import read
+    from evidcore.api import VolumeRef, read
 
     scans = [
         read(VolumeRef(path=str(real_data / "totalsegmentator" / name)))
@@ -97,14 +96,14 @@ def test_the_weakest_tenth_is_that_of_a_loop_over_blocks():
         ours + rng.normal(0, 1, ours.shape).astype(np.float32) * np.linspace(0, 90, 3 * BLOCK)[None, :, None]
     )
     ours[:BLOCK, :BLOCK], theirs[:BLOCK, :BLOCK] = 1, -1  # without structure
-    found = []
+    result = []
     for z in range(2):
         for y in range(3):
             at = (slice(z * BLOCK, (z + 1) * BLOCK), slice(y * BLOCK, (y + 1) * BLOCK))
             a, b = ours[at].ravel(), theirs[at].ravel()
             if (z, y) != (0, 0):
-                found.append(float(a @ b / np.sqrt((a @ a) * (b @ b))))
-    assert weakest_tenth(ours, theirs) == pytest.approx(np.quantile(found, 0.1), abs=1e-4)
+                result.append(float(a @ b / np.sqrt((a @ a) * (b @ b))))
+    assert weakest_tenth(ours, theirs) == pytest.approx(np.quantile(result, 0.1), abs=1e-4)
     assert weakest_tenth(ours * 0, theirs * 0) == 0
 
 

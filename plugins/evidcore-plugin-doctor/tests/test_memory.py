@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from evidcore_plugin_doctor.inspection import VOXEL_BYTES, free_bytes, refuse_oversized
 
-from evidcore.case import VolumeRef
+from evidcore.api import DataError, VolumeRef
 from evidcore.data import Geometry
-from evidcore.errors import DataError
 
 
 def promise(path, shape_xyz):

@@ -13,10 +13,9 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from evidcore.cache import Cache
-from evidcore.case import VolumeRef
+from evidcore.api import Cache, VolumeRef, read
 from evidcore.cli import main
-from evidcore.data import read, volume_cache
+from evidcore.data import volume_cache
 
 CASES = 9
 RECIPE = """\
@@ -58,19 +57,19 @@ def scans(tmp_path, monkeypatch) -> Path:
 
 
 def prepare(*words, exit_code=0):
-    found = CliRunner().invoke(main, ["data", "prepare", "set.toml", *words])
-    assert found.exit_code == exit_code, (found.output, found.exception)
-    return json.loads(found.stdout) if "--json" in words else found
+    result = CliRunner().invoke(main, ["data", "prepare", "set.toml", *words])
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    return json.loads(result.stdout) if "--json" in words else result
 
 
 def kept(folder: Path) -> dict[str, tuple[Any, bytes]]:
     """Return header and data of each entry; safetensors writes the facts of a header in any order."""
-    found = {}
+    result = {}
     for path in sorted((folder / "cache").glob("*/*.safetensors")):
         content = path.read_bytes()
         start = 8 + int.from_bytes(content[:8], "little")
-        found[path.name] = json.loads(content[8:start]), content[start:]
-    return found
+        result[path.name] = json.loads(content[8:start]), content[start:]
+    return result
 
 
 def test_a_set_is_filled_once_and_the_rest_is_counted(scans):
@@ -104,8 +103,8 @@ def test_two_processes_keep_the_same_files_as_one(scans):
 
 def test_shards_share_the_set_out(scans):
     done = [prepare("--json", "--shard", f"{share}/3", "--inputs-only") for share in (1, 2, 3)]
-    assert [sum(one["outcomes"].values()) for one in done] == [3, 3, 3]
-    assert sum(one["outcomes"]["done"] for one in done) == CASES - 1
+    assert [sum(item["outcomes"].values()) for item in done] == [3, 3, 3]
+    assert sum(item["outcomes"]["done"] for item in done) == CASES - 1
     assert prepare("--json", "--inputs-only")["outcomes"]["already_there"] == CASES - 1
 
 
@@ -133,14 +132,14 @@ def test_killed_it_leaves_only_whole_entries_and_goes_on_from_them(scans):
     workers = psutil.Process(running.pid).children()
     running.kill()
     running.wait()
-    found = kept(scans)
+    result = kept(scans)
     for path in (scans / "cache").glob("*/*.safetensors"):
         array = Cache(path.parent.name, scans / "cache").get_array(path.stem)
         array.slices(0, array.shape[0])
     assert psutil.wait_procs(workers, timeout=60)[1] == [], "workers outlive the command"
     outcomes = prepare("--json")["outcomes"]
     assert outcomes["done"] + outcomes["already_there"] == CASES - 1
-    assert found.items() <= kept(scans).items()
+    assert result.items() <= kept(scans).items()
 
 
 def test_a_later_share_says_what_it_deletes_of_an_earlier_one(scans, monkeypatch):
@@ -162,31 +161,31 @@ def test_a_later_share_says_what_it_deletes_of_an_earlier_one(scans, monkeypatch
 def test_a_row_without_a_volume_is_left_out_and_told(scans):
     with (scans / "cases.csv").open("a") as table:
         table.write("empty,,p90,train\nodd,0.nii,p91,training\n")
-    found = prepare("--json", "--inputs-only")
-    assert found["outcomes"]["done"] == CASES - 1
-    assert found["outcomes"]["left_out"] == 2
-    assert found["left_out"]["scans/train/empty"] == (
+    result = prepare("--json", "--inputs-only")
+    assert result["outcomes"]["done"] == CASES - 1
+    assert result["outcomes"]["left_out"] == 2
+    assert result["left_out"]["scans/train/empty"] == (
         "the case names no volume. Name its file in the data set's table, or take the case out."
     )
     where = scans / "cases.csv"
-    assert found["unlisted"] == [
+    assert result["unlisted"] == [
         f"scans: {where}: line 12: case 'odd' has split 'training', expected one of train, validation, test. "
         f"Did you mean 'train'? Correct the cell.",
         f"scans: {where}: line 11, case 'empty': column 'volume' is empty. Name the case's file.",
     ]
     said = prepare("--inputs-only").output
-    assert all(f"not read: {message}" in said for message in found["unlisted"])
+    assert all(f"not read: {message}" in said for message in result["unlisted"])
 
 
 def test_an_id_that_stands_twice_counts_as_left_out(scans):
     with (scans / "cases.csv").open("a") as table:
         table.write("0,1.nii,p90,train\n0,2.nii,p91,train\n1,2.nii,p92,validation\n")
-    found = prepare("--json", "--inputs-only")
-    assert found["outcomes"]["done"] == CASES - 1
-    assert found["outcomes"]["left_out"] == 4
-    assert set(found["left_out"]) == {
+    result = prepare("--json", "--inputs-only")
+    assert result["outcomes"]["done"] == CASES - 1
+    assert result["outcomes"]["left_out"] == 4
+    assert set(result["left_out"]) == {
         "scans/train/4", "scans/train/0 (2)", "scans/train/0 (3)", "scans/validation/1 (2)",
     }  # fmt: skip
-    assert found["left_out"]["scans/train/0 (2)"] == (
+    assert result["left_out"]["scans/train/0 (2)"] == (
         "its id '0' is that of another case of the data set. Give each an id of its own."
     )

@@ -16,9 +16,8 @@ from evidcore_plugin_pages.jinja import environment
 from evidcore_plugin_reports.labelers import NegationRules, Phrases
 from evidcore_plugin_reports.sentences import labelled, sentences
 
+from evidcore.api import Case, DataError, Finding, Question, Report, Span
 from evidcore.builtin.choice import Choice
-from evidcore.case import Case, Finding, Question, Report, Span
-from evidcore.errors import DataError
 
 NAMES = ("nodule", "effusion", "cyst", "scar", "hernia")
 
@@ -82,14 +81,14 @@ def question(number: int, options, answer: int, true=()) -> Question:
 
 def test_given_questions_have_a_perfect_line_where_the_truth_is_known():
     asked = [(question(n, ("a", "b"), n % 2),) for n in range(20)]
-    some = [Case(id=f"c{n}", patient=None, volumes=(), questions=one) for n, one in enumerate(asked)]
+    some = [Case(id=f"c{n}", patient=None, volumes=(), questions=item) for n, item in enumerate(asked)]
     (row,) = described({"train": some})["reference_lines"]
     assert (row["asked"], row["questions"], row["patients"]) == ("given", 20, 20)
     assert row["uniform_chance"]["value"] == 0.5
     unknown = {"value": None, "low": None, "high": None, "note": "which other options are true is not known"}
     assert row["perfect_perception"] == unknown
     asked = [(question(n, ("nodule", "effusion", "cyst"), 0, (0, 1)),) for n in range(25)]
-    some = [case(n, "11000", one) for n, one in enumerate(asked)]
+    some = [case(n, "11000", item) for n, item in enumerate(asked)]
     (row,) = described({"train": some}, asked=("given",))["reference_lines"]
     assert row["perfect_perception"]["value"] == 0.5
 
@@ -142,11 +141,11 @@ def test_prevalence_counts_those_that_know():
 def test_sentences_stand_where_their_middle_is():
     text = "a" * 50 + "b" * 50
     spans = (Span(start=0, end=50, label="normal"), Span(start=50, end=100, label="abnormal"))
-    found = positions([Report(text=text, spans=spans)], None)
-    assert found["normal"]["mean_position"] == 0.25
-    assert found["abnormal"]["density"][int(0.75 * BINS)] == BINS
-    assert sum(found["abnormal"]["density"]) == BINS  # the mean density is 1
-    assert found["reports"] == {"spans": 1}
+    result = positions([Report(text=text, spans=spans)], None)
+    assert result["normal"]["mean_position"] == 0.25
+    assert result["abnormal"]["density"][int(0.75 * BINS)] == BINS
+    assert sum(result["abnormal"]["density"]) == BINS  # the mean density is 1
+    assert result["reports"] == {"spans": 1}
 
 
 def test_positions_are_not_known_without_labels():
@@ -156,9 +155,9 @@ def test_positions_are_not_known_without_labels():
 
 def test_a_labeler_tells_normal_abnormal_and_other_sentences():
     text = "No nodule. There is an effusion. A possible cyst. Technique as usual. No nodule, but a scar."
-    found = list(labelled(text, NegationRules(findings=NAMES)))
-    assert [span.label for span in found] == ["normal", "abnormal", "abnormal", "other", "abnormal"]
-    assert [text[span.start : span.end] for span in found] == [
+    result = list(labelled(text, NegationRules(findings=NAMES)))
+    assert [span.label for span in result] == ["normal", "abnormal", "abnormal", "other", "abnormal"]
+    assert [text[span.start : span.end] for span in result] == [
         text[stretch.start : stretch.end] for stretch in sentences(text)
     ]
     counted = positions([Report(text=text)], Phrases(findings=NAMES))
@@ -167,10 +166,10 @@ def test_a_labeler_tells_normal_abnormal_and_other_sentences():
 
 def test_lengths_are_counted_by_hand():
     reports = [Report(text="One two three. Four five."), Report(text="One.")]
-    found = lengths(reports)
-    assert found["words"]["100 %"] == 5
-    assert found["words"]["50 %"] == 3
-    assert found["sentences"]["100 %"] == 2
+    result = lengths(reports)
+    assert result["words"]["100 %"] == 5
+    assert result["words"]["50 %"] == 3
+    assert result["sentences"]["100 %"] == 2
     assert quantiles([]) is None
 
 
@@ -185,10 +184,10 @@ def test_voxels_come_from_headers_and_broken_ones_are_counted(home, tools):
 
     (dataset,) = open_target(home.write(), None, "hu").values()
     seen = []
-    found = described(
+    result = described(
         {"train": list(dataset.listed("train"))}, progress=lambda count, total: seen.append((count, total))
     )
-    volumes = found["volumes"]["train"]
+    volumes = result["volumes"]["train"]
     assert (volumes["volumes"], volumes["unreadable"]) == (3, 1)
     assert (volumes["spacing_mm"]["z"]["0 %"], volumes["spacing_mm"]["z"]["100 %"]) == (2.5, 5.0)
     assert volumes["voxels"]["x"]["50 %"] == 30
@@ -242,8 +241,8 @@ QUESTIONS = [
 def test_questions_have_their_options_in_columns_or_in_one(tmp_path, options):
     path = written(tmp_path / "vqa.csv", QUESTIONS)
     columns = Columns(id="image", question="q", options=options, answer="key")
-    (found,) = read_listing(path, columns)["train"]
-    assert [(item.text, item.options, item.answer) for item in found.questions] == [
+    (result,) = read_listing(path, columns)["train"]
+    assert [(item.text, item.options, item.answer) for item in result.questions] == [
         ("Side?", ("left", "right"), 1),
         ("Size?", ("small", "large", "huge"), 2),
     ]
@@ -330,8 +329,8 @@ def test_the_page_shows_every_part_and_loads_nothing(tmp_path):
     text = "No nodule. There is an effusion."
     reports = {"report": Report(text=text)}
     cases = {"train": [case(number, "01000", **reports) for number in range(25)], "test": [case(99, "11000")]}
-    found = described(cases, labeler=NegationRules(findings=NAMES))
-    html = page([found])
+    result = described(cases, labeler=NegationRules(findings=NAMES))
+    html = page([result])
     for part in ("What can be scored without looking", "How often findings are present", "Length of reports"):
         assert part in html
     assert "Where normal and abnormal sentences stand" in html
@@ -363,20 +362,20 @@ def test_the_real_reports_have_the_known_lines_and_stay_unread(real_data, tmp_pa
     path = real_data / "ctrate_reports/train.csv"
     columns = Columns(id="AccessionNo", report="report_text")
     cases = read_listing(path, columns)
-    found = described(cases, labeler=NegationRules())
-    rows = {row["asked"]: row for row in found["reference_lines"]}
+    result = described(cases, labeler=NegationRules())
+    rows = {row["asked"]: row for row in result["reference_lines"]}
     assert len(cases["train"]) == 709
-    assert len({row["finding"] for row in found["findings"]}) == 18
+    assert len({row["finding"] for row in result["findings"]}) == 18
     random, negatives = rows["random distractors"], rows["negatives"]
     assert random["prior_only"]["value"] == pytest.approx(0.405, abs=0.015)
     assert negatives["prior_only"]["value"] == pytest.approx(0.473, abs=0.015)
     assert random["perfect_perception"]["value"] == pytest.approx(0.67, abs=0.01)
     assert random["prior_only"]["low"] < 0.405 < random["prior_only"]["high"]
     normal, abnormal = (
-        found["positions"]["train"][label]["mean_position"] for label in ("normal", "abnormal")
+        result["positions"]["train"][label]["mean_position"] for label in ("normal", "abnormal")
     )
     assert normal < abnormal  # the normal is told first
-    printed = json.dumps(found) + page([found])
+    printed = json.dumps(result) + page([result])
     told = {
         report.text[stretch.start : stretch.end]
         for item in cases["train"]

@@ -44,7 +44,7 @@ def test_an_edited_copy_is_found_with_its_share():
 
 def test_a_text_that_many_patients_share_is_a_template():
     reports = [NORMAL] * TEMPLATE_PATIENTS + [told(1)]
-    found = compare(reports, [f"p{number}" for number in range(len(reports))])
-    assert (found.alike, found.templates) == ((), 1)
+    result = compare(reports, [f"p{number}" for number in range(len(reports))])
+    assert (result.alike, result.templates) == ((), 1)
     few = compare(reports[1:], [f"p{number}" for number in range(len(reports) - 1)])
     assert few.templates == 0

@@ -10,7 +10,7 @@ from evidcore_plugin_doctor.fill import empty_parts, even_regions, runs
 from evidcore_plugin_doctor.intensity import impossible, not_hounsfield
 from evidcore_plugin_doctor.spacing import too_small, unlikely
 
-from evidcore.case import VolumeRef
+from evidcore.api import VolumeRef
 from evidcore.data import Geometry
 
 
@@ -69,12 +69,12 @@ RNG = np.random.default_rng(0)
 )
 def test_values_are_told_by_where_air_and_tissue_lie(tools, change, severity, told):
     array = change(tools.torso(1).astype(np.float32)).astype(np.int16)
-    found = not_hounsfield(tools.as_volume(array))
+    result = not_hounsfield(tools.as_volume(array))
     if severity is None:
-        assert found is None
+        assert result is None
     else:
-        assert found[0] == severity
-        assert re.search(told, found[1]), found[1]
+        assert result[0] == severity
+        assert re.search(told, result[1]), result[1]
 
 
 @pytest.mark.parametrize("value", [1e30, -32768.0])

@@ -3,7 +3,7 @@
 import nibabel
 import numpy as np
 
-from evidcore.case import Case, Finding, MaskRef, Report, Span, VolumeRef
+from evidcore.api import Case, Finding, MaskRef, Report, Span, VolumeRef
 
 SHAPE = (6, 32, 48)  # z, y, x
 HU = {"cyst": 0.0, "stone": 90.0}  # in tissue of 50

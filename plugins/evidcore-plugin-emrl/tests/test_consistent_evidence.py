@@ -7,9 +7,9 @@ from disc_cases import disc_case
 from evidcore_plugin_emrl.consistent_evidence import ConsistentEvidence
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 
+from evidcore.api import Answer, Labeler, Rollout, Score, Unscored
 from evidcore.builtin.views import Slices
-from evidcore.case import Answer, Rollout, Score, Unscored
-from evidcore.contracts import Labeler, Unread
+from evidcore.contracts import LabelError
 
 CYST, BOTH = "There is a cyst.", "There is a cyst and a stone."
 NOTHING = "No cyst is seen."
@@ -30,8 +30,8 @@ def judge(cases, tmp_path):
         (prompt,) = task.prompts(cases[name], Slices(slices=6), 0)
         text = text or f"<report>{said}</report><evidence>{evidence}</evidence>"
         rollout = Rollout(prompt=prompt, group=0, text=text, answer=task.parse(prompt, text))
-        (found,) = ConsistentEvidence(lambda: ("cyst", "stone"), labeler=labeler)([rollout], {})
-        return found
+        (result,) = ConsistentEvidence(lambda: ("cyst", "stone"), labeler=labeler)([rollout], {})
+        return result
 
     return verdict
 
@@ -85,22 +85,22 @@ def test_the_reason_names_what_disagrees(judge):
     ],
 )
 def test_an_answer_out_of_its_form_earns_nothing_and_says_why(judge, text, reason):
-    found = judge("sick", "", "", text=text)
-    assert isinstance(found, Score)
-    assert found.value == 0.0
-    assert reason in found.reason
+    result = judge("sick", "", "", text=text)
+    assert isinstance(result, Score)
+    assert result.value == 0.0
+    assert reason in result.reason
 
 
 class Silent(Labeler):
     """Reads nothing."""
 
     def __call__(self, text):
-        raise Unread("timed out")
+        raise LabelError("timed out")
 
 
 def test_a_report_that_could_not_be_read_is_not_judged(judge):
-    found = judge("sick", CYST, '{"slice": 2}', labeler=Silent())
-    assert found == Unscored(kind="failed", reason="timed out")
+    result = judge("sick", CYST, '{"slice": 2}', labeler=Silent())
+    assert result == Unscored(kind="failed", reason="timed out")
     out_of_form = judge("sick", "", "", text="words", labeler=Silent())
     assert isinstance(out_of_form, Score)
 

@@ -5,9 +5,9 @@ from evidcore_plugin_emrl.model_reader import PolicyReader
 from evidcore_testing import answer_group, check_evaluation, check_reader, check_reward, volume_case
 from evidcore_testing.data import FINDINGS
 
+from evidcore.api import Crop, Policy
 from evidcore.builtin.views import Slices
-from evidcore.case import Crop
-from evidcore.contracts import ImageQuestion, Policy
+from evidcore.contracts import ImageQuestion
 from evidcore.registry.factory import build
 
 

@@ -10,11 +10,10 @@ from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing import answer_group, check_reward
 
+from evidcore.api import DataError, Finding, Labeler, Reader, Rollout, Score, Unscored, read, read_mask
 from evidcore.builtin.views import Slices
-from evidcore.case import Finding, Rollout, Score, Unscored
-from evidcore.contracts import Labeler, Reader, Unread
-from evidcore.data import read, read_mask
-from evidcore.errors import DataError, RecipeError
+from evidcore.contracts import LabelError
+from evidcore.errors import RecipeError
 
 
 def square(side, at=4):
@@ -376,7 +375,7 @@ class Puzzled(Labeler):
     """Reads nothing."""
 
     def __call__(self, text):
-        raise Unread("it is in another language")
+        raise LabelError("it is in another language")
 
 
 def test_what_the_labeler_cannot_read_is_no_verdict(judge):

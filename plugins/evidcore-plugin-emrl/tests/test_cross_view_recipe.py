@@ -7,8 +7,7 @@ import pytest
 from disc_cases import disc_case
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.case import Episode
-from evidcore.contracts import Dataset, RolloutStrategy
+from evidcore.api import Dataset, Episode, RolloutStrategy
 from evidcore.recipe import load
 from evidcore.runs.begin import run, start
 from evidcore.runs.dry_run import dry_run
@@ -44,14 +43,14 @@ class Says(RolloutStrategy):
     """Writes a report, and the slices that were shown one after the other."""
 
     def __call__(self, sampler, prompts, n):
-        tokenizer, found = sampler.processor.tokenizer, []
+        tokenizer, result = sampler.processor.tokenizer, []
         for prompt in prompts:
             for z in range(n):
                 text = f'<report>There is a cyst.</report><evidence>{{"slice": {z % 6}}}</evidence>'
                 ids = (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)
                 mask = (1,) * len(ids)
-                found.append(Episode(prompt=prompt, ids=ids, loss_mask=mask, finished=True))
-        return found
+                result.append(Episode(prompt=prompt, ids=ids, loss_mask=mask, finished=True))
+        return result
 
 
 @pytest.fixture
@@ -90,20 +89,20 @@ def judged(folder):
 
 @pytest.mark.slow
 def test_a_fitted_reader_and_the_policy_itself_are_asked(recipe, tmp_path, caplog):
-    found = recipe(CROSS_VIEW, ASKED_NOW, ASKED_AT_START, reader=60, sft=2, grpo=2, rollout={"use": "says"})
-    dry_run(found)
-    folder = start(found, tmp_path / "runs")
+    result = recipe(CROSS_VIEW, ASKED_NOW, ASKED_AT_START, reader=60, sft=2, grpo=2, rollout={"use": "says"})
+    dry_run(result)
+    folder = start(result, tmp_path / "runs")
     run(folder)
     groups = judged(folder)
     scans = {group["case_id"]: bool(group["reference"]["present"]) for group in groups}
     assert {True, False} <= {*scans.values()}
     for group in groups:
-        for one in group["rollouts"]:
-            assert one["rewards"].keys() == {"cross-view", "asked-now", "asked-at-start"}
-            for verdict in one["rewards"].values():
+        for item in group["rollouts"]:
+            assert item["rewards"].keys() == {"cross-view", "asked-now", "asked-at-start"}
+            for verdict in item["rewards"].values():
                 assert (verdict["value"] is None) >= (not scans[group["case_id"]])  # healthy: unscored
-    by_reader = [one["rewards"]["cross-view"] for group in groups for one in group["rollouts"]]
-    parts = [one["parts"] for one in by_reader if one["value"] is not None]
+    by_reader = [item["rewards"]["cross-view"] for group in groups for item in group["rollouts"]]
+    parts = [item["parts"] for item in by_reader if item["value"] is not None]
     assert any(part["seen"] > 0 for part in parts)
     assert any(part["control"] > 0 for part in parts)
     assert "could not be audited" not in caplog.text
@@ -115,9 +114,9 @@ def test_a_policy_that_is_paid_by_it_names_better_slices(recipe, tmp_path):
     run(folder)
     paid = {}
     for group in judged(folder):
-        verdicts = [one["rewards"]["cross-view"] for one in group["rollouts"]]
+        verdicts = [item["rewards"]["cross-view"] for item in group["rollouts"]]
         paid.setdefault(group["step"], []).extend(
-            one["value"] for one in verdicts if one["value"] is not None
+            item["value"] for item in verdicts if item["value"] is not None
         )
     by_step = [fmean(values) for _, values in sorted(paid.items()) if values]
     assert fmean(by_step[-15:]) > fmean(by_step[:15]) + 0.1

@@ -4,8 +4,8 @@ import pytest
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
+from evidcore.api import EvalOptions, Policy
 from evidcore.builtin.views import Slices
-from evidcore.contracts import Asking, Policy
 from evidcore.registry import factory
 
 CONDITIONS = [
@@ -52,7 +52,7 @@ def world(tmp_path_factory):
             told[twin.path] = lost
 
     def run(say):
-        asking = Asking(max_new_tokens=9, seed=1, dataset=dataset)
+        asking = EvalOptions(max_new_tokens=9, seed=1, dataset=dataset)
         return audit(Fixed(say), asked["test"], task, evaluation, lambda: asked["train"], asking, "it")
 
     return run, told, asked

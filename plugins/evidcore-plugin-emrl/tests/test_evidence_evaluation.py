@@ -8,9 +8,9 @@ from disc_cases import disc_case
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 
+from evidcore.api import Answers, EvalOptions, Finding, Labeler, Policy, Report
 from evidcore.builtin.views import Slices
-from evidcore.case import Finding, Report
-from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
+from evidcore.contracts import LabelError
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.registry import factory
 
@@ -55,7 +55,9 @@ def world(tmp_path):
         evaluation.labeler = labeler or evaluation.labeler
         prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(slices=6), 0)]
         assert evaluation.refusal(built, prompts) == ""
-        said = evaluation.answer(Says(texts), prompts, task, Asking(max_new_tokens=9, prompts_per_batch=2))
+        said = evaluation.answer(
+            Says(texts), prompts, task, EvalOptions(max_new_tokens=9, prompts_per_batch=2)
+        )
         [result] = evaluation.score([Answers(prompts, said)], task, "it")
         return result, evaluation, built, prompts
 
@@ -181,7 +183,7 @@ def test_each_finding_is_held_against_its_own_slice(cases, world):
 def test_a_report_that_cannot_be_read_is_not_measured(cases, world):
     class Deaf(Labeler):
         def __call__(self, text):
-            raise Unread("the endpoint slept")
+            raise LabelError("the endpoint slept")
 
     result, *_ = world(cases, [answer(BOTH, {"slice": 2})] * 4, labeler=Deaf())
     assert result.values("grounded_accuracy") == (0.0,) * 4
@@ -193,8 +195,8 @@ def test_the_best_blind_rule_learns_what_training_reports_say_and_where(cases, w
     _, evaluation, task, prompts = world(cases, [answer(HEALTHY, None)] * 4)
     training = [prompts[1]] * 8 + [prompts[3]] * 3 + [prompts[0]] * 2
     training = [
-        dataclasses.replace(one, case=dataclasses.replace(one.case, patient=f"p{number}"))
-        for number, one in enumerate(training)
+        dataclasses.replace(item, case=dataclasses.replace(item.case, patient=f"p{number}"))
+        for number, item in enumerate(training)
     ]
     blind = evaluation.references(prompts, lambda: training, task, "it")
     assert blind.rule == "the most frequent report and its usual slice"
@@ -232,7 +234,7 @@ def test_usual_slices_go_where_training_scans_show_the_findings_most_often(tmp_p
 
     cyst, both, healthy = at(5, [1]), at(6, [1], [2]), disc_case(tmp_path, 7, [], where={})
     said = usual(cyst, both, healthy)
-    assert [one and one.slice for one in said] == [4, 0, None]  # 2 of 5 cysts on slice 4, both stones on 0
+    assert [item and item.slice for item in said] == [4, 0, None]  # 2 of 5 cysts on slice 4, both stones on 0
     assert usual(both, cite="finding")[0].slices == {"cyst": 4, "stone": 0}
     seldom = disc_case(tmp_path, 8, ["gas"], where={"gas": {1: CYST[1]}}, kinds={"gas": 0.0})
     assert usual(seldom) == [None]  # no training scan has any
@@ -249,7 +251,7 @@ def test_words_that_tell_are_known_to_the_blind_rule(cases, world, tmp_path):
     training = [told(prompt, number) for number, prompt in enumerate(prompts * 5)]
     rule, said = best_answers([told(prompt, 99) for prompt in prompts], training, tmp_path / "cache")
     assert rule.by_words
-    assert [{one.name for one in each.findings} for each in said] == [
+    assert [{item.name for item in each.findings} for each in said] == [
         {"cyst", "stone"},
         {"cyst"},
         {"stone"},

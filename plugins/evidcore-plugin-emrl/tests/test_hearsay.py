@@ -30,7 +30,7 @@ def source(tmp_path_factory):
 def pairs(source):
     told = Hearsay(source=source, share=1.0)
     both = list(zip(source.cases("train"), told.cases("train"), strict=True))
-    assert all(one == other for one, other in both if "hearsay" not in other.notes)
+    assert all(item == other for item, other in both if "hearsay" not in other.notes)
     pairs = [pair for pair in both if "hearsay" in pair[1].notes]
     assert len(pairs) > 20
     return pairs

@@ -7,10 +7,9 @@ from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_testing.models import tiny_language, tiny_vision_language
 
+from evidcore.api import Crop, DataError, Rollout
 from evidcore.builtin.views import Slices
-from evidcore.case import Crop, Rollout
 from evidcore.contracts import ImageQuestion
-from evidcore.errors import DataError
 from evidcore.model.assemble import assemble, save
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder
@@ -90,8 +89,8 @@ def test_a_reward_and_its_reader_pay_what_they_pay_in_the_run(build, discs, tmp_
             rollouts.append(Rollout(prompt=prompt, group=group, text=text, answer=answer))
     table = {"use": "cross-view", "reader": TABLES["fitted"]}
     own, apart = (build("reward", {**table, "isolated": value}) for value in (False, True))
-    paid = [repr(one) for one in own(rollouts, {})]
-    assert [repr(one) for one in apart(rollouts, {})] == paid
+    paid = [repr(item) for item in own(rollouts, {})]
+    assert [repr(item) for item in apart(rollouts, {})] == paid
     assert len(set(paid)) > 2
 
 

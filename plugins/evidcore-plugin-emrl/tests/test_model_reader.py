@@ -6,9 +6,9 @@ from evidcore_plugin_emrl.model_reader import ModelReader
 from evidcore_testing import check_reader
 from evidcore_testing.models import tiny_language, tiny_vision_language
 
-from evidcore.case import Crop
+from evidcore.api import Crop, DataError
 from evidcore.contracts import ImageQuestion
-from evidcore.errors import DataError, NotHere
+from evidcore.errors import NotDownloadedError
 from evidcore.model.assemble import assemble, save
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder
@@ -102,6 +102,6 @@ def test_a_folder_without_a_model_is_not_ready(tmp_path):
 def test_weights_that_have_not_been_fetched_are_named_with_the_command():
     reader = ModelReader(id="nobody/nothing", revision="0" * 40)
     with pytest.raises(
-        NotHere, match=r"nobody/nothing are not here\. `hf download nobody/nothing --revision 0+`"
+        NotDownloadedError, match=r"nobody/nothing are not here\. `hf download nobody/nothing --revision 0+`"
     ):
         reader.ready()

@@ -10,13 +10,13 @@ NAMES = ("cyst", "stone", "scar")
 
 def looks(named):
     """Twelve patients with four slices each, the second of which shows one finding."""
-    found = []
+    result = []
     for number in range(12):
         for z in range(4):
             shows = frozenset({NAMES[number % 3]}) if z == 1 else frozenset()
             said = frozenset(named(number, z, shows))
-            found.append(Look(patient=f"p{number}", height=(z + 0.5) / 4, shows=shows, named=said))
-    return found
+            result.append(Look(patient=f"p{number}", height=(z + 0.5) / 4, shows=shows, named=said))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -31,17 +31,17 @@ def looks(named):
     ],
 )
 def test_each_habit_is_told_from_lesions(named, goes_by):
-    found = habits(looks(named))
-    assert found.goes_by == goes_by
-    assert found.explained[goes_by] == 1.0
+    result = habits(looks(named))
+    assert result.goes_by == goes_by
+    assert result.explained[goes_by] == 1.0
 
 
 def test_the_shares_by_hand():
     """Of 12 slices with a lesion it misses the four scars; on slices without one it says nothing."""
-    found = habits(looks(lambda number, z, shows: shows - {"scar"}))
-    assert found.explained["lesions"] == pytest.approx((8 / 12 + 1) / 2)
-    assert found.explained["always"] == pytest.approx((4 / 12 + 1) / 2)  # nothing, foretold of all
-    assert found.always == frozenset()
+    result = habits(looks(lambda number, z, shows: shows - {"scar"}))
+    assert result.explained["lesions"] == pytest.approx((8 / 12 + 1) / 2)
+    assert result.explained["always"] == pytest.approx((4 / 12 + 1) / 2)  # nothing, foretold of all
+    assert result.always == frozenset()
 
 
 def test_kappa_is_that_of_scikit_learn():

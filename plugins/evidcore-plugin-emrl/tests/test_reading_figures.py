@@ -14,8 +14,7 @@ from evidcore_plugin_emrl.reading_figures import (
 from evidcore_plugin_reports.labelers import NegationRules
 from sklearn.metrics import roc_auc_score
 
-from evidcore.contracts import Reader
-from evidcore.data import read, read_mask
+from evidcore.api import Reader, read, read_mask
 
 FINDINGS = tuple(HU)
 
@@ -82,26 +81,26 @@ def test_eyes_reach_all_three_lines(discs):
     ],
 )
 def test_a_reader_that_looks_at_nothing_misses_a_line(discs, made, missed):
-    found = shortfalls(measured(made(discs), discs[:30]))
-    assert any(line.startswith(missed) for line in found), found
+    result = shortfalls(measured(made(discs), discs[:30]))
+    assert any(line.startswith(missed) for line in result), result
 
 
 def test_a_lesion_is_looked_for_on_the_slice_that_shows_most_of_it(discs):
     case = next(case for case in discs if case.masks)
     for name in case.masks:
         areas = read_mask(case.masks[name], like=read(case.volumes[0])).sum(axis=(1, 2))
-        one = shown(case, (name,))
-        assert one.areas[:, 0].tolist() == areas.tolist()
-        assert one.lesions == ((int(areas.argmax()), 0, int(areas.max())),)
+        item = shown(case, (name,))
+        assert item.areas[:, 0].tolist() == areas.tolist()
+        assert item.lesions == ((int(areas.argmax()), 0, int(areas.max())),)
 
 
 def test_figures_by_hand():
     """The second lesion of the first finding is not named; a single pixel counts for nobody."""
     areas = np.array([[5, 0], [4, 1], [0, 0], [0, 9]])
-    one = Shown(areas=areas, lesions=((0, 0, 5), (1, 0, 4), (1, 1, 1), (3, 1, 9)))
+    item = Shown(areas=areas, lesions=((0, 0, 5), (1, 0, 4), (1, 1, 1), (3, 1, 9)))
     scores = np.array([[0.9, 0.1], [0.2, 0.9], [0.3, 0.2], [0.1, 0.8]])
     named = np.array([[True, False], [False, True], [True, False], [False, True]])
-    figures = reading_figures([one], [scores], [named], ("a", "b"), 3)
+    figures = reading_figures([item], [scores], [named], ("a", "b"), 3)
     assert figures["by_finding"]["a"] == {
         "auc": pytest.approx(roc_auc_score([1, 1, 0, 0], scores[:, 0])),
         "sensitivity": 0.5,
@@ -115,7 +114,7 @@ def test_figures_by_hand():
 
 
 def test_what_could_not_be_measured_is_missing_and_no_zero():
-    one = Shown(areas=np.array([[5], [4]]), lesions=())
-    figures = reading_figures([one], [np.ones((2, 1))], [np.ones((2, 1), bool)], ("a",), 3)
+    item = Shown(areas=np.array([[5], [4]]), lesions=())
+    figures = reading_figures([item], [np.ones((2, 1))], [np.ones((2, 1), bool)], ("a",), 3)
     assert (figures["auc"], figures["sensitivity"], figures["specificity"]) == (None, None, None)
     assert shortfalls(figures)[0] == "auc was not measured, needs at least 0.95"

@@ -5,9 +5,9 @@ import json
 import pytest
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.case import Score, Unscored
-from evidcore.contracts import ImageQuestion, Reader, Reward
-from evidcore.errors import DataError, RecipeError
+from evidcore.api import DataError, Reader, Reward, Score, Unscored
+from evidcore.contracts import ImageQuestion
+from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs.begin import run, start
 from evidcore.runs.dry_run import dry_run
@@ -36,10 +36,10 @@ class IsSeen(Reward):
         self.reader = reader
 
     def __call__(self, rollouts, earlier):
-        asked = [ImageQuestion(crops=one.prompt.crops(), text="What is seen?") for one in rollouts]
+        asked = [ImageQuestion(crops=item.prompt.crops(), text="What is seen?") for item in rollouts]
         answers = self.reader(asked)
         none = Unscored(kind="not-applicable", reason="the reader gave no answer")
-        return [none if one is None else Score(value=float("There is" in one)) for one in answers]
+        return [none if item is None else Score(value=float("There is" in item)) for item in answers]
 
 
 @pytest.fixture
@@ -69,11 +69,11 @@ NEVER = r"grpo: service\.judge: slice-reader: was never fitted\. Put a fit stage
 @pytest.mark.slow
 @pytest.mark.parametrize("stages", [(SFT, GRPO), (SFT, GRPO, FIT)], ids=["no fit", "fitted after its use"])
 def test_a_reader_that_was_never_fitted_is_refused_by_check_and_by_run(recipe, tmp_path, stages):
-    found = recipe(*stages)
+    result = recipe(*stages)
     with pytest.raises(RecipeError, match=NEVER):
-        dry_run(found)
+        dry_run(result)
     with pytest.raises(DataError, match="was never fitted"):
-        run(start(found, tmp_path / "runs"))
+        run(start(result, tmp_path / "runs"))
     (folder,) = (tmp_path / "runs" / "evidence").iterdir()
     assert not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text()
 
@@ -89,9 +89,9 @@ def test_a_reader_is_fitted_and_asked_in_a_run(recipe, tmp_path):
     folder = start(recipe(FIT, SFT, GRPO), tmp_path / "runs")
     run(folder)
     lines = (folder.path / "rollouts" / "03-grpo.jsonl").read_text(encoding="utf-8").splitlines()
-    judged = [one["rewards"] for line in lines for one in json.loads(line)["rollouts"]]
+    judged = [item["rewards"] for line in lines for item in json.loads(line)["rollouts"]]
     assert len(judged) == 4
-    assert all(one.keys() == {"key-slice", "is-seen"} for one in judged)
+    assert all(item.keys() == {"key-slice", "is-seen"} for item in judged)
 
 
 def measuring(evaluation="report-evidence", **options):
@@ -119,7 +119,7 @@ def test_reports_with_evidence_are_measured_and_audited_in_a_run(recipe, tmp_pat
         for path in (folder.path / "results").glob("*.json")
     }
     (measured,), (audited,) = (
-        [found for name, found in results.items() if name.endswith(kind)] for kind in ("evaluate", "audit")
+        [result for name, result in results.items() if name.endswith(kind)] for kind in ("evaluate", "audit")
     )
     assert {row["metric"] for row in measured["rows"]} >= {"grounded_accuracy", "blind_grounded_accuracy"}
     assert "own_minus_blind" in {row["metric"] for row in audited["rows"]}

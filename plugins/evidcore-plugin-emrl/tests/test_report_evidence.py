@@ -9,10 +9,10 @@ from evidcore_plugin_emrl.report_evidence import ReportEvidence, best_evidence
 from evidcore_plugin_medvol_r1.key_slice import KeySlice
 from evidcore_testing import check_task
 
+from evidcore.api import DataError, MaskRef, Rollout, Unscored, read
 from evidcore.builtin.views import Slices
-from evidcore.case import Evidence, MaskRef, Rollout, Unscored
-from evidcore.data import read
-from evidcore.errors import DataError, RecipeError
+from evidcore.case import Evidence
+from evidcore.errors import RecipeError
 
 REPORT = "There is a cyst. There is a stone."
 CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels
@@ -137,7 +137,7 @@ def in_organs(folder, case, **locations):
     for name, slices in KIDNEYS.items():
         masks[name][list(slices), :2, :2] = True
     np.savez(path, **masks)
-    findings = [dataclasses.replace(one, **locations.get(one.name, {})) for one in case.findings]
+    findings = [dataclasses.replace(item, **locations.get(item.name, {})) for item in case.findings]
     refs = {name: MaskRef(path=str(path), key=name) for name in masks}
     return dataclasses.replace(case, findings=tuple(findings), masks={**case.masks, **refs})
 

@@ -8,14 +8,13 @@ from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell
-from evidcore_plugin_emrl.settling import NOTHING, Asked, PerfectEyes
+from evidcore_plugin_emrl.settling import NOTHING, Asked, OracleReader
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, conditions
 
+from evidcore.api import DataError, Reader, Rollout, Score
 from evidcore.builtin.views import Slices
-from evidcore.case import Rollout, Score
-from evidcore.contracts import ImageQuestion, Reader
+from evidcore.contracts import ImageQuestion
 from evidcore.data.preparation import show
-from evidcore.errors import DataError
 
 KINDS = {"cyst": 0.0, "stone": 90.0, "scar": 130.0, "bleed": 170.0, "fat": -60.0, "gas": -200.0}
 TAG_HU = 1000
@@ -110,7 +109,7 @@ class BurntIn(Planted):
 @pytest.mark.parametrize("bind", ["slice", "finding"])
 @pytest.mark.parametrize("agreement", ["whole", "local"])
 def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
-    checks, _ = settle(PerfectEyes(cases, cache), agreement=agreement, bind=bind)
+    checks, _ = settle(OracleReader(cases, cache), agreement=agreement, bind=bind)
     assert {name: one.outcome for name, one in checks.items()} == dict.fromkeys(checks, "fine")
     wanted = {"reader", "goes by", *CONDITIONS} | ({FALSE} if bind == "finding" else set())
     assert checks.keys() == wanted
@@ -167,7 +166,7 @@ def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(c
     ],
 )
 def test_a_line_that_perfect_eyes_do_not_reach_is_drawn_lower(cases, cache, settle, value, outcome, ends):
-    _, settled = settle(PerfectEyes(cases, cache))
+    _, settled = settle(OracleReader(cases, cache))
     right = dict(settled.pays["right"])
     right[settled.own] = dataclasses.replace(right[settled.own], value=value, eyes=0.35)
     low = dataclasses.replace(settled, pays={**settled.pays, "right": right})
@@ -186,14 +185,14 @@ class PaysWords(CrossView):
 
 @pytest.mark.slow
 def test_a_false_finding_that_pays_is_an_alarm(cases, cache, settle):
-    checks, _ = settle(PerfectEyes(cases, cache), PaysWords, bind="finding")
+    checks, _ = settle(OracleReader(cases, cache), PaysWords, bind="finding")
     assert checks[FALSE].outcome == "alarm"
     assert checks[FALSE].says.startswith("pays 0.200 (95 %")
     assert checks["contradicting"].outcome == "alarm"
 
 
 def test_a_false_report_is_paid_in_full_where_the_slice_is_bound_and_it_is_said(cases, cache, settle):
-    checks, settled = settle(PerfectEyes(cases, cache))
+    checks, settled = settle(OracleReader(cases, cache))
     for name in ("swapped", "invented"):
         assert settled.pays[name][settled.own].value == settled.pays["right"][settled.own].value
         assert checks[name].says.endswith("; by its formula, which has no report in it")
@@ -201,7 +200,7 @@ def test_a_false_report_is_paid_in_full_where_the_slice_is_bound_and_it_is_said(
 
 def test_pay_of_perfect_eyes_by_hand(cases, cache, settle):
     """Without a control and of one finding a scan, the right slice is paid 1 and all others nothing."""
-    _, settled = settle(PerfectEyes(cases, cache), control="none", agreement="local")
+    _, settled = settle(OracleReader(cases, cache), control="none", agreement="local")
     for name in CONDITIONS:
         pay = settled.pays[name][settled.own]
         wanted = 1.0 if name in ("right", "swapped", "invented") else 0.0
@@ -228,7 +227,7 @@ def test_the_mask_gate_shuts_what_the_masks_do_not_show(cases, settle):
 
 
 def test_the_figures_hold_every_option(cases, cache, settle):
-    checks, settled = settle(PerfectEyes(cases, cache))
+    checks, settled = settle(OracleReader(cases, cache))
     figures = checks["right"].figures
     assert figures["pairs"] == 48
     for cell in CELLS:
@@ -243,7 +242,7 @@ def test_the_figures_hold_every_option(cases, cache, settle):
 
 @pytest.mark.slow
 def test_a_second_reader_gives_a_kappa(cases, cache, settle):
-    eyes = PerfectEyes(cases, cache)
+    eyes = OracleReader(cases, cache)
     checks, settled = settle(eyes, second_reader=eyes)
     assert settled.kappa == 1.0
     assert checks["reader"].says.endswith("; kappa with the second reader 1.000")
@@ -255,7 +254,7 @@ def test_a_second_reader_gives_a_kappa(cases, cache, settle):
 def test_each_question_is_asked_once(cases, cache, settle):
     asked = []
 
-    class Counted(PerfectEyes):
+    class Counted(OracleReader):
         def __call__(self, questions):
             asked.extend(questions)
             return super().__call__(questions)
@@ -277,7 +276,7 @@ def test_a_reader_with_too_few_answers_is_named():
 
 def test_the_options_of_a_reward_are_its_own(cases, cache):
     options = {"agreement": "local", "control": "blank", "bind": "finding", "mask_gate": True}
-    reward = CrossView(lambda: cases, cache, reader=PerfectEyes(cases, cache), **options)
+    reward = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache), **options)
     assert reward.settled(gold(cases[:9], cache)).own == Cell(**options)
 
 
@@ -300,7 +299,7 @@ def test_too_few_scans_are_a_note_and_ask_the_reader_nothing(cases, cache):
 def test_scans_that_nothing_contradicts_are_a_note(cases, cache):
     cysts = [case for case in cases if case.present() == ("cyst",)]
     few = [dataclasses.replace(case, id=f"{case.id} {copy}") for copy in range(5) for case in cysts]
-    reward = CrossView(lambda: cysts, cache, reader=PerfectEyes(cysts, cache))
+    reward = CrossView(lambda: cysts, cache, reader=OracleReader(cysts, cache))
     (found,) = reward.checks(gold(few, cache))
     assert found.outcome == "note"
     assert found.says.startswith(
@@ -309,7 +308,7 @@ def test_scans_that_nothing_contradicts_are_a_note(cases, cache):
 
 
 def test_fewer_than_20_pairs_tell_nothing(cases, cache):
-    eyes = PerfectEyes(cases, cache)
+    eyes = OracleReader(cases, cache)
     settled = CrossView(lambda: cases, cache, reader=eyes).settled(gold(cases[:9], cache))
     checks = {one.check: one for one in settled.checks()}
     assert checks["settling: contradicting"].outcome == "note"
@@ -373,6 +372,6 @@ def test_a_slice_of_another_patient_is_matched_by_its_own_area(cases, cache):
 
 @pytest.mark.slow
 def test_labels_that_are_off_by_a_margin_settle_as_the_right_slices_do(cases, cache):
-    reward = CrossView(lambda: cases, cache, reader=PerfectEyes(cases, cache))
+    reward = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache))
     exact, off = (reward.settled(gold(cases, cache, margin_slices=some)) for some in (0, 2))
     assert exact.pays == off.pays

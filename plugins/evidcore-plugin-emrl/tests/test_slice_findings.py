@@ -9,8 +9,8 @@ from evidcore_plugin_emrl.slice_findings import SliceFindings
 from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_testing import check_task
 
+from evidcore.api import Rollout
 from evidcore.builtin.views import Slices
-from evidcore.case import Rollout
 
 WHERE = {
     "cyst": {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))},
@@ -32,12 +32,12 @@ def healthy(tmp_path):
 
 def drawn(task, case, seeds=range(60)):
     """Return the prompts of some seeds by the slice that they show."""
-    found = {}
+    result = {}
     for seed in seeds:
         (prompt,) = task.prompts(case, VIEW, seed)
         (crop,) = prompt.crops()
-        found.setdefault(crop.box_zyx[0], []).append(prompt)
-    return found
+        result.setdefault(crop.box_zyx[0], []).append(prompt)
+    return result
 
 
 def test_it_keeps_the_contract_of_a_task(sick, healthy, tmp_path):
@@ -59,7 +59,7 @@ def test_what_lies_on_other_slices_is_absent_for_rewards_and_evaluation(sick, tm
     task = SliceFindings(tmp_path)
     (prompt,) = drawn(task, sick)[1][:1]
     assert prompt.case.present() == ("cyst",)
-    assert {one.name for one in prompt.case.findings} == {one.name for one in sick.findings}
+    assert {item.name for item in prompt.case.findings} == {item.name for item in sick.findings}
     doubted = dataclasses.replace(
         sick, findings=(*sick.findings[:1], dataclasses.replace(sick.findings[1], state="uncertain"))
     )

@@ -11,10 +11,10 @@ from evidcore_plugin_emrl.slice_reader import NOTHING, SliceReader
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing import check_fit, check_reader
 
-from evidcore.case import Crop, Drawing
+from evidcore.api import Crop, DataError
+from evidcore.case import Drawing
 from evidcore.contracts import ImageQuestion
 from evidcore.contracts.model import Fittable
-from evidcore.errors import DataError
 
 SMALL = {"size_yx": (32, 48), "channels": (12, 24), "windows": ((-50.0, 150.0),)}
 TOLD = "Which findings are seen?"
@@ -58,9 +58,9 @@ def test_its_texts_reach_what_its_scores_reach(fitted, discs):
 def test_trained_to_answer_by_chance_it_misses_the_lines(discs, tmp_path):
     reader = SliceReader(**SMALL)
     reader.fit(discs[:20], discs[50:], tmp_path, 3, lambda figures: None, options=ReaderFit(steps=1))
-    found = json.loads((tmp_path / "fit.json").read_text())["shortfalls"]
-    assert any(line.startswith("auc") for line in found)
-    assert any(line.startswith("sensitivity") for line in found)
+    result = json.loads((tmp_path / "fit.json").read_text())["shortfalls"]
+    assert any(line.startswith("auc") for line in result)
+    assert any(line.startswith("sensitivity") for line in result)
 
 
 def test_it_keeps_the_contract_of_a_reader(fitted, discs, tmp_path):
@@ -136,7 +136,7 @@ def test_a_slice_passes_the_network_once_until_there_are_other_weights(fitted, d
     untrained = reader.read(crops)
     reader.load(folder)
     assert [ask(reader, *crops), *(ask(reader, crop) for crop in crops), ask(reader, crops[0])] == first
-    assert any((one != two).any() for one, two in zip(untrained, reader.read(crops), strict=True))
+    assert any((item != two).any() for item, two in zip(untrained, reader.read(crops), strict=True))
 
 
 def test_never_fitted_it_is_not_ready_and_says_what_to_do(discs):

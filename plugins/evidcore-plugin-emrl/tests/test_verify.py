@@ -6,8 +6,8 @@ from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.verify import INSTRUCTION, Verify
 from evidcore_testing import TinySampler, check_rollout, tiny_language
 
+from evidcore.api import TextPart
 from evidcore.builtin.views import Slices
-from evidcore.case import TextPart
 
 DRAFT = '<report>There is a cyst.</report><evidence>{"slice": 1}</evidence>'
 FINAL = '<report>There is a stone.</report><evidence>{"slice": 3}</evidence>'
@@ -42,7 +42,7 @@ def test_the_named_slice_is_shown_and_the_second_answer_counts(language, prompts
     assert sampler.text(episode) == FINAL
     [turn] = sampler.past_turns(episode)
     assert turn.text == DRAFT
-    assert [(one.tool, dict(one.arguments)) for one in turn.actions] == [("verify", {"slices": [1]})]
+    assert [(item.tool, dict(item.arguments)) for item in turn.actions] == [("verify", {"slices": [1]})]
     assert [crop.box_zyx[0] for crop in turn.crops] == [1]
     assert [part.text for part in turn.reply if isinstance(part, TextPart)] == ["slice 1:", INSTRUCTION]
     assert episode.finished

@@ -5,7 +5,7 @@ import torch
 from evidcore_testing.data import volume_case
 from transformers.utils import logging
 
-from evidcore.case import Case
+from evidcore.api import Case
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)

@@ -24,10 +24,7 @@ from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_views.views import Drr, Montage, Video
 from evidcore_testing import volume_case
 
-from evidcore.case import Crop, Finding, VisualPart
-from evidcore.data import read, read_mask
-from evidcore.data.preparation import prepare
-from evidcore.errors import DataError
+from evidcore.api import Crop, DataError, Finding, VisualPart, prepare, read, read_mask
 
 GRID = (8, 8, 8)
 SMALL = {"size_zyx": (16, 32, 32), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
@@ -171,13 +168,13 @@ def test_a_declared_spacing_moves_masks_like_volumes(train):
 
 def test_pooling_is_the_maximum_and_mean_of_each_zone():
     features = torch.randn(2, 512, 3)
-    found = pooled(features, GRID, heights=4, halves=2)
+    result = pooled(features, GRID, heights=4, halves=2)
     cube = features.view(2, 8, 8, 8, 3)
     for height in range(4):
         for half in range(2):
             zone = cube[:, 2 * height : 2 * height + 2, :, 4 * half : 4 * half + 4].reshape(2, -1, 3)
             expected = torch.cat([zone.amax(1), zone.mean(1)], dim=1)
-            assert torch.allclose(found[:, 2 * height + half], expected, atol=1e-6)
+            assert torch.allclose(result[:, 2 * height + half], expected, atol=1e-6)
 
 
 def test_what_is_unknown_costs_nothing():
@@ -255,12 +252,12 @@ def test_without_any_difference_the_contrastive_loss_is_that_of_guessing():
 
 def test_the_text_tower_reads_sentences_not_their_order():
     head = Contrastive(4, GRID, 1)
-    one, two, other = head._texts(
+    item, two, other = head._texts(
         ["No nodule. Emphysema is seen.", "Emphysema is seen. No nodule.", "No emphysema. Nodule is seen."],
         torch.device("cpu"),
     )
-    assert torch.allclose(one, two, atol=1e-5)
-    assert not torch.allclose(one, other, atol=1e-2)
+    assert torch.allclose(item, two, atol=1e-5)
+    assert not torch.allclose(item, other, atol=1e-2)
 
 
 @pytest.mark.slow
@@ -284,8 +281,8 @@ def test_voxels_is_the_cross_entropy_over_the_voxels_of_the_cases_that_show_a_fi
     known = SimpleNamespace(voxels=shares[:, :, None, None])
     with torch.no_grad():
         head.linear.weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.0]]))
-    one, two = (torch.tensor([1.0, -2.0]).log_softmax(0), torch.tensor([2.0, -5.0]).log_softmax(0))
-    by_hand = -(one[0] + 0.25 * two[0] + 0.75 * two[1]) / 2
+    item, two = (torch.tensor([1.0, -2.0]).log_softmax(0), torch.tensor([2.0, -5.0]).log_softmax(0))
+    by_hand = -(item[0] + 0.25 * two[0] + 0.75 * two[1]) / 2
     assert torch.allclose(head(features, known), by_hand.double())
 
 
@@ -301,8 +298,8 @@ def test_voxels_say_what_patches_say_and_move_with_the_pixels(train):
     assert ((stay.patches > 0) == (known.patches > 0)).all()
     assert (stay.patches.int() - known.patches.int()).abs().max() <= 1  # shares of voxels are rounded up
     moved = known.shifted((8, -8), (4, 4, 4))  # by a whole patch
-    for one, two in ((moved.volumes, known.volumes), (moved.voxels, known.voxels)):
-        assert torch.equal(one, two.roll((8, -8), (-2, -1)))
+    for item, two in ((moved.volumes, known.volumes), (moved.voxels, known.voxels)):
+        assert torch.equal(item, two.roll((8, -8), (-2, -1)))
     patches = stay.patches.reshape(len(cases), len(names), 4, 4, 4)
     assert torch.equal(moved.patches, patches.roll((1, -1), (-2, -1)).flatten(2))
     assert torch.equal(plain.shifted((8, -8), (4, 4, 4)).patches, plain.patches)
@@ -448,8 +445,8 @@ def test_an_encoder_learns_from_what_a_view_shows(train, validation, tmp_path):
     again, _ = fit(
         train, validation, tmp_path / "again", model=picture_encoder(), view=view, steps=60, **ALL_CASES
     )
-    for one, other in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
-        assert one.equal(other)
+    for item, other in zip(model.state_dict().values(), again.state_dict().values(), strict=True):
+        assert item.equal(other)
     montage, _ = fit(
         train,
         validation,

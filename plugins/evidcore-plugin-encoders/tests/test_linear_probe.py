@@ -9,10 +9,9 @@ from evidcore_plugin_encoders.linear_probe import encoder_features, linear_probe
 from evidcore_testing import TinyEncoder
 from evidcore_testing.data import volume_case
 
+from evidcore.api import Case, Finding, Question, VisualPart, prepare
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Case, Finding, Question, VisualPart
-from evidcore.data.preparation import prepare
 from evidcore.evaluate.reference_lines import reference_lines
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly", "hiatal hernia")
@@ -20,15 +19,15 @@ NAMES = ("emphysema", "lung nodule", "cardiomegaly", "hiatal hernia")
 
 def cases(count, first=0, *, seed=0, share=0.4):
     rng = np.random.default_rng([seed, first])
-    found = []
+    result = []
     for number in range(first, first + count):
         shown = [name for name in NAMES[:3] if rng.random() < share] or [NAMES[0]]
         options = (shown[0], *[name for name in NAMES if name not in shown][:2])
         question = Question(id="q", text="Which?", options=options, answer=0)
         findings = tuple(Finding(name=n, state="present" if n in shown else "absent") for n in NAMES)
         known = {"findings": findings, "questions": (question,)}
-        found.append(Case(id=f"c{number}", patient=f"p{number}", volumes=(), **known))
-    return found
+        result.append(Case(id=f"c{number}", patient=f"p{number}", volumes=(), **known))
+    return result
 
 
 def seeing(noise):
@@ -131,8 +130,8 @@ def test_questions_must_be_about_test_cases():
 def test_encoder_features_are_the_mean_and_peak_of_each_patch_feature(tmp_path):
     some = [volume_case(tmp_path, seed) for seed in range(3)]
     encoder = TinyEncoder(seed=1).eval()
-    found = encoder_features(encoder, Volume())(some)
-    for row, case in zip(found, some, strict=True):
+    result = encoder_features(encoder, Volume())(some)
+    for row, case in zip(result, some, strict=True):
         (part,) = (part for part in Volume().render(case) if isinstance(part, VisualPart))
         patches = encoder(prepare(part.crop, encoder.input)[None]).features[0].numpy()
         wanted = np.concatenate([patches.sum(0) / len(patches), patches.max(0)])
@@ -151,9 +150,9 @@ def test_encoder_features_pool_over_all_parts_of_a_case(tmp_path):
 
     case = volume_case(tmp_path, 0)
     encoder = AnyDepth().eval()
-    (found,) = encoder_features(encoder, Slices(slices=3))([case])
+    (result,) = encoder_features(encoder, Slices(slices=3))([case])
     single = [part for part in Slices(slices=3).render(case) if isinstance(part, VisualPart)]
     with torch.no_grad():
         patches = [encoder(prepare(p.crop, encoder.input, (1, 16, 16))[None]).features[0] for p in single]
-    np.testing.assert_allclose(found[:32], torch.stack(patches).mean((0, 1)).numpy(), atol=1e-5)
-    np.testing.assert_allclose(found[32:], torch.stack(patches).amax((0, 1)).numpy(), atol=1e-5)
+    np.testing.assert_allclose(result[:32], torch.stack(patches).mean((0, 1)).numpy(), atol=1e-5)
+    np.testing.assert_allclose(result[32:], torch.stack(patches).amax((0, 1)).numpy(), atol=1e-5)

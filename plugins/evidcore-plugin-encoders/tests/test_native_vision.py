@@ -10,7 +10,7 @@ from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, Qwen2VLImageProcessor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from evidcore.case import Case, Prompt, VisualPart, VolumeRef
+from evidcore.api import Case, Prompt, VisualPart, VolumeRef
 from evidcore.contracts import Sampling
 from evidcore.errors import RecipeError, RunError
 from evidcore.model import assemble
@@ -53,7 +53,7 @@ def own(folder, table, bridge=MERGER, view_table=SLICES):
     encoder = factory.build(
         "encoder", table, given={"vision": assemble.vision_of(language.config)}, where="model.encoder"
     )
-    encoder.adopt(language)
+    encoder.load_from(language)
     return assemble.assemble(
         language, tokenizer, encoder, encoder_table=table, bridge_table=bridge,
         view_table=view_table,
@@ -81,7 +81,7 @@ def pictures_of(model, processor, prompt):
     images = processor.image_processor
     crops = [part.crop for part in prompt.parts if isinstance(part, VisualPart)]
     slices = model.model.bank.pixels([images.handle(crop) for crop in crops])
-    grey = [((one[:, 0] + 1) / 2).expand(3, -1, -1) for one in slices]
+    grey = [((item[:, 0] + 1) / 2).expand(3, -1, -1) for item in slices]
     made = Qwen2VLImageProcessor(
         patch_size=config.patch_size, merge_size=config.spatial_merge_size, do_rescale=False, do_resize=False,
         do_convert_rgb=False, image_mean=encoder.mean.flatten().tolist(),
@@ -104,11 +104,11 @@ def test_it_computes_what_the_published_model_computes(made, stock, prompts):
         handles = torch.tensor([processor.image_processor.handle(crop) for crop in encoded.crops])
         expected = stock_logits(stock, list(encoded.ids), pictures_of(model, processor, prompt))
         with torch.no_grad():
-            found = model(input_ids=torch.tensor([encoded.ids]), pixel_values=handles[:, None]).logits[0]
+            result = model(input_ids=torch.tensor([encoded.ids]), pixel_values=handles[:, None]).logits[0]
             pixels = model.model.bank.pixels(handles.tolist())
             from_pixels = model(input_ids=torch.tensor([encoded.ids]), pixel_values=pixels).logits[0]
         assert expected.std() > 0.1
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(result, expected, rtol=0, atol=2e-5)
         torch.testing.assert_close(from_pixels, expected, rtol=0, atol=2e-5)
         blank = torch.zeros_like(pixels)
         with torch.no_grad():
@@ -123,11 +123,11 @@ def test_answers_are_scored_and_taught_as_transformers_does_it(made, stock, prom
     rng = torch.Generator().manual_seed(2)
     written = torch.randint(10, 200, (2, 3, 5), generator=rng)
     encoded = [processor.encode(prompt) for prompt in prompts]
-    longest = max(len(one.ids) for one in encoded)
+    longest = max(len(item.ids) for item in encoded)
     pad = processor.tokenizer.pad_token_id
-    ids = torch.tensor([[pad] * (longest - len(one.ids)) + list(one.ids) for one in encoded])
+    ids = torch.tensor([[pad] * (longest - len(item.ids)) + list(item.ids) for item in encoded])
     mask = (ids != pad).long()
-    handles = [processor.image_processor.handle(crop) for one in encoded for crop in one.crops]
+    handles = [processor.image_processor.handle(crop) for item in encoded for crop in item.crops]
     pixels = torch.tensor(handles)[:, None]
     packed = pack(ids, mask, written, torch.ones_like(written), model.positions(ids, mask, pixels))
     scores = answer_log_probs(model, packed, pixels)
@@ -151,13 +151,13 @@ def test_answers_are_scored_and_taught_as_transformers_does_it(made, stock, prom
         "model.language_model.layers.0.self_attn.q_proj.weight": None,
     }
     theirs = dict(stock.named_parameters())
-    for name, one in model.named_parameters():
+    for name, item in model.named_parameters():
         prefix = next((prefix for prefix in names if name.startswith(prefix)), None)
         if prefix is None:
             continue
         other = theirs[name.replace(prefix, names[prefix] or prefix)].grad
         assert other.norm() > 0
-        assert (one.grad - other).norm() <= 1e-3 * other.norm(), name
+        assert (item.grad - other).norm() <= 1e-3 * other.norm(), name
     model.zero_grad()
     stock.zero_grad()
     model.train_only(())
@@ -174,21 +174,21 @@ def test_answers_are_written_as_transformers_writes_them(made, stock, prompts):
     alone = continue_rows(model, prefixes, sampling)
     siblings = continue_rows(model, [prefixes[0]] * 2, sampling)
     assert siblings[0].ids == siblings[1].ids == alone[0].ids
-    for prompt, prefix, one in zip(prompts, prefixes, alone, strict=True):
+    for prompt, prefix, item in zip(prompts, prefixes, alone, strict=True):
         shown = pictures_of(model, processor, prompt)
         ids = torch.tensor([prefix.ids])
         kinds = (ids == stock.config.image_token_id).long()
         theirs = stock.generate(
             input_ids=ids, mm_token_type_ids=kinds, **shown, max_new_tokens=6, do_sample=False
         )
-        assert tuple(theirs[0, len(prefix.ids) :].tolist()) == one.ids
+        assert tuple(theirs[0, len(prefix.ids) :].tolist()) == item.ids
         ours = model.generate(
             input_ids=ids,
             pixel_values=torch.tensor(prefix.handles)[:, None],
             max_new_tokens=6,
             do_sample=False,
         )
-        assert tuple(ours[0, len(prefix.ids) :].tolist()) == one.ids
+        assert tuple(ours[0, len(prefix.ids) :].tolist()) == item.ids
 
 
 def test_a_folder_gives_the_same_model_back(made, prompts, tmp_path):
@@ -272,16 +272,16 @@ def test_photographs_are_read_as_the_published_model_reads_them(folder, kind, st
         torch.testing.assert_close(((pixels[0, :, 0] + 1) / 2 - mean) / spread, theirs, rtol=0, atol=1e-5)
         expected = stock_logits(stock, list(encoded.ids), made)
         with torch.no_grad():
-            found = model(
+            result = model(
                 input_ids=torch.tensor([encoded.ids]), pixel_values=torch.tensor([[handle]])
             ).logits[0]
             grey = pixels.mean(dim=1, keepdim=True).expand_as(pixels)
             greys.append(
-                (model(input_ids=torch.tensor([encoded.ids]), pixel_values=grey).logits[0] - found)
+                (model(input_ids=torch.tensor([encoded.ids]), pixel_values=grey).logits[0] - result)
                 .abs()
                 .max()
             )
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(result, expected, rtol=0, atol=2e-5)
         sizes.add(size)
     assert len(sizes) == 3
     assert min(greys) > 1e-3  # the colours matter
@@ -343,7 +343,7 @@ def test_what_does_not_fit_is_refused(folder, kind, tmp_path):
         encoder.grid((1, 50, 56))
     text, _ = Pretrained(folder=str(tiny_language(tmp_path))).load()
     with pytest.raises(RunError, match=r"model.encoder: Qwen2ForCausalLM has no vision tower"):
-        encoder.adopt(text)
+        encoder.load_from(text)
     language.model.visual.blocks[0].attn.proj = torch.nn.Linear(8, 8)
     with pytest.raises(RunError, match=r"model.encoder: blocks.0.attn.proj.weight has shape \(8, 8\)"):
-        encoder.adopt(language)
+        encoder.load_from(language)

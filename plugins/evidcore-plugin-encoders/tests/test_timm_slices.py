@@ -15,8 +15,8 @@ from evidcore_testing.checks_model import check_encoder
 from evidcore_testing.data import volume_case
 from safetensors.torch import load_file, save_file
 
+from evidcore.api import prepare
 from evidcore.builtin.views import Slices
-from evidcore.data.preparation import prepare
 from evidcore.errors import PluginError, RecipeError, RunError
 
 # convolutions; a plain transformer with a class token; windows and channels last
@@ -105,8 +105,8 @@ def test_weights_come_from_a_folder_with_their_own_mean_and_spread(download):
     slices = torch.rand(1, 3, 1, 64, 64)
     mean, std = torch.tensor([0.1, 0.2, 0.3])[:, None, None], torch.tensor([0.4, 0.5, 0.6])[:, None, None]
     expected = published.forward_features((slices[:, :, 0] - mean) / std)
-    found = encoder.eval()(slices * 2 - 1).features
-    torch.testing.assert_close(found[0], expected[0].permute(1, 2, 0).reshape(4, -1), rtol=1e-4, atol=1e-5)
+    result = encoder.eval()(slices * 2 - 1).features
+    torch.testing.assert_close(result[0], expected[0].permute(1, 2, 0).reshape(4, -1), rtol=1e-4, atol=1e-5)
 
 
 def test_weights_for_three_colours_fit_another_number_of_windows(download):

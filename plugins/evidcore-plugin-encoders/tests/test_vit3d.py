@@ -57,13 +57,13 @@ def test_the_paper_s_encoder_fits_the_meta_device():
 def test_the_patch_stem_is_a_linear_map_of_each_patch():
     encoder = ViT3D(**TINY, stem="patch")
     given = volumes()
-    found = encoder.stem(given)
+    result = encoder.stem(given)
     weight, bias = encoder.stem.weight.flatten(1), encoder.stem.bias
     for z in range(2):
         for y in range(2):
             for x in range(2):
                 patch = given[:, :, 4 * z : 4 * z + 4, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8].flatten(1)
-                assert torch.allclose(found[:, :, z, y, x], patch @ weight.T + bias, atol=1e-5)
+                assert torch.allclose(result[:, :, z, y, x], patch @ weight.T + bias, atol=1e-5)
 
 
 def test_patches_are_in_raster_order():
@@ -155,10 +155,10 @@ def test_weights_come_back_from_a_folder(tiny, tmp_path):
     ],
 )
 def test_halvings_multiply_to_the_patch(patch, strides):
-    found = halvings(patch)
-    assert found == strides
+    result = halvings(patch)
+    assert result == strides
     product = [1, 1, 1]
-    for stride in found:
+    for stride in result:
         product = [side * step for side, step in zip(product, stride, strict=True)]
     assert tuple(product) == patch
 

@@ -42,7 +42,7 @@ FILE = f"{NAME}-1.0-py3-none-any.whl"
 
 def metadata(name="evid-reward-laterality", requires=("evidcore>=0.1,<0.2",), card=CARD):
     lines = ["Metadata-Version: 2.4", f"Name: {name}", "Version: 1.0", "Summary: Left and right."]
-    lines += ["License-Expression: Apache-2.0", *(f"Requires-Dist: {one}" for one in requires)]
+    lines += ["License-Expression: Apache-2.0", *(f"Requires-Dist: {item}" for item in requires)]
     return "\n".join([*lines, "Description-Content-Type: text/markdown", "", f"# {name}\n{card}"]).encode()
 
 

@@ -21,9 +21,9 @@ main(sys.argv[1:], prog_name="evid")
 
 @pytest.mark.slow
 def test_export_says_what_it_wrote(evid, small_run, tmp_path):
-    found = json.loads(evid("export", small_run, tmp_path / "model", "--json").output)
-    assert found["folder"] == str(tmp_path / "model")
-    assert found["files"] == sorted(path.name for path in (tmp_path / "model").iterdir())
+    result = json.loads(evid("export", small_run, tmp_path / "model", "--json").output)
+    assert result["folder"] == str(tmp_path / "model")
+    assert result["files"] == sorted(path.name for path in (tmp_path / "model").iterdir())
     assert "Read the card" in evid("export", small_run, tmp_path / "other").output
 
 

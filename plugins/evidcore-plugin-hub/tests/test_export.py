@@ -23,7 +23,7 @@ from evidcore_testing import tiny_language, tiny_vision_language
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
-from evidcore.case import TextPart
+from evidcore.api import TextPart
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.model.language import Pretrained
@@ -91,8 +91,8 @@ def test_no_case_no_report_and_no_path_is_in_it(small_run, exported, cases):
     secret |= {case.patient for case in cases}
     for path in exported.iterdir():
         content = path.read_bytes()
-        found = [text for text in secret if text.encode() in content]
-        assert found == [], path.name
+        result = [text for text in secret if text.encode() in content]
+        assert result == [], path.name
 
 
 @torch.no_grad()
@@ -253,7 +253,7 @@ def taken_apart(folder, size, **given):
     table = {"use": "native-vision", "size": size, "windows": [[-1000, 400]]}
     vision = {"vision": assemble.vision_of(language.config)}
     encoder = factory.build("encoder", table, given=vision, where="model.encoder")
-    encoder.adopt(language)
+    encoder.load_from(language)
     return assemble.assemble(
         language, tokenizer, encoder, encoder_table=table, bridge_table={"use": "native-merger"},
         view_table={"use": "slices", "slices": 3}, **given,

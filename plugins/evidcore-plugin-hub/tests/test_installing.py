@@ -59,8 +59,8 @@ def nothing_is_installed(monkeypatch):
 def repository(content=None, *, pinned=(), **changed):
     """The files of a sound repository; `changed` are fields of its manifest."""
     wheel = open_wheel(made.FILE, made.wheel(content or made.files()))
-    found = manifest_of(wheel, requires=pinned, commit="c" * 40, tools={"pip": "26"}, lint={})
-    table = {**json.loads(found.to_bytes()), **changed}
+    result = manifest_of(wheel, requires=pinned, commit="c" * 40, tools={"pip": "26"}, lint={})
+    table = {**json.loads(result.to_bytes()), **changed}
     source = {f"src/{path}": text for path, text in wheel.source.items()}
     readme = b"---\ntags: [evidcore-plugin, evidcore-reward]\n---\n" + wheel.readme.encode()
     return {"README.md": readme, WHEEL: wheel.content, **source, FILE: json.dumps(table).encode()}
@@ -88,9 +88,9 @@ def refusal(at):
 
 def test_a_sound_plugin_is_looked_at_and_shown(hub):
     at = published(repository())
-    found = installing.look(at)
-    assert found.table()["wheel"] == found.wheel.sha256
-    said = "\n".join(installing.lines(found))
+    result = installing.look(at)
+    assert result.table()["wheel"] == result.wheel.sha256
+    said = "\n".join(installing.lines(result))
     assert f"from        {at}" in said
     assert "components  reward/laterality" in said
     assert (remote.snapshot(at) / "src/evid_reward_laterality.py").read_text() == made.REWARD
@@ -198,12 +198,12 @@ def test_a_copy_that_was_changed_in_the_cache_is_fetched_anew_or_refused(hub):
 def test_a_requirement_is_never_installed_and_is_told_with_its_hashes(hub):
     content = made.files(meta=made.metadata(requires=["evidcore>=0.1,<0.2", "evid-second==1.0"]))
     line = f"evid-second==1.0 --hash=sha256:{'0' * 64}"
-    found = installing.look(published(repository(content, pinned=(line,))))
-    assert "needs       evid-second==1.0 (not installed)" in "\n".join(installing.lines(found))
+    result = installing.look(published(repository(content, pinned=(line,))))
+    assert "needs       evid-second==1.0 (not installed)" in "\n".join(installing.lines(result))
     with pytest.raises(
         PluginError, match=r"installs nothing but itself.*\n  evid-second==1\.0 --hash=sha256:0"
     ):
-        installing.install(found)
+        installing.install(result)
     assert PIPS == []
 
 
@@ -312,18 +312,18 @@ def test_what_lies_there_afterwards_is_the_wheel_or_is_taken_away(hub, tmp_path,
 
 
 def test_a_package_that_came_from_elsewhere_is_not_replaced(hub, tmp_path, monkeypatch):
-    found = installing.look(published(repository()))
+    result = installing.look(published(repository()))
     lock = tmp_path / "evid.lock"
-    installing.refuse_taken(found, lock)
+    installing.refuse_taken(result, lock)
     installed(tmp_path / "site", monkeypatch)
     with pytest.raises(PluginError, match=r"another evid-reward-laterality 1\.0 is installed"):
-        installing.refuse_taken(found, lock)
-    installing.pin(lock, {"evid-reward-laterality": found.table()})
-    installing.refuse_taken(found, lock)
-    other = {**found.table(), "source": f"hub:eve/evid-reward-laterality@{'e' * 40}"}
+        installing.refuse_taken(result, lock)
+    installing.pin(lock, {"evid-reward-laterality": result.table()})
+    installing.refuse_taken(result, lock)
+    other = {**result.table(), "source": f"hub:eve/evid-reward-laterality@{'e' * 40}"}
     installing.pin(lock, {"evid-reward-laterality": other})
     with pytest.raises(PluginError, match=r"which .* does not pin from there"):
-        installing.refuse_taken(found, lock)
+        installing.refuse_taken(result, lock)
 
 
 def test_a_name_that_another_package_has_is_told_before_consent(hub, tmp_path, monkeypatch):
@@ -390,9 +390,9 @@ def test_a_repository_that_holds_something_else_is_not_emptied(hub):
 
 def test_text_of_a_plugin_cannot_forge_lines_of_the_screen(hub):
     meta = made.metadata().replace(b"Summary: Left", b"Summary: x\n  from        hub:evidcore/official")
-    found = installing.look(published(repository(made.files(meta=meta))))
-    assert sum(line.startswith("  from ") for line in installing.lines(found)) == 1
-    assert all("\n" not in line for line in installing.lines(found))
+    result = installing.look(published(repository(made.files(meta=meta))))
+    assert sum(line.startswith("  from ") for line in installing.lines(result)) == 1
+    assert all("\n" not in line for line in installing.lines(result))
 
 
 def test_a_commit_that_the_hub_named_is_known_without_it_to_be_read_alone(hub):
@@ -436,8 +436,8 @@ def test_an_update_shows_what_changed_and_asks_again(hub, tmp_path):
 
 def test_what_was_published_is_found_by_words_and_kind(hub):
     published(repository())
-    found = json.loads(run(search, "laterality", "--json").stdout)["plugins"]
-    assert [(row["repository"], row["kinds"]) for row in found] == [(REPOSITORY, ["reward"])]
+    result = json.loads(run(search, "laterality", "--json").stdout)["plugins"]
+    assert [(row["repository"], row["kinds"]) for row in result] == [(REPOSITORY, ["reward"])]
     assert "nothing found" in run(search, "laterality", "--kind", "encoder").output
     assert f"hub:{REPOSITORY}" in run(search, "--kind", "reward").output
     hub.stop()

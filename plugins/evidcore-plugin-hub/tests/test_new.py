@@ -86,9 +86,9 @@ def test_conformance_where_there_is_no_package_says_so(tmp_path):
 
 
 def test_new_says_what_it_wrote(evid, tmp_path):
-    found = json.loads(evid("new", "scorer", "first-try", "--out", tmp_path / "it", "--json").output)
-    assert found["folder"] == str(tmp_path / "it")
-    assert len(found["files"]) == 4
+    result = json.loads(evid("new", "scorer", "first-try", "--out", tmp_path / "it", "--json").output)
+    assert result["folder"] == str(tmp_path / "it")
+    assert len(result["files"]) == 4
     assert "holds files already" in evid("new", "scorer", "x", "--out", tmp_path / "it", exit_code=2).stderr
 
 

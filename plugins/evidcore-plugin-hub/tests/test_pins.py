@@ -9,9 +9,9 @@ import made_wheels as made
 import pytest
 from evidcore_plugin_hub.trust import pins
 
+from evidcore.api import find
 from evidcore.errors import PluginError, RecipeError
 from evidcore.recipe import load
-from evidcore.registry import find
 
 COMMIT = "a" * 40
 META = "evid_pinned-1.0.dist-info"

@@ -7,9 +7,9 @@ import pytest
 from evidcore_plugin_hub.trl_reward import TrlFunction, TrlReward, reward_of, trl_reward
 from evidcore_testing import TinyDataset, answer_group, tiny_language
 
+from evidcore.api import find
 from evidcore.builtin.rewards import ChoiceAccuracy
 from evidcore.errors import ContractError, RecipeError
-from evidcore.registry import find
 from evidcore.reward.composer import NamedReward
 
 TEXTS = ("<think>x</think><answer>A</answer>", "<think>x</think><answer>B</answer>", "A", "")
@@ -37,7 +37,7 @@ def rows(prompts, texts=TEXTS):
 def test_a_function_gives_what_the_reward_gives(prompts):
     task, asked = prompts
     given = [answer_group(task, prompt, TEXTS, group=number) for number, prompt in enumerate(asked)]
-    expected = [one.value for one in ChoiceAccuracy()([one for group in given for one in group], {})]
+    expected = [item.value for item in ChoiceAccuracy()([item for group in given for item in group], {})]
     assert trl_reward("choice-accuracy")(**rows(asked), trainer_state=None) == expected
     assert 0 < sum(expected) < len(expected)
 
@@ -47,9 +47,9 @@ def test_messages_are_read_as_texts_are(prompts):
     chat = {
         **plain,
         "prompts": [
-            [{"role": "user", "content": [{"type": "text", "text": one}]}] for one in plain["prompts"]
+            [{"role": "user", "content": [{"type": "text", "text": item}]}] for item in plain["prompts"]
         ],
-        "completions": [[{"role": "assistant", "content": one}] for one in plain["completions"]],
+        "completions": [[{"role": "assistant", "content": item}] for item in plain["completions"]],
     }
     assert trl_reward("choice-accuracy")(**chat) == trl_reward("choice-accuracy")(**plain)
 
@@ -59,11 +59,11 @@ def test_a_reward_goes_out_and_comes_back(prompts):
     made = trl_reward("choice-accuracy", options={"reading": "lenient"})
     back = reward_of(made, judges={"correctness"})()
     (group,) = [answer_group(task, asked[0], TEXTS)]
-    expected = [one.value for one in ChoiceAccuracy(reading="lenient")(group, {})]
-    assert [one.value for one in back(group, {})] == expected
+    expected = [item.value for item in ChoiceAccuracy(reading="lenient")(group, {})]
+    assert [item.value for item in back(group, {})] == expected
     assert (back.judges, back.bounds) == (frozenset({"correctness"}), (0.0, 1.0))
     direct = TrlFunction(made, {"choice": task}, name="made", is_chat=False)
-    assert [one.value for one in direct(group, {})] == expected
+    assert [item.value for item in direct(group, {})] == expected
 
 
 def test_other_tasks_are_not_applicable_to_a_function(prompts):
@@ -154,6 +154,6 @@ def test_radevals_rewards_are_components():
 
     row = next(row for row in made_prompts()[1] if row.prompt.task == "report")
     group = answer_group(row.task, row.prompt, [row.prompt.case.report.text, "There is no nodule.", ""])
-    values = [one.value for one in made(group, {})]
+    values = [item.value for item in made(group, {})]
     assert values[0] == pytest.approx(1.0)
     assert values[0] > values[1] > values[2] == 0.0

@@ -112,7 +112,7 @@ def test_it_ends_with_the_program_that_started_it_whatever_it_does(fence):
     session, over_s = int(done.stdout), time.monotonic() + 10
 
     def left():
-        rows = [one.pid for one in psutil.process_iter(["status"]) if one.info["status"] != "zombie"]
+        rows = [item.pid for item in psutil.process_iter(["status"]) if item.info["status"] != "zombie"]
         return [number for number in rows if os.path.exists(f"/proc/{number}") and sid(number) == session]
 
     while left() and time.monotonic() < over_s:

@@ -10,8 +10,8 @@ import pytest
 from evidcore_plugin_phantoms.testing import SMALL
 
 import evidcore
+from evidcore.api import observe
 from evidcore.errors import RunError
-from evidcore.hooks import observe
 from evidcore.recipe import load
 
 
@@ -77,16 +77,16 @@ def test_overrides_and_place_are_those_of_the_call(trained, with_grpo, tmp_path)
 
 @pytest.mark.slow
 def test_rollouts_have_a_row_each_and_a_column_a_reward(trained):
-    found = trained.rollouts
-    assert found.groupby(["stage", "step", "group"]).size().tolist() == [4] * 8  # steps times prompts
+    result = trained.rollouts
+    assert result.groupby(["stage", "step", "group"]).size().tolist() == [4] * 8  # steps times prompts
     (file,) = (trained.folder / "rollouts").glob("*.jsonl")
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    one, row = lines[-1]["rollouts"][-1], found.iloc[-1]
-    assert (row["text"], row["total"], row["advantage"]) == (one["text"], one["total"], one["advantage"])
+    item, row = lines[-1]["rollouts"][-1], result.iloc[-1]
+    assert (row["text"], row["total"], row["advantage"]) == (item["text"], item["total"], item["advantage"])
     assert (row["step"], row["group"], row["prompt_id"]) == (2, 3, lines[-1]["prompt_id"])
-    assert row["reward/random"] == one["rewards"]["random"]["value"]
-    assert row["reason/format"] == one["rewards"]["format"]["reason"]
-    mean = found.groupby("step")["reward/random"].mean()
+    assert row["reward/random"] == item["rewards"]["random"]["value"]
+    assert row["reason/format"] == item["rewards"]["format"]["reason"]
+    mean = result.groupby("step")["reward/random"].mean()
     steps = trained.metrics[trained.metrics["stage"].str.endswith("grpo")].set_index("step")
     assert mean.tolist() == pytest.approx(steps["reward/random"].tolist())
 

@@ -44,7 +44,7 @@ def main(model_folder: str, out: str) -> None:
     state = get_model_state_dict(
         model, options=StateDictOptions(full_state_dict=True)
     )  # on the first process
-    found = {
+    result = {
         "loss": loss.item(),
         "loss_of_the_whole_model": whole,
         "is_sharded": hasattr(moved, "full_tensor"),
@@ -53,8 +53,8 @@ def main(model_folder: str, out: str) -> None:
         "anchor": bridge.anchor.tolist(),
     }
     if rank == 0:
-        found["saved_anchor_is_equal"] = torch.equal(state["model.bridge.anchor"], anchor)
-    Path(out, f"{rank}.json").write_text(json.dumps(found))
+        result["saved_anchor_is_equal"] = torch.equal(state["model.bridge.anchor"], anchor)
+    Path(out, f"{rank}.json").write_text(json.dumps(result))
     dist.destroy_process_group()
 
 

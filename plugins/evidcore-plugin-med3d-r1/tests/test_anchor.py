@@ -15,14 +15,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 import evidcore.contracts  # noqa: F401 (component kinds are told by it)
+from evidcore.api import Reward, Score
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Score
-from evidcore.contracts import Reward
 from evidcore.model import assemble
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.train.settings import GrpoSettings, Silent
+from evidcore.train.settings import GrpoSettings, NullSink
 from evidcore.train.trl.grpo import grpo
 
 PROGRAM = Path(__file__).with_name("sharded_program.py")
@@ -45,7 +44,7 @@ class Letters(Reward):
     """The share of letters in an answer: sampled answers differ in it."""
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+        return [Score(value=sum(map(str.isalpha, item.text)) / max(len(item.text), 1)) for item in rollouts]
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_an
         tmp_path / "run",
         seed=3,
         strategy=Plain(),
-        announce=Silent(),
+        announce=NullSink(),
     )
     loaded, _ = assemble.load(tmp_path / "run")
     for after in (model.state_dict(), loaded.state_dict()):

@@ -8,8 +8,8 @@ import torch
 from evidcore_plugin_med3d_r1.bridge import ResidualAlignment
 from evidcore_testing.checks_model import check_bridge
 
+from evidcore.api import Patches
 from evidcore.builtin.projection import Projection
-from evidcore.contracts import Patches
 
 
 def patches(grid_zyx=(4, 4, 4), width=6, volumes=2, seed=0):

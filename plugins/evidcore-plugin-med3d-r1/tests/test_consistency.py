@@ -14,21 +14,21 @@ from evidcore_plugin_reports.text_models import Pretrained
 from evidcore_testing.checks_reward import check_reward
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from evidcore.case import (
+from evidcore.api import (
     Answer,
     Case,
     Crop,
+    DataError,
     Prompt,
     Report,
     Rollout,
     Score,
+    Scorer,
     TextPart,
     Unscored,
     VisualPart,
     VolumeRef,
 )
-from evidcore.contracts import Scorer
-from evidcore.errors import DataError
 
 QUESTION = "Which finding is present?\nA) emphysema\nB) lung nodule"
 REPORT = "There is no emphysema. There is a lung nodule in the left lung."
@@ -184,8 +184,8 @@ def test_a_reward_model_judges_as_the_released_code_does(texts, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
     raw = []
-    for one in shown:
-        answer, right = (one.answer.think, REPORT) if texts == "paper" else (one.text, "lung nodule")
+    for item in shown:
+        answer, right = (item.answer.think, REPORT) if texts == "paper" else (item.text, "lung nodule")
         conversation = [
             {"role": "user", "content": QUESTION},
             {"role": "assistant", "content": answer},
@@ -196,9 +196,9 @@ def test_a_reward_model_judges_as_the_released_code_does(texts, tmp_path):
             raw.append(float(model(ids).logits[0][0]))
     scorer = RewardModel(tmp_path, model=Pretrained(folder="rm", tokens_per_pass=100_000))
     scores = ReportConsistency(scorer=scorer, texts=texts)(shown, {})
-    assert [score.value for score in scores] == [by_released_code(one) for one in raw]
+    assert [score.value for score in scores] == [by_released_code(item) for item in raw]
     assert [score.parts["agreement"] for score in scores] == pytest.approx(
-        [sigmoid(one) for one in raw], abs=1e-6
+        [sigmoid(item) for item in raw], abs=1e-6
     )
 
 
@@ -210,7 +210,7 @@ def test_it_keeps_the_contract_of_a_reward():
 
 def test_it_tells_a_denial_where_its_scorer_does():
     class Deaf(Fixed):
-        tells_denial = False
+        detects_negation = False
 
-    assert ReportConsistency(scorer=Fixed(0.5)).tells_denial
-    assert not ReportConsistency(scorer=Deaf(0.5)).tells_denial
+    assert ReportConsistency(scorer=Fixed(0.5)).detects_negation
+    assert not ReportConsistency(scorer=Deaf(0.5)).detects_negation

@@ -8,8 +8,8 @@ from evidcore_plugin_reports.labelers import NegationRules, Phrases
 from evidcore_plugin_reports.labels_file import LabelsFile
 from evidcore_testing.checks_text import check_reweighter
 
-from evidcore.case import Span
-from evidcore.contracts import Unread
+from evidcore.api import Span
+from evidcore.contracts import LabelError
 
 TEXT = "No effusion. There is a nodule."
 SPANS = (Span(start=0, end=12, label="normal"), Span(start=13, end=31, label="abnormal"))
@@ -59,5 +59,5 @@ def test_a_text_that_a_labeler_cannot_read_is_not_weighed_as_normal(tmp_path):
     content = b'{"schema": 1, "cases": {}}'
     (tmp_path / "labels.json").write_bytes(content)
     labeler = LabelsFile(tmp_path, path="labels.json", sha256=hashlib.sha256(content).hexdigest())
-    with pytest.raises(Unread, match="holds no text with sha256"):
+    with pytest.raises(LabelError, match="holds no text with sha256"):
         Abnormality(labeler=labeler)(TEXT, SPANS, [(0, 31)])

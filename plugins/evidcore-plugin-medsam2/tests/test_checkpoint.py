@@ -9,7 +9,7 @@ from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model, small
 from evidcore_plugin_medsam2.weights import bare_model, published_config
 from transformers import Sam2VideoModel
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 PUBLISHED = json.loads((Path(__file__).parent / "golden" / "checkpoint_names.json").read_text())
 POINTS = "sam_prompt_encoder.point_embeddings."
@@ -28,9 +28,9 @@ def tensors(small):
 def test_the_published_tensors_are_all_known_by_name_and_shape():
     with torch.device("meta"):
         model = Sam2VideoModel(published_config())
-    found = {name: list(tensor.shape) for name, tensor in original_tensors(model).items()}
-    assert found == PUBLISHED
-    assert len(found) == 471
+    result = {name: list(tensor.shape) for name, tensor in original_tensors(model).items()}
+    assert result == PUBLISHED
+    assert len(result) == 471
 
 
 def test_a_checkpoint_gives_each_tensor_to_its_place(small, tensors, tmp_path):

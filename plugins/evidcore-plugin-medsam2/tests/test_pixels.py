@@ -17,13 +17,13 @@ def test_bytes_stay_as_they_are():
 
 def test_a_slice_is_resized_as_an_rgb_picture_would_be():
     shown = np.random.default_rng(0).integers(0, 256, (40, 30)).astype(np.uint8)
-    found = pixels(shown, 64)
+    result = pixels(shown, 64)
     colours = np.asarray(
         Image.fromarray(shown).convert("RGB").resize((64, 64))
     )  # Pillow's default is bicubic
     wanted = (colours / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    np.testing.assert_allclose(found.numpy(), wanted.transpose(2, 0, 1), atol=1e-6)
-    assert found.dtype == torch.float32
+    np.testing.assert_allclose(result.numpy(), wanted.transpose(2, 0, 1), atol=1e-6)
+    assert result.dtype == torch.float32
 
 
 def test_a_slice_of_the_models_size_is_not_resized():

@@ -10,10 +10,8 @@ from evidcore_plugin_medsam2.segmenter import MedSam2
 from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_testing import check_segmenter
 
-from evidcore.case import Box, VolumeRef
+from evidcore.api import Box, DataError, VolumeRef, find
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
-from evidcore.errors import DataError
-from evidcore.registry import find
 from evidcore.registry.factory import build
 
 SHAPE = (7, 60, 90)
@@ -79,11 +77,11 @@ def test_it_is_offered_and_built_from_a_table(home):
 
 def test_a_mask_is_what_the_stock_session_finds_in_the_windowed_volume(home):
     made = segmenter(home, propagate="box")
-    found = made.session(scan(home)).mask([BOX])
+    result = made.session(scan(home)).mask([BOX])
     shown = [pixels(greys(plane, -160, 240), SMALL_PX) for plane in values()]
     logits = StockSession(made.network().model, torch.stack(shown), SHAPE[1:]).track(BOX)
     wanted = to_slice(torch.from_numpy(logits), SHAPE[1:]).numpy()
-    assert (found == wanted).mean() > 0.9999
+    assert (result == wanted).mean() > 0.9999
     assert 0.01 < wanted.mean() < 0.99
 
 
@@ -114,9 +112,9 @@ def test_what_is_kept_stays_below_its_limit_and_changes_no_mask(home):
 
 def test_features_in_half_precision_take_half_the_room_and_move_few_voxels(home):
     exact, half = segmenter(home), segmenter(home, half_features=True)
-    one, other = (made.session(scan(home)).mask([BOX]) for made in (exact, half))
-    assert (one == other).mean() > 0.99
-    masks = np.packbits(one).nbytes
+    item, other = (made.session(scan(home)).mask([BOX]) for made in (exact, half))
+    assert (item == other).mean() > 0.99
+    masks = np.packbits(item).nbytes
     assert half.kept.bytes - masks == (exact.kept.bytes - masks) / 2
 
 

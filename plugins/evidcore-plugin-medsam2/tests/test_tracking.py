@@ -8,7 +8,7 @@ from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.tracking import Target, Tracker
 from torch.nn import functional as F
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt
 
 DEPTH, SHAPE = 9, (SMALL_PX, SMALL_PX)
@@ -30,7 +30,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def seen():
-    return torch.stack([pixels(one, SMALL_PX) for one in slices()])
+    return torch.stack([pixels(item, SMALL_PX) for item in slices()])
 
 
 def tracker(model, seen, shape_yx=SHAPE, propagate="box", rows_per_pass=1, dtype=torch.float32):
@@ -71,14 +71,14 @@ def agree(found, wanted, share=0.9999):
 @pytest.mark.parametrize("key", [0, MIDDLE, DEPTH - 1])
 @pytest.mark.parametrize("prompt", [box, lambda z: PointPrompt(z=z, y=70, x=60)], ids=["box", "point"])
 def test_boxes_and_points_are_tracked_as_by_the_stock_session(model, seen, prompt, key):
-    (found,) = tracker(model, seen).track([whole(prompt(key))])
-    agree(found, StockSession(model, seen, SHAPE).track(prompt(key)))
+    (result,) = tracker(model, seen).track([whole(prompt(key))])
+    agree(result, StockSession(model, seen, SHAPE).track(prompt(key)))
 
 
 def mended(stock, prompt):
     """Track a mask prompt in the stock session with its two deviations from SAM 2.1 overwritten."""
     model, session = stock.model, stock.session
-    found = {}
+    result = {}
     for is_reversed in (False, True):
         stock.start(prompt)
         held = session.output_dict_per_obj[0]["cond_frame_outputs"][prompt.z]
@@ -96,37 +96,37 @@ def mended(stock, prompt):
             input_masks=model.mask_downsample(shown), image_embeddings=maps, multimask_output=False
         ).object_pointer
         for out in model.propagate_in_video_iterator(session, start_frame_idx=prompt.z, reverse=is_reversed):
-            found[out.frame_idx] = out.pred_masks[0, 0].numpy()
-    return np.stack([found[z] for z in sorted(found)])
+            result[out.frame_idx] = out.pred_masks[0, 0].numpy()
+    return np.stack([result[z] for z in sorted(result)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [0, MIDDLE, DEPTH - 1])
 def test_masks_are_tracked_as_by_a_stock_session_that_is_mended(model, seen, key):
-    (found,) = tracker(model, seen).track([whole(mask(key))])
+    (result,) = tracker(model, seen).track([whole(mask(key))])
     with torch.inference_mode():
         stock = StockSession(model, seen, SHAPE)
-        agree(found, mended(stock, mask(key)))
+        agree(result, mended(stock, mask(key)))
         as_shipped = stock.track(mask(key))
-    off = np.abs(found.numpy() - as_shipped)
+    off = np.abs(result.numpy() - as_shipped)
     assert off[key].max() < 1e-4  # the prompted slice is the same
-    assert np.delete(off, key, axis=0).max() > 20 * np.abs(found.numpy() - mended(stock, mask(key))).max()
+    assert np.delete(off, key, axis=0).max() > 20 * np.abs(result.numpy() - mended(stock, mask(key))).max()
 
 
 def test_the_papers_way_tracks_the_mask_that_the_box_gives(model, seen):
     (logits,) = tracker(model, seen).track([whole(box(MIDDLE))])
     given = to_slice(logits[MIDDLE][None], SHAPE)[0].numpy()
     (wanted,) = tracker(model, seen).track([whole(MaskPrompt(z=MIDDLE, mask=given))])
-    (found,) = tracker(model, seen, propagate="mask").track([whole(box(MIDDLE))])
-    assert torch.equal(found, wanted)
-    assert not torch.equal(found, logits)
+    (result,) = tracker(model, seen, propagate="mask").track([whole(box(MIDDLE))])
+    assert torch.equal(result, wanted)
+    assert not torch.equal(result, logits)
 
 
 def test_memories_and_pointers_reach_back_as_far_as_in_the_stock_session(model):
     depth = 20  # 6 memories, 15 pointers
-    seen = torch.stack([pixels(one, SMALL_PX) for one in slices(depth)])
-    (found,) = tracker(model, seen).track([whole(box(0), depth)])
-    agree(found, StockSession(model, seen, SHAPE).track(box(0)))
+    seen = torch.stack([pixels(item, SMALL_PX) for item in slices(depth)])
+    (result,) = tracker(model, seen).track([whole(box(0), depth)])
+    agree(result, StockSession(model, seen, SHAPE).track(box(0)))
 
 
 def test_objects_that_pass_together_are_found_as_alone(model, seen):
@@ -140,10 +140,10 @@ def test_objects_that_pass_together_are_found_as_alone(model, seen):
     ]
     alone = tracker(model, seen, propagate="mask").track(targets)
     together = tracker(model, seen, propagate="mask", rows_per_pass=5).track(targets)
-    for one, other, target in zip(alone, together, targets, strict=True):
-        assert len(one) == target.stop - target.start
-        assert (one - other).abs().max() < 5e-3 * one.abs().max()  # memories are bfloat16 and round
-        assert ((one > 0) == (other > 0)).float().mean() > 0.9999
+    for item, other, target in zip(alone, together, targets, strict=True):
+        assert len(item) == target.stop - target.start
+        assert (item - other).abs().max() < 5e-3 * item.abs().max()  # memories are bfloat16 and round
+        assert ((item > 0) == (other > 0)).float().mean() > 0.9999
 
 
 def test_on_the_cpu_an_object_is_the_same_bits_whatever_passes_before(model, seen):
@@ -154,34 +154,34 @@ def test_on_the_cpu_an_object_is_the_same_bits_whatever_passes_before(model, see
 
 
 def test_a_window_is_a_volume_of_its_own(model, seen):
-    (found,) = tracker(model, seen).track([Target(prompt=box(MIDDLE), start=2, stop=7)])
+    (result,) = tracker(model, seen).track([Target(prompt=box(MIDDLE), start=2, stop=7)])
     (wanted,) = tracker(model, seen[2:7]).track([whole(box(MIDDLE - 2), 5)])
-    assert torch.equal(found, wanted)
+    assert torch.equal(result, wanted)
 
 
 def test_slices_of_another_size_are_boxed_and_masked_on_their_own_grid(model, seen):
     shape = (96, 200)
     prompt = BoxPrompt(box=Box(z=MIDDLE, y0=40, y1=60, x0=70, x1=120))
-    (found,) = tracker(model, seen, shape).track([whole(prompt)])
-    agree(found, StockSession(model, seen, shape).track(prompt))
-    assert to_slice(found, shape).shape == (DEPTH, *shape)
+    (result,) = tracker(model, seen, shape).track([whole(prompt)])
+    agree(result, StockSession(model, seen, shape).track(prompt))
+    assert to_slice(result, shape).shape == (DEPTH, *shape)
 
 
 def test_autocast_moves_few_voxels(model, seen):
     (exact,) = tracker(model, seen).track([whole(box(MIDDLE))])
     (mixed,) = tracker(model, seen, dtype=torch.bfloat16).track([whole(box(MIDDLE))])
     assert not torch.equal(exact, mixed)
-    one, other = exact > 0, mixed > 0
-    dice = 2 * (one & other).sum() / (one.sum() + other.sum())
+    item, other = exact > 0, mixed > 0
+    dice = 2 * (item & other).sum() / (item.sum() + other.sum())
     assert dice > 0.95
 
 
 def test_a_mask_in_the_models_pixels_holds_those_that_are_half_covered():
     shown = np.zeros((1, 64, 32), dtype=bool)
     shown[0, 20:40, 8:16] = True
-    found = to_model(torch.from_numpy(shown), 128)[0].numpy()
+    result = to_model(torch.from_numpy(shown), 128)[0].numpy()
     wanted = np.kron(shown[0], np.ones((2, 4), dtype=bool))  # each voxel is 2 x 4 pixels
-    assert (found != wanted).sum() <= 8  # corners are rounded
+    assert (result != wanted).sum() <= 8  # corners are rounded
     assert torch.equal(to_model(torch.ones(1, 128, 128) > 0, 128), torch.ones(1, 128, 128) > 0)
 
 

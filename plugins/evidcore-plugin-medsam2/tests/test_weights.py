@@ -7,8 +7,8 @@ import torch
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config, write_checkpoint
 from evidcore_plugin_medsam2.segmenter import MedSam2
 
-from evidcore.case import VolumeRef
-from evidcore.errors import DataError, RecipeError, RunError
+from evidcore.api import DataError, VolumeRef
+from evidcore.errors import RecipeError, RunError
 from evidcore.registry import card, downloads
 
 

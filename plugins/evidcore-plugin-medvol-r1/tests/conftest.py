@@ -74,7 +74,7 @@ def asked(case, task_of):
     def ask(question="filters", slices=20, **options):
         view = Slices(slices=slices)
         task = task_of(view, **options)
-        (prompt,) = [one for one in task.prompts(case, view, 0) if one.id == f"c7:{question}"]
+        (prompt,) = [item for item in task.prompts(case, view, 0) if item.id == f"c7:{question}"]
 
         def rollout(z=None, *boxes, text=None, group=0):
             said = json.dumps({"slice": z, "bbox_2d_list": [list(box) for box in boxes]})

@@ -13,9 +13,9 @@ from evidcore_plugin_medvol_r1.masks import target_mask
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
+from evidcore.api import EvalOptions, Policy, Segmenter, read
 from evidcore.builtin.views import Slices
-from evidcore.contracts import Asking, Policy, Segmenter, SegmenterSession
-from evidcore.data import read
+from evidcore.contracts import SegmenterSession
 from evidcore.data.preparation import show
 from evidcore.registry import factory
 
@@ -224,6 +224,6 @@ def audited(policy, world, evaluation, *, conditions=CONDITIONS, prompts=None, s
     """Audit a planted policy over a world."""
     table = {"use": "policy", "conditions": [{"use": name} for name in conditions]}
     audit = factory.build("audit", table, given={}, where="test")
-    asking = Asking(max_new_tokens=8, seed=seed)
+    asking = EvalOptions(max_new_tokens=8, seed=seed)
     prompts = world.prompts if prompts is None else prompts
     return audit(policy, prompts, world.task, evaluation, lambda: world.training, asking, "reasoning")

@@ -11,7 +11,7 @@ from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.scan_facts import stated
 
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import Asking, Policy, Segmenter, SegmenterSession, Task
+from evidcore.contracts import EvalOptions, Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import DataError
 from evidcore.registry import factory
 from evidcore.registry.factory import build
@@ -85,7 +85,7 @@ def segmenter(offered):
 @pytest.fixture
 def cases(tmp_path):
     """24 patients, half with the block on the left, half on the right; words tell the height alone."""
-    found = []
+    result = []
     for number in range(24):
         side, is_high = number % 2, number // 2 % 2
         box = (3, 1 + 6 * is_high, 5 + 6 * is_high, 2 + 10 * side, 8 + 10 * side)
@@ -94,7 +94,7 @@ def cases(tmp_path):
         path = tmp_path / f"{number}.nii"
         nibabel.save(nibabel.Nifti1Image(np.zeros(SHAPE[::-1], np.int16), np.eye(4)), path)
         np.savez(tmp_path / f"{number}.npz", block=mask)
-        found.append(
+        result.append(
             Case(
                 id=f"c{number}",
                 patient=f"p{number}",
@@ -103,7 +103,7 @@ def cases(tmp_path):
                 notes={"box": box, "words": "high" if is_high else "low"},
             )
         )
-    return found
+    return result
 
 
 def asked(cases):
@@ -126,7 +126,7 @@ def blind_answers(prompts, training, task, rules=(USUAL, WORDED)):
 def audited(policy, cases, segmenter, *, exchanges):
     folder = Path(cases[0].volumes[0].path).parent / "cache"
     evaluation = SegmentationEvaluation(folder, segmenter=segmenter)
-    asking = Asking(max_new_tokens=8)
+    asking = EvalOptions(max_new_tokens=8)
     conditions = [{"use": "blank"}, {"use": "other-patient", "exchanges": exchanges}]
     audit = factory.build("audit", {"use": "policy", "conditions": conditions}, given={}, where="test")
     return audit(policy, asked(cases), Boxed(), evaluation, lambda: asked(cases), asking, "boxed")
@@ -137,18 +137,18 @@ def by_metric(found):
 
 
 def test_a_policy_that_looks_has_a_margin_and_nothing_over_air(cases, segmenter):
-    found = audited(Looker(cases), cases, segmenter, exchanges=2)
-    rows = by_metric(found)
+    result = audited(Looker(cases), cases, segmenter, exchanges=2)
+    rows = by_metric(result)
     assert rows["own volumes", "dsc"].value == 1.0
     assert rows["blank volumes", "dsc"].value == 0.0
     assert rows["blank volumes", "unparsable_rate"].value == 1.0
     other = rows["another patient's volumes", "dsc"].value
     # of two sides and two heights, another patient shares both by chance
     assert 0.1 < other < 0.45
-    assert found.margin.value == pytest.approx(1 - other)
-    assert found.margin.low > 0
-    assert "The volume is used" in found.verdict()
-    assert "points of DSC" in found.verdict()
+    assert result.margin.value == pytest.approx(1 - other)
+    assert result.margin.low > 0
+    assert "The volume is used" in result.verdict()
+    assert "points of DSC" in result.verdict()
 
 
 def test_each_volume_is_opened_once_and_no_mask_made_twice(cases, segmenter):
@@ -159,11 +159,11 @@ def test_each_volume_is_opened_once_and_no_mask_made_twice(cases, segmenter):
 
 
 def test_the_best_blind_rule_goes_by_the_words(cases, segmenter):
-    found = audited(Looker(cases), cases, segmenter, exchanges=1)
-    assert found.blind.rule == "the usual place of what is asked in these words"
-    row = by_metric(found)["boxed", "blind_dsc"]
+    result = audited(Looker(cases), cases, segmenter, exchanges=1)
+    assert result.blind.rule == "the usual place of what is asked in these words"
+    row = by_metric(result)["boxed", "blind_dsc"]
     # the median box lies between left and right: 10 of 20 columns wide spans, 4 rows that are right
-    assert row.value == pytest.approx(np.mean(found.blind.values))
+    assert row.value == pytest.approx(np.mean(result.blind.values))
     assert 0.0 < row.value < 0.5
 
 
@@ -186,8 +186,8 @@ class TwoBoxed(Boxed):
         self.places = places
 
     def parse(self, prompt, completion):
-        found = super().parse(prompt, completion).evidence
-        [large] = found.boxes
+        result = super().parse(prompt, completion).evidence
+        [large] = result.boxes
         both = [large, Box(z=large.z, y0=0, y1=1, x0=0, x1=19)]  # wider, but smaller
         return Answer(
             text="", evidence=Evidence(slice=large.z, boxes=tuple(both[place] for place in self.places))
@@ -199,7 +199,7 @@ def test_of_several_gold_boxes_the_largest_is_where_a_thing_lies(cases, places):
     prompts = asked(cases)
     several, single = (blind_answers(prompts, prompts, task) for task in (TwoBoxed(places), Boxed()))
     for rule, answers in single.items():
-        assert [one.evidence for one in several[rule]] == [one.evidence for one in answers]
+        assert [item.evidence for item in several[rule]] == [item.evidence for item in answers]
 
 
 class Nothing(Blocks):
@@ -223,11 +223,11 @@ def test_a_figure_that_cannot_be_measured_counts_0_in_the_margin(cases, offered,
     ]
     offered("evid-nothing", "[evidcore.segmenter]\nnothing = evid_nothing:It\n", It=Nothing)
     drawing_nothing = build("segmenter", {"use": "nothing"}, given={}, where="test")
-    found = audited(Looker(some), some, drawing_nothing, exchanges=1)
-    [own] = found.results["own"]
+    result = audited(Looker(some), some, drawing_nothing, exchanges=1)
+    [own] = result.results["own"]
     assert own.values("dsc") == (0.0,) * 24
     assert [name for name in own.measured.texts[0].unscored if "dsc" in name] == ["dsc", "oracle_dsc"]
-    assert found.margin.value == 0.0
+    assert result.margin.value == 0.0
 
 
 def test_the_query_alone_is_what_words_are_not_the_numbers_of_the_slices(cases):
@@ -243,14 +243,14 @@ def test_the_query_alone_is_what_words_are_not_the_numbers_of_the_slices(cases):
     answers = blind_answers(prompts, prompts[::-1], Boxed())
     plain = blind_answers(asked(cases), asked(cases), Boxed())
     for rule, some in answers.items():
-        assert [one.evidence for one in some] == [one.evidence for one in plain[rule]]
+        assert [item.evidence for item in some] == [item.evidence for item in plain[rule]]
 
 
 def test_words_that_training_never_used_get_the_usual_place(cases):
     known, others = asked(cases[:2]), asked(cases[2:4])
     answers = blind_answers(others, known, Boxed())
     usual, worded = answers.values()
-    assert [one.evidence for one in usual] == [one.evidence for one in worded]
+    assert [item.evidence for item in usual] == [item.evidence for item in worded]
     with pytest.raises(ValueError, match="there are none"):
         blind_answers(others, [], Boxed())
 

@@ -7,8 +7,8 @@ import pytest
 from evidcore_plugin_medvol_r1.consistency import VolumeConsistency
 from evidcore_testing.checks_reward import check_reward
 
-from evidcore.case import MaskRef, Unscored, VolumeRef
-from evidcore.contracts import Segmenter, SegmenterSession
+from evidcore.api import MaskRef, Segmenter, Unscored, VolumeRef
+from evidcore.contracts import SegmenterSession
 
 SHAPE = (20, 40, 50)
 RIGHT_BOX, LEFT_BOX = (100, 500, 300, 700), (700, 500, 900, 750)  # rows 20 to 27 and 20 to 29
@@ -145,14 +145,14 @@ class Failing(Prism):
 
 class Half(Prism):
     def mask(self, prompts, z_window=None):
-        found = super().mask(prompts, z_window)
-        return found[:12] if prompts[0].box.z == 5 else found
+        result = super().mask(prompts, z_window)
+        return result[:12] if prompts[0].box.z == 5 else result
 
 
 class Logits(Prism):
     def mask(self, prompts, z_window=None):
-        found = super().mask(prompts, z_window)
-        return found.astype(np.float32) if prompts[0].box.z == 5 else found
+        result = super().mask(prompts, z_window)
+        return result.astype(np.float32) if prompts[0].box.z == 5 else result
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_a_volume_that_cannot_be_opened_is_unscored_with_its_reason(asked, case)
     (verdict,) = judged(VolumeConsistency(segmenter=Closed()), answered(5, LEFT_BOX))
     path = case.volumes[0].path
     assert verdict == Unscored(kind="failed", reason=f"{path} cannot be segmented: OSError: no such device")
-    one = answered(5, LEFT_BOX)
-    gone = dataclasses.replace(one.prompt.case, volumes=(VolumeRef(path="/gone.nii"),))
-    lost = dataclasses.replace(one, prompt=dataclasses.replace(one.prompt, case=gone))
+    item = answered(5, LEFT_BOX)
+    gone = dataclasses.replace(item.prompt.case, volumes=(VolumeRef(path="/gone.nii"),))
+    lost = dataclasses.replace(item, prompt=dataclasses.replace(item.prompt, case=gone))
     (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), lost)
     assert verdict.kind == "failed"
     assert "/gone.nii cannot be segmented: DataError: /gone.nii" in verdict.reason
@@ -196,10 +196,10 @@ def test_a_volume_that_cannot_be_opened_is_unscored_with_its_reason(asked, case)
 
 def test_a_target_that_cannot_be_read_is_unscored_with_its_reason(asked):
     prompt, answered = asked()
-    one = answered(5, LEFT_BOX)
+    item = answered(5, LEFT_BOX)
     masks = {**prompt.case.masks, "kidneys": MaskRef(path="/gone.npz", key="kidneys")}
     gone = dataclasses.replace(prompt, case=dataclasses.replace(prompt.case, masks=masks))
-    (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), dataclasses.replace(one, prompt=gone))
+    (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), dataclasses.replace(item, prompt=gone))
     assert verdict.kind == "failed"
     assert "the target cannot be read: /gone.npz" in verdict.reason
     assert "(case 'c7', mask 'kidneys')" in verdict.reason

@@ -14,7 +14,7 @@ from evidcore_plugin_medvol_r1.masks import HalfMask, masks_of, request
 from evidcore_plugin_medvol_r1.overlap import mask_overlap
 
 from evidcore.case import Answer, Box, Case, Evidence, MaskRef, Prompt, VolumeRef
-from evidcore.contracts import Answers, Asking, Policy, Segmenter, SegmenterSession, Task
+from evidcore.contracts import Answers, EvalOptions, Policy, Segmenter, SegmenterSession, Task
 from evidcore.errors import ContractError, DataError
 from evidcore.registry.factory import build
 
@@ -125,7 +125,7 @@ def evaluated(segmenter, cases, texts):
 
 def scored(segmenter, prompts, texts):
     evaluation = SegmentationEvaluation(Path("unused"), segmenter=segmenter)
-    said = evaluation.answer(Written(texts), prompts, Boxed(), Asking(max_new_tokens=9))
+    said = evaluation.answer(Written(texts), prompts, Boxed(), EvalOptions(max_new_tokens=9))
     [result] = evaluation.score([Answers(prompts, said)], Boxed(), "boxed")
     return result
 
@@ -247,7 +247,7 @@ def test_every_line_holds_its_figures_and_rows_can_be_paired(segmenter, case_of)
     gold = {f"{case.id}:{organ}": GOLD[organ] for case in cases for organ in GOLD}
     worse = gold | {f"{case.id}:liver": "6 2 10 2 6" for case in cases[::2]}
     before, after = (evaluated(tower, cases, texts) for texts in (worse, gold))
-    old, new = ([json.loads(json.dumps(line)) for line in one.lines()] for one in (before, after))
+    old, new = ([json.loads(json.dumps(line)) for line in entry.lines()] for entry in (before, after))
     sides = {name: {0: row_items(lines, DSC)} for name, lines in (("before", old), ("after", new))}
     change = Arms(sides, patients_shared=True).contrast({"after": 1.0, "before": -1.0})
     liver = [2 * 32 * 6 / (64 * 6 + 32 * 12), 2 * 64 * 6 / (64 * 6 + 64 * 12)]
@@ -297,7 +297,7 @@ class Broken(Tower):
         return super().mask(prompts, z_window)
 
 
-class Flat(Tower):
+class InlineOptions(Tower):
     def mask(self, prompts, z_window=None):
         return super().mask(prompts, z_window).any(axis=0)
 
@@ -310,7 +310,7 @@ class Flat(Tower):
             r"segmenter 'tower' from evid-tower 1.0 failed on prompt 'a:liver'.*RuntimeError: out of memory",
         ),
         (
-            Flat,
+            InlineOptions,
             r"1.0 failed on prompt 'a:liver'.*a mask of bool \(16, 16\) for a volume of \(12, 16, 16\)",
         ),
     ],
@@ -357,11 +357,11 @@ def test_equal_requests_are_equal_whatever_the_order_of_their_boxes():
 
 class Short(Tower):
     def masks(self, requests):
-        return [self.mask(one.prompts) for one in requests][1:]
+        return [self.mask(item.prompts) for item in requests][1:]
 
 
 def test_too_few_masks_are_no_masks():
     box = Box(z=3, y0=1, y1=4, x0=1, x1=4)
-    found = masks_of(Short(), [request([box])] * 3, SHAPE)
-    assert [type(one) for one in found] == [HalfMask] * 3
-    assert str(found[0]) == "2 masks for 3 requests"
+    result = masks_of(Short(), [request([box])] * 3, SHAPE)
+    assert [type(item) for item in result] == [HalfMask] * 3
+    assert str(result[0]) == "2 masks for 3 requests"

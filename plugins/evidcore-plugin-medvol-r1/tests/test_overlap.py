@@ -5,7 +5,7 @@ import pytest
 from evidcore_plugin_medvol_r1.overlap import box_iou, mask_overlap, matched_iou
 from sklearn.metrics import f1_score, jaccard_score
 
-from evidcore.case import Box
+from evidcore.api import Box
 
 
 def box(y0, y1, x0, x1, z=0):
@@ -15,11 +15,11 @@ def box(y0, y1, x0, x1, z=0):
 def test_mask_overlap_agrees_with_scikit_learn():
     rng = np.random.default_rng(1)
     for share in (0.05, 0.5, 0.95):
-        one, other = (rng.random((3, 5, 7)) < share for _ in range(2))
-        found = mask_overlap(one, other)
-        assert found == pytest.approx((
-            f1_score(one.ravel(), other.ravel()),
-            jaccard_score(one.ravel(), other.ravel()),
+        item, other = (rng.random((3, 5, 7)) < share for _ in range(2))
+        result = mask_overlap(item, other)
+        assert result == pytest.approx((
+            f1_score(item.ravel(), other.ravel()),
+            jaccard_score(item.ravel(), other.ravel()),
         ))
 
 
@@ -61,11 +61,11 @@ def test_matching_is_the_best_of_all_pairings():
         for _ in range(found_count + wanted_count):
             rows, columns = (sorted(rng.choice(8, 2, replace=False).tolist()) for _ in range(2))
             some.append(box(*rows, *columns))
-        found, wanted = some[:found_count], some[found_count:]
-        short, long = sorted((found, wanted), key=len)
+        result, wanted = some[:found_count], some[found_count:]
+        short, long = sorted((result, wanted), key=len)
         best = max(
-            sum(box_iou(one, other) for one, other in zip(short, order, strict=True))
+            sum(box_iou(item, other) for item, other in zip(short, order, strict=True))
             for order in itertools.permutations(long, len(short))
         )
-        assert matched_iou(found, wanted) == pytest.approx(best / len(long))
-    assert matched_iou([], wanted) == matched_iou(found, []) == 0.0
+        assert matched_iou(result, wanted) == pytest.approx(best / len(long))
+    assert matched_iou([], wanted) == matched_iou(result, []) == 0.0

@@ -22,10 +22,10 @@ GOOD = answer('{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}')
     ],
 )
 def test_the_strict_format_is_one_object_bare_or_in_an_array(text):
-    found = read(text, SHOWN, think=True)
-    assert (found.fault, found.slice, found.boxes) == (None, 9, ((10, 20, 30, 40),))
-    assert found.parts == {"tags": 1.0, "think": 1.0, "json": 1.0, "boxes": 1.0}
-    assert found.think == "It is large there."
+    result = read(text, SHOWN, think=True)
+    assert (result.fault, result.slice, result.boxes) == (None, 9, ((10, 20, 30, 40),))
+    assert result.parts == {"tags": 1.0, "think": 1.0, "json": 1.0, "boxes": 1.0}
+    assert result.think == "It is large there."
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_whatever_is_refused_has_its_reason(inner, fault):
     ],
 )
 def test_where_an_array_is_asked_for_a_bare_object_is_refused_and_read(inner, fault):
-    found = read(answer(inner), SHOWN, think=True, form="array")
-    assert found.fault == fault
-    assert (found.slice, found.boxes) == (read(answer(inner), SHOWN, think=True).slice, found.boxes)
+    result = read(answer(inner), SHOWN, think=True, form="array")
+    assert result.fault == fault
+    assert (result.slice, result.boxes) == (read(answer(inner), SHOWN, think=True).slice, result.boxes)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ BOX = ((1.0, 2.0, 3.0, 4.0),)
     ],
 )
 def test_a_tolerant_reader_takes_what_can_be_told_and_no_more(inner, boxes, named):
-    found = read(answer(inner), SHOWN, think=True)
-    assert (found.boxes, found.slice) == (boxes, named)
+    result = read(answer(inner), SHOWN, think=True)
+    assert (result.boxes, result.slice) == (boxes, named)
 
 
 def test_of_several_answers_the_last_is_taken_and_an_open_one_is_read():
@@ -164,6 +164,6 @@ def test_of_several_answers_the_last_is_taken_and_an_open_one_is_read():
     ids=["arrays", "objects", "digits", "infinite", "null"],
 )
 def test_garbage_of_any_depth_is_told_and_raises_nothing(text):
-    found = read(answer(text), SHOWN, think=True)
-    assert found.fault
-    assert (found.slice, found.boxes) == (None, ())
+    result = read(answer(text), SHOWN, think=True)
+    assert result.fault
+    assert (result.slice, result.boxes) == (None, ())

@@ -8,7 +8,7 @@ from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.scan_facts import HEIGHTS, outlined, stated
 from planted_boxes import SEES, HeightOnly, Likes, Looker, OutlineOnly, Planted, World
 
-from evidcore.case import VolumeRef
+from evidcore.api import VolumeRef
 from evidcore.registry import factory
 
 

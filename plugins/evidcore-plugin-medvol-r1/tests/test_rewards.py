@@ -10,7 +10,7 @@ from evidcore_plugin_medvol_r1.consistency import VolumeConsistency
 from evidcore_plugin_medvol_r1.rewards import BoxOverlap, EvidenceFormat
 from evidcore_testing.checks_reward import check_reward
 
-from evidcore.case import Unscored
+from evidcore.api import Unscored
 
 RIGHT_BOX, LEFT_BOX = (100, 500, 300, 700), (700, 500, 900, 750)  # rows 20 to 27 and 20 to 29
 
@@ -147,8 +147,8 @@ OF_A_REPORT = {
 @pytest.mark.parametrize("reward", [EvidenceFormat(), BoxOverlap(), VolumeConsistency()])
 def test_other_tasks_are_not_applicable(asked, reward, reference):
     _, answered = asked()
-    one = answered(6, LEFT_BOX)
-    other = dataclasses.replace(one, prompt=dataclasses.replace(one.prompt, reference=reference))
+    item = answered(6, LEFT_BOX)
+    other = dataclasses.replace(item, prompt=dataclasses.replace(item.prompt, reference=reference))
     assert reward([other], {}) == [
         Unscored(
             kind="not-applicable",

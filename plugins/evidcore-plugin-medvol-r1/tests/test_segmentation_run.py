@@ -12,10 +12,10 @@ from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_testing import volume_case
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.case import Box, MaskRef, VolumeRef
+from evidcore.api import Box, MaskRef, Segmenter, VolumeRef, read, read_mask
 from evidcore.cli.summary import summary
-from evidcore.contracts import BoxPrompt, Segmenter, SegmenterSession
-from evidcore.data import read, read_geometry, read_mask
+from evidcore.contracts import BoxPrompt, SegmenterSession
+from evidcore.data import read_geometry
 from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs.begin import run, start
@@ -101,7 +101,7 @@ def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_trainin
     assert audited["reasoning", "blind_dsc"]["value"] is not None
     assert "points of DSC" in audit["verdict"]["reasoning"]
     lines = (first.path / "rollouts" / "02-grpo.jsonl").read_text(encoding="utf-8").splitlines()
-    judged = [set(one["rewards"]) for line in lines for one in json.loads(line)["rollouts"]]
+    judged = [set(item["rewards"]) for line in lines for item in json.loads(line)["rollouts"]]
     assert judged == [{"format", "key-slice", "box-overlap", "volume-consistency"}] * 4
 
     swapped = load(root / "boxes.toml", ['stage.evaluate.segmenter={use="nowhere"}'])
@@ -154,8 +154,8 @@ def test_a_trained_model_is_asked_where_something_is_in_a_scan(root, offered):
     )
     own = Box(**{name: box[name] for name in ("z", "y0", "y1", "x0", "x1")})
     expected = RegionGrowing().session(scan).mask([BoxPrompt(box=own)])
-    found = read_mask(MaskRef(path=str(root / "answer" / "mask.nii.gz")), like=read(scan))
-    np.testing.assert_array_equal(found, expected)
+    result = read_mask(MaskRef(path=str(root / "answer" / "mask.nii.gz")), like=read(scan))
+    np.testing.assert_array_equal(result, expected)
     filled = np.zeros_like(expected)
     filled[own.z, own.y0 : own.y1, own.x0 : own.x1] = True
     assert (expected != filled).any()

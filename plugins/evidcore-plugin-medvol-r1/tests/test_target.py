@@ -14,8 +14,7 @@ from evidcore_plugin_medvol_r1.target import (
     slice_boxes,
 )
 
-from evidcore.case import Box, MaskRef
-from evidcore.errors import DataError
+from evidcore.api import Box, DataError, MaskRef
 
 RULE = Rule(parts=tuple(PARTS.items()), smallest_part=SMALLEST_PART)
 
@@ -68,14 +67,14 @@ def test_parts_agree_with_a_flood_fill():
     for _ in range(60):
         plane = rng.random((12, 15)) < 0.25
         for most, smallest in ((1, 3), (2, 3), (3, 1)):
-            found = slice_boxes(plane, 0, most, smallest)
+            result = slice_boxes(plane, 0, most, smallest)
             large = sorted((part for part in flooded(plane) if len(part) >= smallest), key=len)
             if most == 1 or not large:
-                assert found == (tight([tuple(at) for at in np.argwhere(plane)]),)
+                assert result == (tight([tuple(at) for at in np.argwhere(plane)]),)
             else:  # of parts of one size any may be taken, so sizes are compared
                 sizes = {tight(part): len(part) for part in large}
                 wanted = sorted((len(part) for part in large), reverse=True)[:most]
-                assert sorted((sizes[box] for box in found), reverse=True) == wanted
+                assert sorted((sizes[box] for box in result), reverse=True) == wanted
 
 
 def test_two_hundred_pixels_are_counted_on_a_grid_of_512():
@@ -97,8 +96,8 @@ def test_kidneys_give_a_box_each_and_other_masks_one(case, tmp_path):
     assert kidneys.boxes[5] == (right, left)
     assert kidneys.boxes[8] == (Box(z=8, y0=20, y1=30, x0=35, x1=45),)
     assert kidneys.areas == {z: 180 if z < 7 else 100 for z in range(3, 9)}
-    one = measure(case, ["kidneys"], Rule(parts=(), smallest_part=0.01), tmp_path)
-    assert one.boxes[5] == (Box(z=5, y0=20, y1=30, x0=5, x1=45),)
+    item = measure(case, ["kidneys"], Rule(parts=(), smallest_part=0.01), tmp_path)
+    assert item.boxes[5] == (Box(z=5, y0=20, y1=30, x0=5, x1=45),)
 
 
 def test_a_mask_that_is_written_in_capitals_gives_as_many_boxes(case, tmp_path):

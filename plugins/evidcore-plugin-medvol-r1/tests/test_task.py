@@ -8,10 +8,10 @@ from evidcore_plugin_medvol_r1.queries import read_descriptions
 from evidcore_plugin_medvol_r1.target import measure
 from evidcore_testing.checks_task import check_task
 
+from evidcore.api import Box, Case, Crop, DataError, Question, TextPart, View, VisualPart, VolumeRef
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Box, Case, Crop, Evidence, Query, Question, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import View
-from evidcore.errors import DataError, PluginError
+from evidcore.case import Evidence, Query
+from evidcore.errors import PluginError
 
 GARBAGE = (
     "slice 5",
@@ -170,8 +170,8 @@ def test_names_of_masks_are_matched_in_capitals_too(case, task_of, tmp_path):
         Slices(slices=20),
     )
     liver, kidneys = task.prompts(capital, view, 0)
-    assert [one.reference["query"] for one in (liver, kidneys)] == ["a gland", "filters"]
-    assert [one.reference["masks"] for one in (liver, kidneys)] == [["LIVER"], ["Kidneys"]]
+    assert [item.reference["query"] for item in (liver, kidneys)] == ["a gland", "filters"]
+    assert [item.reference["masks"] for item in (liver, kidneys)] == [["LIVER"], ["Kidneys"]]
     assert len(kidneys.reference["target"]["boxes"]["6"]) == 2
 
 

@@ -8,18 +8,17 @@ from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from evidcore_plugin_views.views import Image
 from evidcore_testing.checks_evaluation import check_condition
 
+from evidcore.api import Case, Question, VolumeRef, read
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
-from evidcore.case import Case, Question, VolumeRef
-from evidcore.data import read
 
 
 def test_each_square_has_its_mean_also_at_the_edges():
     voxels = np.arange(30, dtype=np.int16).reshape(1, 5, 6)
-    found = squares(voxels, 4)
-    assert found[0, :4, :4].tolist() == [[round(voxels[0, :4, :4].mean())] * 4] * 4
-    assert found[0, 4, 4:].tolist() == [round(voxels[0, 4, 4:].mean())] * 2
-    assert (found.dtype, found.shape) == (np.int16, (1, 5, 6))
+    result = squares(voxels, 4)
+    assert result[0, :4, :4].tolist() == [[round(voxels[0, :4, :4].mean())] * 4] * 4
+    assert result[0, 4, 4:].tolist() == [round(voxels[0, 4, 4:].mean())] * 2
+    assert (result.dtype, result.shape) == (np.int16, (1, 5, 6))
     assert squares(voxels.astype(np.float32), 4).mean() == pytest.approx(voxels.mean())
 
 
@@ -29,7 +28,7 @@ def test_an_overview_stays_and_the_pattern_goes(tmp_path):
     prompts = [prompt for case in cases for prompt in Choice().prompts(case, Slices(slices=1), 0)]
     check_condition(Blurred(), prompts, dataset)
     for prompt, shown in zip(prompts, Blurred().show(prompts, seed=0, dataset=None), strict=True):
-        own, blurred = (read(one.crops()[0].volume).array.astype(float) for one in (prompt, shown))
+        own, blurred = (read(item.crops()[0].volume).array.astype(float) for item in (prompt, shown))
         reduced = [array.reshape(2, 64, 8, 64, 8).mean(axis=(2, 4)) for array in (own, blurred)]
         np.testing.assert_allclose(*reduced, atol=0.5)
         assert np.ptp(blurred[:, :8, :8]) == 0
@@ -48,8 +47,8 @@ def test_photographs_keep_their_size_and_colours(tmp_path, shape):
     prompts = Choice(training_questions="given").prompts(case, Image(), 0)
     [shown] = Blurred(times=4).show(prompts, seed=0, dataset=None)
     [blurred] = shown.crops()
-    found = np.asarray(PIL.Image.open(blurred.volume.path).convert("RGB"))
+    result = np.asarray(PIL.Image.open(blurred.volume.path).convert("RGB"))
     pixels = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=-1)
-    assert found.shape == pixels.shape
-    assert np.ptp(found[:4, :4], axis=(0, 1)).max() == 0
-    np.testing.assert_allclose(found[:4, :4].mean(axis=(0, 1)), pixels[:4, :4].mean(axis=(0, 1)), atol=0.5)
+    assert result.shape == pixels.shape
+    assert np.ptp(result[:4, :4], axis=(0, 1)).max() == 0
+    np.testing.assert_allclose(result[:4, :4].mean(axis=(0, 1)), pixels[:4, :4].mean(axis=(0, 1)), atol=0.5)

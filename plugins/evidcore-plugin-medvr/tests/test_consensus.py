@@ -6,19 +6,8 @@ import pytest
 from evidcore_plugin_medvr.consensus import ZoomConsensus
 from evidcore_testing.data import volume_case
 
-from evidcore.case import (
-    Action,
-    Answer,
-    Case,
-    Crop,
-    Prompt,
-    Rollout,
-    Score,
-    TextPart,
-    Turn,
-    Unscored,
-    VisualPart,
-)  # fmt: skip
+from evidcore.api import Answer, Case, Crop, Prompt, Rollout, Score, TextPart, Unscored, VisualPart
+from evidcore.case import Action, Turn
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
 from evidcore.train.grpo import Grpo
@@ -56,57 +45,57 @@ LEFT, RIGHT, UPPER = (3, 0, 8, 0, 8), (3, 0, 8, 8, 16), (3, 0, 4, 0, 8)
 
 def test_who_looks_where_most_of_the_successful_looked_is_paid_1(prompt):
     rollouts = [rollout(prompt, box) for box in (LEFT, LEFT, RIGHT, LEFT)] + [rollout(prompt)]
-    found = paid(rollouts, [WON, WON, WON, LOST, WON])
+    result = paid(rollouts, [WON, WON, WON, LOST, WON])
     # of the three that won and looked two looked left: the consensus is LEFT
-    assert [one.value for one in found] == [1.0, 1.0, 0.5, 0.0, 0.0]
-    assert [one.parts.get("iou") for one in found] == [1.0, 1.0, 0.0, None, None]
-    assert [one.reason for one in found[3:]] == ["right pays nothing", "did not look"]
+    assert [item.value for item in result] == [1.0, 1.0, 0.5, 0.0, 0.0]
+    assert [item.parts.get("iou") for item in result] == [1.0, 1.0, 0.0, None, None]
+    assert [item.reason for item in result[3:]] == ["right pays nothing", "did not look"]
 
 
 def test_the_iou_is_that_of_the_union_of_boxes_with_the_strict_majority(prompt):
     # UPPER is half of LEFT: all three looked at UPPER, two of three at the rest of LEFT, one at RIGHT
     rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT, RIGHT), rollout(prompt, UPPER)]
-    found = paid(rollouts, [WON] * 3)
-    assert [one.parts["iou"] for one in found] == [1.0, 0.5, 0.5]  # 64 of 64, 64 of 128, 32 of 64
-    assert [one.value for one in found] == [1.0, 0.5, 0.5]  # 0.5 is not above eta
-    assert [one.value for one in paid(rollouts, [WON] * 3, eta=0.4)] == [1.0, 1.0, 1.0]
+    result = paid(rollouts, [WON] * 3)
+    assert [item.parts["iou"] for item in result] == [1.0, 0.5, 0.5]  # 64 of 64, 64 of 128, 32 of 64
+    assert [item.value for item in result] == [1.0, 0.5, 0.5]  # 0.5 is not above eta
+    assert [item.value for item in paid(rollouts, [WON] * 3, eta=0.4)] == [1.0, 1.0, 1.0]
 
 
 def test_half_is_no_majority(prompt):
-    found = paid([rollout(prompt, LEFT), rollout(prompt, RIGHT)], [WON, WON])
-    assert [(one.value, one.parts["iou"]) for one in found] == [(0.5, 0.0)] * 2
+    result = paid([rollout(prompt, LEFT), rollout(prompt, RIGHT)], [WON, WON])
+    assert [(item.value, item.parts["iou"]) for item in result] == [(0.5, 0.0)] * 2
 
 
 def test_slices_are_compared_each_with_itself(prompt):
     other = (4, *LEFT[1:])
-    found = paid([rollout(prompt, LEFT), rollout(prompt, LEFT), rollout(prompt, other)], [WON] * 3)
-    assert [one.value for one in found] == [1.0, 1.0, 0.5]
+    result = paid([rollout(prompt, LEFT), rollout(prompt, LEFT), rollout(prompt, other)], [WON] * 3)
+    assert [item.value for item in result] == [1.0, 1.0, 0.5]
 
 
 def test_by_the_papers_letter_who_never_looked_counts_and_is_paid_half(prompt):
     rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT), rollout(prompt), rollout(prompt)]
     own = paid(rollouts, [WON] * 4)
     letter = paid(rollouts, [WON] * 4, count_blind=True)
-    assert [one.value for one in own] == [1.0, 1.0, 0.0, 0.0]
-    assert [one.value for one in letter] == [0.5, 0.5, 0.5, 0.5]  # two of four are no majority
+    assert [item.value for item in own] == [1.0, 1.0, 0.0, 0.0]
+    assert [item.value for item in letter] == [0.5, 0.5, 0.5, 0.5]  # two of four are no majority
 
 
 def test_one_success_agrees_with_itself_unless_more_are_asked_for(prompt):
     rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT)]
-    assert [one.value for one in paid(rollouts, [WON, LOST])] == [1.0, 0.0]
+    assert [item.value for item in paid(rollouts, [WON, LOST])] == [1.0, 0.0]
     (alone, _) = paid(rollouts, [WON, LOST], fewest=2)
     assert (alone.value, alone.reason) == (0.5, "1 successful answers that looked, 2 are needed")
 
 
 def test_without_a_success_nobody_is_paid(prompt):
-    assert [one.value for one in paid([rollout(prompt, LEFT)] * 3, [LOST] * 3)] == [0.0] * 3
+    assert [item.value for item in paid([rollout(prompt, LEFT)] * 3, [LOST] * 3)] == [0.0] * 3
 
 
 def test_what_success_does_not_score_is_not_scored(prompt):
     none = Unscored(kind="failed", reason="the judge is away")
-    found = paid([rollout(prompt, LEFT), rollout(prompt, LEFT)], [none, WON])
-    assert found[0] is none
-    assert found[1].value == 1.0
+    result = paid([rollout(prompt, LEFT), rollout(prompt, LEFT)], [none, WON])
+    assert result[0] is none
+    assert result[1].value == 1.0
 
 
 def test_edges_are_rounded_outward(prompt):
@@ -131,6 +120,6 @@ def test_the_reward_that_tells_success_must_stand_above():
     )
     train = {"train": ("bridge",), "steps": 1, "learning_rate": 1e-3, "data": ()}
     right = Grpo(reward=(accuracy, consensus), **train).rewards(context)
-    assert [one.name for one in right] == ["accuracy", "zoom-consensus"]
+    assert [item.name for item in right] == ["accuracy", "zoom-consensus"]
     with pytest.raises(RecipeError, match=r"reward\[0\]: needs a reward 'accuracy' above it\. Above: none\."):
         Grpo(reward=(consensus, accuracy), **train).rewards(context)

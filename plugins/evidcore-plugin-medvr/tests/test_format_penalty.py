@@ -57,7 +57,7 @@ def test_a_call_that_cannot_be_read_costs_and_one_that_cannot_be_carried_out_doe
     unread = Action(tool="", arguments={}, error="the call is not JSON")
     rollouts = [rollout(prompt, VALID, *some) for some in ((fine,), (fine, small), (fine, unread))]
     scores = FormatPenalty()(rollouts, {})
-    assert [(one.value, one.reason) for one in scores] == [
+    assert [(item.value, item.reason) for item in scores] == [
         (0.0, ""),
         (0.0, ""),
         (-0.2, "the call is not JSON"),
@@ -81,7 +81,7 @@ def test_calls_are_judged_as_a_rollout_reads_them(prompt, tmp_path, call, value)
     )
     episodes = strategy(sampler, [prompt], 1)
     rollouts = read_answers(sampler, episodes, [Row(prompt=prompt, task=TASK)], 1)
-    assert [len(one.actions) for one in rollouts] == [1]
+    assert [len(item.actions) for item in rollouts] == [1]
     [score] = FormatPenalty()(rollouts, {})
     assert score.value == value
 

@@ -18,10 +18,10 @@ from evidcore_testing.checks_reward import answer_group, check_reward
 from evidcore_testing.checks_task import check_task
 from evidcore_testing.data import volume_case
 
+from evidcore.api import Answer, Answers, EvalOptions, Policy, Prompt, Question, Rollout, Score, TextPart
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Answer, Prompt, Question, Rollout, Score, TextPart
-from evidcore.contracts import Answers, Asking, Completion, Policy
+from evidcore.contracts import Completion
 from evidcore.registry.factory import build
 
 OPEN = {"id": "o1", "text": "Where is the nodule?", "answers": ["right lung", "in the lung on the right"]}
@@ -44,7 +44,7 @@ def test_it_keeps_the_contract_of_a_task(case, options):
 
 def test_questions_are_asked_without_their_options_and_open_ones_behind_them(case):
     closed, opened = prompts(case, think=False)
-    words = [part.text for one in (closed, opened) for part in one.parts if isinstance(part, TextPart)]
+    words = [part.text for item in (closed, opened) for part in item.parts if isinstance(part, TextPart)]
     assert words == [
         "Which finding is present?\nAnswer in a few words.", "Where is the nodule?\nAnswer in a few words.",
     ]  # fmt: skip
@@ -121,7 +121,7 @@ def test_an_answer_is_paid_by_what_it_shares_and_a_malformed_one_nothing(case, m
     task, (_, prompt) = FreeText(think=False), prompts(case, think=False)
     texts = ["<answer>right lung</answer>", "<answer>left lung</answer>", "right lung"]
     scores = FreeTextAccuracy(match=match)(answer_group(task, prompt, texts), {})
-    assert [one.value for one in scores] == paid
+    assert [item.value for item in scores] == paid
     assert scores[1].parts == {"exact_match": 0.0, "token_f1": 0.5}
     assert scores[1].reason == "answered 'left lung', right is 'right lung'"
     assert scores[2].reason == "no tags, expected <answer></answer>"
@@ -159,7 +159,7 @@ def test_it_keeps_the_contract_of_an_evaluation(tmp_path):
     task = FreeText()
     cases = [volume_case(tmp_path, seed) for seed in range(4)]
     check_evaluation(
-        FreeTextEvaluation(), task, [one for each in cases for one in task.prompts(each, Volume(), 0)]
+        FreeTextEvaluation(), task, [item for each in cases for item in task.prompts(each, Volume(), 0)]
     )
 
 
@@ -179,7 +179,7 @@ def test_exact_match_and_f1_are_means_over_questions_and_malformed_counts_0(case
 def test_beside_stands_the_answer_that_is_most_frequent_in_training(tmp_path):
     task = FreeText()
     asked = [
-        one for seed in (0, 1, 2, 4) for one in task.prompts(volume_case(tmp_path, seed), Volume(), 0)
+        item for seed in (0, 1, 2, 4) for item in task.prompts(volume_case(tmp_path, seed), Volume(), 0)
     ]  # a nodule in three of four
     blind = FreeTextEvaluation().references(asked, lambda: asked, task, "free-text")
     assert blind.values == (1.0, 0.0, 1.0, 1.0)
@@ -214,7 +214,7 @@ def test_metrics_of_turns_measure_where_a_short_answer_looked(tmp_path):
 
     table = {"use": "free-text", "metric": [{"use": "looks"}]}
     evaluation = build("evaluation", table, given={"cache_folder": tmp_path}, where="test")
-    said = evaluation.answer(Looking(), prompts, task, Asking(max_new_tokens=8))
+    said = evaluation.answer(Looking(), prompts, task, EvalOptions(max_new_tokens=8))
     [scored] = evaluation.score([Answers(prompts, said)], task, "zoom")
     rows = {row.metric: row.value for row in scored.rows()}
     assert rows == {

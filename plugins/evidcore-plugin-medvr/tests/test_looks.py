@@ -13,7 +13,7 @@ from PIL import Image
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.case import Action, TextPart, Turn
-from evidcore.contracts import Written
+from evidcore.contracts import TextSample
 from evidcore.registry.factory import build
 
 VIEW = Slices(slices=1)
@@ -38,7 +38,7 @@ def gold(case, folder):
 
 
 def text(prompt, *turns):
-    return Written(
+    return TextSample(
         case=prompt.case, asked=prompt.written(), text="", reference=None, turns=turns, shown=prompt.crops()
     )
 
@@ -56,21 +56,21 @@ def test_it_keeps_the_contract_of_a_metric(folder):
 
 def test_the_square_itself_is_the_best_look_there_is(gold, folder):
     prompt, looked = gold
-    [found] = Looks(folder)([text(prompt, looked)])
-    assert found.figures == {"valid_calls": 1.0, "zoom_cover": 1.0, "zoom_iou": 1.0}
+    [result] = Looks(folder)([text(prompt, looked)])
+    assert result.figures == {"valid_calls": 1.0, "zoom_cover": 1.0, "zoom_iou": 1.0}
 
 
 def test_the_whole_slice_covers_the_lesion_and_points_at_nothing(gold, folder):
     prompt, _ = gold
-    [found] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 1000, 1000]))])
-    assert found.figures["zoom_cover"] == 1.0
-    assert found.figures["zoom_iou"] == pytest.approx(1 / 64)
+    [result] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 1000, 1000]))])
+    assert result.figures["zoom_cover"] == 1.0
+    assert result.figures["zoom_iou"] == pytest.approx(1 / 64)
 
 
 def test_boxes_of_several_calls_are_united(gold, folder):
     prompt, looked = gold
-    [found] = Looks(folder)([text(prompt, looked, looked, turn(prompt, [0, 0, 1000, 1000]))])
-    assert found.figures["zoom_iou"] == pytest.approx(1 / 64)
+    [result] = Looks(folder)([text(prompt, looked, looked, turn(prompt, [0, 0, 1000, 1000]))])
+    assert result.figures["zoom_iou"] == pytest.approx(1 / 64)
 
 
 def test_who_calls_nothing_or_wrongly_has_looked_nowhere(gold, folder):
@@ -79,15 +79,15 @@ def test_who_calls_nothing_or_wrongly_has_looked_nowhere(gold, folder):
         text="", actions=(Action(tool="zoom", arguments={}, error="no"),), reply=(TextPart(text="error"),)
     )
     for turns in ((), (wrong,)):
-        [found] = Looks(folder)([text(prompt, *turns)])
-        assert found.figures == {"valid_calls": 0.0, "zoom_cover": 0.0, "zoom_iou": 0.0}
+        [result] = Looks(folder)([text(prompt, *turns)])
+        assert result.figures == {"valid_calls": 0.0, "zoom_cover": 0.0, "zoom_iou": 0.0}
 
 
 def test_a_case_without_masks_has_calls_alone(folder):
     phantoms = PhantomSlices(folder, train_cases=2, validation_cases=0, test_cases=0, annotated=False)
     [prompt] = ZoomChoice(VIEW, folder, tool=Zoom(VIEW)).prompts(next(iter(phantoms.cases("train"))), VIEW, 0)
-    [found] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 500, 500]))])
-    assert found.figures == {"valid_calls": 1.0}
+    [result] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 500, 500]))])
+    assert result.figures == {"valid_calls": 1.0}
 
 
 def test_bounding_boxes_of_a_table_are_looked_for_like_masks(tmp_path):
@@ -101,6 +101,6 @@ def test_bounding_boxes_of_a_table_are_looked_for_like_masks(tmp_path):
     assert isinstance(table, Table)
     (case,) = table.cases("test")
     [prompt] = Choice().prompts(case, VIEW, 0)
-    [found] = Looks(tmp_path)([text(prompt, turn(prompt, [375, 250, 625, 500]))])
+    [result] = Looks(tmp_path)([text(prompt, turn(prompt, [375, 250, 625, 500]))])
     # shown: x 120 to 200, y 40 to 80; the square: x 100 to 140, y 40 to 80; they share 20 x 40 of its 40 x 40
-    assert found.figures == {"valid_calls": 1.0, "zoom_cover": 0.5, "zoom_iou": 800 / (3200 + 1600 - 800)}
+    assert result.figures == {"valid_calls": 1.0, "zoom_cover": 0.5, "zoom_iou": 800 / (3200 + 1600 - 800)}

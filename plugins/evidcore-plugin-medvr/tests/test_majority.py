@@ -10,14 +10,14 @@ from evidcore_testing.checks_dataset import check_dataset
 from evidcore_testing.checks_evaluation import check_evaluation
 from evidcore_testing.data import volume_case
 
+from evidcore.api import Answers, DataError, Dataset, EvalOptions, Policy
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Volume
-from evidcore.contracts import Answers, Asking, Completion, Dataset, Policy
-from evidcore.errors import DataError
+from evidcore.contracts import Completion
 
 TASK = Choice(think=False, training_questions="given", permute=False)  # right: A of even cases, B of odd ones
-ASKING = Asking(max_new_tokens=8, prompts_per_batch=1)
+ASKING = EvalOptions(max_new_tokens=8, prompts_per_batch=1)
 
 
 class Drawn(Policy):

@@ -12,8 +12,7 @@ from evidcore_testing.checks_rollout import check_rollout
 from evidcore_testing.models import tiny_language
 from evidcore_testing.sampler import TinySampler
 
-from evidcore.case import Case, Crop, Episode, Prompt, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import Tool
+from evidcore.api import Case, Crop, Episode, Prompt, TextPart, Tool, VisualPart, VolumeRef
 
 CROP = Crop(volume=VolumeRef(path="v.nii.gz"))
 
@@ -66,7 +65,7 @@ class Sampler(TinySampler):
 
 
 def forks(episodes):
-    return [one for one in episodes if one.parent is not None]
+    return [item for item in episodes if item.parent is not None]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -81,15 +80,15 @@ def test_a_fork_begins_before_the_first_coordinate_and_shares_what_stands_before
     episodes = strategy(Sampler(language), prompts, 4)
     for start in (0, 4):
         group = episodes[start : start + 4]
-        assert [one.parent is not None for one in group] == [False, False, True, True]
-        for one in forks(group):
-            parent, token = one.parent
-            assert one.ids[:token] == parent.ids[:token]
+        assert [item.parent is not None for item in group] == [False, False, True, True]
+        for item in forks(group):
+            parent, token = item.parent
+            assert item.ids[:token] == parent.ids[:token]
             sampler = Sampler(language)
             assert sampler.decode(parent.ids[:token]).endswith('"box": [')
             assert sampler.decode(parent.ids[token : token + 1]).startswith("1")
-            assert [action.tool for action in one.actions] == ["zoom"]  # it went on to a call of its own
-            assert one.finished
+            assert [action.tool for action in item.actions] == ["zoom"]  # it went on to a call of its own
+            assert item.finished
 
 
 def test_half_of_a_group_is_sampled_and_what_is_not_forked_is_sampled_too(language, prompts):
@@ -97,15 +96,15 @@ def test_half_of_a_group_is_sampled_and_what_is_not_forked_is_sampled_too(langua
     episodes = never(Sampler(language), prompts, 5)
     assert len(episodes) == 10
     assert not forks(episodes)
-    assert all(one.finished for one in episodes)
+    assert all(item.finished for item in episodes)
 
 
 def test_a_call_is_forked_once_and_a_group_holds_no_more_than_it_may(language, prompts):
     always = EntropyRegrounding([Zoom()], base_share=0.3, base_probability=1.0)
     episodes = always(Sampler(language), prompts[:1], 8)
-    assert [one.parent is not None for one in episodes] == [False] * 2 + [True] * 6
-    roots = [one.parent[0].ids for one in episodes[2:4]]
-    assert roots == [one.ids[: len(root)] for one, root in zip(episodes[:2], roots, strict=True)]
+    assert [item.parent is not None for item in episodes] == [False] * 2 + [True] * 6
+    roots = [item.parent[0].ids for item in episodes[2:4]]
+    assert roots == [item.ids[: len(root)] for item, root in zip(episodes[:2], roots, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -138,13 +137,13 @@ def test_coordinates_are_as_unsure_as_their_least_sure_window(prompts):
         prompt=prompts[0], ids=tuple(range(8)), loss_mask=(1,) * 8,
         entropies=(0.1, 0.1, 0.0, 4.0, 2.0, 0.0, 0.0, 0.0),
     )  # fmt: skip
-    found = {
+    result = {
         window: EntropyRegrounding(
             [Zoom()], window_tokens=window, beginning_tokens=2, gamma=0.1, normalize=False
         ).probability(None, episode, 2, 8)
         for window in (1, 2, 0)
     }
-    assert found == pytest.approx({1: 0.5 + 0.39, 2: 0.5 + 0.29, 0: 0.5 + 0.09})
+    assert result == pytest.approx({1: 0.5 + 0.39, 2: 0.5 + 0.29, 0: 0.5 + 0.09})
 
 
 @pytest.mark.slow
@@ -161,16 +160,16 @@ def test_calls_are_forked_as_often_as_the_law_says(language, prompts, options, c
     sampler = Sampler(language, coordinates=coordinates)
     count = 2000
     asked = [dataclasses.replace(prompts[0], id=f"prompt {number}") for number in range(count)]
-    paused = sampler.sample([Episode(prompt=one) for one in asked])
-    forked = sum(strategy._forked(sampler, one) is not None for one in paused)
+    paused = sampler.sample([Episode(prompt=item) for item in asked])
+    forked = sum(strategy._forked(sampler, item) is not None for item in paused)
     assert forked / count == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / count))
 
 
 def test_the_same_draws_fork_alike(language, prompts):
     strategy = EntropyRegrounding([Zoom()])
-    one, other = (strategy(Sampler(language), prompts, 6) for _ in range(2))
-    assert [each.ids for each in one] == [each.ids for each in other]
-    assert [each.parent is None for each in one] == [each.parent is None for each in other]
+    item, other = (strategy(Sampler(language), prompts, 6) for _ in range(2))
+    assert [each.ids for each in item] == [each.ids for each in other]
+    assert [each.parent is None for each in item] == [each.parent is None for each in other]
 
 
 def test_with_nothing_left_to_fork_it_samples_what_tool_call_samples(language, prompts):
@@ -178,7 +177,7 @@ def test_with_nothing_left_to_fork_it_samples_what_tool_call_samples(language, p
         sampler = TinySampler(
             language, stop_texts=ToolCall.stop_texts, budget_tokens=30, reads_entropies=True
         )
-        return [one.ids for one in strategy(sampler, prompts, 4)]
+        return [item.ids for item in strategy(sampler, prompts, 4)]
 
     assert sampled(EntropyRegrounding([Zoom()], base_share=1.0)) == sampled(ToolCall([Zoom()]))
 
@@ -203,9 +202,9 @@ def test_the_call_that_is_forked_is_the_last(language, prompts):
     turns = [call(1, 2, 3, 4), call(5, 6, 7, 8), "<answer>A</answer>"]
     sampler = Sampler(language, turns=turns)
     episodes = strategy(sampler, prompts[:1], 8)
-    firsts = {len(one.parent[0].replies) for one in forks(episodes)}
+    firsts = {len(item.parent[0].replies) for item in forks(episodes)}
     assert firsts == {0, 1}  # of first calls, and of second ones
-    for one in forks(episodes):
-        parent, token = one.parent
+    for item in forks(episodes):
+        parent, token = item.parent
         number = "1" if not parent.replies else "5"
         assert sampler.decode(parent.ids[token : token + 1]).startswith(number)

@@ -9,12 +9,10 @@ from evidcore_testing.data import volume_case
 from evidcore_testing.models import tiny_language
 from evidcore_testing.sampler import TinySampler
 
+from evidcore.api import Crop, DataError, Prompt, TextPart, Tool, VisualPart
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format
 from evidcore.builtin.views import Volume
-from evidcore.case import Crop, Prompt, TextPart, VisualPart
-from evidcore.contracts import Tool
-from evidcore.errors import DataError
 from evidcore.prompts.rows import Row
 from evidcore.train.trl.trainer import read_answers
 
@@ -276,12 +274,12 @@ def judged(language, prompts, turns, tool, calls=5):
 @pytest.mark.parametrize(("letter", "right"), [("B", 1.0), ("A", 0.0)])
 def test_an_answer_earns_the_same_after_any_number_of_calls(language, prompts, calls, tool, letter, right):
     turns = [call(slice=1)] * calls + [THOUGHT.format(letter)]
-    found, values = judged(language, prompts, turns, tool())
+    result, values = judged(language, prompts, turns, tool())
     assert values == [1.0, right]
-    assert found.text == THOUGHT.format(letter)
-    assert found.answer.think == "seen"
-    assert [turn.text for turn in found.turns] == [call(slice=1)] * calls
-    assert len(found.actions) == calls
+    assert result.text == THOUGHT.format(letter)
+    assert result.answer.think == "seen"
+    assert [turn.text for turn in result.turns] == [call(slice=1)] * calls
+    assert len(result.actions) == calls
 
 
 @pytest.mark.parametrize(
@@ -297,14 +295,14 @@ def test_an_answer_earns_the_same_after_any_number_of_calls(language, prompts, c
     ],
 )
 def test_a_tool_gives_no_answer_in_the_models_place(language, prompts, turns, reason):
-    found, values = judged(language, prompts, turns, Says())
+    result, values = judged(language, prompts, turns, Says())
     assert values == [0.0, 0.0]
-    assert found.answer.malformed.startswith(reason)
+    assert result.answer.malformed.startswith(reason)
 
 
 def test_pixels_that_tools_showed_are_kept_with_their_turns(language, prompts):
-    found, _ = judged(language, prompts, [call(slice=1), call(slice=40), THOUGHT.format("B")], Look())
-    shown = found.prompt.crops()
-    assert [turn.crops for turn in found.turns] == [shown, ()]
-    assert found.crops == shown
-    assert found.turns[1].reply == (TextPart(text="error: slice 40 lies outside 0..11"),)
+    result, _ = judged(language, prompts, [call(slice=1), call(slice=40), THOUGHT.format("B")], Look())
+    shown = result.prompt.crops()
+    assert [turn.crops for turn in result.turns] == [shown, ()]
+    assert result.crops == shown
+    assert result.turns[1].reply == (TextPart(text="error: slice 40 lies outside 0..11"),)

@@ -14,18 +14,17 @@ from evidcore_testing import tiny_language, volume_case
 from evidcore_testing.models import tiny_vision_language
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
+from evidcore.api import Episode, Reward, Score
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
-from evidcore.case import Episode, Score
-from evidcore.contracts import Reward
 from evidcore.model import assemble, generation
 from evidcore.model.policy import sampling_of
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.train.sampler import InProcess, PolicySampler, parents, run_strategy
-from evidcore.train.settings import GrpoSettings, Silent
+from evidcore.train.settings import GrpoSettings, NullSink
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.trainer import GroupTrainer
@@ -46,7 +45,7 @@ class Guided(InProcess):
 
     def __init__(self, monkeypatch, calls):
         self.calls, self.begun = calls, None
-        monkeypatch.setattr(generation, "_Chooser", lambda *given: GuidedChooser(self, *given))
+        monkeypatch.setattr(generation, "_TokenSampler", lambda *given: GuidedChooser(self, *given))
 
     def begin(self, model, processor, stop_texts):
         rows, self.tokenizer = super().begin(model, processor, stop_texts), processor.tokenizer
@@ -67,7 +66,7 @@ class Guided(InProcess):
         return len(CALL) if len(turns) > self.calls else len(turns[-1])
 
 
-class GuidedChooser(generation._Chooser):
+class GuidedChooser(generation._TokenSampler):
     """Chooses as the model does, among what the grammar allows."""
 
     def __init__(self, engine, *given):
@@ -88,7 +87,7 @@ class Letters(Reward):
     """The share of letters in an answer: sampled answers differ in it."""
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+        return [Score(value=sum(map(str.isalpha, item.text)) / max(len(item.text), 1)) for item in rollouts]
 
 
 @pytest.fixture(params=["volume", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"])
@@ -145,7 +144,7 @@ def sampled(made, prompts, strategy, budget, answers, engine=None):
 
 def of_tools(episode):
     """Return whether each token was given by a tool."""
-    return [any(one.start <= at < one.stop for one in episode.replies) for at in range(len(episode.ids))]
+    return [any(item.start <= at < item.stop for item in episode.replies) for at in range(len(episode.ids))]
 
 
 @pytest.mark.slow
@@ -158,21 +157,21 @@ def of_tools(episode):
 def test_a_prompt_has_its_number_of_answers_and_none_writes_beyond_its_budget(
     made, prompts, monkeypatch, answers, budget, forks
 ):
-    found = sampled(made, prompts, forking(), budget, answers, Guided(monkeypatch, calls=2))
-    assert [one.prompt.id for one in found] == [one.id for one in prompts for _ in range(answers)]
-    written = [len(one.ids) - sum(of_tools(one)) for one in found]
+    result = sampled(made, prompts, forking(), budget, answers, Guided(monkeypatch, calls=2))
+    assert [item.prompt.id for item in result] == [item.id for item in prompts for _ in range(answers)]
+    written = [len(item.ids) - sum(of_tools(item)) for item in result]
     assert max(written) == budget
-    assert any(one.parent for one in found) == (forks and answers > 1)
-    assert all(one.finished for one in found)
+    assert any(item.parent for item in result) == (forks and answers > 1)
+    assert all(item.finished for item in result)
 
 
 @pytest.mark.slow
 def test_a_fork_has_of_its_parent_each_token_crop_and_entropy_before_its_first_own(
     made, prompts, monkeypatch
 ):
-    found = sampled(made, prompts, forking(base_share=0.2), LONG, 5, Guided(monkeypatch, calls=2))
+    result = sampled(made, prompts, forking(base_share=0.2), LONG, 5, Guided(monkeypatch, calls=2))
     sampler = sampler_of(made, prompts, forking(), LONG)
-    forks = [one for one in found if one.parent]
+    forks = [item for item in result if item.parent]
     assert len(forks) == 8
     for fork in forks:
         parent, token = fork.parent
@@ -183,17 +182,17 @@ def test_a_fork_has_of_its_parent_each_token_crop_and_entropy_before_its_first_o
         assert [crop for crop in fork.crops if crop[0] < token] == crops
         begun, other = (
             dataclasses.replace(
-                one, ids=one.ids[:token], loss_mask=one.loss_mask[:token], entropies=(), crops=tuple(crops)
+                item, ids=item.ids[:token], loss_mask=item.loss_mask[:token], entropies=(), crops=tuple(crops)
             )
-            for one in (fork, parent)
+            for item in (fork, parent)
         )
         assert sampler.prefix(begun) == sampler.prefix(other)
         assert [action.error for action in fork.actions] == [None, None]
-    assert {len(one.parent[0].replies) for one in forks} == {0, 1}  # with a crop before, and without
-    for group in (found[:5], found[5:]):
+    assert {len(item.parent[0].replies) for item in forks} == {0, 1}  # with a crop before, and without
+    for group in (result[:5], result[5:]):
         for fork, (place, first) in zip(group[1:], parents(group)[1:], strict=True):
             assert fork.ids[:first] == group[place].ids[:first]
-        assert len({one.ids for one in group}) == 5  # each went on by draws of its own
+        assert len({item.ids for item in group}) == 5  # each went on by draws of its own
 
 
 @pytest.mark.slow
@@ -202,14 +201,14 @@ def test_a_group_of_first_samples_alone_is_what_tool_call_samples(made, prompts,
         sampled(made, prompts, strategy, LONG, 3, Guided(monkeypatch, calls=2))
         for strategy in (forking(base_share=1.0), calling())
     )
-    assert all(len(one.actions) == 2 for one in kept)
+    assert all(len(item.actions) == 2 for item in kept)
     for field in ("ids", "loss_mask", "crops", "actions", "replies"):
-        assert [getattr(one, field) for one in kept] == [getattr(one, field) for one in other]
+        assert [getattr(item, field) for item in kept] == [getattr(item, field) for item in other]
 
 
 def test_a_group_of_first_samples_alone_is_plain_sampling_where_nothing_is_called(made, prompts):
     kept, other = (sampled(made, prompts, strategy, 40, 3) for strategy in (forking(base_share=1.0), Plain()))
-    assert [one.ids for one in kept] == [one.ids for one in other]
+    assert [item.ids for item in kept] == [item.ids for item in other]
 
 
 class OverLogits(GroupTrainer):
@@ -219,11 +218,11 @@ class OverLogits(GroupTrainer):
     keeps_logits = False
 
     def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, count, *given, **named):
-        found = super()._get_per_token_logps_and_entropies(
+        result = super()._get_per_token_logps_and_entropies(
             model, input_ids, attention_mask, count, *given, **named
         )
         if not self.keeps_logits:
-            return found
+            return result
         pixels = named["pixel_values"]
         output = model(input_ids=input_ids, attention_mask=attention_mask, pixel_values=pixels)
         self.logits = output.logits
@@ -231,14 +230,14 @@ class OverLogits(GroupTrainer):
         ids = input_ids[:, -count:, None]
         log_probs = self.logits[:, -count - 1 : -1].log_softmax(-1).gather(-1, ids).squeeze(-1)
         there = attention_mask[:, -count:].bool()
-        torch.testing.assert_close(log_probs[there], found[0][there], rtol=0, atol=1e-4)
-        return log_probs, *found[1:]
+        torch.testing.assert_close(log_probs[there], result[0][there], rtol=0, atol=1e-4)
+        return log_probs, *result[1:]
 
 
 def gradient(trainer, model, batch):
     model.zero_grad()
     trainer._compute_loss(model, batch).backward()
-    return torch.cat([one.grad.flatten() for one in model.parameters() if one.grad is not None])
+    return torch.cat([item.grad.flatten() for item in model.parameters() if item.grad is not None])
 
 
 @pytest.mark.slow
@@ -250,8 +249,8 @@ def test_the_loss_has_no_gradient_at_the_logits_of_what_a_tool_gave(made, source
     model, processor = made
     trainer = make_trainer(
         model, processor, source, [NamedReward(name="letters", reward=Letters())], settings,
-        tmp_path / "grpo", seed=1, announce=Silent(), strategy=forking(), engine=Guided(monkeypatch, calls=2),
-        kind=OverLogits,
+        tmp_path / "grpo", seed=1, announce=NullSink(), strategy=forking(),
+        engine=Guided(monkeypatch, calls=2), kind=OverLogits,
     )  # fmt: skip
     stage.train(trainer, tmp_path / "grpo", resume=False)
     [batch] = trainer._buffered_inputs
@@ -262,7 +261,7 @@ def test_the_loss_has_no_gradient_at_the_logits_of_what_a_tool_gave(made, source
     moved = trainer.logits.grad.abs().amax(-1)
     before = batch["prompt_ids"].shape[1]
     assert len(moved) == len(trainer.episodes) == 8
-    assert any(one.parent for one in trainer.episodes)
+    assert any(item.parent for item in trainer.episodes)
     for row, episode in zip(moved, trainer.episodes, strict=True):
         pushed = row[before - 1 :][: len(episode.ids)]  # a token is predicted by the place before it
         given = torch.tensor(of_tools(episode))
@@ -270,7 +269,7 @@ def test_the_loss_has_no_gradient_at_the_logits_of_what_a_tool_gave(made, source
         assert not pushed[given].any()
         assert pushed[~given].any()
         for turn, tokens in itertools.groupby(
-            zip(given.tolist(), pushed.tolist(), strict=True), lambda one: one[0]
+            zip(given.tolist(), pushed.tolist(), strict=True), lambda item: item[0]
         ):
             assert turn or any(value for _, value in tokens)  # each turn of the model learns
         assert not row[: before - 1].any()
@@ -282,7 +281,7 @@ class Credited(EntropyRegrounding):
 
     def __call__(self, sampler, prompts, answers_per_prompt):
         episodes = super().__call__(sampler, prompts, answers_per_prompt)
-        return [dataclasses.replace(one, credit=(1.0,) * len(one.ids)) for one in episodes]
+        return [dataclasses.replace(item, credit=(1.0,) * len(item.ids)) for item in episodes]
 
 
 @pytest.mark.slow
@@ -292,23 +291,23 @@ def test_credit_of_ones_is_the_gradient_without_credit(made, source, monkeypatch
         max_new_tokens=LONG, trl={"optim": "sgd", "max_grad_norm": 1e9},
     )  # fmt: skip
     model, processor = made
-    start = {name: one.clone() for name, one in model.state_dict().items()}
+    start = {name: item.clone() for name, item in model.state_dict().items()}
 
     def moved(kind):
         model.load_state_dict(start)
         trainer = make_trainer(
             model, processor, source, [NamedReward(name="letters", reward=Letters())], settings,
-            tmp_path / kind.__name__, seed=1, announce=Silent(), strategy=forking(kind),
+            tmp_path / kind.__name__, seed=1, announce=NullSink(), strategy=forking(kind),
             engine=Guided(monkeypatch, calls=2),
         )  # fmt: skip
         stage.train(trainer, tmp_path / kind.__name__, resume=False)
-        return trainer.episodes, {name: one - start[name] for name, one in model.state_dict().items()}
+        return trainer.episodes, {name: item - start[name] for name, item in model.state_dict().items()}
 
-    (plain, without), (credited, ones) = moved(EntropyRegrounding), moved(Credited)
-    assert [one.ids for one in plain] == [one.ids for one in credited]
-    assert all(one.credit for one in credited)
-    assert not any(one.credit for one in plain)
-    assert max(one.abs().max() for one in without.values()) > 1e-5
+    (plain, without), (add_credit, ones) = moved(EntropyRegrounding), moved(Credited)
+    assert [item.ids for item in plain] == [item.ids for item in add_credit]
+    assert all(item.credit for item in add_credit)
+    assert not any(item.credit for item in plain)
+    assert max(item.abs().max() for item in without.values()) > 1e-5
     torch.testing.assert_close(ones, without, rtol=0, atol=1e-6)
 
 
@@ -337,5 +336,5 @@ def test_a_control_token_in_an_argument_ends_no_turn_and_shows_no_picture(
     _, told = reply("word")
     assert answered.actions[0].error
     assert not answered.crops
-    control = {tokenizer.convert_tokens_to_ids(one) for one in (token, "<|im_start|>")}
-    assert [one for one in given if one in control] == [one for one in told if one in control]
+    control = {tokenizer.convert_tokens_to_ids(item) for item in (token, "<|im_start|>")}
+    assert [item for item in given if item in control] == [item for item in told if item in control]

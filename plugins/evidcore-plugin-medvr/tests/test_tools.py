@@ -11,8 +11,8 @@ from evidcore_testing.data import volume_case
 from evidcore_testing.fixtures import evid as evid
 from evidcore_testing.recipes import phantoms, recipe_text
 
+from evidcore.api import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
 

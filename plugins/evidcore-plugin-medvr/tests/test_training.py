@@ -13,15 +13,14 @@ from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from evidcore_testing import tiny_language, volume_case
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from evidcore.api import Answer, Crop, Reward, Score
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Answer, Crop, Score
-from evidcore.contracts import Reward
 from evidcore.model import assemble
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.train.settings import GrpoSettings, SftSettings, Silent
+from evidcore.train.settings import GrpoSettings, NullSink, SftSettings
 from evidcore.train.trl.grpo import grpo
 from evidcore.train.trl.sft import sft
 
@@ -42,14 +41,14 @@ class Letters(Reward):
     """The share of letters in an answer: sampled answers differ in it."""
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+        return [Score(value=sum(map(str.isalpha, item.text)) / max(len(item.text), 1)) for item in rollouts]
 
 
-class Heard(Silent):
+class Heard(NullSink):
     """Keeps the answers of a step."""
 
     def rollouts_judged(self, step, groups):
-        self.rollouts = [one for group in groups for one in group["rollouts"]]
+        self.rollouts = [item for group in groups for item in group["rollouts"]]
 
 
 @pytest.mark.slow
@@ -67,7 +66,7 @@ def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
     )
     settings = SftSettings(train=("bridge", "language"), steps=60, learning_rate=1e-2, rows_per_step=2)
     sft(
-        model, processor, calling, settings, tmp_path / "sft", seed=1, announce=Silent(), strategy=strategy
+        model, processor, calling, settings, tmp_path / "sft", seed=1, announce=NullSink(), strategy=strategy
     )  # fmt: skip
     settings = GrpoSettings(
         train=("bridge", "language"), steps=1, learning_rate=1e-3, prompts_per_step=2, answers_per_prompt=4,
@@ -78,15 +77,15 @@ def test_a_model_that_learnt_to_call_a_tool_goes_on_from_what_it_gave(tmp_path):
         model, processor, asked, rewards, settings, tmp_path / "grpo", seed=1, announce=heard,
         strategy=strategy,
     )  # fmt: skip
-    called = [one for one in heard.rollouts if one["turns"]]
+    called = [item for item in heard.rollouts if item["turns"]]
     assert called
     [turn] = called[0]["turns"][:1]
     assert turn["text"] == CALL
-    assert [(one["tool"], one["error"]) for one in turn["actions"]] == [("crop", None)]
+    assert [(item["tool"], item["error"]) for item in turn["actions"]] == [("crop", None)]
     assert turn["reply"] == "slice 6, closer:<image>"
     [crop] = map(Crop.parse_uri, turn["crops"])
     assert crop.box_zyx == (0, 12, 0, 16, 0, 16)
-    assert all("closer" not in one["text"] for one in called)
+    assert all("closer" not in item["text"] for item in called)
 
 
 def slices_vlm(folder):
@@ -116,7 +115,7 @@ def trained(folder, look, *, sft_steps, annotated=True, **options):
     strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
     source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
     settings = SftSettings(train=("bridge", "language"), steps=sft_steps, learning_rate=1e-2, rows_per_step=4)
-    sft(model, processor, source, settings, folder / "sft", seed=1, announce=Silent(), strategy=strategy)
+    sft(model, processor, source, settings, folder / "sft", seed=1, announce=NullSink(), strategy=strategy)
     settings = GrpoSettings(
         train=("bridge", "language"), prompts_per_step=2, answers_per_prompt=4,
         trl={"beta": 0.01}, **options,
@@ -140,9 +139,9 @@ def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays(tmp_path):
         tmp_path, FirstLook(smallest_side=1.0), sft_steps=160,
         steps=1, learning_rate=1e-3, max_new_tokens=140, temperature=0.3,
     )  # fmt: skip
-    looked = [one for one in rollouts if one["turns"] and one["turns"][0]["crops"]]
+    looked = [item for item in rollouts if item["turns"] and item["turns"][0]["crops"]]
     assert looked
-    assert any(one["parent"] is not None for one in rollouts)
-    assert {one["rewards"]["consensus"]["value"] for one in looked if one["rewards"]["letters"]["value"]} == {
-        1.0
-    }
+    assert any(item["parent"] is not None for item in rollouts)
+    assert {
+        item["rewards"]["consensus"]["value"] for item in looked if item["rewards"]["letters"]["value"]
+    } == {1.0}

@@ -9,10 +9,8 @@ from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice, ZoomFreeText
 from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
 from evidcore_testing import check_task
 
+from evidcore.api import DataError, VisualPart, read, read_mask
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import VisualPart
-from evidcore.data import read, read_mask
-from evidcore.errors import DataError
 
 VIEW = Slices(slices=1)
 
@@ -46,8 +44,8 @@ def test_gold_calls_are_calls_that_a_rollout_carries_out(task, cases):
     [turn] = zoom.gold_turns(prompt)
     told = turn.text.removeprefix("<tool_call>").removesuffix("</tool_call>")
     assert json.loads(told) == {"name": "zoom", "arguments": turn.actions[0].arguments}
-    found = ToolCall([Zoom(VIEW)]).tools["zoom"](turn.actions[0].arguments, prompt)
-    assert found == turn.reply
+    result = ToolCall([Zoom(VIEW)]).tools["zoom"](turn.actions[0].arguments, prompt)
+    assert result == turn.reply
     assert isinstance(turn.reply[1], VisualPart)
 
 

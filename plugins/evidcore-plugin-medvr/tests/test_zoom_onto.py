@@ -5,9 +5,8 @@ from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_onto import ZoomOnto
 from evidcore_testing import check_task
 
+from evidcore.api import DataError, read, read_mask
 from evidcore.builtin.views import Slices, Volume
-from evidcore.data import read, read_mask
-from evidcore.errors import DataError
 
 VIEW = Slices(slices=1)
 

@@ -14,7 +14,7 @@ from evidcore_plugin_pages.document import document, write_page
 from evidcore_plugin_pages.gallery import Gallery
 from markupsafe import escape
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.api import Crop, VolumeRef
 from evidcore.errors import RunError
 from evidcore.runs.read import read_record
 
@@ -103,10 +103,10 @@ def test_text_of_models_cases_and_rewards_is_never_markup(fake_run):
     resolved = (fake_run.folder / "resolved.toml").read_text()
     (fake_run.folder / "resolved.toml").write_text(resolved.replace('"med3d_r1"', json.dumps(evil)))
     page = written(fake_run)
-    found = Elements(page).found
-    count = [name for name, _ in found].count("script")
+    results = Elements(page).found
+    count = [name for name, _ in results].count("script")
     assert count <= [name for name, _ in scripts].count("script")
-    assert not any("onerror" in attributes for _, attributes in found)
+    assert not any("onerror" in attributes for _, attributes in results)
     assert escape(evil) in page
 
 
@@ -194,8 +194,8 @@ def test_each_rollout_shows_its_rewards_with_parts_and_reasons(finished_run, pag
 
 
 def test_slices_are_there_without_the_script(page):
-    found = Elements(page).found
-    pictures = [a for name, a in found if name == "img" and "Axial slice" in str(a.get("alt"))]
+    result = Elements(page).found
+    pictures = [a for name, a in result if name == "img" and "Axial slice" in str(a.get("alt"))]
     assert pictures
     assert all(str(a["src"]).startswith("data:image/png;base64,") for a in pictures)
 

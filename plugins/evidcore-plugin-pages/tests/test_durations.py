@@ -38,13 +38,13 @@ def test_a_log_without_times_has_no_figure():
 
 def columns(drawn):
     """Return the heights of each colour, column by column from the left."""
-    found = {}
+    result = {}
     for x, height, tone in re.findall(
         r'<rect x="([\d.]+)" y="[\d.]+" width="[\d.]+" height="([\d.]+)" class="(s\d)"', drawn
     ):
-        found.setdefault(float(x), {}).setdefault(tone, 0.0)
-        found[float(x)][tone] += float(height)
-    return [found[x] for x in sorted(found)]
+        result.setdefault(float(x), {}).setdefault(tone, 0.0)
+        result[float(x)][tone] += float(height)
+    return [result[x] for x in sorted(result)]
 
 
 def test_columns_are_as_high_as_their_seconds():

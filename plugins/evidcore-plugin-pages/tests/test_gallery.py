@@ -7,8 +7,8 @@ import pytest
 from evidcore_plugin_pages.gallery import Gallery, drawn_pictures, outline, render
 from PIL import Image
 
-from evidcore.case import Crop, Drawing, VolumeRef
-from evidcore.data import read
+from evidcore.api import Crop, VolumeRef, read
+from evidcore.case import Drawing
 
 
 def picture(uri: str) -> np.ndarray:

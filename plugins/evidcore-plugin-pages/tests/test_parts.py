@@ -8,7 +8,7 @@ from evidcore_plugin_pages.cases import chosen_answers, chosen_groups, look_up, 
 from evidcore_plugin_pages.markup import Html, data_block, number, tag, written
 from evidcore_plugin_pages.tables import with_tasks
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.api import Crop, VolumeRef
 from evidcore.runs.read import read_head
 
 

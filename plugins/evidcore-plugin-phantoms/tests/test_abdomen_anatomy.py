@@ -270,11 +270,11 @@ def test_patients_lie_elsewhere_and_their_table_with_them(option, along):
         moved = draw(dataclasses.replace(CROWDED, **{option: reach}), "train", number)
         assert moved.indication == still.indication
         organs = ("left kidney", "right kidney", "pancreas")  # whole in either
-        each = np.subtract(*(places_mm(one, *organs) for one in (moved, still)))
+        each = np.subtract(*(places_mm(item, *organs) for item in (moved, still)))
         assert np.ptp(each, axis=0).max() < 10
         assert np.abs(np.delete(each, along, axis=1)).max() < 4
         if 1 in along:
-            table = np.subtract(*(places_mm(one, "table")[0] for one in (moved, still)))
+            table = np.subtract(*(places_mm(item, "table")[0] for item in (moved, still)))
             assert table[1] == pytest.approx(each[:, 1].mean(), abs=3.5)
         moved_mm.append(each.mean(0)[along])
     assert np.abs(moved_mm).max() < reach + 5
@@ -317,9 +317,9 @@ def test_a_mirrored_patient_has_the_liver_on_the_left_and_names_follow():
 
 def test_mirrored_patients_are_as_many_as_asked_for():
     coarse = dataclasses.replace(CROWDED, size_zyx=(20, 48, 64), mirrored=0.5)
-    found = [draw(coarse, "train", number) for number in range(24)]
-    assert 6 <= sum(phantom.facts.mirrored for phantom in found) <= 18
-    for phantom in found:
+    result = [draw(coarse, "train", number) for number in range(24)]
+    assert 6 <= sum(phantom.facts.mirrored for phantom in result) <= 18
+    for phantom in result:
         liver = np.argwhere(phantom.organs == label_of("liver"))[:, 2].mean()
         assert (liver > 31.5) == phantom.facts.mirrored
 
@@ -337,9 +337,9 @@ def test_a_finer_grid_shows_the_same_patient():
     assert [lesion.mask for lesion in fine.facts.lesions] == [lesion.mask for lesion in coarse.facts.lesions]
     for organ in ("liver", "spleen", "left kidney", "right kidney", "bladder"):
         assert fine.facts.organs_ml[organ] == pytest.approx(coarse.facts.organs_ml[organ], rel=0.06)
-    for one, other in zip(fine.facts.lesions, coarse.facts.lesions, strict=True):
-        assert one.organ == other.organ
-        assert one.size_mm == pytest.approx(other.size_mm, abs=9)
+    for item, other in zip(fine.facts.lesions, coarse.facts.lesions, strict=True):
+        assert item.organ == other.organ
+        assert item.size_mm == pytest.approx(other.size_mm, abs=9)
 
 
 def test_the_grid_is_what_a_loop_says():
@@ -350,6 +350,6 @@ def test_the_grid_is_what_a_loop_says():
     assert float(x[0, 0, -1]) == pytest.approx(FIELD_MM_ZYX[2] / 2 - 1.5)
     box = grid.box((0.0, 10.0, -20.0), (20.0, 12.0, 7.0))
     inside = (np.abs(z) <= 20) & (np.abs(y - 10) <= 12) & (np.abs(x + 20) <= 7)
-    found = np.zeros(grid.size_zyx, bool)
-    found[box] = True
-    assert np.array_equal(found, inside)
+    result = np.zeros(grid.size_zyx, bool)
+    result[box] = True
+    assert np.array_equal(result, inside)

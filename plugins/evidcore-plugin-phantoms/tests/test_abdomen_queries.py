@@ -73,11 +73,11 @@ CYSTS = {
     ],
 )
 def test_a_kidney_is_told_by_its_lesion_or_by_having_none(lesions, told):
-    found = meant(*lesions)
+    result = meant(*lesions)
     kinds = dict.fromkeys(("cyst", "tumour"), "organ with the lesion") | {"": "organ without a lesion"}
     for word, kind in kinds.items():
         expected = (f"{told[word]} kidney",) if word in told else None
-        assert found.get((kind, "kidney", word)) == expected
+        assert result.get((kind, "kidney", word)) == expected
 
 
 def test_kidneys_of_one_size_are_not_told_by_size():
@@ -88,25 +88,25 @@ def test_kidneys_of_one_size_are_not_told_by_size():
 def test_one_of_two_lesions_is_told_by_size_height_and_nature():
     large = lesion("liver cyst", "liver", size_mm=24, z=0, x=10)
     small = lesion("liver metastasis", "liver", size_mm=20, z=12, x=-10)
-    found = {kind: one for (kind, host, _), one in asked(large, small).items() if host == "liver"}
+    result = {kind: item for (kind, host, _), item in asked(large, small).items() if host == "liver"}
     for kind, name, side in (
         ("larger lesion", "liver cyst", "left"), ("smaller lesion", "liver metastasis", "right"),
         ("upper lesion", "liver metastasis", "right"), ("lower lesion", "liver cyst", "left"),
         ("malignant lesion", "liver metastasis", "right"), ("benign lesion", "liver cyst", "left"),
     ):  # fmt: skip
-        assert (found[kind].masks, found[kind].side) == ((name,), side)  # x grows to the patient's left
-    assert found.pop("all lesions").masks == ("liver cyst", "liver metastasis")
-    assert {one.among for kind, one in found.items() if kind != "organ"} == {
+        assert (result[kind].masks, result[kind].side) == ((name,), side)  # x grows to the patient's left
+    assert result.pop("all lesions").masks == ("liver cyst", "liver metastasis")
+    assert {item.among for kind, item in result.items() if kind != "organ"} == {
         ("liver cyst", "liver metastasis")
     }
 
 
 def test_what_is_nearly_alike_is_not_told_apart():
-    found = meant(
+    result = meant(
         lesion("gallstone 1", "gallbladder", size_mm=11, z=0),
         lesion("gallstone 2", "gallbladder", size_mm=13, z=11),
     )
-    assert [kind for kind, host, _ in found if host == "gallbladder"] == ["organ", "all lesions"]
+    assert [kind for kind, host, _ in result if host == "gallbladder"] == ["organ", "all lesions"]
 
 
 def test_three_lesions_are_told_together_and_one_alone():
@@ -125,7 +125,7 @@ def test_every_kind_of_query_has_words_and_every_host_of_lesions_is_asked_about(
         for _ in range(60):
             texts[referent.kind, referent.host].add(text_of(referent, rng, None))
     assert {kind for kind, _ in texts} == set(KINDS)
-    assert min(len(found) for found in texts.values()) >= 8  # frames times descriptions
+    assert min(len(result) for result in texts.values()) >= 8  # frames times descriptions
     for text in set().union(*texts.values()):
         assert "{" not in text
         assert text[0].isupper()
@@ -206,10 +206,10 @@ def queries(prior_strength):
         phantoms = [dataset.draw(split, number).known for number in range(PHANTOMS)]
         streams = [dataset.stream(split, number, 3) for number in range(PHANTOMS)]
         facts = [Facts.read(each["facts"]) for each in phantoms]
-        found = chosen(facts, KINDS, 8, streams, np.random.default_rng(0))
+        result = chosen(facts, KINDS, 8, streams, np.random.default_rng(0))
         halves.append([
             (text_of(referent, streams[number], phantoms[number]["indication"]), referent)
-            for number, wanted in enumerate(found)
+            for number, wanted in enumerate(result)
             for referent in wanted
             if referent.side is not None
         ])

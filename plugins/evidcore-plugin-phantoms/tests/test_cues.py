@@ -14,7 +14,7 @@ from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_phantoms.cues import Cues
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.data import read
+from evidcore.api import read
 from evidcore.errors import RecipeError
 
 CUES = ("header_cue", "device_cue", "table_cue")
@@ -90,10 +90,10 @@ def clean(region):
 @pytest.mark.slow
 @pytest.mark.parametrize("cue", CUES)
 def test_a_cue_follows_the_patient_s_type(region, cue, clean):
-    found = region.draw(**{cue: 1.0})
+    result = region.draw(**{cue: 1.0})
     names = list(region.types)
-    types = [names.index(each.known["indication"].partition(", pain")[0]) for each in found]
-    levels = [region.level(cue, one, other) for one, other in zip(found, clean, strict=True)]
+    types = [names.index(each.known["indication"].partition(", pain")[0]) for each in result]
+    levels = [region.level(cue, item, other) for item, other in zip(result, clean, strict=True)]
     assert np.corrcoef(types, levels)[0, 1] > (0.9 if cue == "table_cue" else 0.95)
 
 
@@ -115,19 +115,19 @@ def test_a_cue_follows_a_finding_as_often_as_is_asked_and_a_twin_keeps_it(region
             assert 0 < (twin.hu != phantom.hu).mean() < 0.1  # the lesion and the blur: noise and table stay
             compared += 1
     assert compared > 3
-    found = region.draw(cue_of=region.finding, **{cue: 0.6})
-    levels = [region.level(cue, one, other) for one, other in zip(found, clean, strict=True)]
+    result = region.draw(cue_of=region.finding, **{cue: 0.6})
+    levels = [region.level(cue, item, other) for item, other in zip(result, clean, strict=True)]
     agreeing = [
-        (level > sum(ends) / 2) == region.has(each) for level, each in zip(levels, found, strict=True)
+        (level > sum(ends) / 2) == region.has(each) for level, each in zip(levels, result, strict=True)
     ]
     assert 0.6 <= np.mean(agreeing) <= 0.95
 
 
 def test_levels_are_those_that_the_options_name():
     region = REGIONS["chest"]
-    found, clean = region.draw(header_cue=0.5, device_cue=0.5, table_cue=0.5), region.draw(subtlety=1e-6)
-    assert {round(each.spacing_mm_zyx[0], 6) for each in found} == {8.0, 8.8, 9.6, 10.4, 11.2, 12.0}
-    noises = [region.level("device_cue", *pair) for pair in zip(found, clean, strict=True)]
+    result, clean = region.draw(header_cue=0.5, device_cue=0.5, table_cue=0.5), region.draw(subtlety=1e-6)
+    assert {round(each.spacing_mm_zyx[0], 6) for each in result} == {8.0, 8.8, 9.6, 10.4, 11.2, 12.0}
+    noises = [region.level("device_cue", *pair) for pair in zip(result, clean, strict=True)]
     assert 11.3 < min(noises) < 12.5  # voxels are cut to whole HU
     assert 21 < max(noises) < 22.1
 
@@ -136,23 +136,23 @@ def test_levels_are_those_that_the_options_name():
 def test_a_cue_changes_nothing_else(name, region):
     plain = region.draw()
     for cue in CUES:
-        for one, other in zip(region.draw(**{cue: 1.0}), plain, strict=True):
-            assert one.known["findings"] == other.known["findings"]
-            assert one.known["report"] == other.known["report"]
+        for item, other in zip(region.draw(**{cue: 1.0}), plain, strict=True):
+            assert item.known["findings"] == other.known["findings"]
+            assert item.known["report"] == other.known["report"]
             if name == "chest":
-                assert all(np.array_equal(one.arrays[key], other.arrays[key]) for key in other.arrays)
-                kept = np.ones(one.hu.shape, bool)
+                assert all(np.array_equal(item.arrays[key], other.arrays[key]) for key in other.arrays)
+                kept = np.ones(item.hu.shape, bool)
                 kept[:, 61:] = cue != "table_cue"
             else:
-                assert np.array_equal(one.arrays["lesions"], other.arrays["lesions"])
-                organs = [each.arrays["organs"] for each in (one, other)]
+                assert np.array_equal(item.arrays["lesions"], other.arrays["lesions"])
+                organs = [each.arrays["organs"] for each in (item, other)]
                 body = ~np.isin(organs[0], (0, TABLE)) & ~np.isin(organs[1], (0, TABLE))
                 assert np.array_equal(organs[0][body], organs[1][body])
                 kept = body.copy()
                 kept[:, 1:] &= body[:, :-1]  # the blur of the table reaches a voxel
                 kept[:, :-1] &= body[:, 1:]
-            assert cue == "device_cue" or np.array_equal(one.hu[kept], other.hu[kept])
-            assert cue == "header_cue" or one.spacing_mm_zyx == other.spacing_mm_zyx
+            assert cue == "device_cue" or np.array_equal(item.hu[kept], other.hu[kept])
+            assert cue == "header_cue" or item.spacing_mm_zyx == other.spacing_mm_zyx
 
 
 def test_cues_are_in_no_text_and_off_they_leave_the_default_s_volumes(name, region, request):
@@ -179,7 +179,7 @@ def test_findings_come_in_company_and_no_text_tells_the_type(name, region, reque
     has = np.array([[each in case.present() for each in region.findings] for case in cases], float)
     together = np.corrcoef(has.T)
     group = {each: kind for kind, names in region.types.items() for each in names}
-    same = np.array([[group[one] == group[other] for other in region.findings] for one in region.findings])
+    same = np.array([[group[item] == group[other] for other in region.findings] for item in region.findings])
     assert together[same & ~np.eye(len(same), dtype=bool)].mean() > 0.3
     assert together[~same].mean() < 0
     for case in cases:

@@ -18,7 +18,7 @@ from evidcore_plugin_phantoms.language.documents import DocumentDrawer, vocabula
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
 from evidcore_plugin_phantoms.shapes import smooth_field
 
-from evidcore.data import read, read_mask
+from evidcore.api import read, read_mask
 from evidcore.registry.factory import build
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -59,10 +59,10 @@ DOCUMENTS = {  # data set, view, tokens of a visual part, share of sentences lef
 
 
 def digest(*parts):
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for part in parts:
-        found.update(part.tobytes() if isinstance(part, np.ndarray) else json.dumps(part).encode())
-    return found.hexdigest()[:16]
+        result.update(part.tobytes() if isinstance(part, np.ndarray) else json.dumps(part).encode())
+    return result.hexdigest()[:16]
 
 
 def processor():
@@ -77,12 +77,12 @@ def is_golden():
     known = json.loads(GOLDEN.read_text(encoding="utf-8")) if GOLDEN.exists() else {"processor": processor()}
 
     def compare(name, exact, figures):
-        found = {"exact": exact, "figures": figures}
+        result = {"exact": exact, "figures": figures}
         if name not in known:
-            GOLDEN.write_text(json.dumps({**known, name: found}, indent=1) + "\n", encoding="utf-8")
+            GOLDEN.write_text(json.dumps({**known, name: result}, indent=1) + "\n", encoding="utf-8")
             pytest.fail(f"{GOLDEN.name} knew nothing of {name}; it does now.")
         if known["processor"] == processor():
-            assert found == known[name]
+            assert result == known[name]
         assert figures == pytest.approx(known[name]["figures"], rel=1e-3)
 
     return compare
@@ -128,7 +128,7 @@ def test_documents_are_drawn_as_ever(name, is_golden, cache):
     drawer = DocumentDrawer(tokenizer, tasks, shown, tokens, cases, {"report": 2.0}, omitted)
     rng = random.Random(5)
     drawn = [drawer.draw(rng, ease) for ease in (0.0, 0.5, 1.0) for _ in range(20)]
-    told = [[one.ids, [*map(int, one.shows)], [*map(int, one.is_abnormal)]] for one in drawn]
+    told = [[entry.ids, [*map(int, entry.shows)], [*map(int, entry.is_abnormal)]] for entry in drawn]
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
     texts = {"documents": digest(told), "vocabulary": digest(vocabulary)}
-    is_golden(name, texts, [len(vocabulary), sum(len(one.ids) for one in drawn)])
+    is_golden(name, texts, [len(vocabulary), sum(len(entry.ids) for entry in drawn)])

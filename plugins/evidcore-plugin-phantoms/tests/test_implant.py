@@ -14,15 +14,15 @@ from evidcore_plugin_phantoms.implant.noise import (
     noise_like,
     point_spread_mm,
 )
-from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, Wish, _Site, _Stroke, plant
+from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, LesionSpec, _Site, _Stroke, plant
 from evidcore_plugin_phantoms.implant.shape import Ellipsoid, box_around, draw, filled
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing import check_dataset
 from scipy import ndimage
 
-from evidcore.case import Case, VolumeRef
-from evidcore.data import Geometry, Volume, read, read_mask
-from evidcore.errors import DataError, RecipeError
+from evidcore.api import Case, DataError, VolumeRef, read, read_mask
+from evidcore.data import Geometry, Volume
+from evidcore.errors import RecipeError
 
 SPACING = (3.0, 2.0, 2.0)
 SIZE = (24, 100, 140)  # 72 x 200 x 280 mm
@@ -55,7 +55,7 @@ def in_memory(array: np.ndarray, spacing=SPACING) -> Volume:
 
 
 def planted(array, kind, size_mm, *, contrast=1.0, seed=0, spacing=SPACING):
-    wish = Wish(kind=kind, size_mm=(size_mm, size_mm), region="")
+    wish = LesionSpec(kind=kind, size_mm=(size_mm, size_mm), region="")
     made = plant(in_memory(array, spacing), [wish], {}, contrast=contrast, rng=np.random.default_rng(seed))
     (lesion,) = made.lesions
     return made.array, made.masks[kind.name], lesion
@@ -146,7 +146,7 @@ def lag_one(noise, region):
 def test_the_noise_keeps_its_strength_across_the_edge():
     middle = np.zeros(SIZE, bool)
     middle[:, 25:75, 58:82] = True
-    wish = Wish(kind=HYPODENSE, size_mm=(22.0, 22.0), region="middle")
+    wish = LesionSpec(kind=HYPODENSE, size_mm=(22.0, 22.0), region="middle")
     residual = []
     for seed in range(6):
         array, clean = (
@@ -193,19 +193,19 @@ def test_noise_is_drawn_with_the_covariance_that_was_measured():
 def test_autocovariance_agrees_with_a_plain_count_over_pairs():
     values = correlated(10.0, 2.0, (4, 12, 12), SPACING, seed=3)
     tissue = np.random.default_rng(4).random(values.shape) < 0.8
-    found = autocovariance(values, tissue, SPACING)
+    result = autocovariance(values, tissue, SPACING)
     sigma = 6.0 / np.array(SPACING)
     weight = ndimage.gaussian_filter(tissue.astype(float), sigma, mode="constant")
     noise = values - ndimage.gaussian_filter(np.where(tissue, values, 0), sigma, mode="constant") / weight
     noise -= noise[tissue].mean()
-    centre = tuple(extent // 2 for extent in found.shape)
-    assert found[centre] == pytest.approx(np.square(noise[tissue]).mean())
+    centre = tuple(extent // 2 for extent in result.shape)
+    assert result[centre] == pytest.approx(np.square(noise[tissue]).mean())
     pairs = [
         noise[z, y, x] * noise[z, y, x + 2]
         for z, y, x in np.argwhere(tissue)
         if x + 2 < 12 and tissue[z, y, x + 2]
     ]
-    assert found[centre[0], centre[1], centre[2] + 2] == pytest.approx(np.mean(pairs))
+    assert result[centre[0], centre[1], centre[2] + 2] == pytest.approx(np.mean(pairs))
     with pytest.raises(TooLittleTissue, match=r"^0 voxels of tissue, fewer than 200"):
         autocovariance(values, np.zeros(values.shape, bool), SPACING)
 
@@ -214,7 +214,7 @@ def test_lesions_lie_whole_in_their_tissue_and_apart():
     noisy = chest()
     clean = chest(noise_hu=0.0)
     for seed in range(3):
-        wishes = [Wish(kind=kind, size_mm=kind.size_mm, region="") for kind in KINDS.values()]
+        wishes = [LesionSpec(kind=kind, size_mm=kind.size_mm, region="") for kind in KINDS.values()]
         made = plant(in_memory(noisy), wishes, {}, contrast=1.0, rng=np.random.default_rng(seed))
         assert not made.no_place
         for kind in KINDS.values():
@@ -250,7 +250,7 @@ def test_vessels_belong_to_the_lung_and_airways_do_not():
 
 def test_no_place_is_said_with_the_size():
     sizes = {NODULE: (200.0, 220.0), STONE: (6, 8)}
-    wishes = [Wish(kind=kind, size_mm=size_mm, region="") for kind, size_mm in sizes.items()]
+    wishes = [LesionSpec(kind=kind, size_mm=size_mm, region="") for kind, size_mm in sizes.items()]
     made = plant(in_memory(chest()), wishes, {}, contrast=1.0, rng=np.random.default_rng(0))
     said = "no lung tissue holds a lung nodule of 200 mm with 2 mm around it"
     assert made.no_place == {"lung nodule": said}
@@ -262,7 +262,7 @@ def test_a_named_mask_holds_the_lesion_whole():
     liver[4:20, 60:95, 55:85] = True
     hu = chest()
     liver &= chest(noise_hu=0.0) == 44.0
-    wish = Wish(kind=HYPODENSE, size_mm=(10, 14), region="liver")
+    wish = LesionSpec(kind=HYPODENSE, size_mm=(10, 14), region="liver")
     for seed in range(5):
         made = plant(in_memory(hu), [wish], {"liver": liver}, contrast=1.0, rng=np.random.default_rng(seed))
         assert not (made.masks["hypodense lesion"] & ~liver).any()

@@ -15,8 +15,8 @@ from evidcore_plugin_reports.agreement import compare_details, states
 from evidcore_plugin_reports.labelers import NegationRules
 from scipy.spatial.distance import pdist
 
-from evidcore.data import read, read_mask
-from evidcore.errors import DataError, RecipeError
+from evidcore.api import DataError, read, read_mask
+from evidcore.errors import RecipeError
 from evidcore.registry import factory
 
 SPACING = (300 / 24, 288 / 48, 384 / 64)
@@ -30,11 +30,11 @@ def cases(abdomen):
 @pytest.fixture(scope="module")
 def masks(cases):
     """Return each case's masks by name, as everyone else reads them."""
-    found = []
+    result = []
     for case in cases:
         volume = read(case.volumes[0])
-        found.append({name: read_mask(ref, like=volume) for name, ref in case.masks.items()})
-    return found
+        result.append({name: read_mask(ref, like=volume) for name, ref in case.masks.items()})
+    return result
 
 
 def test_by_default_it_has_enough_test_patients_for_statistics(tmp_path):
@@ -45,23 +45,23 @@ def test_by_default_it_has_enough_test_patients_for_statistics(tmp_path):
 
 def test_masks_are_organs_then_findings_then_numbered_lesions(cases, masks):
     numbered = 0
-    for case, found in zip(cases, masks, strict=True):
+    for case, result in zip(cases, masks, strict=True):
         assert list(case.masks)[: len(ORGANS)] == list(ORGANS)
-        assert all(mask.any() for mask in found.values())
-        assert set(case.present()) == set(found) & {finding.name for finding in case.findings}
+        assert all(mask.any() for mask in result.values())
+        assert set(case.present()) == set(result) & {finding.name for finding in case.findings}
         for finding in case.present():
-            parts = [found[name] for name in found if re.fullmatch(rf"{finding} \d+", name)]
+            parts = [result[name] for name in result if re.fullmatch(rf"{finding} \d+", name)]
             numbered += len(parts)
             assert len(parts) != 1
             if parts:
-                assert np.array_equal(np.logical_or.reduce(parts), found[finding])
+                assert np.array_equal(np.logical_or.reduce(parts), result[finding])
     assert numbered > 10
 
 
 def test_a_report_says_what_the_masks_show(cases, masks):
     """Sizes, sides and numbers of lesions are read from the text and measured on the masks by brute force."""
     compared = 0
-    for case, found in zip(cases, masks, strict=True):
+    for case, result in zip(cases, masks, strict=True):
         sentences = [(case.report.text[span.start : span.end], span.label) for span in case.report.spans]
         assert " ".join(text for text, _ in sentences) == case.report.text
         labels = [label for _, label in sentences]
@@ -73,9 +73,9 @@ def test_a_report_says_what_the_masks_show(cases, masks):
                 side = next((word for word in ("left", "right") if f"on the {word}" in text), None)
                 told[finding, side, re.search(r"(\d+) mm", text)[1], "malignant" in text] += 1
         shown = collections.Counter()
-        for name, mask in lesions_of(case, found).items():
+        for name, mask in lesions_of(case, result).items():
             finding = re.sub(r" \d+$", "", name)
-            side = organ_under(mask, found).split()[0] if "kidney" in finding else None
+            side = organ_under(mask, result).split()[0] if "kidney" in finding else None
             nature = finding.endswith(("metastasis", "tumour"))
             shown[finding, side, f"{longest_mm(mask):.0f}", nature] += 1
         assert told == shown
@@ -84,13 +84,13 @@ def test_a_report_says_what_the_masks_show(cases, masks):
 
 
 def test_findings_say_what_the_masks_show(cases, masks):
-    for case, found in zip(cases, masks, strict=True):
+    for case, result in zip(cases, masks, strict=True):
         for finding in case.findings:
             said = case.report.text[finding.span.start : finding.span.end]
             assert said.lower() == finding.name
             parts = [
                 mask
-                for name, mask in lesions_of(case, found).items()
+                for name, mask in lesions_of(case, result).items()
                 if re.sub(r" \d+$", "", name) == finding.name
             ]
             assert (finding.state == "present") == bool(parts)
@@ -99,7 +99,7 @@ def test_findings_say_what_the_masks_show(cases, masks):
                 assert finding.side is None
                 continue
             assert finding.size_mm == pytest.approx(max(map(longest_mm, parts)))
-            sides = {organ_under(mask, found).split()[0] for mask in parts} & {"left", "right"}
+            sides = {organ_under(mask, result).split()[0] for mask in parts} & {"left", "right"}
             assert finding.side == ("both" if len(sides) == 2 else next(iter(sides), None))
 
 
@@ -149,7 +149,7 @@ def answer(query, case, masks):
         return longest_mm(single[name])
 
     told = "cyst" if any(each in query.text for each in TABLES["described_lesions"]["cyst"]) else "tumour"
-    found = {
+    result = {
         "organ": lambda: {host},
         "both organs": lambda: kidneys,
         "organ with the lesion": lambda: ill(f"kidney {told}"),
@@ -165,15 +165,15 @@ def answer(query, case, masks):
         "malignant lesion": lambda: {name for name in here if malignant(name)},
         "benign lesion": lambda: {name for name in here if not malignant(name)},
     }
-    return found[query.kind]()
+    return result[query.kind]()
 
 
 def test_a_query_is_answered_by_what_its_words_say(cases, masks):
     """The text tells the organ; the answer is found anew in the voxels, and there is no other."""
     tried = collections.Counter()
-    for case, found in zip(cases, masks, strict=True):
+    for case, result in zip(cases, masks, strict=True):
         for query in case.queries:
-            assert set(query.masks) == answer(query, case, found), (case.id, query)
+            assert set(query.masks) == answer(query, case, result), (case.id, query)
             assert set(query.masks) <= set(query.among)
             if "lesion" in query.kind and not query.kind.startswith("organ"):
                 assert (len(query.among) == 2) or query.masks == query.among
@@ -204,8 +204,8 @@ def test_masks_reports_and_queries_follow_patients_who_lie_elsewhere_or_are_mirr
     compared = 0
     for case in abdomen(**options).cases("test"):
         volume = read(case.volumes[0])
-        found = {name: read_mask(ref, like=volume) for name, ref in case.masks.items()}
-        places = {name: np.argwhere(mask)[:, 2].mean() for name, mask in found.items()}
+        result = {name: read_mask(ref, like=volume) for name, ref in case.masks.items()}
+        places = {name: np.argwhere(mask)[:, 2].mean() for name, mask in result.items()}
         mirrored = places["liver"] > places["spleen"]
         assert places["left kidney"] > places["right kidney"]
         for query in case.queries:
@@ -214,7 +214,7 @@ def test_masks_reports_and_queries_follow_patients_who_lie_elsewhere_or_are_mirr
                 assert query.masks == ("left kidney" if beside_spleen != mirrored else "right kidney",)
                 compared += 1
             else:
-                assert set(query.masks) == answer(query, case, found), (case.id, query)
+                assert set(query.masks) == answer(query, case, result), (case.id, query)
     assert compared > 4
 
 
@@ -250,14 +250,14 @@ def test_reports_are_read_with_nature_place_and_side_as_the_findings_tell(tmp_pa
     )
     labeler, told = NegationRules(vocabulary=lambda: FINDINGS), 0
     for case in small.cases("train"):
-        found = labeler(case.report.text)
-        assert states(found) == {item.name: item.state for item in case.findings}
-        details = compare_details(found, case.findings)
+        result = labeler(case.report.text)
+        assert states(result) == {item.name: item.state for item in case.findings}
+        details = compare_details(result, case.findings)
         assert details.keys() == set(case.present())
-        for one in details.values():
-            assert {"malignant", "location"} <= one.keys()
-            assert all(one.values())
-            told += len(one)
+        for entry in details.values():
+            assert {"malignant", "location"} <= entry.keys()
+            assert all(entry.values())
+            told += len(entry)
         for finding in case.findings:
             assert (finding.malignant is None) == (finding.state == "absent")
     assert told > 100

@@ -18,8 +18,7 @@ from evidcore_plugin_phantoms.phantoms import run_share, shared
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_reports.labelers import NegationRules
 
-from evidcore.data import read, read_mask
-from evidcore.errors import DataError
+from evidcore.api import DataError, read, read_mask
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +64,13 @@ def test_reports_may_leave_absent_findings_unnamed(cases, chest):
     dataset = chest(names_absent=False)
     terse = list(dataset.cases("test"))
     labeler = NegationRules()
-    for one, case in zip(terse, cases, strict=True):
-        assert np.array_equal(read(one.volumes[0]).array, read(case.volumes[0]).array)
-        read_back = {finding.name for finding in labeler.read([one.report.text])[0]}
-        assert read_back == set(one.present()) == set(case.present())
-        named = [finding.name for finding in one.findings if finding.span is not None]
-        assert tuple(named) == one.present()
-        labels = [span.label for span in one.report.spans]
+    for item, case in zip(terse, cases, strict=True):
+        assert np.array_equal(read(item.volumes[0]).array, read(case.volumes[0]).array)
+        read_back = {finding.name for finding in labeler.read([item.report.text])[0]}
+        assert read_back == set(item.present()) == set(case.present())
+        named = [finding.name for finding in item.findings if finding.span is not None]
+        assert tuple(named) == item.present()
+        labels = [span.label for span in item.report.spans]
         assert labels == sorted(labels, reverse=True)
         assert labels.count("abnormal") == len(named)
         assert labels.count("normal") >= 6

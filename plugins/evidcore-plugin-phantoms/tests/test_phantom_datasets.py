@@ -14,7 +14,7 @@ from evidcore_plugin_phantoms.phantoms import shared as by_workers
 from evidcore_plugin_phantoms.phantoms import write
 from evidcore_testing.checks_dataset import check_dataset
 
-from evidcore.data import read, read_mask
+from evidcore.api import read, read_mask
 
 GRIDS_XYZ = {
     "chest": ((64, 64, 32), (5.5, 5.5, 10.0)),
@@ -123,11 +123,11 @@ def test_splits_and_seeds_share_no_patient_and_no_picture(phantoms):
 def test_more_cases_begin_with_the_same_ones(phantoms, cases):
     fewer = list(phantoms(test_cases=4).cases("test"))
     assert len(fewer) == 4
-    for one, other in zip(cases, fewer, strict=False):
-        assert (one.id, one.report, one.findings) == (other.id, other.report, other.findings)
-        if not one.report:  # questions of the others are balanced over the split
-            assert one.questions == other.questions
-        assert one.notes == other.notes
+    for item, other in zip(cases, fewer, strict=False):
+        assert (item.id, item.report, item.findings) == (other.id, other.report, other.findings)
+        if not item.report:  # questions of the others are balanced over the split
+            assert item.questions == other.questions
+        assert item.notes == other.notes
 
 
 def test_the_indication_is_told_only_where_it_says_something(phantoms, cases):
@@ -163,8 +163,8 @@ def test_worker_processes_draw_the_same_bytes(phantoms, tmp_path):
     assert names == sorted(file.name for file in shared.iterdir())
     for name in names:
         if name.endswith(".npz"):  # holds the time at which it was written
-            one, other = np.load(alone / name), np.load(shared / name)
-            assert one.files == other.files
-            assert all(np.array_equal(one[key], other[key]) for key in one.files)
+            item, other = np.load(alone / name), np.load(shared / name)
+            assert item.files == other.files
+            assert all(np.array_equal(item[key], other[key]) for key in item.files)
         else:
             assert (alone / name).read_bytes() == (shared / name).read_bytes()

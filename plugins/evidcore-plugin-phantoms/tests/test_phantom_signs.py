@@ -47,9 +47,9 @@ def shown_by(phantom):
 
 
 def showing(phantoms, name):
-    found = [(phantom, phantom.arrays[name]) for phantom in phantoms if name in phantom.arrays]
-    assert len(found) >= 5, f"only {len(found)} phantoms show {name}"
-    return found
+    result = [(phantom, phantom.arrays[name]) for phantom in phantoms if name in phantom.arrays]
+    assert len(result) >= 5, f"only {len(result)} phantoms show {name}"
+    return result
 
 
 def body_centre(phantom):
@@ -179,10 +179,10 @@ def test_a_large_heart_is_wider_than_half_the_chest_and_a_normal_one_is_not():
 
 def test_an_ellipsoid_is_where_a_loop_finds_it():
     centre, radii = (10.0, 20.5, 30.0), (2.0, 3.0, 4.0)
-    found = level(centre, radii) < 1
+    result = level(centre, radii) < 1
     for z, y, x in [(10, 20, 30), (11, 22, 31), (12, 20, 30), (10, 23, 30), (10, 20, 34), (8, 20, 30)]:
         slow = sum(((at - c) / r) ** 2 for at, c, r in zip((z, y, x), centre, radii, strict=True)) < 1
-        assert found[z, y, x] == slow
+        assert result[z, y, x] == slow
 
 
 def test_a_smooth_field_is_the_linear_interpolation_of_its_cells():

@@ -33,10 +33,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from evidcore.api import read, read_mask
 from evidcore.audit.conditions import Twin
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
-from evidcore.data import read, read_mask
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
 
@@ -77,8 +77,8 @@ def test_a_volume_is_one_slice_stored_twice(cases):
     assert nibabel.aff2axcodes(image.affine) == ("L", "P", "S")
     assert image.header.get_zooms() == pytest.approx((0.8, 0.8, 3.0))
     for case in cases:
-        one, two = read(case.volumes[0]).array
-        assert np.array_equal(one, two)
+        item, two = read(case.volumes[0]).array
+        assert np.array_equal(item, two)
 
 
 def test_a_case_has_one_lesion_inside_an_organ_and_far_from_its_border(cases):
@@ -207,12 +207,12 @@ def test_without_annotations_training_shows_asks_and_answers_the_same(slices, th
     """So a training that goes by questions alone is the same bit for bit."""
     task, view = Choice(think=think, training_questions="given"), Slices(slices=1)
     known, bare = (list(slices(annotated=each).cases("train")) for each in (True, False))
-    for one, other in zip(known, bare, strict=True):
-        assert one.findings
+    for item, other in zip(known, bare, strict=True):
+        assert item.findings
         assert (other.findings, other.masks) == ((), {})
-        assert dataclasses.replace(one, findings=(), masks={}) == other
+        assert dataclasses.replace(item, findings=(), masks={}) == other
         for seed in (0, 1):
-            told, blind = task.prompts(one, view, seed), task.prompts(other, view, seed)
+            told, blind = task.prompts(item, view, seed), task.prompts(other, view, seed)
             assert [(each.id, each.parts, dict(each.reference)) for each in told] == [
                 (each.id, each.parts, dict(each.reference)) for each in blind
             ]
@@ -351,7 +351,7 @@ def test_on_whole_slices_too_the_pattern_is_told_at_full_resolution_alone():
 @pytest.mark.slow
 def test_the_overview_shows_where_the_lesion_lies():
     """Within the organs as they are known, the darkest 2 x 2 averages lie on the lesion in most slices."""
-    found = 0
+    result = 0
     for number in range(120):
         drawn = POPULATION.draw("validation", number)
         overview = averaged(drawn.hu[0].astype(float))
@@ -365,5 +365,5 @@ def test_the_overview_shows_where_the_lesion_lies():
                 score = np.minimum(score, np.where(inside, pairs, np.inf))
         row, column = np.unravel_index(score.argmin(), score.shape)
         y, x = (at.mean() for at in np.nonzero(drawn.arrays["lesion"][0]))
-        found += max(abs((row + 1) * REDUCED - y), abs((column + 1) * REDUCED - x)) < 10
-    assert found >= 114
+        result += max(abs((row + 1) * REDUCED - y), abs((column + 1) * REDUCED - x)) < 10
+    assert result >= 114

@@ -44,8 +44,8 @@ def items(present):
 
 
 def items_of(present, per_finding, seed):
-    found = balanced_items(present, CT_RATE_FINDINGS, per_finding, np.random.default_rng(seed))
-    return [SimpleNamespace(case=case, options=options, answer=answer) for case, options, answer in found]
+    result = balanced_items(present, CT_RATE_FINDINGS, per_finding, np.random.default_rng(seed))
+    return [SimpleNamespace(case=case, options=options, answer=answer) for case, options, answer in result]
 
 
 def test_every_finding_belongs_to_one_indication():
@@ -184,7 +184,7 @@ def test_which_options_stand_together_tells_nothing(items):
 
     def by_company(item):
         return max(
-            item.options, key=lambda one: sum(met[one, other] for other in item.options if other != one)
+            item.options, key=lambda entry: sum(met[entry, other] for other in item.options if other != entry)
         )
 
     assert share_right(items[1::2], by_company) <= 0.30

@@ -1,7 +1,7 @@
 import pytest
 from evidcore_plugin_reports.agreement import affirmed, compare_findings
 
-from evidcore.case import Finding
+from evidcore.api import Finding
 
 
 def test_what_is_present_anywhere_is_affirmed_once_in_the_order_of_mention():
@@ -33,7 +33,7 @@ RIGHT_CYST = Finding(name="cyst", side="right")
     ],
 )
 def test_details_must_agree_where_they_are_asked_for(candidate, reference, expected):
-    found = compare_findings(candidate, reference, details=("side",))
-    assert (found.both, found.extra, found.missed) == expected
+    result = compare_findings(candidate, reference, details=("side",))
+    assert (result.both, result.extra, result.missed) == expected
     names = compare_findings(candidate, reference)
     assert bool(names.both) == (reference[0].state == "present")

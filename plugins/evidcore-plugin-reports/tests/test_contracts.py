@@ -13,7 +13,7 @@ from evidcore_plugin_reports.testing import Reply, chat_server
 from evidcore_testing import check_labeler, check_metric, check_reader, volume_case
 from PIL import Image
 
-from evidcore.case import Crop
+from evidcore.api import Crop
 from evidcore.contracts import ImageQuestion
 from evidcore.registry.factory import build
 

@@ -11,7 +11,7 @@ from evidcore_testing import check_scorer
 from transformers import AutoModel, AutoTokenizer, BertForMaskedLM, T5Config, T5ForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 transformers_logging.disable_progress_bar()
 
@@ -47,12 +47,12 @@ def cosine(folder, one, other, pooling):
 def test_a_score_is_the_mapped_cosine(folder, pooling, budget):
     pairs = list(itertools.combinations(TEXTS, 2))
     wanted = [cosine(folder, *pair, pooling) for pair in pairs]
-    found = scorer(folder, pooling, tokens_per_pass=budget)(*zip(*pairs, strict=True))
-    assert found == pytest.approx([(1 + one) / 2 for one in wanted], abs=1e-5)
+    result = scorer(folder, pooling, tokens_per_pass=budget)(*zip(*pairs, strict=True))
+    assert result == pytest.approx([(1 + item) / 2 for item in wanted], abs=1e-5)
     floor = sorted(wanted)[1]
-    found = scorer(folder, pooling, floor, tokens_per_pass=budget)(*zip(*pairs, strict=True))
-    assert found == pytest.approx([max(0.0, (one - floor) / (1 - floor)) for one in wanted], abs=1e-4)
-    assert min(found) == 0.0
+    result = scorer(folder, pooling, floor, tokens_per_pass=budget)(*zip(*pairs, strict=True))
+    assert result == pytest.approx([max(0.0, (item - floor) / (1 - floor)) for item in wanted], abs=1e-4)
+    assert min(result) == 0.0
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -62,8 +62,8 @@ def test_it_keeps_the_contract_of_a_scorer(folder, pooling):
 
 
 def test_neither_embedding_claims_to_tell_a_denial():
-    assert not Embedding.tells_denial
-    assert not EmbeddingF1.tells_denial
+    assert not Embedding.detects_negation
+    assert not EmbeddingF1.detects_negation
 
 
 def test_a_text_that_says_nothing_is_not_compared(folder):

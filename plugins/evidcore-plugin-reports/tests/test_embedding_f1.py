@@ -44,7 +44,7 @@ def by_hand(folder, ours, theirs, layer=-1):
             hidden = model(ids, output_hidden_states=True).hidden_states[layer][0, 1:-1]
         vectors.append([row / row.norm() for row in hidden])
     best = [
-        [max(float(one @ other) for other in vectors[1 - side]) for one in vectors[side]] for side in (0, 1)
+        [max(float(item @ other) for other in vectors[1 - side]) for item in vectors[side]] for side in (0, 1)
     ]
     precision, recall = (sum(values) / len(values) for values in best)
     return 2 * precision * recall / (precision + recall)
@@ -54,11 +54,11 @@ def by_hand(folder, ours, theirs, layer=-1):
 @pytest.mark.parametrize("budget", [0, 100])
 def test_f1_is_that_of_greedy_matching_by_hand(folder, layer, budget):
     ours, theirs = zip(*PAIRS, strict=True)
-    found = scorer(folder, layer, tokens_per_pass=budget)(ours, theirs)
+    result = scorer(folder, layer, tokens_per_pass=budget)(ours, theirs)
     expected = [by_hand(folder, *pair, layer) for pair in PAIRS[:3]]
-    assert found == pytest.approx([*expected, 0.0, 1.0], abs=1e-5)
-    assert found[2] == pytest.approx(1.0)
-    assert found[0] < 0.99
+    assert result == pytest.approx([*expected, 0.0, 1.0], abs=1e-5)
+    assert result[2] == pytest.approx(1.0)
+    assert result[0] < 0.99
 
 
 def test_f1_of_two_vectors_by_hand():

@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score
 
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
-from evidcore.contracts import Answers, Asking, Labeler, Policy, Unread
+from evidcore.contracts import Answers, EvalOptions, Labeler, LabelError, Policy
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.registry import factory
 
@@ -47,14 +47,14 @@ def case(name, present, uncertain=(), patient=None):
 def evaluated(cases, reports, *, condition="own", labeler=None, metric=()):
     prompts = [prompt for item in cases for prompt in ReportTask().prompts(item, Volume(), 0)]
     evaluation = ReportEvaluation(labeler=labeler or NegationRules(), metric=metric)
-    written = evaluation.answer(Written(reports), prompts, ReportTask(), Asking(max_new_tokens=50))
+    written = evaluation.answer(Written(reports), prompts, ReportTask(), EvalOptions(max_new_tokens=50))
     [result] = evaluation.score([Answers(prompts, written, condition)], ReportTask(), "report")
     return result
 
 
 def row_of(result, metric):
-    (found,) = [row for row in result.rows() if row.metric == metric]
-    return found
+    (results,) = [row for row in result.rows() if row.metric == metric]
+    return results
 
 
 CASES = [
@@ -109,9 +109,9 @@ def test_the_interval_clusters_by_patient():
     cases = [case(f"c{n}", NAMES[n % 2 : n % 2 + 1], patient=f"p{n // 2}") for n in range(60)]
     reports = {f"c{n}": "There is emphysema." if n % 3 else "Clear." for n in range(60)}
     for figure in ("findings_f1_micro", "findings_f1_macro"):
-        found = row_of(evaluated(cases, reports), figure)
-        assert (found.patients, found.questions) == (30, 60)
-        assert found.low < found.value < found.high
+        result = row_of(evaluated(cases, reports), figure)
+        assert (result.patients, result.questions) == (30, 60)
+        assert result.low < result.value < result.high
 
 
 def test_macro_f1_in_a_resample_is_that_of_scikit_learn():
@@ -127,9 +127,9 @@ def test_macro_f1_in_a_resample_is_that_of_scikit_learn():
 def test_cases_without_findings_are_left_out_of_f1_and_counted():
     bare = Case(id="z", patient="p", volumes=(VolumeRef(path="z.nii"),), report=Report(text="Given."))
     result = evaluated([bare, CASES[0]], {"z": "Clear.", "a": "Emphysema."})
-    found = row_of(result, "findings_f1_micro")
-    assert (found.value, found.questions) == (1.0, 1)
-    assert found.note.startswith("1 of 2 not measured: no finding of the case is known")
+    results = row_of(result, "findings_f1_micro")
+    assert (results.value, results.questions) == (1.0, 1)
+    assert results.note.startswith("1 of 2 not measured: no finding of the case is known")
     assert result.lines()[0]["unscored"] == {"findings_f1_micro": "no finding of the case is known"}
     alone = row_of(evaluated([bare], {"z": "Clear."}), "findings_f1_micro")
     assert (alone.value, alone.note) == (
@@ -143,22 +143,22 @@ def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
     class Shy(Labeler):
         def __call__(self, text):
             if "secret" in text:
-                raise Unread("a text of 6 characters")
+                raise LabelError("a text of 6 characters")
             return Phrases()(text)
 
     result = evaluated(
         CASES[:2], {"a": "secret", "b": "There is emphysema. There is a lung nodule."}, labeler=Shy()
     )
-    found = row_of(result, "findings_f1_micro")
-    assert found.value == 1.0
-    assert "1 of 2 not measured: a text of 6 characters" in found.note
+    results = row_of(result, "findings_f1_micro")
+    assert results.value == 1.0
+    assert "1 of 2 not measured: a text of 6 characters" in results.note
 
 
 def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
     class Shy(Labeler):
         def __call__(self, text):
             if text == "secret":
-                raise Unread("a text of 6 characters")
+                raise LabelError("a text of 6 characters")
             return Phrases()(text)
 
     cases = [case("a", NAMES[:1]), case("b", NAMES[1:2])]  # one alone has a nodule
@@ -199,10 +199,10 @@ def test_the_reference_is_the_report_within_the_gold_answer():
             )
 
     spans = (Span(start=0, end=6, label="normal"), Span(start=7, end=17, label="abnormal"))
-    one = dataclasses.replace(CASES[0], report=Report(text="Clear. Emphysema.", spans=spans))
-    (prompt,) = ReportTask().prompts(one, Volume(), 0)
-    assert reference_of(prompt, Tagged()) == one.report
-    assert reference_of(prompt, ReportTask()) == one.report
+    item = dataclasses.replace(CASES[0], report=Report(text="Clear. Emphysema.", spans=spans))
+    (prompt,) = ReportTask().prompts(item, Volume(), 0)
+    assert reference_of(prompt, Tagged()) == item.report
+    assert reference_of(prompt, ReportTask()) == item.report
 
 
 def test_a_line_says_what_was_asked_and_where_the_pixels_stood():
@@ -233,7 +233,7 @@ def test_a_labeler_without_the_data_sets_words_is_refused_by_name():
 
 def test_it_keeps_the_contract_of_an_evaluation(tmp_path):
     cases = [volume_case(tmp_path, seed) for seed in range(4)]
-    prompts = [prompt for one in cases for prompt in ReportTask().prompts(one, Volume(), 0)]
+    prompts = [prompt for item in cases for prompt in ReportTask().prompts(item, Volume(), 0)]
     evaluation, task = (
         factory.build(kind, {"use": "report"}, given={}, where="test") for kind in ("evaluation", "task")
     )

@@ -7,7 +7,7 @@ from evidcore_plugin_reports.endpoint import Endpoint
 from evidcore_plugin_reports.judge import DIMENSIONS, Judge, read_grades
 from evidcore_plugin_reports.testing import Reply, chat_server
 
-from evidcore.case import Unscored
+from evidcore.api import Unscored
 from evidcore.contracts import Measured
 from evidcore.errors import RecipeError
 
@@ -72,9 +72,9 @@ def test_reasons_are_kept_beside_the_grades():
 def test_a_model_is_shown_question_report_and_text_and_its_grades_are_taken(written):
     with chat_server(lambda body, number: Reply(content=json.dumps(ASKED))) as server:
         metric = judge(server.url)
-        (found,) = metric(written(("There is emphysema.", "No emphysema, größer.")))
-    assert found.figures == {f"judge_{name}": float(grade) for name, grade in GRADES.items()}
-    assert found.remarks["judge_clarity"] == "clarity, because"
+        (result,) = metric(written(("There is emphysema.", "No emphysema, größer.")))
+    assert result.figures == {f"judge_{name}": float(grade) for name, grade in GRADES.items()}
+    assert result.remarks["judge_clarity"] == "clarity, because"
     system, user = server.requests[0]["messages"]
     assert all(name in system["content"] for name in DIMENSIONS)
     shown = user["content"]

@@ -279,9 +279,9 @@ def test_of_two_findings_in_a_sentence_each_has_its_own_nature_and_place():
 @BOTH
 def test_findings_left_out_are_those_of_the_data_sets_or_of_ct_rate(labeler):
     made = type(labeler)
-    assert made().looked_for() == CT_RATE_FINDINGS
-    assert made(vocabulary=lambda: ABDOMEN).looked_for() == ABDOMEN
-    assert made(vocabulary=lambda: ABDOMEN, findings=("gallstone",)).looked_for() == ("gallstone",)
+    assert made().label_names() == CT_RATE_FINDINGS
+    assert made(vocabulary=lambda: ABDOMEN).label_names() == ABDOMEN
+    assert made(vocabulary=lambda: ABDOMEN, findings=("gallstone",)).label_names() == ("gallstone",)
     assert [item.name for item in made(lambda: ABDOMEN)("Gallstone. Emphysema.")] == ["gallstone"]
 
 

@@ -7,9 +7,8 @@ import pytest
 from evidcore_plugin_reports.labels_file import LabelsFile
 from evidcore_plugin_reports.sentences import labelled
 
-from evidcore.case import Finding, Span
-from evidcore.contracts import Unread
-from evidcore.errors import DataError
+from evidcore.api import DataError, Finding, Span
+from evidcore.contracts import LabelError
 
 TEXT = "No effusion. There is a 7 mm nodule on the left."
 
@@ -32,8 +31,8 @@ def labeler(folder, table):
 def test_a_text_gets_what_the_file_says_of_it(tmp_path):
     made = labeler(tmp_path, {"schema": 1, "cases": {"a": entry(), "b": {**entry("Other."), "findings": []}}})
     span = Span(start=24, end=35, label="present")
-    found = (Finding(name="lung nodule", state="present", side="left", size_mm=7.0, span=span),)
-    assert made(TEXT) == found
+    result = (Finding(name="lung nodule", state="present", side="left", size_mm=7.0, span=span),)
+    assert made(TEXT) == result
     assert TEXT[24:35] == "7 mm nodule"
     assert made("Other.") == ()
     assert made(" \n") == ()
@@ -46,13 +45,13 @@ def test_a_span_over_two_sentences_labels_both(tmp_path):
 
 def test_an_unknown_text_is_unread_and_not_quoted(tmp_path):
     made = labeler(tmp_path, {"schema": 1, "cases": {"a": entry()}})
-    with pytest.raises(Unread, match=sha256(TEXT + " ")) as caught:
+    with pytest.raises(LabelError, match=sha256(TEXT + " ")) as caught:
         made(TEXT + " ")
     assert "49 characters" in str(caught.value)
     assert "nodule" not in str(caught.value)
-    found, missing = made.read([TEXT, "unknown"])
-    assert found == made(TEXT)
-    assert isinstance(missing, Unread)
+    result, missing = made.read([TEXT, "unknown"])
+    assert result == made(TEXT)
+    assert isinstance(missing, LabelError)
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,12 @@ def test_words_match_exactly_and_by_stem(tmp_path, written):
         ("nodule", "heart"),
         ("Größe unverändert", "Größe unverändert"),
     )
-    found = [one.figures["meteor_without_synonyms"] for one in metric(texts)]
+    result = [item.figures["meteor_without_synonyms"] for item in metric(texts)]
     # 4 of 5 and of 6 words: the nodules | seen | left, in 3 stretches
-    assert found[0] == pytest.approx(by_hand(4, 3, 5, 6))
-    assert found[1] == pytest.approx(by_hand(2, 1, 2, 2))
-    assert found[2:4] == [0.0, 0.0]
-    assert found[4] == pytest.approx(by_hand(2, 1, 2, 2))
+    assert result[0] == pytest.approx(by_hand(4, 3, 5, 6))
+    assert result[1] == pytest.approx(by_hand(2, 1, 2, 2))
+    assert result[2:4] == [0.0, 0.0]
+    assert result[4] == pytest.approx(by_hand(2, 1, 2, 2))
     assert metric.notes() == {
         "meteor_without_synonyms": "exact words and stems only: no WordNet was named, so no synonyms"
     }

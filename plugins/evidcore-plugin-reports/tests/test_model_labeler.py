@@ -9,8 +9,8 @@ from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.testing import Reply, chat_server
 
-from evidcore.case import Answer, Case, Finding, Prompt, Report, Rollout, Span
-from evidcore.contracts import Unread
+from evidcore.api import Answer, Case, Finding, Prompt, Report, Rollout, Span
+from evidcore.contracts import LabelError
 
 TEXT = "No effusion. There is a 7 mm  nodule on the left."
 NAMES = ("lung nodule", "pleural effusion")
@@ -90,7 +90,7 @@ def test_an_answer_that_cannot_be_taken_leaves_the_text_unread(answer, said):
     where = r"model 'tiny': a text of 49 characters \(sha256 "
     with (
         chat_server(lambda body, number: Reply(content=answer)) as server,
-        pytest.raises(Unread, match=f"{where}.*{said}") as caught,
+        pytest.raises(LabelError, match=f"{where}.*{said}") as caught,
     ):
         labeler(server)(TEXT)
     assert "nodule" not in str(caught.value)
@@ -102,13 +102,13 @@ def test_an_answer_that_was_cut_off_leaves_its_text_alone_unread():
         return Reply(content=told(EFFUSION), finish="length" if is_long else "stop")
 
     with chat_server(reply) as server:
-        unread, found, blank = labeler(server).read(["A long effusion.", "An effusion.", " "])
+        unread, result, blank = labeler(server).read(["A long effusion.", "An effusion.", " "])
         again = labeler(server).read(["An effusion."])
-    assert isinstance(unread, Unread)
+    assert isinstance(unread, LabelError)
     assert "cut off; raise body.max_tokens" in str(unread)
-    assert [item.name for item in found] == ["pleural effusion"]
+    assert [item.name for item in result] == ["pleural effusion"]
     assert blank == ()
-    assert again == [found]
+    assert again == [result]
     assert len(server.requests) == 2
 
 

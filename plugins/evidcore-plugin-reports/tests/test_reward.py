@@ -6,9 +6,9 @@ from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.checks_reward import check_reward
 
+from evidcore.api import Case, Finding, Report, Rollout, Unscored, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Report, Rollout, Unscored, VolumeRef
 
 CASE = Case(
     id="a",

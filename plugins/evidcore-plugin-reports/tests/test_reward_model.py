@@ -33,7 +33,7 @@ def by_hand(folder, turn="The correct answer is {}"):
     """The logit of each conversation, alone and without padding, as the released code asks for it."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "rm")
     model = AutoModelForSequenceClassification.from_pretrained(folder / "rm", dtype=torch.float32)
-    found = []
+    result = []
     for question, candidate, reference in zip(QUESTIONS, CANDIDATES, REFERENCES, strict=True):
         conversation = [
             {"role": "user", "content": question},
@@ -42,23 +42,23 @@ def by_hand(folder, turn="The correct answer is {}"):
         ]
         ids = tokenizer.apply_chat_template(conversation, tokenize=True, return_tensors="pt")["input_ids"]
         with torch.inference_mode():
-            found.append(float(model(ids).logits[0][0]))
-    return found
+            result.append(float(model(ids).logits[0][0]))
+    return result
 
 
 def test_the_raw_score_is_the_logit_of_the_conversation(folder):
     raw = by_hand(folder)
     assert max(raw) - min(raw) > 0.1
-    wanted = [1 / (1 + math.exp(-one)) for one in raw]
+    wanted = [1 / (1 + math.exp(-item)) for item in raw]
     assert scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_the_reference_is_told_in_the_recipes_words(folder):
     turn = "The report says: {reference} Does it agree?"
-    wanted = [1 / (1 + math.exp(-one)) for one in by_hand(folder, turn.replace("{reference}", "{}"))]
-    found = scorer(folder, reference_turn=turn)(CANDIDATES, REFERENCES, QUESTIONS)
-    assert found == pytest.approx(wanted, rel=1e-6)
-    assert found != pytest.approx(scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS), rel=1e-3)
+    wanted = [1 / (1 + math.exp(-item)) for item in by_hand(folder, turn.replace("{reference}", "{}"))]
+    result = scorer(folder, reference_turn=turn)(CANDIDATES, REFERENCES, QUESTIONS)
+    assert result == pytest.approx(wanted, rel=1e-6)
+    assert result != pytest.approx(scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS), rel=1e-3)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
@@ -69,16 +69,16 @@ def test_together_is_as_one_by_one_whatever_side_the_tokenizer_pads(folder, side
     tokenizer.padding_side = side
     tokenizer.save_pretrained(tmp_path / "rm")
     assert AutoTokenizer.from_pretrained(tmp_path / "rm").padding_side == side
-    found = scorer(tmp_path, tokens_per_pass=budget)(CANDIDATES, REFERENCES, QUESTIONS)
-    raw = [math.log(one / (1 - one)) for one in found]
+    result = scorer(tmp_path, tokens_per_pass=budget)(CANDIDATES, REFERENCES, QUESTIONS)
+    raw = [math.log(item / (1 - item)) for item in result]
     assert raw == pytest.approx(by_hand(folder), abs=1e-5)
 
 
 def test_one_by_one_is_the_same_bits_whatever_else_is_scored(folder):
     together = scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS)
     alone = [
-        scorer(folder)([one], [other], [asked])[0]
-        for one, other, asked in zip(CANDIDATES, REFERENCES, QUESTIONS, strict=True)
+        scorer(folder)([item], [other], [asked])[0]
+        for item, other, asked in zip(CANDIDATES, REFERENCES, QUESTIONS, strict=True)
     ]
     assert together == alone
 
@@ -88,8 +88,8 @@ def test_a_model_without_a_padding_token_reads_texts_one_by_one(folder, tmp_path
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "rm")
     model.config.pad_token_id = None
     model.save_pretrained(tmp_path / "rm")
-    found = scorer(tmp_path, tokens_per_pass=100_000)(CANDIDATES, REFERENCES, QUESTIONS)
-    assert found == pytest.approx(scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS), rel=1e-6)
+    result = scorer(tmp_path, tokens_per_pass=100_000)(CANDIDATES, REFERENCES, QUESTIONS)
+    assert result == pytest.approx(scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS), rel=1e-6)
 
 
 def test_question_answer_and_reference_each_count(folder):

@@ -6,7 +6,7 @@ from evidcore_plugin_reports.scored import Scored
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_testing.checks_metric import written_texts
 
-from evidcore.case import Report, Unscored
+from evidcore.api import Report, Unscored
 
 
 def test_an_empty_report_earns_nothing_even_where_the_scorer_calls_two_silences_equal():

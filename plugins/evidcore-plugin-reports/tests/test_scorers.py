@@ -8,8 +8,8 @@ from evidcore_plugin_reports.labelers import Phrases
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_testing.checks_text import check_scorer
 
-from evidcore.case import Finding
-from evidcore.contracts import Unread
+from evidcore.api import Finding
+from evidcore.contracts import LabelError
 
 
 @pytest.mark.parametrize("scorer", [FindingsF1(), FindingsF1(scope="candidate", labeler=Phrases())])
@@ -74,7 +74,7 @@ class Counting(Phrases):
     def __call__(self, text):
         self.asked.append(text)
         if "?" in text:
-            raise Unread("a text with a question mark")
+            raise LabelError("a text with a question mark")
         return super().__call__(text)
 
 

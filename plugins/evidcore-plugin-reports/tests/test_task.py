@@ -5,8 +5,8 @@ from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.checks_task import check_task
 from evidcore_testing.data import volume_case
 
+from evidcore.api import Case, TextPart
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, TextPart
 
 
 def test_it_keeps_the_contract_of_a_task(tmp_path):

@@ -8,13 +8,13 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
-from evidcore.contracts import Measured, Sums
+from evidcore.contracts import Measured, Totals
 from evidcore.evaluate.pooling import pooled
 
 
 def over_all(metric, texts):
-    found = metric(texts)
-    return {name: pooled([one.figures[name] for one in found]) for name in found[0].figures}
+    result = metric(texts)
+    return {name: pooled([item.figures[name] for item in result]) for name in result[0].figures}
 
 
 def split(text):
@@ -35,8 +35,8 @@ def test_bleu_is_pooled_as_sacrebleu_pools_it():
     ours = ["there is a nodule in the left lung .", "no effusion , heart normal ."]
     theirs = ["a nodule lies in the left lung .", "no effusion ; the heart is normal ."]
     alone = BLEU(effective_order=True, tokenize="none")
-    scores = [alone.sentence_score(one, [other]) for one, other in zip(ours, theirs, strict=True)]
-    figures = [Sums("bleu", (*s.counts, *s.totals, s.sys_len, s.ref_len)) for s in scores]
+    scores = [alone.sentence_score(item, [other]) for item, other in zip(ours, theirs, strict=True)]
+    figures = [Totals("bleu", (*s.counts, *s.totals, s.sys_len, s.ref_len)) for s in scores]
     expected = BLEU(smooth_method="none", tokenize="none").corpus_score(ours, [theirs]).score / 100
     assert pooled(figures) == pytest.approx(expected)
     assert 0.1 < expected < 0.9
@@ -68,11 +68,11 @@ def test_rouge_l_is_that_of_google_s_package_over_the_same_words(written, pairs)
             return words(text)
 
     scorer = RougeScorer(["rougeL"], tokenizer=Words())
-    for (text, said), found in zip(pairs, RougeL()(written(*pairs)), strict=True):
+    for (text, said), result in zip(pairs, RougeL()(written(*pairs)), strict=True):
         expected = scorer.score(said, text)["rougeL"]
-        assert found.figures["rouge_l"] == pytest.approx(expected.fmeasure)
-        assert found.figures["rouge_l_precision"] == pytest.approx(expected.precision)
-        assert found.figures["rouge_l_recall"] == pytest.approx(expected.recall)
+        assert result.figures["rouge_l"] == pytest.approx(expected.fmeasure)
+        assert result.figures["rouge_l_precision"] == pytest.approx(expected.precision)
+        assert result.figures["rouge_l_recall"] == pytest.approx(expected.recall)
 
 
 @pytest.mark.parametrize("metric", [Bleu(), RougeL()], ids=["bleu", "rouge-l"])

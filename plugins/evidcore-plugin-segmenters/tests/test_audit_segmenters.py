@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.audit_segmenters import audit_segmenters
 
-from evidcore.case import Case, MaskRef, VolumeRef
-from evidcore.contracts import BoxPrompt, MaskPrompt, Segmenter, SegmenterSession
-from evidcore.errors import ContractError, DataError
+from evidcore.api import Case, DataError, MaskRef, Segmenter, VolumeRef
+from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterSession
+from evidcore.errors import ContractError
 from evidcore.registry import factory
 
 SHAPE = (9, 30, 30)
@@ -32,14 +32,14 @@ class Column(SegmenterSession):
         self.path = path
 
     def mask(self, prompts, z_window=None):
-        found = np.zeros(SHAPE, dtype=np.bool_)
+        result = np.zeros(SHAPE, dtype=np.bool_)
         for prompt in prompts:
             match prompt:
                 case BoxPrompt(box=box):
-                    found[2:7, box.y0 : box.y1, box.x0 : box.x1] = True
+                    result[2:7, box.y0 : box.y1, box.x0 : box.x1] = True
                 case MaskPrompt(mask=mask):
-                    found[2:7] |= mask
-        return found
+                    result[2:7] |= mask
+        return result
 
 
 class Knowing(Column):

@@ -46,7 +46,7 @@ def test_the_page_holds_every_segmenter_and_says_phantom():
     ]
     rows.append({**rows[0], "distance_slices": "0"})
     rows.append({**rows[0], "metric": "dice_difference", "segmenter": "two minus one", "note": "3 seeds"})
-    found = {
+    result = {
         "segmenters": [{"name": "one"}, {"name": "two"}],
         "distances": ["0", "1"],
         "datasets": {
@@ -56,7 +56,7 @@ def test_the_page_holds_every_segmenter_and_says_phantom():
             }
         },
     }  # fmt: skip
-    text = audit_page(found)
+    text = audit_page(result)
     assert "Phantom data." in text
     assert "two minus one: oracle box" in text
     assert "3 objects" not in text

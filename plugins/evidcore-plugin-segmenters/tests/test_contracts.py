@@ -2,7 +2,7 @@
 
 from evidcore_testing import check_segmenter, prompts_from, volume_case
 
-from evidcore.data import read, read_mask
+from evidcore.api import read, read_mask
 from evidcore.registry.factory import build
 
 

@@ -17,12 +17,12 @@ def block(shape=(9, 20, 20), z=(2, 7), y=(5, 15), x=(5, 15)):
 
 def test_dice_and_outlines_by_distance_from_the_prompt_by_hand():
     truth = block()
-    found = np.zeros_like(truth)
+    result = np.zeros_like(truth)
     for z in range(2, 7):  # as far off along x as from slice 4
         off = abs(z - 4)
-        found[z, 5:15, 5 + off : 15 + off] = True
-    found[7, 5:15, 5:15] = True  # one slice too far
-    seen = drift(found, truth, 4, (2.0, 3.0), shape_of(found, [found], None))
+        result[z, 5:15, 5 + off : 15 + off] = True
+    result[7, 5:15, 5:15] = True  # one slice too far
+    seen = drift(result, truth, 4, (2.0, 3.0), shape_of(result, [result], None))
     assert distance_names() == ["0", "1", "2", "3-5", "6-10", "11+"]
     assert seen.dice_by_distance == pytest.approx({"0": 1.0, "1": 0.9, "2": 0.8, "3-5": 0.0})
     both = 100 + 2 * 90 + 2 * 80
@@ -44,22 +44,22 @@ def test_the_distance_of_outlines_is_that_of_brute_force():
     dice_ = np.random.default_rng(0)
     y, x = np.mgrid[:24, :30]
     for number in range(3):
-        one = ((y - 11) / (6 + number)) ** 2 + ((x - 12) / 7) ** 2 <= 1
+        item = ((y - 11) / (6 + number)) ** 2 + ((x - 12) / 7) ** 2 <= 1
         other = ((y - 12) / 6) ** 2 + ((x - 15) / (8 - number)) ** 2 <= 1 + 0.2 * dice_.random()
-        first, second = (edge(region) * (1.5, 0.8) for region in (one, other))
+        first, second = (edge(region) * (1.5, 0.8) for region in (item, other))
         gaps = np.linalg.norm(first[:, None] - second[None], axis=2)
         wanted = np.concatenate([gaps.min(axis=1), gaps.min(axis=0)]).mean()
-        assert surface_mm(one, other, (1.5, 0.8)) == pytest.approx(wanted, rel=1e-5)
-    assert surface_mm(one, one, (1.5, 0.8)) == 0.0
+        assert surface_mm(item, other, (1.5, 0.8)) == pytest.approx(wanted, rel=1e-5)
+    assert surface_mm(item, item, (1.5, 0.8)) == 0.0
 
 
 def test_a_region_at_the_grid_s_edge_has_an_outline_there():
-    one, other = np.zeros((6, 6), dtype=np.bool_), np.zeros((6, 6), dtype=np.bool_)
-    one[:, :3] = other[:, :2] = True
-    first, second = edge(one).astype(float), edge(other).astype(float)
+    item, other = np.zeros((6, 6), dtype=np.bool_), np.zeros((6, 6), dtype=np.bool_)
+    item[:, :3] = other[:, :2] = True
+    first, second = edge(item).astype(float), edge(other).astype(float)
     gaps = np.linalg.norm(first[:, None] - second[None], axis=2)
     wanted = np.concatenate([gaps.min(axis=1), gaps.min(axis=0)]).mean()
-    assert surface_mm(one, other, (1.0, 1.0)) == pytest.approx(wanted)
+    assert surface_mm(item, other, (1.0, 1.0)) == pytest.approx(wanted)
 
 
 def test_a_mask_by_itself_by_hand():
@@ -78,12 +78,12 @@ def test_a_mask_by_itself_by_hand():
 
 
 def test_a_mask_splits_where_one_prompt_gives_several_parts():
-    one, other = block(x=(2, 6)), block(x=(12, 16))
-    both = one | other
+    item, other = block(x=(2, 6)), block(x=(12, 16))
+    both = item | other
     assert shape_of(both, [both], None).splits == 1.0
-    assert shape_of(both, [one, other], None).splits == 0.0
+    assert shape_of(both, [item, other], None).splits == 0.0
     assert shape_of(both, [both], None, meant=[2]).splits == 0.0  # a mask prompt that shows both
-    speck = one.copy()
+    speck = item.copy()
     speck[8, 19, 19] = True  # less than a hundredth
     assert shape_of(speck, [speck], None).splits == 0.0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask
 
-from evidcore.case import Box
+from evidcore.api import Box
 from evidcore.data.boxes import moved, parts, tight_box
 
 
@@ -36,11 +36,11 @@ def test_a_tight_box_holds_every_voxel_and_no_smaller_one_does():
 
 
 def test_a_perfect_propagation_finds_the_parts_that_meet_a_box():
-    found = reachable(truth(), oracle_boxes(truth()))
+    result = reachable(truth(), oracle_boxes(truth()))
     wanted = truth()
     wanted[6:8] = False
     wanted[3, 29, 0] = False
-    assert np.array_equal(found, wanted)
+    assert np.array_equal(result, wanted)
     assert not reachable(truth(), ()).any()
 
 
@@ -53,9 +53,9 @@ def test_boxes_are_moved_by_their_share_in_all_four_ways():
     first, second = (prompt.box for prompt in oracle)
     assert (first, second) == oracle_boxes(truth())
     ways = [(-1, -1), (-1, 1), (1, -1), (1, 1)]
-    moves = [(one.box.y1 - first.y1, one.box.x1 - first.x1) for one, _ in quarter]
+    moves = [(item.box.y1 - first.y1, item.box.x1 - first.x1) for item, _ in quarter]
     assert moves == [(3 * y, 2 * x) for y, x in ways]  # of 12 x 10
-    moves = [(one.box.y0 - second.y0, one.box.x0 - second.x0) for _, one in quarter]
+    moves = [(item.box.y0 - second.y0, item.box.x0 - second.x0) for _, item in quarter]
     assert moves == [(2 * y, 2 * x) for y, x in ways]  # of 8 x 8
 
 

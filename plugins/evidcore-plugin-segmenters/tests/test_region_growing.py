@@ -19,10 +19,9 @@ from evidcore_plugin_segmenters.growth import (
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from scipy import ndimage
 
-from evidcore.case import Box, VolumeRef
+from evidcore.api import Box, DataError, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.data.boxes import moved, tight_box
-from evidcore.errors import DataError
 
 SHAPE, SPACING = (24, 64, 64), (5.0, 3.0, 3.0)
 GROWTH = Growth(drift_mm=5.0, reach=0.5, least_overlap=0.15)
@@ -96,9 +95,9 @@ def test_points_and_masks_find_organs_too(bodies):
             box = oracle(truth)
             point = PointPrompt(z=box.z, y=(box.y0 + box.y1) // 2, x=(box.x0 + box.x1) // 2)
             from_points.append(dice_of(session.mask([point]), truth))
-            found = session.mask([MaskPrompt(z=box.z, mask=truth[box.z])])
-            assert np.array_equal(found[box.z], truth[box.z])
-            from_masks.append(dice_of(found, truth))
+            result = session.mask([MaskPrompt(z=box.z, mask=truth[box.z])])
+            assert np.array_equal(result[box.z], truth[box.z])
+            from_masks.append(dice_of(result, truth))
     assert np.median(from_points) >= 0.75
     assert np.mean(from_masks) >= 0.80
 

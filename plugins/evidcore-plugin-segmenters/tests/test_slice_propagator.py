@@ -14,12 +14,10 @@ from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import check_fit, check_segmenter, prompts_from
 from safetensors.torch import load_file, save_file
 
-from evidcore.case import Box, Case, MaskRef, VolumeRef
+from evidcore.api import Box, Case, DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
 from evidcore.contracts.model import Fittable
-from evidcore.data import read, read_mask
 from evidcore.data.boxes import tight_box
-from evidcore.errors import DataError
 
 SHAPE = (12, 40, 40)
 SMALL = {"size": 32, "width": 8, "windows": ((-200.0, 200.0),)}
@@ -76,14 +74,14 @@ def test_it_learns_to_find_an_unseen_object_and_where_it_ends(balls, fitted):
     assert figures["cases"] == figures["objects"] == 6
     assert figures["validation_objects"] == 2
     assert logged[-1]["loss"] < 0.5 * logged[0]["loss"]
-    found = []
+    result = []
     for case in balls[6:]:
         truth = truth_of(case)
         z = int(truth.sum(axis=(1, 2)).argmax())
         mask = segmenter.session(case.volumes[0]).mask([BoxPrompt(box=tight_box(truth[z], z))])
-        found.append(dice_of(mask, truth))
-    assert np.mean(found) > 0.8
-    assert np.mean(found) == pytest.approx(figures["validation_dice"])
+        result.append(dice_of(mask, truth))
+    assert np.mean(result) > 0.8
+    assert np.mean(result) == pytest.approx(figures["validation_dice"])
 
 
 @pytest.mark.slow
@@ -106,7 +104,7 @@ def test_what_was_saved_finds_the_same(balls, fitted):
     asked = [MaskRequest(prompts=(prompt,)) for prompt in prompts_from(truth)]
     once = segmenter.session(ref).masks(asked)
     named = SlicePropagator(folder.parent, pretrained=folder.name, **SMALL).session(ref).masks(asked)
-    assert all(np.array_equal(one, other) for one, other in zip(once, named, strict=True))
+    assert all(np.array_equal(item, other) for item, other in zip(once, named, strict=True))
 
 
 @pytest.mark.slow
@@ -204,10 +202,10 @@ def test_where_nothing_is_likely_the_likeliest_voxel_of_the_box_stands(balls):
     track = Track(volume, Frame.around(box, (2.0, 2.0), 32), box, None, (0, 12), ((-200.0, 200.0),))
     ramp = torch.linspace(0.0, 0.4, 32).expand(1, 1, 32, 32)
     carry([track], lambda given: ramp.expand(len(given), 1, 32, 32))
-    found = np.zeros(SHAPE, dtype=np.bool_)
-    track.put_into(found, 0, 12)
-    assert found.any(axis=(1, 2)).tolist() == [z == 3 for z in range(12)]
-    assert np.argwhere(found)[:, 2].tolist() == [13] * 8  # the column of the box where the ramp is highest
+    result = np.zeros(SHAPE, dtype=np.bool_)
+    track.put_into(result, 0, 12)
+    assert result.any(axis=(1, 2)).tolist() == [z == 3 for z in range(12)]
+    assert np.argwhere(result)[:, 2].tolist() == [13] * 8  # the column of the box where the ramp is highest
 
 
 @pytest.mark.slow
@@ -225,6 +223,6 @@ def test_the_mask_of_the_prompted_slice_is_taken_as_it_is(balls, fitted):
     truth = truth_of(balls[6])
     mask = np.zeros(SHAPE[1:], dtype=np.bool_)
     mask[3:5, 3:9] = True
-    found = segmenter.session(balls[6].volumes[0]).mask([MaskPrompt(z=4, mask=mask)], (4, 5))
-    assert np.array_equal(found[4], mask)
-    assert truth.shape == found.shape
+    result = segmenter.session(balls[6].volumes[0]).mask([MaskPrompt(z=4, mask=mask)], (4, 5))
+    assert np.array_equal(result[4], mask)
+    assert truth.shape == result.shape

@@ -11,7 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 from evidcore.registry.factory import build
 
 SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"

@@ -15,8 +15,7 @@ from evidcore_testing import check_dataset
 from PIL import Image
 from tables_home import refusal
 
-from evidcore.case import Case
-from evidcore.data import read, read_mask
+from evidcore.api import Case, read, read_mask
 from evidcore.registry.factory import build
 
 WIDTH, HEIGHT = 12, 10

@@ -12,11 +12,8 @@ from evidcore_plugin_tables.folder import Folder
 from evidcore_testing.checks_dataset import check_dataset
 from tables_home import SECRET, refusal
 
+from evidcore.api import EncoderInput, Finding, MaskRef, prepare, read, read_mask
 from evidcore.builtin.views import Slices
-from evidcore.case import Finding, MaskRef
-from evidcore.contracts import EncoderInput
-from evidcore.data import read, read_mask
-from evidcore.data.preparation import prepare
 
 ROWS: list[dict[str, str]] = [
     {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}
@@ -129,8 +126,8 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
         },
         {"id": "b", "volume": f"{folder}#1.2.3", "patient": "q", "split": "train", "masks": "x=SEG.dcm#2"},
     ])
-    one, other = home.dataset().cases("validation"), home.dataset()
-    assert list(one) == []
+    item, other = home.dataset().cases("validation"), home.dataset()
+    assert list(item) == []
     data = home.data
     for name in ("RS.dcm", "SEG.dcm"):
         (data / name).touch()

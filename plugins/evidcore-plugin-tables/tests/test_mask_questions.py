@@ -12,10 +12,10 @@ from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_tables.mask_questions import MaskQuestions
 from evidcore_testing import check_dataset
 
+from evidcore.api import DataError, read, read_mask
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.data import read, read_mask
-from evidcore.errors import DataError, RecipeError
+from evidcore.errors import RecipeError
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.registry import factory
 
@@ -81,8 +81,8 @@ def ask(source: Folder, split: str = "train", **options):
 
 
 def test_the_dataset_keeps_its_contract(source):
-    one, other = (MaskQuestions(source.cache_folder, source=source, seed=seed) for seed in (1, 2))
-    check_dataset(one, other=other)
+    item, other = (MaskQuestions(source.cache_folder, source=source, seed=seed) for seed in (1, 2))
+    check_dataset(item, other=other)
 
 
 def test_what_is_visible_is_asked_among_what_is_not(source):
@@ -141,10 +141,10 @@ def test_the_larger_of_two_is_larger_by_the_factor(source):
         pairs[case].add((right.replace(" ", "_"), wrong.replace(" ", "_")))
     for case, sizes in counted.items():
         assert pairs[case] == {
-            (one, other)
-            for one in NAMES
+            (item, other)
+            for item in NAMES
             for other in NAMES
-            if sizes[other] and sizes[one] >= 1.5 * sizes[other]
+            if sizes[other] and sizes[item] >= 1.5 * sizes[other]
         }
 
 

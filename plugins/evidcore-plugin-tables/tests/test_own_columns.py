@@ -12,7 +12,7 @@ from evidcore_plugin_tables.csv_rows import read_rows
 from evidcore_plugin_tables.target import open_target
 from tables_home import Home, refusal
 
-from evidcore.contracts import Dataset
+from evidcore.api import Dataset
 
 CASES = """id,volume,patient,split,report,masks,nodule
 c0,a.nii.gz,p0,train,A nodule.,nodule=m.nii.gz,yes
@@ -48,7 +48,7 @@ def said(made: Dataset) -> list[tuple[Any, ...]]:
 
 
 def answers(made: Dataset) -> list[str]:
-    return [one.options[one.answer] for case in made.cases("train") for one in case.questions]
+    return [item.options[item.answer] for case in made.cases("train") for item in case.questions]
 
 
 def test_both_data_sets_read_the_same_columns(home):
@@ -196,7 +196,7 @@ def test_questions_without_options_may_be_answered_yes_or_no(home):
     assert answers(dataset(home, "table")) == ["yes", "no"]
     (case,) = dataset(home, "table", free_text="keep").cases("train")
     assert not case.questions
-    assert [list(one["answers"]) for one in case.notes["open_questions"]] == [["yes"], ["No"]]
+    assert [list(item["answers"]) for item in case.notes["open_questions"]] == [["yes"], ["No"]]
 
 
 def test_three_options_need_no_word_about_their_columns(home):
@@ -219,12 +219,12 @@ def test_commands_open_a_folder_of_questions_as_one_of_scans(home):
     (made,) = open_target(home, None, "hu").values()
     assert answers(made) == ["lower", "yes"]
     assert made.findings == ("nodule",)
-    assert [case.intensity for one in made.cases("train") for case in one.volumes] == ["hu"]
+    assert [case.intensity for item in made.cases("train") for case in item.volumes] == ["hu"]
     (home / "questions.csv").write_text("Volume;Question;Answer\na.nii.gz;Is there one?;yes\n")
     (made,) = open_target(home, None, "hu").values()
     cases = [case for split in ("train", "validation", "test") for case in made.cases(split)]
-    found = [one for case in cases for one in case.questions]
-    assert [(one.options, one.answer) for one in found] == [(("yes", "no"), 0)]
+    result = [item for case in cases for item in case.questions]
+    assert [(item.options, item.answer) for item in result] == [(("yes", "no"), 0)]
 
 
 def test_a_folder_with_both_tables_is_one_of_scans(home):

@@ -7,7 +7,7 @@ import pytest
 from evidcore_plugin_tables.csv_rows import read_rows
 from evidcore_plugin_tables.placing import place
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 SCANS = ("a.nii.gz", "b.nii.gz")
 

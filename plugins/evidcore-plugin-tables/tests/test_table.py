@@ -12,10 +12,10 @@ from evidcore_plugin_tables.table import Table
 from evidcore_testing import check_dataset
 from tables_home import SECRET, Home, refusal
 
+from evidcore.api import DataError, Question
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
-from evidcore.case import Question
-from evidcore.errors import DataError, RecipeError
+from evidcore.errors import RecipeError
 
 HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
 ROWS: list[dict[str, Any]] = [
@@ -238,7 +238,7 @@ def test_free_text_may_be_kept_beside_the_choices(home):
     home.csv(rows)
     dataset = home.dataset(free_text="keep")
     kept = [
-        (case.id, [one.id for one in case.questions], case.notes)
+        (case.id, [item.id for item in case.questions], case.notes)
         for split in ("train", "validation", "test")
         for case in dataset.cases(split)
     ]

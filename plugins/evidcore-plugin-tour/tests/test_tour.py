@@ -139,13 +139,13 @@ def test_a_score_without_a_look_is_far_above_an_option_at_random(told):
 
 @pytest.mark.slow
 def test_the_figures_are_those_of_the_answers(told):
-    for name, found in told[0]["models"].items():
+    for name, result in told[0]["models"].items():
         lines = (told[1] / "runs" / f"tour-{name}").glob(f"*/answers/{STAGE}.jsonl")
         (answers,) = ([json.loads(line) for line in path.read_text().splitlines()] for path in lines)
         own = [line for line in answers if line["condition"] == "own"]
         right = [line["choice"] == line["answer"] for line in own]
-        assert found["own"]["questions"] == len(right)
-        assert found["own"]["value"] == pytest.approx(sum(right) / len(right))
+        assert result["own"]["questions"] == len(right)
+        assert result["own"]["value"] == pytest.approx(sum(right) / len(right))
 
 
 @pytest.mark.slow
@@ -153,9 +153,9 @@ def test_the_page_shows_both_and_leads_to_all_answers(told):
     page = told[1] / "runs" / "tour" / "index.html"
     assert told[0]["page"] == str(page)
     text = page.read_text()
-    for name, found in told[0]["models"].items():
+    for name, result in told[0]["models"].items():
         assert f"<h2>{name}</h2>" in text
-        assert found["verdict"].partition(":")[0] in text
+        assert result["verdict"].partition(":")[0] in text
         (own,) = (told[1] / "runs" / f"tour-{name}").glob("*/page/index.html")
         assert f'href="../tour-{name}/{own.parts[-3]}/page/index.html"' in text
     assert "http" not in text.replace("http-equiv", "").replace("http://www.w3.org", "")
@@ -165,8 +165,8 @@ def test_the_page_shows_both_and_leads_to_all_answers(told):
 def test_a_second_run_gives_the_same_figures_and_a_new_page(told, evid):
     before = (told[1] / "runs" / "tour" / "index.html").read_text()
     again = json.loads(evid("tour", "--out", told[1] / "runs", "--json").stdout)
-    for name, found in told[0]["models"].items():
-        assert {**again["models"][name], "run": ""} == {**found, "run": ""}
+    for name, result in told[0]["models"].items():
+        assert {**again["models"][name], "run": ""} == {**result, "run": ""}
     assert sorted(path.name for path in (told[1] / "runs" / "tour").iterdir()) == ["index.html"]
     assert (told[1] / "runs" / "tour" / "index.html").read_text() != before  # links to the new runs
 

@@ -13,8 +13,8 @@ from evidcore.runs.begin import run, start
 
 def told(folder):
     """Return tag -> step -> value of what was written to a folder."""
-    found = EventAccumulator(str(folder)).Reload()
-    return {tag: {one.step: one.value for one in found.Scalars(tag)} for tag in found.Tags()["scalars"]}
+    result = EventAccumulator(str(folder)).Reload()
+    return {tag: {item.step: item.value for item in result.Scalars(tag)} for tag in result.Tags()["scalars"]}
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def test_a_run_is_in_tensorboard(tmp_path):
     run(begun)
     folder = begun.path / "tensorboard"
     assert {path.name for path in folder.iterdir()} == {"01-sft", "02-evaluate", "03-sft", "04-evaluate"}
-    found = told(folder / "03-sft")
-    assert list(found["loss"]) == list(range(1, 13))
-    assert found["loss"][12] < found["loss"][1]
+    result = told(folder / "03-sft")
+    assert list(result["loss"]) == list(range(1, 13))
+    assert result["loss"][12] < result["loss"][1]
     assert "result/choice/strict_accuracy" in told(folder / "04-evaluate")
 
 

@@ -17,9 +17,8 @@ from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
 from evidcore_testing.fixtures import evid as evid
 
+from evidcore.api import Crop, read, read_mask
 from evidcore.cache import cache_folder
-from evidcore.case import Crop
-from evidcore.data import read, read_mask
 from evidcore.registry.factory import build
 
 sys.path.insert(0, str(Path(__file__).parent))  # browser_page
@@ -71,11 +70,11 @@ def cases():
     """Generated cases by data set and split."""
     import tomllib
 
-    found = {}
+    result = {}
     for name, table in tomllib.loads(RECIPE)["dataset"].items():
         dataset = build("dataset", table, given={"cache_folder": cache_folder()}, where=f"dataset.{name}")
-        found[name] = {split: list(dataset.cases(split)) for split in ("train", "test")}
-    return found
+        result[name] = {split: list(dataset.cases(split)) for split in ("train", "test")}
+    return result
 
 
 @pytest.fixture(scope="session")
@@ -131,8 +130,8 @@ def audit_result():
 
     def above(metric, value, against, says):
         note = f"own minus {says}"
-        found = {"name": "choice", "metric": metric, "value": value, "low": value - 0.1, "high": value + 0.1}
-        return {**found, "note": note, "of": "strict_accuracy", "against": against}
+        result = {"name": "choice", "metric": metric, "value": value, "low": value - 0.1, "high": value + 0.1}
+        return {**result, "note": note, "of": "strict_accuracy", "against": against}
 
     rule = "the best blind rule (longest option)"
     rows += [
@@ -349,8 +348,8 @@ def chromium():
             return browsers[-1]
 
         yield start
-        for one in browsers:
-            one.close()
+        for item in browsers:
+            item.close()
 
 
 @pytest.fixture(scope="session")

@@ -43,11 +43,11 @@ def test_axe_finds_nothing_serious(browser, served, open_page, axe, scheme):
     reader, told = open_page(browser, served, color_scheme=scheme), []
     for name in each_view(reader):
         reader.page.evaluate(axe)
-        found = reader.page.evaluate("async () => (await axe.run()).violations")
+        result = reader.page.evaluate("async () => (await axe.run()).violations")
         told += [
-            (name, one["id"], [node["html"][:120] for node in one["nodes"][:3]])
-            for one in found
-            if one["impact"] in ("serious", "critical")
+            (name, item["id"], [node["html"][:120] for node in item["nodes"][:3]])
+            for item in result
+            if item["impact"] in ("serious", "critical")
         ]
     assert told == []
 
@@ -71,5 +71,5 @@ def test_nothing_is_wider_than_a_telephone_and_every_control_has_a_name(browser,
                 one.closest('label')?.textContent ?? ''].join('').trim())
               .map((one) => one.outerHTML)"""
         )
-        wider += [(name, one) for one in (*outside, *nameless)]
+        wider += [(name, item) for item in (*outside, *nameless)]
     assert wider == []

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from browser_page import at_voxels, near, rows
 
-from evidcore.data import read as read_volume
-from evidcore.data import read_mask
+from evidcore.api import read as read_volume
+from evidcore.api import read_mask
 
 ORANGE, VIOLET = (255, 167, 51), (183, 156, 255)  # boxes of sides A and B
 
@@ -66,9 +66,9 @@ def test_masks_and_boxes_lie_where_they_should_and_are_switched_one_by_one(brows
     assert near(both, VIOLET).sum() > 50
     page.locator('input[data-overlay="a/predicted/box"]').uncheck()
     page.locator('input[data-overlay="a/predicted/slice"]').uncheck()  # named in a corner, in its colour
-    one = reader.colours()
-    assert near(one, ORANGE).sum() == 0
-    assert near(one, VIOLET).sum() > 50
+    item = reader.colours()
+    assert near(item, ORANGE).sum() == 0
+    assert near(item, VIOLET).sum() > 50
 
 
 BEGINS = """async ([pointed, role]) => {

@@ -58,8 +58,8 @@ def test_a_real_run_is_described_with_its_stages(small_run):
         ["chest"],
         [],
     )
-    assert [one["stage"] for one in told["answers"]] == ["02-evaluate", "04-evaluate"]
-    assert {one["kind"] for one in told["answers"]} == {"evaluate"}
+    assert [item["stage"] for item in told["answers"]] == ["02-evaluate", "04-evaluate"]
+    assert {item["kind"] for item in told["answers"]} == {"evaluate"}
     rows = run.rows("answers", "04-evaluate")
     assert rows
     assert {row["condition"] for row in rows} == {"own"}
@@ -76,7 +76,7 @@ def test_a_run_is_read_again_when_it_has_gone_on(copied_run):
     path.write_text(json.dumps(group) + "\n")
     run.read_again()
     assert (run.described()["state"], run.described()["step"]) == ("running", 1)
-    assert [one["stage"] for one in run.described()["rollouts"]] == ["05-grpo"]
+    assert [item["stage"] for item in run.described()["rollouts"]] == ["05-grpo"]
     assert len(run.rows("rollouts", "05-grpo")) == 1
     with path.open("a") as file:
         file.write(json.dumps(group) + "\n")

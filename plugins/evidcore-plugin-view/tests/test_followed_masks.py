@@ -12,8 +12,8 @@ from evidcore_plugin_view.background import FollowedMask, FollowRequest, names_s
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.question_scene import Reference, compose
 
-from evidcore.case import Answer, Box, Crop, Evidence, Rollout
-from evidcore.contracts import Answers
+from evidcore.api import Answer, Answers, Box, Crop, Rollout
+from evidcore.case import Evidence
 from evidcore.data.boxes import dice
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
@@ -206,8 +206,8 @@ def test_boxes_that_the_segmenter_refuses_and_answers_without_boxes(run, server,
     assert told["fault"] == f"The segmenter refused the boxes: {lines[2]['refused']}"
     status, error = get(server, "extent", a="a:answers:04-evaluate:2", overlay="a/followed/mask")
     assert (status, error["error"]) == (400, told["fault"])
-    overlays = [one["id"] for one in get(server, "scene", a="a:answers:04-evaluate:1")[1]["overlays"]]
-    assert any(one.startswith("case/truth/") for one in overlays)
+    overlays = [item["id"] for item in get(server, "scene", a="a:answers:04-evaluate:1")[1]["overlays"]]
+    assert any(item.startswith("case/truth/") for item in overlays)
     assert "a/followed/mask" not in overlays
 
 
@@ -223,7 +223,7 @@ def test_the_mask_of_a_rollout_is_the_one_that_its_reward_judged(run, server, fo
     z = group["rollouts"][0]["evidence"]["slice"]
     window = slice(max(0, z - 5), z + 6)  # `delta`
     assert reward["value"] == pytest.approx(dice(mask[window], truth[window]))
-    ids = [one.id for one in server.routes._composed({"a": "a:rollouts:03-grpo:0:1"}).overlays]
+    ids = [item.id for item in server.routes._composed({"a": "a:rollouts:03-grpo:0:1"}).overlays]
     assert "a/followed/mask" not in ids
 
 
@@ -240,7 +240,7 @@ def test_a_mask_is_drawn_and_given_to_3d_as_any_other(run, server, followed, get
     query = {"a": line, "plane": "axial", "index": z, "overlays": "a/followed/mask"}
     assert get(server, "shapes", **query)[1]["a/followed/mask"]["fill"]
     assert get(server, "mask.nii", a=line, overlay="a/followed/mask") == (200, scan.nifti(mask))
-    roles = list(dict.fromkeys(one.role for one in scene.overlays if one.asked))
+    roles = list(dict.fromkeys(item.role for item in scene.overlays if item.asked))
     assert roles == ["truth", "predicted", "followed"]
 
 
@@ -253,7 +253,7 @@ from pathlib import Path
 import numpy as np
 
 from evidcore.contracts import Segmenter, SegmenterSession
-from evidcore.errors import NotHere
+from evidcore.errors import NotDownloadedError
 from evidcore.data import read_geometry
 
 
@@ -281,7 +281,7 @@ class Halved(Segmenter):
 
 class Missing(Segmenter):
     def session(self, volume):
-        raise NotHere("planted.safetensors: not here. Fetch it: evid download planted.")
+        raise NotDownloadedError("planted.safetensors: not here. Fetch it: evid download planted.")
 
 
 class Dying(Segmenter):
@@ -380,7 +380,7 @@ def test_a_segmenter_that_fails_is_told_in_a_sentence_and_fitted_ones_go_on(plan
     )
     assert said["missing"]["fault"] == "planted.safetensors: not here. Fetch it: evid download planted."
     assert said["dying"]["fault"].startswith("The process of the segmenter ended with status -9, before")
-    assert all(one["dsc"] is None and not one["waiting"] for one in said.values())
+    assert all(item["dsc"] is None and not item["waiting"] for item in said.values())
     assert followed(server, "a:answers:04-evaluate:0")["fault"] == ""  # in a new process
     lines = ("answers:11-evaluate:0", "answers:12-audit:0", "rollouts:03-grpo:0:0")  # rewards name none
     for line in lines:
@@ -471,14 +471,14 @@ def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases)
         opened["a"].look_up("answers", "05-audit", 0)
         while compose(opened, references[:1]).waiting:
             time.sleep(0.1)
-        found = [[one.id for one in compose(opened, [one]).overlays] for one in references]
-        assert ["a/followed/mask" in ids for ids in found] == [True, False]
-        assert "a/predicted/box" in found[1]
+        result = [[item.id for item in compose(opened, [item]).overlays] for item in references]
+        assert ["a/followed/mask" in ids for ids in result] == [True, False]
+        assert "a/predicted/box" in result[1]
     finally:
         (run / "answers" / "05-audit.jsonl").unlink()
         opened["a"].close()
     roles = {
-        one["role"] for one in served.routes.answer("scene", {"a": "a:rollouts:03-grpo:0:0"})["overlays"]
+        item["role"] for item in served.routes.answer("scene", {"a": "a:rollouts:03-grpo:0:0"})["overlays"]
     }
     assert "predicted" in roles  # a run without a segmenter
     assert "followed" not in roles
@@ -506,9 +506,9 @@ def test_a_mask_goes_from_process_to_process_unchanged(seed):
     if seed:  # one holds no voxel
         mask[2:6, 1:8, seed:9] = rng.random((4, 7, 9 - seed)) > 0.6
     told = json.loads(json.dumps(dataclasses.asdict(FollowedMask.of(mask, "it"))))
-    found = FollowedMask(**told)
-    assert (found.by, found.fault) == ("it", "")
-    assert np.array_equal(found.mask(), mask)
+    result = FollowedMask(**told)
+    assert (result.by, result.fault) == ("it", "")
+    assert np.array_equal(result.mask(), mask)
     assert FollowedMask(fault="no").mask() is None
 
 
@@ -528,9 +528,9 @@ def test_the_mask_lies_where_it_should_and_is_switched_by_itself(browser, server
     mask, _, _ = held(server, "a:answers:04-evaluate:0")
     switches = {side: page.locator(f'input[data-overlay="{side}/followed/mask"]') for side in "ab"}
     switches["a"].uncheck()
-    for one in page.locator(".switch input").all():  # nothing but the mask of B
-        if one.is_visible() and one.get_attribute("data-overlay") != "b/followed/mask":
-            one.uncheck()
+    for item in page.locator(".switch input").all():  # nothing but the mask of B
+        if item.is_visible() and item.get_attribute("data-overlay") != "b/followed/mask":
+            item.uncheck()
     page.click(".switch.followed:has(input[data-overlay='b/followed/mask']) button")
     z = int(mask.sum(axis=(1, 2)).argmax())
     reader.painted(z)

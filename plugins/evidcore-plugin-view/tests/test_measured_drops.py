@@ -28,19 +28,19 @@ def test_cells_are_shaded_by_their_share_of_the_largest_drop(plane):
     strength = np.zeros((5, 8, 10))
     for (z0, z1, y0, y1, x0, x1), drop in zip(boxes(), CELLS.drops, strict=True):
         strength[z0:z1, y0:y1, x0:x1] = max(0.0, drop or 0.0) / 0.4
-    one = overlay.Overlay(name="occlusion", role="occlusion", source="a", cells=CELLS)
+    item = overlay.Overlay(name="occlusion", role="occlusion", source="a", cells=CELLS)
     seen = []
     for index in range(strength.shape[gallery.AXES[plane]]):
         expected = gallery.cut(strength, plane, index)
-        drawn = overlay.drawn(one, None, plane, index, 5)
+        drawn = overlay.drawn(item, None, plane, index, 5)
         assert (drawn is not None) == expected.any()
         if drawn is not None:
             seen.append(index)
-            found = sum(share * painted(path, expected.shape) for path, share in drawn["shades"])
-            assert found == pytest.approx(expected, abs=1e-3)
+            result = sum(share * painted(path, expected.shape) for path, share in drawn["shades"])
+            assert result == pytest.approx(expected, abs=1e-3)
             assert (painted(drawn["outline"], expected.shape) == (expected == 1)).all()
-    assert overlay.extent(one, None, plane) == seen
-    assert overlay.fullest(one, None, plane) == {"axial": 3, "coronal": 2, "sagittal": 5}[plane]
+    assert overlay.extent(item, None, plane) == seen
+    assert overlay.fullest(item, None, plane) == {"axial": 3, "coronal": 2, "sagittal": 5}[plane]
 
 
 def test_the_legend_says_what_the_colours_are():
@@ -70,14 +70,14 @@ def mapped(looked, tmp_path):
     shutil.copytree(looked, copy)
     (copy / "occlusion").mkdir()
     for stage, cell in (("02-evaluate", 7), ("04-evaluate", 0)):
-        answers = [json.loads(one) for one in (copy / f"answers/{stage}.jsonl").read_text().splitlines()]
-        pointing = next(one for one in answers if one["task"] == "point")
+        answers = [json.loads(item) for item in (copy / f"answers/{stage}.jsonl").read_text().splitlines()]
+        pointing = next(item for item in answers if item["task"] == "point")
         (copy / f"occlusion/{stage}.jsonl").write_text(json.dumps(line_of(pointing, cell)) + "\n")
     return copy
 
 
 def number_of(run, stage, task):
-    lines = [json.loads(one) for one in (run / f"answers/{stage}.jsonl").read_text().splitlines()]
+    lines = [json.loads(item) for item in (run / f"answers/{stage}.jsonl").read_text().splitlines()]
     return next(number for number, line in enumerate(lines) if line["task"] == task)
 
 
@@ -97,25 +97,25 @@ def composed():
 
 
 def maps(scene):
-    return [one for one in scene.overlays if one.role == "occlusion"]
+    return [item for item in scene.overlays if item.role == "occlusion"]
 
 
 def test_a_map_is_there_where_the_file_holds_the_question(mapped, looked, composed):
-    (one,) = maps(composed(mapped))
-    assert (one.id, one.asked) == ("a/occlusion/occlusion", False)  # a box is drawn already
+    (item,) = maps(composed(mapped))
+    assert (item.id, item.asked) == ("a/occlusion/occlusion", False)  # a box is drawn already
     assert maps(composed(mapped, task="tell")) == []
     assert maps(composed(looked)) == []
 
 
 def test_a_map_is_drawn_at_first_where_nothing_else_is(mapped, composed):
     path = mapped / "answers/02-evaluate.jsonl"
-    lines = [json.loads(one) for one in path.read_text().splitlines()]
+    lines = [json.loads(item) for item in path.read_text().splitlines()]
     for line in lines:
         if line["task"] == "point":
             line |= {"slice": None, "boxes": [], "gold_slice": None}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (one,) = maps(composed(mapped))
-    assert one.asked
+    (item,) = maps(composed(mapped))
+    assert item.asked
 
 
 def test_a_map_of_another_answer_is_not_drawn_and_a_new_file_is_read(mapped, tmp_path):
@@ -170,20 +170,20 @@ def is_painted(clear, shaded, colour):
     expected = 0.3 * clear + 0.7 * np.array(colour)
     painted = np.abs(shaded - expected).sum(axis=2) < 24
     kept = np.abs(shaded - clear).sum(axis=2) < 12
-    found = []
+    result = []
     for some, same in zip(np.array_split(painted, 2), np.array_split(kept, 2), strict=True):
         halves = zip(np.array_split(some, 2, axis=1), np.array_split(same, 2, axis=1), strict=True)
-        shares = [(one.mean(), other.mean()) for one, other in halves]
+        shares = [(item.mean(), other.mean()) for item, other in halves]
         assert all(max(pair) > 0.85 for pair in shares), shares  # lines and letters lie over it
-        found.append([int(one > other) for one, other in shares])
-    return found
+        result.append([int(item > other) for item, other in shares])
+    return result
 
 
 def test_strengths_are_shares_of_the_largest_drop():
-    found = overlay.strengths(CELLS, (5, 8, 10))
-    assert found.dtype == np.uint8
+    result = overlay.strengths(CELLS, (5, 8, 10))
+    assert result.dtype == np.uint8
     for (z0, z1, y0, y1, x0, x1), drop in zip(boxes(), CELLS.drops, strict=True):
-        assert (found[z0:z1, y0:y1, x0:x1] == round(255 * max(0.0, drop or 0.0) / 0.4)).all()
+        assert (result[z0:z1, y0:y1, x0:x1] == round(255 * max(0.0, drop or 0.0) / 0.4)).all()
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_a_map_is_drawn_in_3d_each_cell_as_strongly_as_its_share(browser, serve,
     y, x = np.argwhere((clear.max(axis=2) > 60)[axial]).mean(axis=0).astype(int)  # the middle of the body
     quarters = [added[:y, :x], added[:y, x:], added[y:, :x], added[y:, x:]]
     full = 0.45 * (RED[0] - (RED[1] + RED[2]) / 2)
-    found = [np.percentile(one[4:-4, 4:-4], 90) / full for one in quarters]
-    assert found == pytest.approx([0.2, 0, 0, 1], abs=0.08)
+    result = [np.percentile(item[4:-4, 4:-4], 90) / full for item in quarters]
+    assert result == pytest.approx([0.2, 0, 0, 1], abs=0.08)
     switch.uncheck()
     assert np.abs(drawn(False) - clear).mean() < 1

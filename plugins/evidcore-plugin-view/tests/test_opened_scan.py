@@ -7,7 +7,7 @@ import pytest
 from evidcore_plugin_view.opened_scan import Scan, Scans
 from PIL import Image
 
-from evidcore.case import VolumeRef
+from evidcore.api import VolumeRef
 from evidcore.data import Geometry, Volume, save_volume
 
 
@@ -45,8 +45,8 @@ def test_a_picture_is_the_slice_in_its_window(written):
 
 def test_a_value_is_told_with_its_place(written):
     array = np.arange(60).reshape(3, 4, 5)
-    found = Scan(written(array)).value(2, 1, 3)
-    assert found == {"value": float(array[2, 1, 3]), "mm_zyx": [10.0, 1.0, 6.0]}
+    result = Scan(written(array)).value(2, 1, 3)
+    assert result == {"value": float(array[2, 1, 3]), "mm_zyx": [10.0, 1.0, 6.0]}
 
 
 def test_the_window_fits_what_is_seen(written, cases):
@@ -71,8 +71,8 @@ def test_a_window_around_a_mask_shows_what_lies_beside_it(written):
 
 def test_the_scan_asked_for_last_stays_and_older_ones_give_way(written):
     refs = [written(np.zeros((4, 5, 6)), f"{number}.nii.gz") for number in range(3)]
-    one = Scan(refs[0]).memory_bytes
-    scans = Scans(most_bytes=2 * one)
+    item = Scan(refs[0]).memory_bytes
+    scans = Scans(most_bytes=2 * item)
     first, second = scans.get(refs[0]), scans.get(refs[1])
     assert scans.get(refs[0]) is first
     scans.get(refs[2])  # the second was asked for before the first

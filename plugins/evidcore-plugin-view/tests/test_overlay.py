@@ -9,7 +9,7 @@ from evidcore_plugin_pages import gallery
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.overlay import Overlay
 
-from evidcore.case import Crop, MaskRef, VolumeRef
+from evidcore.api import Crop, MaskRef, VolumeRef
 
 PATH = "/scan.nii.gz"
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from evidcore.case import Crop, VolumeRef
+from evidcore.api import Crop, VolumeRef
 
 MARK = "XYZZY-SECRET"
 RECIPE = """

@@ -80,8 +80,8 @@ def test_only_the_packages_own_files_are_given(asked, served):
     ],
 )
 def test_mistakes_are_told_with_their_value(get, served, name, query, status, said):
-    found, answer = get(served, name, **query)
-    assert found == status
+    result, answer = get(served, name, **query)
+    assert result == status
     assert said in answer["error"]
 
 

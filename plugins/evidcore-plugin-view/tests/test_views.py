@@ -7,8 +7,8 @@ from evidcore_plugin_view.background import RunProcess
 from evidcore_plugin_view.public_lines import cited_sentences
 from evidcore_plugin_view.staircase import staircases
 
-from evidcore.data import read as read_volume
-from evidcore.data import read_mask
+from evidcore.api import read as read_volume
+from evidcore.api import read_mask
 
 GREEN = (61, 220, 132)
 ACCENT = (11, 107, 116)

@@ -10,9 +10,8 @@ import pytest
 from evidcore_plugin_view import niivue
 from evidcore_plugin_view.niivue import FetchError
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import read as read_volume
-from evidcore.data import read_mask
+from evidcore.api import MaskRef, VolumeRef, read_mask
+from evidcore.api import read as read_volume
 
 POINTING = "#task=point&scan=3d"
 
@@ -45,7 +44,7 @@ def test_scan_and_mask_are_nifti_that_hold_nothing_but_voxels_and_grid(served, g
     while get(served, "scene", a=line)[1]["waiting"]:
         time.sleep(0.1)
     ref = VolumeRef(path=case.volumes[0].path)
-    volume, found = read_volume(ref), {}
+    volume, result = read_volume(ref), {}
     for what, query in {"volume.nii": {}, "mask.nii": {"overlay": f"case/truth/{name}"}}.items():
         status, body = get(served, what, a=line, **query)
         assert status == 200
@@ -54,12 +53,12 @@ def test_scan_and_mask_are_nifti_that_hold_nothing_but_voxels_and_grid(served, g
         header = nib.Nifti1Image.from_bytes(body).header
         assert not any(bytes(header[field]).strip(b"\0") for field in ("descrip", "aux_file", "db_name"))
         assert nib.aff2axcodes(nib.Nifti1Image.from_bytes(body).affine) == ("R", "A", "S")
-        found[what] = tmp_path / what
-        found[what].write_bytes(body)
-    again = read_volume(VolumeRef(path=str(found["volume.nii"])))
+        result[what] = tmp_path / what
+        result[what].write_bytes(body)
+    again = read_volume(VolumeRef(path=str(result["volume.nii"])))
     assert np.array_equal(again.array, volume.array)
     assert np.allclose(again.affine, volume.affine, atol=1e-3)
-    mask = read_mask(MaskRef(path=str(found["mask.nii"])), again)
+    mask = read_mask(MaskRef(path=str(result["mask.nii"])), again)
     assert np.array_equal(mask, read_mask(case.masks[name], volume))
 
 

@@ -138,12 +138,12 @@ def test_a_video_shows_slices_as_they_are(case):
 def test_a_projection_sums_along_its_rays_with_the_head_above(case):
     volume = read(case.volumes[0])
     front, side = (part.crop for part in shown(Drr(directions=("front", "side"), rays="mean"), case))
-    found = prepare(front, FIXED, (1, 13, 20))[0, 0].numpy()
+    result = prepare(front, FIXED, (1, 13, 20))[0, 0].numpy()
     expected = np.clip((volume.array.astype(float).mean(axis=1) + 1000) / 700 - 1, -1, 1)[::-1]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    found = prepare(side, FIXED, (1, 13, 16))[0, 0].numpy()
+    np.testing.assert_allclose(result, expected, atol=1e-5)
+    result = prepare(side, FIXED, (1, 13, 16))[0, 0].numpy()
     expected = np.clip((volume.array.astype(float).mean(axis=2) + 1000) / 700 - 1, -1, 1)[::-1]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 # 40 x 30 voxels at 0.5 mm and 1 mm: 20 mm high, 30 mm wide, so 40 rows take as much room as 30 * 2 columns

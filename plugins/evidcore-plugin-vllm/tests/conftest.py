@@ -11,7 +11,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
 
-from evidcore.case import Case, Prompt, TextPart, VolumeRef
+from evidcore.api import Case, Prompt, TextPart, VolumeRef
 from evidcore.model import assemble
 from evidcore.model.policy import sampling_of
 from evidcore.registry import factory
@@ -52,7 +52,7 @@ def seeing_model(seeing_folder, tmp_path):
     table = {"use": "native-vision", "size": 112, "slices": 1, "windows": []}
     vision = assemble.vision_of(language.config)
     encoder = factory.build("encoder", table, given={"vision": vision}, where="test")
-    encoder.adopt(language)
+    encoder.load_from(language)
     model, processor = assemble.assemble(
         language, AutoTokenizer.from_pretrained(seeing_folder), encoder, encoder_table=table,
         bridge_table={"use": "native-merger"}, view_table={"use": "image"},

@@ -7,7 +7,7 @@ import torch
 from evidcore_plugin_vllm.testing import protocol_server
 from evidcore_plugin_vllm.weights import Inputs, write_whole
 
-from evidcore.case import Episode, TextPart, VisualPart
+from evidcore.api import Episode, TextPart, VisualPart
 
 
 @pytest.fixture(params=["volume_model", "seeing_model"])
@@ -44,9 +44,9 @@ def test_greedy_tokens_are_those_of_the_model_itself(parts, inputs, server, engi
     episodes = [Episode(prompt=prompt) for prompt in parts[2] for _ in range(2)]
     there = sampler(parts, engine(server, inputs=inputs), temperature=0.0).sample(episodes)
     here = sampler(parts, temperature=0.0).sample(episodes)
-    assert [one.ids for one in there] == [one.ids for one in here]
-    assert len({one.ids for one in here}) > 1  # what is shown matters
-    assert [one.finished for one in there] == [one.finished for one in here]
+    assert [item.ids for item in there] == [item.ids for item in here]
+    assert len({item.ids for item in here}) > 1  # what is shown matters
+    assert [item.finished for item in there] == [item.finished for item in here]
 
 
 @pytest.mark.slow
@@ -55,27 +55,27 @@ def test_log_probabilities_of_sampling_are_those_of_a_full_pass(
     parts, inputs, server, engine, sampler, temperature
 ):
     served = sampler(parts, engine(server, inputs=inputs), temperature=temperature)
-    found = served.sample([Episode(prompt=prompt) for prompt in parts[2] for _ in range(3)])
-    assert len({one.ids for one in found}) == len(found)
-    for one in found:
-        expected = full_pass(parts, served, one, temperature)
-        torch.testing.assert_close(torch.tensor(one.log_probs), expected, rtol=0, atol=1e-4)
+    result = served.sample([Episode(prompt=prompt) for prompt in parts[2] for _ in range(3)])
+    assert len({item.ids for item in result}) == len(result)
+    for item in result:
+        expected = full_pass(parts, served, item, temperature)
+        torch.testing.assert_close(torch.tensor(item.log_probs), expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_a_fork_and_a_tools_turn_go_on_from_exactly_their_tokens(parts, inputs, server, engine, sampler):
     served = sampler(parts, engine(server, inputs=inputs), tokens=12)
     first = served.sample([Episode(prompt=prompt) for prompt in parts[2][:2]])
-    forks = [served.fork(one, 3) for one in first]
+    forks = [served.fork(item, 3) for item in first]
     [crop] = parts[2][0].crops()
-    told = [served.extend(one, (TextPart(text="closer:"), VisualPart(crop=crop))) for one in forks]
-    for one in served.sample([*forks, *told]):
-        assert len(one.log_probs) == len(one.ids) > 3
-        expected = full_pass(parts, served, one)
-        for token, (own, wanted) in enumerate(zip(one.log_probs, expected.tolist(), strict=True)):
-            is_told = any(reply.start <= token < reply.stop for reply in one.replies)
+    told = [served.extend(item, (TextPart(text="closer:"), VisualPart(crop=crop))) for item in forks]
+    for item in served.sample([*forks, *told]):
+        assert len(item.log_probs) == len(item.ids) > 3
+        expected = full_pass(parts, served, item)
+        for token, (own, wanted) in enumerate(zip(item.log_probs, expected.tolist(), strict=True)):
+            is_told = any(reply.start <= token < reply.stop for reply in item.replies)
             assert own == (0.0 if is_told else pytest.approx(wanted, abs=1e-4))
     greedy = {"temperature": 0.0, "tokens": 12}
     there = sampler(parts, engine(server, inputs=inputs), **greedy).sample(told)
-    here = sampler(parts, **greedy).sample([dataclasses.replace(one, log_probs=()) for one in told])
-    assert [one.ids for one in there] == [one.ids for one in here]
+    here = sampler(parts, **greedy).sample([dataclasses.replace(item, log_probs=()) for item in told])
+    assert [item.ids for item in there] == [item.ids for item in here]

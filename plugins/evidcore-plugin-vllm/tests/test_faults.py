@@ -10,9 +10,8 @@ from evidcore_plugin_vllm.engine import Vllm
 from evidcore_plugin_vllm.testing import Spoilt, protocol_server
 from evidcore_plugin_vllm.weights import write_whole
 
+from evidcore.api import Episode, Workload
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Episode
-from evidcore.contracts import Workload
 from evidcore.errors import RecipeError, RunError
 
 

@@ -11,9 +11,8 @@ from evidcore_testing.models import tiny_language
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
+from evidcore.api import Reward, Score
 from evidcore.builtin.rollouts import Plain
-from evidcore.case import Score
-from evidcore.contracts import Reward
 from evidcore.errors import RunError
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from evidcore_testing import TinyDataset, check_dataset
 
-from evidcore.case import Finding, MaskRef, Query, Question, Report, Span, VolumeRef
-from evidcore.data import read, read_mask
+from evidcore.api import Finding, MaskRef, Question, Report, Span, VolumeRef, read, read_mask
+from evidcore.case import Query
 
 COUNT = itertools.count()
 

@@ -6,10 +6,10 @@ import itertools
 import pytest
 from evidcore_testing import check_audit, check_condition, check_evaluation, volume_case
 
-from evidcore.audit.policy import PolicyAudit, PolicyAudited
+from evidcore.audit.policy import PolicyAudit, PolicyAuditResult
 from evidcore.builtin.views import Volume
-from evidcore.contracts import Answers, Blind, Evaluation
-from evidcore.evaluate.figured import Figured, figured
+from evidcore.contracts import Answers, BlindRule, Evaluation
+from evidcore.evaluate.numeric_result import NumericResult, numeric_result
 from evidcore.registry.factory import build
 
 TASK = build("task", {"use": "choice"}, given={}, where="test")
@@ -34,14 +34,14 @@ class Length(Evaluation):
     def one(self, given, task, name):
         pairs = zip(given.prompts, given.said, strict=True)
         figures = [self.figure(said.text, task.gold(prompt)[0]) for prompt, said in pairs]
-        return figured(name, given, [{"length": one} for one in figures], {"length": "rate"})
+        return numeric_result(name, given, [{"length": one} for one in figures], {"length": "rate"})
 
     def figure(self, text, gold):
         return min(1.0, len(text) / len(gold))
 
     def references(self, prompts, training, task, name):
         [half] = self.score([Answers(prompts, [TASK.parse(one, "No.") for one in prompts])], task, name)
-        return Blind(values=half.values("length"), rule="says no", label="no", rows=tuple(half.rows()))
+        return BlindRule(values=half.values("length"), rule="says no", label="no", rows=tuple(half.rows()))
 
 
 class Audit(PolicyAudit):
@@ -74,15 +74,17 @@ def altered(form, found, **members):
 
 
 def scored_by(**members):
-    return mutant(one=lambda self, *given: altered(Figured, Length.one(self, *given), **members))
+    return mutant(one=lambda self, *given: altered(NumericResult, Length.one(self, *given), **members))
 
 
 def rows_with(**changes):
-    return scored_by(rows=lambda self: [dataclasses.replace(row, **changes) for row in Figured.rows(self)])
+    return scored_by(
+        rows=lambda self: [dataclasses.replace(row, **changes) for row in NumericResult.rows(self)]
+    )
 
 
 def lines_with(change):
-    return scored_by(lines=lambda self: [change(line) for line in Figured.lines(self)])
+    return scored_by(lines=lambda self: [change(line) for line in NumericResult.lines(self)])
 
 
 def by_batch(self, policy, prompts, task, asking):
@@ -121,10 +123,10 @@ EVALUATIONS = {
     "each question has its patient": scored_by(clusters=("p",) * 4),
     "has a unit.*length: 'per mille'": scored_by(unit=lambda self, metric: "per mille"),
     "rows are sound: there is one": scored_by(rows=lambda self: []),
-    "rows are sound: each has its name": scored_by(rows=lambda self: Figured.rows(self) * 2),
+    "rows are sound: each has its name": scored_by(rows=lambda self: NumericResult.rows(self) * 2),
     "rows are sound: numbers, units, counts.*value=0.5, low=0.9": rows_with(low=0.9, value=0.5),
     "rows are sound: they are JSON": rows_with(extra={"model": object}),
-    "a line stands for each answer": scored_by(lines=lambda self: Figured.lines(self)[1:]),
+    "a line stands for each answer": scored_by(lines=lambda self: NumericResult.lines(self)[1:]),
     r"a line says.*lacks \['case_id'": lines_with(lambda line: {"prompt_id": line["prompt_id"]}),
     "lines are JSON": lines_with(lambda line: {**line, "seen": {1}}),
 }
@@ -140,7 +142,11 @@ def audited_by(**members):
     return type(
         "Mutant",
         (Audit,),
-        {"__call__": lambda self, *given: altered(PolicyAudited, Audit.__call__(self, *given), **members)},
+        {
+            "__call__": lambda self, *given: altered(
+                PolicyAuditResult, Audit.__call__(self, *given), **members
+            )
+        },
     )
 
 
@@ -157,7 +163,10 @@ OVER = "over the case's own volumes, and over something else"
 AUDITS = {
     f"{OVER}. 4 for 4": asking(lambda shown, prompts, _: {name: [[*enumerate(prompts)]] for name in shown}),
     f"{OVER}.*": asking(
-        lambda shown, prompts, _: {**shown, "own": [[*enumerate(one.blanked() for one in prompts)]]}
+        lambda shown, prompts, _: {
+            **shown,
+            "own": [[*enumerate(one.with_blank_volumes() for one in prompts)]],
+        }
     ),
     "only what is shown differs between conditions": asking(
         lambda shown, prompts, _: {
@@ -167,7 +176,7 @@ AUDITS = {
     ),
     "equal calls give equal rows": type("Mutant", (Audit,), {"__call__": moves_on}),
     "rows are sound: there is one": audited_by(rows=lambda self: []),
-    "hold every question.*they lack": audited_by(lines=lambda self: PolicyAudited.lines(self)[1:]),
+    "hold every question.*they lack": audited_by(lines=lambda self: PolicyAuditResult.lines(self)[1:]),
     "its verdict says something": audited_by(verdict=lambda self: " "),
     "the reference lines are numbers": audited_by(reference_lines=lambda self: {"chance": float("nan")}),
 }
@@ -192,7 +201,7 @@ BROKEN = {
     "only what is shown changes": condition(lambda prompts: [one.sealed(0) for one in prompts]),
     "some question is shown otherwise": condition(list),
     "equal seeds give equal showings": condition(
-        lambda prompts: [one.blanked() if next(COUNT) % 3 else None for one in prompts]
+        lambda prompts: [one.with_blank_volumes() if next(COUNT) % 3 else None for one in prompts]
     ),
     "it shows questions": condition(lambda prompts: 1 / 0),
 }

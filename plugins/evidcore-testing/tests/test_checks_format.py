@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from evidcore_testing import check_format
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import FileGrid, Format, Geometry, Stored, Volume
-from evidcore.errors import DataError
+from evidcore.api import DataError, Format, MaskRef, VolumeRef
+from evidcore.data import FileGrid, Geometry, Stored, Volume
 
 VALUES = np.arange(-20, 40, dtype=np.int16).reshape(3, 4, 5)
 SPACING = (3.0, 2.0, 1.0)

@@ -6,8 +6,8 @@ import itertools
 import pytest
 from evidcore_testing import check_metric
 
-from evidcore.case import Unscored
-from evidcore.contracts import Measured, Metric, Sums
+from evidcore.api import Metric, Unscored
+from evidcore.contracts import Measured, Totals
 
 
 class Shared(Metric):
@@ -37,7 +37,7 @@ def measuring(value):
 
 def two_kinds(self, texts):
     first, *rest = Shared.__call__(self, texts)
-    return [dataclasses.replace(first, figures={"shared": Sums("ratio", (1, 2))}), *rest]
+    return [dataclasses.replace(first, figures={"shared": Totals("ratio", (1, 2))}), *rest]
 
 
 def first_is_best(self, texts):

@@ -5,7 +5,7 @@ import torch
 from evidcore_testing import TinyEncoder, check_bridge, check_encoder
 from torch import nn
 
-from evidcore.contracts import Bridge, EncoderInput, Patches
+from evidcore.api import Bridge, EncoderInput, Patches
 
 
 def encoder(**members):
@@ -18,11 +18,11 @@ def after(change):
 
 
 def features(change):
-    return after(lambda one: Patches(change(one.features), one.grid_zyx, one.centres_mm))
+    return after(lambda item: Patches(change(item.features), item.grid_zyx, item.centres_mm))
 
 
 def centres(change):
-    return after(lambda one: Patches(one.features, one.grid_zyx, change(one.centres_mm, one.grid_zyx)))
+    return after(lambda item: Patches(item.features, item.grid_zyx, change(item.centres_mm, item.grid_zyx)))
 
 
 def before(change):
@@ -59,11 +59,11 @@ class Slices(TinyEncoder):
         )
 
     def forward(self, volumes):
-        found = self.embed(volumes)
-        grid = tuple(found.shape[2:])
+        result = self.embed(volumes)
+        grid = tuple(result.shape[2:])
         axes = [8.0 * (torch.arange(n) - (n - 1) / 2) for n in grid]  # mm: 4 slices of 2, 8 voxels of 1
         middles = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3)
-        return Patches(found.flatten(2).transpose(1, 2), grid, middles)
+        return Patches(result.flatten(2).transpose(1, 2), grid, middles)
 
 
 RASTER = "raster order about the middle.*"

@@ -4,10 +4,8 @@ from pathlib import Path
 import pytest
 from evidcore_testing import check_reader, volume_case
 
-from evidcore.case import Crop
-from evidcore.contracts import ImageQuestion, Reader
-from evidcore.data import read
-from evidcore.errors import DataError
+from evidcore.api import Crop, DataError, Reader, read
+from evidcore.contracts import ImageQuestion
 
 
 class Density(Reader):

@@ -4,8 +4,7 @@ import math
 import pytest
 from evidcore_testing import check_reward
 
-from evidcore.case import Answer, Case, Prompt, Rollout, Score, TextPart, Unscored, VolumeRef
-from evidcore.contracts import Reward
+from evidcore.api import Answer, Case, Prompt, Reward, Rollout, Score, TextPart, Unscored, VolumeRef
 
 
 def prompt(name, letter):
@@ -74,7 +73,7 @@ def consensus(rollouts, earlier):
 
 def on_a_curve(rollouts, earlier):
     points = [RIGHT.points(each) for each in rollouts]
-    return values((1 + one - sum(points) / len(points)) / 2 for one in points)
+    return values((1 + item - sum(points) / len(points)) / 2 for item in points)
 
 
 def rewrites(rollouts, earlier):

@@ -5,8 +5,7 @@ import pytest
 import torch
 from evidcore_testing import TinySampler, check_rollout, tiny_language
 
-from evidcore.case import Case, Crop, Episode, Prompt, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import RolloutStrategy
+from evidcore.api import Case, Crop, Episode, Prompt, RolloutStrategy, TextPart, VisualPart, VolumeRef
 
 CROP = Crop(volume=VolumeRef(path="v.nii.gz"))
 LOOK = (TextPart(text="\nhere: "), VisualPart(crop=CROP))
@@ -15,7 +14,7 @@ TURNS = ["look", "seen"]
 
 class Plain(RolloutStrategy):
     def __call__(self, sampler, prompts, answers_per_prompt):
-        return sampler.sample([Episode(prompt=one) for one in prompts for _ in range(answers_per_prompt)])
+        return sampler.sample([Episode(prompt=item) for item in prompts for _ in range(answers_per_prompt)])
 
 
 class Looks(RolloutStrategy):
@@ -35,11 +34,11 @@ def goes_on(change):
 
 
 def each(change):
-    return goes_on(lambda sampler, episodes: [change(one) for one in episodes])
+    return goes_on(lambda sampler, episodes: [change(item) for item in episodes])
 
 
 def masked(mask):
-    return each(lambda one: dataclasses.replace(one, loss_mask=tuple(mask(one))))
+    return each(lambda item: dataclasses.replace(item, loss_mask=tuple(mask(item))))
 
 
 def first_turn_alone(episode):
@@ -51,16 +50,16 @@ def inherits(extra):
     """Keep what a fork inherited out of training, and `extra` tokens more."""
 
     def change(sampler, episodes):
-        forked = [dataclasses.replace(sampler.fork(one, 2), loss_mask=(0, 0)) for one in episodes]
-        masks = [(one, (0,) * (2 + extra) + one.loss_mask[2 + extra :]) for one in sampler.sample(forked)]
-        return [dataclasses.replace(one, loss_mask=mask) for one, mask in masks]
+        forked = [dataclasses.replace(sampler.fork(item, 2), loss_mask=(0, 0)) for item in episodes]
+        masks = [(item, (0,) * (2 + extra) + item.loss_mask[2 + extra :]) for item in sampler.sample(forked)]
+        return [dataclasses.replace(item, loss_mask=mask) for item, mask in masks]
 
     return goes_on(change)
 
 
 def forgets_parents(sampler, episodes):
-    forked = sampler.sample([sampler.fork(one, 1) for one in episodes])
-    return [dataclasses.replace(one, parent=None) for one in forked]
+    forked = sampler.sample([sampler.fork(item, 1) for item in episodes])
+    return [dataclasses.replace(item, parent=None) for item in forked]
 
 
 LOOKS = Looks()
@@ -144,7 +143,7 @@ def test_a_sampler_that_pauses_elsewhere_than_the_strategy_is_refused(language, 
         check_rollout(pausing, TinySampler(language), prompts)
     sampler = TinySampler(language, turns=["looking", "seen"], stop_texts=("k",))
     check_rollout(pausing, sampler, prompts)
-    assert {sampler.text(one) for one in pausing(sampler, prompts, 1)} == {"look"}
+    assert {sampler.text(item) for item in pausing(sampler, prompts, 1)} == {"look"}
 
 
 def test_a_sampler_without_the_entropies_that_a_strategy_reads_is_refused(language, prompts):

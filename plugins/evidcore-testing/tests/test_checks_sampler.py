@@ -33,8 +33,8 @@ class Wrong(InProcess):
 
 def each(change):
     """Return what changes fields of each row."""
-    return lambda engine, found, sampling: [
-        dataclasses.replace(one, **change(one, sampling)) for one in found
+    return lambda engine, result, sampling: [
+        dataclasses.replace(item, **change(item, sampling)) for item in result
     ]
 
 
@@ -53,7 +53,7 @@ def beside(engine, found, sampling):
     """Let rows that stand together change each other, where they are greedy."""
     if sampling.temperature or len(found) == 1:
         return found
-    return [dataclasses.replace(one, ids=(*one.ids[:-1], 42), ended=False) for one in found]
+    return [dataclasses.replace(item, ids=(*item.ids[:-1], 42), ended=False) for item in found]
 
 
 CHANCES = "each token has a log-probability"

@@ -3,14 +3,8 @@ import numpy as np
 import pytest
 from evidcore_testing import check_segmenter, prompts_from, volume_case
 
-from evidcore.contracts import (
-    BoxPrompt,
-    MaskPrompt,
-    PointPrompt,
-    Segmenter,
-    SegmenterSession,
-)
-from evidcore.data import read, read_mask
+from evidcore.api import Segmenter, read, read_mask
+from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterSession
 
 
 class Region(SegmenterSession):

@@ -4,8 +4,7 @@ import itertools
 import pytest
 from evidcore_testing import check_task, volume_case
 
-from evidcore.case import Answer, Crop, Prompt, Span, TextPart, VisualPart
-from evidcore.contracts import Task, View
+from evidcore.api import Answer, Crop, Prompt, Span, Task, TextPart, View, VisualPart
 from evidcore.data.reading import read_geometry
 
 
@@ -59,7 +58,7 @@ def mutant(**members):
 
 def asks(others):
     """Return the sound task with other prompts."""
-    return mutant(prompts=lambda self, *given: [others(one) for one in Sides.prompts(self, *given)])
+    return mutant(prompts=lambda self, *given: [others(item) for item in Sides.prompts(self, *given)])
 
 
 def with_parts(change):

@@ -4,8 +4,7 @@ import re
 import pytest
 from evidcore_testing import check_labeler, check_reweighter, check_scorer
 
-from evidcore.case import Finding, Span
-from evidcore.contracts import Labeler, Reweighter, Scorer
+from evidcore.api import Finding, Labeler, Reweighter, Scorer, Span
 
 COUNT = itertools.count()
 
@@ -14,12 +13,12 @@ class Nodules(Labeler):
     """Nodules, denied where the word 'no' stands within ten characters before."""
 
     def __call__(self, text):
-        found = []
+        result = []
         for match in re.finditer("nodule", text, flags=re.IGNORECASE):
             denied = "no " in text[max(0, match.start() - 10) : match.start()].lower()
             span = Span(start=match.start(), end=match.end(), label="")
-            found.append(Finding(name="lung nodule", state="absent" if denied else "present", span=span))
-        return tuple(found)
+            result.append(Finding(name="lung nodule", state="absent" if denied else "present", span=span))
+        return tuple(result)
 
 
 class Overlap(Scorer):
@@ -29,8 +28,8 @@ class Overlap(Scorer):
         return [self.score(*pair) for pair in zip(candidates, references, strict=True)]
 
     def score(self, candidate, reference):
-        one, other = set(candidate.split()), set(reference.split())
-        return len(one & other) / len(one | other) if one | other else None
+        item, other = set(candidate.split()), set(reference.split())
+        return len(item & other) / len(item | other) if item | other else None
 
 
 class Abnormal(Reweighter):
@@ -105,7 +104,7 @@ def batch(change):
     def call(self, candidates, references, questions=None):
         scores = Overlap.__call__(self, candidates, references)
         by = change(scores, questions)
-        return [one if one in {1.0, None} and by >= 1 else one and one / by for one in scores]
+        return [item if item in {1.0, None} and by >= 1 else item and item / by for item in scores]
 
     return scorer(__call__=call)
 
@@ -118,7 +117,7 @@ def graded(scores, questions):
 def drifts(self, candidates, references, questions=None):
     self.calls = getattr(self, "calls", 0) + (len(candidates) > 1)
     scores = Overlap.__call__(self, candidates, references)
-    return [one if one in {1.0, None} else one / self.calls for one in scores]
+    return [item if item in {1.0, None} else item / self.calls for item in scores]
 
 
 def unsure(score, *pair):

@@ -5,8 +5,7 @@ from typing import ClassVar
 import pytest
 from evidcore_testing import check_tool, volume_case
 
-from evidcore.case import Crop, Prompt, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import Tool
+from evidcore.api import Crop, Prompt, TextPart, Tool, VisualPart, VolumeRef
 
 
 class Slice(Tool):

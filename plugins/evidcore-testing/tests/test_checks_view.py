@@ -4,8 +4,7 @@ import itertools
 import pytest
 from evidcore_testing import check_view, volume_case
 
-from evidcore.case import Box, Crop, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import EncoderInput, View
+from evidcore.api import Box, Crop, EncoderInput, TextPart, View, VisualPart, VolumeRef
 
 ENCODER = EncoderInput(
     size_zyx=(8, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0), (-160.0, 240.0)), any_depth=True

@@ -13,10 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def test_the_tiny_language_model_is_a_transformers_folder_that_its_seed_decides(tmp_path):
-    one = AutoModelForCausalLM.from_pretrained(tiny_language(tmp_path / "one", seed=1))
+    item = AutoModelForCausalLM.from_pretrained(tiny_language(tmp_path / "one", seed=1))
     again = AutoModelForCausalLM.from_pretrained(tiny_language(tmp_path / "again", seed=1))
     other = AutoModelForCausalLM.from_pretrained(tiny_language(tmp_path / "other", seed=2))
-    weight = one.get_input_embeddings().weight
+    weight = item.get_input_embeddings().weight
     assert torch.equal(weight, again.get_input_embeddings().weight)
     assert not torch.equal(weight, other.get_input_embeddings().weight)
     assert AutoTokenizer.from_pretrained(tmp_path / "one").eos_token == "<|im_end|>"

@@ -71,9 +71,9 @@ def small(tmp_path_factory):
 
 @pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
-    assert found["unchecked"] == []
-    assert all("name the slice" in row["prompt"] for row in found["data"])
+    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+    assert result["unchecked"] == []
+    assert all("name the slice" in row["prompt"] for row in result["data"])
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
     assert json.loads((folder / "results" / "03-grpo.json").read_text())["figures"]["steps"] == 2
     lines = (folder / "rollouts" / "03-grpo.jsonl").read_text().splitlines()
     groups = [json.loads(line) for line in lines]
-    rewards = {name for group in groups for one in group["rollouts"] for name in one["rewards"]}
+    rewards = {name for group in groups for item in group["rollouts"] for name in item["rewards"]}
     assert rewards == {"random", "report-findings", "key-slice", "cross-view"}
     rows = json.loads((folder / "results" / "04-evaluate.json").read_text())["rows"]
     assert {row["metric"] for row in rows} >= {"grounded_accuracy", "evidence_hit_rate", "omission_rate"}

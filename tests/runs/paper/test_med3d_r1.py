@@ -177,12 +177,12 @@ def small(tmp_path_factory):
 
 @pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
-    assert found["unchecked"] == []
-    asked = {(row["dataset"], row["task"]) for row in found["data"]}
+    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+    assert result["unchecked"] == []
+    asked = {(row["dataset"], row["task"]) for row in result["data"]}
     assert ("rad-chestct", "mmvqa-rad-direct") in asked
     assert ("ct-rate", "vqa") in asked
-    assert all(row["prompt_tokens"] > row["image_tokens"] == 2 for row in found["data"])
+    assert all(row["prompt_tokens"] > row["image_tokens"] == 2 for row in result["data"])
 
 
 @pytest.mark.slow
@@ -193,9 +193,9 @@ def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(
         if key != "model.language"
         for word in ("--set", f"{key}={value}")
     ]
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *sizes).stdout)
-    assert [text.partition(":")[0] for text in found["unchecked"]] == ["model.language"]
-    rows = [row for row in found["data"] if row["task"] == "mmvqa"]
+    result = json.loads(evid("check", small / RECIPE.name, "--json", *sizes).stdout)
+    assert [text.partition(":")[0] for text in result["unchecked"]] == ["model.language"]
+    rows = [row for row in result["data"] if row["task"] == "mmvqa"]
     assert all(row["are_estimated"] and row["prompt"] == "" for row in rows)
     assert all(120 < row["prompt_tokens"] - row["image_tokens"] < 240 for row in rows)
 
@@ -205,8 +205,8 @@ def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
     # a model that knows nothing earns nothing else; of twelve tosses some differ
     chance = ["--set", 'stage.grpo.reward[1].use="random"', "--set", "stage.grpo.answers_per_prompt=12"]
     words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
-    found = json.loads(evid("run", *words).stdout)
-    folder = Path(found["run"])
+    result = json.loads(evid("run", *words).stdout)
+    folder = Path(result["run"])
     assert json.loads((folder / "results" / "04-grpo.json").read_text())["figures"]["steps"] == 1
     last = json.loads((folder / "results" / "05-evaluate.json").read_text())["rows"]
     told = {row["name"] for row in last if row["metric"] == "strict_accuracy"}

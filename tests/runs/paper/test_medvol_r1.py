@@ -157,11 +157,11 @@ def small(tmp_path_factory):
 
 @pytest.mark.slow
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
-    assert found["unchecked"] == []
+    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+    assert result["unchecked"] == []
     # a slice of 64 pixels is 2 x 2 tokens
-    assert all(row["prompt_tokens"] > row["image_tokens"] == 4 * 4 for row in found["data"])
-    asked = [row["prompt"] for row in found["data"]]
+    assert all(row["prompt_tokens"] > row["image_tokens"] == 4 * 4 for row in result["data"])
+    asked = [row["prompt"] for row in result["data"]]
     assert any("the largest gland of the body" in text for text in asked)
 
 
@@ -169,8 +169,8 @@ def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
 def test_m3d_seg_is_a_variant(evid, small, changes):
     write("m3d-seg", small / "M3D_Seg")
     other = [word for key, value in M3D_SEG.items() for word in ("--set", f"{key}={value}")]
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
-    assert found["unchecked"] == []
+    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
+    assert result["unchecked"] == []
 
 
 @pytest.mark.slow
@@ -179,9 +179,9 @@ def test_the_implicit_queries_of_kits23_are_a_variant(evid, small, changes):
     texts = {name: [f"{name}, {{kidney_side}}"] for name in TEMPLATES}
     (small / "template.json").write_text(json.dumps(texts))
     other = [word for key, value in KITS23.items() for word in ("--set", f"{key}={value}")]
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
-    assert found["unchecked"] == []
-    assert all("_only_" in row["prompt"] and '[{"slice": 12' in row["prompt"] for row in found["data"])
+    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
+    assert result["unchecked"] == []
+    assert all("_only_" in row["prompt"] and '[{"slice": 12' in row["prompt"] for row in result["data"])
 
 
 @pytest.fixture(scope="module")

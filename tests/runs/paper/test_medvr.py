@@ -68,10 +68,10 @@ def small(tmp_path_factory):
 
 
 def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    found = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
-    assert found["unchecked"] == []
+    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+    assert result["unchecked"] == []
     # from the stage that trains with it on
-    told = {row["stage"]: "zoom" in row["prompt"] for row in found["data"]}
+    told = {row["stage"]: "zoom" in row["prompt"] for row in result["data"]}
     assert told == {"01-evaluate": False, "02-grpo": True, "03-evaluate": True, "04-audit": True}
 
 
@@ -83,6 +83,6 @@ def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
     assert json.loads((folder / "results" / "02-grpo.json").read_text())["figures"]["steps"] == 2
     lines = (folder / "rollouts" / "02-grpo.jsonl").read_text().splitlines()
     groups = [json.loads(line) for line in lines]
-    rewards = {name for group in groups for one in group["rollouts"] for name in one["rewards"]}
+    rewards = {name for group in groups for item in group["rollouts"] for name in item["rewards"]}
     assert rewards == {"random", "choice-accuracy", "zoom-consensus"}
     assert {len(group["rollouts"]) for group in groups} == {4}

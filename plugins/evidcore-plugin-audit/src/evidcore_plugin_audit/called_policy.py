@@ -174,7 +174,7 @@ def _recipe(
         "max_new_tokens": max_new_tokens,
     }  # fmt: skip
     if conditions is not None:
-        audit["conditions"] = [_table(one) for one in conditions]
+        audit["conditions"] = [_table(item) for item in conditions]
     return {
         "schema": 1, "name": "audit", "seed": seed, "dataset": {"cases": _table(dataset)},
         "task": {name: task},

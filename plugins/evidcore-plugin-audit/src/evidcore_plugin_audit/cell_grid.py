@@ -40,14 +40,14 @@ class CellGrid:
             region: shape (z, y, x), from the scan's first voxel on.
             voxels_per_step: how many voxels of the scan each of its own is long.
         """
-        found = np.zeros(self.shape_zyx, dtype=np.bool_)
+        result = np.zeros(self.shape_zyx, dtype=np.bool_)
         middles = (np.argwhere(region) + 0.5) * voxels_per_step
         places = [
             np.searchsorted(edges, middles[:, axis], side="right") - 1
             for axis, edges in enumerate(self.edges_zyx)
         ]
-        found[tuple(places)] = True
-        return [bool(one) for one in found.ravel()]
+        result[tuple(places)] = True
+        return [bool(item) for item in result.ravel()]
 
 
 def grid_over(geometry: Geometry, cells_zyx: tuple[int, int, int], cell_mm: float = 0.0) -> CellGrid:

@@ -97,21 +97,21 @@ class CoveringBank(FeatureBank):
 
     def pixels(self, handles: Sequence[int]) -> Float[Tensor, "volume channel z y x"]:
         """Return encoder input for handles of one size."""
-        found = []
+        result = []
         for handle in handles:
             if handle in self._covered:
                 whole, cell = self._covered[handle]
-                found.append(self._input(whole).covered(cell))
+                result.append(self._input(whole).covered(cell))
             else:
-                found.append(self.own.pixels([handle])[0])
-        return torch.stack(found)
+                result.append(self.own.pixels([handle])[0])
+        return torch.stack(result)
 
     def patches(
         self, handles: Sequence[int], encoder: Encoder, *, live: bool = False
     ) -> list[tuple[list[int], Patches]]:
         """Return the encoder's output for distinct handles, in batches of one patch grid each."""
         plain = [handle for handle in handles if handle not in self._covered]
-        found = self.own.patches(plain, encoder, live=live) if plain else []
+        result = self.own.patches(plain, encoder, live=live) if plain else []
         by_size: dict[Grid, list[int]] = {}
         for handle in handles:
             if handle in self._covered:
@@ -119,8 +119,8 @@ class CoveringBank(FeatureBank):
         for group in by_size.values():
             for start in range(0, len(group), VOLUMES_PER_PASS):
                 some = group[start : start + VOLUMES_PER_PASS]
-                found.append((some, self._encode(some, encoder)))
-        return found
+                result.append((some, self._encode(some, encoder)))
+        return result
 
     @torch.no_grad()
     def _encode(self, handles: Sequence[int], encoder: Encoder) -> Patches:
@@ -149,7 +149,7 @@ class CoveringBank(FeatureBank):
         geometry = read_geometry(crop.volume)
         z, y, x = geometry.shape_zyx
         box = crop.box_zyx or (0, z, 0, y, 0, x)
-        found = []
+        result = []
         for axis, wanted in enumerate(size_zyx):
             start, stop = box[2 * axis : 2 * axis + 2]
             count = wanted
@@ -158,8 +158,8 @@ class CoveringBank(FeatureBank):
                 count = max(1, round((stop - start) * step))
             share = (torch.arange(wanted) - (wanted - count) // 2 + 0.5) / count
             places = start + share * (stop - start)
-            found.append(torch.where((share > 0) & (share < 1), places, torch.nan))
-        return found[0], found[1], found[2]
+            result.append(torch.where((share > 0) & (share < 1), places, torch.nan))
+        return result[0], result[1], result[2]
 
 
 def connected(policy: VLMPolicy) -> CoveringBank:

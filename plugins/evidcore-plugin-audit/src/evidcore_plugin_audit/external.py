@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.api import AskingStage, Bridge, Encoder, Policy, find
+from evidcore.api import Bridge, Encoder, EvalStage, Policy, find
 from evidcore.audit.stage import AuditStage
 from evidcore.data import file_hash
 from evidcore.errors import RecipeError, RunError
@@ -17,7 +17,7 @@ from evidcore.model.processor import VolumeImageProcessor
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.resolve import stage_table, toml_value
-from evidcore.registry.signature import made_class
+from evidcore.registry.signature import component_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import recording_exit, start
 from evidcore.runs.context import Context
@@ -118,9 +118,9 @@ def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, 
     """
     names = recipe.stage_names
     asking = [
-        (name, one)
-        for number, (name, one) in enumerate(zip(names, recipe.stages, strict=True), start=1)
-        if isinstance(one, AskingStage) and stage in ("", name, str(number))
+        (name, item)
+        for number, (name, item) in enumerate(zip(names, recipe.stages, strict=True), start=1)
+        if isinstance(item, EvalStage) and stage in ("", name, str(number))
     ]
     audits = [pair for pair in asking if isinstance(pair[1], AuditStage)]
     if not asking:
@@ -129,19 +129,19 @@ def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, 
             f"{recipe.path}: {what}; there are {', '.join(names)}. Name an audit or evaluate stage, or add "
             "one."
         )
-    found, asked = (audits or asking)[-1]
+    result, asked = (audits or asking)[-1]
     audited = auditing(asked, limit)
     tasks = {use.task: recipe.tasks[use.task] for use in audited.data}
-    fitted = {one.output for one in recipe.stages if (one.output or "").startswith("service.")}
+    fitted = {item.output for item in recipe.stages if (item.output or "").startswith("service.")}
     for name in named_services(recipe, stage_table(audited), tasks):
         if f"service.{name}" in fitted:
             raise RecipeError(
-                f"{recipe.path}: {found} needs service {name!r}, which a fit stage trains, and no stage "
+                f"{recipe.path}: {result} needs service {name!r}, which a fit stage trains, and no stage "
                 "is run for an audit from outside. Name a service that needs none."
             )
     places = {key: value for key, value in recipe.origins.items() if key[:1] != ("stage",)}
     alone = dataclasses.replace(recipe, stages=(audited,), origins=places)
-    return found, Assembly(alone), audited
+    return result, Assembly(alone), audited
 
 
 def _language(name: str) -> str:
@@ -177,7 +177,7 @@ def _refuse_untrained(recipe: Recipe, name: str) -> None:
     """Refuse a published model whose eyes would be random."""
     for part, contract in (("encoder", Encoder), ("bridge", Bridge)):
         use = getattr(recipe.model, part)["use"]
-        if made_class(find(part, use).load()).adopt is contract.adopt:
+        if component_class(find(part, use).load()).load_from is contract.load_from:
             raise RecipeError(
                 f"{recipe.path}: model.{part} {use!r} takes no weights from {name}, so it would be "
                 "untrained. Name parts that do, as --set 'model.encoder={use=\"native-vision\"}' --set "

@@ -61,9 +61,9 @@ def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
         step = line["step"]
         of_group = {"stage": path.stem, "step": step, "group": group}
         of_group |= {key: line.get(key) for key in ("task", "prompt_id", "case_id", "prompt")}
-        for one in line["rollouts"]:
-            rewards: Mapping[str, Any] = one["rewards"]
-            own = {key: value for key, value in one.items() if key != "rewards"}
+        for item in line["rollouts"]:
+            rewards: Mapping[str, Any] = item["rewards"]
+            own = {key: value for key, value in item.items() if key != "rewards"}
             values = {f"reward/{name}": verdict["value"] for name, verdict in rewards.items()}
             reasons = {f"reason/{name}": verdict["reason"] for name, verdict in rewards.items()}
             yield {**of_group, **own, **values, **reasons}
@@ -71,8 +71,8 @@ def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
 
 def _frame(rows: Iterable[Mapping[str, Any]], first: Sequence[str]) -> pd.DataFrame:
     """Return rows as a table, these columns first, whether or not any row has them."""
-    found = pd.DataFrame(list(rows))
-    others = [name for name in found.columns if name not in first]
-    found = found.reindex(columns=[*first, *others])
-    kinds = {name: pd.api.types.infer_dtype(found[name]) for name in found.columns}
-    return found.astype({name: _DTYPES[kind] for name, kind in kinds.items() if kind in _DTYPES})
+    result = pd.DataFrame(list(rows))
+    others = [name for name in result.columns if name not in first]
+    result = result.reindex(columns=[*first, *others])
+    kinds = {name: pd.api.types.infer_dtype(result[name]) for name in result.columns}
+    return result.astype({name: _DTYPES[kind] for name, kind in kinds.items() if kind in _DTYPES})

@@ -55,13 +55,13 @@ def _plain(tables: Mapping[str, Any], where: Path) -> dict[str, Any]:
 
     def plain(value: Any, at: str) -> Any:
         if isinstance(value, Mapping):
-            found = {}
+            result = {}
             for key, inner in value.items():
                 if not isinstance(key, str) or not key:
                     wrong.append((0, f"{at or 'top level'}: a key is a text, got {key!r}."))
                     continue
-                found[key] = plain(inner, f"{at}.{key}" if at else key)
-            return found
+                result[key] = plain(inner, f"{at}.{key}" if at else key)
+            return result
         if isinstance(value, list | tuple | np.ndarray):
             return [plain(inner, f"{at}[{number}]") for number, inner in enumerate(value)]
         if isinstance(value, np.generic):
@@ -79,9 +79,9 @@ def _plain(tables: Mapping[str, Any], where: Path) -> dict[str, Any]:
         ))
         return 0
 
-    found = plain(tables, "")
+    result = plain(tables, "")
     refuse(where, wrong)
-    return dict(found)
+    return dict(result)
 
 
 def _is_text(value: str) -> bool:

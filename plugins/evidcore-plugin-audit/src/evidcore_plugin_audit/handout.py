@@ -31,7 +31,7 @@ from evidcore.data import read_geometry, save_volume
 from evidcore.data.content import shown_key
 from evidcore.data.preparation import show
 from evidcore.errors import RecipeError, RunError
-from evidcore.evaluate.sealed import Sealed
+from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
 from evidcore.registry.factory import offer_of
 
 WRITTEN_S = 315_532_800  # 1980-01-01: the time of every volume's file, so that none tells when it was made
@@ -63,7 +63,7 @@ class Recorder(Policy):
         raise _no_likelihoods()
 
 
-class Filed(Policy):
+class RecordedAnswers(Policy):
     """Answers that were written elsewhere, looked up by the words and voxels that they answer."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
@@ -95,7 +95,7 @@ def content(prompt: Prompt) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Handout:
+class PromptExport:
     """Everything that an audit asks."""
 
     asked: Mapping[str, Prompt]  # by `content`
@@ -203,7 +203,7 @@ class Handout:
         )
 
 
-def questions_of(stage: AuditStage, context: StageContext) -> Handout:
+def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
     """Return every question that an audit asks, for a model that is asked elsewhere.
 
     Raises:
@@ -223,9 +223,9 @@ def questions_of(stage: AuditStage, context: StageContext) -> Handout:
         )
         evaluation, task = stage.evaluation(use, context), context.tasks[use.task]
         for condition, _, some in audit.showings(stage.prompts(use, context), asking):
-            evaluation.answer(Sealed(recorder), some, task, asking)
+            evaluation.answer(AnonymizedPolicy(recorder), some, task, asking)
             showings.append((condition, some))
-    return Handout.of(showings, recorder, context.recipe.seed)
+    return PromptExport.of(showings, recorder, context.recipe.seed)
 
 
 def read_key(path: Path) -> dict[str, Any]:
@@ -235,21 +235,21 @@ def read_key(path: Path) -> dict[str, Any]:
         DataError: if it is none.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found["preparation"], str) or not isinstance(found["stage"], str):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(result["preparation"], str) or not isinstance(result["stage"], str):
             raise TypeError("preparation and stage must be text")
-        _ = [question["hash"] for question in found["questions"].values()]
-        _ = [one.partition("=") for one in found["overrides"]], int(found["limit"])
+        _ = [question["hash"] for question in result["questions"].values()]
+        _ = [item.partition("=") for item in result["overrides"]], int(result["limit"])
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give the key that `evid audit prepare` wrote.") from cause
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
         raise DataError(
             f"{path}: no key ({cause!r}). Give the file that `evid audit prepare` wrote."
         ) from cause
-    return dict(found)
+    return dict(result)
 
 
-def read_answers(path: Path, key: Mapping[str, Any]) -> Filed:
+def read_answers(path: Path, key: Mapping[str, Any]) -> RecordedAnswers:
     """Read a file of answers, one for every question of a key.
 
     Raises:
@@ -262,7 +262,7 @@ def read_answers(path: Path, key: Mapping[str, Any]) -> Filed:
         raise DataError(f"{path}: no such file. Give lines of {{'id': …, 'text': …}}.") from cause
     except (OSError, UnicodeDecodeError) as cause:
         raise DataError(f"{path}: cannot be read as UTF-8 text ({cause}).") from cause
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     counts: collections.Counter[str] = collections.Counter()
     broken = []
     for number, line in enumerate(lines, start=1):
@@ -273,19 +273,19 @@ def read_answers(path: Path, key: Mapping[str, Any]) -> Filed:
             broken.append(f"line {number}")
         else:
             counts[read[0]] += 1
-            found[read[0]] = read[1]
+            result[read[0]] = read[1]
     known = key["questions"]
-    unknown = [one for one in counts if one not in known]
+    unknown = [item for item in counts if item not in known]
     wrong = [
         *_said(broken, "are no answer: an object with an id and a text, both strings"),
-        *_said([one for one, count in counts.items() if count > 1], "are answered more than once"),
-        *_said([one for one in known if one not in counts], "have no answer"),
+        *_said([item for item, count in counts.items() if count > 1], "are answered more than once"),
+        *_said([item for item in known if item not in counts], "have no answer"),
         *_said(unknown, "are not in the key: answers of another preparation"),
     ]
     if wrong:
         listing = "\n".join(f"  {text}" for text in wrong)
         raise DataError(f"{path}: {len(known)} questions were handed over, and of the answers\n{listing}")
-    return Filed({known[opaque]["hash"]: text for opaque, text in found.items()})
+    return RecordedAnswers({known[opaque]["hash"]: text for opaque, text in result.items()})
 
 
 def _answer(line: str) -> tuple[str, str] | None:

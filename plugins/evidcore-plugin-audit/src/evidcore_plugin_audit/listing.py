@@ -35,7 +35,7 @@ def listed(root: Path) -> list[Listed]:
     folders = {path.parent for depth in ("*", "*/*") for path in root.glob(f"{depth}/lock.toml")}
     if not folders:
         raise RunError(f"{root}: holds no run. Give a folder into which `evid run` wrote, as runs.")
-    return sorted(map(_listed, folders), key=lambda one: (one.time, one.folder.name), reverse=True)
+    return sorted(map(_listed, folders), key=lambda item: (item.time, item.folder.name), reverse=True)
 
 
 def _listed(folder: Path) -> Listed:

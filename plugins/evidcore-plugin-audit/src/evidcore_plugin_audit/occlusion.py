@@ -198,9 +198,9 @@ def _is_free(places: np.ndarray[Any, Any], taken: Mask) -> bool:
 
 
 def _filled(places: np.ndarray[Any, Any], shape: Sequence[int]) -> Mask:
-    found = np.zeros(shape, dtype=np.bool_)
-    found[tuple(places.T)] = True
-    return found
+    result = np.zeros(shape, dtype=np.bool_)
+    result[tuple(places.T)] = True
+    return result
 
 
 def _box(region: Mask, margin: Sequence[int]) -> tuple[slice, ...]:

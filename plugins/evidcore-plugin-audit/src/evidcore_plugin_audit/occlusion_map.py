@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.api import AskingStage, Prompt, mean_interval, read, read_mask
+from evidcore.api import EvalStage, Prompt, mean_interval, read, read_mask
 from evidcore.compute.processes import pin_threads
 from evidcore.contracts.evaluating import Interval
 from evidcore.data import Geometry, Volume, content_hash, read_geometry
@@ -122,7 +122,7 @@ def occlude(
             f"{folder.path}: no stage above {name} trains a model, and its fresh bridge was not kept. "
             "Name an evaluate stage behind one that trains."
         )
-    trained_by = recipe.stage_name(max(at for at, one in above.items() if one.output == "model"))
+    trained_by = recipe.stage_name(max(at for at, item in above.items() if item.output == "model"))
     pin_threads(recipe.threads)
     assembly = Assembly(recipe)
     before.load_services(assembly)
@@ -152,12 +152,12 @@ def occlude(
         policy = context.own_policy(prompts_per_pass=asking.prompts_per_batch)
         result = json.loads((folder.path / "results" / f"{trained_by}.json").read_text(encoding="utf-8"))
         work = _Work(folder, name, policy, {"stage": trained_by, "inputs": result["inputs"]})
-        total, done, found = sum(len(grid.boxes) for _, _, grid in asked), 0, []
+        total, done, results = sum(len(grid.boxes) for _, _, grid in asked), 0, []
         for line, prompt, grid in asked:
-            found.append(work.line(line, prompt, grid, _beyond(done, total, tell)))
+            results.append(work.line(line, prompt, grid, _beyond(done, total, tell)))
             done += len(grid.boxes)
         work.part.unlink(missing_ok=True)
-    return Measured(path=work.path, stage=name, lines=tuple(found), left_out=left_out)
+    return Measured(path=work.path, stage=name, lines=tuple(results), left_out=left_out)
 
 
 class _Work:
@@ -170,8 +170,8 @@ class _Work:
         self.policy, self.bank, self.model = policy, connected(policy), model
         self.lines = {line["key"]: line for line in read_lines(self.path)}
         self.parts: dict[str, dict[int, list[float]]] = {}
-        for one in read_lines(self.part):
-            self.parts.setdefault(one["key"], {})[one["start"]] = one["log_probs"]
+        for item in read_lines(self.part):
+            self.parts.setdefault(item["key"], {})[item["start"]] = item["log_probs"]
 
     def line(self, answer: Line, prompt: Prompt, grid: CellGrid, tell: Callable[[int], None]) -> Line:
         """Return the map of one question, measured now where the file does not have it."""
@@ -185,7 +185,7 @@ class _Work:
             return self.lines[key]
         tokens = len(self.policy.processor.tokenizer(answer["text"], add_special_tokens=False)["input_ids"])
         own, drops, changes = self._drops(key, prompt, answer["text"], tokens, grid.boxes, tell)
-        found = {
+        result = {
             "prompt_id": prompt.id, "task": prompt.task, "case_id": prompt.case.id,
             "patient": prompt.case.patient, "text": answer["text"], "tokens": tokens,
             "image": (answer.get("images") or images)[0], "model": self.model,
@@ -198,9 +198,9 @@ class _Work:
         ]  # of another grid or model
         for old in same:
             del self.lines[old]
-        self.lines[key] = found
+        self.lines[key] = result
         write(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines.values()))
-        return found
+        return result
 
     def _drops(
         self, key: str, prompt: Prompt, text: str, tokens: int, boxes: Sequence[BoxZYX],
@@ -243,7 +243,7 @@ def _stage_name(folder: RunFolder, recipe: Recipe, wanted: str) -> str:
     known = [
         name
         for name, stage in zip(recipe.stage_names, recipe.stages, strict=True)
-        if isinstance(stage, AskingStage)
+        if isinstance(stage, EvalStage)
         and not stage.traits.compares
         and (folder.path / "answers" / f"{name}.jsonl").is_file()
     ]
@@ -258,7 +258,7 @@ def _chosen(folder: RunFolder, stage: str, questions: Sequence[str]) -> list[Lin
     """Return the answers to some questions, to all where none is named."""
     lines = read_lines(folder.path / "answers" / f"{stage}.jsonl")
     ids = list(dict.fromkeys(str(line["prompt_id"]) for line in lines))
-    if unknown := [one for one in questions if one not in ids]:
+    if unknown := [item for item in questions if item not in ids]:
         hint = did_you_mean(unknown[0], ids)
         some = ", ".join(ids[:3])
         raise RunError(
@@ -269,13 +269,13 @@ def _chosen(folder: RunFolder, stage: str, questions: Sequence[str]) -> list[Lin
 
 
 def _asked_again(line: Line, prompts: Mapping[tuple[str, str, str], Prompt], folder: RunFolder) -> Prompt:
-    found = prompts.get((str(line["task"]), str(line["prompt_id"]), str(line["prompt"])))
-    if found is None:
+    result = prompts.get((str(line["task"]), str(line["prompt_id"]), str(line["prompt"])))
+    if result is None:
         raise RunError(
             f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today: its "
             "data or its task has changed. `evid resume` tells what."
         )
-    return found
+    return result
 
 
 def _refusal(line: Line, prompt: Prompt) -> str:
@@ -309,7 +309,7 @@ def _changes(bank: CoveringBank, policy: VLMPolicy, prompt: Prompt, cell_zyx: Bo
     size = policy.processor.image_processor.size_zyx
     crops = [crop for crop in _covered(prompt, cell_zyx).crops() if isinstance(crop, CoveredCrop)]
     told = [bank.changes(crop, size(crop)) for crop in crops]
-    seen = [one for one in told if one is not None]
+    seen = [item for item in told if item is not None]
     return any(seen) if seen else None
 
 
@@ -341,7 +341,7 @@ def _pointing(
     volume = read(ref)
     touching = grid.touched(np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks]))
     body = _body(volume, grid) if volume.intensity == "hu" else changes
-    shown = [bool(one) and drop is not None for one, drop in zip(body, drops, strict=True)]
+    shown = [bool(item) and drop is not None for item, drop in zip(body, drops, strict=True)]
     if not any(touching) or not any(shown):
         return None
     best = _cell(drops)
@@ -350,7 +350,7 @@ def _pointing(
     return {
         "hit": None if best is None else touching[best],
         "share": None if best is None else inside / sum(positive),
-        "chance": sum(one and touches for one, touches in zip(shown, touching, strict=True)) / sum(shown),
+        "chance": sum(item and touches for item, touches in zip(shown, touching, strict=True)) / sum(shown),
     }
 
 

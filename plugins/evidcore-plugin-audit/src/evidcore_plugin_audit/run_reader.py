@@ -74,8 +74,8 @@ class Run:
     @property
     def verdict(self) -> dict[str, str]:
         """What the last audit says of each task; empty where none was run."""
-        found = [result["verdict"] for result in read_head(self.folder).results if result.get("verdict")]
-        return dict(found[-1]) if found else {}
+        matches = [result["verdict"] for result in read_head(self.folder).results if result.get("verdict")]
+        return dict(matches[-1]) if matches else {}
 
     @property
     def page(self) -> Path:
@@ -117,12 +117,12 @@ class Run:
         """
         from evidcore.runs.folder import open_run
 
-        return to_its_end(open_run(self.folder), progress=progress, accept_changes=accept_changes)
+        return run_to_completion(open_run(self.folder), progress=progress, accept_changes=accept_changes)
 
     def _table(self, name: str, pattern: str, read: Callable[[Sequence[Path]], pd.DataFrame]) -> pd.DataFrame:
         """Return a table, read anew where its files have changed since."""
         files = sorted(self.folder.glob(pattern))
-        state = tuple((one.name, one.stat().st_mtime_ns, one.stat().st_size) for one in files)
+        state = tuple((item.name, item.stat().st_mtime_ns, item.stat().st_size) for item in files)
         if name not in self._kept or self._kept[name][0] != state:
             self._kept[name] = state, read(files)
         return self._kept[name][1]
@@ -153,7 +153,7 @@ class Run:
         )
 
 
-def to_its_end(
+def run_to_completion(
     folder: RunFolder, *, progress: bool, accept_changes: bool, assembly: Assembly | None = None
 ) -> Run:
     """Run a folder to its end and write its page; an error that ends it tells how to go on."""

@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.api import Case, DataError, Finding, Flat, MaskRef, Report, VolumeRef
+from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, Report, VolumeRef
 from evidcore.case import Side, Split
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
@@ -55,11 +55,11 @@ class AbdomenAtlas(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        source: Annotated[HubSource, Flat],
+        source: Annotated[HubSource, InlineOptions],
         report: Literal["structured", "narrative", "fusion structured", "fusion narrative"] = "structured",
         id_lists: Literal["IID", "OOD"] = "IID",
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 

@@ -22,9 +22,9 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from evidcore.api import Case, DataError, Flat, MaskRef, VolumeRef
+from evidcore.api import Case, DataError, InlineOptions, MaskRef, VolumeRef
 from evidcore.case import Split
-from evidcore.errors import NotHere
+from evidcore.errors import NotDownloadedError
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection, drawn_split
 
@@ -47,7 +47,7 @@ class CtOrg(PublishedSet):
         *,
         path: str,
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -87,15 +87,15 @@ class CtOrg(PublishedSet):
 
     def _numbered(self) -> list[tuple[int, str]]:
         """Return the number of each volume with its file's name, in the order of numbers."""
-        found = [
+        result = [
             (int(part[1]), f"{folder}{path.name}")
             for folder in ("", "volumes/")
             for path in (self._given / folder).glob("volume-*")
             if (part := _VOLUME.fullmatch(path.name))
         ]
-        if not found:
-            raise (DataError if self._given.is_dir() else NotHere)(
+        if not result:
+            raise (DataError if self._given.is_dir() else NotDownloadedError)(
                 f"{self._given}: holds no files volume-0.nii.gz and so on, nor a folder volumes with them. "
                 f"Fetch CT-ORG from {PAGE}, or correct path on the dataset."
             )
-        return sorted(found)
+        return sorted(result)

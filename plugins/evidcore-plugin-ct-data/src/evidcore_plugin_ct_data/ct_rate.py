@@ -23,7 +23,7 @@ import numpy as np
 from annotated_types import Ge, Lt
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.api import Case, DataError, Finding, Flat, Question, Report, VolumeRef
+from evidcore.api import Case, DataError, Finding, InlineOptions, Question, Report, VolumeRef
 from evidcore.case import Split
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
 from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
@@ -65,12 +65,12 @@ class CtRate(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        source: Annotated[HubSource, Flat],
+        source: Annotated[HubSource, InlineOptions],
         tree: Literal["fixed", "plain"] = "fixed",
         reconstructions: Literal["all", "first"] = "all",
         questions: tuple[str, ...] = (),
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -187,11 +187,11 @@ class CtRate(PublishedSet):
 
     @functools.cached_property
     def _questions(self) -> Mapping[str, tuple[Question, ...]]:
-        found: dict[str, tuple[Question, ...]] = {}
+        result: dict[str, tuple[Question, ...]] = {}
         for name in self._question_files:
             for volume, asked in read_questions(self._files.table(f"dataset/{name}")).items():
-                found[volume] = (*found.get(volume, ()), *asked)
-        return found
+                result[volume] = (*result.get(volume, ()), *asked)
+        return result
 
 
 def _label_columns(table: Path) -> dict[str, str]:

@@ -29,7 +29,7 @@ def read_questions(path: Path) -> Mapping[str, tuple[Question, ...]]:
         raise DataError(
             f"{path}: must be a list of questions, got a {type(rows).__name__}. Fetch the file again."
         )
-    found: dict[str, list[Question]] = {}
+    result: dict[str, list[Question]] = {}
     for index, row in enumerate(rows):
         where = f"{path}: entry {index}"
         if not isinstance(row, dict):
@@ -42,8 +42,8 @@ def read_questions(path: Path) -> Mapping[str, tuple[Question, ...]]:
             asked = list(_asked(row, index))
         except Unanswerable as cause:
             raise DataError(f"{where}, volume {name!r}: {cause}. Correct or drop the entry.") from cause
-        found.setdefault(name, []).extend(asked)
-    return {name: tuple(asked) for name, asked in found.items() if asked}
+        result.setdefault(name, []).extend(asked)
+    return {name: tuple(asked) for name, asked in result.items() if asked}
 
 
 def _asked(row: Mapping[str, Any], place: int) -> Iterator[Question]:
@@ -61,8 +61,8 @@ def _asked(row: Mapping[str, Any], place: int) -> Iterator[Question]:
     for number, ((asker, text), (_, answer)) in enumerate(pairwise(said)):
         if asker == "human" and MULTIPLE_CHOICE in text:
             stem, options = _parts(_TAG.sub(" ", text))
-            found = _ANSWER.match(answer)
-            letter, told = (found[1], "") if found else ("", answer)
+            result = _ANSWER.match(answer)
+            letter, told = (result[1], "") if result else ("", answer)
             yield question(f"{place}-{number}", stem, options, letter=letter, answer=told)
 
 

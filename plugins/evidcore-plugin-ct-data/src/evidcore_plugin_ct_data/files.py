@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evidcore.api import DataError
-from evidcore.errors import NotHere
+from evidcore.errors import NotDownloadedError
 from evidcore_plugin_ct_data.archives import Inside, unpack
 from evidcore_plugin_ct_data.hub import NotThere, Repository
 
@@ -68,11 +68,11 @@ class Files:
         """Return the path of a table, fetched if need be.
 
         Raises:
-            NotHere: if the set's folder does not exist, and no repository is named to fetch it from.
+            NotDownloadedError: if the set's folder does not exist, and no repository is named.
         """
         place = self.folder / name
         if self.repository is None and not self.folder.is_dir():
-            raise NotHere(
+            raise NotDownloadedError(
                 f"{self.folder}: there is no such folder, so the set is not on this machine. It comes from "
                 f"{self.where_from}; docs/reference/layouts.md says what to download. Put it there, or set "
                 f"path to where it lies."

@@ -21,7 +21,7 @@ from pydantic import StringConstraints
 
 from evidcore.api import DataError
 from evidcore.cache import naming_full_disk
-from evidcore.errors import tells_full_disk
+from evidcore.errors import is_disk_full
 
 Revision = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]  # a branch could move under a run
 
@@ -47,7 +47,7 @@ class Repository:
 
     def sizes_bytes(self, names: Sequence[str]) -> dict[str, int]:
         """Return the sizes of those files of `names` that the repository has."""
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for start in range(0, len(names), PATHS_PER_REQUEST):
             with self._explained():
                 part = self._api().get_paths_info(
@@ -56,16 +56,16 @@ class Repository:
                     repo_type="dataset",
                     revision=self.revision,
                 )
-            found |= {item.path: item.size for item in part if hasattr(item, "size")}
-        return found
+            result |= {item.path: item.size for item in part if hasattr(item, "size")}
+        return result
 
     def names(self) -> list[str]:
         """Return the names of all files."""
         with self._explained():
-            found = self._api().list_repo_tree(
+            result = self._api().list_repo_tree(
                 self.id, repo_type="dataset", revision=self.revision, recursive=True
             )
-            return sorted(item.path for item in found if hasattr(item, "size"))
+            return sorted(item.path for item in result if hasattr(item, "size"))
 
     def fetch(self, name: str, to: Path) -> None:
         """Bring a file to `to`, unless it is there.
@@ -99,11 +99,11 @@ class Repository:
         with part.open("r+b") as file:
             held = file.seek(0, os.SEEK_END)  # the Hub's client begins anew after a kill
             http_get(facts.location, file, resume_size=held, headers=headers, expected_size=facts.size)
-        found = _checksum(part, facts.etag)
-        if found != facts.etag:
+        result = _checksum(part, facts.etag)
+        if result != facts.etag:
             part.unlink()
             raise DataError(
-                f"{self.page}: {name} arrived damaged: its checksum is {found}, expected {facts.etag}. "
+                f"{self.page}: {name} arrived damaged: its checksum is {result}, expected {facts.etag}. "
                 f"What arrived was deleted; start again."
             )
         part.replace(to)
@@ -151,7 +151,7 @@ class Repository:
                 f"folder that `path` names."
             ) from cause
         except (errors.HTTPError, OSError) as cause:
-            if tells_full_disk(cause):
+            if is_disk_full(cause):
                 raise DataError(
                     f"{what}: the disk is full. Free space, or set `path` to another disk."
                 ) from cause

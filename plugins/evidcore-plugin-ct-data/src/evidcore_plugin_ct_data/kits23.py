@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Lt
 
-from evidcore.api import Case, DataError, Finding, Flat, MaskRef, VolumeRef
+from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, VolumeRef
 from evidcore.case import Query, Split
-from evidcore.errors import NotHere, RecipeError
+from evidcore.errors import NotDownloadedError, RecipeError
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
 from evidcore_plugin_ct_data.kits23_queries import queries as asked_of
@@ -63,7 +63,7 @@ class Kits23(PublishedSet):
         queries: str = "",
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
         test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
         max_gb: Annotated[float, Gt(0)] = 50.0,
     ) -> None:
         """Say where the set lies and which part of it is wanted.
@@ -126,7 +126,7 @@ class Kits23(PublishedSet):
         root = self._given / self._root
         folders = sorted(root.glob("case_*")) if root.is_dir() else []
         if not folders:
-            raise (DataError if self._given.is_dir() else NotHere)(
+            raise (DataError if self._given.is_dir() else NotDownloadedError)(
                 f"{root}: holds no folders case_00000 and so on. Clone github.com/neheller/kits23 there, or "
                 f"correct path on the dataset."
             )
@@ -160,13 +160,13 @@ class Kits23(PublishedSet):
 
     def _objects(self, folder: Path) -> dict[str, Path]:
         """Return the file of each object: the asked annotation's, the first where that is not there."""
-        found: dict[tuple[str, int], dict[int, Path]] = {}
+        result: dict[tuple[str, int], dict[int, Path]] = {}
         for path in sorted((folder / "instances").glob("*.nii.gz")):
             if part := _INSTANCE.fullmatch(path.name):
-                found.setdefault((part[1], int(part[2])), {})[int(part[3])] = path
+                result.setdefault((part[1], int(part[2])), {})[int(part[3])] = path
         return {
             f"{kind} {number}": drawn.get(self._annotation, drawn[min(drawn)])
-            for (kind, number), drawn in sorted(found.items())
+            for (kind, number), drawn in sorted(result.items())
         }
 
     @functools.cached_property

@@ -76,12 +76,12 @@ def read_texts(path: Path) -> dict[str, tuple[str, ...]]:
 
 def queries(case_id: str, things: Sequence[Thing], texts: Texts) -> tuple[Query, ...]:
     """Return what is asked about a case; each text is drawn by case and template."""
-    kidneys = tuple(one.name for one in things if one.kind == "kidney")
-    found = []
+    kidneys = tuple(item.name for item in things if item.kind == "kidney")
+    result = []
     for template, thing in meant(things).items():
         text = random.Random(f"kits23/{case_id}/{template}").choice(texts[template])
         among = kidneys if thing.kind == "kidney" and len(kidneys) > 1 else ()
-        found.append(
+        result.append(
             Query(
                 id=template,
                 text=text.replace(SIDE, f"the {thing.side} kidney"),
@@ -90,34 +90,34 @@ def queries(case_id: str, things: Sequence[Thing], texts: Texts) -> tuple[Query,
                 kind=template.replace("_", " "),
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def meant(things: Sequence[Thing]) -> dict[str, Thing]:
     """Return what each template means that holds in a case, in the order of `TEMPLATES`."""
-    kidneys = [one for one in things if one.kind == "kidney"]
-    kinds = {one.name: {other.kind for other in things if other.kidney == one.name} for one in kidneys}
-    found: dict[str, Thing] = {}
+    kidneys = [item for item in things if item.kind == "kidney"]
+    kinds = {item.name: {other.kind for other in things if other.kidney == item.name} for item in kidneys}
+    result: dict[str, Thing] = {}
     for template, has in (
         ("kidney_only_with_tumor", lambda own: "tumor" in own),
         ("kidney_only_with_cyst", lambda own: "cyst" in own),
         ("kidney_only_with_both_tumor_and_cyst", lambda own: set(LESIONS) <= own),
         ("kidney_only_healthy", lambda own: not own & set(LESIONS)),
     ):
-        some = [one for one in kidneys if has(kinds[one.name])]
+        some = [item for item in kidneys if has(kinds[item.name])]
         if len(some) == 1:
-            found[template] = some[0]
+            result[template] = some[0]
     for kind in LESIONS:
-        lesions = [one for one in things if one.kind == kind]
-        for one in lesions:
-            others = [other for other in lesions if other.kidney == one.kidney and other != one]
+        lesions = [item for item in things if item.kind == kind]
+        for item in lesions:
+            others = [other for other in lesions if other.kidney == item.kidney and other != item]
             if len(lesions) == 1:
-                found[f"{kind}_only_global"] = one
+                result[f"{kind}_only_global"] = item
             elif not others:
-                found.setdefault(f"{kind}_only_in_kidney", one)
-            elif one.voxels > max(other.voxels for other in others):
-                found.setdefault(f"{kind}_largest_in_kidney", one)
-    return {template: found[template] for template in TEMPLATES if template in found}
+                result.setdefault(f"{kind}_only_in_kidney", item)
+            elif item.voxels > max(other.voxels for other in others):
+                result.setdefault(f"{kind}_largest_in_kidney", item)
+    return {template: result[template] for template in TEMPLATES if template in result}
 
 
 def things_of(masks: Mapping[str, MaskRef], cache_folder: Path) -> list[Thing]:
@@ -134,10 +134,10 @@ def things_of(masks: Mapping[str, MaskRef], cache_folder: Path) -> list[Thing]:
         DataError: if a file cannot be used.
     """
     asked = [[name, content_hash(ref.path)] for name, ref in masks.items()]
-    found = Cache("kits23-objects", cache_folder).get_or_make(
-        asked, lambda: [dataclasses.asdict(one) for one in _measured(masks)]
+    result = Cache("kits23-objects", cache_folder).get_or_make(
+        asked, lambda: [dataclasses.asdict(item) for item in _measured(masks)]
     )
-    return [Thing(**one) for one in found]
+    return [Thing(**item) for item in result]
 
 
 def _measured(masks: Mapping[str, MaskRef]) -> list[Thing]:
@@ -163,7 +163,7 @@ def _measured(masks: Mapping[str, MaskRef]) -> list[Thing]:
         return len(shared), -float(np.linalg.norm((middles[kidney] - middles[name]) * step_mm))
 
     def kidney_of(name: str) -> str:
-        return max(kidneys, key=lambda one: nearness(name, one))
+        return max(kidneys, key=lambda item: nearness(name, item))
 
     owners = {name: name if name in sides else kidney_of(name) for name in places}
     return [

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from evidcore.api import Case, DataError, Flat, Report
+from evidcore.api import Case, DataError, InlineOptions, Report
 from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, Stack, inside, locate, tail
@@ -38,11 +38,11 @@ class M3dCap(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        source: Annotated[HubSource, Flat],
+        source: Annotated[HubSource, InlineOptions],
         archives: tuple[str, ...] = (),
         axes: dict[str, str] | None = None,
         test_list: str = "test",
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -77,21 +77,21 @@ class M3dCap(PublishedSet):
         for index, pair in enumerate(known[self._lists[split]]):
             where = f"{file}: entry {index} of {self._lists[split]!r}"
             image, text = _paths(pair, where)
-            found = locate(image, self._files, self._cache_folder, self._axes, where)
+            result = locate(image, self._files, self._cache_folder, self._axes, where)
             text_name = _text_name(text, self._files, where)
-            home = homes[found.patient]
+            home = homes[result.patient]
             elsewhere = None
             if home != split:
                 elsewhere = (
-                    f"{where}: patient {found.patient!r} is also in the {home} list and stays there alone."
+                    f"{where}: patient {result.patient!r} is also in the {home} list and stays there alone."
                 )
             text, fault = _text(self._files.path(text_name))
             yield Entry(
-                case=_case(found, text),
-                names=(*found.names, text_name),
+                case=_case(result, text),
+                names=(*result.names, text_name),
                 fault=fault,
                 elsewhere=elsewhere,
-                prepare=found.prepare,
+                prepare=result.prepare,
             )
 
     def _origins(self, name: str) -> Sequence[Origin]:

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
-from evidcore.api import Case, DataError, Flat, MaskRef, VolumeRef
+from evidcore.api import Case, DataError, InlineOptions, MaskRef, VolumeRef
 from evidcore.case import Split
 from evidcore_plugin_ct_data.archives import ENDINGS
 from evidcore_plugin_ct_data.files import Origin
@@ -51,11 +51,11 @@ class M3dSeg(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        source: Annotated[HubSource, Flat],
+        source: Annotated[HubSource, InlineOptions],
         codes: tuple[str, ...],
         axes: dict[str, str] | None = None,
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -126,13 +126,13 @@ class M3dSeg(PublishedSet):
             return (Origin(name=name),)
         code = name.partition("/")[0]
         archives = [held for held in self._held if held.endswith(ENDINGS)]
-        found = [held for held in archives if Path(held).name.startswith(code)]
-        if not found:
+        result = [held for held in archives if Path(held).name.startswith(code)]
+        if not result:
             raise DataError(
                 f"{repository.page}: commit {repository.revision[:12]} has no archive of set "
                 f"{code!r}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset."
             )
-        return [Origin(name=held, is_archive=True) for held in found]
+        return [Origin(name=held, is_archive=True) for held in result]
 
 
 def _inside(member: str) -> str | None:

@@ -45,8 +45,8 @@ def tail(path: str) -> str | None:
     """Return a path from `ct_case` or `ct_quizze` on, None where neither is in it."""
     parts = path.split("/")
     for index, part in enumerate(parts):
-        if found := _ROOT.fullmatch(part):
-            return "/".join((f"ct_{found[1]}", *parts[index + 1 :]))
+        if result := _ROOT.fullmatch(part):
+            return "/".join((f"ct_{result[1]}", *parts[index + 1 :]))
     return None
 
 
@@ -79,7 +79,7 @@ def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str]
         if files.path(array).is_file():
             ref = array_ref(files.path(array), run_to)
             return Stack(id=bare, patient=patient, volume=ref, names=(array,), prepare=None)
-    slices = next((found for root in (RAW, ".") if (found := _folder(files, root, patient, stem))), None)
+    slices = next((result for root in (RAW, ".") if (result := _folder(files, root, patient, stem))), None)
     slices = slices or f"{RAW}/{bare}/"
     folder = files.path(slices)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
-from evidcore.api import Case, Flat, Question
+from evidcore.api import Case, InlineOptions, Question
 from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files, Origin
 from evidcore_plugin_ct_data.hub import Repository, Revision
@@ -55,7 +55,7 @@ class M3dVqa(PublishedSet):
         question_types: tuple[str, ...] = (),
         yes_no: bool = False,
         axes: dict[str, str] | None = None,
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.api import Case, DataError, Flat, Question, VolumeRef
+from evidcore.api import Case, DataError, InlineOptions, Question, VolumeRef
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.files import Origin
@@ -42,14 +42,14 @@ class OmniMedVqa(PublishedSet):
         recipe_folder: Path,
         cache_folder: Path,
         *,
-        source: Annotated[HubSource, Flat],
+        source: Annotated[HubSource, InlineOptions],
         access: Literal["open", "all"] = "open",
         sets: tuple[str, ...] = (),
         modalities: tuple[str, ...] = (),
         question_types: tuple[str, ...] = (),
         validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
         test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 
@@ -91,23 +91,23 @@ class OmniMedVqa(PublishedSet):
         """Return the names of the question files and where they lie, unpacked if need be."""
         if self._files.repository is not None:
             return [self._fetched(name) for name in self._sets]
-        found = {
+        result = {
             path.stem: (f"{self._root}{QUESTIONS}/{folder}/{path.name}", path)
             for folder in self._folders
             for path in sorted(self._files.table(f"{self._root}{QUESTIONS}/{folder}").glob("*.json"))
         }
-        if not found:
+        if not result:
             raise DataError(
                 f"{self._files.path(self._root + QUESTIONS)}: holds no {' or '.join(self._folders)} folder "
                 f"with .json files. Unpack {ARCHIVE} there, or correct path on the dataset."
             )
         for name in self._sets:
-            if name not in found:
+            if name not in result:
                 raise DataError(
                     f"{self._files.path(self._root + QUESTIONS)}: has no set "
-                    f"{name!r}.{did_you_mean(name, found)} Correct sets on the dataset."
+                    f"{name!r}.{did_you_mean(name, result)} Correct sets on the dataset."
                 )
-        return [found[name] for name in self._sets or sorted(found)]
+        return [result[name] for name in self._sets or sorted(result)]
 
     def _fetched(self, name: str) -> tuple[str, Path]:
         for folder in self._folders:
@@ -162,7 +162,7 @@ class OmniMedVqa(PublishedSet):
             raise DataError(
                 f"{file}: must be a list of questions, got a {type(rows).__name__}. Fetch it again."
             )
-        found: dict[str, list[dict[str, Any]]] = {}
+        result: dict[str, list[dict[str, Any]]] = {}
         for index, row in enumerate(rows):
             if not isinstance(row, dict) or not row.get("image_path") or "gt_answer" not in row:
                 raise DataError(
@@ -170,8 +170,8 @@ class OmniMedVqa(PublishedSet):
                 )
             facts = {**row, "modality_type": row.get("modality_type") or row.get("modality") or ""}
             if all(not kept or facts.get(key) in kept for key, kept in self._kept.items()):
-                found.setdefault(str(row["image_path"]), []).append(facts)
-        return found
+                result.setdefault(str(row["image_path"]), []).append(facts)
+        return result
 
 
 def _origins(name: str) -> Sequence[Origin]:

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.api import Case, DataError, Flat, VolumeRef
+from evidcore.api import Case, DataError, InlineOptions, VolumeRef
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.ct_rate import finding
@@ -80,7 +80,7 @@ class RadChestCt(PublishedSet):
         path: str | None = None,
         volumes: str = ".",
         mosaic: Literal["unknown", "absent"] = "unknown",
-        selection: Annotated[Selection, Flat],
+        selection: Annotated[Selection, InlineOptions],
     ) -> None:
         """Say where the set lies and which part of it is wanted.
 

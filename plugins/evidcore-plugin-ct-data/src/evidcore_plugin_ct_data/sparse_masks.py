@@ -38,13 +38,13 @@ class SparseMasks(BareArray):
         """Return the row `ref.key`."""
         from scipy import sparse  # 0.2 s; most masks need none
 
-        found = _SHAPE.search(ref.path)
-        if found is None:
+        result = _SHAPE.search(ref.path)
+        if result is None:
             raise DataError(
                 f"{ref.path}: the name of a sparse mask file must end in its shape, such as "
                 f"mask_(4, 512, 512, 265).npz. Give it the name under which it was published."
             )
-        classes, *shape = (int(count) for count in found.groups())
+        classes, *shape = (int(count) for count in result.groups())
         matrix = sparse.csr_array(sparse.load_npz(ref.path))
         if matrix.shape != (classes, int(np.prod(shape))):
             raise DataError(

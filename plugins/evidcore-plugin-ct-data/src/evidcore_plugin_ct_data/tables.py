@@ -87,9 +87,9 @@ def numbers(cell: str, count: int, where: str) -> tuple[float, ...]:
     """Read `count` numbers from a cell that holds a list as text, such as `"[0.75, 0.75]"`."""
     try:
         values = ast.literal_eval(cell.strip())
-        found = tuple(float(value) for value in values)
-        if len(found) == count and all(map(math.isfinite, found)):
-            return found
+        result = tuple(float(value) for value in values)
+        if len(result) == count and all(map(math.isfinite, result)):
+            return result
     except (ValueError, SyntaxError, TypeError):
         pass
     raise DataError(

@@ -64,11 +64,11 @@ def fill(corners: Array, shape: tuple[int, ...]) -> Mask:
 def _contours(path: str, number: int) -> list[Array]:
     """Return the corners of each contour of a region, (corner, 3) as x, y, z in mm."""
     dataset = read_dataset(path)
-    found: list[Array] = []
+    result: list[Array] = []
     for region in dataset.get("ROIContourSequence") or ():
         if int(region.ReferencedROINumber) == number:
-            found += [_corners(contour, path, number) for contour in region.get("ContourSequence") or ()]
-    return found
+            result += [_corners(contour, path, number) for contour in region.get("ContourSequence") or ()]
+    return result
 
 
 def _corners(contour: Dataset, path: str, number: int) -> Array:

@@ -92,15 +92,15 @@ def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:
     value: Any = None if held is None else held.get(name)
     try:
         listed = [value] if count == 1 else list(value)
-        found = tuple(float(number) for number in listed)
+        result = tuple(float(number) for number in listed)
     except (TypeError, ValueError):
-        found = ()
-    if len(found) != count or not all(math.isfinite(number) for number in found):
+        result = ()
+    if len(result) != count or not all(math.isfinite(number) for number in result):
         raise DataError(
             f"{path}: {name} must hold {count} number{'s' if count > 1 else ''}, got {shown(value)}. "
             f"Without it the image has no place or size; export the series again."
         )
-    return found
+    return result
 
 
 def shown(value: Any) -> str:

@@ -64,12 +64,12 @@ def pick_one(names: Mapping[int, str], ref: MaskRef, what: str) -> int:
             f"Name one, for instance file.dcm#NAME in a table."
         )
     wanted = str(ref.label) if ref.key is None else ref.key
-    found = [number for number, name in names.items() if ref.key is not None and name == ref.key]
-    found = found or [number for number in names if str(number) == wanted]
-    if len(found) != 1:
-        wrong = f"{len(found)} {what}s are called" if found else f"holds no {what}"
+    result = [number for number, name in names.items() if ref.key is not None and name == ref.key]
+    result = result or [number for number in names if str(number) == wanted]
+    if len(result) != 1:
+        wrong = f"{len(result)} {what}s are called" if result else f"holds no {what}"
         raise DataError(
-            f"{ref.path}: {wrong} {wanted!r}.{did_you_mean(wanted, names.values()) if not found else ''} "
+            f"{ref.path}: {wrong} {wanted!r}.{did_you_mean(wanted, names.values()) if not result else ''} "
             f"It holds: {listed}. Name one by its number if names are not unique."
         )
-    return found[0]
+    return result[0]

@@ -36,11 +36,11 @@ def write_series(
     """
     folder.mkdir(parents=True, exist_ok=True)
     axis, sense = zip(*(BODY[letter] for letter in axes), strict=True)  # of columns, rows, images
-    stored = array_zyx.transpose(axis)[tuple(slice(None, None, one) for one in sense)]
+    stored = array_zyx.transpose(axis)[tuple(slice(None, None, item) for item in sense)]
     directions = np.zeros((3, 3))  # rows: way of the columns, rows and images as x, y, z
     directions[range(3), 2 - np.array(axis)] = sense
     gaps = np.array(spacing_mm_zyx)[list(axis)]
-    first = [0 if one > 0 else array_zyx.shape[at] - 1 for at, one in zip(axis, sense, strict=True)]
+    first = [0 if item > 0 else array_zyx.shape[at] - 1 for at, item in zip(axis, sense, strict=True)]
     origin = np.zeros(3)
     for at, index in zip(axis, first, strict=True):
         origin[2 - at] = index * spacing_mm_zyx[at]

@@ -211,10 +211,10 @@ def _refuse_two_patients(headers: Iterable[Header], path: str) -> None:
         if patient:
             first.setdefault(patient, named(header.path))
     if len(first) > 1:
-        one, other, *_ = first.values()
+        item, other, *_ = first.values()
         raise DataError(
             f"{path}: the images of the series state {len(first)} values of PatientID, the first two in "
-            f"{one} and {other}. Find out whose each image is, and put each patient's into a folder of "
+            f"{item} and {other}. Find out whose each image is, and put each patient's into a folder of "
             "their own."
         )
 

@@ -70,10 +70,10 @@ def _refuse_mixtures(frames: list[Frame], path: str) -> None:
 def _refuse_repeats(ordered: list[Frame], along: Array, path: str) -> None:
     same = np.flatnonzero(np.diff(along) < SAME_PLACE_MM)
     if same.size:
-        one, other = ordered[same[0]], ordered[same[0] + 1]
+        item, other = ordered[same[0]], ordered[same[0] + 1]
         raise DataError(
             f"{path}: {same.size} of {len(ordered)} images lie where another does, the first at "
-            f"{along[same[0]]:.2f} mm along the normal: {_name(one)} and {_name(other)}. "
+            f"{along[same[0]]:.2f} mm along the normal: {_name(item)} and {_name(other)}. "
             f"Leave one copy, phase or echo in the folder."
         )
 

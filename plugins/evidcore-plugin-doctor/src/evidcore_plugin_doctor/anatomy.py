@@ -73,15 +73,15 @@ def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:
     spine = _spine(coarse, body)
     if spine is None:
         return {}
-    found = {}
+    result = {}
     if spine.depth < FRONT:
-        found["y"] = (
+        result["y"] = (
             f"the spine lies in front, {100 * spine.depth:.0f} % of the way from the front of the body "
             f"to its back, seen along {spine.along_mm:.0f} mm: y runs to the front"
         )
     lungs = _lungs(coarse, body, spine.x)
     if lungs is None:
-        return found
+        return result
     # what lies at least 15 mm inside dense tissue: liver, heart, thick muscle
     dense = body & (coarse > DENSE_HU[0]) & (coarse < DENSE_HU[1])
     ball = ndimage.generate_binary_structure(3, 1)
@@ -93,15 +93,15 @@ def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:
     upside_down = above >= TIMES * below and above * _ML >= LIVER_ML
     upright = below >= TIMES * above and below * _ML >= LIVER_ML
     if upside_down:
-        found["z"] = (
+        result["z"] = (
             f"the liver lies above the lungs, {above * _ML:.0f} ml of dense tissue at their upper end and "
             f"{below * _ML:.0f} ml at their lower end: z runs downwards"
         )
     if upright or upside_down:
         mirrored = _mirrored(coarse, lungs, core, spine, upside_down=upside_down)
         if mirrored:
-            found["x"] = mirrored
-    return found
+            result["x"] = mirrored
+    return result
 
 
 def _permuted(body: Mask) -> str | None:

@@ -104,17 +104,17 @@ def lines(asked: Asked) -> list[dict[str, Any]]:
         prompts = asked.prompts[split]
         if not asked.training:
             note = f"no training questions: the blind rules learnt from the {split} questions themselves"
-        found = reference_lines(prompts, asked.training or prompts)
+        result = reference_lines(prompts, asked.training or prompts)
         row: dict[str, Any] = {
             "asked": asked.name,
             "split": split,
             "questions": len(prompts),
-            "patients": len(set(found.clusters)),
-            "prior_rule": found.prior_rule,
-            "rules": dict(found.rules),
+            "patients": len(set(result.clusters)),
+            "prior_rule": result.prior_rule,
+            "rules": dict(result.rules),
             "note": note,
         }
-        for name, interval in found.intervals().items():
+        for name, interval in result.intervals().items():
             row[name] = {
                 "value": interval and interval.value,
                 "low": interval and interval.low,

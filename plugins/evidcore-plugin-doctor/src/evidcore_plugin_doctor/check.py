@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, get_args
 
-from evidcore.case import Case, Split
-from evidcore.contracts import Dataset
-from evidcore.errors import DataError
+from evidcore.api import Case, DataError, Dataset
+from evidcore.case import Split
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor import texts

@@ -18,9 +18,9 @@ from evidcore_plugin_pages.jinja import asset, environment
 from evidcore_plugin_pages.jinja import page as page_from_template
 from evidcore_plugin_pages.markup import Html, join
 
-from evidcore.case import Case, Finding, Split
-from evidcore.contracts import Dataset
-from evidcore.errors import DataError, did_you_mean
+from evidcore.api import Case, DataError, Dataset, Finding
+from evidcore.case import Split
+from evidcore.errors import did_you_mean
 from evidcore_plugin_doctor.check import Listed, Summary, check, list_cases
 from evidcore_plugin_doctor.fault import CHECKS, Fault
 from evidcore_plugin_doctor.inspection import Inspected

@@ -55,14 +55,14 @@ def even_regions(volume: Volume) -> Iterator[Remark]:
     inner = array[:, 1:, 1:]
     even &= (inner > low) & (inner < high)
     largest = REGION * array[0].size
-    found: dict[float | int, list[int]] = {}
+    result: dict[float | int, list[int]] = {}
     for z in np.flatnonzero(even.sum(axis=(1, 2)) > largest):
         values, counts = np.unique(inner[z][even[z]], return_counts=True)
         commonest = values[counts.argmax()]
         alone = np.ptp(array[z]) == 0  # said elsewhere
         if not alone and counts.max() > largest:
-            found.setdefault(_value(commonest), []).append(int(z))
-    for value, slices in found.items():
+            result.setdefault(_value(commonest), []).append(int(z))
+    for value, slices in result.items():
         yield (
             "error",
             f"{len(slices)} of {len(array)} slices hold regions of exactly {value} HU: z = {runs(slices)}. "

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from evidcore.case import Case, VolumeRef
+from evidcore.api import Case, DataError, VolumeRef
 from evidcore.data import Geometry, Volume, read_geometry
 from evidcore.data.reading import opened, volume_of
-from evidcore.errors import DataError
 from evidcore_plugin_doctor.anatomy import find_body, find_tissue, misplaced
 from evidcore_plugin_doctor.coarse import coarsen
 from evidcore_plugin_doctor.fault import Fault, Remark
@@ -115,11 +114,7 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
 
 
 def _read(ref: VolumeRef, processes: int) -> tuple[Volume, str]:
-    """Read a volume, unless its header says that it does not fit into memory; and where its file's axes run.
-
-    Raises:
-        DataError: if it cannot be used, or is too large.
-    """
+    """Read a volume, unless its header says that it does not fit into memory; and its file's axes."""
     stored, placement = opened(ref)
     refuse_oversized(ref, placement.geometry, processes)
     try:

@@ -236,11 +236,11 @@ def weakest_tenth(ours: Array, theirs: Array) -> float:
         for item in (ours, theirs)
     )
     products = ((first * second), (first * first), (second * second))
-    both, one, other = (product.mean(axis=(1, 3, 5)).ravel() for product in products)
-    structured = np.maximum(one, other) > STRUCTURED**2
+    both, entry, other = (product.mean(axis=(1, 3, 5)).ravel() for product in products)
+    structured = np.maximum(entry, other) > STRUCTURED**2
     if not structured.any():
         return 0.0
-    length = np.sqrt(one * other)[structured]
+    length = np.sqrt(entry * other)[structured]
     return float(np.quantile(both[structured] / np.maximum(length, 1e-6), 0.1))
 
 

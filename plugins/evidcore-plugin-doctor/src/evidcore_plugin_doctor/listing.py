@@ -126,13 +126,13 @@ def _case(row: Row, columns: Columns, where: str, line: int) -> tuple[Split, Cas
             f"{did_you_mean(split, known)} Correct the cell."
         )
     report = row[columns.report] if columns.report else ""
-    found = {name: finding_state(row[name], f"{where}, column {name!r}") for name in columns.labels}
+    result = {name: finding_state(row[name], f"{where}, column {name!r}") for name in columns.labels}
     return cast(Split, split), Case(
         id=(row[columns.id] if columns.id else "") or f"line {line}",
         patient=(row[columns.patient] or None) if columns.patient else None,
         volumes=(),
         report=Report(text=report) if report else None,
-        findings=tuple(Finding(name=name, state=state) for name, state in found.items() if state),
+        findings=tuple(Finding(name=name, state=state) for name, state in result.items() if state),
         questions=(_question(row, columns, where, line),) if columns.question else (),
     )
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Volume, read, read_geometry, read_mask
-from evidcore.errors import DataError
+from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.data import Volume, read_geometry
 from evidcore_plugin_doctor.coarse import STEP_MM
 from evidcore_plugin_doctor.fault import Severity
 from evidcore_plugin_doctor.organs import Place, contradictions

@@ -11,11 +11,9 @@ from evidcore_plugin_pages.jinja import environment
 from evidcore_plugin_pages.jinja import page as page_from_template
 from evidcore_plugin_pages.markup import Html, join, tag
 
-from evidcore.case import Case, VolumeRef
-from evidcore.contracts import Labeler, Task
+from evidcore.api import Case, DataError, Labeler, Task, VolumeRef, mean_interval
 from evidcore.data import Geometry, read_geometry
-from evidcore.errors import DataError, did_you_mean
-from evidcore.evaluate.bootstrap import mean_interval
+from evidcore.errors import did_you_mean
 from evidcore.evaluate.reference_lines import cluster
 from evidcore_plugin_doctor import blind, sentences
 from evidcore_plugin_doctor.listing import Cases

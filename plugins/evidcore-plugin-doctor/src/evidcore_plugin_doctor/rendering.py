@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, png_uri
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Volume, read_mask
+from evidcore.api import DataError, MaskRef, VolumeRef, read_mask
+from evidcore.data import Volume
 from evidcore.data.placement import Placement
-from evidcore.errors import DataError
 from evidcore_plugin_doctor.masks import Mask, read_masks
 
 MOST_PICTURES = 4  # volumes of a case

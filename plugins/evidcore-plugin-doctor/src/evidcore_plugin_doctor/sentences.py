@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from evidcore_plugin_reports.sentences import labelled, sentences
 
-from evidcore.case import Report, Span
-from evidcore.contracts import Labeler, Unread
+from evidcore.api import Labeler, Report, Span
+from evidcore.contracts import LabelError
 
 BINS = 20  # of a report's length
 LABELS = ("normal", "abnormal")
@@ -45,23 +45,23 @@ def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, A
         if not spans and labeler is not None:
             try:
                 spans, source = list(labelled(report.text, labeler)), "labeler"
-            except Unread:
+            except LabelError:
                 source = "unread"
         sources[source] += 1
         for span in spans:
             places[span.label].append((span.start + span.end) / 2 / len(report.text))
     if not any(places[label] for label in LABELS):
         return None
-    found: dict[str, Any] = {"bins": BINS, "reports": dict(sources), "unlabelled": len(places["other"])}
+    result: dict[str, Any] = {"bins": BINS, "reports": dict(sources), "unlabelled": len(places["other"])}
     for label in LABELS:
         counts, _ = np.histogram(places[label], bins=BINS, range=(0, 1))
         total = int(counts.sum())
-        found[label] = {
+        result[label] = {
             "sentences": total,
             "mean_position": float(np.mean(places[label])) if total else None,
             "density": [float(count) * BINS / total for count in counts] if total else None,
         }
-    return found
+    return result
 
 
 def lengths(reports: Sequence[Report]) -> dict[str, Any]:
@@ -78,5 +78,5 @@ def quantiles(numbers: Sequence[float]) -> dict[str, float] | None:
     """Return the distribution of some numbers, None where there are none."""
     if not numbers:
         return None
-    found = np.quantile(np.asarray(numbers, dtype=np.float64), QUANTILES)
-    return {f"{100 * share:g} %": float(value) for share, value in zip(QUANTILES, found, strict=True)}
+    result = np.quantile(np.asarray(numbers, dtype=np.float64), QUANTILES)
+    return {f"{100 * share:g} %": float(value) for share, value in zip(QUANTILES, result, strict=True)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import ndimage
 
-from evidcore.case import VolumeRef
+from evidcore.api import VolumeRef
 from evidcore.data import Geometry, Volume
 from evidcore_plugin_doctor.fault import Remark
 

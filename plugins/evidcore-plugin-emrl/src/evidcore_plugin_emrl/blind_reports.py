@@ -92,15 +92,15 @@ def best_answers(
         )
         for prompt in training
     ]  # fmt: skip
-    cites_each = any(one.seen.cites_each for one in known)
+    cites_each = any(entry.seen.cites_each for entry in known)
     scores: dict[Rule, float] = dict.fromkeys(RULES, 0.0)
-    for others, held in folds([one.patient for one in known]):
+    for others, held in folds([entry.patient for entry in known]):
         for rule in RULES:
             fitted = _Fitted([known[index] for index in others], rule, cites_each)
-            for one in (known[index] for index in held):
-                said = fitted.says(one.words, one.shown)
+            for entry in (known[index] for index in held):
+                said = fitted.says(entry.words, entry.shown)
                 affirmed = {item.name for item in said.findings}
-                scores[rule] += one.seen.grounded_accuracy(affirmed, said.evidence)
+                scores[rule] += entry.seen.grounded_accuracy(affirmed, said.evidence)
     best = max(RULES, key=lambda rule: scores[rule])
     fitted = _Fitted(known, best, cites_each)
     return best, [fitted.says(_words(prompt), _shown(prompt)) for prompt in prompts]
@@ -121,8 +121,8 @@ def usual_slices(
         cache_folder: keeps what was measured of masks.
     """
     hits: dict[str, list[list[bool]]] = {}  # by finding and training scan, by height
-    for one in training:
-        known, shown = seen(one, cache_folder), _shown(one)
+    for item in training:
+        known, shown = seen(item, cache_folder), _shown(item)
         for name, areas in known.areas.items():
             hits.setdefault(name, []).append([areas.get(_at(at, shown), 0) > 0 for at in _HEIGHTS])
     rates = {
@@ -154,8 +154,8 @@ class _Fitted:
         self._cites_each = cites_each
         self._usual = _usual(known, rule)
         by_words: dict[str, list[_Known]] = {}
-        for one in known if rule.by_words else ():
-            by_words.setdefault(one.words, []).append(one)
+        for item in known if rule.by_words else ():
+            by_words.setdefault(item.words, []).append(item)
         self._by_words = {words: _usual(some, rule) for words, some in by_words.items()}
 
     def says(self, words: str, shown: Sequence[int]) -> Said:
@@ -172,14 +172,14 @@ class _Fitted:
 def _usual(known: Sequence[_Known], rule: Rule) -> dict[str, float]:
     """Return the findings that a rule affirms, each with its usual height."""
     if rule.findings is None:
-        reports = collections.Counter(one.seen.present for one in known)
+        reports = collections.Counter(item.seen.present for item in known)
         ((affirmed, _),) = reports.most_common(1)
     else:
-        counts = collections.Counter(name for one in known for name in one.seen.present)
+        counts = collections.Counter(name for item in known for name in item.seen.present)
         affirmed = tuple(name for name, _ in counts.most_common(rule.findings))
     heights: dict[str, list[float]] = {}
-    for one in known:
-        for name, height in one.heights().items():
+    for item in known:
+        for name, height in item.heights().items():
             heights.setdefault(name, []).append(height)
     return {name: statistics.median(heights[name]) for name in affirmed if name in heights}
 

@@ -9,7 +9,7 @@ from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 
 from evidcore.api import Finding, Labeler, Reward, Rollout, Score, Unscored
 from evidcore.case import Evidence, Verdict
-from evidcore.contracts import Unread
+from evidcore.contracts import LabelError
 
 
 class ConsistentEvidence(Reward):
@@ -34,24 +34,24 @@ class ConsistentEvidence(Reward):
 
     def __init__(self, vocabulary: Vocabulary = tuple, *, labeler: Labeler | None = None) -> None:
         self.labeler = labeler or NegationRules(vocabulary)
-        self.costs = self.labeler.costs
+        self.audit_exemption = self.labeler.audit_exemption
 
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
         """Judge each answer by itself; equal reports are read once."""
-        read = self.labeler.read_once(one.answer.report or "" for one in rollouts if _is_formed(one))
+        read = self.labeler.read_once(item.answer.report or "" for item in rollouts if _is_formed(item))
         return [_judge(rollout, read) for rollout in rollouts]
 
 
-def _judge(rollout: Rollout, read: Mapping[str, Sequence[Finding] | Unread]) -> Score | Unscored | None:
+def _judge(rollout: Rollout, read: Mapping[str, Sequence[Finding] | LabelError]) -> Score | Unscored | None:
     answer = rollout.answer
     if not _is_asked(rollout):
         return None
     if not _is_formed(rollout):
         return Score(value=0.0, reason=answer.malformed or "no evidence")
     findings = read[answer.report or ""]
-    if isinstance(findings, Unread):
+    if isinstance(findings, LabelError):
         return Unscored(kind="failed", reason=str(findings))
     assert answer.evidence is not None  # it is formed
     return _compare(answer.evidence, {*affirmed(findings)})

@@ -14,7 +14,7 @@ from evidcore_plugin_reports.labelers import NegationRules
 
 from evidcore.api import Case, Crop, DataError, Labeler, Reader, Reward, Rollout, Score, Unscored
 from evidcore.case import Evidence, Verdict
-from evidcore.contracts import ImageQuestion, Unread
+from evidcore.contracts import ImageQuestion, LabelError
 from evidcore.contracts.judging import Checked
 from evidcore.errors import RecipeError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
@@ -139,7 +139,7 @@ class CrossView(Reward):
         self.second_reader = second_reader
         self.bounds = (-1.0, 1.0) if control == "others" else (0.0, 1.0)
         self.judges = frozenset({"report", "evidence"} if bind == "finding" else {"evidence"})
-        self.costs = reader.costs or (labeler.costs if labeler else "")
+        self.audit_exemption = reader.audit_exemption or (labeler.audit_exemption if labeler else "")
         self._cases = cases
         self._cache_folder = cache_folder
         self.matched = MatchedSlices(cases, cache_folder)
@@ -152,7 +152,7 @@ class CrossView(Reward):
         for name, read in zip(
             names, self.reading().read([f"There is a {name}." for name in names]), strict=True
         ):
-            if isinstance(read, Unread) or name not in affirmed(read):
+            if isinstance(read, LabelError) or name not in affirmed(read):
                 raise DataError(
                     f"cross-view: its labeler reads no finding {name!r} in 'There is a {name}.', so it would "
                     "never be seen. Give a labeler the names of the data set: labeler = { use = "
@@ -170,14 +170,14 @@ class CrossView(Reward):
         for claim in claims:
             if isinstance(claim, _Claim):
                 asked.update(dict.fromkeys(claim.own.values()))
-                asked.update(dict.fromkeys(one for some in claim.controls.values() for one in some))
+                asked.update(dict.fromkeys(item for some in claim.controls.values() for item in some))
                 asked.update(dict.fromkeys(claim.everywhere))
         seen = self._seen(list(asked))
         return [self._judge(claim, seen) if isinstance(claim, _Claim) else claim for claim in claims]
 
     def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
         """Return the settling test; fewer scans with a finding than 20 ask the reader nothing."""
-        sick = sum(bool(one.prompt.case.present()) for one in gold)
+        sick = sum(bool(item.prompt.case.present()) for item in gold)
         settled = self.settled(gold) if sick >= FEWEST_PATIENTS else None
         if settled is not None:
             return settled.checks()
@@ -195,7 +195,7 @@ class CrossView(Reward):
 
     def varied(self, reader: Reader, labeler: Labeler, cell: Cell) -> CrossView:
         """Return the reward with another reader, labeler and options."""
-        found = type(self)(
+        result = type(self)(
             self._cases,
             self._cache_folder,
             reader=reader,
@@ -208,8 +208,8 @@ class CrossView(Reward):
             labeler=labeler,
             question=self.question,
         )
-        found.matched = self.matched
-        return found
+        result.matched = self.matched
+        return result
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return the names of the findings of the cases that are trained on."""
@@ -228,7 +228,7 @@ class CrossView(Reward):
         claimed = Seen()
         if self.bind == "finding":
             (read,) = self.reading().read([answer.report or ""])
-            if isinstance(read, Unread):
+            if isinstance(read, LabelError):
                 return Unscored(kind="failed", reason=f"the report could not be read: {read}")
             claimed = Seen(affirmed(read)) - _unsure(case)
         slices = self._cited(answer.evidence, claimed & gold)
@@ -273,7 +273,7 @@ class CrossView(Reward):
             case "text":
                 return [self._about()]
             case "others":
-                return [self._about(one) for one in self.matched(case, crop, z, self.control_slices)]
+                return [self._about(item) for item in self.matched(case, crop, z, self.control_slices)]
             case _:
                 return []
 
@@ -287,20 +287,20 @@ class CrossView(Reward):
         answers = list(self.reader(questions))
         if len(answers) != len(questions):
             raise ValueError(f"its reader gave {len(answers)} answers to {len(questions)} questions")
-        found: dict[ImageQuestion, Seen | str] = {}
+        result: dict[ImageQuestion, Seen | str] = {}
         read = self.reading().read([answer or "" for answer in answers])
         for question, answer, findings in zip(questions, answers, read, strict=True):
             if answer is None and not question.crops:
-                found[question] = Seen()
+                result[question] = Seen()
             elif answer is None or not answer.strip():
-                found[question] = f"the reader answered {answer!r}"
+                result[question] = f"the reader answered {answer!r}"
             elif len(answer) > MOST_CHARACTERS:
-                found[question] = f"the reader answered {len(answer)} characters, at most {MOST_CHARACTERS}"
-            elif isinstance(findings, Unread):
-                found[question] = f"the reader's answer could not be read: {findings}"
+                result[question] = f"the reader answered {len(answer)} characters, at most {MOST_CHARACTERS}"
+            elif isinstance(findings, LabelError):
+                result[question] = f"the reader's answer could not be read: {findings}"
             else:
-                found[question] = Seen(affirmed(findings))
-        return found
+                result[question] = Seen(affirmed(findings))
+        return result
 
     def _judge(self, claim: _Claim, seen: Mapping[ImageQuestion, Seen | str]) -> Score | Unscored:
         own, controls = dict[int, Seen](), dict[int, list[Seen]]()
@@ -309,19 +309,19 @@ class CrossView(Reward):
             if isinstance(answer, str):
                 return Unscored(kind="failed", reason=f"slice {z}: {answer}")
             own[z] = answer - claim.unsure
-            answers = [seen[one] for one in claim.controls[z]]
-            controls[z] = [one - claim.unsure for one in answers if not isinstance(one, str)]
+            answers = [seen[item] for item in claim.controls[z]]
+            controls[z] = [item - claim.unsure for item in answers if not isinstance(item, str)]
             if answers and not controls[z]:
-                why = next(one for one in answers if isinstance(one, str))
+                why = next(item for item in answers if isinstance(item, str))
                 return Unscored(kind="failed", reason=f"control of slice {z}: {why}")
         if self.bind == "slice":
             return self._by_slice(claim, own, controls)
         visible = claim.gold
         if claim.everywhere:
-            found = [seen[question] for question in claim.everywhere]
-            if lost := [one for one in found if isinstance(one, str)]:
-                return Unscored(kind="failed", reason=f"{len(lost)} of {len(found)} slices: {lost[0]}")
-            visible &= Seen().union(*(one for one in found if not isinstance(one, str)))
+            result = [seen[question] for question in claim.everywhere]
+            if lost := [item for item in result if isinstance(item, str)]:
+                return Unscored(kind="failed", reason=f"{len(lost)} of {len(result)} slices: {lost[0]}")
+            visible &= Seen().union(*(item for item in result if not isinstance(item, str)))
             if not visible:
                 return Unscored(kind="not-applicable", reason="the reader sees its findings on no slice")
         return self._by_finding(claim, visible, own, controls)

@@ -35,17 +35,17 @@ from evidcore_plugin_reports.evaluation import report_refusal
 from evidcore.api import (
     Answer,
     Answers,
+    EvalResult,
     Evaluation,
     Finding,
     Labeler,
     Prompt,
     Row,
-    Scored,
     Task,
     mean_interval,
 )
-from evidcore.contracts import Blind, Sums, Unread
-from evidcore.evaluate.answered import Answered, asked, unknown_patients
+from evidcore.contracts import BlindRule, LabelError, Totals
+from evidcore.evaluate.answer_record import AnswerRecord, question_of, unknown_patients
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.pooling import Figure
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
@@ -53,11 +53,11 @@ from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE,
 
 USUAL_HITS = "usual_slice_evidence_hit_rate"  # what a right report earns that did not look where
 SHOWN = (HEADLINE, "hallucination_rate", "omission_rate", "evidence_hit_rate", CEILING)  # at a glance
-Read = tuple[Finding, ...] | Unread
+Read = tuple[Finding, ...] | LabelError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvidenceAnswer(Answered):
+class EvidenceAnswer(AnswerRecord):
     """One report with its evidence: a line of `answers/<stage>.jsonl`."""
 
     affirmed: tuple[str, ...]
@@ -69,7 +69,7 @@ class EvidenceAnswer(Answered):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvidenceResult(Scored):
+class EvidenceResult(EvalResult):
     """All reports of one policy, or of a rule in its place."""
 
     name: str
@@ -99,11 +99,11 @@ class EvidenceResult(Scored):
         """Return the results rows: well-formed answers, the figures, then those by finding."""
         note = unknown_patients(answer.patient for answer in self.answers)
         formed = mean_interval(self.values("format_rate"), self.clusters)
-        found = [
-            dataclasses.replace(one, is_headline=one.metric in SHOWN)
-            for one in self.measured.rows(self.name, self.clusters)
+        result = [
+            dataclasses.replace(item, is_headline=item.metric in SHOWN)
+            for item in self.measured.rows(self.name, self.clusters)
         ]
-        return [Row.of(self.name, "format_rate", formed, note=note, is_headline=True), *found]
+        return [Row.of(self.name, "format_rate", formed, note=note, is_headline=True), *result]
 
 
 class EvidenceEvaluation(Evaluation[Answer]):
@@ -136,17 +136,17 @@ class EvidenceEvaluation(Evaluation[Answer]):
             return f"finding {without!r} of prompt {prompt.id!r} has no mask"
         return report_refusal(self.labeler, task, prompts)
 
-    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
         """Read the reports, equal ones once, and measure them."""
-        read = self.labeler.read_once(one.report or "" for given in answers for one in given.said)
+        read = self.labeler.read_once(item.report or "" for given in answers for item in given.said)
         return [
-            self._score(given, [read[one.report or ""] for one in given.said], task, name)
+            self._score(given, [read[item.report or ""] for item in given.said], task, name)
             for given in answers
         ]
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> Blind:
+    ) -> BlindRule:
         """Return what the best rule scores that reads words alone, chosen on training patients.
 
         Beside it stands what right reports would hit with the usual slice of their findings.
@@ -156,23 +156,23 @@ class EvidenceEvaluation(Evaluation[Answer]):
         usual = usual_slices(prompts, learnt, self.cache_folder)
         right = [prompt.case.findings for prompt in prompts]
         told = self._score(
-            Answers(prompts, [Answer(text="", evidence=one) for one in usual]), right, task, name
+            Answers(prompts, [Answer(text="", evidence=item) for item in usual]), right, task, name
         )
-        given = Answers(prompts, [Answer(text="", evidence=one.evidence) for one in said])
-        scored = self._score(given, [one.findings for one in said], task, name)
+        given = Answers(prompts, [Answer(text="", evidence=item.evidence) for item in said])
+        scored = self._score(given, [item.findings for item in said], task, name)
         rows = tuple(
-            dataclasses.replace(one, metric=f"blind_{one.metric}", note=rule.name, is_headline=False)
-            for one in scored.rows()
-            if one.metric in SHOWN and one.metric != CEILING
+            dataclasses.replace(item, metric=f"blind_{item.metric}", note=rule.name, is_headline=False)
+            for item in scored.rows()
+            if item.metric in SHOWN and item.metric != CEILING
         )
-        hits = next(one for one in told.rows() if one.metric == "evidence_hit_rate")
+        hits = next(item for item in told.rows() if item.metric == "evidence_hit_rate")
         hits = dataclasses.replace(
             hits,
             metric=USUAL_HITS,
             note="the right report with the usual slice of its findings",
             is_headline=False,
         )
-        return Blind(
+        return BlindRule(
             values=scored.values(HEADLINE), rule=rule.name, label="blind_rule", rows=(*rows, hits),
             figures={"blind_grounded_accuracy": rows[0].value, USUAL_HITS: hits.value},
         )  # fmt: skip
@@ -193,14 +193,14 @@ class EvidenceEvaluation(Evaluation[Answer]):
                 slices[""] = evidence.slice
             answers.append(
                 EvidenceAnswer(
-                    **asked(prompt, given.condition),
+                    **question_of(prompt, given.condition),
                     text=answer.text,
                     malformed=answer.malformed,
-                    affirmed=() if isinstance(findings, Unread) else affirmed(findings),
+                    affirmed=() if isinstance(findings, LabelError) else affirmed(findings),
                     present=known.present,
                     slices=slices,
                     gold_slices=dict(known.gold),
-                    unread=str(findings) if isinstance(findings, Unread) else None,
+                    unread=str(findings) if isinstance(findings, LabelError) else None,
                     images=tuple(crop.uri() for crop in prompt.crops()),
                 )
             )
@@ -213,18 +213,18 @@ class EvidenceEvaluation(Evaluation[Answer]):
         told: dict[str, dict[str, set[str]]] = {}
         for prompt, report in zip(prompts, reports, strict=True):
             gold = read[report]
-            agreed = {} if isinstance(gold, Unread) else compare_details(gold, prompt.case.findings)
+            agreed = {} if isinstance(gold, LabelError) else compare_details(gold, prompt.case.findings)
             told[prompt.id] = {
-                name: {key for key, same in one.items() if same} for name, one in agreed.items()
+                name: {key for key, same in item.items() if same} for name, item in agreed.items()
             }
         return told
 
 
 def _measurement(texts: Sequence[TextFigures], names: Sequence[str]) -> Measurement:
     """Return the figures, and what tables say beside them."""
-    bare = {name: name for name in UNITS} | {f"{name}/{one}": name for name in BY_FINDING for one in names}
+    bare = {name: name for name in UNITS} | {f"{name}/{item}": name for name in BY_FINDING for item in names}
     held = {name: source for name, source in bare.items() if any(name in text.figures for text in texts)}
-    silent = sum(text.figures.get("hallucination_rate") == Sums("ratio", (0.0, 0.0)) for text in texts)
+    silent = sum(text.figures.get("hallucination_rate") == Totals("ratio", (0.0, 0.0)) for text in texts)
     notes = {CEILING: "the right report with the gold slice"}
     if silent:
         notes["hallucination_rate"] = f"{silent} of {len(texts)} reports affirm nothing and add nothing"
@@ -238,7 +238,7 @@ def _measurement(texts: Sequence[TextFigures], names: Sequence[str]) -> Measurem
 
 def _number(figure: Figure) -> float:
     """Return a figure of one text as a number; 0 over 0 is 0."""
-    if not isinstance(figure, Sums):
+    if not isinstance(figure, Totals):
         return figure
     above, below = figure.numbers
     return above / below if below else 0.0

@@ -13,7 +13,7 @@ from evidcore_plugin_reports.agreement import affirmed, compare_details, states
 
 from evidcore.api import Finding, Prompt, VolumeRef
 from evidcore.case import Evidence
-from evidcore.contracts import Sums, Unread
+from evidcore.contracts import LabelError, Totals
 from evidcore.data import read_geometry
 from evidcore.evaluate.pooling import Figure
 from evidcore_plugin_emrl.report_evidence import RULE, best_evidence
@@ -102,7 +102,7 @@ def seen(prompt: Prompt, cache_folder: Path) -> Seen:
 def figures(
     prompt: Prompt,
     known: Seen,
-    findings: Sequence[Finding] | Unread,
+    findings: Sequence[Finding] | LabelError,
     evidence: Evidence | None,
     malformed: str | None,
     names: Sequence[str],
@@ -119,7 +119,7 @@ def figures(
         names: findings of which each has figures of its own.
         told: the details that a right report tells, by finding.
     """
-    if isinstance(findings, Unread):
+    if isinstance(findings, LabelError):
         return {}, dict.fromkeys(UNITS, str(findings))
     said = {*affirmed(findings)} & {*known.present, *known.absent}
     right, wrong = said & {*known.present}, said & {*known.absent}
@@ -142,12 +142,12 @@ def figures(
     found: dict[str, Figure] = {
         HEADLINE: 0.0 if malformed else known.grounded_accuracy(said, evidence),
         **{name: _ratio(some) for name, some in each.items() if name != HEADLINE},
-        "findings_f1": Sums("ratio", (2.0 * len(right), float(len(said) + len(known.present)))),
+        "findings_f1": Totals("ratio", (2.0 * len(right), float(len(said) + len(known.present)))),
         "false_citation_rate": _ratio(({""} & _cited(evidence), set() if known.present else {""})),
         CEILING: known.grounded_accuracy({*known.present}, _gold(known)),
     }
     if known.present and not known.cites_each:
-        found["evidence_hit_rate"] = Sums("ratio", (float(bool(hits)), 1.0))
+        found["evidence_hit_rate"] = Totals("ratio", (float(bool(hits)), 1.0))
     for name, (above, below) in each.items():
         found |= {f"{name}/{one}": _ratio((above & {one}, below & {one})) for one in names}
     off = [
@@ -161,9 +161,9 @@ def figures(
     return found, dict.fromkeys(("slice_off", "slice_off_mm"), why)
 
 
-def _ratio(sets: tuple[set[str], set[str]]) -> Sums:
+def _ratio(sets: tuple[set[str], set[str]]) -> Totals:
     above, below = sets
-    return Sums("ratio", (float(len(above & below)), float(len(below))))
+    return Totals("ratio", (float(len(above & below)), float(len(below))))
 
 
 def _cited(evidence: Evidence | None) -> set[str]:

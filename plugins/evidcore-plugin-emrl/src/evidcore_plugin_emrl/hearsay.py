@@ -84,8 +84,8 @@ class Hearsay(Dataset):
             case,
             report=report,
             findings=tuple(
-                Finding(name=heard, span=_last(report)) if one.name == heard else _moved(one, gone)
-                for one in case.findings
+                Finding(name=heard, span=_last(report)) if item.name == heard else _moved(item, gone)
+                for item in case.findings
             ),
             notes=notes,
         )
@@ -117,16 +117,16 @@ def _added(
     """Return a report that ends with a finding, and the stretch that is gone: the sentence that denied it."""
     if report is None:
         return None, (0, 0)
-    place = next((one.span for one in findings if one.name == name), None)
+    place = next((item.span for item in findings if item.name == name), None)
     gone = (0, 0)
     if place is not None:
-        around = (one for one in report.spans if one.start <= place.start and place.end <= one.end)
+        around = (item for item in report.spans if item.start <= place.start and place.end <= item.end)
         sentence = next(around, place)
         space = re.compile(r"\s*").match(report.text, sentence.end)
         gone = (sentence.start, space.end() if space else sentence.end)
     text = report.text[: gone[0]] + report.text[gone[1] :].rstrip()
     text = f"{text.rstrip()} " if text.strip() else ""
-    spans = [moved for one in report.spans if (moved := _shifted(one, gone)) is not None]
+    spans = [moved for item in report.spans if (moved := _shifted(item, gone)) is not None]
     end = text + _sentence(name)
     return Report(text=end, spans=(*spans, Span(start=len(text), end=len(end), label="abnormal"))), gone
 

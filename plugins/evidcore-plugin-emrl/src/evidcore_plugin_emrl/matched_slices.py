@@ -90,13 +90,13 @@ class MatchedSlices:
         fits: Bool[np.ndarray, " slice"] = (shows == (area > 0)) & ~np.isin(slices.patients, own)
         digest = hashlib.blake2b(f"{case.id}/{z}".encode(), digest_size=8).digest()
         drawn = np.random.default_rng(int.from_bytes(digest, "big")).random(len(apart))
-        found: dict[int, Crop] = {}
+        result: dict[int, Crop] = {}
         for place in np.lexsort((drawn, apart)):
-            if len(found) == count:
+            if len(result) == count:
                 break
             if fits[place] and not (without and self._shows(slices, int(place), without)):
-                found.setdefault(int(slices.patients[place]), slices.crops[place])
-        return list(found.values())
+                result.setdefault(int(slices.patients[place]), slices.crops[place])
+        return list(result.values())
 
     @functools.cached_property
     def _slices(self) -> _Slices:

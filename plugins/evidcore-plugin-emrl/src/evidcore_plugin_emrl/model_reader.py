@@ -14,7 +14,7 @@ from annotated_types import Ge
 from evidcore.api import Case, DataError, Policy, Prompt, Reader, TextPart, VisualPart
 from evidcore.compute.device import device_of
 from evidcore.contracts import ImageQuestion
-from evidcore.errors import NotHere
+from evidcore.errors import NotDownloadedError
 from evidcore.model.assemble import assemble, load, vision_of
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder
@@ -34,7 +34,7 @@ class ModelReader(Reader):
     """
 
     deterministic: ClassVar[bool] = True
-    costs = "a vision-language model reads every crop"
+    audit_exemption = "a vision-language model reads every crop"
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ModelReader(Reader):
                 "save_pretrained or `evid export` wrote."
             )
         if missing := self._source.missing_weights():
-            raise NotHere(f"model-reader: {missing}")
+            raise NotDownloadedError(f"model-reader: {missing}")
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
         """Ask the model, equal questions once."""
@@ -96,7 +96,7 @@ class ModelReader(Reader):
         else:
             language, tokenizer = self._source.load()
             seeing = build_encoder(self._encoder, vision_of(language.config))
-            seeing.adopt(language)
+            seeing.load_from(language)
             model, processor = assemble(
                 language, tokenizer, seeing, encoder_table=self._encoder, bridge_table=MERGER,
                 view_table=SLICES,
@@ -123,7 +123,7 @@ class PolicyReader(Reader):
     """
 
     deterministic: ClassVar[bool] = True
-    costs = "the model that is trained reads every slice"
+    audit_exemption = "the model that is trained reads every slice"
 
     def __init__(
         self,

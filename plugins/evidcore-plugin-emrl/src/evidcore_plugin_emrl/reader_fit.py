@@ -140,7 +140,7 @@ def validated(reader: SliceReader, cases: Sequence[Case], least_pixels: int) -> 
     if not known:
         return {"validation": None}
     volumes, scores = _scored(reader, known)
-    named = [one > 0 for one in scores]
+    named = [item > 0 for item in scores]
     figures = reading_figures(volumes, scores, named, reader.findings, least_pixels)
     return {"validation": figures, "shortfalls": shortfalls(figures)}
 
@@ -170,9 +170,9 @@ def _read(
 ) -> Slices:
     """Read the slices that show a finding, and some that show none, patient by patient."""
     pixels, marks, areas = [], [], []
-    for case, one, labels in _measured(cases, findings):
-        seen = np.flatnonzero(one.areas.any(axis=1))
-        empty = np.flatnonzero(~one.areas.any(axis=1))
+    for case, item, labels in _measured(cases, findings):
+        seen = np.flatnonzero(item.areas.any(axis=1))
+        empty = np.flatnonzero(~item.areas.any(axis=1))
         most = max(1, round(options.empty_slices * len(seen)))
         chosen = np.sort(np.concatenate([seen, rng.permutation(empty)[:most]]))
         shown_pixels = reader.pixels(Crop(volume=case.volumes[0]))[torch.from_numpy(chosen)]
@@ -181,7 +181,7 @@ def _read(
         fine = torch.from_numpy(labels[chosen])[:, None].float()
         coarse = functional.interpolate(fine, (height // 2, width // 2), mode="nearest-exact")
         marks.append(coarse[:, 0].to(torch.uint8))
-        areas.append(torch.from_numpy(one.areas[chosen]))
+        areas.append(torch.from_numpy(item.areas[chosen]))
     return Slices(pixels=torch.cat(pixels), marks=torch.cat(marks), areas=torch.cat(areas))
 
 
@@ -278,7 +278,7 @@ def _thresholds(volumes: Sequence[Shown], scores: Sequence[Scores], leaves_alone
     The share is the largest at which `leaves_alone` of these slices pass no threshold. Without a least one,
     thresholds of few patients lie in the gap below slices with a finding, where blank ones may lie.
     """
-    areas = np.concatenate([one.areas for one in volumes])
+    areas = np.concatenate([item.areas for item in volumes])
     free = np.concatenate(scores)[areas.sum(axis=1) == 0]
     if not len(free):
         return [0.0] * areas.shape[1]
@@ -296,7 +296,7 @@ def _named_without(reader: SliceReader, seed: int) -> dict[str, float]:
     channels = max(1, len(reader.windows))
     blank = torch.full((1, channels, *reader.size_yx), -1.0)
     spreads = rng.uniform(0.02, 1, CONTROL_SLICES)
-    noise = torch.stack([_noise((channels, *reader.size_yx), 0.0, float(one), rng) for one in spreads])
+    noise = torch.stack([_noise((channels, *reader.size_yx), 0.0, float(item), rng) for item in spreads])
     thresholds = torch.tensor(reader.thresholds)
     return {
         f"named_on_{name}": float((reader.scores(some) > thresholds).any(dim=1).float().mean())

@@ -69,7 +69,7 @@ def kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
     Source:
         Cohen 1960, A coefficient of agreement for nominal scales, Educ. Psychol. Meas. 20.
     """
-    same = fmean(one == other for one, other in zip(first, second, strict=True))
+    same = fmean(item == other for item, other in zip(first, second, strict=True))
     yes, also = fmean(first), fmean(second)
     chance = yes * also + (1 - yes) * (1 - also)
     return (same - chance) / (1 - chance) if chance < 1 else None
@@ -78,10 +78,10 @@ def kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
 def _counted(
     looks: Sequence[Look], key: Callable[[Look], Hashable]
 ) -> dict[Hashable, collections.Counter[Seen]]:
-    found: dict[Hashable, collections.Counter[Seen]] = collections.defaultdict(collections.Counter)
+    result: dict[Hashable, collections.Counter[Seen]] = collections.defaultdict(collections.Counter)
     for look in looks:
-        found[key(look)][look.named] += 1
-    return found
+        result[key(look)][look.named] += 1
+    return result
 
 
 def _commonest(counts: collections.Counter[Seen]) -> Seen | None:

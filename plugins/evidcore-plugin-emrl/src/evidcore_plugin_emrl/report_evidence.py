@@ -120,8 +120,8 @@ class ReportEvidence(Task):
                 )
             return self._left_out(case, f"finding {unshown!r} has no mask")
         of_organs = self.slices_of == "organ"
-        shown = [one for one in case.findings if one.name in present]
-        lost = next((one for one in shown if of_organs and not _organs(case, one)), None)
+        shown = [item for item in case.findings if item.name in present]
+        lost = next((item for item in shown if of_organs and not _organs(case, item)), None)
         if lost is not None:
             return self._left_out(
                 case, f"no mask shows the {lost.location or 'organ'} of finding {lost.name!r}"
@@ -189,7 +189,7 @@ class ReportEvidence(Task):
         """Return the shown slices that a gold answer may name for findings."""
         if self.slices_of == "finding":
             return [z for z in slices if abs(z - target["slice"]) <= self.margin_slices]
-        organs = [organ for one in case.findings if one.name in findings for organ in _organs(case, one)]
+        organs = [organ for item in case.findings if item.name in findings for organ in _organs(case, item)]
         areas = measure(case, [*findings, *dict.fromkeys(organs)], RULE, self._cache_folder).areas
         return [z for z in slices if areas.get(z, 0) > 0]
 
@@ -270,7 +270,7 @@ def best_evidence(prompt: Prompt) -> Evidence | None:
     if prompt.reference["target"] is not None:
         return Evidence(slice=prompt.reference["target"]["slice"])
     targets = prompt.reference["targets"]
-    return Evidence(slices={name: one["slice"] for name, one in targets.items()}) if targets else None
+    return Evidence(slices={name: item["slice"] for name, item in targets.items()}) if targets else None
 
 
 def shown_slices(prompt: Prompt) -> dict[int, Crop]:
@@ -311,28 +311,28 @@ def _sentences(text: str, present: Sequence[str]) -> tuple[Span, ...]:
     """Return a text's sentences; abnormal are those that name a finding that is present."""
     return tuple(
         Span(
-            start=one.start(),
-            end=one.end(),
-            label="abnormal" if any(name.lower() in one[0].lower() for name in present) else "normal",
+            start=item.start(),
+            end=item.end(),
+            label="abnormal" if any(name.lower() in item[0].lower() for name in present) else "normal",
         )
-        for one in re.finditer(r"\S.*?(?:[.!?](?=\s)|$)", text, re.DOTALL)
+        for item in re.finditer(r"\S.*?(?:[.!?](?=\s)|$)", text, re.DOTALL)
     )
 
 
 def _moved(spans: Sequence[Span], text: str, by: int) -> tuple[Span, ...]:
     """Return the spans of a report that stands, stripped, `by` characters into an answer."""
     start, length = len(text) - len(text.lstrip()), len(text.strip())
-    found = []
+    result = []
     for span in spans:
         first, last = max(0, span.start - start), min(length, span.end - start)
         if first < last:
-            found.append(Span(start=by + first, end=by + last, label=span.label))
-    return tuple(found)
+            result.append(Span(start=by + first, end=by + last, label=span.label))
+    return tuple(result)
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    result = dict(pairs)
+    if len(result) < len(pairs):
         raise ValueError("a key comes twice")
-    return found
+    return result

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from evidcore_plugin_reports.agreement import affirmed
 
 from evidcore.api import Case, Finding, Labeler, Reader, Rollout, Score, VolumeRef, paired_interval
-from evidcore.contracts import ImageQuestion, Unread
+from evidcore.contracts import ImageQuestion, LabelError
 from evidcore.data.reading import read_geometry
 from evidcore.evaluate.bootstrap import LEVEL
 from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
@@ -63,19 +63,19 @@ class Read(Labeler):
 
     def __init__(self, labeler: Labeler) -> None:
         self.labeler = labeler
-        self.found: dict[str, tuple[Finding, ...] | Unread] = {}
+        self.found: dict[str, tuple[Finding, ...] | LabelError] = {}
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return what was read of a text before, or read it."""
         if text not in self.found:
             (self.found[text],) = self.labeler.read([text])
         found = self.found[text]
-        if isinstance(found, Unread):
+        if isinstance(found, LabelError):
             raise found
         return found
 
 
-class PerfectEyes(Reader):
+class OracleReader(Reader):
     """Names what the masks show on a slice; nothing on a blank or changed one, and without a picture."""
 
     deterministic: ClassVar[bool] = True
@@ -123,7 +123,7 @@ def settle(
     made = [some for some in made if "contradicting" in some]
     if not made:
         return None
-    eyes = PerfectEyes([*cases, *(one.prompt.case for one in gold)], cache_folder)
+    eyes = OracleReader([*cases, *(one.prompt.case for one in gold)], cache_folder)
     labeler, asked = Read(reward.reading()), Asked(reward.reader)
     paid = _paid(reward, asked, labeler, made)
     ceiling = _paid(reward, Asked(eyes), labeler, made)
@@ -234,7 +234,7 @@ def _named(answers: Mapping[ImageQuestion, str | None], labeler: Read) -> dict[I
     found = {}
     for question, answer in answers.items():
         (read,) = labeler.read([answer or ""])
-        if not isinstance(read, Unread):
+        if not isinstance(read, LabelError):
             found[question] = frozenset(affirmed(read))
     return found
 

@@ -50,19 +50,19 @@ def conditions(
     free = [z for z, crop in shown.items() if not shown_findings(case, crop, cache_folder)]
     for z in cited:
         for crop in matched(case, shown[z], z, CANDIDATES, without=gold):
-            if crop.box_zyx and crop.box_zyx[0] not in {_index(one) for one in other.values()}:
+            if crop.box_zyx and crop.box_zyx[0] not in {_index(item) for item in other.values()}:
                 other[z] = crop
                 break
         if free:
-            empty[z] = shown[min(free, key=lambda one: (abs(one - z), one))]
+            empty[z] = shown[min(free, key=lambda item: (abs(item - z), item))]
     own = {z: shown[z] for z in cited}
-    found = {"right": _showing(rollout, own, "right")}
+    result = {"right": _showing(rollout, own, "right")}
     for name, crops in {"contradicting": other, "empty": empty}.items():
         if len(crops) == len(cited):
-            found[name] = _showing(rollout, crops, name)
+            result[name] = _showing(rollout, crops, name)
     blank = {z: dataclasses.replace(crop, blank=True) for z, crop in own.items()}
     noise = {z: dataclasses.replace(crop, change="scrambled") for z, crop in own.items()}
-    found |= {
+    result |= {
         "blank": _showing(rollout, blank, "blank"),
         "noise": _showing(rollout, noise, "noise"),
         "no image": _showing(rollout, own, "no image"),
@@ -75,8 +75,8 @@ def conditions(
         reports = {RETOLD: gold, OMITTED: rest, "swapped": rest | {false}, "invented": gold | {false}}
         for name, affirmed in reports.items():
             instead = {lost: false} if name == "swapped" else {}
-            found[name] = _reporting(found["right"], sorted(affirmed), instead, name)
-    return found
+            result[name] = _reporting(result["right"], sorted(affirmed), instead, name)
+    return result
 
 
 def own_crops(rollout: Rollout) -> list[Crop]:
@@ -122,7 +122,7 @@ def _reporting(right: Rollout, affirmed: Sequence[str], instead: Mapping[str, st
         slices = {instead.get(which, which): z for which, z in evidence.slices.items()}
         slices = {which: z for which, z in slices.items() if which in affirmed}
         evidence = Evidence(slices=slices)
-    text = " ".join(f"There is a {one}." for one in affirmed) or "No finding is seen."
+    text = " ".join(f"There is a {item}." for item in affirmed) or "No finding is seen."
     return dataclasses.replace(
         right,
         prompt=dataclasses.replace(right.prompt, id=f"{right.prompt.id}/{name}"),

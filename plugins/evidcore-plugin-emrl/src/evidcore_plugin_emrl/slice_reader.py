@@ -14,7 +14,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from evidcore.api import Case, Crop, DataError, EncoderInput, Flat, Reader, prepare
+from evidcore.api import Case, Crop, DataError, EncoderInput, InlineOptions, Reader, prepare
 from evidcore.contracts import FitLog, Grid, ImageQuestion
 from evidcore.data.reading import read_geometry
 from evidcore_plugin_emrl.reader_fit import ReaderFit, fit_reader
@@ -107,9 +107,9 @@ class SliceReader(Reader):
             new = list(dict.fromkeys(crops))
         pixels = [self.pixels(crop) for crop in new]
         each = self.scores(torch.cat(pixels)) if pixels else torch.zeros(0, len(self.findings))
-        some = torch.split(each, [len(one) for one in pixels])
-        found = (one.amax(dim=0).double().numpy() - np.asarray(self.thresholds) for one in some)
-        self._read.update(zip(new, found, strict=True))
+        some = torch.split(each, [len(item) for item in pixels])
+        result = (item.amax(dim=0).double().numpy() - np.asarray(self.thresholds) for item in some)
+        self._read.update(zip(new, result, strict=True))
         return [self._read[crop] for crop in crops]
 
     def pixels(self, crop: Crop) -> Float[Tensor, "slice channel y x"]:
@@ -153,7 +153,7 @@ class SliceReader(Reader):
         seed: int,
         log: FitLog,
         *,
-        options: Annotated[ReaderFit, Flat] = FIT,
+        options: Annotated[ReaderFit, InlineOptions] = FIT,
     ) -> None:
         """Train on the findings' masks, from weights drawn anew from `seed`."""
         self._read.clear()

@@ -299,9 +299,9 @@ class Probes(NamedTuple):
 def probe(encoder: Encoder, known: Targets, held_out: Targets) -> Probes:
     """Probe what the encoder shows of each finding: that it is there, and on which side."""
     names, grid = known.names, encoder.grid(known.size_zyx)
-    found = Probes(dict.fromkeys(names), dict.fromkeys(names))
+    result = Probes(dict.fromkeys(names), dict.fromkeys(names))
     if not len(held_out.reports):
-        return found
+        return result
     rows = min(PROBE_CASES, len(known.reports))
     one_sided = held_out.sides.clamp(min=0).sum(1) == 1
     asked = [index for index in range(len(names)) if one_sided[:, index].any()]
@@ -317,11 +317,11 @@ def probe(encoder: Encoder, known: Targets, held_out: Targets) -> Probes:
         likest.append([_likest_half(features, grid, logistic) for logistic in likeness.values()])
     unseen = torch.cat(bodies).numpy()
     for index, name in enumerate(names):
-        found.auc[name] = _auc(seen, unseen, known.findings[:rows, index], held_out.findings[:, index])
+        result.auc[name] = _auc(seen, unseen, known.findings[:rows, index], held_out.findings[:, index])
     for index, halves in zip(likeness, zip(*likest, strict=True), strict=True):
         right = torch.cat(halves) == held_out.sides[:, :, index].argmax(1)
-        found.side_accuracy[names[index]] = right[one_sided[:, index]].float().mean().item()
-    return found
+        result.side_accuracy[names[index]] = right[one_sided[:, index]].float().mean().item()
+    return result
 
 
 def _picked(known: Targets, rows: int, asked: Sequence[int]) -> Bool[Tensor, "case patch"]:
@@ -336,13 +336,13 @@ def _likeness(
     patches: Values, known: Targets, picked: Bool[Tensor, "case patch"], asked: Sequence[int]
 ) -> dict[int, Logistic]:
     """Return by finding what tells how much a patch looks like it, where both kinds of patches are known."""
-    found = {}
+    result = {}
     for index in asked if picked.any() else ():
         masked = (~known.unmasked[: len(picked), index])[:, None].expand_as(picked)[picked].numpy()
         truth = (known.patches[: len(picked), index][picked] > 0).numpy()[masked]
         if len(set(truth)) == 2:
-            found[index] = Logistic(patches[masked], truth.astype(np.int64), strength=0.1)
-    return found
+            result[index] = Logistic(patches[masked], truth.astype(np.int64), strength=0.1)
+    return result
 
 
 def _likest_half(

@@ -143,10 +143,10 @@ def read_targets(
             raise DataError(f"{cause} (case {cases[row].id!r})") from cause
 
     def fill_from(case: Case, row: int) -> None:
-        crop, found = shown(case, view, spec)
-        if found != size:
+        crop, result = shown(case, view, spec)
+        if result != size:
             raise DataError(
-                f"case {case.id}: the view shows it in {_by(found)} voxels and case {cases[0].id} in "
+                f"case {case.id}: the view shows it in {_by(result)} voxels and case {cases[0].id} in "
                 f"{_by(size)}; an encoder is trained on one size. Leave it out, or show fewer slices."
             )
         pixels = prepare(crop, spec, size)

@@ -31,7 +31,7 @@ from evidcore.api import (
 from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts.evaluating import Interval
 from evidcore.errors import RecipeError
-from evidcore.evaluate.asking import learnt_from
+from evidcore.evaluate.eval_stage import training_set
 from evidcore.evaluate.reference_lines import answer_place, cluster_of
 from evidcore.model.bank import FeatureBank
 
@@ -66,7 +66,7 @@ class LinearProbe(Stage):
         """Read the encoder as the stages above left it."""
         use, model = self.data[0], context.model()[0].model
         pooled = encoder_features(model.encoder, context.view, model.bank)
-        learnt = [case for entry in learnt_from(use, context) for case in context.cases(entry)]
+        learnt = [case for entry in training_set(use, context) for case in context.cases(entry)]
         prompts = [one for one in (context.prompts(use) if use.task else ()) if one.reference.get("options")]
         probe = linear_probe(pooled, learnt, context.cases(use), prompts)
         return StageResult(rows=tuple(probe.rows()), reference_lines={})

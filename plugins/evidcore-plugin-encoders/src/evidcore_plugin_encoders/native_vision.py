@@ -69,7 +69,7 @@ class NativeVision(Encoder):
         slices: Annotated[int, Ge(1)] = 32,
         windows: tuple[tuple[float, float], ...] = SOFT_TISSUE,
     ) -> None:
-        """Build the tower without weights; `adopt` takes them from the published model.
+        """Build the tower without weights; `load_from` takes them from the published model.
 
         Args:
             vision: the tower's configuration.
@@ -157,7 +157,7 @@ class NativeVision(Encoder):
         step = (1.0, float(self.side_pixels), float(self.side_pixels))
         return Patches(features, grid, patch_centres(grid, step, features.device))
 
-    def adopt(self, published: nn.Module) -> None:
+    def load_from(self, published: nn.Module) -> None:
         """Take the tower's weights."""
         _copy(self.tower, _tower_of(published, "model.encoder"), "model.encoder")
 
@@ -171,7 +171,7 @@ class NativeMerger(Bridge):
     published_names: ClassVar[Mapping[str, str]] = {"": "model.visual."}
 
     def __init__(self, width: int, text_width: int, grid_zyx: Grid, vision: Vision | None = None) -> None:
-        """Build the mergers without weights; `adopt` takes them from the published model."""
+        """Build the mergers without weights; `load_from` takes them from the published model."""
         super().__init__()
         config = copy.deepcopy(_config(vision, "model.bridge"))
         self.deep_layers = len(_deep_layers(config))
@@ -211,7 +211,7 @@ class NativeMerger(Bridge):
         ]
         return torch.cat(merged, dim=-1).reshape(volumes, squares, -1)
 
-    def adopt(self, published: nn.Module) -> None:
+    def load_from(self, published: nn.Module) -> None:
         """Take the mergers' weights."""
         _copy(self, _tower_of(published, "model.bridge"), "model.bridge")
 
@@ -256,10 +256,10 @@ def _copy(own: nn.Module, tower: nn.Module, where: str) -> None:
     """Copy the weights that both have."""
     given = tower.state_dict()
     for name, weight in own.state_dict().items():
-        found = given.get(name)
-        if found is None or found.shape != weight.shape:
-            shape = "is missing" if found is None else f"has shape {tuple(found.shape)}"
+        result = given.get(name)
+        if result is None or result.shape != weight.shape:
+            shape = "is missing" if result is None else f"has shape {tuple(result.shape)}"
             raise RunError(
                 f"{where}: {name} {shape} in the published model, and must have {tuple(weight.shape)}."
             )
-        weight.copy_(found)
+        weight.copy_(result)

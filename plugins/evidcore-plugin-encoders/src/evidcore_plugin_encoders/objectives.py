@@ -224,7 +224,7 @@ def known_entropy(logits: Tensor, states: Tensor) -> Tensor:
 
 def _hashed(sentence: str, buckets: int) -> list[int]:
     words = re.findall(r"[a-z0-9]+", sentence.lower()) or ["-"]
-    grams = words + [f"{one} {two}" for one, two in itertools.pairwise(words)]
+    grams = words + [f"{item} {two}" for item, two in itertools.pairwise(words)]
     return [zlib.crc32(gram.encode()) % buckets for gram in grams]
 
 

@@ -59,14 +59,14 @@ class PicturePlaces:
 
     def inputs(self, count: int, device: torch.device) -> dict[str, Any]:
         """Return what a tower takes beside the patches of `count` pictures."""
-        found: dict[str, Any] = {"grid_thw": torch.tensor([self.grid] * count, device=device)}
+        result: dict[str, Any] = {"grid_thw": torch.tensor([self.grid] * count, device=device)}
         for name, rows in self.rows.items():
-            found[name] = rows.repeat(count, 1).to(device)
+            result[name] = rows.repeat(count, 1).to(device)
         if self.attention == NAME:
-            return {**found, "cu_seqlens": _edges([count * self.patches]), "pictures": count}
+            return {**result, "cu_seqlens": _edges([count * self.patches]), "pictures": count}
         first = self.squares * torch.arange(count).repeat_interleave(self.squares)
         return {
-            **found,
+            **result,
             "window_index": (self.order.repeat(count) + first).to(device),
             "cu_seqlens": _edges([self.patches] * count),
             "cu_window_seqlens": _edges(self.windows * count),
@@ -92,7 +92,7 @@ def attend(
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "one place head size"], None]:
     """Let each of several pictures of one size attend to itself, as a batch."""
-    states = (rearrange(one, "o h (n p) d -> (o n) h p d", n=pictures) for one in (query, key, value))
+    states = (rearrange(item, "o h (n p) d -> (o n) h p d", n=pictures) for item in (query, key, value))
     output, _ = sdpa_attention_forward(module, *states, None, **kwargs)
     return rearrange(output, "(o n) p h d -> o (n p) h d", n=pictures), None
 

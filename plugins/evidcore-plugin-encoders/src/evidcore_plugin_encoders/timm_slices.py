@@ -14,7 +14,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor
 
-from evidcore.api import Case, Encoder, EncoderInput, Flat, Patches
+from evidcore.api import Case, Encoder, EncoderInput, InlineOptions, Patches
 from evidcore.contracts import FitLog, Grid
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
@@ -86,8 +86,8 @@ class TimmSlices(Encoder):
         count, channels, depth, height, width = volumes.shape
         slices = volumes.transpose(1, 2).reshape(count * depth, channels, height, width)
         rows, columns = self._plane(height, width)
-        found = self._patches(self.body, (slices + 1 - 2 * self.mean) / (2 * self.spread))
-        features = found.reshape(count, depth * rows * columns, self.width)
+        result = self._patches(self.body, (slices + 1 - 2 * self.mean) / (2 * self.spread))
+        features = result.reshape(count, depth * rows * columns, self.width)
         grid, step = (depth, rows, columns), (1.0, height / rows, width / columns)
         return Patches(features, grid, patch_centres(grid, step, features.device))
 
@@ -121,7 +121,7 @@ class TimmSlices(Encoder):
         seed: int,
         log: FitLog,
         *,
-        options: Annotated[EncoderFit, Flat] = FIT,
+        options: Annotated[EncoderFit, InlineOptions] = FIT,
     ) -> None:
         """Train the backbone on what is known about the cases, from the named weights if there are any."""
         if not bool(self.weights_loaded):
@@ -149,26 +149,26 @@ class TimmSlices(Encoder):
         if (height, width) not in self._planes:
             ghost = copy.deepcopy(self.body).to("meta").eval()
             with torch.no_grad():
-                found = self._patches(
+                result = self._patches(
                     ghost, torch.zeros(1, self.input.channels, height, width, device="meta")
                 )
-            self._planes[height, width] = (found.shape[1], found.shape[2])
+            self._planes[height, width] = (result.shape[1], result.shape[2])
         return self._planes[height, width]
 
     def _patches(self, body: Any, slices: Float[Tensor, "slice channel y x"]) -> Tensor:
         """Return features as (slice, row, column, width), whatever layout the backbone has."""
-        found: Tensor = body.forward_features(slices)
-        if found.ndim == 4:
-            return found if found.shape[-1] == self.width else found.permute(0, 2, 3, 1)
-        found = found[:, getattr(body, "num_prefix_tokens", 0) :]  # class and register tokens have no place
+        result: Tensor = body.forward_features(slices)
+        if result.ndim == 4:
+            return result if result.shape[-1] == self.width else result.permute(0, 2, 3, 1)
+        result = result[:, getattr(body, "num_prefix_tokens", 0) :]  # class and register tokens have no place
         height, width = slices.shape[-2:]
-        step = round((height * width / found.shape[1]) ** 0.5)
-        if (height // step) * (width // step) != found.shape[1]:
+        step = round((height * width / result.shape[1]) ** 0.5)
+        if (height // step) * (width // step) != result.shape[1]:
             raise RecipeError(
-                f"model.encoder.model: {self.model!r} gives {found.shape[1]} tokens for "
+                f"model.encoder.model: {self.model!r} gives {result.shape[1]} tokens for "
                 f"{height} x {width} pixels, which is no grid of square patches. Choose another backbone."
             )
-        return found.reshape(found.shape[0], height // step, width // step, self.width)
+        return result.reshape(result.shape[0], height // step, width // step, self.width)
 
 
 def import_timm() -> ModuleType:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.api import Case, DataError, Encoder, EncoderInput, Flat, Patches
+from evidcore.api import Case, DataError, Encoder, EncoderInput, InlineOptions, Patches
 from evidcore.contracts import FitLog, Grid
 from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
@@ -278,7 +278,7 @@ class ViT3D(Encoder):
         seed: int,
         log: FitLog,
         *,
-        options: Annotated[EncoderFit, Flat] = FIT,
+        options: Annotated[EncoderFit, InlineOptions] = FIT,
     ) -> None:
         """Train the encoder on what is known about the cases, from the named weights if there are any."""
         self.load_pretrained()
@@ -303,11 +303,11 @@ class ViT3D(Encoder):
             return
         if missing := self.missing_weights():
             raise DataError(f"model.encoder.pretrained: {missing}")
-        found, wanted = load_file(self._pretrained), self.state_dict()
+        result, wanted = load_file(self._pretrained), self.state_dict()
         wrong = [
-            f"{name} ({_shape(found.get(name))}, the encoder has {_shape(wanted.get(name))})"
-            for name in sorted(found.keys() | wanted.keys())
-            if _shape(found.get(name)) != _shape(wanted.get(name))
+            f"{name} ({_shape(result.get(name))}, the encoder has {_shape(wanted.get(name))})"
+            for name in sorted(result.keys() | wanted.keys())
+            if _shape(result.get(name)) != _shape(wanted.get(name))
         ]
         if wrong:
             more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
@@ -316,7 +316,7 @@ class ViT3D(Encoder):
                 f"{', '.join(wrong[:3])}{more}. Rename and reshape them (docs/howto/paper_recipes.md lists "
                 f"the names), or give the encoder the options that they were trained with."
             )
-        self.load_state_dict(found)
+        self.load_state_dict(result)
 
 
 def _layer(width: int, heads: int) -> nn.Module:

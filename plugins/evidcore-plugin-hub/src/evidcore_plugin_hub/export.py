@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
-from evidcore.contracts import Encoder
+from evidcore.api import Encoder, find
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.model.parts import AdaptedLinear
@@ -24,8 +24,8 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.resolve import toml_tables
-from evidcore.registry import card, find
-from evidcore.registry.signature import made_class
+from evidcore.registry import card
+from evidcore.registry.signature import component_class
 from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
 from evidcore.runs.lock import named
 from evidcore.runs.post_run import last_model
@@ -75,15 +75,15 @@ def in_full(model: VolumeVLM) -> dict[str, Tensor]:
 
     Those that are widened lie on the CPU.
     """
-    found = {
+    result = {
         name: weight.cpu().float() if weight.dtype == torch.bfloat16 else weight
         for name, weight in model.state_dict().items()
     }
     for name, layer in model.named_modules():
         if isinstance(layer, AdaptedLinear):
-            learnt = found.pop(f"{name}.up").cpu() @ found.pop(f"{name}.down").cpu()
-            found[f"{name}.weight"] = found[f"{name}.weight"] + learnt
-    return found
+            learnt = result.pop(f"{name}.up").cpu() @ result.pop(f"{name}.down").cpu()
+            result[f"{name}.weight"] = result[f"{name}.weight"] + learnt
+    return result
 
 
 def widen(model: VolumeVLM) -> None:
@@ -148,9 +148,11 @@ def _facts(
     folder: RunFolder, recipe: Recipe, lock: dict[str, Any], model: VolumeVLM, shown: str, form: Form
 ) -> ModelFacts:
     language = recipe.model.language
-    made = made_class(find("language", language["use"]).load())
+    made = component_class(find("language", language["use"]).load())
     encoder = type(model.model.encoder)
-    can_begin = encoder.load_pretrained is not Encoder.load_pretrained or encoder.adopt is not Encoder.adopt
+    can_begin = (
+        encoder.load_pretrained is not Encoder.load_pretrained or encoder.load_from is not Encoder.load_from
+    )
     tables = {kind: getattr(recipe.model, kind) for kind in ("encoder", "bridge", "view")}
     inside = {offer.package for kind, table in tables.items() for offer in named(kind, table)} | {"evidcore"}
     return ModelFacts(
@@ -180,11 +182,7 @@ def _facts(
 
 
 def _published_processor(recipe: Recipe, lock: dict[str, Any]) -> Any:
-    """Return what prepares pictures and text for the model that the run began with.
-
-    Raises:
-        RunError: if it cannot be loaded.
-    """
+    """Return what prepares pictures and text for the model that the run began with."""
     language = recipe.model.language
     name = language.get("id") or str(Path(lock["recipe"]["folder"]) / language.get("folder", ""))
     try:
@@ -221,15 +219,15 @@ def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
     """Return the results of the stages that measured the last model, in order: those after its training."""
     trained = max(place for place, stage in recipe.line.items() if stage.output == "model")
     later = {recipe.stage_name(place) for place in recipe.line if place > trained}
-    found = []
+    result = []
     for path in sorted((folder.path / "results").glob("*.json")):
         number = path.stem.partition("-")[0]
         if path.stem in later or (number.isdecimal() and int(number) > len(recipe.stages)):
-            found.append(json.loads(path.read_text(encoding="utf-8")))
-    return found
+            result.append(json.loads(path.read_text(encoding="utf-8")))
+    return result
 
 
 def _licence(package: str) -> str:
     """Return the licence that a package's metadata states."""
-    found = metadata.metadata(package)
-    return str(found["License-Expression"] or found["License"] or UNKNOWN)
+    result = metadata.metadata(package)
+    return str(result["License-Expression"] or result["License"] or UNKNOWN)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import evidcore.contracts  # noqa: F401  # what a component is built as
-from evidcore.case import Case, Prompt
+from evidcore.api import Case, Prompt
 from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList
 from evidcore.registry import factory
 from evidcore_plugin_hub.trust import pins
@@ -36,8 +36,8 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self._number = number
         self.dispatch_table = {  # by themselves they become plain ones
-            ReadOnlyDict: lambda one: (ReadOnlyDict, (dict(one),)),
-            ReadOnlyList: lambda one: (ReadOnlyList, (list(one),)),
+            ReadOnlyDict: lambda item: (ReadOnlyDict, (dict(item),)),
+            ReadOnlyList: lambda item: (ReadOnlyList, (list(item),)),
         }
 
     def persistent_id(self, value: Any) -> int | None:
@@ -92,9 +92,9 @@ class Decoder:
             self.received.clear()
         for content in new:
             name, fields = self._unpickled(content)
-            one: Any = object.__new__({"Prompt": Prompt, "Case": Case}[name])  # the run made its checks
-            one.__dict__.update(fields)
-            self.received.append(one)
+            item: Any = object.__new__({"Prompt": Prompt, "Case": Case}[name])  # the run made its checks
+            item.__dict__.update(fields)
+            self.received.append(item)
         return self._unpickled(body)
 
     def _unpickled(self, content: bytes) -> Any:
@@ -137,6 +137,6 @@ class Server:
         random.setstate(python)
         np.random.set_state(numpys)
         torch.set_rng_state(torch.frombuffer(bytearray(torchs), dtype=torch.uint8))
-        found = getattr(self._component, method)(*given)
+        result = getattr(self._component, method)(*given)
         sys.stdout.flush()
-        return found
+        return result

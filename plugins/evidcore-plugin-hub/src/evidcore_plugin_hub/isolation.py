@@ -34,7 +34,7 @@ from pydantic import TypeAdapter, ValidationError, create_model
 from evidcore.case import Rollout, Score, Unscored, Verdict
 from evidcore.contracts import KINDS, ImageQuestion, Reader, Reward, Scorer
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError, DataError, NotHere, PluginError, RecipeError, RunError
+from evidcore.errors import ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError
 from evidcore.registry import Offer, find
 from evidcore.registry.factory import Mistake, arguments, check_options, options
 from evidcore_plugin_hub.isolated import Encoder
@@ -48,7 +48,8 @@ CROSSING = ("recipe_folder", "cache_folder", "vocabulary", "cases")  # given to 
 START_LIMIT_S = 120.0  # for all but a call: to start, to be built, to look for what it needs
 ALLOWED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "PYTHONHOME", "TZ")  # of the environment
 FIXABLE = {
-    form.__name__: form for form in (ContractError, DataError, NotHere, PluginError, RecipeError, RunError)
+    form.__name__: form
+    for form in (ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError)
 }
 
 
@@ -93,15 +94,15 @@ def _needs_run(kind: str, table: Mapping[str, Any], at: Key) -> Iterator[tuple[K
         value = table.get(name, option.default)
         each = [((*at, name), value)]
         if option.is_list and isinstance(value, list | tuple):
-            each = [((*at, name, index), one) for index, one in enumerate(value)]
-        for key, one in each if option.kind else ():
-            if isinstance(one, str):
-                text = f"service {one!r} stays in the run's process, and {offer} is isolated."
+            each = [((*at, name, index), entry) for index, entry in enumerate(value)]
+        for key, entry in each if option.kind else ():
+            if isinstance(entry, str):
+                text = f"service {entry!r} stays in the run's process, and {offer} is isolated."
                 yield key, f"{text} Give a table of its own, {{ use = … }}, or leave `isolated` out."
-            elif isinstance(one, Mapping):
-                if one.get("isolated"):
+            elif isinstance(entry, Mapping):
+                if entry.get("isolated"):
                     yield (*key, "isolated"), f"it is in the process of {offer} already. Leave it out here."
-                yield from _needs_run(str(option.kind), one, key)
+                yield from _needs_run(str(option.kind), entry, key)
 
 
 @functools.cache
@@ -166,9 +167,9 @@ class IsolatedProcess:
                     self.ask("ready", TypeAdapter(Any))
             before, self._states = self._states, _random_states()
             news = [None if new == old else new for old, new in zip(before, self._states, strict=True)]
-            found = self._answer("call", (method, given, news), form)
+            result = self._answer("call", (method, given, news), form)
             self._is_ready |= method == "ready"
-            return found
+            return result
 
     def end(self) -> None:
         """End its process and all that it started."""
@@ -194,7 +195,7 @@ class IsolatedProcess:
         except (TypeError, AttributeError, pickle.PicklingError) as cause:
             self._fail("cannot be told what it is asked", f": {cause}")
         except Raised as cause:
-            error, fixable = cause.error, next((one for one in cause.error.classes if one in FIXABLE), "")
+            error, fixable = cause.error, next((item for item in cause.error.classes if item in FIXABLE), "")
         if error.is_exit:
             self._fail(f"tried to end its process with {error.name}", f": {error.message}")
         if method == "build":
@@ -261,10 +262,10 @@ class _Isolated:
         self._process.ask("ready", TypeAdapter(Any))
 
     def _each(self, form: TypeAdapter[Any], count: int, *given: Any) -> Any:
-        found = self._process.ask("__call__", form, *given)
-        if len(found) != count:
-            raise ContractError(f"{self._process.offer} gave {len(found)} answers to {count}.")
-        return found
+        result = self._process.ask("__call__", form, *given)
+        if len(result) != count:
+            raise ContractError(f"{self._process.offer} gave {len(result)} answers to {count}.")
+        return result
 
 
 class IsolatedReward(_Isolated, Reward):
@@ -274,13 +275,13 @@ class IsolatedReward(_Isolated, Reward):
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
         """Have it judge; what calls it counts the verdicts and holds them to its bounds."""
-        found = self._process.ask("__call__", _VERDICTS, rollouts, earlier)
-        return [one and (Score if isinstance(one, _Score) else Unscored)(**vars(one)) for one in found]
+        result = self._process.ask("__call__", _VERDICTS, rollouts, earlier)
+        return [item and (Score if isinstance(item, _Score) else Unscored)(**vars(item)) for item in result]
 
     def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
         """Return what it finds of itself."""
-        found: list[Checked] = self._process.ask("checks", _CHECKED, gold)
-        return found
+        result: list[Checked] = self._process.ask("checks", _CHECKED, gold)
+        return result
 
 
 class IsolatedScorer(_Isolated, Scorer):
@@ -290,8 +291,8 @@ class IsolatedScorer(_Isolated, Scorer):
         self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
         """Have it compare."""
-        found: list[float | None] = self._each(_NUMBERS, len(candidates), candidates, references, questions)
-        return found
+        result: list[float | None] = self._each(_NUMBERS, len(candidates), candidates, references, questions)
+        return result
 
 
 class IsolatedReader(_Isolated, Reader):
@@ -299,8 +300,8 @@ class IsolatedReader(_Isolated, Reader):
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
         """Have it read."""
-        found: list[str | None] = self._each(_TEXTS, len(questions), questions)
-        return found
+        result: list[str | None] = self._each(_TEXTS, len(questions), questions)
+        return result
 
 
 _KINDS: Mapping[str, type[IsolatedReward | IsolatedScorer | IsolatedReader]] = {

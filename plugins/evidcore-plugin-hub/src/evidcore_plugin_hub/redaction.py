@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+from evidcore.api import find
 from evidcore.recipe import Recipe, to_toml
-from evidcore.registry import find
 from evidcore.registry.factory import options
 
 WITHHELD = "(withheld)"

@@ -11,11 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from evidcore.case import Case, Finding, Prompt, Report, Rollout, Score, TextPart, Verdict
-from evidcore.contracts import Reward, Task
+from evidcore.api import Case, Finding, Prompt, Report, Reward, Rollout, Score, Task, TextPart, find
+from evidcore.case import Verdict
 from evidcore.contracts.judging import Judged
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.registry import find
 from evidcore.registry.factory import arguments
 from evidcore.reward.composer import NamedReward, RewardComposer
 
@@ -67,14 +66,14 @@ class TrlReward:
             answer = self.task.parse(prompt, text)
             rollouts.append(Rollout(prompt=prompt, group=number, text=text, answer=answer))
         verdicts = self._composer(rollouts).verdicts[self.reward.name]
-        return [float(one.value) if isinstance(one, Score) else None for one in verdicts]
+        return [float(item.value) if isinstance(item, Score) else None for item in verdicts]
 
     def _prompt(self, number: int, asked: Any, row: Mapping[str, Any]) -> Prompt:
         report = row.get("report")
         case = Case(
             id=str(row.get("case_id", f"row-{number}")), patient=None, volumes=(),
             report=None if report is None else Report(text=report),
-            findings=tuple(Finding(**one) for one in row.get("findings") or ()),
+            findings=tuple(Finding(**item) for item in row.get("findings") or ()),
         )  # fmt: skip
         reference = {name: value for name, value in row.items() if name not in KNOWN}
         parts = (TextPart(text=_text(asked)),)
@@ -109,9 +108,9 @@ def trl_reward(
 
 def _built(made: Callable[..., Any], table: Mapping[str, Any], where: str) -> Any:
     needed = [
-        one.name
-        for one in inspect.signature(made).parameters.values()
-        if one.default is one.empty and one.name not in table and one.kind is not one.VAR_KEYWORD
+        item.name
+        for item in inspect.signature(made).parameters.values()
+        if item.default is item.empty and item.name not in table and item.kind is not item.VAR_KEYWORD
     ]
     if needed:
         raise RecipeError(
@@ -151,19 +150,19 @@ class TrlFunction(Reward):
         given["completions"] = [self._message("assistant", rollout.text) for rollout in rollouts]
         parameters = inspect.signature(self.function).parameters.values()
         missing = [
-            one.name
-            for one in parameters
-            if one.name not in given
-            and one.default is one.empty
-            and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+            item.name
+            for item in parameters
+            if item.name not in given
+            and item.default is item.empty
+            and item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
         ]
         if missing:
             raise RecipeError(
                 f"{self.name}: asks for {missing[0]!r}, which the prompts do not have. "
                 f"They have {', '.join(sorted(given))}."
             )
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters):
-            given = {one.name: given[one.name] for one in parameters if one.name in given}
+        if not any(item.kind is item.VAR_KEYWORD for item in parameters):
+            given = {item.name: given[item.name] for item in parameters if item.name in given}
         values = self.function(**given)
         return [None if value is None else Score(value=float(value)) for value in values]
 

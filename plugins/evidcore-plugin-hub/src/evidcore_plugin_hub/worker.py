@@ -167,9 +167,9 @@ class Worker:
                 error = _error_form().validate_json(text, strict=True)
                 failing.pop_all()
                 raise Raised(error)
-            found = json.loads(text) if form is None else form.validate_json(text, strict=True)
+            result = json.loads(text) if form is None else form.validate_json(text, strict=True)
             failing.pop_all()
-            return found
+            return result
 
     @contextlib.contextmanager
     def _limited(self, limit_s: float) -> Iterator[None]:
@@ -243,8 +243,8 @@ def workers_ended() -> Iterator[None]:
     try:
         yield
     finally:
-        for one in list(_running):
-            one.end()
+        for item in list(_running):
+            item.end()
 
 
 def how_ended(status: int) -> str:
@@ -312,8 +312,8 @@ def main(descriptor: int, parent: int) -> None:
             try:
                 if failed is not None:
                     raise failed
-                found = getattr(server, method)(*given)
-                kind, text = _GIVES, json.dumps(found, default=_plain, ensure_ascii=False)
+                result = getattr(server, method)(*given)
+                kind, text = _GIVES, json.dumps(result, default=_plain, ensure_ascii=False)
             except BaseException as cause:  # whoever asked tells what it means
                 kind, text = _RAISED, json.dumps(vars(_in_words(cause)), ensure_ascii=False)
             if os.getpid() != owner:
@@ -337,7 +337,7 @@ def _plain(value: Any) -> Any:
 def _in_words(cause: BaseException) -> RemoteError:
     safe = str(getattr(cause, "safe", ""))
     return RemoteError(
-        name=type(cause).__name__, classes=[one.__name__ for one in type(cause).__mro__],
+        name=type(cause).__name__, classes=[item.__name__ for item in type(cause).__mro__],
         is_exit=not isinstance(cause, Exception), has_cause=cause.__cause__ is not None,
         safe=safe[:_MOST_LETTERS], message=str(cause).removeprefix(safe)[:_MOST_LETTERS],
         trace=traceback.format_exc()[-_MOST_LETTERS:],

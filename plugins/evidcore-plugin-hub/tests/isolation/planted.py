@@ -12,9 +12,7 @@ import time
 import numpy as np
 import torch
 
-from evidcore.case import Score, Unscored
-from evidcore.contracts import Reader, Reward, Scorer
-from evidcore.errors import DataError
+from evidcore.api import DataError, Reader, Reward, Score, Scorer, Unscored
 
 
 def hangs_in_c():
@@ -43,14 +41,14 @@ def stops():
 
 def pipes():
     """Return the sockets of this process: a component can find the pipe."""
-    found = []
+    result = []
     for name in os.listdir("/proc/self/fd"):
         try:
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                found.append(int(name))
+                result.append(int(name))
         except OSError:
             pass
-    return found
+    return result
 
 
 def framed(message):
@@ -58,14 +56,14 @@ def framed(message):
 
 
 def writes_garbage():
-    for one in pipes():
-        os.write(one, b"\x80garbage that is no message at all" * 4)
+    for item in pipes():
+        os.write(item, b"\x80garbage that is no message at all" * 4)
     time.sleep(60)
 
 
 def writes_a_gigabyte():
-    for one in pipes():
-        os.write(one, (1_000_000_000).to_bytes(4, "big") + b"g")
+    for item in pipes():
+        os.write(item, (1_000_000_000).to_bytes(4, "big") + b"g")
     time.sleep(60)
 
 
@@ -73,23 +71,23 @@ def sends(kind, text):
     """Return what writes a message in place of the worker."""
 
     def act():
-        for one in pipes():
-            os.write(one, framed(kind + text))
+        for item in pipes():
+            os.write(item, framed(kind + text))
         time.sleep(60)
 
     return act
 
 
 def drips():
-    for one in pipes():
+    for item in pipes():
         for byte in framed(b"g" + b" " * 1000):
-            os.write(one, bytes([byte]))
+            os.write(item, bytes([byte]))
             time.sleep(0.05)
 
 
 def closes():
-    for one in pipes():
-        os.close(one)
+    for item in pipes():
+        os.close(item)
     time.sleep(60)
 
 
@@ -176,7 +174,7 @@ class Planted(Reward):
     def __init__(self, *, act: str = "", gives: str = "scores", high: float = 1.0) -> None:
         self.act, self.gives = act, gives
         self.bounds = (-high, high)
-        self.needs_earlier = ("first",)
+        self.requires = ("first",)
         self.declared = {"malformed": "it is planted"}
         self.calls = 0
 
@@ -195,7 +193,7 @@ class Asking(Reward):
 
     def __call__(self, rollouts, earlier):
         vocabulary, cases, recipe_folder, cache_folder = self.given
-        told = vocabulary(), [one.id for one in cases()], recipe_folder, cache_folder
+        told = vocabulary(), [item.id for item in cases()], recipe_folder, cache_folder
         return [Score(value=0.0, reason=repr(told))]
 
 
@@ -206,13 +204,13 @@ class Borrowing(Reward):
         self.scorer = scorer
 
     def __call__(self, rollouts, earlier):
-        return [Score(value=one) for one in self.scorer([one.text for one in rollouts], ["A"] * 6)]
+        return [Score(value=item) for item in self.scorer([item.text for item in rollouts], ["A"] * 6)]
 
 
 class PlantedScorer(Scorer):
     """Compares lengths."""
 
-    tells_denial = False
+    detects_negation = False
 
     def __init__(self, *, more: int = 0, needs_ready: bool = False) -> None:
         self.more, self.is_ready = more, not needs_ready
@@ -222,7 +220,7 @@ class PlantedScorer(Scorer):
 
     def __call__(self, candidates, references, questions=None):
         assert self.is_ready
-        pairs = [float(len(one) == len(other)) for one, other in zip(candidates, references, strict=True)]
+        pairs = [float(len(item) == len(other)) for item, other in zip(candidates, references, strict=True)]
         return [*pairs, *[None] * self.more]
 
 
@@ -232,4 +230,4 @@ class PlantedReader(Reader):
     deterministic = True
 
     def __call__(self, questions):
-        return [f"{one.text} {len(one.crops)}" if one.text else None for one in questions]
+        return [f"{item.text} {len(item.crops)}" if item.text else None for item in questions]

@@ -11,7 +11,7 @@ from evidcore.case import Action, Crop, Query, Rollout, Turn, VisualPart
 from evidcore.cli.show import recipe_schema
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import ContractError, RecipeError
-from evidcore.recipe.schema import Surroundings
+from evidcore.recipe.schema import RecipeContext
 from evidcore.registry import factory, offers
 from evidcore.registry.factory import Components
 from evidcore.train.fit import Fit
@@ -92,7 +92,7 @@ def test_an_isolated_scorer_gives_the_numbers_of_the_run(name, asked):
     pairs = texts, texts[3:] + texts[:3]
     assert apart(*pairs) == list(own(*pairs))
     assert apart(*pairs, [None] * len(texts)) == list(own(*pairs))
-    assert apart.tells_denial is own.tells_denial
+    assert apart.detects_negation is own.detects_negation
     apart.ready()
 
 
@@ -157,7 +157,7 @@ def test_what_can_be_isolated_is_none(value):
 
 
 def test_what_a_fit_stage_trains_cannot_be_isolated():
-    around = Surroundings(
+    around = RecipeContext(
         {"service": {"eyes": {"use": "slice-reader", "isolated": True}}}, {"eyes": "reader"}
     )
     found = list(Fit.problems({"component": "service.eyes"}, ("stage", 0), around))

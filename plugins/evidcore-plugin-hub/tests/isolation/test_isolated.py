@@ -24,26 +24,26 @@ from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList, read_only
     ids=repr,
 )
 def test_a_value_arrives_with_all_its_types(value):
-    found = Decoder()(Encoder()(value))
-    assert (type(found), found, repr(found)) == (type(value), value, repr(value))
+    result = Decoder()(Encoder()(value))
+    assert (type(result), result, repr(result)) == (type(value), value, repr(value))
     if isinstance(value, ReadOnlyDict):
-        assert [type(one) for one in found.values()] == [type(one) for one in value.values()]
+        assert [type(item) for item in result.values()] == [type(item) for item in value.values()]
 
 
 def test_rollouts_of_a_prompt_share_it_and_cannot_be_written(rollouts):
     message = Encoder()(rollouts)
-    found = Decoder()(message)
-    assert found == rollouts
-    assert len({id(one.prompt) for one in found}) == len({id(one.prompt) for one in rollouts})
-    assert found[0].prompt.case is found[1].prompt.case
+    result = Decoder()(message)
+    assert result == rollouts
+    assert len({id(item.prompt) for item in result}) == len({id(item.prompt) for item in rollouts})
+    assert result[0].prompt.case is result[1].prompt.case
     assert message.count(rollouts[0].prompt.case.report.text.encode()) == 1
     with pytest.raises(TypeError, match="cannot be written"):
-        found[0].prompt.reference["letter"] = "B"
+        result[0].prompt.reference["letter"] = "B"
     with pytest.raises(dataclasses.FrozenInstanceError):
-        found[0].text = "B"
+        result[0].text = "B"
 
 
-@pytest.mark.parametrize("value", [lambda: 0, (one for one in ())])
+@pytest.mark.parametrize("value", [lambda: 0, (item for item in ())])
 def test_what_cannot_cross_is_refused(value):
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         Encoder()(value)
@@ -55,9 +55,9 @@ def test_what_was_sent_is_known_on_both_sides(rollouts):
     case = rollouts[0].prompt.case
     assert case.report.text.encode() in first
     assert case.report.text.encode() not in second
-    found, again = decode(first), decode(second)
-    assert found == again == rollouts
-    assert again[0].prompt is found[0].prompt
+    result, again = decode(first), decode(second)
+    assert result == again == rollouts
+    assert again[0].prompt is result[0].prompt
     other = dataclasses.replace(rollouts[0].prompt, id="other")
     assert decode(encode((other, case))) == (other, case)
 

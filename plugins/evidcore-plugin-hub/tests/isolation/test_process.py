@@ -16,8 +16,8 @@ import torch
 from evidcore_plugin_hub import isolation
 from evidcore_plugin_hub.worker import workers_ended
 
-from evidcore.case import Score, Unscored
-from evidcore.errors import ContractError, DataError, PluginError
+from evidcore.api import DataError, Score, Unscored
+from evidcore.errors import ContractError, PluginError
 from evidcore.registry import factory
 from evidcore.reward.composer import FailedCall, NamedReward, RewardComposer
 
@@ -163,9 +163,9 @@ def test_what_it_is_shown_is_what_the_run_has(planted, rollouts, earlier):
 @pytest.mark.slow
 def test_it_says_of_itself_what_it_would_say_in_the_run(planted):
     apart, own = build(high=2.5), build(False, high=2.5)
-    for name in ("bounds", "judges", "declared", "tells_denial", "compares_group", "costs"):
+    for name in ("bounds", "judges", "declared", "detects_negation", "compares_group", "audit_exemption"):
         assert getattr(apart, name) == getattr(own, name), name
-    assert tuple(apart.needs_earlier) == own.needs_earlier
+    assert tuple(apart.requires) == own.requires
     assert apart.evid_offer == own.evid_offer
 
 

@@ -7,11 +7,10 @@ import re
 
 from evidcore_plugin_reports.task import ReportTask
 
+from evidcore.api import Case, Finding, Report, Reward, Score, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format
 from evidcore.builtin.views import Volume
-from evidcore.case import Case, Finding, Report, Score, VolumeRef
-from evidcore.contracts import Reward
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.reward.composer import NamedReward
 
@@ -32,8 +31,8 @@ def case(number: int) -> Case:
 def rows(task=None, prompts=12):
     name = "report" if isinstance(task, ReportTask) else "choice"
     cases = [case(number) for number in range(prompts)]
-    one = PromptSet(name=name, task=task or Choice(), view=Volume(), cases=cases)
-    source = PromptSource([one], seed=3)
+    item = PromptSet(name=name, task=task or Choice(), view=Volume(), cases=cases)
+    source = PromptSource([item], seed=3)
     return [source[position] for position in range(prompts)]
 
 
@@ -57,7 +56,7 @@ class Planted(Reward):
 
     def __call__(self, rollouts, earlier):
         self.calls += 1
-        values = self.every(rollouts) if self.every else [self.each(one) for one in rollouts]
+        values = self.every(rollouts) if self.every else [self.each(item) for item in rollouts]
         return [Score(value=float(value)) for value in values]
 
 
@@ -80,24 +79,24 @@ def option_words(one):
 
 def first_of_group(rollouts):
     seen = set()
-    return [is_right(one) + float(one.group not in seen and not seen.add(one.group)) for one in rollouts]
+    return [is_right(item) + float(item.group not in seen and not seen.add(item.group)) for item in rollouts]
 
 
 def rank_in_batch(rollouts):
-    values = [is_right(one) + 0.001 * len(one.text) for one in rollouts]
+    values = [is_right(item) + 0.001 * len(item.text) for item in rollouts]
     return [sum(other < value for other in values) / len(values) for value in values]
 
 
 def by_the_first_key(rollouts):
     key = rollouts[0].prompt.reference["letter"]  # as where labels are repeated once too often
-    return [float(one.answer.choice == key) for one in rollouts]
+    return [float(item.answer.choice == key) for item in rollouts]
 
 
 def rank_in_group(rollouts):
     groups = {}
-    for one in rollouts:
-        groups.setdefault(one.group, []).append(is_right(one))
-    return [is_right(one) - sum(groups[one.group]) / len(groups[one.group]) for one in rollouts]
+    for item in rollouts:
+        groups.setdefault(item.group, []).append(is_right(item))
+    return [is_right(item) - sum(groups[item.group]) / len(groups[item.group]) for item in rollouts]
 
 
 def is_named(one):

@@ -10,7 +10,7 @@ import threading
 
 import bad_rewards as bad
 
-from evidcore.case import Score
+from evidcore.api import Score
 
 
 class Harmful(bad.Planted):
@@ -28,13 +28,13 @@ class Harmful(bad.Planted):
 
 
 def rewrites(rollouts):
-    for one in rollouts:
-        one.prompt.reference["letter"] = one.answer.lenient_choice
+    for item in rollouts:
+        item.prompt.reference["letter"] = item.answer.lenient_choice
 
 
 def forces(rollouts):
-    for one in rollouts:
-        dict.__setitem__(one.prompt.reference, "letter", one.answer.lenient_choice)
+    for item in rollouts:
+        dict.__setitem__(item.prompt.reference, "letter", item.answer.lenient_choice)
 
 
 def raises(kind):

@@ -25,12 +25,12 @@ in_repository = pytest.mark.skipif(not RECIPES.is_dir(), reason="needs the recip
 
 
 def outcomes(reward, rows=None):
-    found = lint_rewards([bad.named(reward)], rows or bad.rows(prompts=5))
-    return {one.check: one for one in sorted(found, key=lambda one: one.outcome == "alarm")}
+    result = lint_rewards([bad.named(reward)], rows or bad.rows(prompts=5))
+    return {item.check: item for item in sorted(result, key=lambda item: item.outcome == "alarm")}
 
 
 def alarms(reward, rows=None):
-    return {name for name, one in outcomes(reward, rows).items() if one.outcome == "alarm"}
+    return {name for name, item in outcomes(reward, rows).items() if item.outcome == "alarm"}
 
 
 @pytest.mark.slow
@@ -38,9 +38,9 @@ def alarms(reward, rows=None):
 def test_each_harmful_reward_is_caught(name):
     act, check, outcome = harmful.HARMFUL[name]
     before = signal.getsignal(signal.SIGUSR1), os.getpid()
-    found = outcomes(harmful.Harmful(act))
+    result = outcomes(harmful.Harmful(act))
     os.environ.pop("PLANTED", None)
-    assert found[check].outcome == outcome
+    assert result[check].outcome == outcome
     assert (signal.getsignal(signal.SIGUSR1), os.getpid()) == before
 
 
@@ -67,8 +67,8 @@ def recalled_or_nothing(one):
 
 
 def quadratic(one):
-    found = re.search(r"a*[bc]{9}|a*d{9}", one.text)  # tries each start anew
-    return bad.is_right(one) + 0 * bool(found)
+    result = re.search(r"a*[bc]{9}|a*d{9}", one.text)  # tries each start anew
+    return bad.is_right(one) + 0 * bool(result)
 
 
 def slow(one):
@@ -125,9 +125,9 @@ def test_each_check_kills_its_mutant(check):
 
 
 def test_equal_answers_that_earn_differently_are_told():
-    found = outcomes(bad.Planted(every=bad.first_of_group))["policies that do not look"]
-    assert found.outcome == "alarm"
-    assert "four equal answers to one prompt earn up to 1" in found.says
+    result = outcomes(bad.Planted(every=bad.first_of_group))["policies that do not look"]
+    assert result.outcome == "alarm"
+    assert "four equal answers to one prompt earn up to 1" in result.says
 
 
 @pytest.mark.slow
@@ -137,8 +137,8 @@ def test_what_an_answer_costs_is_noted_where_it_is_slow():
 
 def test_a_sound_reward_of_evidence_and_one_that_compares_its_group_pass():
     assert "evidence" not in alarms(bad.Planted(points, judges=frozenset({"evidence"})), slices())
-    found = outcomes(bad.Planted(every=bad.rank_in_group, compares_group=True))
-    assert found["siblings"].outcome == "fine"
+    result = outcomes(bad.Planted(every=bad.rank_in_group, compares_group=True))
+    assert result["siblings"].outcome == "fine"
 
 
 def test_every_check_of_a_reward_has_a_mutant():
@@ -150,15 +150,15 @@ def test_every_check_of_a_reward_has_a_mutant():
 
 def test_what_a_reward_declares_is_a_note():
     pays = bad.Planted(in_replies, declared={"tool words": "as in X"})
-    found = outcomes(pays)["tool words"]
-    assert (found.outcome, found.says.endswith("Declared: Planted: as in X")) == ("note", True)
+    result = outcomes(pays)["tool words"]
+    assert (result.outcome, result.says.endswith("Declared: Planted: as in X")) == ("note", True)
 
 
 def test_a_reward_that_costs_is_not_asked():
-    dear = bad.Planted(bad.is_right, costs="a 7B model reads every text")
-    (found,) = lint_rewards([bad.named(dear)], bad.rows(prompts=2))
-    assert (found.outcome, dear.calls) == ("not applicable", 0)
-    assert found.says == "Planted is not asked: a 7B model reads every text"
+    dear = bad.Planted(bad.is_right, audit_exemption="a 7B model reads every text")
+    (result,) = lint_rewards([bad.named(dear)], bad.rows(prompts=2))
+    assert (result.outcome, dear.calls) == ("not applicable", 0)
+    assert result.says == "Planted is not asked: a 7B model reads every text"
 
 
 def test_a_reward_whose_scans_are_elsewhere_says_so():
@@ -166,16 +166,16 @@ def test_a_reward_whose_scans_are_elsewhere_says_so():
         return float(len(Path(one.prompt.case.volumes[0].path).read_bytes()))
 
     rows = bad.rows(prompts=2)
-    found = lint_rewards([bad.named(bad.Planted(reads))], rows)
-    assert [(one.check, one.outcome) for one in found] == [("asked", "note")]
-    assert "needs scans that made prompts do not have" in found[0].says
-    assert "--recipe RECIPE" in found[0].says
+    result = lint_rewards([bad.named(bad.Planted(reads))], rows)
+    assert [(one.check, one.outcome) for one in result] == [("asked", "note")]
+    assert "needs scans that made prompts do not have" in result[0].says
+    assert "--recipe RECIPE" in result[0].says
 
 
 def test_a_reward_of_another_task_says_so():
-    (found,) = lint_rewards([bad.named(ChoiceAccuracy())], bad.rows(ReportTask(), prompts=2))
+    (result,) = lint_rewards([bad.named(ChoiceAccuracy())], bad.rows(ReportTask(), prompts=2))
     assert (
-        found.says
+        result.says
         == "judges no answer to the tasks report. Lint it over the recipe that uses it: --recipe RECIPE"
     )
 
@@ -203,7 +203,7 @@ def test_a_reward_that_ends_its_process_is_told_and_the_next_is_linted(ended):
         assert result["outcome"] == "alarm"
         assert result["checks"][0]["says"].startswith(said)
     assert ended[-1]["name"].endswith(":sound")
-    assert {one["check"] for one in ended[-1]["checks"]} > {"right over wrong", "contract", "process"}
+    assert {item["check"] for item in ended[-1]["checks"]} > {"right over wrong", "contract", "process"}
 
 
 def test_names_packages_and_folders_are_found(tmp_path):
@@ -211,16 +211,16 @@ def test_names_packages_and_folders_are_found(tmp_path):
         '[project]\nname = "mine"\nversion = "2"\n[project.entry-points."evidcore.reward"]\na = "m:A"\n'
         '[project.entry-points."evidcore.task"]\nb = "m:B"\n'
     )
-    found = targets([str(tmp_path)])
-    assert [(one.kind, one.name, one.package, one.version, one.target) for one in found] == [
+    result = targets([str(tmp_path)])
+    assert [(item.kind, item.name, item.package, item.version, item.target) for item in result] == [
         ("reward", "a", "mine", "2", "m:A"), ("task", "b", "mine", "2", "m:B"),
     ]  # fmt: skip
-    assert [one.name for one in targets([str(tmp_path)], kind="task")] == ["b"]
-    assert {one.kind for one in targets(["choice"])} == {"task", "evaluation"}
+    assert [item.name for item in targets([str(tmp_path)], kind="task")] == ["b"]
+    assert {item.kind for item in targets(["choice"])} == {"task", "evaluation"}
     assert len(targets(["evidcore-plugin-emrl"], kind="reward")) == 2
     everything = targets([])
-    assert {"reward", "task", "stage"} <= {one.kind for one in everything}
-    assert "command" not in {one.kind for one in everything}
+    assert {"reward", "task", "stage"} <= {item.kind for item in everything}
+    assert "command" not in {item.kind for item in everything}
     with pytest.raises(PluginError, match="no reward is called 'acuracy'"):
         targets(["acuracy"])
     with pytest.raises(PluginError, match="offers no component of kind 'view'"):
@@ -241,7 +241,7 @@ def test_a_package_without_a_card_is_noted(tmp_path):
     )
     asked = targets([str(tmp_path)])
     plain, lost = lint_all(asked)
-    (card,) = [one for one in plain["checks"] if one["check"] == "card"]
+    (card,) = [item for item in plain["checks"] if item["check"] == "card"]
     assert (card["outcome"], card["says"]) == ("note", "its package has no `toml card` block in its README")
     assert plain["outcome"] == "note"
     assert lost["outcome"] == "alarm"
@@ -254,8 +254,8 @@ def test_a_package_without_a_card_is_noted(tmp_path):
 def test_composed_rewards_of_a_recipe_raise_no_alarm(name):
     (asked,) = targets([], recipe=str(RECIPES / f"{name}.toml"))
     (result,) = lint_all([asked], time_limit_s=600.0)
-    found = [one for one in result["checks"] if one["outcome"] == "alarm"]
-    assert found == []
+    results = [item for item in result["checks"] if item["outcome"] == "alarm"]
+    assert results == []
     assert len(result["checks"]) > 15
 
 

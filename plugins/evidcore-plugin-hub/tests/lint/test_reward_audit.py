@@ -13,9 +13,9 @@ from evidcore_plugin_lab.ablation.definition import load_ablation
 from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_plugin_reports.task import ReportTask
 
+from evidcore.api import Rollout
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
-from evidcore.case import Rollout
 from evidcore.contracts.judging import Checked
 from evidcore.errors import ContractError
 from evidcore.prompts.rows import PromptSource, prompt_sets
@@ -158,7 +158,7 @@ def test_a_declared_fault_is_a_note_and_says_why():
 
 
 def test_a_reward_that_costs_is_left_out_with_those_it_gates():
-    dear = bad.Planted(bad.is_right, costs="a model reads every text")
+    dear = bad.Planted(bad.is_right, audit_exemption="a model reads every text")
     gated = bad.named(bad.Planted(bad.is_right), name="gated", gate="dear")
     found = audit_rewards([*bad.sound(), bad.named(dear, name="dear"), gated], bad.rows())
     left_out = {one.reward: one.says for one in found if one.check == "asked"}

@@ -51,8 +51,8 @@ def audited(tmp_path):
     def audit(*names, is_chat=False):
         tasks = {"choice": Choice()}
         rewards = [read_function(f"{file}:{name}", tasks, is_chat=is_chat) for name in names]
-        found = audit_rewards(rewards, bad.rows())
-        return {one.check for one in found if one.outcome == "alarm"}
+        result = audit_rewards(rewards, bad.rows())
+        return {item.check for item in result if item.outcome == "alarm"}
 
     return audit
 

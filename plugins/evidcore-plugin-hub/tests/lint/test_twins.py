@@ -18,9 +18,9 @@ def test_each_kind_of_a_choice_is_what_it_is_called():
     made = twins(rows, constants=False)
     for place, row in enumerate(rows):
         right = row.prompt.reference["letter"]
-        assert [one.answer.choice for one in of(made, "right", place)] == [right]
-        assert {one.answer.choice for one in of(made, "wrong", place)} == {*"ABCD"} - {right}
-        assert all(one.answer.malformed for one in of(made, "malformed", place))
+        assert [item.answer.choice for item in of(made, "right", place)] == [right]
+        assert {item.answer.choice for item in of(made, "wrong", place)} == {*"ABCD"} - {right}
+        assert all(item.answer.malformed for item in of(made, "malformed", place))
         padded = of(made, "padded", place)[0]
         assert padded.answer.choice == right
         assert NEUTRAL.strip() in padded.text
@@ -36,13 +36,13 @@ def test_options_that_are_turned_keep_their_truth_in_words_and_reference():
     words = row.prompt.reference["options"][LETTERS.index(row.prompt.reference["letter"])]
     turned = of(twins(rows, constants=False), "permuted")
     assert len(turned) == 3
-    for one in turned:
-        reference = one.prompt.reference
+    for item in turned:
+        reference = item.prompt.reference
         assert reference["options"][LETTERS.index(reference["letter"])] == words
         assert [reference["options"][index] for index in reference["true_options"]] == [words]
-        assert one.answer.choice == reference["letter"] != row.prompt.reference["letter"]
+        assert item.answer.choice == reference["letter"] != row.prompt.reference["letter"]
         for letter, option in zip("ABCD", reference["options"], strict=True):
-            assert f"{letter}) {option}" in one.prompt.words()
+            assert f"{letter}) {option}" in item.prompt.words()
 
 
 def test_another_key_leaves_the_answer_and_moves_the_truth():
@@ -60,8 +60,8 @@ def test_wrong_reports_are_those_of_patients_with_other_findings():
     made = twins(rows, constants=False)
     reports = {row.prompt.case.report.text: row.prompt.case for row in rows}
     for place, row in enumerate(rows):
-        for one in of(made, "wrong", place):
-            assert set(reports[one.text].present()) != set(row.prompt.case.present())
+        for item in of(made, "wrong", place):
+            assert set(reports[item.text].present()) != set(row.prompt.case.present())
 
 
 def test_groups_answer_one_prompt_and_follow_each_other():
@@ -80,5 +80,5 @@ def test_words_of_options_are_no_patterns(monkeypatch, think):
     rows = bad.rows(Choice(think=think), prompts=3)
     made = twins(rows, constants=True)
     for place, row in enumerate(rows):
-        said = [one.text for one in of(made, "everything affirmed", place)]
+        said = [item.text for item in of(made, "everything affirmed", place)]
         assert any(" or ".join(row.prompt.reference["options"]) in text for text in said)

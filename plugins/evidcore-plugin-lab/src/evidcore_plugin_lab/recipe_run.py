@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
-from evidcore_plugin_audit.run_reader import Run, to_its_end
+from evidcore_plugin_audit.run_reader import Run, run_to_completion
 
 from evidcore.registry import watch
 from evidcore.runs.assembly import Assembly
@@ -43,4 +43,4 @@ def run(
         watch("pins", f"{lock}: comparing with it").hold_to(lock)
     assembly = Assembly(given_recipe(recipe, overrides))
     folder = start(assembly.recipe, Path(out), fresh=fresh, assembly=assembly, locked=lock)
-    return to_its_end(folder, progress=progress, accept_changes=False, assembly=assembly)
+    return run_to_completion(folder, progress=progress, accept_changes=False, assembly=assembly)

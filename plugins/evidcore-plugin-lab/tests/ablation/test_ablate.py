@@ -22,7 +22,7 @@ from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.record import read_lines
-from evidcore.train.settings import Silent
+from evidcore.train.settings import NullSink
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def test_shared_stages_are_computed_once(done):
 
 def test_the_language_fit_is_the_same_to_the_bit_whatever_bridge_comes_later(done, tmp_path):
     """So that its hash may leave the bridge out."""
-    found = set()
+    result = set()
     for name in ("projection", "residual-alignment"):
         recipe = load(done.folder / "tiny.toml", [f'model.bridge={{use="{name}"}}'])
         torch.manual_seed(recipe.seed)
@@ -84,16 +84,16 @@ def test_the_language_fit_is_the_same_to_the_bit_whatever_bridge_comes_later(don
         work = tmp_path / name
         work.mkdir()
 
-        context = Context(Assembly(recipe), "02-fit-language", folder=work, announce=Silent())
+        context = Context(Assembly(recipe), "02-fit-language", folder=work, announce=NullSink())
         recipe.stages[1].run(context)
-        found.add(hashlib.sha256((work / "checkpoint" / "model.safetensors").read_bytes()).hexdigest())
-    assert len(found) == 1
+        result.add(hashlib.sha256((work / "checkpoint" / "model.safetensors").read_bytes()).hexdigest())
+    assert len(result) == 1
 
 
 def test_the_tables_say_what_the_runs_found(done):
-    found = read(done.home)
+    result = read(done.home)
     by_cell = {name: accuracy(run) for name, run in cells(done).items()}
-    arms = {row["arm"]: row for row in found["rows"] if row["metric"] == "log_likelihood_accuracy"}
+    arms = {row["arm"]: row for row in result["rows"] if row["metric"] == "log_likelihood_accuracy"}
     for arm, row in arms.items():
         own = [by_cell[f"{arm}/seed-{seed}"] for seed in (17, 18)]
         assert row["value"] == pytest.approx(sum(own) / 2)
@@ -104,15 +104,15 @@ def test_the_tables_say_what_the_runs_found(done):
             for name, run in cells(done).items()
             if name.startswith(arm)
         )
-    difference = found["differences"][0]
+    difference = result["differences"][0]
     moved = [by_cell[f"alignment/seed-{seed}"] - by_cell[f"projection/seed-{seed}"] for seed in (17, 18)]
     assert difference["value"] == pytest.approx(sum(moved) / 2)
     assert (difference["arm"], difference["against"]) == ("alignment", "projection")
-    row = next(row for row in found["rows"] if row["metric"] == "perfect_perception")
+    row = next(row for row in result["rows"] if row["metric"] == "perfect_perception")
     assert (row["value"], row["low"], row["note"]) == (1.0, None, "no interval: no sum over answers")
-    assert found["phantoms"] == ["chest"]
-    assert found["missing"] == found["accepted"] == found["failed"] == []
-    lines = {row["line"]: row["value"] for row in found["reference_lines"]}
+    assert result["phantoms"] == ["chest"]
+    assert result["missing"] == result["accepted"] == result["failed"] == []
+    lines = {row["line"]: row["value"] for row in result["reference_lines"]}
     assert lines["uniform_chance"] == 0.25
     text = (done.home / "README.md").read_text(encoding="utf-8")
     assert text in done.said
@@ -168,9 +168,9 @@ def test_a_plan_says_what_is_there_and_writes_nothing(done, desk):
     assert said.splitlines()[:2] == ["projection/seed-17: to do", "alignment/seed-17: to do"]
     assert "16 stages in 4 cells; 12 distinct, of which 0 are there and 12 to compute" in said
     assert not (desk.folder / "runs").exists()
-    found = json.loads(done.evid("bridges.toml", "--plan", "--only", "alignment", "--json").stdout)
-    assert [cell["state"] for cell in found["cells"]] == ["finished", "finished"]
-    assert (found["stages"], found["distinct"], found["there"]) == (8, 8, 8)
+    result = json.loads(done.evid("bridges.toml", "--plan", "--only", "alignment", "--json").stdout)
+    assert [cell["state"] for cell in result["cells"]] == ["finished", "finished"]
+    assert (result["stages"], result["distinct"], result["there"]) == (8, 8, 8)
 
 
 def test_a_changed_file_is_refused_with_what_to_type(copied):
@@ -194,8 +194,8 @@ def test_a_changed_file_is_refused_with_what_to_type(copied):
 def test_what_no_stage_reads_may_change(copied):
     copied.edit(("What the bridge is worth", "Bridges"), ("log_likelihood_accuracy", "strict_accuracy"))
     copied.evid("bridges.toml")
-    found = read(copied.home)
-    assert (found["about"], found["metrics"][0]["metric"]) == ("Bridges", "strict_accuracy")
+    result = read(copied.home)
+    assert (result["about"], result["metrics"][0]["metric"]) == ("Bridges", "strict_accuracy")
 
 
 def test_a_metric_that_is_no_row_is_named_with_the_nearest(copied):
@@ -241,10 +241,10 @@ def test_cells_that_fail_leave_the_others(copied, words):
     assert "failed: untaught/seed-17: dataset.chest: the train split has no cases." in result.stderr
     assert "2 cells failed; the others are kept." in result.stderr
     assert " ".join(("go on with: evid ablate bridges.toml", *words)) in result.stderr
-    found = read(copied.home)
-    assert set(found["missing"]) == {item["cell"] for item in found["failed"]}
-    assert set(found["missing"]) == {"empty/seed-17", "untaught/seed-17"}
-    known = [row["arm"] for row in found["rows"] if row["value"] is not None]
+    results = read(copied.home)
+    assert set(results["missing"]) == {item["cell"] for item in results["failed"]}
+    assert set(results["missing"]) == {"empty/seed-17", "untaught/seed-17"}
+    known = [row["arm"] for row in results["rows"] if row["value"] is not None]
     assert known[:2] == ["projection", "alignment"]
     assert json.loads((cells(copied)["empty/seed-17"] / "STATUS").read_text())["state"] == "failed"
 

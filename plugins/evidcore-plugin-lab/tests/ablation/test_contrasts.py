@@ -10,15 +10,9 @@ import pytest
 from evidcore_plugin_lab.ablation.contrasts import Arms, Item, over_seeds
 from scipy import stats
 
-from evidcore.contracts import Sums
-from evidcore.evaluate.bootstrap import (
-    TIED,
-    detectable,
-    figure_interval,
-    mean_interval,
-    paired_interval,
-    ratio_interval,
-)
+from evidcore.api import mean_interval, paired_interval
+from evidcore.contracts import Totals
+from evidcore.evaluate.bootstrap import TIED, detectable, figure_interval, ratio_interval
 
 RNG = np.random.default_rng(7)
 PATIENTS = [f"p{index // 2}" for index in range(80)]
@@ -36,7 +30,7 @@ def width(found):
 def test_a_tie_has_no_interval_whatever_is_asked(same):
     """30 patients whose every draw is the same: as a mean, in pairs, as sums, of an arm and between arms."""
     values, owners = np.full(30, same), [f"p{index}" for index in range(30)]
-    sums = [Sums("difference", (max(same, 0.0), 1.0, max(-same, 0.0), 1.0))] * 30
+    sums = [Totals("difference", (max(same, 0.0), 1.0, max(-same, 0.0), 1.0))] * 30
     of_one = [
         paired_interval(values, np.zeros(30), owners),
         figure_interval(values.tolist(), owners),
@@ -44,10 +38,10 @@ def test_a_tie_has_no_interval_whatever_is_asked(same):
     ]
     if same > 0:
         of_one.append(mean_interval(values, owners))
-        of_one.append(figure_interval([Sums("ratio", (same, 1.0))] * 30, owners))
-    for found in of_one:
-        assert (found.low, found.high, found.note, found.is_tied) == (None, None, TIED, True)
-        assert (found.value, found.values, found.patients) == (pytest.approx(same), 30, 30)
+        of_one.append(figure_interval([Totals("ratio", (same, 1.0))] * 30, owners))
+    for result in of_one:
+        assert (result.low, result.high, result.note, result.is_tied) == (None, None, TIED, True)
+        assert (result.value, result.values, result.patients) == (pytest.approx(same), 30, 30)
     arms = Arms({"a": {0: flat(12, 30)}, "b": {0: shifted(flat(12, 30), same)}}, patients_shared=True)
     contrast = arms.contrast({"b": 1.0, "a": -1.0})
     assert (contrast.low, contrast.standard_error, contrast.p_value) == (None, None, None)
@@ -57,7 +51,7 @@ def test_a_tie_has_no_interval_whatever_is_asked(same):
 def ratios(shift=0.0):
     below = RNG.integers(1, 6, 80)
     above = RNG.binomial(below, 0.4 + shift)
-    return [Sums("ratio", (float(a), float(b))) for a, b in zip(above, below, strict=True)]
+    return [Totals("ratio", (float(a), float(b))) for a, b in zip(above, below, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -65,40 +59,40 @@ def ratios(shift=0.0):
     [("ratio", (1.0, 2.0)), ("difference", (1.0, 2.0, 1.0, 4.0)), ("mean_ratio", (1.0, 2.0, 0.0, 0.0))],
 )
 def test_no_interval_rests_on_patients_who_add_nothing(kind, said):
-    silent = Sums(kind, (0.0,) * len(said))
-    figures = [Sums(kind, said)] * 38 + [silent] * 42  # 19 patients of 40 add something
+    silent = Totals(kind, (0.0,) * len(said))
+    figures = [Totals(kind, said)] * 38 + [silent] * 42  # 19 patients of 40 add something
     noted = "too few patients (19 of at least 20)"
     assert figure_interval(figures, PATIENTS).note == noted
     full = items_of(figures)
     half = full | {"r0": Item("p0", silent), "r1": Item("p0", silent)}
     for shared in (True, False):
         arms = Arms({"a": {0: half, 1: half}, "b": {0: full, 1: full}}, patients_shared=shared)
-        found = arms.contrast({"b": 1, "a": -1})
-        assert (found.note, found.patients) == (noted, 19 if shared else 38)
+        result = arms.contrast({"b": 1, "a": -1})
+        assert (result.note, result.patients) == (noted, 19 if shared else 38)
 
 
 def test_patients_who_add_nothing_move_no_interval():
-    some, silent = ratios(), [Sums("ratio", (0.0, 0.0))] * 20
+    some, silent = ratios(), [Totals("ratio", (0.0, 0.0))] * 20
     owners = [*PATIENTS, *(f"silent-{index}" for index in range(20))]
-    numbers = np.array([one.numbers for one in (*some, *silent)])
+    numbers = np.array([item.numbers for item in (*some, *silent)])
     alone = figure_interval(some, PATIENTS)
     beside = ratio_interval(numbers[:, 0], numbers[:, 1], owners)
     items = items_of([*some, *silent], owners)
     arm = Arms({"a": {0: items}}, patients_shared=True).contrast({"a": 1.0})
-    for found in (figure_interval([*some, *silent], owners), beside, arm):
-        assert (found.low, found.high, found.patients) == (alone.low, alone.high, 40)
+    for result in (figure_interval([*some, *silent], owners), beside, arm):
+        assert (result.low, result.high, result.patients) == (alone.low, alone.high, 40)
 
 
 def test_seeds_that_share_patients_may_differ_in_who_adds_something():
-    silent = Sums("ratio", (0.0, 0.0))
+    silent = Totals("ratio", (0.0, 0.0))
     early, late = [*ratios()[:60], *[silent] * 20], [*[silent] * 20, *ratios()[:60]]
-    found = Arms({"a": {0: items_of(early), 1: items_of(late)}}, patients_shared=True).contrast({"a": 1.0})
-    assert found.low < found.value < found.high
-    assert found.patients == 40
+    result = Arms({"a": {0: items_of(early), 1: items_of(late)}}, patients_shared=True).contrast({"a": 1.0})
+    assert result.low < result.value < result.high
+    assert result.patients == 40
 
 
 def answered(patient, above, below):
-    return Item(patient, Sums("ratio", (above, below)))
+    return Item(patient, Totals("ratio", (above, below)))
 
 
 def drawn(chance, *, seed, patients=60, questions=3, owner="p"):
@@ -136,10 +130,10 @@ ONE_BY_TWO = {"a": [0.4, 0.5, 0.45], "b": [0.55, 0.5, 0.6]}
 
 
 def test_one_seed_agrees_with_scipys_bootstrap_over_patients():
-    found = cells({"a": [0.4], "b": [0.6]}, questions=1)
-    ours = Arms(found, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
+    result = cells({"a": [0.4], "b": [0.6]}, questions=1)
+    ours = Arms(result, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
     differences = [
-        found["b"][0][name].sums.numbers[0] - item.sums.numbers[0] for name, item in found["a"][0].items()
+        result["b"][0][name].sums.numbers[0] - item.sums.numbers[0] for name, item in result["a"][0].items()
     ]
     theirs = stats.bootstrap((differences,), np.mean, n_resamples=20_000, method="percentile", rng=3)
     assert ours.value == pytest.approx(np.mean(differences))
@@ -203,21 +197,21 @@ def test_every_pooling_over_seeds_agrees_with_a_bootstrap_loop(pooling, patients
         numbers = np.stack([above[:, 0], below[:, 0], above[:, 1], below[:, 1]], axis=1).astype(float)
         wide = 2 if pooling == "ratio" else 4
         return {
-            f"r{index}": Item(f"p{index % 30}", Sums(pooling, tuple(row[:wide])))
+            f"r{index}": Item(f"p{index % 30}", Totals(pooling, tuple(row[:wide])))
             for index, row in enumerate(numbers)
         }
 
-    found = {"a": {seed: cell(0) for seed in range(3)}, "b": {seed: cell(1) for seed in range(3)}}
+    result = {"a": {seed: cell(0) for seed in range(3)}, "b": {seed: cell(1) for seed in range(3)}}
     weights = {"b": 1.0, "a": -1.0}
-    ours = Arms(found, patients_shared=patients_shared).contrast(weights)
+    ours = Arms(result, patients_shared=patients_shared).contrast(weights)
     by_hand = [
-        figure(pooling, np.sum([item.sums.numbers for item in found["b"][seed].values()], axis=0))
-        - figure(pooling, np.sum([item.sums.numbers for item in found["a"][seed].values()], axis=0))
+        figure(pooling, np.sum([item.sums.numbers for item in result["b"][seed].values()], axis=0))
+        - figure(pooling, np.sum([item.sums.numbers for item in result["a"][seed].values()], axis=0))
         for seed in range(3)
     ]
     assert list(ours.by_seed.values()) == pytest.approx(by_hand)
     assert ours.value == pytest.approx(sum(by_hand) / 3)
-    low, high = looped_over_seeds(found, weights, 2000, pooling=pooling, patients_shared=patients_shared)
+    low, high = looped_over_seeds(result, weights, 2000, pooling=pooling, patients_shared=patients_shared)
     assert ours.low == pytest.approx(low, abs=0.08 * (high - low))
     assert ours.high == pytest.approx(high, abs=0.08 * (high - low))
     assert (ours.items, ours.patients) == (120, 30 if patients_shared else 90)
@@ -277,30 +271,30 @@ def test_one_seed_is_the_sample_itself_or_the_paired_one():
 def test_arms_that_are_the_same_in_every_draw_differ_by_nothing():
     figures = ratios()
     before = items_of(figures)
-    better = items_of([Sums("ratio", (min(a + 1, b), b)) for a, b in (one.numbers for one in figures)])
+    better = items_of([Totals("ratio", (min(a + 1, b), b)) for a, b in (item.numbers for item in figures)])
     arms = Arms({"a": {0: before}, "b": {0: dict(before)}, "c": {0: better}}, patients_shared=True)
-    same, found = arms.contrast({"b": 1, "a": -1}), arms.contrast({"c": 1, "a": -1})
+    same, result = arms.contrast({"b": 1, "a": -1}), arms.contrast({"c": 1, "a": -1})
     assert (same.value, same.low, same.note) == (0.0, None, TIED)
-    assert found.low > 0
-    assert width(found) < width(arms.contrast({"c": 1.0}))  # the patients' spread cancels
+    assert result.low > 0
+    assert width(result) < width(arms.contrast({"c": 1.0}))  # the patients' spread cancels
 
 
 def test_an_answer_whose_figure_is_missing_in_one_arm_is_left_out_and_said():
     first, second = flat(10), flat(15)
     second["q0"] = Item("p0", None)
-    found = Arms({"a": {0: first}, "b": {0: second}}, patients_shared=True)
-    contrast = found.contrast({"b": 1, "a": -1})
+    result = Arms({"a": {0: first}, "b": {0: second}}, patients_shared=True)
+    contrast = result.contrast({"b": 1, "a": -1})
     assert contrast.value == pytest.approx(5 / 24)
     assert (contrast.items, contrast.patients) == (24, 24)
     assert contrast.note.startswith("1 of 25 answers lack it in an arm; 1 seed")
-    assert found.contrast({"a": 1}).value == pytest.approx(10 / 25)
+    assert result.contrast({"a": 1}).value == pytest.approx(10 / 25)
 
 
 def test_main_effects_and_interaction_are_their_hand_values():
-    found = {
+    result = {
         "off+off": {1: flat(5)}, "off+on": {1: flat(10)}, "on+off": {1: flat(8)}, "on+on": {1: flat(20)},
     }  # fmt: skip
-    arms = Arms(found, patients_shared=True)
+    arms = Arms(result, patients_shared=True)
     first = {"on+off": 0.5, "on+on": 0.5, "off+off": -0.5, "off+on": -0.5}
     both = {"on+on": 1.0, "off+off": 1.0, "on+off": -1.0, "off+on": -1.0}
     assert arms.contrast(first).value == pytest.approx(((20 - 10) + (8 - 5)) / 2 / 25)
@@ -309,24 +303,24 @@ def test_main_effects_and_interaction_are_their_hand_values():
 
 def test_over_seeds_with_patients_of_their_own_it_is_the_t_test_of_the_paired_differences():
     values = [0.139, 0.022, 0.084, 0.051, 0.117]
-    found = over_seeds(np.array(values), np.diag([0.018**2] * 5), patient_degrees=99)
+    result = over_seeds(np.array(values), np.diag([0.018**2] * 5), patient_degrees=99)
     theirs = stats.ttest_1samp(values, 0)
     ends = theirs.confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((ends.low, ends.high))
-    assert (found.p_value, found.degrees_of_freedom) == pytest.approx((theirs.pvalue, 4))
-    assert found.standard_error == pytest.approx(stats.sem(values))
+    assert (result.low, result.high) == pytest.approx((ends.low, ends.high))
+    assert (result.p_value, result.degrees_of_freedom) == pytest.approx((theirs.pvalue, 4))
+    assert result.standard_error == pytest.approx(stats.sem(values))
 
 
 def test_patients_of_their_own_are_within_the_spread_of_the_seeds():
     values, apart = np.array([0.139, 0.022, 0.084, 0.051, 0.117]), np.diag([0.3**2] * 5)
-    found = over_seeds(values, apart, patient_degrees=99)
-    assert found == over_seeds(values, 0 * apart, patient_degrees=99)
+    result = over_seeds(values, apart, patient_degrees=99)
+    assert result == over_seeds(values, 0 * apart, patient_degrees=99)
     assert over_seeds(np.full(5, 0.1), apart, patient_degrees=99) is None
 
 
 def test_seeds_that_give_the_same_by_chance_have_no_interval():
-    found = {"a": {0: flat(12), 1: flat(12)}, "b": {0: flat(15), 1: flat(15)}}
-    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
+    result = {"a": {0: flat(12), 1: flat(12)}, "b": {0: flat(15), 1: flat(15)}}
+    contrast = Arms(result, patients_shared=False).contrast({"b": 1, "a": -1})
     assert (contrast.low, contrast.note) == (None, "no interval: every seed gives the same")
 
 
@@ -340,17 +334,17 @@ def test_patients_that_seeds_share_do_not_average_out():
     by_patient = k * ((columns - mean) ** 2).sum() / (n - 1)
     rest = ((table - rows[:, None] - columns + mean) ** 2).sum() / ((k - 1) * (n - 1))
     assert by_seed > rest
-    found = {
+    result = {
         arm: {
             seed: {f"q{at}": answered(f"p{at}", number * sign, 1.0) for at, number in enumerate(row)}
             for seed, row in enumerate(table)
         }
         for arm, sign in (("a", 0.0), ("b", 1.0))
     }
-    contrast = Arms(found, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
+    contrast = Arms(result, patients_shared=True).contrast({"b": 1.0, "a": -1.0})
     expected = math.sqrt((by_seed + by_patient - rest) / (k * n))
     assert contrast.standard_error == pytest.approx(expected, rel=0.02)
-    apart = Arms(found, patients_shared=False).contrast({"b": 1.0, "a": -1.0})
+    apart = Arms(result, patients_shared=False).contrast({"b": 1.0, "a": -1.0})
     assert apart.standard_error == pytest.approx(math.sqrt(by_seed / (k * n)), rel=0.02)
     assert apart.degrees_of_freedom == pytest.approx(4)
     assert contrast.degrees_of_freedom > 4
@@ -358,8 +352,8 @@ def test_patients_that_seeds_share_do_not_average_out():
 
 @pytest.mark.parametrize("seeds", [1, 2, 4, 5])
 def test_under_five_seeds_there_is_no_test(seeds):
-    found = cells({"a": [0.3] * seeds, "b": [0.6] * seeds})
-    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
+    result = cells({"a": [0.3] * seeds, "b": [0.6] * seeds})
+    contrast = Arms(result, patients_shared=False).contrast({"b": 1, "a": -1})
     noted = "1 seed: patients alone, no test" if seeds == 1 else f"{seeds} seeds: no test"
     assert contrast.note == (noted if seeds < 5 else "")
     assert (contrast.p_value is None) == (seeds < 5)
@@ -388,10 +382,10 @@ def test_whole_ablations_without_a_difference_earn_a_star_in_one_of_20(spread, p
         shape = (1 if patients_shared else seeds, patients, 1)
         hard, suits = rng.normal(0.5, 0.2, shape), rng.normal(0, 0.15, shape)
         trained = rng.normal(0, spread, (seeds, 1, 1))
-        found = {}
+        result = {}
         for arm, side in (("a", -1), ("b", 1)):
             right = rng.random((seeds, patients, 2)) < hard + side * (suits + trained) / 2
-            found[arm] = {
+            result[arm] = {
                 seed: {
                     f"q{patient}-{question}": answered(
                         f"p{patient}" if patients_shared else f"{seed}p{patient}",
@@ -402,7 +396,7 @@ def test_whole_ablations_without_a_difference_earn_a_star_in_one_of_20(spread, p
                 }
                 for seed in range(seeds)
             }  # fmt: skip
-        arms = Arms(found, patients_shared=patients_shared, draws=300, seed=number)
+        arms = Arms(result, patients_shared=patients_shared, draws=300, seed=number)
         contrast = arms.contrast({"b": 1, "a": -1})
         stars += contrast.p_value < 0.05
         held += contrast.low <= 0 <= contrast.high
@@ -429,11 +423,11 @@ def test_more_tests_make_the_detectable_difference_larger():
 
 
 def test_a_seed_that_an_arm_lacks_is_left_out():
-    found = cells(ONE_BY_TWO)
-    del found["b"][1]
-    contrast = Arms(found, patients_shared=False).contrast({"b": 1, "a": -1})
+    result = cells(ONE_BY_TWO)
+    del result["b"][1]
+    contrast = Arms(result, patients_shared=False).contrast({"b": 1, "a": -1})
     assert sorted(contrast.by_seed) == [0, 2]
-    assert sorted(Arms(found, patients_shared=False).contrast({"a": 1}).by_seed) == [0, 1, 2]
+    assert sorted(Arms(result, patients_shared=False).contrast({"a": 1}).by_seed) == [0, 1, 2]
     nothing = Arms({"a": {0: flat(3)}, "b": {1: flat(3)}}, patients_shared=True).contrast({"b": 1, "a": -1})
     assert (nothing.value, nothing.note) == (None, "no seed is finished in all of its arms")
 

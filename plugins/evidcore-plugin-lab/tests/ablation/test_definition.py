@@ -95,16 +95,16 @@ def mistakes(path):
 
 
 def test_an_ablation_is_read(put, tmp_path):
-    found = load_ablation(put())
-    assert (found.name, found.recipe, found.recipe_name) == ("reading", tmp_path / "tiny.toml", "tiny")
-    assert [arm.name for arm in found.arms] == ["short", "long"]
-    assert found.cell_overrides("long", 18) == (
+    result = load_ablation(put())
+    assert (result.name, result.recipe, result.recipe_name) == ("reading", tmp_path / "tiny.toml", "tiny")
+    assert [arm.name for arm in result.arms] == ["short", "long"]
+    assert result.cell_overrides("long", 18) == (
         "stage.grpo.steps=3", "stage.sft.steps=9", "seed=18", "dataset.chest.seed=18",
     )  # fmt: skip
-    recipe = found.cell_recipe("long", 18)
+    recipe = result.cell_recipe("long", 18)
     assert (recipe.stages[0].steps, recipe.stages[1].steps) == (9, 3)
     assert (recipe.seed, recipe.datasets["chest"]["seed"]) == (18, 18)
-    assert found.metrics[0].label == "right"
+    assert result.metrics[0].label == "right"
 
 
 def test_claims_are_read(put):
@@ -114,13 +114,13 @@ def test_claims_are_read(put):
 
 def test_factors_make_every_combination_of_their_levels(put):
     text = ABLATION[: ABLATION.index("[arm]")] + FACTORS
-    found = load_ablation(put(('"short"', '"short+plain"'), text=text))
-    assert [arm.name for arm in found.arms] == ["short+plain", "short+weighed", "long+plain", "long+weighed"]
-    assert found.arms[3].overrides == (
+    result = load_ablation(put(('"short"', '"short+plain"'), text=text))
+    assert [arm.name for arm in result.arms] == ["short+plain", "short+weighed", "long+plain", "long+weighed"]
+    assert result.arms[3].overrides == (
         "stage.sft.steps=9", 'stage.sft.reweighter={use="abnormality"}',
     )  # fmt: skip
-    assert found.arms[1].levels == {"length": "short", "words": "weighed"}
-    assert found.factors == {"length": ("short", "long"), "words": ("plain", "weighed")}
+    assert result.arms[1].levels == {"length": "short", "words": "weighed"}
+    assert result.factors == {"length": ("short", "long"), "words": ("plain", "weighed")}
 
 
 def test_every_mistake_is_reported_at_once_with_its_line(put):
@@ -161,18 +161,18 @@ def test_every_mistake_is_reported_at_once_with_its_line(put):
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_line_value_and_remedy(put, old, new, complaint):
-    found = mistakes(put((old, new)))
-    assert any(complaint in line for line in found), "\n".join(found)
+    result = mistakes(put((old, new)))
+    assert any(complaint in line for line in result), "\n".join(result)
 
 
 def test_what_the_recipe_says_against_overrides_is_shown_whole_at_the_line_of_the_arm(put):
-    found = mistakes(
+    result = mistakes(
         put(('long = ["stage.sft.steps=9"]', 'long = ["stage.sft.steps=0", "stage.sft.stepz=1"]'))
     )
-    assert found[1].startswith("  line 15, arm.long: the recipe refuses it: ")
-    assert found[1].endswith("tiny.toml: 2 mistakes")
-    assert "command line, stage.sft.steps: must be greater than or equal to 1, got 0." in found[2]
-    assert "command line, stage.sft.stepz: unknown key. Did you mean 'steps'?" in found[3]
+    assert result[1].startswith("  line 15, arm.long: the recipe refuses it: ")
+    assert result[1].endswith("tiny.toml: 2 mistakes")
+    assert "command line, stage.sft.steps: must be greater than or equal to 1, got 0." in result[2]
+    assert "command line, stage.sft.stepz: unknown key. Did you mean 'steps'?" in result[3]
 
 
 def test_a_recipe_that_is_not_there_is_answered_with_its_nearest_neighbour(put):
@@ -183,5 +183,5 @@ def test_a_recipe_that_is_not_there_is_answered_with_its_nearest_neighbour(put):
 
 def test_levels_of_two_factors_may_have_one_name(put):
     text = ABLATION[: ABLATION.index("[arm]")] + FACTORS.replace("plain", "short").replace("weighed", "long")
-    found = load_ablation(put(('reference = "short"', 'reference = "short+long"'), text=text))
-    assert [arm.name for arm in found.arms] == ["short+short", "short+long", "long+short", "long+long"]
+    result = load_ablation(put(('reference = "short"', 'reference = "short+long"'), text=text))
+    assert [arm.name for arm in result.arms] == ["short+short", "short+long", "long+short", "long+long"]

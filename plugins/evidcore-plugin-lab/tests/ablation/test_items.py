@@ -4,7 +4,7 @@ import pytest
 from evidcore_plugin_lab.ablation.contrasts import Item
 from evidcore_plugin_lab.ablation.items import row_items
 
-from evidcore.contracts import Sums
+from evidcore.contracts import Totals
 from evidcore.evaluate.pooling import pooled
 from evidcore.runs.record import read_lines
 
@@ -22,7 +22,7 @@ def row(metric, name="choice", **more):
 
 
 def share(above, below=1.0):
-    return Sums("ratio", (above, below))
+    return Totals("ratio", (above, below))
 
 
 def test_an_accuracy_is_right_or_wrong_question_by_question():
@@ -92,9 +92,9 @@ def test_the_items_of_a_run_add_up_to_its_results(small_run):
     for file in sorted((small_run / "results").glob("*-evaluate.json")):
         result = json.loads(file.read_text(encoding="utf-8"))
         lines = read_lines(small_run / "answers" / f"{result['stage']}.jsonl")
-        for one in result["rows"]:
-            sums = [item.sums for item in row_items(lines, one).values() if item.sums is not None]
+        for entry in result["rows"]:
+            sums = [item.sums for item in row_items(lines, entry).values() if item.sums is not None]
             if sums:
-                assert pooled(sums) == pytest.approx(one["value"]), one
-                seen.add(one["metric"].partition("/")[0])
+                assert pooled(sums) == pytest.approx(entry["value"]), entry
+                seen.add(entry["metric"].partition("/")[0])
     assert {"strict_accuracy", "lenient_accuracy", "rescue_accuracy", "format_rate"} <= seen

@@ -78,9 +78,9 @@ def test_under_five_seeds_nothing_has_a_star_whatever_the_file_holds(seeds, said
     """Files of earlier versions hold p values of three seeds, and intervals that were drawn otherwise."""
     few = row(METRIC, 0.1, 0.02, 0.18, arm="open|wide", p_holm=0.0004, detectable=0.081)
     few["by_seed"] = {str(seed): 0.1 for seed in range(seeds)}
-    found = {**FOUND, "seeds": list(range(seeds)), "differences": [few]}
-    del found["intervals"]
-    text, short = markdown(found), summary(found)
+    result = {**FOUND, "seeds": list(range(seeds)), "differences": [few]}
+    del result["intervals"]
+    text, short = markdown(result), summary(result)
     assert f"| {said} | 8.1 |" in text
     assert f"{said}, so no star (at least 5)" in text
     assert f"{said}, so no star (at least 5)" in short
@@ -120,12 +120,12 @@ CLAIMS = [
 
 
 def test_claims_stand_with_their_verdicts():
-    found = {**FOUND, "claims": CLAIMS}
-    text = markdown(found)
+    result = {**FOUND, "claims": CLAIMS}
+    text = markdown(result)
     assert "| claim | metric | difference | 95 % interval | seeds | p (Holm) | verdict |" in text
     assert r"| open\|wide beats shut by more than 5.0 | right & strict, % | +10.0 | +2.0 to +18.0 |" in text
     assert "| +0.077 | +0.050 to +0.100 | +0.067 to +0.087 | *0.001 | supported |" in text
-    said = summary(found)
+    said = summary(result)
     assert "claim: open|wide beats shut by more than 5.0, right & strict, %: not shown  +10.0 " in said
     assert "report, findings f1 micro: supported  +0.077* (+0.050 to +0.100)\n" in said
 
@@ -139,10 +139,10 @@ def claimed(value, by, p_value=0.01):
 def test_a_claim_is_judged_by_how_far_the_difference_is_from_what_was_claimed():
     pairs = {(0.3, 0.2): "supported", (0.22, 0.2): "not shown", (0.1, 0.2): "contradicted"}
     pairs |= {(-0.1, 0.0): "contradicted"}
-    found = judged([*(claimed(*pair) for pair in pairs), claimed(0.3, 0.2, None)])
-    assert [row["verdict"] for row in found] == [*pairs.values(), "not shown"]
-    assert found[1]["p_value"] == pytest.approx(0.356, abs=1e-3)  # of 0.02 at one standard error
-    assert "p_holm" not in found[4]  # too few seeds
+    result = judged([*(claimed(*pair) for pair in pairs), claimed(0.3, 0.2, None)])
+    assert [row["verdict"] for row in result] == [*pairs.values(), "not shown"]
+    assert result[1]["p_value"] == pytest.approx(0.356, abs=1e-3)  # of 0.02 at one standard error
+    assert "p_holm" not in result[4]  # too few seeds
 
 
 def test_claims_share_their_error():

@@ -117,7 +117,7 @@ def test_slices_are_bounded_by_the_models_context(evid, desk, vlm):
 def test_what_is_written_fits_as_evid_plan_works_it_out(evid, desk, model, gpu_gb):
     init(evid, model, "--revision", COMMIT, "--no-check", gpu=gpu_gb)
     stages = json.loads(evid("plan", "questions.toml", "--json").output)["stages"]
-    peaks = {one["stage"]: one["memory"]["bfloat16"]["peak"] for one in stages}
+    peaks = {item["stage"]: item["memory"]["bfloat16"]["peak"] for item in stages}
     assert max(peaks.values()) <= 0.9 * gpu_gb * 1e9
     said = (desk / "questions.toml").read_text(encoding="utf-8")
     assert f"grpo {peaks['03-grpo'] / 1e9:.3g} GB" in said.replace("\n# ", " ")
@@ -144,15 +144,15 @@ def test_weights_in_bfloat16_are_run_and_take_the_bytes_that_are_planned(evid, d
     }  # fmt: skip
     given = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
     planned = {
-        one["stage"]: one["memory"]
-        for one in json.loads(evid("plan", "questions.toml", *given, "--json").output)["stages"]
+        item["stage"]: item["memory"]
+        for item in json.loads(evid("plan", "questions.toml", *given, "--json").output)["stages"]
     }
-    assert {kind for one in planned.values() for kind in one} == {"bfloat16"}
+    assert {kind for item in planned.values() for kind in item} == {"bfloat16"}
     evid("run", "questions.toml", *given)
     (run,) = Path("runs/questions").glob("*-*")
     for stage, after in [("02-sft", "03-grpo"), ("03-grpo", "04-evaluate")]:
         model, _ = assemble.load(run / "checkpoints" / stage)
-        assert sum(one.nbytes for one in model.parameters()) == planned[after]["bfloat16"]["weights"]
+        assert sum(item.nbytes for item in model.parameters()) == planned[after]["bfloat16"]["weights"]
         assert model.config.adapter_rank == {"02-sft": 16, "03-grpo": 32}[stage]
     rounded, plain = (
         planned_inputs(Assembly(load(Path("questions.toml"), changed)), {"dataset": {"own": {}}})

@@ -14,13 +14,13 @@ def recipe(tmp_path):
 
 @pytest.mark.slow
 def test_plan_counts_parameters_and_says_what_is_not_known(evid, recipe):
-    found = json.loads(evid("plan", recipe, "--json").output)
-    trained = found["parameters"]["bridge"] + found["parameters"]["language"]
-    assert found["stages"][0]["trained"] == trained
-    whole = trained + found["parameters"]["encoder"]
-    memory = found["stages"][0]["memory"]["float32"]
+    result = json.loads(evid("plan", recipe, "--json").output)
+    trained = result["parameters"]["bridge"] + result["parameters"]["language"]
+    assert result["stages"][0]["trained"] == trained
+    whole = trained + result["parameters"]["encoder"]
+    memory = result["stages"][0]["memory"]["float32"]
     assert memory["weights"] + memory["gradients"] + memory["optimizer"] == 4 * (whole + 3 * trained)
-    assert found["stages"][0]["lengths"]["ground"] == "counted"
+    assert result["stages"][0]["lengths"]["ground"] == "counted"
     said = evid("plan", recipe).output
     assert "no earlier time" in said
     assert f"{memory['peak'] / 1e9:.2f} GB at the peak in float32: weights" in said
@@ -78,11 +78,11 @@ def test_plan_says_what_one_of_several_processes_holds(evid, recipe):
         told = json.loads(evid("plan", recipe, "--json", *dealt, *words).output)
         return told["stages"][0]["memory"]["float32"]
 
-    one, two = planned(), ("--processes", "2")
+    item, two = planned(), ("--processes", "2")
     sharded = planned(*two, "--set", 'stage.sft[0].trl={fsdp="full_shard"}')
-    assert sharded["weights"] == one["weights"] // 2
-    assert sharded["peak"] < one["peak"]
-    assert planned(*two)["buckets"] == one["gradients"]
+    assert sharded["weights"] == item["weights"] // 2
+    assert sharded["peak"] < item["peak"]
+    assert planned(*two)["buckets"] == item["gradients"]
     refused = evid("plan", recipe, "--processes", "3", exit_code=2).stderr
     assert "cannot be dealt to 3 processes with 2 in a pass; take a multiple of 6." in refused
 

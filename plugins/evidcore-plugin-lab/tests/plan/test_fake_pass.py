@@ -12,17 +12,17 @@ def meta(make):
 
 def test_a_line_of_layers_keeps_what_the_backward_pass_needs():
     module = meta(lambda: nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)))
-    found = held(module, lambda: torch.zeros(3, 10), has_gradients=True, is_half=False)
+    result = held(module, lambda: torch.zeros(3, 10), has_gradients=True, is_half=False)
     # the ReLU's output; the last output. Of the first layer only the input is needed, which was there before
-    assert found.kept_bytes == 4 * 3 * (20 + 5)
-    assert found.peak_bytes == 4 * 3 * (20 + 20)  # the first layer's output goes when the ReLU is done
+    assert result.kept_bytes == 4 * 3 * (20 + 5)
+    assert result.peak_bytes == 4 * 3 * (20 + 20)  # the first layer's output goes when the ReLU is done
 
 
 def test_without_gradients_nothing_but_the_output_is_kept():
     module = meta(lambda: nn.Sequential(*(nn.Linear(10, 10) for _ in range(6))))
-    found = held(module, lambda: torch.zeros(3, 10), has_gradients=False, is_half=False)
-    assert found.kept_bytes == 4 * 3 * 10
-    assert found.peak_bytes == 2 * 4 * 3 * 10  # one layer's input and output
+    result = held(module, lambda: torch.zeros(3, 10), has_gradients=False, is_half=False)
+    assert result.kept_bytes == 4 * 3 * 10
+    assert result.peak_bytes == 2 * 4 * 3 * 10  # one layer's input and output
 
 
 @pytest.mark.parametrize("is_half", [False, True])
@@ -38,8 +38,8 @@ def test_an_encoder_keeps_what_a_real_pass_keeps(saved, is_half):
     for tensor in (patches.features, patches.centres_mm):
         storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
     module = meta(lambda: ViT3D(**options))
-    found = held(module, lambda: torch.zeros(2, 3, 8, 16, 16), has_gradients=True, is_half=is_half)
-    assert found.kept_bytes == pytest.approx(sum(storages.values()), rel=0.02)
+    result = held(module, lambda: torch.zeros(2, 3, 8, 16, 16), has_gradients=True, is_half=is_half)
+    assert result.kept_bytes == pytest.approx(sum(storages.values()), rel=0.02)
 
 
 def test_the_module_is_left_as_it_was():

@@ -121,7 +121,7 @@ def test_prompts_take_what_a_real_pass_takes_beside_the_cache(precision):
         model(input_ids=torch.zeros_like(mask), attention_mask=mask, logits_to_keep=1, past_key_values=cache)
     asked = Batch(prompts=ROWS, answers=1, prompt_tokens=200, answer_tokens=0)
     a_cast = 2 * max(before * after for before, after in TEXT.matrices()) if is_half else 0
-    taken = count.peak_bytes - a_cast - sum(one.keys.nbytes + one.values.nbytes for one in cache.layers)
+    taken = count.peak_bytes - a_cast - sum(item.keys.nbytes + item.values.nbytes for item in cache.layers)
     assert 0.85 < taken / prompts_bytes(TEXT, asked, precision, WHOLE) < 1.1
 
 
@@ -133,8 +133,8 @@ def test_adapters_beside_weights_in_bfloat16_make_one_more_of_the_inner_width():
 
 def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bound():
     step = Batch(prompts=2, answers=4, prompt_tokens=10, answer_tokens=5, passes=3)
-    one = dataclasses.replace(step, prompts=1, passes=1)
-    assert cache_bytes(TEXT, one, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4  # answers share their prompt's
+    item = dataclasses.replace(step, prompts=1, passes=1)
+    assert cache_bytes(TEXT, item, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4  # answers share their prompt's
     assert cache_bytes(TEXT, step, "float32") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 4
     many = dataclasses.replace(step, passes=1000)
     assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
@@ -157,8 +157,8 @@ def test_shared_prompts_are_seen_once_and_read_by_each_answer():
 
 
 def test_states_are_counted_by_what_is_trained():
-    found = training(TEXT, WHOLE, Trained(parameters=100, copied=300), BATCH, "float32")
-    assert (found.weights, found.gradients, found.optimizer, found.reference) == (4000, 400, 800, 1200)
+    result = training(TEXT, WHOLE, Trained(parameters=100, copied=300), BATCH, "float32")
+    assert (result.weights, result.gradients, result.optimizer, result.reference) == (4000, 400, 800, 1200)
     muon = training(TEXT, WHOLE, Trained(parameters=100, matrices=60), BATCH, "float32")
     assert muon.optimizer == 4 * 60 + 8 * 40
     assert muon.reference == 0
@@ -176,31 +176,31 @@ def test_replayed_rows_are_kept_beside_the_others_with_five_copies_of_their_logi
     trained = Trained(parameters=100, copied=100)
     again = Batch(prompts=2, answers=1, prompt_tokens=30, answer_tokens=9)
     without = training(TEXT, WHOLE, trained, BATCH, "float32")
-    found = training(TEXT, WHOLE, trained, BATCH, "float32", replayed=again)
+    result = training(TEXT, WHOLE, trained, BATCH, "float32", replayed=again)
     layers = kept_for_backward(TEXT, again, "float32", is_trained=False)
-    assert found.replay == layers + 2 * 9 * 5 * 4 * 128
-    assert found.peak - without.peak == found.replay
+    assert result.replay == layers + 2 * 9 * 5 * 4 * 128
+    assert result.peak - without.peak == result.replay
 
 
 def test_evaluation_trains_nothing_and_casts_as_sampling_does():
-    found = answering(TEXT, WHOLE, BATCH, "float32")
+    result = answering(TEXT, WHOLE, BATCH, "float32")
     half = answering(TEXT, WHOLE, BATCH, "bfloat16")
     assert half.casts == 2 * 128 * 344  # of one matrix: none of what is frozen is kept
     assert half.peak == 4000 + half.casts + half.cache + max(half.prompts, half.logits)
-    assert found.peak == 4000 + found.cache + max(found.prompts, found.logits)
+    assert result.peak == 4000 + result.cache + max(result.prompts, result.logits)
     seen = answering(TEXT, WHOLE, BATCH, "float32", shown_bytes=10**6)
-    assert seen.prompts - found.prompts == 10**6
-    assert found.casts == found.gradients == found.activations == 0
+    assert seen.prompts - result.prompts == 10**6
+    assert result.casts == result.gradients == result.activations == 0
 
 
 def test_frozen_weights_in_bfloat16_take_half_and_are_cast_no_more():
     trained = Trained(parameters=100, is_language=True, is_adapted=True)
     rounded = dataclasses.replace(WHOLE, in_bfloat16=900, adapters=30, is_language_rounded=True)
     plain = training(TEXT, WHOLE, trained, BATCH, "bfloat16", samples=True)
-    found = training(TEXT, rounded, trained, BATCH, "bfloat16", samples=True)
-    assert (plain.weights, found.weights) == (4000, 4 * (100 + 30) + 2 * 900)
-    assert plain.casts > found.casts == 0
-    assert plain.head - found.head == HEAD_WORDS * 128 * 2  # of a slice of the head
+    result = training(TEXT, rounded, trained, BATCH, "bfloat16", samples=True)
+    assert (plain.weights, result.weights) == (4000, 4 * (100 + 30) + 2 * 900)
+    assert plain.casts > result.casts == 0
+    assert plain.head - result.head == HEAD_WORDS * 128 * 2  # of a slice of the head
     assert answering(TEXT, rounded, BATCH, "bfloat16").casts == 0
     seen = dataclasses.replace(rounded, is_language_rounded=False)  # the encoder's alone are
     assert training(TEXT, seen, trained, BATCH, "bfloat16", samples=True).casts == plain.casts
@@ -208,23 +208,23 @@ def test_frozen_weights_in_bfloat16_take_half_and_are_cast_no_more():
 
 def test_processes_that_share_nothing_hold_gradients_once_more():
     alone = training(TEXT, WHOLE, Trained(parameters=100), BATCH, "float32")
-    found = training(TEXT, WHOLE, Trained(parameters=100), BATCH, "float32", processes=4)
-    assert found.buckets == 400
-    assert found.peak == alone.peak + 400
+    result = training(TEXT, WHOLE, Trained(parameters=100), BATCH, "float32", processes=4)
+    assert result.buckets == 400
+    assert result.peak == alone.peak + 400
 
 
 @pytest.mark.parametrize(("precision", "number"), [("float32", 4), ("bfloat16", 2)])
 def test_sharded_states_are_divided_and_gathered_while_answers_are_sampled(precision, number):
     trained = Trained(parameters=100, matrices=60, is_language=True, copied=200)
     many = 10**8
-    found = training(
+    result = training(
         TEXT, Weights(parameters=many), trained, BATCH, precision, processes=4, is_sharded=True, samples=True
     )
-    assert (found.weights, found.gradients, found.reference) == (many, 100, 200)
-    assert found.optimizer == (4 * 60 + 8 * 40) // 4
-    assert (found.gathered, found.casts, found.buckets) == (number * many, 0, 0)
-    at_rest = found.weights + found.reference + found.optimizer
-    assert found.peak == at_rest + found.gathered + found.cache + max(found.prompts, found.logits)
+    assert (result.weights, result.gradients, result.reference) == (many, 100, 200)
+    assert result.optimizer == (4 * 60 + 8 * 40) // 4
+    assert (result.gathered, result.casts, result.buckets) == (number * many, 0, 0)
+    at_rest = result.weights + result.reference + result.optimizer
+    assert result.peak == at_rest + result.gathered + result.cache + max(result.prompts, result.logits)
     matrices = sum(before * after for before, after in TEXT.matrices())  # those of one layer
     learnt = training(TEXT, Weights(parameters=many), trained, BATCH, precision, processes=4, is_sharded=True)
     assert learnt.gathered == number * matrices

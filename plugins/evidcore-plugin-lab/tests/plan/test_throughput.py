@@ -3,7 +3,7 @@ import json
 import pytest
 from evidcore_plugin_lab.plan.throughput import Throughput
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 
 def test_tokens_a_second_are_those_of_the_measured_step(tmp_path):

@@ -61,9 +61,9 @@ def question(scan, *, blank=False):
 
 
 def test_a_report_is_what_the_model_writes_greedily(small_run, chest, tmp_path):
-    found = predict(small_run, chest, tmp_path / "out")
+    result = predict(small_run, chest, tmp_path / "out")
     record = json.loads((tmp_path / "out" / "answer.json").read_text())
-    assert record == found.record
+    assert record == result.record
     prompt = question(chest)
     parts = (prompt.parts[0], TextPart(text="Write the report."))
     prompt = dataclasses.replace(prompt, task="report", parts=parts)
@@ -374,8 +374,8 @@ def test_the_record_says_which_series_was_read_and_how(small_run, write_series, 
     assert first["fingerprint"] != second["fingerprint"]
     assert (first["tilted"], first["resampled"]) == ("refuse", False)
     scan = leaning(tmp_path / "lean.nii", array)
-    found = predict(small_run, scan, tmp_path / "lean", tilted="resample").record["scan"]
-    assert (found["series"], found["tilted"], found["resampled"]) == (None, "resample", True)
+    result = predict(small_run, scan, tmp_path / "lean", tilted="resample").record["scan"]
+    assert (result["series"], result["tilted"], result["resampled"]) == (None, "resample", True)
 
 
 def test_nothing_is_overwritten(small_run, chest, tmp_path):

@@ -10,9 +10,7 @@ import pytest
 from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
 from evidcore_plugin_lab.predict.training_scans import FEATURES, FILE, TrainingScans, figures_of
 
-from evidcore.case import VolumeRef
-from evidcore.data import read
-from evidcore.errors import DataError
+from evidcore.api import DataError, VolumeRef, read
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import run, start
@@ -63,14 +61,14 @@ def ask(folder, scan, out, **asked):
 def test_a_chest_is_answered_and_an_abdomen_refused_unless_asked_for(chests, tmp_path):
     for number, scan in enumerate(scans(chests, "chest")[:3]):
         record = ask(chests, scan, tmp_path / f"chest-{number}")
-        assert [one for one in record["unlike"] if one["is_far"]] == []
+        assert [item for item in record["unlike"] if item["is_far"]] == []
     belly = scans(chests, "belly")[0]
     said = r"is far outside of what the model of this run was trained on: its .*training scan.* add --unlike"
     with pytest.raises(DataError, match=said):
         ask(chests, belly, tmp_path / "belly")
     assert not (tmp_path / "belly").exists()
     record = ask(chests, belly, tmp_path / "belly", unlike=True)
-    far = [one for one in record["unlike"] if one["is_far"]]
+    far = [item for item in record["unlike"] if item["is_far"]]
     assert far
     assert far[0]["sentence"] in (tmp_path / "belly" / "index.html").read_text()
     assert record["completion"]
@@ -124,7 +122,7 @@ def test_a_run_without_its_data_says_that_nothing_was_compared(evid, copied_run,
     shutil.copyfile(scan, tmp_path / "scan.nii")
     (copied_run / FILE).unlink(missing_ok=True)
 
-    from evidcore.contracts import Dataset
+    from evidcore.api import Dataset
 
     class Gone(Dataset):
         findings = ("lung nodule",)
@@ -169,12 +167,12 @@ def alike(count, seed):
 def test_at_most_one_scan_in_twenty_of_either_split_is_warned_of():
     validation = alike(60, 4)
     known = made().calibrated(validation)
-    assert sum(bool(known.unlike(*one)) for one in validation) <= 3
+    assert sum(bool(known.unlike(*item)) for item in validation) <= 3
     fresh = alike(400, 5)
-    assert sum(bool(known.unlike(*one)) for one in fresh) <= 40  # none of these set the bound
+    assert sum(bool(known.unlike(*item)) for item in fresh) <= 40  # none of these set the bound
     # few scans cannot tell what is usual: none of them is warned of
     few = alike(5, 6)
-    assert not any(made(5).calibrated(few).unlike(*one) for one in few)
+    assert not any(made(5).calibrated(few).unlike(*item) for item in few)
 
 
 def test_an_excess_of_one_is_a_factor_of_two_200_hu_or_twice_the_distance():
@@ -186,11 +184,11 @@ def test_an_excess_of_one_is_a_factor_of_two_200_hu_or_twice_the_distance():
 
     def told(bound, figures=None, vector=near):
         scans = dataclasses.replace(known, bound=bound)
-        return [(one.measure, one.is_far) for one in scans.unlike({**middle, **(figures or {})}, vector)]
+        return [(item.measure, item.is_far) for item in scans.unlike({**middle, **(figures or {})}, vector)]
 
     assert told(0.25) == []
     lengths, values = (2 * high_mm, low_mm / 2), (high_hu + 200, low_hu - 200)
-    for name, value in [*((names[0], one) for one in lengths), *((names[1], one) for one in values)]:
+    for name, value in [*((names[0], item) for item in lengths), *((names[1], item) for item in values)]:
         assert told(1.01, {name: value}) == []
         assert told(0.99, {name: value}) == [(name, False)]
         # resampled to what the encoder takes: spacing alone refuses no scan
@@ -220,7 +218,7 @@ def test_scans_of_one_patient_are_no_neighbours_of_each_other():
     twice = dataclasses.replace(known, patients=[*known.patients] * 2, figures=figures, features=features)
     far = known.features[0] + 100.0
     first, second = (
-        next(one for one in scans.unlike({}, far) if one.measure == FEATURES) for scans in (known, twice)
+        next(item for item in scans.unlike({}, far) if item.measure == FEATURES) for scans in (known, twice)
     )
     assert second.high == pytest.approx(first.high, rel=0.05)  # not 0
 

@@ -10,7 +10,7 @@ from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 from evidcore_plugin_reports.sentences import NO_REFERENCE, labelled, reference_of
 
 from evidcore.api import Finding, Labeler, Metric, Report, Span, Unscored
-from evidcore.contracts import Measured, Sums, Unread, Written
+from evidcore.contracts import LabelError, Measured, TextSample, Totals
 
 DECILES = 10
 _LATE_MINUS_EARLY = "abnormal_recall_late_minus_early"
@@ -40,7 +40,7 @@ class AbnormalRecall(Metric):
         self.labeler = labeler or NegationRules(vocabulary)
         self._counts: collections.Counter[int | None] = collections.Counter()  # by decile; None: left out
 
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return for each report the sentences found and looked for, over all places and by decile."""
         references = [text.reference if reference_of(text) is not None else None for text in texts]
         read = self.labeler.read_once([
@@ -48,19 +48,19 @@ class AbnormalRecall(Metric):
             *(report.text for report in references if report is not None),
         ])
         self._counts.clear()
-        found: list[Measured | Unscored] = []
+        result: list[Measured | Unscored] = []
         for text, reference in zip(texts, references, strict=True):
             if reference is None:
-                found.append(NO_REFERENCE)
+                result.append(NO_REFERENCE)
                 continue
             ours, theirs = read[text.text], read[reference.text]
-            if isinstance(ours, Unread) or isinstance(theirs, Unread):
-                which = "the report" if isinstance(ours, Unread) else "its reference"
-                found.append(Unscored(kind="failed", reason=f"the labeler could not read {which}"))
+            if isinstance(ours, LabelError) or isinstance(theirs, LabelError):
+                which = "the report" if isinstance(ours, LabelError) else "its reference"
+                result.append(Unscored(kind="failed", reason=f"the labeler could not read {which}"))
                 continue
             sentences = self._sentences(reference, theirs, ours)
-            found.append(Measured(figures=_figures(sentences)))
-        return found
+            result.append(Measured(figures=_figures(sentences)))
+        return result
 
     def notes(self) -> Mapping[str, str]:
         """Say how many sentences were looked for."""
@@ -76,7 +76,7 @@ class AbnormalRecall(Metric):
     ) -> list[tuple[float, float]]:
         """Return place (0 to 1) and recall (0 to 1) of each abnormal sentence that can be looked for."""
         claimed = {*affirmed(said)}
-        found = []
+        result = []
         for span in _abnormal(report, known):
             names = {
                 item.name
@@ -88,9 +88,9 @@ class AbnormalRecall(Metric):
             }
             place = (span.start + span.end) / 2 / len(report.text)
             if names:
-                found.append((place, len(names & claimed) / len(names)))
+                result.append((place, len(names & claimed) / len(names)))
             self._counts[int(DECILES * place) if names else None] += 1
-        return found
+        return result
 
 
 def _abnormal(report: Report, known: Sequence[Finding]) -> list[Span]:
@@ -109,18 +109,18 @@ class _Known(Labeler):
         return self.findings
 
 
-def _figures(sentences: Sequence[tuple[float, float]]) -> dict[str, float | Sums]:
+def _figures(sentences: Sequence[tuple[float, float]]) -> dict[str, float | Totals]:
     def between(low: float, high: float) -> tuple[float, float]:
         recalls = [recall for place, recall in sentences if low <= place < high]
         return sum(recalls), float(len(recalls))
 
-    figures: dict[str, float | Sums] = {
-        "abnormal_recall": Sums("ratio", between(0.0, 1.1)),
-        _LATE_MINUS_EARLY: Sums("difference", (*between(0.5, 1.1), *between(0.0, 0.5))),
+    figures: dict[str, float | Totals] = {
+        "abnormal_recall": Totals("ratio", between(0.0, 1.1)),
+        _LATE_MINUS_EARLY: Totals("difference", (*between(0.5, 1.1), *between(0.0, 0.5))),
     }
     for decile in range(DECILES):
         here = [recall for place, recall in sentences if int(DECILES * place) == decile]
-        figures[_decile(decile)] = Sums("ratio", (sum(here), float(len(here))))
+        figures[_decile(decile)] = Totals("ratio", (sum(here), float(len(here))))
     return figures
 
 

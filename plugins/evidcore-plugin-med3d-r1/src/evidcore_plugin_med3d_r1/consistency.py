@@ -51,7 +51,7 @@ class ReportConsistency(Reward):
         levels: Literal["released", "paper", "none"] = "released",
     ) -> None:
         self.scorer = scorer
-        self.costs, self.tells_denial = scorer.costs, scorer.tells_denial
+        self.audit_exemption, self.detects_negation = scorer.audit_exemption, scorer.detects_negation
         self.judges = frozenset({"report" if texts == "paper" else "correctness"})
         self.compared = _think_and_report if texts == "paper" else _completion_and_option
         self.levels = levels
@@ -67,11 +67,11 @@ class ReportConsistency(Reward):
         verdicts: list[Score | Unscored | None] = [None] * len(rollouts)
         pairs: dict[int, tuple[str, str]] = {}
         for place, rollout in enumerate(rollouts):
-            found = self.compared(rollout)
-            if isinstance(found, str):
-                verdicts[place] = Unscored(kind="not-applicable", reason=found)
+            result = self.compared(rollout)
+            if isinstance(result, str):
+                verdicts[place] = Unscored(kind="not-applicable", reason=result)
             else:
-                pairs[place] = found
+                pairs[place] = result
         if not pairs:
             return verdicts
         candidates, references = zip(*pairs.values(), strict=True)

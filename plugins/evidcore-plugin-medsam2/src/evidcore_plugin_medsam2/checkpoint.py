@@ -78,8 +78,8 @@ def original_names(name: str, mask_layers: int) -> list[str]:
     if name == _POINTS:
         return [f"sam_prompt_encoder.point_embeddings.{kind}.weight" for kind in range(POINT_KINDS)]
     # there, convolution, norm and activation of each layer are counted through
-    name = re.sub(rf"{_LAYERS_OF_MASKS}conv\.", lambda found: _counted(3 * int(found[1])), name)
-    name = re.sub(rf"{_LAYERS_OF_MASKS}layer_norm\.", lambda found: _counted(3 * int(found[1]) + 1), name)
+    name = re.sub(rf"{_LAYERS_OF_MASKS}conv\.", lambda result: _counted(3 * int(result[1])), name)
+    name = re.sub(rf"{_LAYERS_OF_MASKS}layer_norm\.", lambda result: _counted(3 * int(result[1]) + 1), name)
     name = name.replace("mask_downsampler.final_conv.", _counted(3 * mask_layers))
     for ours, theirs in _RENAMED:
         name = re.sub(ours, theirs, name)
@@ -108,11 +108,11 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             f"or holds more than tensors. Fetch it again."
         ) from cause
     tensors = held.get(ENTRY) if isinstance(held, dict) else None
-    if not isinstance(tensors, dict) or not all(isinstance(one, Tensor) for one in tensors.values()):
-        found = _first([repr(key) for key in held]) if isinstance(held, dict) else type(held).__name__
+    if not isinstance(tensors, dict) or not all(isinstance(item, Tensor) for item in tensors.values()):
+        result = _first([repr(key) for key in held]) if isinstance(held, dict) else type(held).__name__
         raise DataError(
             f"{path}: must hold {{'{ENTRY}': tensors by name}} as SAM 2.1 writes it, got "
-            f"{found or 'nothing'}. Name a folder that save_pretrained wrote as `folder`."
+            f"{result or 'nothing'}. Name a folder that save_pretrained wrote as `folder`."
         )
     return tensors
 
@@ -133,11 +133,11 @@ def fill(model: Sam2VideoModel, tensors: Mapping[str, Tensor], path: Path) -> No
     for name, held in model.state_dict().items():
         names = original_names(name, mask_layers)
         foreign -= set(names)
-        absent = [one for one in names if one not in tensors]
+        absent = [item for item in names if item not in tensors]
         missing += absent
         if absent:
             continue
-        value = torch.cat([tensors[one] for one in names]) if len(names) > 1 else tensors[names[0]]
+        value = torch.cat([tensors[item] for item in names]) if len(names) > 1 else tensors[names[0]]
         if value.shape != held.shape:
             misshapen.append(f"{names[0]} {tuple(value.shape)} instead of {tuple(held.shape)}")
         state[name] = value

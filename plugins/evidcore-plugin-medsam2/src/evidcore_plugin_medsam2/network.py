@@ -201,12 +201,12 @@ class Network:
         model, rows = self.model, len(view.coarse)
         times = model.memory_temporal_positional_encoding  # the last one is for the prompted slice
         recent = passed[max(0, len(passed) - self.memories) :]
-        kept = [prompted.features, *(one.features for one in recent)]
+        kept = [prompted.features, *(item.features for item in recent)]
         ages = [0, *range(len(recent), 0, -1)]
         places = [self._memory_places + times[age - 1] for age in ages]
         pointers, pointer_places = self._pointers(prompted, passed, spans)
-        memory = torch.cat([*(one.to(pointers.dtype) for one in kept), pointers])
-        dated = torch.cat([*(one.expand(-1, rows, -1) for one in places), pointer_places])
+        memory = torch.cat([*(item.to(pointers.dtype) for item in kept), pointers])
+        dated = torch.cat([*(item.expand(-1, rows, -1) for item in places), pointer_places])
         tokens = model.memory_attention(
             current_vision_features=view.coarse.flatten(2).permute(2, 0, 1),
             current_vision_position_embeddings=self._places,
@@ -253,7 +253,7 @@ class Network:
         most = model.config.max_object_pointers_in_encoder - 1
         recent = passed[::-1][:most]
         ages = [len(passed) + 1, *range(1, len(recent) + 1)]
-        pointers = torch.stack([prompted.pointer, *(one.pointer for one in recent)])
+        pointers = torch.stack([prompted.pointer, *(item.pointer for item in recent)])
         parts = model.hidden_dim // model.mem_dim  # a pointer is as wide as several tokens of memory
         tokens = pointers.reshape(*pointers.shape[:2], parts, model.mem_dim).permute(0, 2, 1, 3).flatten(0, 1)
         if not model.config.enable_temporal_pos_encoding_for_object_pointers:

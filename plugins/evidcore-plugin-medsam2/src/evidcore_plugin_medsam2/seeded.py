@@ -95,7 +95,7 @@ def original_tensors(model: Sam2VideoModel) -> dict[str, Tensor]:
     for name, value in model.state_dict().items():
         names = original_names(name, mask_layers)
         parts = value.split(1) if len(names) > 1 else [value]
-        tensors |= {one: part.clone() for one, part in zip(names, parts, strict=True)}
+        tensors |= {item: part.clone() for item, part in zip(names, parts, strict=True)}
     return tensors
 
 

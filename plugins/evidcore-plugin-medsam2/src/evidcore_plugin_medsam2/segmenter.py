@@ -57,7 +57,7 @@ class MedSam2(Segmenter):
         MedSAM2, arXiv:2504.03600; github AdvancingEther/MedVol-R1 @051b20f.
     """
 
-    costs = "MedSAM2 follows every box through the volume"
+    audit_exemption = "MedSAM2 follows every box through the volume"
 
     def __init__(
         self,

@@ -92,30 +92,30 @@ class Session(SegmenterSession):
         for request in requests:
             self.refuse_unusable(request.prompts, request.z_window, shape, self.ref.path)
             start, stop = request.z_window or (0, shape[0])  # a clip of its own, as released
-            asked.append([Target(prompt=one, start=start, stop=stop) for one in request.prompts])
+            asked.append([Target(prompt=item, start=start, stop=stop) for item in request.prompts])
         with self._lock:
-            found = self._found(dict.fromkeys(itertools.chain.from_iterable(asked)))
+            result = self._found(dict.fromkeys(itertools.chain.from_iterable(asked)))
         masks = []
         for targets in asked:
             mask = np.zeros(shape, dtype=np.bool_)
             for target in targets:
                 part = mask[target.start : target.stop]
-                part |= _unpacked(found[target], part.shape)
+                part |= _unpacked(result[target], part.shape)
             masks.append(mask)
         return masks
 
     def _found(self, targets: Iterable[Target]) -> dict[Target, Packed]:
         """Return the mask of each object in its window, as bits."""
-        found = {target: self._kept.get((self._key, target.key())) for target in targets}
-        new = [target for target, known in found.items() if known is None]
+        result = {target: self._kept.get((self._key, target.key())) for target in targets}
+        new = [target for target, known in result.items() if known is None]
         shape_yx = self.volume.geometry.shape_zyx[1:]
         for target, logits in zip(new, self.tracker.track(new), strict=True):
             packed = np.packbits(np.concatenate([
                 to_slice(low[None], shape_yx).numpy().reshape(-1) for low in logits
             ]))  # fmt: skip
-            found[target] = packed
+            result[target] = packed
             self._kept.put((self._key, target.key()), packed, packed.nbytes)
-        return {target: packed for target, packed in found.items() if packed is not None}
+        return {target: packed for target, packed in result.items() if packed is not None}
 
     def look(self, slices: Sequence[int]) -> View:
         """Return what the encoder sees in slices, a row each; only what is new is encoded."""

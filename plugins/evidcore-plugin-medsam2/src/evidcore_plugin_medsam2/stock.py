@@ -49,14 +49,14 @@ class StockSession:
 
     def track(self, prompt: SegmenterPrompt) -> Logits:
         """Return the logits of an object, shape (slice, low y, low x); memory is cleared between the ways."""
-        found: dict[int, Any] = {}
+        result: dict[int, Any] = {}
         for is_reversed in (False, True):
             self.start(prompt)
             for out in self.model.propagate_in_video_iterator(
                 self.session, start_frame_idx=prompt.z, reverse=is_reversed
             ):
-                found[out.frame_idx] = out.pred_masks[0, 0].cpu().numpy()
-        return np.stack([found[z] for z in sorted(found)])
+                result[out.frame_idx] = out.pred_masks[0, 0].cpu().numpy()
+        return np.stack([result[z] for z in sorted(result)])
 
     def start(self, prompt: SegmenterPrompt) -> None:
         """Give a prompt to a session that has forgotten everything but the slices."""

@@ -85,18 +85,18 @@ class Tracker:
     def track(self, targets: Sequence[Target]) -> list[Float[Tensor, "slice low_y low_x"]]:
         """Return the low-resolution logits of each object on the slices of its window."""
         with self.network.computing():
-            found: list[Found] = []
+            result: list[Found] = []
             memories: list[Remembered] = []
             for part in _parts(targets, self.rows_per_pass):
                 view = self.look([target.prompt.z for target in part])
                 first = self._prompted(part, view)
                 memory = self.network.remember(view, first, is_prompted=True)
                 rows = [slice(number, number + 1) for number in range(len(part))]
-                found += [first.rows(row) for row in rows]
+                result += [first.rows(row) for row in rows]
                 memories += [memory.rows(row) for row in rows]
-            low_yx = found[0].logits.shape[1:] if found else (0, 0)
+            low_yx = result[0].logits.shape[1:] if result else (0, 0)
             logits = [torch.empty(target.stop - target.start, *low_yx) for target in targets]
-            for target, first, out in zip(targets, found, logits, strict=True):
+            for target, first, out in zip(targets, result, logits, strict=True):
                 out[target.prompt.z - target.start] = first.logits[0].float().cpu()
             for ways in _parts(self._rows(targets), self.rows_per_pass):
                 for step, tracked in enumerate(self._steps(ways, memories)):
@@ -129,11 +129,11 @@ class Tracker:
             going = sum(len(row.slices) > step for row in rows)
             view = self.look([row.slices[step] for row in rows[:going]])
             still = slice(going)
-            passed = [one.rows(still) for one in passed]
-            found = network.follow(view, prompted.rows(still), passed, spans[still])
-            yield found.logits
+            passed = [item.rows(still) for item in passed]
+            result = network.follow(view, prompted.rows(still), passed, spans[still])
+            yield result.logits
             if step + 1 < len(rows[0].slices):
-                passed.append(network.remember(view, found, is_prompted=False))
+                passed.append(network.remember(view, result, is_prompted=False))
                 old = len(passed) - network.memories - 1
                 if old >= 0:  # of such slices only the pointers are still needed
                     passed[old] = dataclasses.replace(passed[old], features=passed[old].features[:0])
@@ -141,9 +141,9 @@ class Tracker:
     def _prompted(self, targets: Sequence[Target], view: View) -> Found:
         """Return each object on the slice of its prompt, in the order of `targets`."""
         masks: dict[int, Bool[Tensor, "1 y x"]] = {}
-        found: dict[int, Found] = {}
+        result: dict[int, Found] = {}
         for kind in (BoxPrompt, PointPrompt):  # a box is two points, and a pass takes equally many of all
-            numbers = [number for number, one in enumerate(targets) if isinstance(one.prompt, kind)]
+            numbers = [number for number, item in enumerate(targets) if isinstance(item.prompt, kind)]
             if not numbers:
                 continue
             marks = [_points(targets[number].prompt) for number in numbers]
@@ -153,18 +153,18 @@ class Tracker:
             labels = torch.tensor([[label for _, label in mark] for mark in marks], dtype=torch.int32)
             some = self.network.from_points(_rows_of(view, numbers), places, labels)
             for row, number in enumerate(numbers):
-                found[number] = some.rows(slice(row, row + 1))
-                masks[number] = to_slice(found[number].logits, self.shape_yx)
+                result[number] = some.rows(slice(row, row + 1))
+                masks[number] = to_slice(result[number].logits, self.shape_yx)
         for number, target in enumerate(targets):
             if isinstance(target.prompt, MaskPrompt):
                 masks[number] = torch.from_numpy(target.prompt.mask.copy())[None]
-        taken = [number for number in masks if self.propagate == "mask" or number not in found]
+        taken = [number for number in masks if self.propagate == "mask" or number not in result]
         if taken:
             size_px, device = self.network.size_px, self.network.device
             shown = torch.cat([to_model(masks[number], size_px).to(device) for number in taken])
             some = self.network.from_masks(_rows_of(view, taken), shown)
-            found |= {number: some.rows(slice(row, row + 1)) for row, number in enumerate(taken)}
-        return stacked([found[number] for number in range(len(targets))])
+            result |= {number: some.rows(slice(row, row + 1)) for row, number in enumerate(taken)}
+        return stacked([result[number] for number in range(len(targets))])
 
 
 def _points(prompt: SegmenterPrompt) -> list[tuple[tuple[int, int], int]]:

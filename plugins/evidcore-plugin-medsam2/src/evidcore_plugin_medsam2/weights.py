@@ -96,7 +96,7 @@ class Source:
                     f"'sam2_video'. Name one such as facebook/sam2.1-hiera-tiny."
                 )
             with torch.random.fork_rng(devices=[]):
-                model, found = kind.from_pretrained(
+                model, result = kind.from_pretrained(
                     place,
                     config=config,
                     revision=self.revision or None,
@@ -107,9 +107,9 @@ class Source:
         except (OSError, ValueError, RuntimeError, HfHubHTTPError, SafetensorError) as cause:
             raise DataError(self._not_had(cause)) from cause
         wrong = [
-            f"{len(found[key])} {key.removesuffix('_keys')}: {', '.join(sorted(map(str, found[key]))[:12])}"
+            f"{len(result[key])} {key.removesuffix('_keys')}: {', '.join(sorted(map(str, result[key]))[:12])}"
             for key in ("missing_keys", "unexpected_keys", "mismatched_keys")
-            if found[key]
+            if result[key]
         ]
         if wrong:
             raise DataError(

@@ -96,11 +96,11 @@ def best_answers(
 def _best(known: Sequence[_Known], rules: Sequence[Rule]) -> Rule:
     """Return the rule whose boxes overlap best, by questions of patients that it has not learnt from."""
     overlaps: dict[Rule, float] = collections.defaultdict(float)
-    for others, held in folds([one.patient for one in known]):
+    for others, held in folds([item.patient for item in known]):
         for rule in rules:
             fitted = _Fitted([known[index] for index in others], rule)
-            for one in (known[index] for index in held):
-                overlaps[rule] += _overlap(one.scan, fitted.place(one.words, one.scan), one.place)
+            for item in (known[index] for index in held):
+                overlaps[rule] += _overlap(item.scan, fitted.place(item.words, item.scan), item.place)
     return max(rules, key=lambda rule: overlaps[rule])
 
 
@@ -111,14 +111,14 @@ class _Fitted:
         """Take medians; with a strength, fit how far a scan's questions lie off them, whatever is asked."""
         self._by_words = rule.by_words
         places: dict[str, list[Place]] = {}
-        for one in known if rule.by_words else ():
-            places.setdefault(one.words, []).append(one.place)
+        for item in known if rule.by_words else ():
+            places.setdefault(item.words, []).append(item.place)
         self._usual = {words: _median(some) for words, some in places.items()}
-        self._everywhere = _median([one.place for one in known])
+        self._everywhere = _median([item.place for item in known])
         self._moves: Array | None = None
         if rule.strength is not None:
-            facts = np.array([one.scan.facts for one in known])
-            off = np.array([one.place for one in known]) - [self._usual_place(one.words) for one in known]
+            facts = np.array([item.scan.facts for item in known])
+            off = np.array([item.place for item in known]) - [self._usual_place(item.words) for item in known]
             self._mean, spread = facts.mean(axis=0), facts.std(axis=0)
             self._spread = np.where(spread < 1e-9 * (1 + np.abs(self._mean)), np.inf, spread)
             shown = self._standardised(facts)
@@ -148,7 +148,7 @@ def _words(prompt: Prompt) -> str:
 def _known(prompt: Prompt, task: Task, look: Callable[[VolumeRef], Scan]) -> _Known:
     scan = look(prompt.case.volumes[0])
     boxes = gold_evidence(prompt, task).boxes
-    box = max(boxes, key=lambda one: (one.y1 - one.y0) * (one.x1 - one.x0))
+    box = max(boxes, key=lambda item: (item.y1 - item.y0) * (item.x1 - item.x0))
     edges = zip((0, 1, 1, 2, 2), (box.z + 0.5, box.y0, box.y1, box.x0, box.x1), strict=True)
     place = tuple(
         (edge - scan.frame[axis][0]) / (scan.frame[axis][1] - scan.frame[axis][0]) for axis, edge in edges
@@ -163,7 +163,7 @@ def _median(places: Sequence[Place]) -> Place:
 def _box(scan: Scan, place: Place) -> Box:
     """Return a place as voxels of the scan, at least one of each axis."""
     (z, _), (y0, y1), (x0, x1) = (
-        tuple(scan.frame[axis][0] + one * (scan.frame[axis][1] - scan.frame[axis][0]) for one in shares)
+        tuple(scan.frame[axis][0] + item * (scan.frame[axis][1] - scan.frame[axis][0]) for item in shares)
         for axis, shares in enumerate(((place[0], place[0]), place[1:3], place[3:5]))
     )
     depth, height, width = scan.shape_zyx

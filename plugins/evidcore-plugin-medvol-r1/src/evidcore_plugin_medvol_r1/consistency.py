@@ -50,7 +50,7 @@ class VolumeConsistency(Reward):
         empty: Literal["nothing", "full"] = "nothing",
     ) -> None:
         self.segmenter = segmenter
-        self.costs = segmenter.costs if segmenter is not None else ""
+        self.audit_exemption = segmenter.audit_exemption if segmenter is not None else ""
         self.delta = delta
         self.around = around
         self.empty = empty
@@ -68,8 +68,8 @@ class VolumeConsistency(Reward):
             else:
                 by_volume.setdefault(rollout.prompt.case.volumes[0], []).append(place)
         for ref, places in by_volume.items():
-            found = self._judge_volume(ref, [rollouts[place] for place in places])
-            verdicts |= zip(places, found, strict=True)
+            result = self._judge_volume(ref, [rollouts[place] for place in places])
+            verdicts |= zip(places, result, strict=True)
         return [verdicts[place] for place in range(len(rollouts))]
 
     def _without_segmenting(self, rollout: Rollout) -> Score | Unscored | None:

@@ -30,19 +30,19 @@ from typing import Any
 from evidcore.api import (
     Answer,
     Answers,
+    EvalResult,
     Evaluation,
     Prompt,
     Row,
-    Scored,
     Segmenter,
     Task,
     VolumeRef,
     mean_interval,
 )
 from evidcore.case import Evidence
-from evidcore.contracts import Blind, Sums
+from evidcore.contracts import BlindRule, Totals
 from evidcore.data.boxes import Mask
-from evidcore.evaluate.answered import gold_answer, unknown_patients
+from evidcore.evaluate.answer_record import gold_answer, unknown_patients
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -56,7 +56,7 @@ MOST_SCANS = 600  # of training patients, whose outlines registration learns fro
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentationResult(Scored):
+class SegmentationResult(EvalResult):
     """All segmentations of one policy, or of a rule in its place."""
 
     name: str
@@ -84,15 +84,15 @@ class SegmentationResult(Scored):
         """Return the results rows: well-formed answers, overlaps, ceiling, slices, boxes; parts last."""
         formed = mean_interval([float(answer.malformed is None) for answer in self.answers], self.clusters)
         note = unknown_patients(answer.patient for answer in self.answers)
-        found = [Row.of(self.name, "format_rate", formed, note=note, is_headline=True)]
+        result = [Row.of(self.name, "format_rate", formed, note=note, is_headline=True)]
         for item in self.measured.rows(self.name, self.clusters):
             shown = dataclasses.replace(item, is_headline=item.metric in ("dsc", "oracle_dsc"))
-            found += [shown, _as_iou(item)] if item.metric == "dsc" else [shown]
+            result += [shown, _as_iou(item)] if item.metric == "dsc" else [shown]
         for part in sorted({part for answer in self.answers for part in answer.parts}):
             places = [place for place, answer in enumerate(self.answers) if part in answer.parts]
             about_it = _of_part(part, [self.measured.texts[place] for place in places])
-            found += about_it.rows(self.name, [self.clusters[place] for place in places])
-        return found
+            result += about_it.rows(self.name, [self.clusters[place] for place in places])
+        return result
 
 
 class SegmentationEvaluation(Evaluation[Answer]):
@@ -129,11 +129,11 @@ class SegmentationEvaluation(Evaluation[Answer]):
             return f"the gold answer of prompt {prompt.id!r} is read as no boxes on a slice"
         return ""
 
-    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
         """Measure sets of answers; what they share, as the mask of the gold boxes, is made once."""
-        results: list[Scored] = []
-        for found in follow(answers, task, self.segmenter):
-            said, measured = zip(*found, strict=True)
+        results: list[EvalResult] = []
+        for result in follow(answers, task, self.segmenter):
+            said, measured = zip(*result, strict=True)
             results.append(SegmentationResult(name=name, answers=said, measured=_measurement(said, measured)))
         return results
 
@@ -144,7 +144,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
         training: Callable[[], Sequence[Prompt]],
         task: Task,
         name: str,
-    ) -> tuple[list[Scored], Blind]:
+    ) -> tuple[list[EvalResult], BlindRule]:
         """Measure the answers and the rules' boxes together, each volume opened once.
 
         The best blind rule, and over scans in HU registration beside it, were chosen on training patients.
@@ -157,11 +157,11 @@ class SegmentationEvaluation(Evaluation[Answer]):
             ("registration", "registration_dsc", "registration"),
         )
         rules = [
-            _rule(one, rule.name, *called, name)
-            for (rule, _), one, called in zip(chosen, scored[len(answers) :], names, strict=False)
+            _rule(item, rule.name, *called, name)
+            for (rule, _), item, called in zip(chosen, scored[len(answers) :], names, strict=False)
         ]
         blind = dataclasses.replace(
-            rules[0], also=tuple(rules[1:]), rows=tuple(shown for one in rules for shown in one.rows)
+            rules[0], also=tuple(rules[1:]), rows=tuple(shown for item in rules for shown in item.rows)
         )
         return scored[: len(answers)], blind
 
@@ -176,10 +176,10 @@ class SegmentationEvaluation(Evaluation[Answer]):
             task: writes and reads gold answers.
         """
         chosen = [best_answers(prompts, known, task, BLIND, stated)]
-        if all(one.case.volumes[0].intensity == "hu" for one in (*prompts, *known)):
-            scans = list(dict.fromkeys(one.case.volumes[0] for one in known))
+        if all(item.case.volumes[0].intensity == "hu" for item in (*prompts, *known)):
+            scans = list(dict.fromkeys(item.case.volumes[0] for item in known))
             some = set(scans[:: -(-len(scans) // MOST_SCANS)])
-            learnt = [one for one in known if one.case.volumes[0] in some]
+            learnt = [item for item in known if item.case.volumes[0] in some]
             look = functools.partial(outlined, cache_folder=self.cache_folder)
             chosen.append(best_answers(prompts, learnt, task, REGISTRATION, look))
         return chosen
@@ -193,17 +193,17 @@ class SegmentationEvaluation(Evaluation[Answer]):
         return made, self.segmenter
 
 
-def _rule(scored: Scored, rule: str, name: str, metric: str, says: str, task: str) -> Blind:
+def _rule(scored: EvalResult, rule: str, name: str, metric: str, says: str, task: str) -> BlindRule:
     """Return what a rule scores, under the name of its rung."""
     values = scored.values("dsc")
     interval = mean_interval(values, scored.clusters)
     shown = Row.of(task, metric, interval, note=rule, unit="score", summary=says)
-    return Blind(values=values, rule=rule, label="blind_rule", rows=(shown,), name=name)
+    return BlindRule(values=values, rule=rule, label="blind_rule", rows=(shown,), name=name)
 
 
-def _number(figure: float | Sums) -> float:
+def _number(figure: float | Totals) -> float:
     """Return a figure of one text as a number; none of this evaluation's is pooled."""
-    if isinstance(figure, Sums):
+    if isinstance(figure, Totals):
         raise TypeError(f"a figure of a mask is a number, got {figure!r}")
     return figure
 
@@ -211,14 +211,14 @@ def _number(figure: float | Sums) -> float:
 def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[MaskFigures]) -> Measurement:
     """Return the figures, and what tables say beside them; texts hold them by part too."""
     texts = []
-    for answer, one in zip(answers, measured, strict=True):
+    for answer, item in zip(answers, measured, strict=True):
         parts = {
-            f"{name}/{part}": one.figures[name]
+            f"{name}/{part}": item.figures[name]
             for part in answer.parts
             for name in BY_PART
-            if name in one.figures
+            if name in item.figures
         }
-        texts.append(TextFigures(figures={**one.figures, **parts}, unscored=one.missing))
+        texts.append(TextFigures(figures={**item.figures, **parts}, unscored=item.missing))
     counts = collections.Counter(
         kind for answer in answers for kind in ("unparsable", "refused") if getattr(answer, kind) is not None
     )

@@ -11,7 +11,7 @@ from evidcore.case import Evidence
 from evidcore.contracts import MaskRequest, SegmenterSession
 from evidcore.data import Volume
 from evidcore.errors import ContractError
-from evidcore.evaluate.answered import Answered, asked
+from evidcore.evaluate.answer_record import AnswerRecord, question_of
 from evidcore.registry import Offer, blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_medvol_r1.mask_figures import MaskFigures, mask_figures
@@ -22,7 +22,7 @@ _AT_ONCE = 8  # masks of one volume in memory, unless one question needs more
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentationAnswer(Answered):
+class SegmentationAnswer(AnswerRecord):
     """One question answered: a line of `answers/<stage>.jsonl`."""
 
     unparsable: str | None  # why no box on a slice could be read
@@ -61,26 +61,26 @@ def follow(given: Sequence[Answers[Answer]], task: Task, segmenter: Segmenter) -
         For each of `given`, what was answered and its figures, by question.
     """
     golds = [gold_evidence(prompt, task) for prompt in given[0].prompts]
-    asked = [
+    question_of = [
         [
             _Asked(prompt=prompt, answer=answer, gold=gold)
-            for prompt, answer, gold in zip(one.prompts, one.said, golds, strict=True)
+            for prompt, answer, gold in zip(item.prompts, item.said, golds, strict=True)
         ]
-        for one in given
+        for item in given
     ]
     by_volume: dict[VolumeRef, list[int]] = {}
     for place, prompt in enumerate(given[0].prompts):
         by_volume.setdefault(prompt.case.volumes[0], []).append(place)
-    found: dict[int, list[MaskFigures]] = {}
+    result: dict[int, list[MaskFigures]] = {}
     for ref, places in by_volume.items():
-        about_it = [[own[place] for own in asked] for place in places]
-        found |= zip(places, _measure(ref, about_it, segmenter), strict=True)
+        about_it = [[own[place] for own in question_of] for place in places]
+        result |= zip(places, _measure(ref, about_it, segmenter), strict=True)
     return [
         [
-            (one.answered(group.condition, found[place][number].refused), found[place][number])
-            for place, one in enumerate(own)
+            (item.answered(group.condition, result[place][number].refused), result[place][number])
+            for place, item in enumerate(own)
         ]
-        for number, (group, own) in enumerate(zip(given, asked, strict=True))
+        for number, (group, own) in enumerate(zip(given, question_of, strict=True))
     ]
 
 
@@ -122,7 +122,7 @@ class _Asked:
         prompt, said = self.prompt, self.said
         masks = tuple(prompt.reference["masks"])
         return SegmentationAnswer(
-            **asked(prompt, condition),
+            **question_of(prompt, condition),
             text=self.answer.text,
             malformed=self.answer.malformed,
             unparsable=None if said is not None else self.answer.malformed or "it names no box",
@@ -157,11 +157,11 @@ def _figures(
     wanted: list[MaskRequest] = []
     for answers in questions:
         wanted.append(request(answers[0].gold.boxes))
-        wanted += [request(one.said.boxes) for one in answers if one.said is not None]
+        wanted += [request(item.said.boxes) for item in answers if item.said is not None]
     made = iter(masks_of(session, wanted, volume.shape_zyx))
     for answers in questions:
         best = next(made)
-        masks = [next(made) if one.said is not None else None for one in answers]
+        masks = [next(made) if item.said is not None else None for item in answers]
         for mask in (best, *masks):
             if isinstance(mask, Exception) and not isinstance(mask, ValueError):
                 prompt = answers[0].prompt
@@ -173,6 +173,6 @@ def _figures(
         target, step_mm = target_mask(answers[0].prompt, volume), volume.spacing_mm_zyx[0]
         others = other_mask(answers[0].prompt, volume)
         yield [
-            mask_figures(one.said, one.gold, target, own, best, step_mm, others)
-            for one, own in zip(answers, masks, strict=True)
+            mask_figures(item.said, item.gold, target, own, best, step_mm, others)
+            for item, own in zip(answers, masks, strict=True)
         ]

@@ -58,7 +58,7 @@ class KeySlice(Reward):
         reference, said = rollout.prompt.reference, rollout.answer.evidence
         if targets := reference.get("targets"):
             cited = said.slices if said is not None else {}
-            shares = {name: self._share(cited.get(name), one, reference) for name, one in targets.items()}
+            shares = {name: self._share(cited.get(name), item, reference) for name, item in targets.items()}
             told = "; ".join(f"{name}: {score.reason}" for name, score in shares.items())
             values = {name: score.value for name, score in shares.items()}
             return Score(value=sum(values.values()) / len(values), parts=values, reason=told)

@@ -38,14 +38,14 @@ def masks_of(
     wanted = list(requests)
     if not wanted:
         return []
-    found: list[Mask | Exception]
+    result: list[Mask | Exception]
     try:
-        found = [*session.masks(wanted)]
-        if len(found) != len(wanted):
-            return [HalfMask(f"{len(found)} masks for {len(wanted)} requests")] * len(wanted)
+        result = [*session.masks(wanted)]
+        if len(result) != len(wanted):
+            return [HalfMask(f"{len(result)} masks for {len(wanted)} requests")] * len(wanted)
     except Exception as cause:
-        found = [cause] if len(wanted) == 1 else [_alone(session, one) for one in wanted]
-    return [one if isinstance(one, Exception) else _whole(one, shape_zyx) for one in found]
+        result = [cause] if len(wanted) == 1 else [_alone(session, item) for item in wanted]
+    return [item if isinstance(item, Exception) else _whole(item, shape_zyx) for item in result]
 
 
 def _alone(session: SegmenterSession, wanted: MaskRequest) -> Mask | Exception:
@@ -84,7 +84,7 @@ def together(prompt: Prompt, names: Sequence[str], volume: Volume) -> Mask:
         DataError: if the case has no such mask, or its file cannot be used; names the case.
     """
     case = prompt.case
-    found = np.zeros(volume.shape_zyx, dtype=np.bool_)
+    result = np.zeros(volume.shape_zyx, dtype=np.bool_)
     for name in names:
         if name not in case.masks:
             listing = ", ".join(sorted(case.masks)) or "none"
@@ -93,7 +93,7 @@ def together(prompt: Prompt, names: Sequence[str], volume: Volume) -> Mask:
                 f"It has: {listing}. Correct the data set."
             )
         try:
-            found |= read_mask(case.masks[name], like=volume)
+            result |= read_mask(case.masks[name], like=volume)
         except DataError as cause:
             raise DataError(f"{cause} (case {case.id!r}, mask {name!r})") from cause
-    return found
+    return result

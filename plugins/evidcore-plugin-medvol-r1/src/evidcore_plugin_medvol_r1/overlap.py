@@ -45,7 +45,7 @@ def matched_iou(found: Sequence[Box], wanted: Sequence[Box]) -> float:
 
     if not found or not wanted:
         return 0.0
-    table = np.array([[box_iou(one, other) for other in wanted] for one in found])
+    table = np.array([[box_iou(item, other) for other in wanted] for item in found])
     shared = table[linear_sum_assignment(table, maximize=True)].sum()
     return float(shared) / max(len(found), len(wanted))
 

@@ -62,13 +62,13 @@ def by_mask(
         seed: of the draw.
     """
     held = {name.lower(): name for name in case.masks}
-    found = []
-    for name in [held[one.lower()] for one in names if one.lower() in held] if names else case.masks:
+    result = []
+    for name in [held[item.lower()] for item in names if item.lower() in held] if names else case.masks:
         spoken = name.replace("_", " ")
         texts = descriptions.get(name.lower()) or descriptions.get(spoken.lower()) or (f"the {spoken}",)
         text = random.Random(f"reasoning-segmentation/{seed}/{case.id}/{name}").choice(texts)
-        found.append(Asked(id=name, text=text, masks=(name,)))
-    return found
+        result.append(Asked(id=name, text=text, masks=(name,)))
+    return result
 
 
 def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
@@ -89,12 +89,12 @@ def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
         ) from cause
     if not isinstance(table, dict):
         raise DataError(f"{path}: must be an object of mask names, got {type(table).__name__}.")
-    found: dict[str, tuple[str, ...]] = {}
+    result: dict[str, tuple[str, ...]] = {}
     for name, texts in table.items():
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
             raise DataError(
                 f"{path}: {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
                 "Correct the entry."
             )
-        found[name.lower()] = (*found.get(name.lower(), ()), *texts)
-    return found
+        result[name.lower()] = (*result.get(name.lower(), ()), *texts)
+    return result

@@ -130,7 +130,7 @@ def _first_object(text: str) -> dict[str, Any] | None:
 def _jsons(text: str) -> Iterator[Any]:
     """Yield every array and object that stands in a text, from left to right, none inside another."""
     decoder, end = json.JSONDecoder(), 0
-    for start in [found.start() for found in re.finditer(r"[\[{]", text)][:_TRIES]:
+    for start in [result.start() for result in re.finditer(r"[\[{]", text)][:_TRIES]:
         if start < end:
             continue
         try:
@@ -159,8 +159,8 @@ def _index(value: Any) -> int | None:
     """Return the whole number that a slice is named by: 12, 12.0, "12" or "slice 12"."""
     if _is_number(value) and float(value).is_integer():
         return int(value)
-    found = re.findall(r"\d{1,6}", value) if isinstance(value, str) else []
-    return int(found[0]) if len(found) == 1 else None
+    result = re.findall(r"\d{1,6}", value) if isinstance(value, str) else []
+    return int(result[0]) if len(result) == 1 else None
 
 
 def _is_number(value: Any) -> bool:

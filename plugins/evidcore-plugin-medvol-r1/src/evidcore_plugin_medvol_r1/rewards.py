@@ -53,10 +53,10 @@ class EvidenceFormat(Reward):
         if not {"shown", "think", "form"} <= reference.keys():
             return not_asked(rollout)
         asked = {name: reference[name] for name in ("shown", "think", "form")}
-        found = read(rollout.text, **asked)
-        graded = sum(found.parts.values()) / len(found.parts)
-        value = graded if self.levels == "graded" else float(found.fault is None)
-        return Score(value=value, parts=found.parts, reason=found.fault or "")
+        result = read(rollout.text, **asked)
+        graded = sum(result.parts.values()) / len(result.parts)
+        value = graded if self.levels == "graded" else float(result.fault is None)
+        return Score(value=value, parts=result.parts, reason=result.fault or "")
 
 
 class BoxOverlap(Reward):

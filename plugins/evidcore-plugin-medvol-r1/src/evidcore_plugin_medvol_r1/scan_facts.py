@@ -78,7 +78,7 @@ def _measure(ref: VolumeRef) -> tuple[Frame, list[float]]:
         ((hu > FAT_HU[0]) & (hu < FAT_HU[1])).mean(axis=1), (hu > BONE_HU).mean(axis=1),
     ]  # fmt: skip
     middles = (np.arange(HEIGHTS) + 0.5) / HEIGHTS * len(hu) - 0.5
-    profile = [float(each) for one in numbers for each in np.interp(middles, np.arange(len(hu)), one)]
+    profile = [float(each) for item in numbers for each in np.interp(middles, np.arange(len(hu)), item)]
     steps = np.round(np.array(blocks.spacing_mm_zyx) / volume.spacing_mm_zyx)
     frame = tuple(
         (float(start * step), min(float(stop * step), float(count)))

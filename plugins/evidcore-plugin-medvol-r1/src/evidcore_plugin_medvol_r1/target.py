@@ -132,8 +132,8 @@ def _measured(ref: VolumeRef, named: Named, rule: Rule) -> Target:
         mask = read_mask(mask_ref, like=volume)
         together |= mask
         for z in np.flatnonzero(mask.any(axis=(1, 2))).tolist():
-            found = slice_boxes(mask[z], z, most.get(name.lower(), 1), rule.smallest_part * height * width)
-            boxes.setdefault(z, {}).update(dict.fromkeys(found))
+            result = slice_boxes(mask[z], z, most.get(name.lower(), 1), rule.smallest_part * height * width)
+            boxes.setdefault(z, {}).update(dict.fromkeys(result))
     areas = together.sum(axis=(1, 2))
     return Target(
         areas={z: int(areas[z]) for z in sorted(boxes)}, boxes={z: tuple(boxes[z]) for z in sorted(boxes)}

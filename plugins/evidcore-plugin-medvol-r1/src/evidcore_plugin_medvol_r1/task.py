@@ -131,12 +131,12 @@ class ReasoningSegmentation(Task):
             return ()
         shown = view.render(case)
         slices = [part.crop.box_zyx[0] for part in _slices(shown, case) if part.crop.box_zyx]
-        found = []
+        result = []
         for query in queries if slices else ():
             target = measure(case, query.masks, self._rule, self._cache_folder)
             z = gold_slice(target.areas, slices, RANKED_SLICES)
             if z is not None:
-                found.append(self._prompt(case, shown, slices, query, _plain(target, slices, z)))
+                result.append(self._prompt(case, shown, slices, query, _plain(target, slices, z)))
             elif target.areas and not self._has_told:
                 self._has_told = True
                 log.warning(
@@ -144,7 +144,7 @@ class ReasoningSegmentation(Task):
                     "target, so it is not asked, nor is any other of which this holds. Show more slices.",
                     case.id, query.id, len(slices),
                 )  # fmt: skip
-        return found
+        return result
 
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
         """Ask what someone put; which mask answers is not known."""
@@ -168,14 +168,14 @@ class ReasoningSegmentation(Task):
 
     def parse(self, prompt: Prompt, completion: str) -> Answer:
         """Read slice and boxes as far as they can be read; `malformed` holds the strict reader's reason."""
-        found = read(completion, prompt.reference["shown"], think=self.think, form=self.form)
+        result = read(completion, prompt.reference["shown"], think=self.think, form=self.form)
         evidence = None
-        if found.slice is not None:
-            part = self._part(prompt, found.slice)
-            placed = [self.view.to_source(part, box) for box in found.boxes]
+        if result.slice is not None:
+            part = self._part(prompt, result.slice)
+            placed = [self.view.to_source(part, box) for box in result.boxes]
             boxes = tuple(box for box in placed if box is not None)  # repeats too, which rewards count
-            evidence = Evidence(slice=found.slice, boxes=boxes)
-        return Answer(text=completion, malformed=found.fault, think=found.think, evidence=evidence)
+            evidence = Evidence(slice=result.slice, boxes=boxes)
+        return Answer(text=completion, malformed=result.fault, think=result.think, evidence=evidence)
 
     def _by_mask(self, case: Case, seed: int) -> list[Asked]:
         return by_mask(case, self.names, self._texts, seed)

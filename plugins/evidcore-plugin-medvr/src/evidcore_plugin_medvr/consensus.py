@@ -56,7 +56,7 @@ class ZoomConsensus(Reward):
     ) -> None:
         self.success, self.eta, self.count_blind = success, eta, count_blind
         self.fewest, self.cells = fewest, cells
-        self.needs_earlier = (success,)
+        self.requires = (success,)
 
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
@@ -81,27 +81,27 @@ class ZoomConsensus(Reward):
 
     def looks(self, rollout: Rollout) -> dict[Place, Raster]:
         """Return what an answer looked at, by volume and slice."""
-        found: dict[Place, Raster] = {}
+        result: dict[Place, Raster] = {}
         for crop in rollout.crops:
             if crop.box_zyx is None:
                 continue
             z0, z1, y0, y1, x0, x1 = crop.box_zyx
             _, height, width = read_geometry(crop.volume).shape_zyx
             for z in range(z0, z1):
-                plane = found.setdefault((crop.volume.path, z), np.zeros((self.cells, self.cells), np.bool_))
+                plane = result.setdefault((crop.volume.path, z), np.zeros((self.cells, self.cells), np.bool_))
                 rows = slice(y0 * self.cells // height, -(-y1 * self.cells // height))
                 plane[rows, x0 * self.cells // width : -(-x1 * self.cells // width)] = True
-        return found
+        return result
 
     def _iou(self, own: Looks, agreed: Looks) -> float:
         nothing = np.zeros((self.cells, self.cells), np.bool_)
         pairs = [(own.get(place, nothing), agreed.get(place, nothing)) for place in {*own, *agreed}]
-        either = sum(int((one | other).sum()) for one, other in pairs)
-        return sum(int((one & other).sum()) for one, other in pairs) / either if either else 0.0
+        either = sum(int((item | other).sum()) for item, other in pairs)
+        return sum(int((item & other).sum()) for item, other in pairs) / either if either else 0.0
 
     def _consensus(self, looks: Sequence[Looks]) -> dict[Place, Raster]:
-        places = {place for one in looks for place in one}
-        counts = {place: [one[place] for one in looks if place in one] for place in places}
+        places = {place for item in looks for place in item}
+        counts = {place: [item[place] for item in looks if place in item] for place in places}
         return {place: np.sum(seen, axis=0) > len(looks) / 2 for place, seen in counts.items()}
 
     def _judge(self, is_right: bool, own: Looks, agreed: Looks, counted: int) -> Score:

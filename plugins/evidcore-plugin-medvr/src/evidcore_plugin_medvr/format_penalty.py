@@ -36,6 +36,6 @@ class FormatPenalty(Reward):
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score:
-        unread = next((one.error for one in rollout.actions if one.error and not one.tool), None)
+        unread = next((item.error for item in rollout.actions if item.error and not item.tool), None)
         fault = rollout.answer.malformed or unread
         return Score(value=-self.penalty, reason=fault) if fault else Score(value=0.0)

@@ -16,8 +16,9 @@ from evidcore_plugin_reports.sentences import words
 from evidcore.api import (
     Answer,
     Answers,
-    Asking,
     Case,
+    EvalOptions,
+    EvalResult,
     Evaluation,
     Metric,
     Policy,
@@ -25,18 +26,17 @@ from evidcore.api import (
     Reward,
     Rollout,
     Score,
-    Scored,
     Span,
     Task,
     TextPart,
     View,
-    figured,
+    numeric_result,
 )
 from evidcore.case import Turn, Verdict
-from evidcore.contracts import Blind
+from evidcore.contracts import BlindRule
 from evidcore.evaluate.choice import measure_turns
-from evidcore.evaluate.figured import Figured
 from evidcore.evaluate.measuring import named_metrics
+from evidcore.evaluate.numeric_result import NumericResult
 from evidcore.text.tags import inside, shortened, tag_fault
 
 OPEN_QUESTIONS = "open_questions"  # the case's note that holds those without options
@@ -185,7 +185,9 @@ class FreeTextEvaluation(Evaluation[Replied]):
     def __init__(self, *, metric: tuple[Metric, ...] = ()) -> None:
         self.metrics = named_metrics(metric)
 
-    def answer(self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking) -> list[Replied]:
+    def answer(
+        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: EvalOptions
+    ) -> list[Replied]:
         """Ask for a few words."""
         if not prompts:
             raise ValueError("there is no question to evaluate")
@@ -198,14 +200,14 @@ class FreeTextEvaluation(Evaluation[Replied]):
             ]
         return said
 
-    def score(self, answers: Sequence[Answers[Replied]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[Replied]], task: Task, name: str) -> list[EvalResult]:
         """Hold the answers against the right ones; a malformed one is wrong."""
         return [self._score(given, name) for given in answers]
 
     def _score(self, given: Answers[Replied], name: str) -> FreeTextResult:
         said = [one.answer for one in given.said]
         turns = [one.turns for one in given.said]
-        plain = figured(
+        plain = numeric_result(
             name, Answers(given.prompts, said, given.condition), [*map(_figures, given.prompts, said)], UNITS
         )
         measured = plain.measured | measure_turns(self.metrics, given.prompts, turns)
@@ -215,7 +217,7 @@ class FreeTextEvaluation(Evaluation[Replied]):
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> Blind | None:
+    ) -> BlindRule | None:
         """Return what it scores to say each time what is right most often in training."""
         counts = collections.Counter(answers[0] for one in training() if (answers := _right(one)))
         if not counts:
@@ -229,14 +231,14 @@ class FreeTextEvaluation(Evaluation[Replied]):
             )
             for row in scored.rows()
         )
-        return Blind(
+        return BlindRule(
             values=scored.values(self.headline), rule="the most frequent answer in training",
             label="training_mode", rows=rows, figures={"training_mode": rows[0].value},
         )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FreeTextResult(Figured):
+class FreeTextResult(NumericResult):
     """Answers with their figures, and the turns before each."""
 
     turns: Sequence[Sequence[Turn]]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from annotated_types import Gt, Le
 
 from evidcore.api import Case, Crop, Metric, read, read_mask
-from evidcore.contracts import Measured, Written
+from evidcore.contracts import Measured, TextSample
 from evidcore_plugin_medvr.pointing import square_around
 
 
@@ -41,11 +41,11 @@ class Looks(Metric):
     def __init__(self, cache_folder: Path, *, smallest_side: Annotated[float, Gt(0), Le(1)] = 0.125) -> None:
         self._cache_folder, self.smallest_side = cache_folder, smallest_side
 
-    def __call__(self, texts: Sequence[Written]) -> list[Measured]:
+    def __call__(self, texts: Sequence[TextSample]) -> list[Measured]:
         """Measure each answer by itself."""
         return [self._measure(text) for text in texts]
 
-    def _measure(self, text: Written) -> Measured:
+    def _measure(self, text: TextSample) -> Measured:
         first = text.turns[0] if text.turns else None
         is_valid = first is not None and all(action.error is None for action in first.actions)
         figures = {"valid_calls": float(is_valid)}

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 
 from annotated_types import Ge, Gt
 
-from evidcore.api import Answers, Asking, Labeler, Metric, Policy, Prompt, Scored, Scorer, Task
+from evidcore.api import Answers, EvalOptions, EvalResult, Labeler, Metric, Policy, Prompt, Scorer, Task
 from evidcore.contracts import Completion
 from evidcore.evaluate.choice import ChoiceAnswer, ChoiceEvaluation, ChoiceResult
 from evidcore.evaluate.measuring import Measurement, TextFigures
@@ -57,26 +57,26 @@ class MajorityChoice(ChoiceEvaluation):
         self.samples, self.temperature = samples, temperature
 
     def answer(
-        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: Asking
+        self, policy: Policy, prompts: Sequence[Prompt], task: Task, asking: EvalOptions
     ) -> list[ChoiceAnswer]:
         """Sample the answers, and read those that won as `choice` reads answers."""
         voting = _Voting(policy, task, self.samples, self.temperature)
         won = super().answer(voting, prompts, task, asking)
         return [
             VotedAnswer(
-                **{field.name: getattr(one, field.name) for field in dataclasses.fields(one)}, votes=votes
+                **{field.name: getattr(item, field.name) for field in dataclasses.fields(item)}, votes=votes
             )
-            for one, votes in zip(won, voting.votes, strict=True)
+            for item, votes in zip(won, voting.votes, strict=True)
         ]
 
-    def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[EvalResult]:
         """Count right answers and right samples."""
         scored = cast(list[ChoiceResult], super().score(answers, task, name))
         return [
             dataclasses.replace(
-                one, measured=_counted(cast(Sequence[VotedAnswer], one.answers)) | one.measured
+                item, measured=_counted(cast(Sequence[VotedAnswer], item.answers)) | item.measured
             )
-            for one in scored
+            for item in scored
         ]
 
 
@@ -91,7 +91,7 @@ class _Voting(Policy):
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
         """Return the texts of the answers that won."""
-        return [one.text for one in self.complete(prompts, max_new_tokens=max_new_tokens)]
+        return [item.text for item in self.complete(prompts, max_new_tokens=max_new_tokens)]
 
     def complete(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
@@ -107,7 +107,7 @@ class _Voting(Policy):
         won = []
         for start, prompt in zip(range(0, len(said), self._samples), prompts, strict=True):
             own = said[start : start + self._samples]
-            votes = tuple(self._task.parse(prompt, one.text).choice for one in own)
+            votes = tuple(self._task.parse(prompt, item.text).choice for item in own)
             counts = collections.Counter(vote for vote in votes if vote is not None)
             first = votes.index(counts.most_common(1)[0][0]) if counts else 0
             won.append(own[first])
@@ -126,10 +126,10 @@ def _counted(answers: Sequence[VotedAnswer]) -> Measurement:
     texts = tuple(
         TextFigures(
             figures={
-                "sample_accuracy": one.votes.count(one.answer) / len(one.votes),
-                "agreement": one.votes.count(one.choice) / len(one.votes) if one.choice else 0.0,
+                "sample_accuracy": item.votes.count(item.answer) / len(item.votes),
+                "agreement": item.votes.count(item.choice) / len(item.votes) if item.choice else 0.0,
             }
         )
-        for one in answers
+        for item in answers
     )
     return Measurement(texts=texts, units=UNITS, notes={}, sources={name: name for name in UNITS})

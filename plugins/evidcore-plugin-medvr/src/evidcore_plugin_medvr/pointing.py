@@ -52,14 +52,14 @@ def square_around(
     """
     if not names or not case.volumes:
         return None
-    found = measure(case, names, RULE, cache_folder)
-    z = gold_slice(found.areas, slices, 1)
+    result = measure(case, names, RULE, cache_folder)
+    z = gold_slice(result.areas, slices, 1)
     if z is None:
         return None
     _, height, width = read_geometry(case.volumes[0]).shape_zyx
-    boxes = found.boxes[z]
-    y0, y1 = min(one.y0 for one in boxes), max(one.y1 for one in boxes)
-    x0, x1 = min(one.x0 for one in boxes), max(one.x1 for one in boxes)
+    boxes = result.boxes[z]
+    y0, y1 = min(item.y0 for item in boxes), max(item.y1 for item in boxes)
+    x0, x1 = min(item.x0 for item in boxes), max(item.x1 for item in boxes)
     least = round(smallest_side * min(height, width))
     side = min(max(y1 - y0, x1 - x0, least), height, width)
     y0 = min(max(0, (y0 + y1 - side) // 2), height - side)

@@ -103,10 +103,10 @@ class EntropyRegrounding(ToolCall):
         begin = episode.replies[-1].stop if episode.replies else 0
         text = sampler.text(episode)
         call = text.rfind(OPEN)
-        found = None if call < 0 else re.compile(r"\[\s*(-?\d[^\[\]]*)\]").search(text, call)
-        if found is None:
+        result = None if call < 0 else re.compile(r"\[\s*(-?\d[^\[\]]*)\]").search(text, call)
+        if result is None:
             return None
-        start, stop = (_token_at(sampler, episode.ids, begin, at) for at in found.span(1))
+        start, stop = (_token_at(sampler, episode.ids, begin, at) for at in result.span(1))
         return start, max(stop, start + 1)
 
 

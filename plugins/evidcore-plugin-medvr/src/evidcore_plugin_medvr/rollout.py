@@ -132,7 +132,7 @@ class ToolCall(RolloutStrategy):
         schema = dict(tool.schema)
         for key in ("properties", "required"):
             if isinstance(given := schema.get(key), Mapping):
-                schema[key] = {self._spelt(name): one for name, one in given.items()}
+                schema[key] = {self._spelt(name): item for name, item in given.items()}
             elif given is not None:
                 schema[key] = [self._spelt(name) for name in given]
         function = {"name": self._spelt(tool.name), "description": tool.description, "parameters": schema}
@@ -190,4 +190,4 @@ def _is_shallow(value: object, levels: int) -> bool:
     if not isinstance(value, dict | list):
         return True
     inner = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(_is_shallow(one, levels - 1) for one in inner)
+    return levels > 0 and all(_is_shallow(item, levels - 1) for item in inner)

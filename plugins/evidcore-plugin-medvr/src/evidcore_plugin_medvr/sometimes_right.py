@@ -63,9 +63,9 @@ class SometimesRight(Dataset):
         asked = kept = 0
         for case in self.source.cases(split):
             some = tuple(
-                one
-                for one in case.questions
-                if self.least < rates.get((case.id, one.id), self.least) < self.most
+                item
+                for item in case.questions
+                if self.least < rates.get((case.id, item.id), self.least) < self.most
             )
             asked, kept = asked + len(case.questions), kept + len(some)
             if some:

@@ -209,10 +209,10 @@ def _shown_slice(
 
 
 def _on_slice(view: View, flat: Crop, box: Sequence[float]) -> Box:
-    found = view.to_source(VisualPart(crop=flat), box)
-    if found is None:
+    result = view.to_source(VisualPart(crop=flat), box)
+    if result is None:
         raise ValueError("boxes have no meaning in what is shown")
-    return found
+    return result
 
 
 def _is_tiled(crop: Crop) -> bool:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from evidcore.api import Box, Case, DataError, Flat, Prompt, Tool, View, VisualPart
+from evidcore.api import Box, Case, DataError, InlineOptions, Prompt, Tool, View, VisualPart
 from evidcore.builtin.choice import Choice
 from evidcore.case import Turn
 from evidcore.data.reading import read_geometry
@@ -98,7 +98,7 @@ class ZoomChoice(Choice):
         cache_folder: Path,
         *,
         tool: Tool,
-        look: Annotated[FirstLook, Flat] = FIRST_LOOK,
+        look: Annotated[FirstLook, InlineOptions] = FIRST_LOOK,
         think: bool = False,
         questions_per_case: Annotated[int, Ge(0)] = 1,
         training_questions: Literal["drawn", "given"] = "given",
@@ -141,7 +141,7 @@ class ZoomFreeText(FreeText):
         cache_folder: Path,
         *,
         tool: Tool,
-        look: Annotated[FirstLook, Flat] = FIRST_LOOK,
+        look: Annotated[FirstLook, InlineOptions] = FIRST_LOOK,
         think: bool = False,
     ) -> None:
         super().__init__(think=think)

@@ -69,20 +69,20 @@ def chosen_groups(path: Path) -> list[Group]:
         ("A dead group: equal rewards, so it taught nothing", dead),
     ]
     shown: list[Group] = []
-    for why, found in picks:
-        if found is not None and all(found is not group.line for group in shown):
-            shown.append(Group(why=why, line=found))
+    for why, result in picks:
+        if result is not None and all(result is not group.line for group in shown):
+            shown.append(Group(why=why, line=result))
     return shown
 
 
 def by_question(answers: Iterable[Line]) -> dict[tuple[str, str], dict[str, Line]]:
     """Return the answers of one stage as (task, prompt) -> condition -> answer."""
-    found: dict[tuple[str, str], dict[str, Line]] = {}
+    result: dict[tuple[str, str], dict[str, Line]] = {}
     for line in answers:
         key = (str(line.get("task", "")), str(line["prompt_id"]))
         # volumes may be exchanged several times; the first exchange is shown
-        found.setdefault(key, {}).setdefault(str(line.get("condition", "own")), line)
-    return found
+        result.setdefault(key, {}).setdefault(str(line.get("condition", "own")), line)
+    return result
 
 
 def pattern(answers: Mapping[str, Line]) -> str | None:
@@ -103,15 +103,15 @@ def chosen_answers(answers: Iterable[Line], most: int = 4) -> list[Asked]:
         "right only with its own volume", "wrong either way", "right either way",
         "right only with another patient's volume", "right", "wrong", None,
     ]  # fmt: skip
-    found: dict[str | None, Asked] = {}
+    result: dict[str | None, Asked] = {}
     cases: set[str] = set()
     for asked in by_question(answers).values():
         kind = pattern(asked)
         case = str(next(iter(asked.values())).get("case_id"))
-        if kind not in found and case not in cases:
-            found[kind] = Asked(why=_sentence(kind), answers=asked)
+        if kind not in result and case not in cases:
+            result[kind] = Asked(why=_sentence(kind), answers=asked)
             cases.add(case)
-    return [found[kind] for kind in wanted if kind in found][:most]
+    return [result[kind] for kind in wanted if kind in result][:most]
 
 
 def _sentence(kind: str | None) -> str:

@@ -193,30 +193,30 @@ def forks(branches: Sequence[Branch], caption: object) -> Html:
     rows: list[int] = []
 
     def place(parent: int | None) -> None:
-        for index, one in enumerate(branches):
-            if one.parent == parent:
+        for index, item in enumerate(branches):
+            if item.parent == parent:
                 rows.append(index)
                 place(index)
 
     place(None)
-    longest = max(1, *(one.length for one in branches))
+    longest = max(1, *(item.length for item in branches))
 
     def at(token: int) -> str:
         return f"{90 * min(token, longest) / longest:.2f}%"
 
     marks: list[Html] = []
     for row, index in enumerate(rows):
-        one, y = branches[index], _LANE_PX * (row + 0.5)
-        begin = at(one.start)
-        if one.parent is not None:
-            above = _LANE_PX * (rows.index(one.parent) + 0.5)
+        item, y = branches[index], _LANE_PX * (row + 0.5)
+        begin = at(item.start)
+        if item.parent is not None:
+            above = _LANE_PX * (rows.index(item.parent) + 0.5)
             marks.append(tag("line", x1=begin, x2=begin, y1=above, y2=y, class_="fork"))
-        marks.append(tag("line", x1=begin, x2=at(one.length), y1=y, y2=y, class_="branch"))
-        marks.append(tag("text", one.label, x=at(one.length), y=y + 4, dx=6))
+        marks.append(tag("line", x1=begin, x2=at(item.length), y1=y, y2=y, class_="branch"))
+        marks.append(tag("text", item.label, x=at(item.length), y=y + 4, dx=6))
     said = "; ".join(
-        f"{one.label} leaves {branches[one.parent].label} at token {one.start}"
-        for one in branches
-        if one.parent is not None
+        f"{item.label} leaves {branches[item.parent].label} at token {item.start}"
+        for item in branches
+        if item.parent is not None
     )
     height = _LANE_PX * len(rows)
     drawn = tag("svg", *marks, height=height, width="100%", role="img", aria_label=said)

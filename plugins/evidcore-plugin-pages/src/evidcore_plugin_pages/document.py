@@ -77,8 +77,8 @@ def stage_curves(lines: Sequence[Line]) -> Html:
 def _label(panel: Panel, name: str) -> str:
     if not panel.figures.groups:
         return name
-    found = panel.figures.fullmatch(name)
-    return (found.group(1) if found else None) or "total"
+    result = panel.figures.fullmatch(name)
+    return (result.group(1) if result else None) or "total"
 
 
 def _curve(label: str, name: str, lines: Sequence[Line]) -> charts.Curve:
@@ -150,7 +150,7 @@ def document(
         title=record.name,
         kicker="evidcore evidence page",
         state=state,
-        state_class="".join(one if one.isalnum() else "-" for one in state.lower()),
+        state_class="".join(item if item.isalnum() else "-" for item in state.lower()),
         record=record,
         phantoms=phantoms,
         real=real,
@@ -186,10 +186,10 @@ def document(
 
 
 def _by_stage(record: RunRecord) -> dict[str, list[Line]]:
-    found: dict[str, list[Line]] = {}
+    result: dict[str, list[Line]] = {}
     for line in record.metrics:
-        found.setdefault(str(line.get("stage", "")), []).append(line)
-    return found
+        result.setdefault(str(line.get("stage", "")), []).append(line)
+    return result
 
 
 def _lock_summary(record: RunRecord) -> list[tuple[str, object]]:

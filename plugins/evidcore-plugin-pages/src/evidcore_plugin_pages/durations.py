@@ -92,17 +92,17 @@ def _columns(lines: Sequence[Line], tones: Mapping[str, str]) -> Html:
 
 def _parts(line: Line) -> dict[str, float]:
     """Return the seconds of the parts of one line."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, value in line.items():
         match = _TIME.fullmatch(name)
         if match and name not in ("time_s", "step_s") and is_number(value):
             label = f"reward {match['reward']}" if match["reward"] else match["part"].replace("_", " ")
-            found[label] = float(value)
+            result[label] = float(value)
     if is_number(line.get("step_s")):
-        rest = float(line["step_s"]) - sum(found.values())
+        rest = float(line["step_s"]) - sum(result.values())
         if rest > _LEAST_S:
-            found[_REST] = rest
-    return found
+            result[_REST] = rest
+    return result
 
 
 def is_number(value: object) -> bool:

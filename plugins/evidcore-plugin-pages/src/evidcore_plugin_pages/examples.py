@@ -47,7 +47,7 @@ def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) ->
         task: [_answer_card(item, gallery, known, show_reports) for item in items]
         for task, items in asked.items()
     }
-    found = {
+    result = {
         "faults": faults,
         "first": next((card for items in cards.values() for card in items), None),
         "tasks": [
@@ -67,7 +67,7 @@ def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) ->
         if any(groups.values())
         else {},
     }  # fmt: skip
-    return part("section", found, template="evidence.html")
+    return part("section", result, template="evidence.html")
 
 
 def _group_card(group: Group, gallery: Gallery, known: Known | None, show_reports: bool) -> dict[str, Any]:

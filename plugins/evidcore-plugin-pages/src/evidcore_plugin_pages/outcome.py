@@ -31,13 +31,13 @@ def by_place(rows: Sequence[Row]) -> Html | None:
     """
     drawn: dict[tuple[str, str], list[Lane]] = {}
     for row in rows:
-        if found := _DECILE.fullmatch(str(row.get("metric"))):
-            last = 10 * int(found["number"])
+        if result := _DECILE.fullmatch(str(row.get("metric"))):
+            last = 10 * int(result["number"])
             lane = Lane(
                 label=f"{last - 10} to {last} % of the report", value=float(row["value"]),
                 low=row.get("low"), high=row.get("high"),
             )  # fmt: skip
-            drawn.setdefault((str(row.get("name")), found["figure"]), []).append(lane)
+            drawn.setdefault((str(row.get("name")), result["figure"]), []).append(lane)
     charts = [
         lanes(
             marks, start=0.0, stop=1.0, unit="rate",
@@ -115,7 +115,7 @@ def _sentence(record: RunRecord) -> Html:
     """Say the last audit's outcome in words, where there is one."""
     said_ = [
         tag("p", tag("i", task), ": ", str((result.get("verdict") or {}).get(task, "")), class_="lead")
-        for result in [one for one in record.results if _is_audit(one)][-1:]
+        for result in [item for item in record.results if _is_audit(item)][-1:]
         for task in _by_task(result)
     ]
     nothing = "No grounding audit has run, so what the accuracy rests on is not known."
@@ -230,10 +230,10 @@ def _measured(result: Line) -> list[Row]:
 
 
 def _by_task(result: Line) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    results: dict[str, list[Row]] = {}
     for row in _measured(result):
-        found.setdefault(str(row["task"]), []).append(row)
-    return found
+        results.setdefault(str(row["task"]), []).append(row)
+    return results
 
 
 def _under(rows: Sequence[Row], condition: str) -> list[Row]:

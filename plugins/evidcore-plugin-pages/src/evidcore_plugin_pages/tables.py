@@ -55,8 +55,8 @@ def reference_lines(row: Mapping[str, Any], result: Line) -> dict[str, float]:
     """Return the reference lines of the questions that a row is about; empty where the run wrote none."""
     by_task: Mapping[str, Any] = result.get("reference_lines") or {}
     task = row.get("task") or row.get("name")
-    found = by_task.get(str(task)) or {}
-    return {name: float(found[name]) for name in REFERENCE_LINES if found.get(name) is not None}
+    results = by_task.get(str(task)) or {}
+    return {name: float(results[name]) for name in REFERENCE_LINES if results.get(name) is not None}
 
 
 def result_table(result: Line) -> Html:

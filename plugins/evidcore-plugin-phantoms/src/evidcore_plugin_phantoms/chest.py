@@ -17,8 +17,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.case import MaskRef, Question
-from evidcore.registry.factory import Flat
+from evidcore.api import InlineOptions, MaskRef, Question
 from evidcore_plugin_phantoms.anatomy import LEFT, RIGHT, SPACING_MM_ZYX, Body, Choices, draw_table, healthy
 from evidcore_plugin_phantoms.cues import NO_CUES, Cues
 from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, chances, described, noisy, reported
@@ -72,7 +71,7 @@ class PhantomChest(Phantoms):
     prevalence: Annotated[float, Gt(0), Le(0.8)] = 0.2
     questions_per_finding: Count = 72
     names_absent: bool = True
-    cues: Annotated[Cues, Flat] = NO_CUES
+    cues: Annotated[Cues, InlineOptions] = NO_CUES
 
     findings = CT_RATE_FINDINGS
     folder_name = "phantom-chest"

@@ -27,10 +27,9 @@ import nibabel
 import numpy as np
 from annotated_types import Ge
 
-from evidcore.cache import Cache
-from evidcore.case import Case, Finding, Report, Span, Split, VolumeRef
-from evidcore.contracts import Dataset
-from evidcore.errors import DataError, RunError
+from evidcore.api import Cache, Case, DataError, Dataset, Finding, Report, Span, VolumeRef
+from evidcore.case import Split
+from evidcore.errors import RunError
 from evidcore_plugin_phantoms.wording import Written
 
 Result = TypeVar("Result")

@@ -10,10 +10,9 @@ from evidcore_plugin_phantoms.language.documents import (
 )
 from evidcore_plugin_reports.task import ReportTask
 
+from evidcore.api import DataError, Finding, MaskRef, VisualPart
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
-from evidcore.case import Finding, MaskRef, VisualPart
-from evidcore.errors import DataError
 from evidcore.model.template import read_turns
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
@@ -53,8 +52,8 @@ def test_a_share_of_the_sentences_is_left_out(cases, tokenizer):
 
 
 def test_the_same_dice_give_the_same_prefix(cases, tokenizer):
-    one, other = (whole(tokenizer, cases[0], 24, random.Random(3)) for _ in range(2))
-    assert one == other
+    item, other = (whole(tokenizer, cases[0], 24, random.Random(3)) for _ in range(2))
+    assert item == other
 
 
 @pytest.mark.parametrize("impression", [None, "", 3])
@@ -99,8 +98,8 @@ def test_sentences_stand_on_the_slice_that_shows_most_of_their_finding(cases, to
         places |= {z for z, text in enumerate(said) if "Cardiomegaly" in text}
     assert len(places) > 6  # no mask tells where
     for z, names in {2: {"Lung nodule"}, 5: {"Emphysema"}, 9: set()}.items():
-        one = dataclasses.replace(prompt, parts=[part for part in prompt.parts if _shows(part, z)])
-        (ids,) = shown_ids(tokenizer, one, 24, random.Random(0))
+        item = dataclasses.replace(prompt, parts=[part for part in prompt.parts if _shows(part, z)])
+        (ids,) = shown_ids(tokenizer, item, 24, random.Random(0))
         words = ("Lung nodule", "Emphysema", "Cardiomegaly")
         assert {name for name in words if name in tokenizer.decode(ids)} == {"Cardiomegaly", *names}
 
@@ -120,8 +119,8 @@ def test_what_stands_for_slices_comes_behind_their_tags(cases, tokenizer):
 def test_documents_are_a_prompt_and_its_gold_answer(cases, tokenizer):
     drawer = DocumentDrawer(tokenizer, TASKS, Volume(), 24, cases, {"report": 0.0})
     for ease in (0.0, 0.5, 1.0):
-        one = drawer.draw(random.Random(1), ease)
-        answer = tokenizer.decode(one.answer_ids)
+        item = drawer.draw(random.Random(1), ease)
+        answer = tokenizer.decode(item.answer_ids)
         assert answer.startswith("<think>A ")
         assert answer.endswith("</answer><|im_end|>")
         assert answer.count(" present.") == 1
@@ -131,11 +130,11 @@ def test_easy_documents_have_short_prefixes_and_the_last_ones_are_full(cases, to
     drawer = DocumentDrawer(tokenizer, {"report": ReportTask()}, Volume(), 60, cases, {})
 
     def prefix_tokens(ease):
-        one = drawer.draw(random.Random(5), ease)
+        item = drawer.draw(random.Random(5), ease)
         start, stop = (tokenizer.convert_tokens_to_ids(f"<|vision_{edge}|>") for edge in ("start", "end"))
-        assert one.shows.index(True) == one.prompt_ids.index(start) + 1
-        assert one.prompt_ids.index(stop) - one.prompt_ids.index(start) - 1 == sum(one.shows)
-        return sum(one.shows)
+        assert item.shows.index(True) == item.prompt_ids.index(start) + 1
+        assert item.prompt_ids.index(stop) - item.prompt_ids.index(start) - 1 == sum(item.shows)
+        return sum(item.shows)
 
     assert prefix_tokens(1.0) == 16
     assert prefix_tokens(0.0) == 60

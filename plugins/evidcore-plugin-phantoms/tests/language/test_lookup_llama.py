@@ -5,7 +5,7 @@ import torch
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 WORDS = (
     "Which finding is present?\nA) lung nodule\nB) cardiomegaly\nLung nodule on the left. Cardiomegaly.",
@@ -40,8 +40,8 @@ def test_numbers_start_like_their_neighbours_where_that_is_asked_for():
     def alike(first, second, **options):
         model = tiny_model(tiny_config(tokenizer), tokenizer, seed=0, **options)
         rows = model.get_input_embeddings().weight.detach()
-        one, other = (rows[tokenizer(f" {number}").input_ids[0]] for number in (first, second))
-        return float(torch.cosine_similarity(one, other, dim=0)), float(one.norm() / other.norm())
+        item, other = (rows[tokenizer(f" {number}").input_ids[0]] for number in (first, second))
+        return float(torch.cosine_similarity(item, other, dim=0)), float(item.norm() / other.norm())
 
     near, as_long = alike(400, 410, ordered_numbers=True)
     assert near > alike(400, 500, ordered_numbers=True)[0] > alike(400, 900, ordered_numbers=True)[0]

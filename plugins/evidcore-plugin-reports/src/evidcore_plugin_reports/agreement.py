@@ -116,13 +116,13 @@ def _details(findings: Iterable[Finding]) -> dict[str, dict[str, Any]]:
     for item in findings:
         if item.state == "present":
             said.setdefault(item.name, []).append(item)
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for name, items in said.items():
         each = {key: {getattr(item, key) for item in items} - {None} for key in DETAILS}
-        found[name] = {key: next(iter(some)) if len(some) == 1 else None for key, some in each.items()}
+        result[name] = {key: next(iter(some)) if len(some) == 1 else None for key, some in each.items()}
         if len(each["side"]) > 1:
-            found[name]["side"] = "both"
-    return found
+            result[name]["side"] = "both"
+    return result
 
 
 def as_agreement(raw: float) -> float:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from evidcore.api import Metric, Unscored
-from evidcore.contracts import Measured, Written
+from evidcore.contracts import Measured, TextSample
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)
@@ -35,7 +35,7 @@ class Cider(Metric):  # no maintained library computes it without Java
 
     unit = "plain"
 
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return both scores of each report; 0 for one without a word."""
         references = [reference_of(text) for text in texts]
         theirs = [None if said is None else _grams(words(said)) for said in references]
@@ -48,10 +48,10 @@ class Cider(Metric):  # no maintained library computes it without Java
             return [alone if grams is not None else NO_REFERENCE for grams in theirs]
         rarity = {gram: math.log(count / holders) for gram, holders in held.items()}
         unseen = math.log(count)
-        found: list[Measured | Unscored] = []
+        result: list[Measured | Unscored] = []
         for text, reference, grams in zip(texts, references, theirs, strict=True):
             if reference is None or grams is None:
-                found.append(NO_REFERENCE)
+                result.append(NO_REFERENCE)
                 continue
             ours = words(text.text)
             apart = len(ours) - len(words(reference))
@@ -64,8 +64,8 @@ class Cider(Metric):  # no maintained library computes it without Java
                 "cider_d": SCALE * penalty * sum(cut) / len(ORDERS),
                 "cider": SCALE * sum(plain) / len(ORDERS),
             }
-            found.append(Measured(figures=figures))
-        return found
+            result.append(Measured(figures=figures))
+        return result
 
     def notes(self) -> Mapping[str, str]:
         """Say the scale."""
@@ -79,10 +79,10 @@ def _grams(said: Sequence[str]) -> Grams:
 
 
 def _weights(grams: Grams, rarity: Mapping[tuple[str, ...], float], unseen: float) -> dict[int, Weights]:
-    found: dict[int, Weights] = {order: {} for order in ORDERS}
+    result: dict[int, Weights] = {order: {} for order in ORDERS}
     for gram, count in grams.items():
-        found[len(gram)][gram] = count * rarity.get(gram, unseen)
-    return found
+        result[len(gram)][gram] = count * rarity.get(gram, unseen)
+    return result
 
 
 def _cut(ours: Weights, theirs: Weights) -> Weights:

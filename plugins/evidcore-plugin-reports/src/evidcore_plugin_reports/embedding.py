@@ -31,8 +31,8 @@ class Embedding(Scorer):
         zero_at: the cosine that counts as 0. At -1 texts that have nothing in common (c = 0) score 0.5.
     """
 
-    tells_denial = False
-    costs = "a language model reads every text"
+    detects_negation = False
+    audit_exemption = "a language model reads every text"
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Embedding(Scorer):
         """
         vectors = self._cache.get([*candidates, *references], self._embed)
         pairs = zip(vectors[: len(candidates)], vectors[len(candidates) :], strict=True)
-        return [self._score(one, other) for one, other in pairs]
+        return [self._score(item, other) for item, other in pairs]
 
     def _score(self, one: Vector | None, other: Vector | None) -> float | None:
         if one is None or other is None:
@@ -85,7 +85,7 @@ class Embedding(Scorer):
             elif named.too_long == "cut":
                 read.append((place, tokenizer(texts[place], truncation=True, max_length=most)["input_ids"]))
         vectors: list[Vector | None] = [None] * len(texts)
-        for one, hidden in states(self.encoder, [ids for _, ids in read]):
+        for item, hidden in states(self.encoder, [ids for _, ids in read]):
             pooled = hidden[0] if self.pooling == "cls" else hidden.mean(dim=0)
-            vectors[read[one][0]] = functional.normalize(pooled.double(), dim=-1)
+            vectors[read[item][0]] = functional.normalize(pooled.double(), dim=-1)
         return vectors

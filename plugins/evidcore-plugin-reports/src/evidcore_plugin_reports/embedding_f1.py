@@ -34,8 +34,8 @@ class EmbeddingF1(Scorer):
         Zhang et al. 2020, BERTScore, ICLR, arXiv:1904.09675, section 3.
     """
 
-    tells_denial = False
-    costs = "a language model reads every text"
+    detects_negation = False
+    audit_exemption = "a language model reads every text"
 
     def __init__(self, recipe_folder: Path, *, model: Pretrained, layer: int = -1) -> None:
         self.encoder = encoder(model, recipe_folder, f"scorer 'embedding-f1' ({model})")

@@ -112,17 +112,17 @@ class ChatClient:
         Raises:
             RunError: if the endpoint cannot be used at all; says what it answered and what to do.
         """
-        bodies = [self._body(one) for one in conversations]
+        bodies = [self._body(item) for item in conversations]
         keys = [hashlib.sha256(f"{self.endpoint.url}\n{body}".encode()).hexdigest() for body in bodies]
-        found: dict[str, str | Unanswered] = {}
+        result: dict[str, str | Unanswered] = {}
         for key in dict.fromkeys(keys):
             kept = ANSWERS.get(key)
             if kept is not None:
-                found[key] = kept.decode()
-        missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in found}
+                result[key] = kept.decode()
+        missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in result}
         if missing:
-            found |= self._ask_all(missing)
-        return [found[key] for key in keys]
+            result |= self._ask_all(missing)
+        return [result[key] for key in keys]
 
     def _body(self, conversation: Conversation) -> str:
         own = {"model": self.endpoint.model, "messages": [dict(message) for message in conversation]}

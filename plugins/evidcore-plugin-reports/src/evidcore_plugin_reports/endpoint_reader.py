@@ -39,7 +39,7 @@ class EndpointReader(Reader):
     """
 
     deterministic: ClassVar[bool] = True
-    costs = "a model behind an endpoint reads every crop"
+    audit_exemption = "a model behind an endpoint reads every crop"
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class EndpointReader(Reader):
 
     def _conversation(self, question: ImageQuestion) -> Conversation:
         pictures = itertools.chain.from_iterable(map(self._pictures, question.crops))
-        shown = [{"type": "image_url", "image_url": {"url": _data_url(one)}} for one in pictures]
+        shown = [{"type": "image_url", "image_url": {"url": _data_url(item)}} for item in pictures]
         return [
             {"role": "system", "content": self._instruction},
             {"role": "user", "content": [*shown, {"type": "text", "text": question.text}]},

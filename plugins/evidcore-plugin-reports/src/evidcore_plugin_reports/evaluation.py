@@ -9,20 +9,20 @@ from typing import Any
 from evidcore.api import (
     Answer,
     Answers,
+    EvalResult,
     Evaluation,
     Labeler,
     Metric,
     Prompt,
     Report,
     Row,
-    Scored,
     Span,
     Task,
     mean_interval,
 )
 from evidcore.case import State
-from evidcore.contracts import Sums, Unread, Written
-from evidcore.evaluate.answered import Answered, asked, gold_answer, unknown_patients
+from evidcore.contracts import LabelError, TextSample, Totals
+from evidcore.evaluate.answer_record import AnswerRecord, gold_answer, question_of, unknown_patients
 from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named_metrics
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -32,7 +32,7 @@ F1_MICRO, F1_MACRO = "findings_f1_micro", "findings_f1_macro"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportAnswer(Answered):
+class ReportAnswer(AnswerRecord):
     """One report written: a line of `answers/<stage>.jsonl`."""
 
     affirmed: tuple[str, ...]  # findings that the report says are present
@@ -61,7 +61,7 @@ class ReportAnswer(Answered):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportResult(Scored):
+class ReportResult(EvalResult):
     """All reports of one policy."""
 
     name: str
@@ -146,29 +146,29 @@ class ReportEvaluation(Evaluation[Answer]):
             with blame(offer_of(named.metric), "looking for what it needs"):
                 named.metric.ready()
 
-    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[Scored]:
+    def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
         """Find what the reports affirm, and measure them."""
         return [self._score(given, task, name) for given in answers]
 
     def _score(self, given: Answers[Answer], task: Task, name: str) -> ReportResult:
         read = self.labeler.read([answer.report or "" for answer in given.said])
         answers = []
-        for prompt, answer, found in zip(given.prompts, given.said, read, strict=True):
+        for prompt, answer, result in zip(given.prompts, given.said, read, strict=True):
             known = states(prompt.case.findings)
             answers.append(
                 ReportAnswer(
-                    **asked(prompt, given.condition),
+                    **question_of(prompt, given.condition),
                     text=answer.text,
                     malformed=answer.malformed,
-                    affirmed=() if isinstance(found, Unread) else _with(states(found), "present"),
+                    affirmed=() if isinstance(result, LabelError) else _with(states(result), "present"),
                     present=_with(known, "present"),
                     absent=_with(known, "absent"),
-                    unread=str(found) if isinstance(found, Unread) else None,
+                    unread=str(result) if isinstance(result, LabelError) else None,
                     images=tuple(crop.uri() for crop in prompt.crops()),
                 )
             )
         texts = [
-            Written(
+            TextSample(
                 case=prompt.case, asked=prompt.written(), text=answer.report or "",
                 reference=reference_of(prompt, task),
             )
@@ -187,8 +187,8 @@ def report_refusal(labeler: Labeler, task: Task, prompts: Sequence[Prompt]) -> s
     if gold_answer(prompts[0], task).report is None:
         return f"the gold answer of prompt {prompts[0].id!r} is read as no report"
     known = dict.fromkeys(item.name for prompt in prompts for item in prompt.case.findings)
-    looked_for = labeler.looked_for()
-    unknown = [name for name in known if name not in looked_for] if looked_for else []
+    label_names = labeler.label_names()
+    unknown = [name for name in known if name not in label_names] if label_names else []
     if not unknown:
         return ""
     listed = ", ".join(map(repr, unknown[:3])) + (", …" if len(unknown) > 3 else "")
@@ -228,7 +228,7 @@ def _findings(answers: Sequence[ReportAnswer]) -> Measurement:
             texts.append(TextFigures(unscored={F1_MICRO: reason}))
             continue
         each = {name: _f1(answer.counts(name)) for name in names}
-        macro = Sums("mean_ratio", tuple(number for pair in each.values() for number in pair.numbers))
+        macro = Totals("mean_ratio", tuple(number for pair in each.values() for number in pair.numbers))
         figures = {F1_MICRO: _f1(answer.counts())} | ({F1_MACRO: macro} if names else {})
         texts.append(
             TextFigures(figures=figures | {f"findings_f1/{name}": pair for name, pair in each.items()})
@@ -247,9 +247,9 @@ def _f1_of(answer: ReportAnswer) -> float:
     return right / of if of else 0.0
 
 
-def _f1(counts: tuple[int, int, int]) -> Sums:
+def _f1(counts: tuple[int, int, int]) -> Totals:
     true, extra, missed = counts
-    return Sums("ratio", (2.0 * true, 2.0 * true + extra + missed))
+    return Totals("ratio", (2.0 * true, 2.0 * true + extra + missed))
 
 
 def _with(known: dict[str, State], state: State) -> tuple[str, ...]:

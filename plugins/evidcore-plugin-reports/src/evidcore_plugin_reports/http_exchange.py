@@ -96,8 +96,8 @@ def _finished(run: Callable[[], Coroutine[Any, Any, Answered]]) -> Answered:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run())
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as one:
-        return one.submit(lambda: asyncio.run(run())).result()
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as item:
+        return item.submit(lambda: asyncio.run(run())).result()
 
 
 def host_of(url: str, where: str) -> str:

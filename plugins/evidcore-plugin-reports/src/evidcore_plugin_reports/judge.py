@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.api import Metric, Unscored
-from evidcore.contracts import Measured, Written
+from evidcore.contracts import Measured, TextSample
 from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
 from evidcore_plugin_reports.endpoint_answers import Unanswered
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of
@@ -70,7 +70,7 @@ class Judge(Metric):
         raw = instruction or INSTRUCTION
         self._instruction = raw.replace("<dimensions>", told).replace("<form>", form)
 
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Ask about all texts, several at once.
 
         Raises:
@@ -91,7 +91,7 @@ class Judge(Metric):
         said = f"{LOWEST} to {HIGHEST}, by {self.client.endpoint.model!r}, instruction {asked}"
         return {_figure(name): said for name in DIMENSIONS}
 
-    def _conversation(self, text: Written, reference: str) -> Conversation:
+    def _conversation(self, text: TextSample, reference: str) -> Conversation:
         shown = (
             f"<asked>\n{text.asked}\n</asked>\n<report>\n{reference}\n</report>\n<text>\n{text.text}\n</text>"
         )
@@ -126,16 +126,16 @@ def read_grades(answer: str) -> tuple[dict[str, float], dict[str, str]]:
 def _tables(answer: str) -> list[Mapping[str, Any]]:
     """Return the JSON objects that stand in a text, outermost ones."""
     decoder, start = json.JSONDecoder(), answer.find("{")
-    found: list[Mapping[str, Any]] = []
+    result: list[Mapping[str, Any]] = []
     while start >= 0:
         try:
             value, end = decoder.raw_decode(answer, start)
         except (ValueError, RecursionError):
             end = start + 1
         else:
-            found.append(value)
+            result.append(value)
         start = answer.find("{", end)
-    return found
+    return result
 
 
 def _graded(table: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]:
@@ -145,7 +145,7 @@ def _graded(table: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]
     if grades:
         return grades, {name: reason for name in grades if (reason := _reason(named[name]))}
     inner = (_graded(value) for value in table.values() if isinstance(value, Mapping))
-    return next((found for found in inner if found[0]), ({}, {}))
+    return next((result for result in inner if result[0]), ({}, {}))
 
 
 def _grade(value: Any) -> float | None:

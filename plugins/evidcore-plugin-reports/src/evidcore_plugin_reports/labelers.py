@@ -220,7 +220,7 @@ class _ByName(Labeler):
     def __init__(self, vocabulary: Vocabulary = tuple, *, findings: tuple[str, ...] = ()) -> None:
         self._vocabulary, self._findings = vocabulary, findings
 
-    def looked_for(self) -> tuple[str, ...]:
+    def label_names(self) -> tuple[str, ...]:
         """Return the names that it looks for."""
         return self._findings or self._vocabulary() or CT_RATE_FINDINGS
 
@@ -237,15 +237,15 @@ class Phrases(_ByName):
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
-        found = []
-        for said, offset, mentions in _sentences_that_mention(text, _names(self.looked_for())):
+        result = []
+        for said, offset, mentions in _sentences_that_mention(text, _names(self.label_names())):
             state: State = "present"
             if _either(DOUBTS_AFTER + DOUBTS_BEFORE).search(said):
                 state = "uncertain"
             elif _PLAIN_DENIAL.search(said):
                 state = "absent"
-            found += [_finding(name, state, said, mention, offset) for name, mention in mentions]
-        return tuple(found)
+            result += [_finding(name, state, said, mention, offset) for name, mention in mentions]
+        return tuple(result)
 
 
 class NegationRules(_ByName):
@@ -262,13 +262,13 @@ class NegationRules(_ByName):
 
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
-        found = []
-        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.looked_for())):
+        result = []
+        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.label_names())):
             for name, mention in mentions:
                 state = None if _is_elsewhere(name, said) else _state(said, mention)
                 if state is not None:
-                    found.append(_finding(name, state, said, mention, offset))
-        return tuple(found)
+                    result.append(_finding(name, state, said, mention, offset))
+        return tuple(result)
 
 
 def _sentences_that_mention(
@@ -297,7 +297,7 @@ def _sentences_that_mention(
         for mentions in ([item] for item in inside) if is_long else [inside] if inside else []:
             start = max(sentence.start, mentions[0][1].start - _REACH) if is_long else sentence.start
             end = min(sentence.end, mentions[0][1].end + _REACH) if is_long else sentence.end
-            placed = [(name, Stretch(one.start - start, one.end - start)) for name, one in mentions]
+            placed = [(name, Stretch(entry.start - start, entry.end - start)) for name, entry in mentions]
             yield text[start:end], start, placed
 
 
@@ -364,12 +364,12 @@ def _side(said: str, mention: Stretch) -> Side | None:
     start = max((m.end() for m in re.finditer(r"[,;]", said[: mention.start])), default=0)
     stop = re.search(r"[,;]", said[mention.end :])
     clause = said[start : mention.end + stop.start() if stop else len(said)]
-    found = [match.group(1).lower() for match in _SIDE.finditer(clause)]
-    if not found:
+    result = [match.group(1).lower() for match in _SIDE.finditer(clause)]
+    if not result:
         return None
-    if any(side.startswith(("both", "bilateral")) for side in found) or {"left", "right"} <= set(found):
+    if any(side.startswith(("both", "bilateral")) for side in result) or {"left", "right"} <= set(result):
         return "both"
-    return "left" if found[0] == "left" else "right"
+    return "left" if result[0] == "left" else "right"
 
 
 def _size_mm(said: str, mention: Stretch) -> float | None:
@@ -395,8 +395,8 @@ def _location(said: str, mention: Stretch) -> str | None:
 
 def _nearest(pattern: re.Pattern[str], said: str, mention: Stretch) -> re.Match[str] | None:
     """Return what matches nearest to a mention, of equally near the first."""
-    found = pattern.finditer(said)
-    return min(found, key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0), default=None)
+    result = pattern.finditer(said)
+    return min(result, key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0), default=None)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from evidcore.api import DataError, Finding, Labeler, Span
 from evidcore.case import Side, State
-from evidcore.contracts import Unread
+from evidcore.contracts import LabelError
 from evidcore.registry.factory import show
 
 _STRICT = {"extra": "forbid"}
@@ -73,7 +73,7 @@ class LabelsFile(Labeler):
         """Return what the file says of `text`; a text without words has no findings.
 
         Raises:
-            Unread: if the file does not hold the text.
+            LabelError: if the file does not hold the text.
             DataError: if the file is missing, changed or wrong, or a span ends behind its text.
         """
         if not text.strip():
@@ -82,7 +82,7 @@ class LabelsFile(Labeler):
             self._known = _by_text(self.path, self.sha256)
         digest = hashlib.sha256(text.encode()).hexdigest()
         if digest not in self._known:
-            raise Unread(
+            raise LabelError(
                 f"{self.path}: holds no text with sha256 {digest}, of {len(text)} characters. Label it, or "
                 "compare how the text was read when the file was made: white space counts."
             )
@@ -138,11 +138,11 @@ def _read(path: Path, sha256: str) -> _File:
         content = path.read_bytes()
     except OSError as cause:
         raise DataError(f"{path}: cannot be read: {cause.strerror}. Check `path`.") from cause
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
+    result = hashlib.sha256(content).hexdigest()
+    if result != sha256:
         raise DataError(
-            f"{path}: has sha256 {found}, not {sha256!r} as the recipe says. If this is the file you mean, "
-            f'write: sha256 = "{found}"'
+            f"{path}: has sha256 {result}, not {sha256!r} as the recipe says. If this is the file you mean, "
+            f'write: sha256 = "{result}"'
         )
     try:
         table = json.loads(content, object_pairs_hook=_once)
@@ -152,9 +152,9 @@ def _read(path: Path, sha256: str) -> _File:
         return TypeAdapter(_File).validate_json(json.dumps(table), strict=True)
     except ValidationError as cause:
         wrong, lines = cause.errors(), []
-        for one in wrong[:10]:
-            text = f"{one['msg'].replace('Input should', 'must')}, got {one['input']!r}."
-            lines.append(f"  {show(one['loc']).removeprefix('.') or 'the file'}: {text}")
+        for item in wrong[:10]:
+            text = f"{item['msg'].replace('Input should', 'must')}, got {item['input']!r}."
+            lines.append(f"  {show(item['loc']).removeprefix('.') or 'the file'}: {text}")
         more = f"\n  and {len(wrong) - 10} more" if len(wrong) > 10 else ""
         raise DataError(f"{path}: mistakes: {len(wrong)}\n" + "\n".join(lines) + more) from None
 

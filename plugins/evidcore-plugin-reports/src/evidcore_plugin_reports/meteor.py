@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.api import Metric, Unscored
-from evidcore.contracts import Measured, Written
+from evidcore.contracts import Measured, TextSample
 from evidcore.errors import RecipeError
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
 
@@ -50,21 +50,21 @@ class Meteor(Metric):
                 "nltk_data out."
             )
 
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return the score of each report; 0 for one without a word."""
         self.ready()
         from nltk.translate.meteor_score import single_meteor_score
 
         synonyms = _NoSynonyms() if self.folder is None else _reader(self.folder)
-        found: list[Measured | Unscored] = []
+        result: list[Measured | Unscored] = []
         for text in texts:
             reference = reference_of(text)
             if reference is None:
-                found.append(NO_REFERENCE)
+                result.append(NO_REFERENCE)
                 continue
             score = single_meteor_score(words(reference), words(text.text), wordnet=synonyms)
-            found.append(Measured(figures={self.figure: float(score)}))
-        return found
+            result.append(Measured(figures={self.figure: float(score)}))
+        return result
 
     def notes(self) -> Mapping[str, str]:
         """Say what was matched."""

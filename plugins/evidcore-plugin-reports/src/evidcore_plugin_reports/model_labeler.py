@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from evidcore.api import Finding, Labeler, Span
 from evidcore.case import Side, State
-from evidcore.contracts import Unread
+from evidcore.contracts import LabelError
 from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
 from evidcore_plugin_reports.endpoint_answers import Unanswered
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
@@ -42,7 +42,7 @@ class ModelLabeler(Labeler):
         instruction: what the model is told, in place of `INSTRUCTION`; `<findings>` stands for the names.
     """
 
-    costs = "every text is sent to an endpoint"
+    audit_exemption = "every text is sent to an endpoint"
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ModelLabeler(Labeler):
         self.findings = findings
         self._instruction = (instruction or INSTRUCTION).replace("<findings>", ", ".join(findings))
 
-    def looked_for(self) -> tuple[str, ...]:
+    def label_names(self) -> tuple[str, ...]:
         """Return the names that it asks for."""
         return self.findings
 
@@ -63,15 +63,15 @@ class ModelLabeler(Labeler):
         """Return what the model found.
 
         Raises:
-            Unread: if it gave no answer, or one that cannot be taken.
+            LabelError: if it gave no answer, or one that cannot be taken.
             RunError: if the endpoint cannot be used.
         """
-        (found,) = self.read([text])
-        if isinstance(found, Unread):
-            raise found
-        return found
+        (result,) = self.read([text])
+        if isinstance(result, LabelError):
+            raise result
+        return result
 
-    def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | Unread]:
+    def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | LabelError]:
         """Ask about all texts, several at once."""
         asked = [text for text in texts if text.strip()]
         answers = iter(self.client.ask([self._conversation(text) for text in asked]))
@@ -80,7 +80,7 @@ class ModelLabeler(Labeler):
     def _conversation(self, text: str) -> Conversation:
         return [{"role": "system", "content": self._instruction}, {"role": "user", "content": text}]
 
-    def _findings(self, text: str, answer: str | Unanswered) -> tuple[Finding, ...] | Unread:
+    def _findings(self, text: str, answer: str | Unanswered) -> tuple[Finding, ...] | LabelError:
         reason = ""
         if isinstance(answer, Unanswered):
             reason = answer.reason
@@ -90,7 +90,7 @@ class ModelLabeler(Labeler):
             except ValueError as cause:
                 reason = str(cause)
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return Unread(
+        return LabelError(
             f"{self.client}: a text of {len(text)} characters (sha256 {digest[:16]}…) could not be labelled: "
             f"{reason}."
         )
@@ -110,8 +110,8 @@ def read_findings(answer: str, text: str, names: Sequence[str]) -> tuple[Finding
     if not isinstance(table, dict) or table.keys() != {"findings"} or not isinstance(table["findings"], list):
         raise ValueError('the answer must be one table with the list "findings" alone')
     entries = enumerate(table["findings"])
-    found = [_finding(entry, text, names, f"findings[{number}]") for number, entry in entries]
-    return tuple(sorted(found, key=lambda item: item.span.start if item.span else 0))
+    result = [_finding(entry, text, names, f"findings[{number}]") for number, entry in entries]
+    return tuple(sorted(result, key=lambda item: item.span.start if item.span else 0))
 
 
 def _finding(entry: Any, text: str, names: Sequence[str], where: str) -> Finding:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from evidcore.api import Labeler, Reward, Rollout, Score, Unscored
 from evidcore.case import Verdict
-from evidcore.contracts import Unread
+from evidcore.contracts import LabelError
 from evidcore_plugin_reports.agreement import compare_findings
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 
@@ -39,7 +39,7 @@ class ReportFindings(Reward):
     ) -> None:
         self.details = details
         self.labeler = labeler or NegationRules(vocabulary)
-        self.costs = self.labeler.costs
+        self.audit_exemption = self.labeler.audit_exemption
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
         """Judge each answer by itself; equal reports are read once."""
@@ -48,13 +48,13 @@ class ReportFindings(Reward):
         read = self.labeler.read_once(rollouts[place].answer.report or "" for place in open_places)
         verdicts: list[Score | Unscored | None] = list(early)
         for place in open_places:
-            found = read[rollouts[place].answer.report or ""]
-            if isinstance(found, Unread):
-                verdicts[place] = Unscored(kind="failed", reason=str(found))
+            result = read[rollouts[place].answer.report or ""]
+            if isinstance(result, LabelError):
+                verdicts[place] = Unscored(kind="failed", reason=str(result))
             else:
                 known = rollouts[place].prompt.case.findings
                 verdicts[place] = compare_findings(
-                    found, known, known_only=True, details=self.details
+                    result, known, known_only=True, details=self.details
                 ).score()
         return verdicts
 

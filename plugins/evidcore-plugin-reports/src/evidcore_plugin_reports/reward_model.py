@@ -37,7 +37,7 @@ class RewardModel(Scorer):
     """
 
     is_exact = False
-    costs = "a reward model reads every text"
+    audit_exemption = "a reward model reads every text"
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evidcore.api import Metric, Scorer, Unscored
-from evidcore.contracts import Measured, Written
+from evidcore.contracts import Measured, TextSample
 from evidcore.errors import PluginError
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
@@ -30,7 +30,7 @@ class Scored(Metric):
         """Ask the scorer whether it has what it needs."""
         self.scorer.ready()
 
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return the score of each text; 0 for one without a word, whatever the scorer makes of that."""
         references = [reference_of(text) for text in texts]
         held = [
@@ -41,14 +41,14 @@ class Scored(Metric):
         asked = [text.asked for text, _ in held]
         scores = iter(self.scorer([text.text for text, _ in held], [said for _, said in held], asked))
         silent = Unscored(kind="failed", reason="the scorer gave no score")
-        found: list[Measured | Unscored] = []
+        result: list[Measured | Unscored] = []
         for text, said in zip(texts, references, strict=True):
             if said is None:
-                found.append(NO_REFERENCE)
+                result.append(NO_REFERENCE)
                 continue
             score = next(scores) if words(text.text) else 0.0
-            found.append(silent if score is None else Measured(figures={self._name(): score}))
-        return found
+            result.append(silent if score is None else Measured(figures={self._name(): score}))
+        return result
 
     def _name(self) -> str:
         try:

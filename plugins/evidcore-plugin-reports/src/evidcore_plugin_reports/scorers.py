@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from evidcore.api import Finding, Labeler, Scorer
-from evidcore.contracts import Unread
+from evidcore.contracts import LabelError
 from evidcore_plugin_reports.agreement import compare_findings
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 from evidcore_plugin_reports.text_cache import TextCache
@@ -29,9 +29,9 @@ class FindingsF1(Scorer):
         scope: Literal["all", "candidate"] = "all",
     ) -> None:
         self.labeler = labeler or NegationRules(vocabulary)
-        self.costs = self.labeler.costs
+        self.audit_exemption = self.labeler.audit_exemption
         self.scope = scope
-        self._cache: TextCache[tuple[Finding, ...] | Unread] = TextCache(unless=Unread)  # by text
+        self._cache: TextCache[tuple[Finding, ...] | LabelError] = TextCache(unless=LabelError)  # by text
 
     def __call__(
         self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
@@ -44,8 +44,10 @@ class FindingsF1(Scorer):
         pairs = zip(read[: len(candidates)], read[len(candidates) :], strict=True)
         return [self._score(*pair) for pair in pairs]
 
-    def _score(self, ours: Sequence[Finding] | Unread, theirs: Sequence[Finding] | Unread) -> float | None:
-        if isinstance(ours, Unread) or isinstance(theirs, Unread):
+    def _score(
+        self, ours: Sequence[Finding] | LabelError, theirs: Sequence[Finding] | LabelError
+    ) -> float | None:
+        if isinstance(ours, LabelError) or isinstance(theirs, LabelError):
             return None
         if theirs and not ours and self.scope == "candidate":
             return 0.0

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from evidcore.api import Labeler, Span, Unscored
-from evidcore.contracts import Written
+from evidcore.contracts import TextSample
 
 NO_REFERENCE = Unscored(kind="not-applicable", reason="no reference report")
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+")
@@ -18,7 +18,7 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def reference_of(text: Written) -> str | None:
+def reference_of(text: TextSample) -> str | None:
     """Return the reference, None where there is none or it holds no word."""
     said = text.reference.text if text.reference is not None else ""
     return said if words(said) else None
@@ -52,11 +52,11 @@ def labelled(text: str, labeler: Labeler) -> Iterator[Span]:
     A sentence in which anything is present or uncertain is abnormal; one whose findings are all absent is
     normal.
     """
-    found = [item for item in labeler(text) if item.span is not None]
+    result = [item for item in labeler(text) if item.span is not None]
     for stretch in sentences(text):
         states = {
             item.state
-            for item in found
+            for item in result
             if item.span is not None and stretch.start < item.span.end and item.span.start < stretch.end
         }
         label = "other" if not states else "normal" if states == {"absent"} else "abnormal"

@@ -23,13 +23,13 @@ class TextCache(Generic[Value]):
 
     def get(self, texts: Sequence[str], compute: Callable[[list[str]], Sequence[Value]]) -> list[Value]:
         """Return a value for each text; those not held are computed in one call."""
-        found = {text: self._held.pop(text) for text in dict.fromkeys(texts) if text in self._held}
-        unknown = [text for text in dict.fromkeys(texts) if text not in found]
+        result = {text: self._held.pop(text) for text in dict.fromkeys(texts) if text in self._held}
+        unknown = [text for text in dict.fromkeys(texts) if text not in result]
         if unknown:
-            found.update(zip(unknown, compute(unknown), strict=True))
-        for text, value in found.items():
+            result.update(zip(unknown, compute(unknown), strict=True))
+        for text, value in result.items():
             if self.unless is None or not isinstance(value, self.unless):
                 self._held[text] = value
         for text in list(self._held)[: max(0, len(self._held) - self.most)]:
             del self._held[text]
-        return [found[text] for text in texts]
+        return [result[text] for text in texts]

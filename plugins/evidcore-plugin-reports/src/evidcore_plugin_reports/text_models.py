@@ -137,14 +137,14 @@ class TextModel:
 
         self.look()
         with _naming(self.who), torch.random.fork_rng(devices=[]):
-            model, found = getattr(transformers, self._kind).from_pretrained(
+            model, result = getattr(transformers, self._kind).from_pretrained(
                 self._name(),
                 revision=self.named.revision or None,
                 dtype=getattr(torch, self.named.dtype),
                 use_safetensors=True,
                 output_loading_info=True,
             )
-        lacking = sorted(key for key in found["missing_keys"] if not key.startswith(self._unused))
+        lacking = sorted(key for key in result["missing_keys"] if not key.startswith(self._unused))
         if lacking:
             more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
             raise DataError(
@@ -240,8 +240,8 @@ def fits(texts: Sequence[Tokens], most: int, named: Pretrained, who: str) -> lis
     Raises:
         DataError: if one is not, and the recipe has it refused.
     """
-    found = [len(text) <= most for text in texts]
-    if not all(found):
+    result = [len(text) <= most for text in texts]
+    if not all(result):
         longest = max(map(len, texts))
         if named.too_long == "refuse":
             raise DataError(
@@ -250,9 +250,9 @@ def fits(texts: Sequence[Tokens], most: int, named: Pretrained, who: str) -> lis
             )
         log.warning(
             "%s: %d of %d texts are longer than %d tokens and %s; the longest has %d",
-            who, found.count(False), len(texts), most, named.too_long, longest,
+            who, result.count(False), len(texts), most, named.too_long, longest,
         )  # fmt: skip
-    return found
+    return result
 
 
 def passes(lengths: Sequence[int], tokens_per_pass: int) -> Iterator[list[int]]:

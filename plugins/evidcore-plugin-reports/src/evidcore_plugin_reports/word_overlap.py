@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from evidcore.api import Metric, Unscored
-from evidcore.contracts import Measured, Sums, Written
+from evidcore.contracts import Measured, TextSample, Totals
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
 
 ORDERS = (1, 2, 3, 4)
@@ -36,33 +36,33 @@ class Bleu(Metric):
         self.tokenize = tokenize
         self.lowercase = lowercase
 
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return the counts and the report's own score for each order."""
         from sacrebleu.metrics.bleu import BLEU
 
         counter = BLEU(
             tokenize=self.tokenize, lowercase=self.lowercase, effective_order=True, max_ngram_order=ORDERS[-1]
         )
-        found: list[Measured | Unscored] = []
+        result: list[Measured | Unscored] = []
         for text in texts:
             reference = reference_of(text)
             if reference is None:
-                found.append(NO_REFERENCE)
+                result.append(NO_REFERENCE)
                 continue
             score = counter.sentence_score(text.text, [reference])
-            figures: dict[str, float | Sums] = {}
+            figures: dict[str, float | Totals] = {}
             for order in ORDERS:
                 counts, totals = score.counts[:order], score.totals[:order]
                 lengths = (score.sys_len, score.ref_len)
-                figures[f"bleu_{order}_corpus"] = Sums("bleu", (*counts, *totals, *lengths))
+                figures[f"bleu_{order}_corpus"] = Totals("bleu", (*counts, *totals, *lengths))
             for order in ORDERS:
                 alone = BLEU.compute_bleu(
                     score.counts[:order], score.totals[:order], score.sys_len, score.ref_len,
                     smooth_method="exp", effective_order=True, max_ngram_order=order,
                 )  # fmt: skip
                 figures[f"bleu_{order}_by_report"] = alone.score / 100
-            found.append(Measured(figures=figures))
-        return found
+            result.append(Measured(figures=figures))
+        return result
 
     @staticmethod
     def pool(
@@ -96,15 +96,15 @@ class RougeL(Metric):
         Lin 2004, ROUGE, Text Summarization Branches Out, section 3.1.
     """
 
-    def __call__(self, texts: Sequence[Written]) -> Sequence[Measured | Unscored]:
+    def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return F1, precision and recall of each report; 0 for one without a word."""
         from rapidfuzz.distance import LCSseq
 
-        found: list[Measured | Unscored] = []
+        result: list[Measured | Unscored] = []
         for text in texts:
             reference = reference_of(text)
             if reference is None:
-                found.append(NO_REFERENCE)
+                result.append(NO_REFERENCE)
                 continue
             ours, theirs = words(text.text), words(reference)
             common = LCSseq.similarity(ours, theirs)
@@ -113,5 +113,5 @@ class RougeL(Metric):
                 "rouge_l_precision": common / len(ours) if ours else 0.0,
                 "rouge_l_recall": common / len(theirs),
             }
-            found.append(Measured(figures=figures))
-        return found
+            result.append(Measured(figures=figures))
+        return result

@@ -77,8 +77,8 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
 
 def connected(region: Region, seeds: Region) -> Region:
     """Return the parts of a region that hold any seed; parts that meet at a corner alone are two."""
-    found: Region = _connected(region[None], seeds)[0]
-    return found
+    result: Region = _connected(region[None], seeds)[0]
+    return result
 
 
 def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
@@ -100,9 +100,9 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
         chosen = _middle_of_plateau(scores)
         if scores[chosen] > best[0] * (1 + PLATEAU):
             best = (scores[chosen], tried[chosen])
-            found = regions[chosen]
-    inside = np.zeros_like(found)
-    inside[inner] = found[inner]
+            result = regions[chosen]
+    inside = np.zeros_like(result)
+    inside[inner] = result[inner]
     region = np.zeros(plane.shape, dtype=np.bool_)
     region[roi] = _largest(_filled(inside))
     return region, best[1]
@@ -135,8 +135,8 @@ def of_mask(plane: Plane, mask: Region) -> tuple[Region, Model]:
     values = local[known]
     centre = float(np.median(values))
     tried = [Model(centre - width, centre + width) for width in _widths(local, values)]
-    found = _connected(np.stack([model.holds(local) for model in tried]), known)
-    scores = [dice(one, known) for one in found]
+    result = _connected(np.stack([model.holds(local) for model in tried]), known)
+    scores = [dice(item, known) for item in result]
     return mask.copy(), tried[_middle_of_plateau(scores)]
 
 
@@ -188,14 +188,14 @@ def grow(
         return None
     middle = ndimage.binary_erosion(known) & similar
     seeds = middle if middle.any() else known & similar
-    found = connected(similar, seeds)
-    opened = ndimage.binary_opening(np.pad(found, 1, mode="edge"))[1:-1, 1:-1]  # the frame is no edge
-    if 2 * opened.sum() > found.sum():  # a thin region is not opened: nothing would be left
-        found = connected(opened, known)
-    if found.sum() < max(1.0, least):
+    result = connected(similar, seeds)
+    opened = ndimage.binary_opening(np.pad(result, 1, mode="edge"))[1:-1, 1:-1]  # the frame is no edge
+    if 2 * opened.sum() > result.sum():  # a thin region is not opened: nothing would be left
+        result = connected(opened, known)
+    if result.sum() < max(1.0, least):
         return None
     region = np.zeros(before.shape, dtype=np.bool_)
-    region[roi] = _filled(found)
+    region[roi] = _filled(result)
     return region
 
 
@@ -251,8 +251,8 @@ def _connected(regions: Regions, seeds: Region) -> Regions:
     held = np.zeros(count + 1, dtype=np.bool_)
     held[labels[:, seeds]] = True
     held[0] = False  # what is no region
-    found: Regions = held[labels]
-    return found
+    result: Regions = held[labels]
+    return result
 
 
 def _fit(regions: Regions, inner: tuple[slice, slice]) -> list[float]:

@@ -201,8 +201,8 @@ def carry(tracks: Sequence[Track], run: Run) -> None:
         step += 1
         asked = [(track, way, track.next_input(way, step)) for track, way in walks]
         going = [(track, way, given) for track, way, given in asked if given is not None]
-        found = _in_parts([given for _, _, given in going], run)
-        for (track, way, _), chances in zip(going, found, strict=True):
+        result = _in_parts([given for _, _, given in going], run)
+        for (track, way, _), chances in zip(going, result, strict=True):
             track.take(way, step, chances)
         walks = [(track, way) for track, way, _ in going]
 

@@ -118,13 +118,13 @@ def fit_propagator(
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in network.state_dict().items()}
     save_file(weights, folder / "weights.safetensors")
-    found = _validation_dice(segmenter, validation, options.masks)
+    result = _validation_dice(segmenter, validation, options.masks)
     figures = {
         "cases": len({case.id for case, _ in some}),
         "objects": len(objects),
         "steps": options.steps,
-        "validation_objects": len(found),
-        "validation_dice": float(np.mean(found)) if found else None,
+        "validation_objects": len(result),
+        "validation_dice": float(np.mean(result)) if result else None,
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
@@ -237,12 +237,12 @@ def _validation_dice(
     segmenter: SlicePropagator, validation: Sequence[Case], masks: Sequence[str]
 ) -> list[float]:
     """Return the Dice of validation objects from their tight boxes on the largest slice."""
-    found: list[float] = []
+    result: list[float] = []
     for case, name in _named(validation, masks):
         for _, part in _objects(case, name):
-            if len(found) == VALIDATION_OBJECTS:
-                return found
+            if len(result) == VALIDATION_OBJECTS:
+                return result
             z = int(part.sum(axis=(1, 2)).argmax())
             mask = segmenter.session(case.volumes[0]).mask([BoxPrompt(box=tight_box(part[z], z))])
-            found.append(dice(mask, part))
-    return found
+            result.append(dice(mask, part))
+    return result

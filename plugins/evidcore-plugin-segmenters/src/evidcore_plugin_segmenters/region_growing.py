@@ -98,11 +98,11 @@ class GrowingSession(SegmenterSession):
         shape = self._volume.shape_zyx
         self.refuse_unusable(prompts, z_window, shape, self._path)
         start, stop = z_window or (0, shape[0])
-        found = np.zeros(shape, dtype=np.bool_)
+        result = np.zeros(shape, dtype=np.bool_)
         for prompt in prompts:
             for z, region in self._object(prompt).between(start, stop):
-                found[z] |= region
-        return found
+                result[z] |= region
+        return result
 
     def _grown(self, prompt: SegmenterPrompt) -> _Object:
         region, model = self._on_prompted_slice(prompt)

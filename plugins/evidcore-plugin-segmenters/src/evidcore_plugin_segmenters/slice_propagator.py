@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from evidcore.api import Box, Case, DataError, Flat, Segmenter, VolumeRef
+from evidcore.api import Box, Case, DataError, InlineOptions, Segmenter, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
     FitLog,
@@ -87,7 +87,7 @@ class SlicePropagator(Segmenter):
         seed: int,
         log: FitLog,
         *,
-        options: Annotated[PropagatorFit, Flat] = FIT,
+        options: Annotated[PropagatorFit, InlineOptions] = FIT,
     ) -> None:
         """Train on the masks of cases, from weights drawn anew from `seed`.
 
@@ -116,9 +116,9 @@ class SlicePropagator(Segmenter):
             raise DataError(
                 f"{path}: there is no such file. Name the checkpoint folder of a fit stage as pretrained."
             )
-        network, found = self.blank_network(), load_file(path)
-        refuse_foreign(path, found, network.state_dict())
-        network.load_state_dict(found)
+        network, result = self.blank_network(), load_file(path)
+        refuse_foreign(path, result, network.state_dict())
+        network.load_state_dict(result)
         return network.eval()
 
     def blank_network(self) -> nn.Module:
@@ -171,10 +171,10 @@ class PropagatingSession(SegmenterSession):
         answers = []
         for request in requests:
             start, stop = request.z_window or (0, shape[0])
-            found = np.zeros(shape, dtype=np.bool_)
+            result = np.zeros(shape, dtype=np.bool_)
             for prompt in request.prompts:
-                tracks[prompt].put_into(found, start, stop)
-            answers.append(found)
+                tracks[prompt].put_into(result, start, stop)
+            answers.append(result)
         return answers
 
     def _track(self, prompt: SegmenterPrompt, window: Window) -> Track:

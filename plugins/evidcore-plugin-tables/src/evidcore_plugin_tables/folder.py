@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 from annotated_types import Gt
 
-from evidcore.api import Case, DataError, Finding, Flat, MaskRef, Report, VolumeRef
-from evidcore.case import Intensity, Split, State, Tilted
+from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, Report, VolumeRef
+from evidcore.case import Intensity, Oblique, Split, State
 from evidcore_plugin_tables.case_reading import (
     STOP,
     CaseTable,
@@ -60,9 +60,9 @@ class Folder(CaseTable):
         spacing_mm_zyx: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)], Annotated[float, Gt(0)]]
         | None = None,
         axes: str | None = None,
-        tilted: Tilted = "refuse",
-        columns: Annotated[FolderColumns, Flat] = COLUMNS,
-        on_missing: Annotated[OnMissing, Flat] = STOP,
+        tilted: Oblique = "refuse",
+        columns: Annotated[FolderColumns, InlineOptions] = COLUMNS,
+        on_missing: Annotated[OnMissing, InlineOptions] = STOP,
     ) -> None:
         """Take the folder and how its table is to be read.
 

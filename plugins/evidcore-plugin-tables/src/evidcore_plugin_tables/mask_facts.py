@@ -72,13 +72,13 @@ def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bo
 def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFacts:
     volume = read(ref)
     dx = volume.spacing_mm_zyx[2]
-    found: dict[str, MaskFacts] = {}
+    result: dict[str, MaskFacts] = {}
     for together in _by_file(masks):
-        found |= _label_map(volume, together) if len(together) > 1 else {}
-        for name in together.keys() - found.keys():
-            found[name] = _facts(volume, read_mask(together[name], like=volume))
+        result |= _label_map(volume, together) if len(together) > 1 else {}
+        for name in together.keys() - result.keys():
+            result[name] = _facts(volume, read_mask(together[name], like=volume))
     return CaseFacts(
-        masks=found,
+        masks=result,
         body_mm=midline_mm(volume) if body else None,
         grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx,
     )

@@ -172,8 +172,8 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         names = [name for name in self.names or sorted(case.masks) if name in case.masks]
         possible = {"present": self._present, "side": self._side, "larger": self._larger}[kind]
         rng = random.Random(f"mask-questions/{self.seed}/{kind}/{case.id}")
-        found = possible(facts, names, rng)
-        return rng.sample(found, min(self.questions_per_kind, len(found)))
+        result = possible(facts, names, rng)
+        return rng.sample(result, min(self.questions_per_kind, len(result)))
 
     def _visible(self, facts: CaseFacts, names: list[str]) -> dict[str, MaskFacts]:
         held = {name: facts.masks[name] for name in names}
@@ -185,28 +185,28 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         absent = [name for name in names if not facts.masks[name].voxels]
         if not absent:
             return []
-        found: list[Asked] = []
+        result: list[Asked] = []
         for name in self._visible(facts, names):
             others = rng.sample(absent, min(self.options_per_question - 1, len(absent)))
-            found.append((
+            result.append((
                 "Which of these is visible in the scan?",
                 tuple(spoken(each) for each in (name, *others)),
             ))
-        return found
+        return result
 
     def _side(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:
         plane_mm = self._plane_mm(facts)
         if plane_mm is None:
             return []
         place = "scan, as the patient has sides," if self.midline == "grid" else "body"
-        found: list[Asked] = []
+        result: list[Asked] = []
         for name, mask in self._visible(facts, names).items():
             off_mm = float(mask.x_mm or 0) - plane_mm  # x grows to the patient's left
             says_side = re.search(r"\b(left|right|[lr])\b", spoken(name).lower())
             if abs(off_mm) >= max(self.off_midline_mm, 1e-9) and not says_side and name != self.midline:
                 sides = ("left", "right") if off_mm > 0 else ("right", "left")
-                found.append((f"On which side of the {place} is the {spoken(name)}?", sides))
-        return found
+                result.append((f"On which side of the {place} is the {spoken(name)}?", sides))
+        return result
 
     def _plane_mm(self, facts: CaseFacts) -> float | None:
         if self.midline == "body":
@@ -219,8 +219,8 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         by_size = sorted(self._visible(facts, names).items(), key=lambda item: -item[1].volume_ml)
         return [
             ("Which of these takes up more volume in the scan?", (spoken(larger), spoken(smaller)))
-            for (larger, one), (smaller, other) in itertools.combinations(by_size, 2)
-            if one.volume_ml >= self.larger_by * other.volume_ml
+            for (larger, entry), (smaller, other) in itertools.combinations(by_size, 2)
+            if entry.volume_ml >= self.larger_by * other.volume_ml
         ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from evidcore.api import Case, DataError, Flat
+from evidcore.api import Case, DataError, InlineOptions
 from evidcore.case import Intensity, Split
 from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
@@ -70,10 +70,10 @@ class Table(CaseTable):
         findings: tuple[str, ...] = (),
         intensity: Intensity = "arbitrary",
         free_text: Literal["stop", "skip", "keep"] = "stop",
-        columns: Annotated[CaseColumns, Flat],
-        asked: Annotated[QuestionColumns, Flat],
-        splitting: Annotated[Splitting, Flat],
-        on_missing: Annotated[OnMissing, Flat],
+        columns: Annotated[CaseColumns, InlineOptions],
+        asked: Annotated[QuestionColumns, InlineOptions],
+        splitting: Annotated[Splitting, InlineOptions],
+        on_missing: Annotated[OnMissing, InlineOptions],
     ) -> None:
         """Take the folder and how its table is to be read.
 

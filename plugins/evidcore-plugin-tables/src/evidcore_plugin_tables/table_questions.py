@@ -169,7 +169,7 @@ def _without_letters(options: list[str]) -> list[str]:
         for letter, option in zip(LETTERS, options, strict=False)
     ]
     if len(lettered) == len(options) and all(lettered):
-        return [found[1].strip() for found in lettered if found]
+        return [result[1].strip() for result in lettered if result]
     return options
 
 
@@ -202,13 +202,13 @@ def _other_form(value: Any, options: tuple[str, ...], columns: QuestionColumns) 
 
 
 def _by_letter(value: Any, options: tuple[str, ...], first: int) -> int | None:
-    found = re.fullmatch(rf"\(?([{LETTERS}{LETTERS.lower()}])[.):]?", written(value))
-    return LETTERS.index(found[1].upper()) if found else None
+    result = re.fullmatch(rf"\(?([{LETTERS}{LETTERS.lower()}])[.):]?", written(value))
+    return LETTERS.index(result[1].upper()) if result else None
 
 
 def _by_index(value: Any, options: tuple[str, ...], first: int) -> int | None:
-    found = re.fullmatch(r"(\d+)([.,]0)?", written(value))
-    return int(found[1]) - first if found else None
+    result = re.fullmatch(r"(\d+)([.,]0)?", written(value))
+    return int(result[1]) - first if result else None
 
 
 def _by_text(value: Any, options: tuple[str, ...], first: int) -> int | None:

@@ -51,8 +51,8 @@ def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
             f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
             f"It has: {', '.join(recipe.datasets)}."
         )
-    found = Assembly(recipe).datasets
-    return found if only is None else {only: found[only]}
+    result = Assembly(recipe).datasets
+    return result if only is None else {only: result[only]}
 
 
 def open_tasks(target: Path) -> dict[str, Task]:

@@ -32,10 +32,10 @@ def tour(out: Path, as_json: bool) -> None:
         write_pages(folder.path)
     page = write_side_by_side(out / "tour" / "index.html", runs)
     if as_json:
-        found = {
+        result = {
             model.name: {"run": str(folder), **figures(results[model.name])} for model, folder in runs.items()
         }
-        click.echo(json.dumps({"page": str(page), "models": found}, indent=1))
+        click.echo(json.dumps({"page": str(page), "models": result}, indent=1))
         return
     for line in [*ending(results), f"page: {page}"]:
         click.echo(line)

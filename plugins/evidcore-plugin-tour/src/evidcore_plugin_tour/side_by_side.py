@@ -42,13 +42,13 @@ def _short(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def ending(results: Mapping[str, Result]) -> list[str]:
     """Return a table with a column for each model, and a sentence about each."""
-    found = {name: figures(result) for name, result in results.items()}
-    own = next(iter(found.values()))["own"]
-    lines = [_line(f"{own['questions']} questions, {own['patients']} phantoms, %", list(found))]
+    matches = {name: figures(result) for name, result in results.items()}
+    own = next(iter(matches.values()))["own"]
+    lines = [_line(f"{own['questions']} questions, {own['patients']} phantoms, %", list(matches))]
     for name, called in LINES.items():
         sign = "+" if name in DIFFERENCES else ""
-        lines.append(_line(called, [_percent(one[name], sign) for one in found.values()]))
-    return lines + [f"{name}: {first_sentence(one['verdict'])}" for name, one in found.items()]
+        lines.append(_line(called, [_percent(item[name], sign) for item in matches.values()]))
+    return lines + [f"{name}: {first_sentence(item['verdict'])}" for name, item in matches.items()]
 
 
 def _line(title: str, cells: list[str]) -> str:

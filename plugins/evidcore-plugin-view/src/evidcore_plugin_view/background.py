@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from evidcore_plugin_hub.worker import Broken, Raised, Worker
 
-from evidcore.case import Box, MaskRef
+from evidcore.api import Box, MaskRef
 from evidcore.data.boxes import Mask
 from evidcore.errors import RunError
 from evidcore.registry import offers

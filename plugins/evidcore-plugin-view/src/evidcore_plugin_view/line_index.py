@@ -66,13 +66,13 @@ class LineIndex:
         with self._lock:
             self._read_on()
             count = len(self._starts)
-        found = []
+        result = []
         if count:
             with self.path.open("rb") as file:
                 for number, raw in zip(range(count), file, strict=False):  # it may be cut meanwhile
                     if wanted in texts(self._parsed(raw, number)).casefold():
-                        found.append(number)
-        return found
+                        result.append(number)
+        return result
 
     def _forget(self) -> None:
         self._starts = array.array("Q")

@@ -67,9 +67,9 @@ def pack(package: str, integrity: str, folder: Path) -> Path:
     if done.returncode or len(archives) != 1:
         said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise FetchError(f"npm pack {package}: exit {done.returncode}: {said}")
-    found = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
-    if f"sha512-{found}" != integrity:
-        raise FetchError(f"{package}: has the integrity sha512-{found}, and {integrity} is wanted.")
+    result = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
+    if f"sha512-{result}" != integrity:
+        raise FetchError(f"{package}: has the integrity sha512-{result}, and {integrity} is wanted.")
     return archives[0]
 
 

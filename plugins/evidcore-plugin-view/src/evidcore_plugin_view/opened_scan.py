@@ -13,8 +13,8 @@ import numpy.typing as npt
 from evidcore_plugin_pages.gallery import AXES, SIDES, WINDOWS_HU, cut
 from PIL import Image
 
-from evidcore.case import MaskRef, VolumeRef
-from evidcore.data import Volume, read, read_mask
+from evidcore.api import MaskRef, VolumeRef, read, read_mask
+from evidcore.data import Volume
 from evidcore.data.grid import LPS_RAS
 from evidcore_plugin_view.overlay import Mask, Plane
 

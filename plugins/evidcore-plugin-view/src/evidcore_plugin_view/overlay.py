@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from evidcore_plugin_pages.gallery import AXES, cut, outline
 
-from evidcore.case import Crop, MaskRef
+from evidcore.api import Crop, MaskRef
 
 if TYPE_CHECKING:
     from evidcore_plugin_view.background import FollowRequest
@@ -227,7 +227,7 @@ def filled(mask: Mask) -> str:
 def _shaded(cells: Cells, plane: Plane, index: int, depth: int) -> Shape | None:
     """Return the cells of a slice, the one with the largest drop outlined."""
     axis = AXES[plane]
-    here = [one for one in cells.falls() if one[0][2 * axis] <= index < one[0][2 * axis + 1]]
+    here = [item for item in cells.falls() if item[0][2 * axis] <= index < item[0][2 * axis + 1]]
     if not here:
         return None
     largest = cells.peak()

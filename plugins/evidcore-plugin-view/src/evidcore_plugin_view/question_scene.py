@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from evidcore_plugin_pages.gallery import WORDS
 
-from evidcore.case import Box, Crop, MaskRef, VolumeRef
+from evidcore.api import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
 from evidcore.runs.read import findings_of
 from evidcore_plugin_view import overlay
@@ -37,10 +37,10 @@ class Reference:
         Raises:
             RunError: if the text is none.
         """
-        found = _REFERENCE.fullmatch(text)
-        if found is None:
+        result = _REFERENCE.fullmatch(text)
+        if result is None:
             raise RunError(f"not a line of a run: {text!r}. Write run:answers:stage:number, counted from 0.")
-        run, kind, stage, number, chosen = found.groups()
+        run, kind, stage, number, chosen = result.groups()
         rollout = None if chosen is None else int(chosen)
         return cls(run=run, kind=kind, stage=stage, number=int(number), rollout=rollout)
 
@@ -76,10 +76,10 @@ class Scene:
         Raises:
             RunError: if there is none.
         """
-        for one in self.overlays:
-            if one.id == name:
-                return one
-        known = ", ".join(one.id for one in self.overlays)
+        for item in self.overlays:
+            if item.id == name:
+                return item
+        known = ", ".join(item.id for item in self.overlays)
         raise RunError(f"nothing to draw is called {name!r}. There are: {known or 'none'}.")
 
 
@@ -97,7 +97,7 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     Raises:
         RunError: if a line is not there, or its image reference cannot be read.
     """
-    lines = [runs[one.run].line(one.kind, one.stage, one.number) for one in references]
+    lines = [runs[item.run].line(item.kind, item.stage, item.number) for item in references]
     shown = [_crops(line) for line in lines]
     first = next((crops[0] for crops in shown if crops and not crops[0].blank), None)
     if first is None:
@@ -140,17 +140,17 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
             followed.append(Overlay(name="mask", role="followed", source=side, follow=request))
     if case is not None and path not in case.paths:
         notes.append("This is not the scan of the case that is asked about, so its masks are not drawn.")
-    if any(one.asked for one in (*truth, *pointed, *followed)):  # maps cover the whole scan
-        maps = [dataclasses.replace(one, asked=False) for one in maps]
+    if any(item.asked for item in (*truth, *pointed, *followed)):  # maps cover the whole scan
+        maps = [dataclasses.replace(item, asked=False) for item in maps]
     order = {"truth": 0, "predicted": 1, "followed": 2, "looked-at": 3, "shown": 4, "occlusion": 5}
     distinct: dict[str, Overlay] = {}
-    for one in (*truth, *pointed, *followed, *maps):
-        is_shared = one.role in ("truth", "shown")  # alike on both sides
-        whole = dataclasses.replace(one, source="") if is_shared else one
+    for item in (*truth, *pointed, *followed, *maps):
+        is_shared = item.role in ("truth", "shown")  # alike on both sides
+        whole = dataclasses.replace(item, source="") if is_shared else item
         distinct.setdefault(whole.id, whole)
     return Scene(
         volume=first.volume,
-        overlays=tuple(sorted(distinct.values(), key=lambda one: (not one.asked, order[one.role]))),
+        overlays=tuple(sorted(distinct.values(), key=lambda item: (not item.asked, order[item.role]))),
         notes=(*dict.fromkeys(notes), *cases.faults()),
         sides=tuple(sides),
         target=target,
@@ -182,7 +182,7 @@ def _asked(line: Line, case: CaseEntry) -> list[str]:
     return (
         findings_of(line)
         or findings_of(reference)
-        or [str(one["name"]) for one in case.findings if one["state"] == "present"]
+        or [str(item["name"]) for item in case.findings if item["state"] == "present"]
     )
 
 
@@ -196,11 +196,11 @@ def _crops(line: Line) -> list[Crop]:
 def _about(crops: Sequence[Crop], side: str) -> list[str]:
     """Say how a prompt's showing differs from the scan itself."""
     who = f"Side {side.upper()}: " if side else ""
-    found = []
+    result = []
     if crops and crops[0].blank:
-        found.append(f"{who}every voxel that the prompt showed was air.")
+        result.append(f"{who}every voxel that the prompt showed was air.")
     if crops and crops[0].change:
-        found.append(f"{who}the prompt showed this scan {crops[0].change}.")
+        result.append(f"{who}the prompt showed this scan {crops[0].change}.")
     if crops and crops[0].drawing is not None:
-        found.append(f"{who}{WORDS[crops[0].drawing.kind]} Here is the scan that it was made of.")
-    return found
+        result.append(f"{who}{WORDS[crops[0].drawing.kind]} Here is the scan that it was made of.")
+    return result

@@ -66,8 +66,8 @@ class Routes:
 
     def _composed(self, query: Query) -> Scene:
         references = [Reference.parse(query[side]) for side in ("a", "b") if query.get(side)]
-        for one in references:
-            self._run(one.run)
+        for item in references:
+            self._run(item.run)
         self.runs[references[0].run].look_up(references[0].kind, references[0].stage, references[0].number)
         return compose(self.runs, references)
 
@@ -88,12 +88,12 @@ class Routes:
         fields |= {"scan": scan.name, "sides": scene.sides, "niivue": niivue.ASSET.is_file()}
         fields["overlays"] = [
             {
-                **{name: getattr(one, name) for name in _OVERLAY_KEYS},
-                "solid": bool(one.mask or one.boxes or one.follow or one.cells),
-                "legend": "" if one.cells is None else one.cells.legend(),
-                "follows": one.follow is not None,
+                **{name: getattr(item, name) for name in _OVERLAY_KEYS},
+                "solid": bool(item.mask or item.boxes or item.follow or item.cells),
+                "legend": "" if item.cells is None else item.cells.legend(),
+                "follows": item.follow is not None,
             }
-            for one in scene.overlays
+            for item in scene.overlays
         ]
         return fields
 
@@ -114,37 +114,37 @@ class Routes:
 
     def voxels(self, scene: Scene, scan: Scan, query: Query) -> Answer:
         """Return the voxels of an overlay, on the grid of `volume.nii`; those of a map run from 0 to 255."""
-        one, shape_zyx = scene.overlay(query["overlay"]), scan.volume.shape_zyx
-        if one.cells is not None:
-            return scan.nifti(overlay.strengths(one.cells, shape_zyx))
-        return scan.nifti(overlay.voxels(one, self.mask_of(one, scan), shape_zyx))
+        item, shape_zyx = scene.overlay(query["overlay"]), scan.volume.shape_zyx
+        if item.cells is not None:
+            return scan.nifti(overlay.strengths(item.cells, shape_zyx))
+        return scan.nifti(overlay.voxels(item, self.mask_of(item, scan), shape_zyx))
 
     def shapes(self, scene: Scene, scan: Scan, query: Query) -> Answer:
         """Return the shapes of some overlays on one slice, by id."""
         plane, index, depth = _plane(query), int(query["index"]), scan.volume.shape_zyx[0]
         names = query["overlays"].split("|") if query["overlays"] else []
         drawn = {
-            name: overlay.drawn(one, self.mask_of(one, scan), plane, index, depth)
-            for name, one in ((name, scene.overlay(name)) for name in names)
+            name: overlay.drawn(item, self.mask_of(item, scan), plane, index, depth)
+            for name, item in ((name, scene.overlay(name)) for name in names)
         }
         return {name: shape for name, shape in drawn.items() if shape is not None}
 
     def extent(self, scene: Scene, scan: Scan, query: Query) -> Answer:
         """Return the slices on which an overlay is seen, by plane, and on which most of it is."""
-        one = scene.overlay(query["overlay"])
-        mask = self.mask_of(one, scan)
+        item = scene.overlay(query["overlay"])
+        mask = self.mask_of(item, scan)
         return {
-            **{plane: overlay.extent(one, mask, plane) for plane in get_args(Plane)},
-            "fullest": {plane: overlay.fullest(one, mask, plane) for plane in get_args(Plane)},
+            **{plane: overlay.extent(item, mask, plane) for plane in get_args(Plane)},
+            "fullest": {plane: overlay.fullest(item, mask, plane) for plane in get_args(Plane)},
             "window": None if mask is None else scan.window_around(mask),
         }
 
     def followed(self, scene: Scene, scan: Scan, query: Query) -> Answer:
         """Have the boxes of an answer followed; return what became of them, and how like the truth it is."""
-        one = scene.overlay(query["overlay"])
-        if one.follow is None:
-            raise RunError(f"{one.id}: is made of no boxes that a segmenter follows.")
-        followed = self._run(one.follow.run).followed.get(one.follow)
+        item = scene.overlay(query["overlay"])
+        if item.follow is None:
+            raise RunError(f"{item.id}: is made of no boxes that a segmenter follows.")
+        followed = self._run(item.follow.run).followed.get(item.follow)
         if followed is None:
             return {"waiting": True, "fault": "", "legend": "", "dsc": None}
         mask = followed.mask()
@@ -184,9 +184,9 @@ def _search(run: OpenedRun, query: Query) -> Answer:
 
 def _audits(run: OpenedRun, query: Query) -> Answer:
     return [
-        {"stage": str(result.get("stage", "")), **one}
+        {"stage": str(result.get("stage", "")), **item}
         for result in run.head.results
-        for one in staircases(result)
+        for item in staircases(result)
     ]
 
 
@@ -215,7 +215,7 @@ def _line(run: OpenedRun, reference: Reference) -> Answer:
     if "reference" in line:
         fields["reference"] = public_lines.public_reference(line["reference"] or {}, phantom=phantom)
     if "rollouts" in line:
-        fields["rollouts"] = [public_lines.rollout_json(one) for one in line["rollouts"]]
+        fields["rollouts"] = [public_lines.rollout_json(item) for item in line["rollouts"]]
     else:
         fields |= public_lines.with_turns(line)
     if case is not None:

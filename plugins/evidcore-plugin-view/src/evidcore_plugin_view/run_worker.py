@@ -21,15 +21,15 @@ from typing import Any
 from evidcore_plugin_pages.cases import look_up
 from evidcore_plugin_reports.sentences import sentences
 
-from evidcore.case import Crop, Evidence, Prompt, VolumeRef
+from evidcore.api import Crop, EvalStage, Evaluation, Prompt, Segmenter, Stage, VolumeRef, find
+from evidcore.case import Evidence
 from evidcore.compute.processes import pin_threads
-from evidcore.contracts import BoxPrompt, Evaluation, Segmenter, Stage
+from evidcore.contracts import BoxPrompt
 from evidcore.data import read_geometry
 from evidcore.data.boxes import Mask
 from evidcore.errors import ContractError, EvidError, RunError
-from evidcore.evaluate.asking import AskingStage
 from evidcore.recipe import DataUse, Recipe, load
-from evidcore.registry import blame, find
+from evidcore.registry import blame
 from evidcore.registry.factory import build, offer_of, options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -71,10 +71,10 @@ class RunWorker:
         """Return the sentences of a text in which a finding is present, with all such findings."""
         settings = {"use": "negation-rules", "findings": names}
         labeler = build("labeler", settings, given={}, where="evid view")
-        present = [one for one in labeler(text) if one.state == "present" and one.span is not None]
+        present = [item for item in labeler(text) if item.state == "present" and item.span is not None]
         affirming = []
         for stretch in sentences(text):
-            affirmed = [one.name for one in present if stretch.start <= one.span.start < stretch.end]
+            affirmed = [item.name for item in present if stretch.start <= item.span.start < stretch.end]
             if affirmed:
                 findings = list(dict.fromkeys(affirmed))
                 affirming.append({"start": stretch.start, "end": stretch.end, "findings": findings})
@@ -111,13 +111,13 @@ class BoxFollower:
         """
         volume = Crop.parse_uri(wanted.image).volume
         evidence = Evidence(slice=wanted.slice, boxes=wanted.boxes)
-        found = None
+        result = None
         if wanted.kind == "rollouts":
-            found = self._as_rewarded(wanted, evidence, volume)
-        found = found or self._as_measured(wanted, evidence, volume)
-        if found is None:
+            result = self._as_rewarded(wanted, evidence, volume)
+        result = result or self._as_measured(wanted, evidence, volume)
+        if result is None:
             raise RunError(f"{wanted.stage}: no segmenter of the recipe follows boxes of {wanted.task!r}.")
-        mask, component, whom = found
+        mask, component, whom = result
         shape = read_geometry(volume).shape_zyx
         if mask.shape != shape or mask.dtype != bool:
             raise ContractError(
@@ -195,7 +195,7 @@ class BoxFollower:
             followed = evaluation.follow(prompt, evidence, volume)
         return None if followed is None else (*followed, f"as {name} measures answers")
 
-    def _measuring(self, wanted: FollowRequest, place: int) -> tuple[int, AskingStage, DataUse] | None:
+    def _measuring(self, wanted: FollowRequest, place: int) -> tuple[int, EvalStage, DataUse] | None:
         """Return the stage that measures a line, its place, and its entry for the task."""
         stages = list(enumerate(self._recipe.stages))
         if wanted.kind == "answers" and place < len(stages):
@@ -205,17 +205,13 @@ class BoxFollower:
             stages = [pair for pair in stages if pair[1] is last]
         for at, stage in reversed(stages):
             use = next((use for use in stage.data if use.task == wanted.task), None)
-            if isinstance(stage, AskingStage) and use is not None:
+            if isinstance(stage, EvalStage) and use is not None:
                 return at, stage, use
         return None
 
 
 def _prompt(assembly: Assembly, stage: Stage, wanted: FollowRequest) -> Prompt:
-    """Return a question of a stage.
-
-    Raises:
-        RunError: if the recipe's data sets and task do not give it.
-    """
+    """Return a question of a stage."""
     for use in stage.data_uses():
         cases = assembly.split(use.dataset, use.split) if use.task == wanted.task else []
         for case in (case for case in cases if case.id == wanted.case):

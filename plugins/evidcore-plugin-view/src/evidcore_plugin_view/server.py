@@ -137,18 +137,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _api(self, name: str, query: Mapping[str, str]) -> None:
         try:
-            found = self._view.routes.answer(name, query)
+            result = self._view.routes.answer(name, query)
         except (EvidError, ValueError, KeyError) as error:
             said = f"{name}: the request lacks {error}" if isinstance(error, KeyError) else str(error)
             self._json(HTTPStatus.BAD_REQUEST, {"error": said})
             return
-        if found is None:
+        if result is None:
             self._json(HTTPStatus.NOT_FOUND, {"error": f"nothing is called {name!r}"})
-        elif isinstance(found, bytes):
+        elif isinstance(result, bytes):
             kind = "image/png" if name.endswith(".png") else "application/octet-stream"
-            self._send(HTTPStatus.OK, found, kind)
+            self._send(HTTPStatus.OK, result, kind)
         else:
-            self._json(HTTPStatus.OK, found)
+            self._json(HTTPStatus.OK, result)
 
     def _asset(self, name: str) -> None:
         if name == "/":

@@ -26,7 +26,7 @@ def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
     for row in with_tasks(result):
         if row.get("value") is not None:
             by_task.setdefault(str(row["task"]), []).append(row)
-    found = []
+    results = []
     for task, rows in by_task.items():
         levels = {str(row["condition"]): row for row in rows if row.get("condition") and row.get("headline")}
         if OWN not in levels:
@@ -46,14 +46,14 @@ def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
             if name not in levels
         ]
         steps.sort(key=lambda step: float(step["value"]))
-        found.append({
+        results.append({
             "task": task,
             "metric": str(levels[OWN]["metric"]),
             "unit": unit_of_row(levels[OWN]),
             "verdict": str((result.get("verdict") or {}).get(task, "")),
             "steps": steps,
         })
-    return found
+    return results
 
 
 def _step(condition: str, row: Row, difference: Row | None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from evidcore.api import Box, Crop, DataError, EncoderInput, VolumeRef
-from evidcore.case.shown import FULL
+from evidcore.case.interaction import FULL
 from evidcore.contracts import Grid
 from evidcore.data.reading import read_geometry
 from evidcore.errors import RecipeError
@@ -179,7 +179,7 @@ class PictureBoxes:
         if place >= len(shown.z):
             raise ValueError(f"the box {list(box)!r} lies where the picture shows no slice")
         shares = (left / tile_wide, top / tile_high, right / tile_wide, bottom / tile_high)
-        return shown.on_slice(shown.z[place]).voxels_of([FULL * min(max(one, 0.0), 1.0) for one in shares])
+        return shown.on_slice(shown.z[place]).voxels_of([FULL * min(max(item, 0.0), 1.0) for item in shares])
 
     def from_source(self, crop: Crop, box: Box) -> tuple[float, float, float, float] | None:
         """Return voxels of a slice as a box on the picture; None where the picture shows no slice alone.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from evidcore.api import Box, Case, Crop, DataError, EncoderInput, Flat, TextPart, View, VisualPart
+from evidcore.api import Box, Case, Crop, DataError, EncoderInput, InlineOptions, TextPart, View, VisualPart
 from evidcore.builtin.views import spread
 from evidcore.case import Drawing, Part
 from evidcore.contracts import Grid
@@ -45,7 +45,7 @@ class Montage(_Pictures):
         *,
         rows: Annotated[int, Ge(1)] = 3,
         columns: Annotated[int, Ge(1)] = 4,
-        pictures: Annotated[PictureOptions, Flat] = PICTURES,
+        pictures: Annotated[PictureOptions, InlineOptions] = PICTURES,
     ) -> None:
         """Set the tiles; a volume of fewer slices shows each of them in fewer rows."""
         self.rows, self.columns = rows, columns
@@ -77,7 +77,7 @@ class Drr(View):
         *,
         directions: tuple[Literal["front", "side"], ...] = ("front",),
         rays: Literal["attenuation", "mean"] = "attenuation",
-        pictures: Annotated[PictureOptions, Flat] = PICTURES,
+        pictures: Annotated[PictureOptions, InlineOptions] = PICTURES,
     ) -> None:
         """Set what is projected.
 
@@ -124,7 +124,10 @@ class Video(View):
     """
 
     def __init__(
-        self, *, slices: Annotated[int, Ge(1)] = 16, pictures: Annotated[PictureOptions, Flat] = PICTURES
+        self,
+        *,
+        slices: Annotated[int, Ge(1)] = 16,
+        pictures: Annotated[PictureOptions, InlineOptions] = PICTURES,
     ) -> None:
         """Set the number of slices per volume."""
         self.slices = slices
@@ -159,7 +162,7 @@ class Video(View):
 class Image(_Pictures):
     """Show each picture of a case as it is: in its own aspect and colours, where the encoder takes them."""
 
-    def __init__(self, *, pictures: Annotated[PictureOptions, Flat] = PICTURES) -> None:
+    def __init__(self, *, pictures: Annotated[PictureOptions, InlineOptions] = PICTURES) -> None:
         """Take the options of pictures."""
         self.boxes = PictureBoxes("image", pictures)
 

@@ -95,14 +95,14 @@ class Vllm(Engine):
 
     def refusals(self, workload: Workload, strategy: RolloutStrategy) -> Sequence[str]:
         """Say what a server cannot be asked for, or what of the model would not reach it."""
-        found = list(super().refusals(workload, strategy))
+        result = list(super().refusals(workload, strategy))
         seeing = [part for part in workload.train if part != "language"]
         if self.inputs == "images" and workload.lora_rank is not None and seeing:
-            found.append(
+            result.append(
                 f"train names {' and '.join(seeing)}, which no adapter holds, and with inputs = 'images' the "
                 "server sees by its own. Leave them out, or lora."
             )
-        return found
+        return result
 
     def begin(self, model: VolumeVLM, processor: VolumeProcessor, stop_texts: Sequence[str]) -> Rows:
         """Give the server the weights as they are now."""
@@ -152,13 +152,13 @@ class Vllm(Engine):
         """Let the server write a few tokens and score them here."""
         ids = processor.tokenizer("The scan shows", add_special_tokens=False)["input_ids"]
         image = processor.image_token_id  # one that is written would stand for an image that is not there
-        found = self.server.write(served, ids, COMPARED_TOKENS, logit_bias={str(image): -100.0})
+        result = self.server.write(served, ids, COMPARED_TOKENS, logit_bias={str(image): -100.0})
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor([[*ids, *found.ids]], device=model.device)).logits[0]
+            logits = model(input_ids=torch.tensor([[*ids, *result.ids]], device=model.device)).logits[0]
         logits[:, image] -= 100.0
         log_probs = logits[len(ids) - 1 : -1].float().log_softmax(-1)
-        own = log_probs.gather(-1, torch.tensor(found.ids, device=model.device)[:, None])[:, 0].cpu()
-        off = float((own - torch.tensor(found.log_probs)).abs().mean())
+        own = log_probs.gather(-1, torch.tensor(result.ids, device=model.device)[:, None])[:, 0].cpu()
+        off = float((own - torch.tensor(result.log_probs)).abs().mean())
         if off > MOST_OFF:
             raise RunError(
                 f"{self.server}: {served!r} gives its own tokens log-probabilities that are {off:.2f} nats "

@@ -77,16 +77,16 @@ class ServedRows:
         with ThreadPoolExecutor(self.concurrent, thread_name_prefix="vllm") as pool:
             for prefix, rows in groups.items():
                 slots.acquire()
-                if any(one.done() and one.exception() for one in futures):
+                if any(item.done() and item.exception() for item in futures):
                     break  # what failed is raised below
                 ask = self._asked(prefix, sampling, seeds[rows[0]], len(rows))
                 futures.append(pool.submit(ask))
                 futures[-1].add_done_callback(lambda _: slots.release())
-            given = [one.result() for one in futures]
-        found: dict[int, Continuation] = {}
+            given = [item.result() for item in futures]
+        results: dict[int, Continuation] = {}
         for rows, answers in zip(groups.values(), given, strict=True):
-            found.update(zip(rows, answers * (len(rows) // len(answers)), strict=True))
-        return [found[row] for row in range(len(prefixes))]
+            results.update(zip(rows, answers * (len(rows) // len(answers)), strict=True))
+        return [results[row] for row in range(len(prefixes))]
 
     def _asked(self, prefix: Prefix, sampling: Sampling, seed: int, rows: int) -> Asked:
         """Return what asks the server for `rows` continuations; a greedy one is asked for once."""
@@ -114,20 +114,20 @@ class ServedRows:
             return None
         image, place = self.processor.image_token_id, 0
         shown, places = [self._picture(handle) for handle in prefix.handles], []
-        for one in shown:
+        for item in shown:
             place = prefix.ids.index(image, place)
-            places.append({"offset": place, "length": one.tokens})
-            place += one.tokens
-        if prefix.ids.count(image) != sum(one.tokens for one in shown):
+            places.append({"offset": place, "length": item.tokens})
+            place += item.tokens
+        if prefix.ids.count(image) != sum(item.tokens for item in shown):
             raise RunError(
-                f"{self.server}: pictures are {[one.tokens for one in shown]} tokens there and "
+                f"{self.server}: pictures are {[item.tokens for item in shown]} tokens there and "
                 f"{prefix.ids.count(image)} in all here. Set the server's limits of pixels so that it "
                 "resizes none: --mm-processor-kwargs with min_pixels and max_pixels."
             )
         return {
-            "mm_hashes": {"image": [one.digest for one in shown]},
+            "mm_hashes": {"image": [item.digest for item in shown]},
             "mm_placeholders": {"image": places},
-            "kwargs_data": {"image": [one.prepared for one in shown]},
+            "kwargs_data": {"image": [item.prepared for item in shown]},
         }
 
     def _picture(self, handle: int) -> Shown:
@@ -159,7 +159,7 @@ def _settings(sampling: Sampling, seed: int, rows: int, stop_texts: list[str]) -
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
-        "logit_bias": {str(one): -100.0 for one in sampling.forbidden_ids},
+        "logit_bias": {str(item): -100.0 for item in sampling.forbidden_ids},
         "stop": stop_texts,
         "stop_token_ids": list(sampling.end_ids),
         "include_stop_str_in_output": True,

@@ -157,9 +157,9 @@ class _Served:
         settings, features = body["sampling_params"], body["features"]
         shown: dict[str, Tensor] = {}
         if features is not None:
-            kept = [np.load(io.BytesIO(base64.b64decode(one))) for one in features["kwargs_data"]["image"]]
-            shown["pixel_values"] = torch.from_numpy(np.concatenate([one["pixels"] for one in kept]))
-            shown["image_grid_thw"] = torch.from_numpy(np.concatenate([one["grid"] for one in kept]))
+            kept = [np.load(io.BytesIO(base64.b64decode(item))) for item in features["kwargs_data"]["image"]]
+            shown["pixel_values"] = torch.from_numpy(np.concatenate([item["pixels"] for item in kept]))
+            shown["image_grid_thw"] = torch.from_numpy(np.concatenate([item["grid"] for item in kept]))
             image = self.model.config.image_token_id
             for place in features["mm_placeholders"]["image"]:
                 stop = place["offset"] + place["length"]
@@ -176,7 +176,7 @@ class _Served:
         choices = [
             {
                 "index": number, "token_ids": ids, "finish_reason": finish,
-                "logprobs": {"content": [{"token": f"token_id:{one}", "logprob": value} for one, value in
+                "logprobs": {"content": [{"token": f"token_id:{item}", "logprob": value} for item, value in
                                          zip(ids, log_probs, strict=True)]},
             }
             for number, (ids, log_probs, finish) in enumerate(rows)

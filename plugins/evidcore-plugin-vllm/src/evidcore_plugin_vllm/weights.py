@@ -57,12 +57,12 @@ def lora_layers(model: VolumeVLM) -> dict[str, LoraLayer]:
 
 def adapter_tensors(layers: Mapping[str, LoraLayer], inputs: Inputs) -> dict[str, Tensor]:
     """Return the adapters' matrices by the names that peft writes for the served model."""
-    found = {}
+    result = {}
     for name, layer in layers.items():
         for part, modules in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B)):
             weight = modules[_ADAPTER].weight.detach().cpu().contiguous()
-            found[f"base_model.model.{_served_name(name, inputs)}.{part}.weight"] = weight
-    return found
+            result[f"base_model.model.{_served_name(name, inputs)}.{part}.weight"] = weight
+    return result
 
 
 def write_adapter(layers: Mapping[str, LoraLayer], tensors: Mapping[str, Tensor], folder: Path) -> None:
@@ -115,11 +115,11 @@ def decoder_weights(model: VolumeVLM) -> dict[str, Tensor]:
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
     """Return a hash of names and bytes."""
-    found = hashlib.blake2b(digest_size=8)
+    result = hashlib.blake2b(digest_size=8)
     for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        result.update(name.encode())
+        result.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return result.hexdigest()
 
 
 def _served_name(name: str, inputs: Inputs) -> str:

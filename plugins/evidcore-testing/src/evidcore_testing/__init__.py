@@ -1,10 +1,10 @@
 """The kit for authors of components: a check per kind, and tiny models and cases that are real."""
 
 from evidcore.hooks import Announcer as Announcer
-from evidcore.train.stand_in import CHAT_TEMPLATE as CHAT_TEMPLATE
-from evidcore.train.stand_in import SPECIAL_TOKENS as SPECIAL_TOKENS
-from evidcore.train.stand_in import TinyEncoder as TinyEncoder
-from evidcore.train.stand_in import tiny_tokenizer as tiny_tokenizer
+from evidcore.train.tiny_model import CHAT_TEMPLATE as CHAT_TEMPLATE
+from evidcore.train.tiny_model import SPECIAL_TOKENS as SPECIAL_TOKENS
+from evidcore.train.tiny_model import TinyEncoder as TinyEncoder
+from evidcore.train.tiny_model import tiny_tokenizer as tiny_tokenizer
 from evidcore_testing.checks_dataset import check_dataset as check_dataset
 from evidcore_testing.checks_evaluation import check_audit as check_audit
 from evidcore_testing.checks_evaluation import check_condition as check_condition

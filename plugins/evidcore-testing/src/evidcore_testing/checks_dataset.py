@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from evidcore.case import Case, Split
-from evidcore.contracts import Dataset
-from evidcore.data import read, read_mask
+from evidcore.api import Case, Dataset, read, read_mask
+from evidcore.case import Split
 from evidcore_testing.clauses import raises_nothing, require
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -42,21 +41,21 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
         require(lazy, dataset, "cases come lazily", f"cases({split!r}) gave a {type(given).__name__}")
         cases = list(given)
         again = list(dataset.cases(split))
-        changed = [one.id for one, two in zip(cases, again, strict=False) if one != two]
+        changed = [item.id for item, two in zip(cases, again, strict=False) if item != two]
         same = len(cases) == len(again) and not changed
         told = f"{split}: {len(cases)}, then {len(again)}, {changed[:5]}"
         require(same, dataset, "cases come twice the same", told)
         for case in cases:
-            clause, found = (
+            clause, result = (
                 "ids are unique over all splits",
                 f"{case.id!r} is in {homes.get(case.id)} and {split}",
             )
-            require(case.id not in homes, dataset, clause, found)
+            require(case.id not in homes, dataset, clause, result)
             homes[case.id] = split
             if case.patient is not None:
                 home = patients.setdefault(case.patient, split)
-                clause, found = "no patient is in two splits", f"{case.patient!r} is in {home} and {split}"
-                require(home == split, dataset, clause, found)
+                clause, result = "no patient is in two splits", f"{case.patient!r} is in {home} and {split}"
+                require(home == split, dataset, clause, result)
             _case_is_sound(dataset, case)
         for case in cases[:volumes_per_split]:
             _volumes_are_readable(dataset, case)
@@ -80,16 +79,16 @@ def _case_is_sound(dataset: Dataset, case: Case) -> None:
     text = case.report.text if case.report is not None else ""
     spans = [*(case.report.spans if case.report else ()), *(each.span for each in case.findings if each.span)]
     for span in spans:
-        found = f"got {span.start}..{span.end} in {len(text)} characters {where}"
-        require(span.end <= len(text), dataset, "spans lie inside their report", found)
+        result = f"got {span.start}..{span.end} in {len(text)} characters {where}"
+        require(span.end <= len(text), dataset, "spans lie inside their report", result)
     for question in case.questions:
         places = {question.answer, *question.true_options}
         among = all(0 <= place < len(question.options) for place in places)
-        found = f"got {sorted(places)} for {len(question.options)} options of {question.id!r} {where}"
-        require(among, dataset, "answers lie among their options", found)
+        result = f"got {sorted(places)} for {len(question.options)} options of {question.id!r} {where}"
+        require(among, dataset, "answers lie among their options", result)
         agrees = not question.true_options or question.answer in question.true_options
-        found = f"answer {question.answer} is not in {question.true_options} of {question.id!r} {where}"
-        require(agrees, dataset, "the answer is among the options that hold", found)
+        result = f"answer {question.answer} is not in {question.true_options} of {question.id!r} {where}"
+        require(agrees, dataset, "the answer is among the options that hold", result)
     ids = [query.id for query in case.queries]
     require(len(set(ids)) == len(ids), dataset, "queries have ids of their own", f"got {ids} {where}")
     for query in case.queries:
@@ -116,20 +115,20 @@ def _a_finding_is_removed(dataset: Dataset, case: Case, finding: str) -> None:
         own = [read(ref) for ref in case.volumes]
         volumes = [read(ref) for ref in refs]
         again = [read(ref) for ref in dataset.without(case, finding) or ()]
-    found = f"got {len(volumes)} for {len(own)} {where}"
-    require(len(volumes) == len(own), dataset, "without a finding there are as many volumes", found)
+    result = f"got {len(volumes)} for {len(own)} {where}"
+    require(len(volumes) == len(own), dataset, "without a finding there are as many volumes", result)
     changed = False
-    for number, (one, other) in enumerate(zip(own, volumes, strict=True)):
-        same = one.shape_zyx == other.shape_zyx and np.allclose(one.affine, other.affine, atol=1e-4)
-        found = f"volume {number}: {other.geometry}, the case's {one.geometry} {where}"
-        require(same, dataset, "without a finding the grid stays", found)
-        found = f"got {other.intensity!r}, the case has {one.intensity!r} {where}"
-        require(one.intensity == other.intensity, dataset, "without a finding the intensity stays", found)
-        changed = changed or not np.array_equal(one.array, other.array)
+    for number, (item, other) in enumerate(zip(own, volumes, strict=True)):
+        same = item.shape_zyx == other.shape_zyx and np.allclose(item.affine, other.affine, atol=1e-4)
+        result = f"volume {number}: {other.geometry}, the case's {item.geometry} {where}"
+        require(same, dataset, "without a finding the grid stays", result)
+        result = f"got {other.intensity!r}, the case has {item.intensity!r} {where}"
+        require(item.intensity == other.intensity, dataset, "without a finding the intensity stays", result)
+        changed = changed or not np.array_equal(item.array, other.array)
     present = case.state_of(finding) == "present"
-    found = f"{'all' if present else 'not all'} voxels are the case's {where}"
-    require(changed == present, dataset, "voxels change where the finding is present, and only there", found)
+    result = f"{'all' if present else 'not all'} voxels are the case's {where}"
+    require(changed == present, dataset, "voxels change where the finding is present, and only there", result)
     same = len(again) == len(volumes) and all(
-        np.array_equal(one.array, other.array) for one, other in zip(volumes, again, strict=True)
+        np.array_equal(item.array, other.array) for item, other in zip(volumes, again, strict=True)
     )
     require(same, dataset, "a finding is removed twice the same", f"voxels differ {where}")

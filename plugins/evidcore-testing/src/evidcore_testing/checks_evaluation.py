@@ -8,27 +8,27 @@ import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from evidcore.case import Prompt
-from evidcore.contracts import (
+from evidcore.api import (
     Answers,
-    Asking,
     Audit,
     Condition,
     Dataset,
+    EvalOptions,
+    EvalResult,
     Evaluation,
     Policy,
+    Prompt,
     Row,
-    Scored,
     Task,
 )
 from evidcore.contracts.evaluating import Role
+from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
 from evidcore.evaluate.reference_lines import cluster_of
-from evidcore.evaluate.sealed import Sealed
 from evidcore_testing.clauses import raises_nothing, require
 
 _LINE = ("prompt_id", "case_id", "patient", "task", "condition", "prompt", "text", "malformed")
 _UNITS = ("", "rate", "score", "plain", "points")
-_ASKING = Asking(max_new_tokens=64)
+_ASKING = EvalOptions(max_new_tokens=64)
 
 
 class Repeats(Policy):
@@ -81,25 +81,25 @@ def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[
             )
         ]
         together = evaluation.score(given[:2], task, "name")
-        alone = [evaluation.score([one], task, "name")[0] for one in given]
+        alone = [evaluation.score([item], task, "name")[0] for item in given]
     clause = "it answers each prompt, whatever the size of a batch"
-    counts = [len(one.said) for one in given]
+    counts = [len(item.said) for item in given]
     require(counts == [len(prompts)] * 3, evaluation, clause, f"got {counts} for {len(prompts)}")
-    gold, empty, small = ([row.to_json() for row in one.rows()] for one in alone)
+    gold, empty, small = ([row.to_json() for row in item.rows()] for item in alone)
     require(gold == small, evaluation, clause, f"{gold}, one by one {small}")
     clause = "sets of answers are measured in order, together as alone"
-    found = [[row.to_json() for row in one.rows()] for one in together]
-    require(found == [gold, empty], evaluation, clause, f"{found}, alone {[gold, empty]}")
+    result = [[row.to_json() for row in item.rows()] for item in together]
+    require(result == [gold, empty], evaluation, clause, f"{result}, alone {[gold, empty]}")
     again = [row.to_json() for row in evaluation.score(given[:1], task, "name")[0].rows()]
     require(again == gold, evaluation, "equal calls give equal rows", f"{gold}, then {again}")
-    for one, answers in zip(alone, given, strict=True):
-        _scored_is_sound(evaluation, one, answers)
-    best, worst = (sum(one.values(evaluation.headline)) for one in alone[:2])
+    for item, answers in zip(alone, given, strict=True):
+        _scored_is_sound(evaluation, item, answers)
+    best, worst = (sum(item.values(evaluation.headline)) for item in alone[:2])
     clause = "gold answers have more of the headline than empty ones"
     require(best > worst, evaluation, clause, f"{evaluation.headline}: {best} for gold, {worst} for empty")
     blind, unseen = (
         evaluation.references(some, lambda: prompts, task, "name")
-        for some in (prompts, [prompt.blanked() for prompt in prompts])
+        for some in (prompts, [prompt.with_blank_volumes() for prompt in prompts])
     )
     if blind is not None and unseen is not None:
         _values_are_sound(evaluation, blind.values, len(prompts))
@@ -133,7 +133,7 @@ def check_condition(condition: Condition, prompts: Sequence[Prompt], dataset: Da
     for before, after in zip(prompts, shown, strict=True):
         is_same = after is None or after == before.showing(after.crops())
         require(is_same, condition, "only what is shown changes", f"not so for {before.id!r}")
-    moved = [one for one, own in zip(shown, prompts, strict=True) if one is not None and one != own]
+    moved = [item for item, own in zip(shown, prompts, strict=True) if item is not None and item != own]
     require(bool(moved), condition, "some question is shown otherwise", f"none of {len(prompts)}")
     require(list(shown) == list(again), condition, "equal seeds give equal showings", "they differ")
 
@@ -156,9 +156,9 @@ def check_audit(audit: Audit, evaluation: Evaluation[Any], task: Task, prompts: 
     text, _ = task.gold(prompts[0])
     policy = Repeats(task, text)
     with raises_nothing(audit, "any policy is audited", f"{len(prompts)} prompts"):
-        found, again = (
-            audit(Sealed(one), prompts, task, evaluation, lambda: prompts, _ASKING, "name")
-            for one in (policy, Repeats(task, text))
+        result, again = (
+            audit(AnonymizedPolicy(item), prompts, task, evaluation, lambda: prompts, _ASKING, "name")
+            for item in (policy, Repeats(task, text))
         )
     own = {prompt.id for prompt in prompts}
     words = {(prompt.task, prompt.written()) for prompt in prompts}
@@ -169,8 +169,8 @@ def check_audit(audit: Audit, evaluation: Evaluation[Any], task: Task, prompts: 
     for prompt in policy.shown:
         is_same = (prompt.task, prompt.written()) in words
         require(is_same, audit, "only what is shown differs between conditions", f"asks {prompt.written()!r}")
-    rows_are_sound(audit, found.rows(), len(prompts))
-    lines = found.lines()
+    rows_are_sound(audit, result.rows(), len(prompts))
+    lines = result.lines()
     _lines_are_sound(audit, lines)
     asked = {line["prompt_id"] for line in lines if line["condition"] == "own"}
     strange = {line["prompt_id"] for line in lines} - own
@@ -178,15 +178,15 @@ def check_audit(audit: Audit, evaluation: Evaluation[Any], task: Task, prompts: 
     require(
         asked == own and not strange, audit, clause, f"they lack {sorted(own - asked)}; {sorted(strange)}"
     )
-    require(bool(found.verdict().strip()), audit, "its verdict says something", f"{found.verdict()!r}")
-    lines_ = found.reference_lines()
+    require(bool(result.verdict().strip()), audit, "its verdict says something", f"{result.verdict()!r}")
+    lines_ = result.reference_lines()
     is_known = all(value is None or math.isfinite(value) for value in lines_.values())
     require(is_known, audit, "the reference lines are numbers", f"got {lines_}")
-    rows = [[row.to_json() for row in one.rows()] for one in (found, again)]
+    rows = [[row.to_json() for row in item.rows()] for item in (result, again)]
     require(rows[0] == rows[1], audit, "equal calls give equal rows", f"{rows[0]}, then {rows[1]}")
 
 
-def _scored_is_sound(evaluation: Evaluation[Any], scored: Scored, given: Answers[Any]) -> None:
+def _scored_is_sound(evaluation: Evaluation[Any], scored: EvalResult, given: Answers[Any]) -> None:
     patients = tuple(map(cluster_of, given.prompts))
     clause = "each question has its patient"
     require(tuple(scored.clusters) == patients, evaluation, clause, f"got {scored.clusters}")

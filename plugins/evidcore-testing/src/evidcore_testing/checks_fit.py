@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from evidcore.case import Case
+from evidcore.api import Case
 from evidcore.contracts.model import Fittable
 from evidcore.registry.factory import arguments
 from evidcore_testing.clauses import broken, raises_nothing, require

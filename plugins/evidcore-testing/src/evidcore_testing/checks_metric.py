@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
-from evidcore.case import Case, Report, Unscored
-from evidcore.contracts import Measured, Metric, Sums, Written
+from evidcore.api import Case, Metric, Report, Unscored
+from evidcore.contracts import Measured, TextSample, Totals
 from evidcore.contracts.judging import TextKind
 from evidcore.evaluate.pooling import Figure, pooled
 from evidcore_testing.checks_text import REPORT, SPANS
@@ -19,7 +19,7 @@ _UNITS = ("rate", "score", "plain")
 _SLACK = 1e-9
 
 
-def written_texts(texts: Sequence[str] = (REPORT, OTHER)) -> list[Written]:
+def written_texts(texts: Sequence[str] = (REPORT, OTHER)) -> list[TextSample]:
     """Return texts that repeat their references: the best that can be written.
 
     Args:
@@ -28,12 +28,12 @@ def written_texts(texts: Sequence[str] = (REPORT, OTHER)) -> list[Written]:
     references = [Report(text=text, spans=SPANS if text == REPORT else ()) for text in texts]
     cases = [Case(id=f"case-{n}", patient=f"patient-{n}", volumes=()) for n in range(len(texts))]
     return [
-        Written(case=case, asked="Write the report.", text=report.text, reference=report)
+        TextSample(case=case, asked="Write the report.", text=report.text, reference=report)
         for case, report in zip(cases, references, strict=True)
     ]
 
 
-def check_metric(metric: Metric, *, texts: Sequence[Written] | None = None) -> None:
+def check_metric(metric: Metric, *, texts: Sequence[TextSample] | None = None) -> None:
     """Assert the contract of a metric.
 
     - it says in which unit it measures and what it reads;
@@ -76,7 +76,7 @@ def check_metric(metric: Metric, *, texts: Sequence[Written] | None = None) -> N
         require(is_fair, metric, "the reference earns no less than an empty text", said)
 
 
-def _measured(metric: Metric, texts: Sequence[Written]) -> list[Measured | Unscored]:
+def _measured(metric: Metric, texts: Sequence[TextSample]) -> list[Measured | Unscored]:
     shown = [(text.text[:20], text.reference and text.reference.text[:20]) for text in texts]
     with raises_nothing(metric, "any text is measured or said not to be", f"{shown}"):
         found = list(metric(texts))
@@ -86,7 +86,7 @@ def _measured(metric: Metric, texts: Sequence[Written]) -> list[Measured | Unsco
         is_told = isinstance(one, Measured) or (isinstance(one, Unscored) and bool(one.reason))
         require(is_told, metric, clause, f"got {one!r}")
         for name, figure in (one.figures if isinstance(one, Measured) else {}).items():
-            numbers = figure.numbers if isinstance(figure, Sums) else (figure,)
+            numbers = figure.numbers if isinstance(figure, Totals) else (figure,)
             is_sound = all(math.isfinite(number) for number in numbers)
             require(is_sound, metric, "every number is finite", f"got {name} = {figure!r}")
     _pooled(metric, found)
@@ -104,7 +104,7 @@ def _pooled(metric: Metric, found: Sequence[Measured | Unscored]) -> Mapping[str
     return {
         name: value
         for name, value in pools.items()
-        if not any(isinstance(one, Sums) and one.pooling == "difference" for one in by_name[name])
+        if not any(isinstance(one, Totals) and one.pooling == "difference" for one in by_name[name])
     }
 
 
@@ -123,4 +123,4 @@ def _close(one: Measured | Unscored, other: Measured | Unscored) -> bool:
 
 
 def _flat(figure: Figure) -> tuple[float, ...]:
-    return figure.numbers if isinstance(figure, Sums) else (figure,)
+    return figure.numbers if isinstance(figure, Totals) else (figure,)

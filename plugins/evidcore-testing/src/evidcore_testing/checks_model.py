@@ -69,13 +69,13 @@ def _centres_in_raster_order(encoder: Encoder, patches: Patches, size: tuple[int
         line = along[:, 0]
         flat = bool((along - line[:, None]).abs().max() < 1e-3)
         rises = bool((line.diff() > 0).all())
-        found = f"along {name}: {[round(value, 3) for value in line.tolist()]}"
-        require(flat and rises, encoder, clause, found)
+        result = f"along {name}: {[round(value, 3) for value in line.tolist()]}"
+        require(flat and rises, encoder, clause, result)
         half = size[axis] * spacing[axis] / 2
         inside = bool(line.abs().max() <= half + 1e-3)
-        require(inside, encoder, clause, f"{found}, beyond {half} from the middle")
+        require(inside, encoder, clause, f"{result}, beyond {half} from the middle")
         middle = float(line[0] + line[-1])
-        require(abs(middle) <= 0.1 * half, encoder, clause, f"{found}, not about 0")
+        require(abs(middle) <= 0.1 * half, encoder, clause, f"{result}, not about 0")
 
 
 def _volumes_in_order(encoder: Encoder, volumes: Tensor, features: Tensor) -> None:

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from evidcore.case import Prompt, Rollout, Score, Unscored, Verdict
-from evidcore.contracts import Reward, Task
-from evidcore.reward.confined import changed, content, forks_ended, process_kept
+from evidcore.api import Prompt, Reward, Rollout, Score, Task, Unscored
+from evidcore.case import Verdict
+from evidcore.reward.process_state import changed, content, killed_forks, preserved_process_state
 from evidcore_testing.clauses import broken, close, raises_nothing, require
 
 Earlier = Callable[[Sequence[Rollout]], Mapping[str, Sequence[Verdict]]]
@@ -51,7 +51,7 @@ def check_reward(
     """
     first_free = 1 + max((rollout.group for rollout in good), default=0)
     rollouts = [*good, *(dataclasses.replace(twin, group=twin.group + first_free) for twin in bad or ())]
-    if bad is not None and [one.prompt.id for one in bad] != [one.prompt.id for one in good]:
+    if bad is not None and [item.prompt.id for item in bad] != [item.prompt.id for item in good]:
         raise ValueError("good and bad must answer the same prompts, position by position")
 
     verdicts = _judge(reward, rollouts, earlier)
@@ -74,9 +74,9 @@ def check_reward(
         return
     clause, won, lost = "a good answer beats its bad twin", verdicts[: len(good)], verdicts[len(good) :]
     scored = [
-        (rollout.text, one.value, two.value)
-        for rollout, one, two in zip(good, won, lost, strict=True)
-        if isinstance(one, Score) and isinstance(two, Score)
+        (rollout.text, item.value, two.value)
+        for rollout, item, two in zip(good, won, lost, strict=True)
+        if isinstance(item, Score) and isinstance(two, Score)
     ]
     for text, better, worse in scored:
         require(better > worse, reward, clause, f"{better} is not above {worse} for {text[:60]!r}")
@@ -88,7 +88,7 @@ def _judge(reward: Reward, rollouts: Sequence[Rollout], earlier: Earlier) -> lis
     shown, before = tuple(rollouts), {name: tuple(each) for name, each in earlier(rollouts).items()}
     known = content(shown, before)
     clause, told = "rollouts that a task can read are judged", f"{len(rollouts)} rollouts"
-    with process_kept(), forks_ended(), raises_nothing(reward, clause, told):
+    with preserved_process_state(), killed_forks(), raises_nothing(reward, clause, told):
         verdicts = list(reward(shown, dict(before)))
     what = changed(known, content(shown, before))
     require(not what, reward, "what it is shown stays as it was", f"{what} changed")
@@ -145,9 +145,9 @@ def _same(
     expected: Sequence[Score | Unscored | None],
     got: Sequence[Score | Unscored | None],
 ) -> None:
-    for rollout, one, other in zip(rollouts, expected, got, strict=True):
-        if isinstance(one, Score) and isinstance(other, Score):
-            same = close(one.value, other.value)
+    for rollout, item, other in zip(rollouts, expected, got, strict=True):
+        if isinstance(item, Score) and isinstance(other, Score):
+            same = close(item.value, other.value)
         else:
-            same = type(one) is type(other)
-        require(same, reward, clause, f"{one}, then {other} for {rollout.text[:60]!r}")
+            same = type(item) is type(other)
+        require(same, reward, clause, f"{item}, then {other} for {rollout.text[:60]!r}")

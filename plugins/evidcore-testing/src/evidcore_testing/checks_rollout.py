@@ -77,8 +77,8 @@ def check_rollout(
             broken(strategy, clause, f"must be {expected} for {len(prompts)} prompts, got {len(episodes)}")
         for index, episode in enumerate(episodes):
             wanted = prompts[index // count]
-            found = f"episode {index} answers {episode.prompt.id!r}, must answer {wanted.id!r}"
-            require(episode.prompt == wanted, strategy, clause, found)
+            result = f"episode {index} answers {episode.prompt.id!r}, must answer {wanted.id!r}"
+            require(episode.prompt == wanted, strategy, clause, result)
             where = f"(episode {index}, {len(episode.ids)} tokens)"
             given = witness.given.get((wanted.id, episode.ids))
             if given is None:
@@ -95,7 +95,7 @@ def check_rollout(
             ]
             require(not odd, strategy, clause_mask, f"wrong at tokens {odd[:8]} {where}")
             clause_kept = "replies of tools and the parent of a fork stay as the sampler gave them"
-            known = any(one.replies == episode.replies and one.parent is episode.parent for one in given)
+            known = any(item.replies == episode.replies and item.parent is episode.parent for item in given)
             require(known, strategy, clause_kept, f"changed {where}")
             require(
                 any(episode.loss_mask), strategy, "something is trained", f"no token of the model {where}"

@@ -9,13 +9,13 @@ from typing import Any
 
 from evidcore.contracts import Engine, Prefix, Sampling
 from evidcore.model.policy import sampling_of
-from evidcore.train.stand_in import stand_in
+from evidcore.train.tiny_model import tiny_model
 from evidcore_testing.clauses import require
 
 
 def sampler_parts() -> tuple[Any, Any, list[Prefix], Sampling]:
     """Return a tiny model, its processor, two prefixes and sampling settings: what `check_sampler` takes."""
-    model, processor, source = stand_in()
+    model, processor, source = tiny_model()
     prefixes = [Prefix(processor.encode(source[at].prompt).ids[:length]) for at, length in ((0, 30), (1, 20))]
     settings = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
     return model.eval(), processor, prefixes, settings
@@ -42,27 +42,27 @@ def check_sampler(
     rows = engine.begin(model, processor, ())
     doubled = [prefix for prefix in prefixes for _ in range(2)]
     seeds, asked = range(len(doubled)), engine.gives_entropies
-    found = rows(doubled, sampling, seeds=seeds, entropies=asked)
+    result = rows(doubled, sampling, seeds=seeds, entropies=asked)
     require(
-        len(found) == len(doubled), engine, "every prefix is continued", f"{len(found)} of {len(doubled)}"
+        len(result) == len(doubled), engine, "every prefix is continued", f"{len(result)} of {len(doubled)}"
     )
     most = sampling.max_new_tokens
-    for one in found:
-        count, chances = len(one.ids), one.log_probs
+    for item in result:
+        count, chances = len(item.ids), item.log_probs
         require(0 < count <= most, engine, f"a row has 1 to {most} tokens", str(count))
         fits = len(chances) == count and all(math.isfinite(value) and value <= 0 for value in chances)
         require(fits, engine, "each token has a log-probability", f"{chances} of {count} tokens")
-        ends = [place for place, token in enumerate(one.ids, start=1) if token in sampling.end_ids]
-        require(ends == [count] * one.ended, engine, "an end token ends the row", f"{ends} of {count}")
-        written = set(one.ids) & set(sampling.forbidden_ids)
+        ends = [place for place, token in enumerate(item.ids, start=1) if token in sampling.end_ids]
+        require(ends == [count] * item.ended, engine, "an end token ends the row", f"{ends} of {count}")
+        written = set(item.ids) & set(sampling.forbidden_ids)
         require(not written, engine, "forbidden tokens are not written", str(sorted(written)))
-        given = len(one.entropies)
+        given = len(item.entropies)
         require(given == count * asked, engine, "entropies are given where it says so", str(given))
     again = rows(doubled, sampling, seeds=seeds, entropies=asked)
-    same = [one.ids for one in found] == [one.ids for one in again]
+    same = [item.ids for item in result] == [item.ids for item in again]
     require(same, engine, "equal seeds write the same", "other tokens the second time")
     greedy = dataclasses.replace(sampling, temperature=0.0)
     together = rows(doubled, greedy, seeds=seeds)
     apart = [rows([prefix], greedy, seeds=[0])[0].ids for prefix in prefixes for _ in range(2)]
-    same = [one.ids for one in together] == apart
+    same = [item.ids for item in together] == apart
     require(same, engine, "a greedy row does not depend on those beside it", "other tokens alone")

@@ -11,20 +11,18 @@ import nibabel
 import numpy as np
 import numpy.typing as npt
 
-from evidcore.case import Box, VolumeRef
+from evidcore.api import Box, DataError, Segmenter, VolumeRef
 from evidcore.contracts import (
     BoxPrompt,
     MaskPrompt,
     MaskRequest,
     PointPrompt,
-    Segmenter,
     SegmenterPrompt,
     SegmenterSession,
 )
 from evidcore.contracts.segmenting import Window
 from evidcore.data import read_geometry
 from evidcore.data.boxes import dice
-from evidcore.errors import DataError
 from evidcore_testing.clauses import broken, raised, raises_nothing, refusal, require
 
 Shape = tuple[int, int, int]
@@ -62,8 +60,8 @@ def check_segmenter(
     masks = [session.mask([prompt]) for prompt in prompts]
     for prompt, mask in zip(prompts, masks, strict=True):
         sound = mask.shape == shape and mask.dtype == np.bool_
-        found = f"must be bool {shape}, got {mask.dtype} {mask.shape}"
-        require(sound, segmenter, "a mask is boolean, on the volume's grid", found)
+        result = f"must be bool {shape}, got {mask.dtype} {mask.shape}"
+        require(sound, segmenter, "a mask is boolean, on the volume's grid", result)
         clause = "a prompt that can be used gives no empty mask"
         require(bool(mask.any()), segmenter, clause, f"got one for {prompt}")
         z = prompt.z

@@ -15,7 +15,7 @@ from evidcore.model.template import read_turns
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.train.settings import Silent
+from evidcore.train.settings import NullSink
 from evidcore_testing.checks_evaluation import rows_are_sound
 from evidcore_testing.clauses import raises_nothing, require
 
@@ -30,7 +30,7 @@ def stage_context(folder: Path, recipe: str) -> StageContext:
     path, output = folder / "recipe.toml", folder / "01-mine"
     path.write_text(recipe, encoding="utf-8")
     output.mkdir()
-    return Context(Assembly(load(path)), output.name, folder=output, announce=Silent())
+    return Context(Assembly(load(path)), output.name, folder=output, announce=NullSink())
 
 
 def check_stage(stage: Stage, context: StageContext) -> None:

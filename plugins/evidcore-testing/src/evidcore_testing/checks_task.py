@@ -6,8 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from evidcore.case import Case, Prompt, TextPart, VisualPart
-from evidcore.contracts import Task, View
+from evidcore.api import Case, Prompt, Task, TextPart, View, VisualPart
 from evidcore_testing.clauses import raises_nothing, require
 
 EMPTY = ("", "   ", "\n\n\t")
@@ -100,8 +99,8 @@ def _gold_is_read(task: Task, prompt: Prompt) -> None:
     told = f"not so for {prompt.id!r}"
     require((gold, spans) == task.gold(prompt), task, "equal prompts have equal gold", told)
     for span in spans:
-        found = f"got {span.start}..{span.end} in {len(gold)} characters (prompt {prompt.id!r})"
-        require(span.end <= len(gold), task, "labelled spans lie inside gold", found)
+        result = f"got {span.start}..{span.end} in {len(gold)} characters (prompt {prompt.id!r})"
+        require(span.end <= len(gold), task, "labelled spans lie inside gold", result)
 
 
 def _garbage_is_malformed(task: Task, prompt: Prompt, garbage: Sequence[str]) -> None:

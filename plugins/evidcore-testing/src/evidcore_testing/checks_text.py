@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evidcore.case import Crop, Finding, Span, State
-from evidcore.contracts import ImageQuestion, Labeler, Reader, Reweighter, Scorer, Unread
+from evidcore.contracts import ImageQuestion, Labeler, LabelError, Reader, Reweighter, Scorer
 from evidcore_testing.clauses import broken, close, raises_nothing, require
 
 
@@ -29,8 +29,8 @@ def check_reader(reader: Reader, questions: Sequence[ImageQuestion], folder: Pat
         folder: an empty one; the volumes are copied there under other names.
     """
     declared = getattr(reader, "deterministic", None)
-    found = f"got {declared!r}"
-    require(isinstance(declared, bool), reader, "it declares whether it is deterministic", found)
+    result = f"got {declared!r}"
+    require(isinstance(declared, bool), reader, "it declares whether it is deterministic", result)
     with raises_nothing(reader, "it has what it needs", "ready()"):
         reader.ready()
     answers = list(reader(questions))
@@ -59,15 +59,15 @@ def check_reader(reader: Reader, questions: Sequence[ImageQuestion], folder: Pat
 
 def _moved(crops: Sequence[Crop], folder: Path) -> tuple[Crop, ...]:
     """Return the crops of copies that lie alone, under other names."""
-    found = []
+    result = []
     for number, crop in enumerate(crops):
         source = Path(crop.volume.path)
         target = folder / str(number) / f"volume{''.join(source.suffixes)}"
         target.parent.mkdir(parents=True)
         shutil.copyfile(source, target)
         ref = dataclasses.replace(crop.volume, path=str(target))
-        found.append(dataclasses.replace(crop, volume=ref))
-    return tuple(found)
+        result.append(dataclasses.replace(crop, volume=ref))
+    return tuple(result)
 
 
 REPORT = (
@@ -110,16 +110,18 @@ def check_labeler(
         at_once = list(labeler.read(every))
     require(len(at_once) == len(every), labeler, "a reading per text", f"got {len(at_once)} for {len(every)}")
     for text, read in zip(every, at_once, strict=True):
-        findings: tuple[Finding, ...] | Unread
+        findings: tuple[Finding, ...] | LabelError
         with raises_nothing(labeler, "any text is read or said to be unread", f"{text[:60]!r}"):
             try:
                 findings = labeler(text)
-            except Unread as reason:
+            except LabelError as reason:
                 findings = reason
-        if isinstance(findings, Unread):
+        if isinstance(findings, LabelError):
             said = f"got {str(findings)!r} for {text[:60]!r}"
             require(len(text) < 8 or text not in str(findings), labeler, "an unread text is not quoted", said)
-            require(isinstance(read, Unread), labeler, "equal texts get equal findings", f"{read}, unread")
+            require(
+                isinstance(read, LabelError), labeler, "equal texts get equal findings", f"{read}, unread"
+            )
             require(bool(text.strip()), labeler, "an empty text has no findings", said)
             continue
         for finding in findings:
@@ -130,8 +132,8 @@ def check_labeler(
             size_is_sound = finding.size_mm is None or 0 < finding.size_mm < math.inf
             require(size_is_sound, labeler, clause, f"got {finding}")
             if finding.span is not None:
-                found = f"got {finding.span.start}..{finding.span.end} in a text of {len(text)} characters"
-                require(finding.span.end <= len(text), labeler, "each span lies inside the text", found)
+                result = f"got {finding.span.start}..{finding.span.end} in a text of {len(text)} characters"
+                require(finding.span.end <= len(text), labeler, "each span lies inside the text", result)
         if not text.strip():
             require(not findings, labeler, "an empty text has no findings", f"got {findings}")
         for again in (labeler(text), read):
@@ -139,8 +141,8 @@ def check_labeler(
     for text, states in (expected or {}).items():
         got = {finding.name: finding.state for finding in labeler(text)}
         for name, state in states.items():
-            found = f"{name!r} is {state} in {text!r}, got {got.get(name)!r}"
-            require(got.get(name) == state, labeler, "what a text says is found", found)
+            result = f"{name!r} is {state} in {text!r}, got {got.get(name)!r}"
+            require(got.get(name) == state, labeler, "what a text says is found", result)
 
 
 def check_scorer(
@@ -160,26 +162,26 @@ def check_scorer(
         scorer: the component under test.
         texts: at least two that differ and that the scorer can compare.
     """
-    left = [one for one in texts for _ in texts]
+    left = [item for item in texts for _ in texts]
     right = [other for _ in texts for other in texts]
     asked = [QUESTIONS[index % len(QUESTIONS)] for index in range(len(left))]
     with raises_nothing(scorer, "questions may be told", f"{len(left)} pairs with a question each"):
         scores = list(scorer(left, right, asked))
     told = f"got {len(scores)} scores for {len(left)} pairs"
     require(len(scores) == len(left), scorer, "a score or None per pair", told)
-    for score, one, other, question in zip(scores, left, right, asked, strict=True):
-        pair = f"{one[:40]!r} against {other[:40]!r}"
+    for score, item, other, question in zip(scores, left, right, asked, strict=True):
+        pair = f"{item[:40]!r} against {other[:40]!r}"
         in_range = score is None or 0.0 <= score <= 1.0
         require(in_range, scorer, "each score is in 0..1", f"got {score!r} for {pair}")
-        if one == other and scorer.is_exact:
+        if item == other and scorer.is_exact:
             equal = score is not None and math.isclose(score, 1.0, abs_tol=1e-6)
             require(equal, scorer, "equal texts score 1", f"got {score!r} for {pair}")
-        (alone,) = scorer([one], [other], [question])
+        (alone,) = scorer([item], [other], [question])
         same = close(score, alone)
         told = f"{alone!r}, then {score!r} for {pair}"
         require(same, scorer, "a pair is scored alone as among others", told)
     again = list(scorer(left, right, asked))
-    same = all(close(one, other) for one, other in zip(scores, again, strict=True))
+    same = all(close(item, other) for item, other in zip(scores, again, strict=True))
     require(same, scorer, "equal calls give equal scores", f"{scores}, then {again}")
     with raises_nothing(scorer, "an empty text does not raise", "'' against ''"):
         for score in scorer(["", texts[0], ""], [texts[0], "", ""], [*QUESTIONS, ""]):

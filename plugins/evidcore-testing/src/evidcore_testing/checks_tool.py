@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from evidcore.case import Prompt, TextPart, VisualPart
-from evidcore.contracts import Tool
+from evidcore.api import Prompt, TextPart, Tool, VisualPart
 from evidcore_testing.checks_view import require_inside
 from evidcore_testing.clauses import broken, raised, raises_nothing, refusal, require
 
@@ -31,8 +30,8 @@ def check_tool(
         good: arguments that work, at least one.
         bad: arguments that do not, beside those made here by leaving out and spoiling the good ones'.
     """
-    found = f"got name {tool.name!r}"
-    require(bool(re.fullmatch(r"[a-z][a-z0-9_-]*", tool.name)), tool, "a model can write its name", found)
+    result = f"got name {tool.name!r}"
+    require(bool(re.fullmatch(r"[a-z][a-z0-9_-]*", tool.name)), tool, "a model can write its name", result)
     require(bool(tool.description.strip()), tool, "it has a description", f"got {tool.description!r}")
     _schema_is_sound(tool)
     for arguments in good:

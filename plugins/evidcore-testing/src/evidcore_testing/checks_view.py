@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from evidcore.case import Case, Crop, TextPart, VisualPart
-from evidcore.contracts import EncoderInput, View
+from evidcore.api import Case, Crop, EncoderInput, TextPart, View, VisualPart, prepare
 from evidcore.data import read_geometry
-from evidcore.data.preparation import prepare
 from evidcore_testing.clauses import broken, refusal, require
 
 

@@ -63,8 +63,8 @@ def broken(component: object, clause: str, found: str) -> NoReturn:
 
 def fell(component: object, clause: str, given: str, error: BaseException) -> NoReturn:
     """Fail the check because the component raised; its traceback is kept."""
-    found = f"{given} raised {type(error).__name__}: {error}"
-    raise AssertionError(f"{type(component).__name__} breaks its contract: {clause}. {found}") from error
+    result = f"{given} raised {type(error).__name__}: {error}"
+    raise AssertionError(f"{type(component).__name__} breaks its contract: {clause}. {result}") from error
 
 
 def require(holds: bool, component: object, clause: str, found: str) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
-from evidcore.case import Case, Report, Span
-from evidcore.contracts import Written
+from evidcore.api import Case, Report, Span
+from evidcore.contracts import TextSample
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -96,12 +96,12 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 @pytest.fixture
-def written() -> Callable[..., list[Written]]:
+def written() -> Callable[..., list[TextSample]]:
     """Return texts to measure from pairs of report and reference."""
 
-    def make(*pairs: tuple[str, str | None], spans: Sequence[Span] = ()) -> list[Written]:
+    def make(*pairs: tuple[str, str | None], spans: Sequence[Span] = ()) -> list[TextSample]:
         return [
-            Written(
+            TextSample(
                 case=Case(id=f"c{index}", patient=f"p{index}", volumes=()),
                 asked="Write the report.",
                 text=text,

@@ -115,8 +115,8 @@ class TinySampler(Sampler):
             for part in prompt.parts
         ]
         chat = [{"role": "user", "content": content}]
-        found = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
-        return [int(token) for token in found["input_ids"]]
+        result = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
+        return [int(token) for token in result["input_ids"]]
 
     def _encoded(self, part: Part) -> list[int]:
         text = part.text if isinstance(part, TextPart) else "<|vision_start|><|image_pad|><|vision_end|>"

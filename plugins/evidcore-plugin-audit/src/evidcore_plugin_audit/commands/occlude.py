@@ -50,19 +50,19 @@ def occlude(
     logging.disable_progress_bar()
     run = open_run(folder)
     with follow("occlude", "cells") as tell:
-        found = measure(
+        result = measure(
             run, stage=stage, questions=questions, limit=limit, cells_zyx=cells_zyx, cell_mm=cell_mm or 0.0,
             tell=tell,
         )  # fmt: skip
-    for why, count in found.left_out.items():
+    for why, count in result.left_out.items():
         click.echo(f"left out: {count} questions, each {why}.", err=True)
     if as_json:
-        told = {"stage": found.stage, "path": str(found.path), "left_out": dict(found.left_out)}
-        click.echo(json.dumps({**told, "pointing": found.pointing(), "questions": found.lines}, indent=1))
+        told = {"stage": result.stage, "path": str(result.path), "left_out": dict(result.left_out)}
+        click.echo(json.dumps({**told, "pointing": result.pointing(), "questions": result.lines}, indent=1))
         return
-    for text in _lines(found):
+    for text in _lines(result):
         click.echo(text)
-    click.echo(f"\nmaps: {found.path}\nLook at them: evid view {folder}")
+    click.echo(f"\nmaps: {result.path}\nLook at them: evid view {folder}")
 
 
 def _lines(found: Measured) -> Iterator[str]:

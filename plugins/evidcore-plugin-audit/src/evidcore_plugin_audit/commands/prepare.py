@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evidcore_plugin_audit.handout import Handout
+    from evidcore_plugin_audit.handout import PromptExport
 
 HANDOUT = "handout"
 
@@ -78,7 +78,9 @@ def prepare(
     click.echo(f"then:      evid audit policy {recipe} --key {place} --answers FILE")
 
 
-def _prepared(path: Path, overrides: Sequence[str], stage: str, limit: int) -> tuple[Handout, dict[str, Any]]:
+def _prepared(
+    path: Path, overrides: Sequence[str], stage: str, limit: int
+) -> tuple[PromptExport, dict[str, Any]]:
     """Return what an audit of a recipe asks, and what it was made of."""
     from evidcore.recipe import load
 

@@ -26,22 +26,22 @@ def runs(folder: Path, recipe: str | None, limit: int, as_json: bool) -> None:
     from evidcore.errors import RunError, did_you_mean
     from evidcore_plugin_audit.listing import listed
 
-    found = listed(folder)
+    result = listed(folder)
     if recipe is not None:
-        known = sorted({one.recipe for one in found})
-        found = [one for one in found if one.recipe == recipe]
-        if not found:
+        known = sorted({item.recipe for item in result})
+        result = [item for item in result if item.recipe == recipe]
+        if not result:
             raise RunError(
                 f"{folder}: no run of {recipe!r}.{did_you_mean(recipe, known)} There are: {known}."
             )
-    shown = found[:limit] if limit else found
+    shown = result[:limit] if limit else result
     if as_json:
-        rows = [{**vars(one), "folder": str(one.folder)} for one in shown]
-        click.echo(json.dumps({"runs": rows, "of": len(found)}, indent=1))
+        rows = [{**vars(item), "folder": str(item.folder)} for item in shown]
+        click.echo(json.dumps({"runs": rows, "of": len(result)}, indent=1))
         return
     _print(shown)
-    if len(shown) < len(found):
-        click.echo(f"{len(found) - len(shown)} older ones: --limit 0", err=True)
+    if len(shown) < len(result):
+        click.echo(f"{len(result) - len(shown)} older ones: --limit 0", err=True)
 
 
 def _print(shown: list[Listed]) -> None:
@@ -52,19 +52,19 @@ def _print(shown: list[Listed]) -> None:
     from evidcore_plugin_audit.wide_table import print_table
 
     table = Table("run", "seed", "state", "at (UTC)", "last evaluation", box=None, pad_edge=False)
-    for one in shown:
-        at = f" in {one.stage}" if one.stage and one.state != "finished" else ""
-        at += f" at step {one.step}" if at and one.step else ""
-        colour = _COLOURS.get(one.state, "red")
+    for item in shown:
+        at = f" in {item.stage}" if item.stage and item.state != "finished" else ""
+        at += f" at step {item.step}" if at and item.step else ""
+        colour = _COLOURS.get(item.state, "red")
         table.add_row(
-            escape(str(one.folder)),
-            "" if one.seed is None else str(one.seed),
-            f"[{colour}]{one.state}[/{colour}]{escape(at)}",
-            one.time[:16].replace("T", " "),
+            escape(str(item.folder)),
+            "" if item.seed is None else str(item.seed),
+            f"[{colour}]{item.state}[/{colour}]{escape(at)}",
+            item.time[:16].replace("T", " "),
             escape(
                 "; ".join(
                     f"{row['name']} {row['metric']} {number(row['metric'], row['value'], row['unit'])}"
-                    for row in one.headlines
+                    for row in item.headlines
                 )
             ),
         )

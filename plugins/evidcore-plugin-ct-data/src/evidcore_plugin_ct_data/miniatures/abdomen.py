@@ -78,10 +78,10 @@ def atlas(folder: Path) -> None:
         nifti(folder / "image_only" / name / "ct.nii.gz", volume(number), "RPS")
         for index, organ in enumerate(ORGANS):
             there = has_lesion or not organ.endswith("lesion")
-            found = mask(number + index) if there else np.zeros_like(mask(0))
+            result = mask(number + index) if there else np.zeros_like(mask(0))
             nifti(
                 folder / "mask_only" / name / "segmentations" / f"{organ}.nii.gz",
-                found.astype(np.uint8),
+                result.astype(np.uint8),
                 "RPS",
             )
         rows.append(_row(name, number, has_lesion))

@@ -62,8 +62,8 @@ def _names(code: str, number: int, shape: tuple[int, ...]) -> tuple[str, str]:
 def grey(number: int) -> Array:
     """Return a stack (slice, row, column) of greys, every row and column unlike its mirror image."""
     z, y, x = np.indices((4, 6, 5))
-    found: Array = (z * 50 + y * 8 + x + number).astype(np.uint8)
-    return found
+    result: Array = (z * 50 + y * 8 + x + number).astype(np.uint8)
+    return result
 
 
 def cap(folder: Path) -> None:

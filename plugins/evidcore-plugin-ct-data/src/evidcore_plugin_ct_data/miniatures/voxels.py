@@ -26,10 +26,10 @@ def volume(number: int) -> Array:
 
 def mask(number: int) -> Array:
     """Return a mask (z, y, x) in body axes, an L of four voxels that no turn leaves as it is."""
-    found = np.zeros(SHAPE_ZYX, np.bool_)
-    found[1 + number % 3, 2, 3:6] = True
-    found[2 + number % 3, 2, 3] = True
-    return found
+    result = np.zeros(SHAPE_ZYX, np.bool_)
+    result[1 + number % 3, 2, 3:6] = True
+    result[2 + number % 3, 2, 3] = True
+    return result
 
 
 def turned(array: Array, axes: str) -> Array:
@@ -40,13 +40,13 @@ def turned(array: Array, axes: str) -> Array:
 
 def affine(axes: str, spacing_mm_zyx: Sequence[float] = SPACING_MM_ZYX) -> Array:
     """Return an affine (RAS, mm) of a file whose axes run to `axes`."""
-    found = np.eye(4)
-    found[:3, :3] = 0
+    result = np.eye(4)
+    result[:3, :3] = 0
     for index, letter in enumerate(axes):
         row = next(row for row, pair in enumerate(("RL", "AP", "SI")) if letter in pair)
         step = spacing_mm_zyx[2 - row]
-        found[row, index] = step if letter in "RAS" else -step
-    return found
+        result[row, index] = step if letter in "RAS" else -step
+    return result
 
 
 def nifti(path: Path, array: Array, axes: str, spacing_mm_zyx: Sequence[float] = SPACING_MM_ZYX) -> None:

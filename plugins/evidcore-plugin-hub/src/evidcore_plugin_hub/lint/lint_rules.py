@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from evidcore_testing import check_reward
 
-from evidcore.case import Action, Prompt, Report, Rollout, Score, TextPart, Turn, Verdict, VolumeRef
-from evidcore.contracts import Reward
+from evidcore.api import Prompt, Report, Reward, Rollout, Score, TextPart, VolumeRef
+from evidcore.case import Action, Turn, Verdict
 from evidcore.errors import EvidError
 from evidcore.reward.composer import RewardComposer
 from evidcore.text.tags import LETTERS

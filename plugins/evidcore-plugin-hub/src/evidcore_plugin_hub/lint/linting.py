@@ -11,14 +11,13 @@ from typing import Any
 
 from evidcore_testing import check_construction
 
-from evidcore.case import Case, Finding, Report, VolumeRef
-from evidcore.contracts import Reward, Task
+from evidcore.api import Case, DataError, Finding, Report, Reward, Task, VolumeRef, find
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError, DataError, EvidError
+from evidcore.errors import ContractError, EvidError
 from evidcore.prompts.rows import PromptSet, PromptSource, Row, prompt_sets
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.check import stage_class
-from evidcore.registry import LOCK, Offer, card, card_in, find, offers
+from evidcore.registry import LOCK, Offer, card, card_in, offers
 from evidcore.reward.composer import NamedReward
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -186,7 +185,7 @@ def _composed(target: Target, stage_rewards: Sequence[NamedReward]) -> list[Name
     known = {one.name for one in offers("reward")}
     needed = [
         NamedReward(name=name, reward=find("reward", name).load()(), weight=0.0)
-        for name in reward.needs_earlier
+        for name in reward.requires
         if name in known
     ]
     package = f"{target.package} {target.version}".strip()

@@ -13,12 +13,12 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Rollout, Score
+from evidcore.api import Rollout, Score
 from evidcore.contracts.judging import Checked, Judged, Outcome
 from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import EQUAL, Judgement, NamedReward, RewardComposer
-from evidcore.reward.confined import process_kept
+from evidcore.reward.process_state import preserved_process_state
 from evidcore_plugin_hub.lint.twins import Twin, options_of, twins
 
 GAINED = 0.02  # of the widest difference in pay: less is not a gain
@@ -461,7 +461,7 @@ def without_costs(rewards: Sequence[NamedReward]) -> tuple[list[NamedReward], li
     asked: list[NamedReward] = []
     left_out = []
     for item in rewards:
-        reason = item.reward.costs
+        reason = item.reward.audit_exemption
         if not reason and item.gate and item.gate not in {one.name for one in asked}:
             reason = f"it is gated by {item.gate!r}, which is not asked"
         if reason:
@@ -499,7 +499,7 @@ def audit(subject: Subject, task: str) -> list[Checked]:
                 found.append(Checked(check=name, task=task, reward=one.name, **vars(result)))
     gold = [twin.rollout for twin in made if twin.kind == "right"]
     for one in subject.rewards:
-        with process_kept():
+        with preserved_process_state():
             checks = one.reward.checks(gold)
         found += [dataclasses.replace(result, task=task, reward=one.name) for result in checks]
     return found

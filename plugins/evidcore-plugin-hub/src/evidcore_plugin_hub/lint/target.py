@@ -38,7 +38,7 @@ class Target:
     def result(self, checks: Sequence[dict[str, Any]], judges: Sequence[str] | None = None) -> dict[str, Any]:
         """Return what was found of it as plain JSON values; its outcome is that of the worst check."""
         named = {key: getattr(self, key) for key in ("kind", "name", "package", "version")}
-        outcome = max((one["outcome"] for one in checks), key=ORDER.index, default=ORDER[0])
+        outcome = max((item["outcome"] for item in checks), key=ORDER.index, default=ORDER[0])
         return {**named, "judges": judges, "checks": [*checks], "outcome": outcome}
 
 
@@ -63,19 +63,19 @@ def targets(
     Raises:
         PluginError: if nothing of a name is installed and no such folder is there.
     """
-    found = [
+    result = [
         Target(form="function", name=place, recipe=recipe, is_chat=is_chat, package=place.rpartition(":")[0])
         for place in functions
     ]
     for name in named:
         is_folder = (Path(name) / "pyproject.toml").is_file()
         rows = _of_folder(Path(name), kind) if is_folder else _installed(name, kind)
-        found += [_of_offer(one, folder=name if is_folder else "", recipe=recipe) for one in rows]
-    if recipe and not found:
+        result += [_of_offer(item, folder=name if is_folder else "", recipe=recipe) for item in rows]
+    if recipe and not result:
         return [Target(form="recipe", name=f"rewards of {Path(recipe).name}", recipe=recipe)]
     if not named and not functions:
-        found = [_of_offer(one) for one in offers() if kind in ("", one.kind) and one.kind != "command"]
-    return found
+        result = [_of_offer(item) for item in offers() if kind in ("", item.kind) and item.kind != "command"]
+    return result
 
 
 def _of_offer(offer: Offer, **more: str) -> Target:
@@ -84,18 +84,14 @@ def _of_offer(offer: Offer, **more: str) -> Target:
 
 
 def _installed(name: str, kind: str) -> list[Offer]:
-    rows = [one for one in offers() if kind in ("", one.kind)]
-    of_package = [one for one in rows if one.package == name and one.kind != "command"]
-    kinds = {one.kind for one in rows if one.name == name.rpartition("/")[2]} or {kind or "reward"}
-    return of_package or [find(one, name) for one in sorted(kinds, key=KIND_NAMES.index)]
+    rows = [item for item in offers() if kind in ("", item.kind)]
+    of_package = [item for item in rows if item.package == name and item.kind != "command"]
+    kinds = {item.kind for item in rows if item.name == name.rpartition("/")[2]} or {kind or "reward"}
+    return of_package or [find(item, name) for item in sorted(kinds, key=KIND_NAMES.index)]
 
 
 def _of_folder(folder: Path, kind: str) -> list[Offer]:
-    """Return what a package's pyproject.toml offers; nothing of it is imported.
-
-    Raises:
-        PluginError: if the file cannot be read, or offers nothing.
-    """
+    """Return what a package's pyproject.toml offers; nothing of it is imported."""
     file = folder / "pyproject.toml"
     try:
         project: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
@@ -103,7 +99,7 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
         raise PluginError(
             f"{file}: is no table of a project ({cause!r}). Make one with `evid new`."
         ) from cause
-    found = [
+    result = [
         Offer(
             kind=group.removeprefix(PREFIX), name=name, package=str(project.get("name", folder.name)),
             version=str(project.get("version", "")), target=target,
@@ -112,12 +108,12 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
         if group.startswith(PREFIX) and kind in ("", group.removeprefix(PREFIX))
         for name, target in names.items()
     ]  # fmt: skip
-    if not found:
+    if not result:
         raise PluginError(
             f"{file}: offers no component{f' of kind {kind!r}' if kind else ''}. Name one under "
             f'[project.entry-points."evidcore.reward"].'
         )
-    return found
+    return result
 
 
 def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -> Iterator[dict[str, Any]]:

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Prompt, Rollout
-from evidcore.contracts import Task
+from evidcore.api import Prompt, Rollout, Task
 from evidcore.prompts.rows import Row
 from evidcore.text.tags import LETTERS, TAG, inside
 
@@ -42,7 +41,7 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
     golds = [row.task.gold(row.prompt)[0] for row in rows]
     bare = collections.Counter(_within(gold, "think", BRIEF) or gold for gold in golds)
     alike = [text for text, _ in bare.most_common(CONSTANTS)] if constants else ()
-    found: list[Twin] = []
+    result: list[Twin] = []
     group, count = 0, len(rows)
     for place, (row, gold) in enumerate(zip(rows, golds, strict=True)):
         turned_rows = [index % count for index in range(place + 1, place + count)]  # other patients first
@@ -54,23 +53,23 @@ def twins(rows: Sequence[Row], *, constants: bool) -> list[Twin]:
         if constants and (common := _commonest(rows, place)):
             texts.append(("constant option", common))
         for kind, text in texts:
-            found.append(Twin(kind, place, _rollout(row.task, row.prompt, text, group)))
+            result.append(Twin(kind, place, _rollout(row.task, row.prompt, text, group)))
         group += 1
         options = len(options_of(row.prompt))
         for order in ([*range(by, options), *range(by)] for by in range(options)):  # its own first
             turned = _turned(row.prompt, order)
             text = row.task.gold(turned)[0]
             kind = "permuted" if order[0] else "own order"
-            found.append(Twin(kind, place, _rollout(row.task, turned, text, group)))
+            result.append(Twin(kind, place, _rollout(row.task, turned, text, group)))
             for other in _wrong(Row(turned, row.task), text, ())[:1]:
-                found.append(Twin("beside", place, _rollout(row.task, turned, other, group)))
+                result.append(Twin("beside", place, _rollout(row.task, turned, other, group)))
             group += 1
         for kind, prompt in _other_keys(rows, place):
             for name, text in ((kind, gold), *(("beside", text) for text in wrong[:1])):
                 said = _rollout(row.task, row.prompt, text, group)  # as it is read under its own prompt
-                found.append(Twin(name, place, dataclasses.replace(said, prompt=prompt)))
+                result.append(Twin(name, place, dataclasses.replace(said, prompt=prompt)))
             group += 1
-    return found
+    return result
 
 
 def options_of(prompt: Prompt) -> Sequence[str]:
@@ -154,7 +153,7 @@ def _affirmed(row: Row, gold: str) -> list[str]:
 def _unanswered(row: Row, gold: str) -> list[str]:
     """Return texts that answer nothing, and one that takes an option which there is not."""
     said = ["", *([NOBODYS] if options_of(row.prompt) else ())]
-    tagged = [_within(gold, "answer", one) for one in said]
+    tagged = [_within(gold, "answer", item) for item in said]
     return said if None in tagged else ["", *filter(None, tagged)]
 
 

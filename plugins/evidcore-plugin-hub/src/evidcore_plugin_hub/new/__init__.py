@@ -40,7 +40,7 @@ def write_package(kind: str, name: str, folder: Path) -> list[Path]:
     texts = {
         "pyproject.toml": _template("pyproject.toml").format(**words, also=also),
         "README.md": _template("README.md").format(
-            **words, reaches="".join(f"needs_{one} = true\n" for one in reached)
+            **words, reaches="".join(f"needs_{item} = true\n" for item in reached)
         ),
         f"src/{module}.py": code,
         f"tests/test_{module}.py": _component(f"test_{kind}.py", words),

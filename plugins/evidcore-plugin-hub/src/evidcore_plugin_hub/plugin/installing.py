@@ -120,19 +120,19 @@ def lines(found: Looked) -> Iterator[str]:
 def changes(before: Looked, now: Looked) -> list[str]:
     """Return what differs between two states of a plugin: files, what it may reach, what it needs."""
     old, new = before.wheel, now.wheel
-    found = [f"{old.package} {old.version} -> {new.version}, {now.at}"]
+    result = [f"{old.package} {old.version} -> {new.version}, {now.at}"]
     for path in sorted({*old.source, *new.source}):
-        one, other = old.source.get(path), new.source.get(path)
-        if one != other:
-            found.append(f"  {'new' if one is None else 'gone' if other is None else 'changed'}: {path}")
+        item, other = old.source.get(path), new.source.get(path)
+        if item != other:
+            result.append(f"  {'new' if item is None else 'gone' if other is None else 'changed'}: {path}")
     for what, earlier, later in (
         ("may reach", set(old.capabilities), set(new.capabilities)),
         ("needs", set(old.requires), set(new.requires)),
         ("offers", set(old.components), set(new.components)),
     ):
-        found += [f"  {what} now: {name}" for name in sorted(later - earlier)]
-        found += [f"  {what} no more: {name}" for name in sorted(earlier - later)]
-    return found
+        result += [f"  {what} now: {name}" for name in sorted(later - earlier)]
+        result += [f"  {what} no more: {name}" for name in sorted(earlier - later)]
+    return result
 
 
 def missing(found: Looked) -> list[str]:
@@ -226,10 +226,10 @@ def tables(lock: Path) -> dict[str, Mapping[str, Any]]:
     Raises:
         PluginError: if it is damaged, or the lock of a run, which nobody may change.
     """
-    found = {pin.package: pin.table for pin in pins.read(lock).values()}
+    result = {pin.package: pin.table for pin in pins.read(lock).values()}
     if lock.exists() and "package" in parse_toml(lock.read_text(encoding="utf-8")):
         raise PluginError(f"{lock}: is the lock of a run and stays as it is. Give the {LOCK} beside it.")
-    return found
+    return result
 
 
 def pin(lock: Path, changed: Mapping[str, Mapping[str, Any] | None]) -> None:

@@ -92,13 +92,13 @@ def differences(manifest: Manifest, wheel: Wheel) -> list[str]:
     """Return where a manifest does not say what the wheel holds."""
     beside = {key: getattr(manifest, key) for key in ("requires", "commit", "tools", "lint")}
     right, said = dict(manifest_of(wheel, **beside)), dict(manifest)
-    found = [f"{key} of {FILE} is not the wheel's" for key in said if said[key] != right[key]]
+    result = [f"{key} of {FILE} is not the wheel's" for key in said if said[key] != right[key]]
     if not manifest.lint.keys() <= manifest.components.keys():
-        found.append(f"lint of {FILE} names what the plugin does not offer")
+        result.append(f"lint of {FILE} names what the plugin does not offer")
     pinned = sorted(line.partition(" --hash")[0].replace(" ", "") for line in manifest.requires)
     if pinned != sorted(line.replace(" ", "") for line in wheel.requires):
-        found.append(f"requires of {FILE} is not the wheel's")
-    return found
+        result.append(f"requires of {FILE} is not the wheel's")
+    return result
 
 
 def _file(content: bytes) -> File:

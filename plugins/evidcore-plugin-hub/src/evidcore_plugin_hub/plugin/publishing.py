@@ -62,11 +62,7 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
-    """Run git in the folder.
-
-    Raises:
-        PluginError: if it fails, with what it said.
-    """
+    """Run git in the folder."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
     except FileNotFoundError as cause:
@@ -129,11 +125,7 @@ def _unpack(archive: bytes, folder: Path) -> None:
 
 
 def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
-    """Return a wheel's requirements with the hashes that requirements.txt gives for them.
-
-    Raises:
-        PluginError: if one that is not of evidcore has none.
-    """
+    """Return a wheel's requirements with the hashes that requirements.txt gives for them."""
     file, hashes = folder / "requirements.txt", dict[str, list[str]]()
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     for words in (line.partition("#")[0].split() for line in text.replace("\\\n", " ").splitlines()):
@@ -144,7 +136,7 @@ def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
                 raise PluginError(f"{file}: {words[0]!r} is no requirement ({cause}).") from cause
             given = [word for word in words[1:] if word.startswith("--hash=sha256:")]
             hashes[f"{normal(item.name)}{item.specifier}"] = given
-    found = []
+    result = []
     for line in wheel.requires:
         asked = Requirement(line)
         given = hashes.get(f"{normal(asked.name)}{asked.specifier}", [])
@@ -153,27 +145,23 @@ def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
                 f"requirement {line!r} has no hash. Write requirements.txt beside pyproject.toml: "
                 "`pip-compile --generate-hashes`, or a line with --hash=sha256:… from `pip hash`."
             )
-        found.append(line if is_known(asked.name) else " ".join([line, *given]))
-    return tuple(found)
+        result.append(line if is_known(asked.name) else " ".join([line, *given]))
+    return tuple(result)
 
 
 def _linted(committed: Path, folder: Path) -> dict[str, Lint]:
-    """Return what lint found of each component of a commit; `folder` is what messages call it.
-
-    Raises:
-        PluginError: if it found an alarm.
-    """
-    found = {}
+    """Return what lint found of each component of a commit; `folder` is what messages call it."""
+    results = {}
     for result in lint_all(targets([str(committed)])):
         said = {
-            one: [c["says"] for c in result["checks"] if c["outcome"] == one] for one in ("alarm", "note")
+            item: [c["says"] for c in result["checks"] if c["outcome"] == item] for item in ("alarm", "note")
         }
         if said["alarm"]:
             listing = "".join(f"\n  {line}" for line in said["alarm"])
             raise PluginError(f"{result['kind']} {result['name']}: `evid lint {folder}` has alarms{listing}")
         name = f"{result['kind']}/{result['name']}"
-        found[name] = Lint(outcome=result["outcome"], notes=tuple(line[:2000] for line in said["note"]))
-    return found
+        results[name] = Lint(outcome=result["outcome"], notes=tuple(line[:2000] for line in said["note"]))
+    return results
 
 
 def _readme(wheel: Wheel, manifest: Manifest) -> bytes:

@@ -71,11 +71,11 @@ def resolve(text: str, *, allow_cached: bool = False) -> Reference:
     with _explained(f"hub:{repository}@{revision or 'main'}"):
         if allow_cached:
             return Reference(repository, hub.resolve_revision(repository, revision=revision).resolved)
-        found = hub.model_info(repository, revision=revision)
-    commit = str(found.sha)
-    if not _COMMIT.fullmatch(commit) or found.id.lower() != repository.lower():
+        result = hub.model_info(repository, revision=revision)
+    commit = str(result.sha)
+    if not _COMMIT.fullmatch(commit) or result.id.lower() != repository.lower():
         raise PluginError(
-            f"hub:{repository}: the Hub answered with {found.id!r} at {commit!r}, which is another."
+            f"hub:{repository}: the Hub answered with {result.id!r} at {commit!r}, which is another."
         )
     return Reference(repository, commit)
 
@@ -137,8 +137,8 @@ def paths(at: Reference) -> list[str]:
     from huggingface_hub import HfApi
 
     with _explained(str(at)):
-        found = HfApi().model_info(at.repository, revision=at.commit)
-    return sorted(item.rfilename for item in found.siblings or ())
+        result = HfApi().model_info(at.repository, revision=at.commit)
+    return sorted(item.rfilename for item in result.siblings or ())
 
 
 def search(words: str, kind: str | None, limit: int) -> list[dict[str, Any]]:
@@ -151,14 +151,14 @@ def search(words: str, kind: str | None, limit: int) -> list[dict[str, Any]]:
     with _explained("the Hub"):
         get_session().head(constants.ENDPOINT, timeout=10.0)  # listing tries five times where nobody answers
         models = list(HfApi().list_models(filter=tags, search=words or None, limit=limit, full=True))
-    found = []
+    result = []
     for item in models:
         kinds = {tag.removeprefix(start) for tag in item.tags or () if tag.startswith(start)} - {"plugin"}
-        found.append({
+        result.append({
             "repository": item.id, "commit": item.sha, "downloads": item.downloads,
             "kinds": sorted(kinds), "changed": str(item.last_modified or "")[:10],
         })  # fmt: skip
-    return found
+    return result
 
 
 def upload(repository: str, files: dict[str, bytes], message: str, tag: str) -> Reference:
@@ -174,14 +174,14 @@ def upload(repository: str, files: dict[str, bytes], message: str, tag: str) -> 
         hub.create_repo(repository, exist_ok=True)
         if tag in {item.name for item in hub.list_repo_refs(repository).tags}:
             raise PluginError(f"hub:{repository}: {tag} is published already. Raise the version.")
-        found = hub.model_info(repository)
-        before = {item.rfilename for item in found.siblings or ()} - {".gitattributes"}
+        result = hub.model_info(repository)
+        before = {item.rfilename for item in result.siblings or ()} - {".gitattributes"}
         if before - {"README.md"} and FILE not in before:
             raise PluginError(f"hub:{repository}: holds files and no plugin. Name a repository of its own.")
         operations: list[Any] = [CommitOperationAdd(path, content) for path, content in sorted(files.items())]
         operations += [CommitOperationDelete(path) for path in sorted(before - set(files))]
         commit = hub.create_commit(
-            repository, operations, commit_message=message, parent_commit=found.sha
+            repository, operations, commit_message=message, parent_commit=result.sha
         ).oid
         hub.create_tag(repository, tag=tag, revision=commit)
     return Reference(repository, commit)

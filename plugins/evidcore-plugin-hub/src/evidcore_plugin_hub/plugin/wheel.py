@@ -226,7 +226,7 @@ def _faults_of_texts(files: Mapping[str, bytes]) -> Iterator[str]:
         except UnicodeDecodeError:
             yield f"{path} is no text in UTF-8"
             continue
-        odd = sorted({one for one in text if not one.isprintable() and one not in "\n\r\t"})
+        odd = sorted({item for item in text if not item.isprintable() and item not in "\n\r\t"})
         if odd:
             yield f"{path} holds control characters, {odd[0]!r} among them"
         if path.endswith(".py") and (len(content) > MOST_PYTHON or _CODING.match(content)):
@@ -235,7 +235,7 @@ def _faults_of_texts(files: Mapping[str, bytes]) -> Iterator[str]:
 
 def _components(text: str, tops: set[str], wrong: list[str]) -> dict[str, str]:
     """Return what the entry points offer, held to one way of writing: programs read others apart."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     kind = None
     for line in text.split("\n"):
         entry = _ENTRY.fullmatch(line)
@@ -247,12 +247,12 @@ def _components(text: str, tops: set[str], wrong: list[str]) -> dict[str, str]:
             wrong.append(f"its entry points hold {line!r}, neither [group] nor name = target")
         elif entry is not None:
             wrong += _faults_of_entry(str(kind), entry["name"], entry["target"], tops)
-            if f"{kind}/{entry['name']}" in found:
+            if f"{kind}/{entry['name']}" in result:
                 wrong.append(f"offers {kind} {entry['name']!r} twice")
-            found[f"{kind}/{entry['name']}"] = entry["target"]
-    if not found:
+            result[f"{kind}/{entry['name']}"] = entry["target"]
+    if not result:
         wrong.append("offers no component")
-    return found
+    return result
 
 
 def _faults_of_entry(kind: str, name: str, target: str, tops: set[str]) -> Iterator[str]:
@@ -262,7 +262,7 @@ def _faults_of_entry(kind: str, name: str, target: str, tops: set[str]) -> Itera
         yield f"{kind} {name!r}: a component's name has small letters, digits and dashes"
     elif name in built_in:
         yield f"{kind} {name!r}: evidcore has one of that name"
-    elif twin := next((one for one in built_in if alike(one) == alike(name)), None):
+    elif twin := next((item for item in built_in if alike(item) == alike(name)), None):
         yield f"{kind} {name!r}: can be mistaken for evidcore's {twin!r}"
     elif match is None or match[1] not in tops:
         yield f"{kind} {name!r}: {target!r} is no module:attribute of this package"

@@ -36,9 +36,9 @@ def alike(name: str) -> str:
 def look_alikes(rows: Sequence[Offer]) -> dict[Offer, Offer]:
     """Return the offers whose names can be mistaken for another's: of this repository, or listed earlier."""
     first: dict[tuple[str, str], Offer] = {}
-    found = {}
+    result = {}
     for row in sorted(rows, key=lambda row: not is_known(row.package)):
         other = first.setdefault((row.kind, alike(row.name)), row)
         if other.package != row.package and not is_known(row.package):
-            found[row] = other
-    return found
+            result[row] = other
+    return result

@@ -63,7 +63,7 @@ def read(path: Path) -> dict[str, Pin]:
         return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
         raise PluginError(f"{path}: cannot be read ({cause}). `evid install` writes it.") from cause
-    found: dict[str, Pin] = {}
+    result: dict[str, Pin] = {}
     for package, table in tables.items():
         try:
             named = {key: str(table[key]) for key in ("version", "source", "record")}
@@ -75,15 +75,15 @@ def read(path: Path) -> dict[str, Pin]:
         wrong = {
             "source": not SOURCE.fullmatch(pin.source),
             "record": not re.fullmatch("[0-9a-f]{64}", pin.record),
-            "modules": not pin.modules or not all(str(one).isidentifier() for one in pin.modules),
-            "name": normal(package) in found,
+            "modules": not pin.modules or not all(str(item).isidentifier() for item in pin.modules),
+            "name": normal(package) in result,
         }
         if key := next((key for key, is_wrong in wrong.items() if is_wrong), ""):
             raise PluginError(
                 f"{path}: [plugin.{package}] has no {key} that `evid install` would have written."
             )
-        found[normal(package)] = pin
-    return found
+        result[normal(package)] = pin
+    return result
 
 
 def keep(path: Path) -> dict[str, Pin]:
@@ -188,9 +188,9 @@ def trust() -> dict[str, list[str]]:
 
 def names(source: str, items: Sequence[str]) -> bool:
     """Tell whether one of these stands for a source: its publisher, repository or commit."""
-    found = SOURCE.fullmatch(source)
-    assert found is not None
-    repository, commit = found["repository"].lower(), found["commit"]
+    result = SOURCE.fullmatch(source)
+    assert result is not None
+    repository, commit = result["repository"].lower(), result["commit"]
     meant = {repository.partition("/")[0], repository, commit, f"{repository}@{commit}"}
     return not meant.isdisjoint(item.removeprefix("hub:").lower() for item in items)
 
@@ -296,22 +296,22 @@ def print_verified(lock: Path, *, as_json: bool) -> None:
 
     pinned = read(lock)
     packages = {normal(row.package): row.package for row in offers()}
-    found = {name: ["not installed"] for name in pinned.keys() - packages.keys()}
+    result = {name: ["not installed"] for name in pinned.keys() - packages.keys()}
     for name, package in packages.items():
         dist, pin = metadata.distribution(package), pinned.get(name)
         if pin is not None or not is_edited(dist):
-            found[name] = list(faults(dist, pin.record if pin else ""))
+            result[name] = list(faults(dist, pin.record if pin else ""))
     if as_json:
-        click.echo(json.dumps({"lock": str(lock), "packages": found}, indent=1))
-    for name, wrong in found.items() if not as_json else ():
+        click.echo(json.dumps({"lock": str(lock), "packages": result}, indent=1))
+    for name, wrong in result.items() if not as_json else ():
         source = pinned[name].source if name in pinned else "not pinned"
         state = click.style("changed", fg="red") if wrong else "as installed"
         click.echo(f"{printable(packages.get(name, name)):34} {state}, {printable(source)}")
         for line in wrong[:3]:
             click.echo(f"  {printable(line)}")
-    edited = len(packages.keys() - found.keys())
-    click.echo(f"{len(found)} compared, {edited} edited in place", err=as_json)
-    if any(found.values()):
+    edited = len(packages.keys() - result.keys())
+    click.echo(f"{len(result)} compared, {edited} edited in place", err=as_json)
+    if any(result.values()):
         click.get_current_context().exit(1)
 
 

@@ -2,7 +2,7 @@
 
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
 from evidcore_plugin_lab.ablation.outcome import outcome
-from evidcore_plugin_lab.ablation.runner import Failure, Passed, run_cells
+from evidcore_plugin_lab.ablation.runner import CellResult, Failure, run_cells
 from evidcore_plugin_lab.ablation.tables import (
     NO_ANSWERS,
     keep,
@@ -14,6 +14,6 @@ from evidcore_plugin_lab.ablation.tables import (
 )
 
 __all__ = [
-    "NO_ANSWERS", "AblationFolder", "Cell", "Failure", "Passed", "keep", "latex", "markdown", "outcome",
-    "read", "run_cells", "without_places", "write_up",
+    "NO_ANSWERS", "AblationFolder", "Cell", "CellResult", "Failure", "keep", "latex", "markdown",
+    "outcome", "read", "run_cells", "without_places", "write_up",
 ]  # fmt: skip

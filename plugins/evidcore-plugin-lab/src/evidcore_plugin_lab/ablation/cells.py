@@ -85,7 +85,7 @@ class Cell:
 
 def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the inputs of every stage of a recipe, by stage name, without running any."""
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     stages = assembly.recipe.stages
     state: dict[str, Hashes] = {"": {}}  # by arm
     for index, stage in enumerate(stages):
@@ -94,9 +94,9 @@ def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dic
             f"arm.{name}": hashes["model"] for name, hashes in state.items() if name and "model" in hashes
         }
         inputs = hashed_inputs(assembly, stage, lock, {**upstream, **arms})
-        found[assembly.recipe.stage_name(index)] = inputs
+        result[assembly.recipe.stage_name(index)] = inputs
         state[stage.arm] = after(stage, inputs_hash(inputs), upstream)
-    return found
+    return result
 
 
 class AblationFolder:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from evidcore.contracts import Sums
+from evidcore.contracts import Totals
 from evidcore.evaluate.bootstrap import (
     DRAWS,
     FEWEST_PATIENTS,
@@ -37,7 +37,7 @@ class Item(NamedTuple):
     """One question or report; `sums` is None where its figure is missing."""
 
     patient: str  # or the case, where no patient is known
-    sums: Sums | None
+    sums: Totals | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class Arms:
         missing = asked - sum(counts)
         informative = [sample.informative for sample in samples]
         union = frozenset[Hashable]().union(*informative)
-        found = Contrast(
+        result = Contrast(
             value=float(np.mean(measured)),
             by_seed=dict(zip(seeds, measured, strict=True)),
             items=sum(counts),
@@ -131,7 +131,7 @@ class Arms:
         )
         fewest = min(map(len, informative))
         if fewest < FEWEST_PATIENTS:
-            return found.noted(too_few(fewest))
+            return result.noted(too_few(fewest))
         if self._shared and any(sample.patients != samples[0].patients for sample in samples):
             raise ValueError(
                 "patients_shared: every seed must be tested on the same patients, and they differ"
@@ -148,15 +148,15 @@ class Arms:
         else:
             known = drawn[np.isfinite(drawn).all(axis=1)]
             if len(known) < 2:
-                return found.noted("no interval: nothing to divide by in nearly every draw")
+                return result.noted("no interval: nothing to divide by in nearly every draw")
             covariance = np.cov(known, rowvar=False)
             if not self._shared:
                 covariance = np.diag(np.diag(covariance))
             spread = over_seeds(np.array(measured), covariance, patient_degrees=len(union) - 1)
             missed = f"{len(seeds)} seeds: no test" if len(seeds) < FEWEST_SEEDS else ""
         if spread is None:
-            return found.noted(TIED if np.ptp(drawn) < SAME else "no interval: every seed gives the same")
-        return dataclasses.replace(found, **spread._asdict()).noted(missed)
+            return result.noted(TIED if np.ptp(drawn) < SAME else "no interval: every seed gives the same")
+        return dataclasses.replace(result, **spread._asdict()).noted(missed)
 
 
 def over_seeds(
@@ -215,7 +215,7 @@ def _paired(items: Sequence[Mapping[str, Item]], arms: Sequence[str], seed: int)
     names = [name for name in items[0] if all(some[name].sums is not None for some in items)]
     owners = [items[0][name].patient for name in names]
     known = [[sums for name in names if (sums := some[name].sums) is not None] for some in items]
-    kind = kind_of([sums for some in known for sums in some] or [Sums("ratio", (0.0, 0.0))])
+    kind = kind_of([sums for some in known for sums in some] or [Totals("ratio", (0.0, 0.0))])
     assert kind is not None  # items hold sums
     columns = [columns_of(some).reshape(len(names), kind.width) for some in known]
     patients = {item.patient for item in items[0].values()}

@@ -93,7 +93,7 @@ class Ablation:
 
     def claimed(self, claim: Claim) -> Metric:
         """Return the metric that a claim is about."""
-        return next(one for one in self.metrics if claim.metric in (one.label, one.metric))
+        return next(item for item in self.metrics if claim.metric in (item.label, item.metric))
 
     def arm(self, name: str) -> Arm:
         """Return an arm by its name."""
@@ -195,7 +195,7 @@ def _wrong_claim(
             yield (*key, side), f"{text} Arms: {', '.join(arms)}."
     if claim["arm"] == claim["beats"]:
         yield (*key, "beats"), f"must be another arm than {claim['arm']!r}, which beats itself never."
-    named = [name for one in metrics for name in {one.get("label", ""), one["metric"]} if name]
+    named = [name for item in metrics for name in {item.get("label", ""), item["metric"]} if name]
     if named.count(claim["metric"]) != 1:
         what = "is named by several of `metrics`" if claim["metric"] in named else "is none of `metrics`"
         hint = did_you_mean(claim["metric"], named)

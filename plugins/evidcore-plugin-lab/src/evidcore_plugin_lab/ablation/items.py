@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from evidcore.contracts import Sums
+from evidcore.contracts import Totals
 from evidcore.evaluate.pooling import from_json
 from evidcore.evaluate.reference_lines import cluster
 from evidcore_plugin_lab.ablation.contrasts import Item
 
 Line = Mapping[str, Any]  # of answers/<stage>.jsonl
-_Read = Callable[[Line, str], Sums | None]  # line, finding ("" for all) -> None where the line has no say
+_Read = Callable[[Line, str], Totals | None]  # line, finding ("" for all) -> None where the line has no say
 
 
 def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
@@ -39,13 +39,13 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
 
 def _items(lines: Sequence[Line], metric: str) -> dict[str, Item]:
     """Return an item per prompt, the mean of its answers; None where none of them has a figure."""
-    read: Iterable[tuple[Line, Sums | None]] = ()
+    read: Iterable[tuple[Line, Totals | None]] = ()
     name, _, finding = metric.partition("/")
     if any(metric in line.get("figures", {}) for line in lines):
         read = ((line, _figure(line, metric)) for line in lines)
     elif name in _READ:
         read = ((line, sums) for line in lines if (sums := _READ[name](line, finding)) is not None)
-    known: dict[str, list[Sums]] = {}
+    known: dict[str, list[Totals]] = {}
     owners: dict[str, str] = {}
     for line, sums in read:
         owners[line["prompt_id"]] = cluster(line["patient"], line["case_id"])
@@ -57,15 +57,15 @@ def _under(condition: str | None, lines: Sequence[Line]) -> Sequence[Line]:
     return [line for line in lines if line["condition"] == condition] if condition else lines
 
 
-def _figure(line: Line, metric: str) -> Sums | None:
+def _figure(line: Line, metric: str) -> Totals | None:
     figures = line.get("figures", {})
     figure = from_json(figures[metric]) if metric in figures else None
-    return figure if figure is None or isinstance(figure, Sums) else Sums("ratio", (figure, 1.0))
+    return figure if figure is None or isinstance(figure, Totals) else Totals("ratio", (figure, 1.0))
 
 
-def _mean(some: list[Sums]) -> Sums:
-    sides = zip(*(one.numbers for one in some), strict=True)
-    return Sums(some[0].pooling, tuple(sum(side) / len(some) for side in sides))
+def _mean(some: list[Totals]) -> Totals:
+    sides = zip(*(item.numbers for item in some), strict=True)
+    return Totals(some[0].pooling, tuple(sum(side) / len(some) for side in sides))
 
 
 def _difference(first: Mapping[str, Item], second: Mapping[str, Item]) -> dict[str, Item]:
@@ -73,32 +73,32 @@ def _difference(first: Mapping[str, Item], second: Mapping[str, Item]) -> dict[s
     every = [item.sums for item in (*first.values(), *second.values()) if item.sums is not None]
     if any(sums.pooling != "ratio" or sums.numbers[1:] != (1.0,) for sums in every):
         return {}
-    found = {}
-    for prompt, (patient, one) in first.items():
+    result = {}
+    for prompt, (patient, entry) in first.items():
         other = second[prompt].sums if prompt in second else None
-        if one is not None and other is not None:
-            found[prompt] = Item(patient, Sums("ratio", (one.numbers[0] - other.numbers[0], 1.0)))
-    return found
+        if entry is not None and other is not None:
+            result[prompt] = Item(patient, Totals("ratio", (entry.numbers[0] - other.numbers[0], 1.0)))
+    return result
 
 
 def _reading(reading: str) -> _Read:
-    def hit(line: Line, finding: str) -> Sums | None:
+    def hit(line: Line, finding: str) -> Totals | None:
         if reading not in line or "answer" not in line or finding not in ("", line["finding"]):
             return None
-        return Sums("ratio", (float(line[reading] == line["answer"]), 1.0))
+        return Totals("ratio", (float(line[reading] == line["answer"]), 1.0))
 
     return hit
 
 
-def _format(line: Line, _: str) -> Sums:
-    return Sums("ratio", (float(line["malformed"] is None), 1.0))
+def _format(line: Line, _: str) -> Totals:
+    return Totals("ratio", (float(line["malformed"] is None), 1.0))
 
 
-def _given_format(line: Line, _: str) -> Sums | None:
+def _given_format(line: Line, _: str) -> Totals | None:
     if "answer" not in line:
         return None
     is_valid = line["malformed"] is None
-    return Sums("ratio", (float(is_valid and line["choice"] == line["answer"]), float(is_valid)))
+    return Totals("ratio", (float(is_valid and line["choice"] == line["answer"]), float(is_valid)))
 
 
 _READ: Mapping[str, _Read] = {

@@ -37,33 +37,33 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
     by_arm = {arm.name: [cell for cell in cells if cell.arm == arm.name] for arm in ablation.arms}
     there = {(cell.arm, cell.seed) for cell in cells}
     every = [(arm.name, seed) for seed in ablation.seeds for arm in ablation.arms]
-    found: dict[str, list[Row]] = defaultdict(list)
+    result: dict[str, list[Row]] = defaultdict(list)
     for metric in ablation.metrics:
         measured = _Measured(metric, by_arm)
-        found["metrics"].append({**vars(metric), "unit": measured.unit})
+        result["metrics"].append({**vars(metric), "unit": measured.unit})
         for claim in ablation.claims:
             if ablation.claimed(claim) == metric:
-                found["claims"].append(measured.row({claim.arm: 1.0, claim.beats: -1.0}, vars(claim)))
+                result["claims"].append(measured.row({claim.arm: 1.0, claim.beats: -1.0}, vars(claim)))
         for arm in by_arm:
-            found["rows"].append(measured.row({arm: 1.0}, {"arm": arm}))
+            result["rows"].append(measured.row({arm: 1.0}, {"arm": arm}))
             if arm != ablation.reference:
                 weights = {arm: 1.0, ablation.reference: -1.0}
-                found["differences"].append(
+                result["differences"].append(
                     measured.row(weights, {"arm": arm, "against": ablation.reference})
                 )
-        found["effects"] += [measured.row(weights, {"effect": name}) for name, weights in _effects(ablation)]
-        found["lines"] += measured.reference_lines()
+        result["effects"] += [measured.row(weights, {"effect": name}) for name, weights in _effects(ablation)]
+        result["lines"] += measured.reference_lines()
     tables = cells[0].recipe.datasets if cells else {}
     phantoms = [name for name, table in tables.items() if is_phantom(str(table["use"]))]
     return {
         "ablation": ablation.name, "about": ablation.about, "recipe": str(ablation.recipe),
         "phantoms": phantoms, "seeds": list(ablation.seeds), "overrides": list(ablation.overrides),
-        "reference": ablation.reference, "intervals": INTERVALS, "metrics": found["metrics"],
+        "reference": ablation.reference, "intervals": INTERVALS, "metrics": result["metrics"],
         "factors": {name: list(levels) for name, levels in ablation.factors.items()},
         "arms": {arm.name: list(arm.overrides) for arm in ablation.arms},
-        "rows": found["rows"], "differences": _adjusted(found["differences"]),
-        "effects": _adjusted(found["effects"]),
-        "claims": judged(found["claims"]), "reference_lines": found["lines"],
+        "rows": result["rows"], "differences": _adjusted(result["differences"]),
+        "effects": _adjusted(result["effects"]),
+        "claims": judged(result["claims"]), "reference_lines": result["lines"],
         "missing": [f"{arm}/seed-{seed}" for arm, seed in every if (arm, seed) not in there],
         "accepted": list(accepted),
         "cells": [_cell(cell) for cell in cells],
@@ -107,14 +107,14 @@ class _Measured:
 
     def row(self, weights: Mapping[str, float], about: Row) -> Row:
         """Return a weighted sum of arms as a row."""
-        found = self._arms.contrast(weights) if self._has_items else self._without_items(weights)
+        result = self._arms.contrast(weights) if self._has_items else self._without_items(weights)
         return {
             **about, "stage": self.metric.stage, "name": self.metric.name, "metric": self.metric.metric,
-            "unit": self.unit, "value": found.value, "low": found.low, "high": found.high,
-            "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
-            "standard_error": found.standard_error, "degrees_of_freedom": found.degrees_of_freedom,
-            "p_value": found.p_value,
-            "items": found.items, "patients": found.patients, "note": found.note,
+            "unit": self.unit, "value": result.value, "low": result.low, "high": result.high,
+            "by_seed": {str(seed): value for seed, value in result.by_seed.items()},
+            "standard_error": result.standard_error, "degrees_of_freedom": result.degrees_of_freedom,
+            "p_value": result.p_value,
+            "items": result.items, "patients": result.patients, "note": result.note,
         }  # fmt: skip
 
     def reference_lines(self) -> Iterator[Row]:
@@ -185,9 +185,9 @@ def _effects(ablation: Ablation) -> Iterator[tuple[str, dict[str, float]]]:
     for factor, (first, second) in ablation.factors.items():
         weights = {arm: sign / 2 ** (len(factors) - 1) for arm, sign in signs[factor].items()}
         yield f"{factor}: {second} minus {first}", weights
-    for one, other in itertools.combinations(factors, 2):
-        weights = {arm: signs[one][arm] * signs[other][arm] / 2 ** (len(factors) - 2) for arm in signs[one]}
-        yield f"{one} x {other}: interaction", weights
+    for item, other in itertools.combinations(factors, 2):
+        weights = {arm: signs[item][arm] * signs[other][arm] / 2 ** (len(factors) - 2) for arm in signs[item]}
+        yield f"{item} x {other}: interaction", weights
 
 
 def _adjusted(rows: list[Row]) -> list[Row]:
@@ -239,8 +239,8 @@ def run_of(cell: Cell) -> RunFolder:
 
 def _result(cell: Cell, metric: Metric) -> dict[str, Any]:
     file = run_of(cell).path / "results" / f"{metric.stage}.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return result
 
 
 def _row(rows: Sequence[Row], metric: Metric) -> Row | None:

@@ -46,7 +46,7 @@ class Failure:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Passed:
+class CellResult:
     """What became of the cells."""
 
     counted: tuple[Cell, ...]  # finished, and not changed since, or accepted as they are
@@ -79,7 +79,7 @@ def run_cells(
     workers: int = 1,
     accept_changes: bool = False,
     rerun: bool = False,
-) -> Passed:
+) -> CellResult:
     """Run the cells that are not finished, and go on with those that are half done.
 
     `watch` makes a recorder of a run in this process; with several `workers` each cell runs in a process of
@@ -126,7 +126,7 @@ def run_cells(
         finished = [cell for cell in folder.cells() if cell.state == "finished"]
     counted = tuple(cell for cell in finished if accept_changes or cell.name not in changed)
     accepted = tuple(f"{cell.name}: {line}" for cell in counted for line in changed.get(cell.name, ()))
-    return Passed(counted=counted, failures=tuple(failures), accepted=accepted)
+    return CellResult(counted=counted, failures=tuple(failures), accepted=accepted)
 
 
 def _changes(cell: Cell) -> list[str]:

@@ -13,7 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from evidcore.runs.folder import RunFolder
-    from evidcore_plugin_lab.ablation import AblationFolder, Passed
+    from evidcore_plugin_lab.ablation import AblationFolder, CellResult
 
 
 @click.command()
@@ -52,8 +52,8 @@ def ablate(
     from evidcore_plugin_lab.ablation import AblationFolder, markdown, read
 
     if file.is_dir():
-        found = read(file)
-        click.echo(json.dumps(found, indent=1) if as_json else markdown(found), nl=as_json)
+        result = read(file)
+        click.echo(json.dumps(result, indent=1) if as_json else markdown(result), nl=as_json)
         return
     from evidcore.cli.run import Progress
     from evidcore_plugin_lab.ablation import run_cells
@@ -87,23 +87,23 @@ def ablate(
 
 
 def _write_up(
-    folder: AblationFolder, passed: Passed, command: str, again: str, kept: Path | None, as_json: bool
+    folder: AblationFolder, passed: CellResult, command: str, again: str, kept: Path | None, as_json: bool
 ) -> None:
     from evidcore_plugin_lab.ablation import keep, markdown, outcome, write_up
 
     failed = [{"cell": failure.cell, "message": failure.message} for failure in passed.failures]
-    found = {
+    result = {
         "command": command,
         **outcome(folder.ablation, passed.counted, accepted=passed.accepted),
         "failed": failed,
     }
-    write_up(folder.path, found)
+    write_up(folder.path, result)
     if kept is not None:
-        keep(kept, {**found, "command": again}, folder.ablation.text, passed.counted)
+        keep(kept, {**result, "command": again}, folder.ablation.text, passed.counted)
     if as_json:
-        click.echo(json.dumps({"folder": str(folder.path), **found}, indent=1))
+        click.echo(json.dumps({"folder": str(folder.path), **result}, indent=1))
     else:
-        click.echo(f"\n{markdown(found)}\ntables: {kept or folder.path}")
+        click.echo(f"\n{markdown(result)}\ntables: {kept or folder.path}")
     for failure in passed.failures:
         click.echo(failure.trace, err=True, nl=False)
         click.echo(click.style("failed: ", fg="red") + f"{failure.cell}: {failure.message}", err=True)
@@ -129,8 +129,8 @@ def _plan(folder: AblationFolder, only: tuple[str, ...], seeds: tuple[int, ...],
     distinct = set(stages)
     there = sum(stage.is_dir() for stage in distinct)
     if as_json:
-        found = {"cells": planned, "stages": len(stages), "distinct": len(distinct), "there": there}
-        click.echo(json.dumps(found, indent=1))
+        result = {"cells": planned, "stages": len(stages), "distinct": len(distinct), "there": there}
+        click.echo(json.dumps(result, indent=1))
         return
     for cell in planned:
         run = f", {cell['run']}" if cell["run"] else ""

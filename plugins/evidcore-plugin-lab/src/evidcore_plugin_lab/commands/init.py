@@ -56,8 +56,8 @@ _SHOWN = ("--data", "--scans", "--model", "--revision", "--gpu", "--intensity", 
 @click.pass_context
 def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
     """Write a recipe for your own scans, questions and vision-language model, and check it."""
+    from evidcore.api import DataError
     from evidcore.cli.check import check
-    from evidcore.errors import DataError
     from evidcore_plugin_lab.init.memory_fit import fit
     from evidcore_plugin_lab.init.own_data import own_data
     from evidcore_plugin_lab.init.own_model import own_model
@@ -76,20 +76,20 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
     model = own_model(given["model"], given["revision"])
     known: dict[str, Any] = {"gpu_gb": given["gpu_gb"], "command": _command(given)}
     nowhere = Path(os.devnull)  # nothing lies in it, so paths stay absolute
-    found = fit(
+    result = fit(
         lambda tried: recipe_text(name, data, model, tried, folder=nowhere, **known),
         gpu_gb=given["gpu_gb"], context_tokens=model.context_tokens,
     )  # fmt: skip
-    text = recipe_text(name, data, model, found, folder=out.resolve().parent, **known)
+    text = recipe_text(name, data, model, result, folder=out.resolve().parent, **known)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     if as_json:
-        click.echo(json.dumps({"recipe": str(out), "placed": data.said, "slices": found.slices}, indent=1))
+        click.echo(json.dumps({"recipe": str(out), "placed": data.said, "slices": result.slices}, indent=1))
     else:
         for line in data.said:
             click.echo(line)
         click.echo(f"scans: {'CT in HU' if data.is_ct else 'values are no HU'} ({data.ground})")
-        click.echo(f"written: {out}, with {found.slices} slices of {model.size_pixels} pixels a scan")
+        click.echo(f"written: {out}, with {result.slices} slices of {model.size_pixels} pixels a scan")
     if not given["no_check"] and not as_json:
         context.invoke(check, recipe=out, overrides=(), resolved=False, as_json=False)
 
@@ -100,7 +100,7 @@ def _command(given: Mapping[str, Any]) -> str:
     keys = {"--gpu": "gpu_gb", "--column": "columns"}
     for option in _SHOWN:
         value = given[keys.get(option, option.removeprefix("--"))]
-        for one in value if isinstance(value, tuple) else [value]:
-            if one not in (None, ""):
-                words += [option, f"{one:g}" if isinstance(one, float) else str(one)]
+        for item in value if isinstance(value, tuple) else [value]:
+            if item not in (None, ""):
+                words += [option, f"{item:g}" if isinstance(item, float) else str(item)]
     return shlex.join(words)

@@ -47,25 +47,25 @@ def plan(
     from evidcore_plugin_lab.plan.throughput import Throughput
 
     measured = None if throughput is None else Throughput.read(throughput)
-    found = make_plan(loaded, out, measured, processes)
+    result = make_plan(loaded, out, measured, processes)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(found), indent=1, default=str))
+        click.echo(json.dumps(dataclasses.asdict(result), indent=1, default=str))
         return
-    click.echo(f"parameters: {parameter_list(found.parameters)}")
-    for stage in found.stages:
+    click.echo(f"parameters: {parameter_list(result.parameters)}")
+    for stage in result.stages:
         trains = f"; trains {parameter_count(stage.trained)}" if stage.trained != 0 else ""
         click.echo(f"{stage.stage:20} {stage.work}{trains}; {_time(stage, measured)}")
         for line in _memory(stage):
             click.echo(f"{'':20} {line}")
-    if found.features is not None:
-        click.echo(f"features: {_features(found.features)}")
-    for package, table in found.packages.items():
+    if result.features is not None:
+        click.echo(f"features: {_features(result.features)}")
+    for package, table in result.packages.items():
         use = table.get("intended_use", "not stated")
         click.echo(f"package: {package} {table['version']}, intended use: {use}")
-    click.echo("downloads: " + ("; ".join(found.downloads) or "none"))
-    click.echo("leaves this machine: " + ("; ".join(found.sends) or "nothing"))
-    if found.network_blocked is not None:
-        click.echo(f"isolated components: network {'' if found.network_blocked else 'not '}blocked")
+    click.echo("downloads: " + ("; ".join(result.downloads) or "none"))
+    click.echo("leaves this machine: " + ("; ".join(result.sends) or "nothing"))
+    if result.network_blocked is not None:
+        click.echo(f"isolated components: network {'' if result.network_blocked else 'not '}blocked")
 
 
 def _features(kept: KeptFeatures) -> str:

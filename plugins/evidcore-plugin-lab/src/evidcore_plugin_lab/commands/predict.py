@@ -58,17 +58,17 @@ def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **a
         if scan is None:
             training = describe_training(run, tell)
         else:
-            found = predict_scan(run, Inquiry(scan=scan, **asked), out, tell)
+            result = predict_scan(run, Inquiry(scan=scan, **asked), out, tell)
     if scan is None:
         lines = "\n".join(training_lines(training))
         click.echo(json.dumps(training, indent=1) if as_json else lines)
         return
     if as_json:
-        click.echo(json.dumps({"folder": str(found.folder), **found.record}, indent=1))
+        click.echo(json.dumps({"folder": str(result.folder), **result.record}, indent=1))
         return
-    for line in _lines(found.record):
+    for line in _lines(result.record):
         click.echo(line)
-    click.echo(f"\npage:   {found.folder / 'index.html'}\nfolder: {found.folder}")
+    click.echo(f"\npage:   {result.folder / 'index.html'}\nfolder: {result.folder}")
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:

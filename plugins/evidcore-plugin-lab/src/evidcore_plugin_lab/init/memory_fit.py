@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from evidcore.contracts import Stage
-from evidcore.errors import DataError
+from evidcore.api import DataError, Stage
 from evidcore.recipe import load
 from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
@@ -53,7 +52,7 @@ def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | N
             f"--gpu {gpu_gb:g}: nothing fits, not even {SLICES[-1]} slices of a scan: {fewest}. Take a "
             "smaller model or a larger GPU."
         )
-    return next((one for slices in SLICES[:-1] if isinstance(one := found(slices), Fit)), fewest)
+    return next((item for slices in SLICES[:-1] if isinstance(item := found(slices), Fit)), fewest)
 
 
 class _Planned:
@@ -83,29 +82,29 @@ class _Planned:
 
     def within(self, budget_bytes: float) -> Fit | str:
         """Return the settings that fit, or which stage does not."""
-        found: dict[str, StageFit] = {}
+        result: dict[str, StageFit] = {}
         for kind, stage in self.stages.items():
             strategy = stage.strategy(Context(self.assembly, kind))
             rows = lengths(self.assembly, self.made, self.processor, stage, strategy)
             if stage.workload().answers_tokens is not None:
                 rows = dataclasses.replace(rows, answer_tokens=self.answer_tokens)
             least = float("inf")
-            for one, changed in _variants(stage):
+            for item, changed in _variants(stage):
                 planned = memory(self.made, changed.workload(), rows, earlier_rank=self.ranks[kind])
                 assert planned is not None  # a model whose shape is not known has been refused
                 peak_bytes = (planned.get("bfloat16") or planned["float32"]).peak  # as it runs on a GPU
                 if peak_bytes <= budget_bytes:
-                    found[kind] = dataclasses.replace(one, peak_bytes=peak_bytes)
+                    result[kind] = dataclasses.replace(item, peak_bytes=peak_bytes)
                     break
                 least = min(least, peak_bytes)
             else:
                 return f"stage {kind} takes {least / 1e9:.1f} GB with {self.slices} slices"
-        asking = [found[kind] for kind, stage in self.stages.items() if not stage.traits.trains]
+        asking = [result[kind] for kind, stage in self.stages.items() if not stage.traits.trains]
         return Fit(
             slices=self.slices,
-            sft=found["sft"],
-            grpo=found.get("grpo", found["sft"]),
-            asking=min(asking, key=lambda one: one.together, default=StageFit(together=1)),
+            sft=result["sft"],
+            grpo=result.get("grpo", result["sft"]),
+            asking=min(asking, key=lambda item: item.together, default=StageFit(together=1)),
             answer_tokens=self.answer_tokens,
         )
 

@@ -11,11 +11,10 @@ from typing import Any, Literal
 from evidcore_plugin_tables.placing import place
 from evidcore_plugin_tables.target import TABLE, folder_options
 
+from evidcore.api import DataError, Dataset, VolumeRef, read
 from evidcore.cache import cache_folder
-from evidcore.case import Intensity, VolumeRef
-from evidcore.contracts import Dataset
-from evidcore.data import read
-from evidcore.errors import DataError, EvidError
+from evidcore.case import Intensity
+from evidcore.errors import EvidError
 from evidcore.registry import factory
 
 QUESTIONS = "questions.csv"

@@ -81,8 +81,8 @@ def _cached_commit(name: str) -> str:
     """Return the commit of a model in the Hub's cache on this machine, "" where it has none."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(name, "config.json", revision="main")
-    return Path(found).parent.name if isinstance(found, str) else ""
+    result = try_to_load_from_cache(name, "config.json", revision="main")
+    return Path(result).parent.name if isinstance(result, str) else ""
 
 
 def _newest_commit(name: str) -> str:
@@ -90,10 +90,10 @@ def _newest_commit(name: str) -> str:
     from huggingface_hub import HfApi
 
     try:
-        found = HfApi().model_info(name, timeout=_TIMEOUT_S)
+        result = HfApi().model_info(name, timeout=_TIMEOUT_S)
     except Exception as cause:  # of the Hub's client, of httpx, of the system
         raise _unreached(name, cause, "--revision COMMIT names the commit without asking") from cause
-    return str(found.sha)
+    return str(result.sha)
 
 
 def _fetch(name: str, revision: str) -> None:

@@ -74,7 +74,7 @@ def recipe_text(
         measured=[{"dataset": "own", "task": task, "split": split} for task in tasks] if split else [],
         language={key: within(item) if key == "folder" else item for key, item in model.table.items()},
         peaks=", ".join(
-            f"{stage} {one.peak_bytes / 1e9:.3g} GB" for stage, one in peaks.items() if one.peak_bytes
+            f"{stage} {entry.peak_bytes / 1e9:.3g} GB" for stage, entry in peaks.items() if entry.peak_bytes
         ),
         steps=min(max(round(EPOCHS * data.prompts / ROWS_PER_STEP), FEWEST_STEPS), MOST_STEPS),
         rows_per_step=ROWS_PER_STEP, epochs=EPOCHS, fewest_steps=FEWEST_STEPS,

@@ -65,8 +65,8 @@ def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is
     # what a module keeps beside its weights, such as places that it has worked out, stays what it is
     with FakeTensorMode(allow_non_fake_inputs=True):
         weights = {
-            name: torch.empty(one.shape, dtype=one.dtype, requires_grad=one.requires_grad)
-            for name, one in tensors
+            name: torch.empty(item.shape, dtype=item.dtype, requires_grad=item.requires_grad)
+            for name, item in tensors
         }
         inputs = given()
         count = Count()
@@ -76,6 +76,6 @@ def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is
         grads = torch.enable_grad() if has_gradients else torch.no_grad()
         with grads, torch.autocast("cpu", torch.bfloat16, enabled=is_half), count:
             output = functional_call(module, weights, (inputs,))
-        found = Held(peak_bytes=count.peak_bytes, kept_bytes=count.alive_bytes)
+        result = Held(peak_bytes=count.peak_bytes, kept_bytes=count.alive_bytes)
         del output
-    return found
+    return result

@@ -8,9 +8,9 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from evidcore.case import VisualPart
-from evidcore.contracts import Grid, RolloutStrategy, Stage
-from evidcore.errors import NotHere
+from evidcore.api import RolloutStrategy, Stage, VisualPart
+from evidcore.contracts import Grid
+from evidcore.errors import NotDownloadedError
 from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse
 from evidcore.runs.assembly import Assembly
@@ -53,13 +53,13 @@ def lengths(
     """
 
     def longest(data: Sequence[DataUse], strategy: RolloutStrategy | None) -> Lengths:
-        found = [_of(assembly, made, processor, use, strategy) for use in data if use.task]
+        result = [_of(assembly, made, processor, use, strategy) for use in data if use.task]
         return Lengths(
-            prompt_tokens=max(one.prompt_tokens for one in found),
-            answer_tokens=max(one.answer_tokens for one in found),
-            volumes=max(one.volumes for one in found),
-            size_zyx=max((one.size_zyx for one in found), key=math.prod),
-            ground=max((one.ground for one in found), key=GROUNDS.index),
+            prompt_tokens=max(item.prompt_tokens for item in result),
+            answer_tokens=max(item.answer_tokens for item in result),
+            volumes=max(item.volumes for item in result),
+            size_zyx=max((item.size_zyx for item in result), key=math.prod),
+            ground=max((item.ground for item in result), key=GROUNDS.index),
         )
 
     load, rows = stage.workload(), longest(stage.data, strategy)
@@ -80,7 +80,7 @@ def _of(
     task, view, usual = assembly.tasks[use.task], assembly.view, made.encoder.input
     try:
         cases = assembly.cases(use)
-    except NotHere:
+    except NotDownloadedError:
         cases = []
     prompts = (prompt for case in cases for prompt in task.prompts(case, view, 0))
     asked = list(itertools.islice(prompts, LOOKED_AT))

@@ -9,7 +9,7 @@ import torch
 from evidcore_plugin_audit.stage_order import stages_before
 
 from evidcore.contracts import Encoder, Grid, Patches, Workload
-from evidcore.model.packed_attention import pays
+from evidcore.model.packed_attention import packing_pays
 from evidcore.model.parts import matrices_of
 from evidcore.recipe import Recipe
 from evidcore_plugin_lab.plan.fake_pass import Held, held
@@ -50,21 +50,21 @@ def memory(
         adapters=made.adapters(earlier_rank) or 0, is_language_rounded="language" in made.in_bfloat16,
     )  # fmt: skip
     precisions = PRECISIONS[1:] if made.in_bfloat16 else PRECISIONS  # multiplied as they lie
-    does_pay = pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
+    does_pay = packing_pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
     batch = Batch(
         prompts=load.prompts_per_forward, answers=load.answers_per_prompt, prompt_tokens=rows.prompt_tokens,
         answer_tokens=rows.answer_tokens,
         shares_prompts=load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay),
         passes=max(load.prompts_per_step // (load.prompts_per_forward * processes), 1),
     )  # fmt: skip
-    found: dict[Precision, Memory] = {}
+    result: dict[Precision, Memory] = {}
     if not load.trains_whole_model:
         for precision in precisions:
             given, encoding = _seen(made, batch.prompts * rows.volumes, rows.size_zyx, precision, ())
-            found[precision] = answering(
+            result[precision] = answering(
                 text, whole, batch, precision, shown_bytes=given, encoding_bytes=encoding
             )
-        return found
+        return result
     trained, replayed = _trained(made, load), None
     if load.replayed_rows and rows.replayed is not None:
         again = rows.replayed
@@ -81,13 +81,13 @@ def memory(
         given = 0
         if load.samples:
             given = _seen(made, batch.sampled_prompts * rows.volumes, rows.size_zyx, precision, ())[0]
-        found[precision] = training(
+        result[precision] = training(
             text, whole, trained, batch, precision,
             seen_bytes=kept, shown_bytes=given, encoding_bytes=encoding, samples=load.samples,
             replayed=replayed,
             is_checkpointed=load.is_checkpointed, processes=processes, is_sharded=is_sharded,
         )  # fmt: skip
-    return found
+    return result
 
 
 def _trained(made: Shapes, load: Workload) -> Trained:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from evidcore.api import VisualPart, find
 from evidcore.cache import cache_folder, limit_bytes
-from evidcore.case import VisualPart
-from evidcore.errors import NotHere, RecipeError
+from evidcore.errors import NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.recipe import Recipe
-from evidcore.registry import card, downloads, find, watch
+from evidcore.registry import card, downloads, watch
 from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -146,7 +146,7 @@ def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
             largest = max([largest, *map(math.prod, grids)])
             shown |= {(use.dataset, case.id): len(parts) for case in cases}
         volumes = sum(shown.values())
-    except NotHere:
+    except NotDownloadedError:
         largest = math.prod(made.patch_grid_zyx)
     if not largest:  # nothing is shown
         return None

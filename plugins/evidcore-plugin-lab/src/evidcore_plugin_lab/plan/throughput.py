@@ -7,8 +7,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from evidcore.contracts import Workload
-from evidcore.errors import DataError
+from evidcore.api import DataError, Workload
 from evidcore_plugin_lab.plan.lengths import Lengths
 from evidcore_plugin_lab.plan.shapes import Shapes
 
@@ -31,9 +30,9 @@ class Throughput:
             DataError: if it is not one; names the key that is missing.
         """
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            steps = {kind: step["tokens"] / step["seconds"] for kind, step in found["steps"].items()}
-            return cls(device=found["device"], parameters=found["parameters"], tokens_per_s=steps)
+            result = json.loads(path.read_text(encoding="utf-8"))
+            steps = {kind: step["tokens"] / step["seconds"] for kind, step in result["steps"].items()}
+            return cls(device=result["device"], parameters=result["parameters"], tokens_per_s=steps)
         except OSError as cause:
             raise DataError(f"{path}: cannot be read ({cause.strerror}). {WRITE_ONE}") from cause
         except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as cause:

@@ -54,12 +54,12 @@ def write_evidence(
 
     `evidence` is in voxels of `volume`, and so is `mask`, shape (z, y, x).
     """
-    found: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
     if mask is not None:
         save_mask(mask, ref, folder / MASK)
         millilitres = float(mask.sum() * np.prod(volume.spacing_mm_zyx) / 1000)
-        found = {"path": MASK, "sha256": sha256(folder / MASK), "voxels": int(mask.sum())}
-        found["volume_ml"] = round(millilitres, 4)
+        result = {"path": MASK, "sha256": sha256(folder / MASK), "voxels": int(mask.sum())}
+        result["volume_ml"] = round(millilitres, 4)
     # the file's own index (i, j, k, 1) to mm (x, y, z, 1), RAS as in NIfTI, where a NIfTI says it
     niftis = (path for path in (folder / MASK, Path(ref.path)) if path.name.endswith((".nii", ".nii.gz")))
     file = next((path for path in niftis if path.is_file()), None)
@@ -73,7 +73,7 @@ def write_evidence(
         "slice_mm": None if place is None else _mm(volume, (place, 0, 0))[0],
         "slice_in_file": None if place is None else _slice_in_file(place, volume, file_affine),
         "boxes": [_box(box, volume, file_affine) for box in evidence.boxes],
-        "mask": found,
+        "mask": result,
         "file_voxel_to_mm_ras": None if file_affine is None else file_affine.tolist(),
     }
 

@@ -7,10 +7,10 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from evidcore.case import Case, Intensity, Prompt, Question, Tilted, VolumeRef
+from evidcore.api import Case, DataError, EvalStage, Prompt, Question, VolumeRef
+from evidcore.case import Intensity, Oblique
 from evidcore.data import stem
-from evidcore.errors import DataError, RunError, did_you_mean
-from evidcore.evaluate.asking import AskingStage
+from evidcore.errors import RunError, did_you_mean
 from evidcore.recipe import Recipe
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -48,7 +48,7 @@ class Inquiry:
 
     scan: str  # a file, or a folder with one DICOM series
     series: str | None = None  # SeriesInstanceUID, where the folder holds several
-    tilted: Tilted = "refuse"
+    tilted: Oblique = "refuse"
     task: str = ""  # of the recipe; empty: "choice" where there are options, else "report"
     question: str = ""
     options: tuple[str, ...] = ()
@@ -137,4 +137,4 @@ def most_new_tokens(recipe: Recipe, task: str) -> int:
     stages = [stage for stage in recipe.stages if stage.workload().answers_tokens is not None]
     using = [stage for stage in stages if any(use.task == task for use in stage.data)]
     lengths = [stage.workload().answers_tokens or 0 for stage in using or stages]
-    return max(lengths, default=AskingStage.max_new_tokens)
+    return max(lengths, default=EvalStage.max_new_tokens)

@@ -23,8 +23,8 @@ from evidcore.data import Volume, read, read_geometry
 from evidcore.data.content import volume_key
 from evidcore.data.reading import opened
 from evidcore.errors import DataError
-from evidcore.evaluate.asking import AskingStage
 from evidcore.evaluate.choice import option_log_likelihoods
+from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.registry import blame
@@ -104,7 +104,7 @@ def predict_scan(
         unlike = []
         if not isinstance(known, str):
             unlike = known.unlike(figures_of(volume), features_of(policy, assembly.view, [ref])[0])
-        far = "; ".join(one.sentence() for one in unlike if one.is_far)
+        far = "; ".join(item.sentence() for item in unlike if item.is_far)
         if far and not inquiry.unlike:
             raise DataError(
                 f"{ref.path}: is far outside of what the model of this run was trained on: {far}. An answer "
@@ -143,7 +143,7 @@ def predict_scan(
                 "voxel_to_mm_zyx": volume.affine.tolist(),
             },
             "training": training_record(known, assembly),
-            "unlike": [{**vars(one), "sentence": one.sentence()} for one in unlike],
+            "unlike": [{**vars(item), "sentence": item.sentence()} for item in unlike],
             **record,
             "model": {
                 "recipe": recipe.name,
@@ -166,7 +166,7 @@ def _followed(
     """Return the mask behind an answer's evidence, by what the recipe's last stage measures the task."""
     for place, stage in reversed(list(enumerate(assembly.recipe.stages))):
         use = next((use for use in stage.data if use.task == prompt.task), None)
-        if isinstance(stage, AskingStage) and use is not None:
+        if isinstance(stage, EvalStage) and use is not None:
             context = Context(assembly, assembly.recipe.stage_name(place))
             return stage.evaluation(use, context).follow(prompt, evidence, ref)
     return None
@@ -247,7 +247,7 @@ def answered(
     blank = dataclasses.replace(prompt.showing(crops), id=f"{prompt.id}:blank")
     texts = policy.generate([prompt, blank], max_new_tokens=max_new_tokens)
     with blame(offer_of(task), f"reading an answer to prompt {prompt.id!r}"):
-        answer, aside = (task.parse(one, text) for one, text in zip((prompt, blank), texts, strict=True))
+        answer, aside = (task.parse(item, text) for item, text in zip((prompt, blank), texts, strict=True))
     options = prompt.reference.get("options")
     rows = _option_rows(policy, prompt, blank, assembly) if options else []
     known, same = assembly.phrases, None
@@ -262,7 +262,7 @@ def answered(
             {**scan, "blank": {key: air[key] for key in air if key not in _NAMES}} for scan, air in rows
         ]
         or None,
-        "options_not_trained": [one for one in options or () if known and one not in known],
+        "options_not_trained": [item for item in options or () if known and item not in known],
         "blank": {
             **_as_read(aside, assembly),
             "same_completion": aside.text == answer.text,

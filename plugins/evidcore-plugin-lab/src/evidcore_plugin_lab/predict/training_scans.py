@@ -24,10 +24,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from evidcore.case import Case, VisualPart, VolumeRef
-from evidcore.contracts import View
-from evidcore.data import Volume, read
-from evidcore.errors import DataError, EvidError
+from evidcore.api import Case, DataError, View, VisualPart, VolumeRef, read
+from evidcore.data import Volume
+from evidcore.errors import EvidError
 from evidcore.model.policy import VLMPolicy
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.folder import RunFolder, write
@@ -86,13 +85,13 @@ class TrainingScans:
 
     def unlike(self, figures: Figures, features: Vector) -> list[Unlike]:
         """Return the measures in which a scan exceeds the bound."""
-        found = []
+        result = []
         for name, (value, low, high) in self._placed(figures, features, None).items():
             excess = _excess(name, value, low, high)
             if excess > self.bound:
                 is_far = excess > self.bound + _FAR and not name.startswith("spacing")
-                found.append(Unlike(measure=name, value=value, low=low, high=high, is_far=is_far))
-        return found
+                result.append(Unlike(measure=name, value=value, low=low, high=high, is_far=is_far))
+        return result
 
     def calibrated(self, validation: Sequence[tuple[Figures, Vector]]) -> TrainingScans:
         """Return the same with the bound that at most 5 % of training and of validation scans exceed."""
@@ -126,10 +125,10 @@ class TrainingScans:
         """Return each measure's value and range, among the scans of other patients than `patient`."""
         patients = np.asarray(self.patients)
         others = patients != (-1 if patient is None else patient)
-        found = {}
+        result = {}
         for name, values in self.figures.items():
             if name in figures and others.any():
-                found[name] = (figures[name], *_middle(np.asarray(values)[others]))
+                result[name] = (figures[name], *_middle(np.asarray(values)[others]))
         if len(set(self.patients)) >= _LEAST_PATIENTS:
             spread = self.features.std(axis=0)
             # none below a tenth of the mean: channels that hardly change would tell it all
@@ -138,8 +137,8 @@ class TrainingScans:
             apart[patients[:, None] == patients] = np.inf
             high = float(np.quantile(apart.min(axis=1)[others], 0.99))
             (to_each,) = cdist(features[None] / scale, scaled)
-            found[FEATURES] = (float(to_each[others].min()), 0.0, high)
-        return found
+            result[FEATURES] = (float(to_each[others].min()), 0.0, high)
+        return result
 
 
 def figures_of(volume: Volume) -> dict[str, float]:
@@ -147,15 +146,15 @@ def figures_of(volume: Volume) -> dict[str, float]:
     axes = ("z", "y", "x")
     steps = dict(zip(axes, volume.spacing_mm_zyx, strict=True))
     counts = dict(zip(axes, volume.shape_zyx, strict=True))
-    found = {f"spacing along {axis} in mm": float(steps[axis]) for axis in axes}
-    found |= {f"size along {axis} in mm": float(steps[axis] * counts[axis]) for axis in axes}
+    result = {f"spacing along {axis} in mm": float(steps[axis]) for axis in axes}
+    result |= {f"size along {axis} in mm": float(steps[axis] * counts[axis]) for axis in axes}
     if volume.intensity == "hu":
         values = volume.array.reshape(-1)[:: max(1, volume.array.size // 1_000_000)]
         body = values[values > _AIR_HU]
         shares = np.percentile(body, _QUANTILES) if body.size else [_AIR_HU] * len(_QUANTILES)
         names = [f"{share} % quantile of HU but air" for share in _QUANTILES]
-        found |= {name: float(value) for name, value in zip(names, shares, strict=True)}
-    return found
+        result |= {name: float(value) for name, value in zip(names, shares, strict=True)}
+    return result
 
 
 def features_of(policy: VLMPolicy, view: View, refs: Sequence[VolumeRef]) -> Vector:
@@ -183,20 +182,20 @@ def training_scans(
         if (table["layout"], table["model"]) == (LAYOUT, model):
             return TrainingScans.from_json(table)
     try:
-        found = _measured(assembly, policy, model, tell or (lambda count, total: None))
+        result = _measured(assembly, policy, model, tell or (lambda count, total: None))
     except EvidError as error:  # the run may have been carried off, without its data
         return str(error)
     with contextlib.suppress(OSError):  # a run folder that may only be read: measured again next time
-        write(folder.path / FILE, json.dumps(found.to_json()) + "\n")
-    return found
+        write(folder.path / FILE, json.dumps(result.to_json()) + "\n")
+    return result
 
 
 def data_facts(assembly: Assembly) -> list[dict[str, Any]]:
     """Return what a model was trained on: data sets, and where they are here, patients and scans."""
-    found = []
+    result = []
     for name, cases in _trained_on(assembly).items():
         component = str(assembly.recipe.datasets[name]["use"])
-        found.append({
+        result.append({
             "name": name,
             "component": component,
             "is_phantom": is_phantom(component),
@@ -204,30 +203,26 @@ def data_facts(assembly: Assembly) -> list[dict[str, Any]]:
             "scans": None if cases is None else sum(len(case.volumes) for case in cases),
             "findings": list(assembly.datasets[name].findings),
         })  # fmt: skip
-    return found
+    return result
 
 
 def _trained_on(assembly: Assembly) -> dict[str, list[Case] | None]:
     """Return the cases that encoder or model were trained on, by data set; None where they are not here."""
-    found: dict[str, dict[str, Case] | None] = {}
+    result: dict[str, dict[str, Case] | None] = {}
     for stage in assembly.recipe.line.values():
         uses = stage.data_uses() if stage.output in ("encoder", "model") else ()
         for use in (use for use in uses if use.split == "train"):
             try:
                 cases = {case.id: case for case in assembly.cases(use)}
             except EvidError:
-                found[use.dataset] = None
+                result[use.dataset] = None
                 continue
-            found[use.dataset] = {**(found.get(use.dataset) or {}), **cases}
-    return {name: None if cases is None else list(cases.values()) for name, cases in found.items()}
+            result[use.dataset] = {**(result.get(use.dataset) or {}), **cases}
+    return {name: None if cases is None else list(cases.values()) for name, cases in result.items()}
 
 
 def _measured(assembly: Assembly, policy: VLMPolicy, model: str, tell: Tell) -> TrainingScans:
-    """Measure training and validation scans.
-
-    Raises:
-        EvidError: if one cannot be read, or none is here.
-    """
+    """Measure training and validation scans."""
     trained = _trained_on(assembly)
     missing = [name for name, cases in trained.items() if cases is None]
     if missing or not trained:
@@ -241,16 +236,16 @@ def _measured(assembly: Assembly, policy: VLMPolicy, model: str, tell: Tell) -> 
     total = len(scans) + len(validation)
     figures, features = _look([ref for _, ref in scans], assembly, policy, lambda count: tell(count, total))
     numbers = {patient: number for number, patient in enumerate(dict.fromkeys(name for name, _ in scans))}
-    names = [name for name in figures[0] if all(name in one for one in figures)]  # MR has no HU
-    found = TrainingScans(
+    names = [name for name in figures[0] if all(name in item for item in figures)]  # MR has no HU
+    result = TrainingScans(
         model=model,
         patients=[numbers[patient] for patient, _ in scans],
-        figures={name: [one[name] for one in figures] for name in names},
+        figures={name: [item[name] for item in figures] for name in names},
         features=features,
     )
     past = len(scans)
     others = _look([ref for _, ref in validation], assembly, policy, lambda count: tell(past + count, total))
-    return found.calibrated(list(zip(*others, strict=True)))
+    return result.calibrated(list(zip(*others, strict=True)))
 
 
 def _look(

@@ -14,15 +14,15 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.case import MaskRef, Query
-from evidcore.registry.factory import Flat
+from evidcore.api import InlineOptions, MaskRef
+from evidcore.case import Query
 from evidcore_plugin_phantoms.abdomen.anatomy import draw_tissue, healthy, lower_table
 from evidcore_plugin_phantoms.abdomen.lesions import (
     FINDINGS,
     KINDS,
     Facts,
     Lesion,
-    Wish,
+    LesionSpec,
     grow,
     measure,
     mirrored,
@@ -92,7 +92,7 @@ class PhantomAbdomen(Phantoms):
     in_plane_shift_mm: Annotated[float, Ge(0), Le(60)] = 0.0
     size_spread: Annotated[float, Ge(0), Le(0.4)] = 0.0
     mirrored: Annotated[float, Ge(0), Le(1)] = 0.0
-    cues: Annotated[Cues, Flat] = NO_CUES
+    cues: Annotated[Cues, InlineOptions] = NO_CUES
 
     findings = FINDINGS
     folder_name = "phantom-abdomen"
@@ -217,7 +217,7 @@ def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:
 
 def draw_patient(
     rng: np.random.Generator, *, prevalence: float, prior_strength: float
-) -> tuple[tuple[Wish, ...], str, str]:
+) -> tuple[tuple[LesionSpec, ...], str, str]:
     """Draw a patient's type and side of pain, then findings given the type, then places given the side.
 
     The side says where lesions are: with probability 0.5 + 0.45 * `prior_strength` each finding of a kidney
@@ -238,9 +238,9 @@ def draw_patient(
     leans = {organ: outward if rng.random() < toward else -outward for organ in organs}
     sizes = rng.random((len(FINDINGS), 2))
 
-    def wish(place: int, instance: int, turned: int) -> Wish:
+    def wish(place: int, instance: int, turned: int) -> LesionSpec:
         low, high = KINDS[FINDINGS[place]].diameter_mm
-        return Wish(
+        return LesionSpec(
             finding=FINDINGS[place],
             organ=_organ(FINDINGS[place], turned * int(kidneys[place])),
             diameter_mm=float(low + sizes[place, instance] * (high - low)),
@@ -249,7 +249,7 @@ def draw_patient(
     wishes = [wish(int(place), 0, 1) for place in np.flatnonzero(present)]
     for place in np.flatnonzero(present & (second[:, 0] < SECOND)):
         other = wish(int(place), 1, 1 if second[place, 1] < 0.5 else -1)
-        if sum(one.organ == other.organ for one in wishes) < CROWD:
+        if sum(item.organ == other.organ for item in wishes) < CROWD:
             wishes.append(other)
     largest_mm = {wish.organ: wish.diameter_mm for wish in sorted(wishes, key=lambda wish: wish.diameter_mm)}
     leaning = []

@@ -42,7 +42,7 @@ FINDINGS = tuple(KINDS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wish:
+class LesionSpec:
     """A lesion that a patient is to have."""
 
     finding: str
@@ -52,7 +52,7 @@ class Wish:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Grown:
+class LesionMask:
     """A lesion as it was drawn: its voxels within `box`."""
 
     finding: str
@@ -62,8 +62,12 @@ class Grown:
 
 
 def grow(
-    stream: Callable[[int, int], Rng], scene: Scene, wishes: tuple[Wish, ...], *, without: str | None = None
-) -> list[Grown]:
+    stream: Callable[[int, int], Rng],
+    scene: Scene,
+    wishes: tuple[LesionSpec, ...],
+    *,
+    without: str | None = None,
+) -> list[LesionMask]:
     """Draw lesions into their organs, each where most of it fits; those that hardly show are left out.
 
     Those of the finding `without` keep their places and are not drawn. `stream` gives a lesion's own stream
@@ -90,11 +94,11 @@ def grow(
         low, high = kind.hu
         organ_hu = float(np.median(scene.hu[room])) if kind.over_organ else 0.0
         scene.hu[box][region] = low + density * (high - low) + organ_hu
-        grown.append(Grown(finding=wish.finding, organ=wish.organ, box=box, region=region))
+        grown.append(LesionMask(finding=wish.finding, organ=wish.organ, box=box, region=region))
     return grown
 
 
-def mirrored(each: Grown, width: int) -> Grown:
+def mirrored(each: LesionMask, width: int) -> LesionMask:
     """Return a lesion in a scene that was mirrored, `width` voxels wide."""
     z, y, x = each.box
     return dataclasses.replace(
@@ -110,7 +114,7 @@ def other_side(name: str) -> str:
     return re.sub("left|right", lambda side: "right" if side[0] == "left" else "left", name)
 
 
-def _centres(draws: Draws, scene: Scene, room: Region, wish: Wish) -> list[Triple]:
+def _centres(draws: Draws, scene: Scene, room: Region, wish: LesionSpec) -> list[Triple]:
     """Choose voxels in the half of the organ that the lesion leans to."""
     z, y, x = (axis.reshape(-1) for axis in scene.grid.axes_mm)
     at = np.argwhere(room)
@@ -199,7 +203,7 @@ class Facts:
         return cls(lesions=lesions, organs_ml=plain["organs_ml"], mirrored=plain["mirrored"])
 
 
-def measure(scene: Scene, grown: Sequence[Grown], *, mirrored: bool = False) -> Facts:
+def measure(scene: Scene, grown: Sequence[LesionMask], *, mirrored: bool = False) -> Facts:
     """Measure what was drawn.
 
     A finding's only lesion has its name ("liver cyst"), several are numbered in the order in which they were

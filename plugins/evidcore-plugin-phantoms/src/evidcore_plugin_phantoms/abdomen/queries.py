@@ -105,8 +105,8 @@ def _lesions(host: str, lesions: Sequence[Lesion]) -> Iterator[Referent]:
         (upper.centre_mm[0] >= lower.centre_mm[0] + HIGHER_MM, "upper lesion", upper, "lower lesion", lower),
         (malignant.malignant > benign.malignant, "malignant lesion", malignant, "benign lesion", benign),
     ]
-    for differ, first, one, second, other in pairs:
-        for kind, meant, rest in ((first, one, other), (second, other, one)) if differ else ():
+    for differ, first, item, second, other in pairs:
+        for kind, meant, rest in ((first, item, other), (second, other, item)) if differ else ():
             side: Side = "left" if meant.centre_mm[2] > rest.centre_mm[2] else "right"
             among = tuple(sorted(names))
             yield Referent(kind=kind, host=host, masks=(meant.mask,), among=among, side=side)
@@ -139,16 +139,16 @@ def chosen(
     A phantom is asked about at most one referent of a kind. Of each kind whose words leave two masks open the
     one on the left is meant as often as the one on the right; what is too many of one side is dropped.
     """
-    found = []
+    result = []
     for facts, stream in zip(phantoms, streams, strict=True):
         by_kind: dict[str, list[Referent]] = {}
         for referent in referents(facts):
             if referent.kind in kinds:
                 by_kind.setdefault(referent.kind, []).append(referent)
         order = [list(by_kind.values())[int(place)] for place in stream.permutation(len(by_kind))[:per_case]]
-        found.append([some[int(stream.integers(len(some)))] for some in order])
+        result.append([some[int(stream.integers(len(some)))] for some in order])
     sided: dict[str, dict[str, list[tuple[int, Referent]]]] = defaultdict(lambda: {"left": [], "right": []})
-    for number, wanted in enumerate(found):
+    for number, wanted in enumerate(result):
         for referent in wanted:
             if referent.side is not None:
                 sided[referent.kind][referent.side].append((number, referent))
@@ -157,5 +157,5 @@ def chosen(
         for group in groups.values():
             for place in rng.permutation(len(group))[fewer:]:
                 number, referent = group[int(place)]
-                found[number].remove(referent)
-    return found
+                result[number].remove(referent)
+    return result

@@ -20,7 +20,7 @@ from evidcore.case import Case, Finding, MaskRef, Report, Span, Split, VolumeRef
 from evidcore.contracts import Dataset
 from evidcore.data import Volume, content_hash, read, read_mask, save_volume
 from evidcore.errors import DataError, RecipeError
-from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, Lesion, Planted, Wish, plant
+from evidcore_plugin_phantoms.implant.planting import KINDS, KindName, Lesion, LesionSpec, Planted, plant
 from evidcore_plugin_phantoms.wording import ABSENT, naming, on_the, one_of, written
 
 log = logging.getLogger(__name__)
@@ -221,11 +221,13 @@ class Implant(Dataset):
         if wrong:
             raise DataError(f"{ref.path}: {wrong}")
 
-    def _wishes(self, case: Case, copy: int) -> list[Wish]:
+    def _wishes(self, case: Case, copy: int) -> list[LesionSpec]:
         draws = self._rng(case, copy, "wishes").random(len(self.kinds))
         sizes, inside = self.sizes_mm or {}, self.inside or {}
         return [
-            Wish(kind=KINDS[kind], size_mm=sizes.get(kind, KINDS[kind].size_mm), region=inside.get(kind, ""))
+            LesionSpec(
+                kind=KINDS[kind], size_mm=sizes.get(kind, KINDS[kind].size_mm), region=inside.get(kind, "")
+            )
             for kind, chance in zip(self.kinds, draws, strict=True)
             if chance < self.prevalence
         ]

@@ -54,12 +54,12 @@ def autocovariance(values: Array, tissue: Region, spacing_mm_zyx: tuple[float, f
         np.maximum(1, np.round(LONGEST_LAG_MM / spacing)).astype(int), np.array(values.shape) - 1
     )
     products, pairs = _correlate(noise, lags), _correlate(tissue.astype(np.float64), lags)
-    found = np.where(pairs > 0.5, products / np.maximum(pairs, 1.0), 0.0)
+    result = np.where(pairs > 0.5, products / np.maximum(pairs, 1.0), 0.0)
     for axis, longest in enumerate(lags):
         share = np.abs(np.arange(-longest, longest + 1)) / (longest + 1)
         taper = np.square(np.cos(np.pi * np.clip(share - 0.5, 0, None)))  # 1 up to half of the longest lag
-        found *= taper.reshape([-1 if each == axis else 1 for each in range(3)])
-    return np.asarray(found)
+        result *= taper.reshape([-1 if each == axis else 1 for each in range(3)])
+    return np.asarray(result)
 
 
 def noise_like(covariance: Array, shape_zyx: tuple[int, int, int], rng: np.random.Generator) -> Array:
@@ -99,16 +99,16 @@ def point_spread_mm(volume: Volume) -> tuple[float, bool]:
     """
     _, dy, dx = volume.spacing_mm_zyx
     stride = max(1, volume.shape_zyx[0] // 40)
-    found = []
+    result = []
     for axis, step in ((1, dy), (2, dx)):
         shares = _steepest_shares(np.moveaxis(volume.array[::stride], axis, -1).astype(np.float32))
         if shares.size >= FEWEST_EDGES:
             share = min(float(np.quantile(shares, STEEPEST)), 0.999)
             spread = step / (2 * np.sqrt(2) * float(erfinv(share)))
-            found.append(max(0.0, spread**2 - step**2 / 12))
-    if not found:
+            result.append(max(0.0, spread**2 - step**2 / 12))
+    if not result:
         return ASSUMED_FWHM_MM / FWHM, False
-    return float(np.sqrt(np.mean(found))), True
+    return float(np.sqrt(np.mean(result))), True
 
 
 def _steepest_shares(lines: Array) -> Array:

@@ -95,7 +95,7 @@ class Planted:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wish:
+class LesionSpec:
     """A lesion that is to be planted."""
 
     kind: Kind
@@ -105,7 +105,7 @@ class Wish:
 
 def plant(
     volume: Volume,
-    wishes: Sequence[Wish],
+    wishes: Sequence[LesionSpec],
     regions: Mapping[str, Region],
     *,
     contrast: float,
@@ -120,11 +120,11 @@ def plant(
     lesions: list[Lesion] = []
     no_place: dict[str, str] = {}
     for wish, own in zip(wishes, rng.spawn(len(wishes)), strict=True):
-        found = site.plant(wish, regions.get(wish.region), contrast, own)
-        if isinstance(found, str):
-            no_place[wish.kind.name] = found
+        result = site.plant(wish, regions.get(wish.region), contrast, own)
+        if isinstance(result, str):
+            no_place[wish.kind.name] = result
         else:
-            lesion, masks[wish.kind.name] = found
+            lesion, masks[wish.kind.name] = result
             lesions.append(lesion)
     return Planted(
         array=site.finished(site.array),
@@ -179,7 +179,7 @@ class _Site:
         return at, self.finished(values)
 
     def plant(
-        self, wish: Wish, mask: Region | None, contrast: float, rng: np.random.Generator
+        self, wish: LesionSpec, mask: Region | None, contrast: float, rng: np.random.Generator
     ) -> tuple[Lesion, Region] | str:
         """Plant one lesion; return it with its mask, or why there is no place."""
         room = self._room(wish, mask)
@@ -202,14 +202,14 @@ class _Site:
             at = places[int(rng.integers(len(places)))] * np.array(self.blocks.spacing_mm_zyx)
             jitter = rng.uniform(-0.25, 0.25, 3) * np.array(self.blocks.spacing_mm_zyx)
             shape = draw(rng, at + jitter + self.first_block_mm, size_mm)
-            found = self._put(shape, wish, inner, contrast, rng)
-            if not isinstance(found, str):
+            result = self._put(shape, wish, inner, contrast, rng)
+            if not isinstance(result, str):
                 self.taken.append(shape)
-                return found
-            why = found
+                return result
+            why = result
         return f"in {TRIES} tries, the last: {why}"
 
-    def _room(self, wish: Wish, mask: Region | None) -> Array:
+    def _room(self, wish: LesionSpec, mask: Region | None) -> Array:
         """Return how much room there is around each block for a lesion, in mm; 0 where it may not lie."""
         kind, key = wish.kind.tissue, (wish.kind.tissue, wish.region)
         if key not in self.rooms:
@@ -222,7 +222,7 @@ class _Site:
         return self.rooms[key]
 
     def _put(
-        self, shape: Ellipsoid, wish: Wish, inner: Region, contrast: float, rng: np.random.Generator
+        self, shape: Ellipsoid, wish: LesionSpec, inner: Region, contrast: float, rng: np.random.Generator
     ) -> tuple[Lesion, Region] | str:
         spacing = self.volume.spacing_mm_zyx
         box = box_around(shape, self.volume.shape_zyx, spacing, max(MARGIN_MM, 4 * self.spread_mm))
@@ -269,7 +269,7 @@ class _Site:
         )
         return lesion, mask
 
-    def _surroundings(self, box: Box, inner: Region, wish: Wish) -> tuple[Array, Region]:
+    def _surroundings(self, box: Box, inner: Region, wish: LesionSpec) -> tuple[Array, Region]:
         """Return the scan in a box, and which of its voxels are of the tissue around."""
         values = self.volume.array[box].astype(np.float64)
         ratios = np.array(self.blocks.spacing_mm_zyx) / np.array(self.volume.spacing_mm_zyx)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evidcore.errors import DataError
+from evidcore.api import DataError
 
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -97,7 +97,7 @@ def tiny_model(
             for written in (layer.self_attn.o_proj.weight, layer.mlp.down_proj.weight):
                 written -= identity @ (identity.T @ written)
         capital, space = SPELLING * torch.randn(2, config.hidden_size)
-        capital, space = (one - identity @ (identity.T @ one) for one in (capital, space))
+        capital, space = (item - identity @ (identity.T @ item) for item in (capital, space))
         embeddings = model.get_input_embeddings().weight
         if ordered_numbers:
             _order_numbers(embeddings, tokenizer)

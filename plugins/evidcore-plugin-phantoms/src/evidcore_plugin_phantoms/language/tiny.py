@@ -22,11 +22,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 from torch.nn import functional as F
 
-from evidcore.case import Case
+from evidcore.api import Case, InlineOptions, Language, Task, View
 from evidcore.compute.clock import clock_for
-from evidcore.contracts import Corpus, FitLog, Language, Task, View
+from evidcore.contracts import Corpus, FitLog
 from evidcore.model.template import read_turns
-from evidcore.registry.factory import Flat
 from evidcore_plugin_phantoms.language.documents import (
     Document,
     DocumentDrawer,
@@ -147,7 +146,7 @@ class Tiny(Language):
         image_tokens: int,
         phrases: Sequence[str],
         *,
-        options: Annotated[TextFit, Flat] = TEXT_FIT,
+        options: Annotated[TextFit, InlineOptions] = TEXT_FIT,
     ) -> None:
         """Train on text and write a transformers folder and `fit.json`.
 
@@ -171,8 +170,8 @@ class Tiny(Language):
         figures = self._figures(validation, options.validation_questions, options.documents_per_step)
         self.model.save_pretrained(folder)
         self._tokenizer.save_pretrained(folder)
-        found = {"steps": options.steps, "restarts": attempt, **figures}
-        (folder / "fit.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+        result = {"steps": options.steps, "restarts": attempt, **figures}
+        (folder / "fit.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
 
     def _train(
         self,
@@ -273,18 +272,18 @@ def answer_loss(
     A token weighs `weights[token]`, times `abnormal_gain` in a sentence on something abnormal. `noise` is the
     greatest spread of the noise on what stands for the volume, see `Tiny.fit`.
     """
-    width = max(len(one.ids) for one in documents)
-    ids = torch.tensor([one.ids + [pad] * (width - len(one.ids)) for one in documents])
+    width = max(len(item.ids) for item in documents)
+    ids = torch.tensor([item.ids + [pad] * (width - len(item.ids)) for item in documents])
     labels = torch.full_like(ids, _IGNORED)
     gains = torch.ones(ids.shape)
     mask = torch.zeros_like(ids)
     shows = torch.zeros(ids.shape)
-    for number, one in enumerate(documents):
-        start, stop = len(one.prompt_ids), len(one.ids)
+    for number, item in enumerate(documents):
+        start, stop = len(item.prompt_ids), len(item.ids)
         labels[number, start:stop] = ids[number, start:stop]
-        gains[number, start:stop][torch.tensor(one.is_abnormal)] = abnormal_gain
+        gains[number, start:stop][torch.tensor(item.is_abnormal)] = abnormal_gain
         mask[number, :stop] = 1
-        shows[number, : len(one.prompt_ids)] = torch.tensor(one.shows, dtype=torch.float32)
+        shows[number, : len(item.prompt_ids)] = torch.tensor(item.shows, dtype=torch.float32)
     embeddings = model.get_input_embeddings()(ids)
     if noise:
         spread = noise * torch.rand(*ids.shape, 1, generator=generator) * embeddings.detach().std()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from evidcore.case import Finding, MaskRef, Question
+from evidcore.api import Finding, MaskRef, Question
 from evidcore.errors import RecipeError
 from evidcore_plugin_phantoms.abdomen import anatomy
 from evidcore_plugin_phantoms.abdomen.lesions import longest_mm, side_of, without_side

@@ -77,34 +77,34 @@ class SegmenterAudit:
             first: segmenter and prompt.
             second: segmenter and prompt.
         """
-        one, other = self._of(*first, metric), self._of(*second, metric)
-        both = [key for key in one if key in other]
+        item, other = self._of(*first, metric), self._of(*second, metric)
+        both = [key for key in item if key in other]
         if not both:
             return None
         return paired_interval(
-            [other[key][0] for key in both], [one[key][0] for key in both], [one[key][1] for key in both]
+            [other[key][0] for key in both], [item[key][0] for key in both], [item[key][1] for key in both]
         )
 
     def rows(self) -> list[dict[str, Any]]:
         """Return every figure with its interval, then what separates segmenters and prompts."""
-        found = []
+        result = []
         pairs = dict.fromkeys((record.segmenter, record.prompt) for record in self.records)
         metrics = dict.fromkeys(metric for record in self.records for metric in record.values)
         for segmenter, prompt in pairs:
             for metric in metrics:
                 interval = self.interval(segmenter, prompt, metric)
                 if interval is not None:
-                    found.append(_row(segmenter, prompt, metric, interval))
+                    result.append(_row(segmenter, prompt, metric, interval))
         for name in self.segmenters:
             for prompt in self.prompts:
                 if prompt.startswith("box moved"):
                     lost = self.difference("dice", (name, prompt), (name, ORACLE_BOX))
-                    found += _rows_of(name, f"{ORACLE_BOX} minus {prompt}", lost)
+                    result += _rows_of(name, f"{ORACLE_BOX} minus {prompt}", lost)
         for name in self.segmenters[1:]:
             for prompt in self.prompts:
                 gained = self.difference("dice", (self.segmenters[0], prompt), (name, prompt))
-                found += _rows_of(f"{name} minus {self.segmenters[0]}", prompt, gained)
-        return found
+                result += _rows_of(f"{name} minus {self.segmenters[0]}", prompt, gained)
+        return result
 
     def _of(self, segmenter: str, prompt: str, metric: str) -> dict[tuple[str, str], tuple[float, str]]:
         return {
@@ -176,7 +176,7 @@ def _look(
     for name, segmenter in segmenters.items():
         with blame(offer_of(segmenter), f"opening case {case.id!r}"):
             sessions[name] = segmenter.session(case.volumes[0])
-    found: list[Record] = []
+    result: list[Record] = []
     for mask in names:
         truth = read_mask(case.masks[mask], like=volume)
         if not truth.any():
@@ -191,8 +191,8 @@ def _look(
 
         own = _shape_values(shape_of(truth, [truth], body))
         boxes = oracle_boxes(truth)
-        found.append(record(TRUTH, "", {**own, "splits": None}))
-        found.append(record(PERFECT, ORACLE_BOX, {"dice": dice(reachable(truth, boxes), truth)}))
+        result.append(record(TRUTH, "", {**own, "splits": None}))
+        result.append(record(PERFECT, ORACLE_BOX, {"dice": dice(reachable(truth, boxes), truth)}))
         for name, session in sessions.items():
             with blame(offer_of(segmenters[name]), f"segmenting {mask!r} of case {case.id!r}"):
                 for way in asked:
@@ -200,8 +200,8 @@ def _look(
                     for prompts in way.tries:  # one after the other: an object of many parts has many masks
                         objects = session.masks([MaskRequest(prompts=(prompt,)) for prompt in prompts])
                         tried.append(_values(_compare(objects, prompts, truth, way.key, volume, body)))
-                    found.append(record(name, way.name, _mean_of(tried)))
-    return found
+                    result.append(record(name, way.name, _mean_of(tried)))
+    return result
 
 
 def _compare(
@@ -212,10 +212,10 @@ def _compare(
     volume: Volume,
     body: Region | None,
 ) -> Drift:
-    found = np.logical_or.reduce(objects)
+    result = np.logical_or.reduce(objects)
     meant = [len(parts(prompt.mask)) if isinstance(prompt, MaskPrompt) else 1 for prompt in prompts]
-    shape = shape_of(found, objects, body, meant)
-    return drift(found, truth, key, volume.spacing_mm_zyx[1:], shape)
+    shape = shape_of(result, objects, body, meant)
+    return drift(result, truth, key, volume.spacing_mm_zyx[1:], shape)
 
 
 def _mean_of(tried: Sequence[Values]) -> dict[str, float | None]:

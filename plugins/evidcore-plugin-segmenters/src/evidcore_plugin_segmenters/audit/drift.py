@@ -103,7 +103,7 @@ def shape_of(
         slice_to_slice_dice=float(np.mean([dice(mask[a], mask[b]) for a, b in pairs])) if pairs else None,
         area_leaps=float(any(leaps)) if pairs else None,
         leaves_body=None if outside is None else float(outside > OUTSIDE),
-        splits=float(any(_parts(one) > count for one, count in counted)),
+        splits=float(any(_parts(item) > count for item, count in counted)),
     )
 
 
@@ -115,9 +115,9 @@ def surface_mm(first: Region, second: Region, spacing_mm_yx: Sequence[float]) ->
     columns = np.flatnonzero((first | second).any(axis=0))
     part = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     # a frame of nothing: a region that reaches the grid's edge ends there
-    one, other = get_mask_edges(np.pad(first[part], 1), np.pad(second[part], 1), crop=False)
+    item, other = get_mask_edges(np.pad(first[part], 1), np.pad(second[part], 1), crop=False)
     spacing = list(spacing_mm_yx)  # in a slice: slices 5 mm apart would decide a distance in 3D
-    ways = [get_surface_distance(*pair, spacing=spacing) for pair in ((one, other), (other, one))]
+    ways = [get_surface_distance(*pair, spacing=spacing) for pair in ((item, other), (other, item))]
     return float(np.concatenate(ways).mean())
 
 

@@ -49,7 +49,7 @@ def ways_to_ask(truth: Region, jitters: Sequence[float]) -> list[Asked]:
         jitters: shares of a box's sides.
     """
     key, boxes = key_slice(truth), oracle_boxes(truth)
-    found = [
+    result = [
         Asked(name=ORACLE_BOX, key=key, tries=(tuple(BoxPrompt(box=box) for box in boxes),)),
         Asked(name=ORACLE_MASK, key=key, tries=((MaskPrompt(z=key, mask=truth[key].copy()),),)),
     ]
@@ -58,8 +58,8 @@ def ways_to_ask(truth: Region, jitters: Sequence[float]) -> list[Asked]:
             tuple(BoxPrompt(box=moved(box, by_yx, truth.shape[1:])) for box in boxes)
             for by_yx in itertools.product((-share, share), repeat=2)
         )
-        found.append(Asked(name=moved_name(share), key=key, tries=tries))
-    return found
+        result.append(Asked(name=moved_name(share), key=key, tries=tries))
+    return result
 
 
 def moved_name(share: float) -> str:

@@ -93,8 +93,8 @@ def _cells(rows: Sequence[Found]) -> list[tuple[str, str, list[tuple[Any, ...]]]
     nothing = {"value": None, "low": None, "high": None}
     table = []
     for pair in pairs:
-        found = [(whole.get((*pair, metric), nothing), unit) for metric, _, unit in _COLUMNS]
-        table.append((*pair, [(row["value"], row["low"], row["high"], unit) for row, unit in found]))
+        result = [(whole.get((*pair, metric), nothing), unit) for metric, _, unit in _COLUMNS]
+        table.append((*pair, [(row["value"], row["low"], row["high"], unit) for row, unit in result]))
     return table
 
 

@@ -35,12 +35,12 @@ _SHARES = ("area_leaps", "splits", "leaves_body")
 
 def _shares(context: click.Context, option: click.Parameter, value: str) -> tuple[float, ...]:
     try:
-        found = tuple(float(part) for part in value.split(",") if part.strip())
+        result = tuple(float(part) for part in value.split(",") if part.strip())
     except ValueError as cause:
         raise click.BadParameter(f"must be numbers with commas between, got {value!r}.") from cause
-    if any(not 0 < share <= 1 for share in found) or len(set(found)) != len(found):
+    if any(not 0 < share <= 1 for share in result) or len(set(result)) != len(result):
         raise click.BadParameter(f"must be different shares above 0 and up to 1, got {value!r}.")
-    return found
+    return result
 
 
 @click.command()
@@ -101,18 +101,18 @@ def segmenter(
     for name, dataset in open_target(target, only, intensity).items():
         cases = _cases(dataset, split, limit, target)
         with follow(name) as done:
-            found = audit_segmenters(built, cases, jitters=jitter, masks=masks, done=done)
+            results = audit_segmenters(built, cases, jitters=jitter, masks=masks, done=done)
         datasets[name] = {
             "split": split,
             "is_phantom": offer_of(dataset).name.startswith("phantom-"),
-            "cases": found.cases,
-            "objects": len({(record.case, record.mask) for record in found.records}),
-            "patients": len({record.patient for record in found.records}),
-            "patients_known": found.patients_known,
-            "without_masks": found.without_masks,
-            "empty_masks": found.empty_masks,
-            "rows": found.rows(),
-            "records": [record.line() for record in found.records],
+            "cases": results.cases,
+            "objects": len({(record.case, record.mask) for record in results.records}),
+            "patients": len({record.patient for record in results.records}),
+            "patients_known": results.patients_known,
+            "without_masks": results.without_masks,
+            "empty_masks": results.empty_masks,
+            "rows": results.rows(),
+            "records": [record.line() for record in results.records],
         }
     result = {
         "target": str(target),
@@ -141,13 +141,13 @@ def _built(asked: Sequence[str], target: Path) -> dict[str, Segmenter]:
 
     tables = {text: _table(text, target) for text in dict.fromkeys(asked)}
     uses = [str(table.get("use")) for table in tables.values()]
-    found: dict[str, Segmenter] = {}
+    result: dict[str, Segmenter] = {}
     for text, table in tables.items():
         name = text if text.startswith("service.") or uses.count(str(table.get("use"))) > 1 else table["use"]
         folder = target.parent if text.startswith("service.") else Path.cwd()
         given = {"cache_folder": cache_folder(), "recipe_folder": folder}
-        found[name] = factory.build("segmenter", table, given=given, where=f"--segmenter {text}")
-    return found
+        result[name] = factory.build("segmenter", table, given=given, where=f"--segmenter {text}")
+    return result
 
 
 def _table(text: str, target: Path) -> Mapping[str, Any]:

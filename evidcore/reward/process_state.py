@@ -20,27 +20,27 @@ _LASTING = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 def content(rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> list[tuple[str, str]]:
     """Return what a reward is shown: of each part what a message calls it, and all that it holds, as text."""
-    prompts = {id(one.prompt): one.prompt for one in rollouts}.values()
-    found = [(f"prompt {one.id!r}", repr(one)) for one in prompts]
-    for one in rollouts:
-        rest = one.group, one.text, one.answer, one.turns, one.parent
-        found.append((f"an answer to prompt {one.prompt.id!r}", repr(rest)))
-    return found + [(f"the verdicts of {name!r}", repr(given)) for name, given in earlier.items()]
+    prompts = {id(item.prompt): item.prompt for item in rollouts}.values()
+    result = [(f"prompt {item.id!r}", repr(item)) for item in prompts]
+    for item in rollouts:
+        rest = item.group, item.text, item.answer, item.turns, item.parent
+        result.append((f"an answer to prompt {item.prompt.id!r}", repr(rest)))
+    return result + [(f"the verdicts of {name!r}", repr(given)) for name, given in earlier.items()]
 
 
 def changed(before: Sequence[tuple[str, str]], after: Sequence[tuple[str, str]]) -> str:
     """Return the name of what changed first, empty if nothing did."""
-    return next((one[0] for one, other in zip(before, after, strict=True) if one != other), "")
+    return next((item[0] for item, other in zip(before, after, strict=True) if item != other), "")
 
 
 @contextlib.contextmanager
-def process_kept() -> Iterator[None]:
+def preserved_process_state() -> Iterator[None]:
     """Give the process back as it was: streams, random state, handlers of signals, timer, number of threads.
 
     What is printed inside goes to standard error.
     """
     is_main = threading.current_thread() is threading.main_thread()  # no other can set handlers
-    handlers = {one: signal.getsignal(one) for one in _LASTING} if is_main else {}
+    handlers = {item: signal.getsignal(item) for item in _LASTING} if is_main else {}
     threads, timer_s = torch.get_num_threads(), signal.getitimer(signal.ITIMER_REAL)[0]
     try:
         with _randomness_kept(), contextlib.redirect_stdout(sys.stderr), _output_redirected():
@@ -55,7 +55,7 @@ def process_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def forks_ended() -> Iterator[None]:
+def killed_forks() -> Iterator[None]:
     """End a process that was forked inside, which would go on as a second run."""
     process = os.getpid()
     try:

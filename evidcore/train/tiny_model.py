@@ -41,7 +41,7 @@ CHAT_TEMPLATE = """\
 """
 
 
-def stand_in() -> tuple[VolumeVLM, VolumeProcessor, PromptSource]:
+def tiny_model() -> tuple[VolumeVLM, VolumeProcessor, PromptSource]:
     """Return the model, its processor, and prompts of the one question."""
     from evidcore.model.assemble import assemble
 

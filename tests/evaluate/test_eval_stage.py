@@ -6,10 +6,10 @@ import pytest
 from evidcore_plugin_reports.evaluation import ReportEvaluation
 from evidcore_plugin_reports.task import ReportTask
 
-from evidcore.case import Answer
-from evidcore.errors import DataError, RecipeError
-from evidcore.evaluate.asking import training
+from evidcore.api import Answer, DataError
+from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import ChoiceEvaluation
+from evidcore.evaluate.eval_stage import training
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
@@ -77,7 +77,7 @@ class Silent(Side):
 def asking(tmp_path, offered):
     """Return a function that gives the evaluate stage of a recipe about one task, and its context."""
     names = {"side": Side, "silent": Silent}
-    lines = "".join(f"{name} = evid_side:{one.__name__}\n" for name, one in names.items())
+    lines = "".join(f"{name} = evid_side:{item.__name__}\n" for name, item in names.items())
     offered("evid-side", f"[evidcore.task]\n{lines}", Side=Side, Silent=Silent)
 
     def make(task, *pairs):

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Answer
-from evidcore.contracts import Answers, Row, Scored
-from evidcore.evaluate.answered import asked, unknown_patients
+from evidcore.contracts import Answers, EvalResult, Row
+from evidcore.evaluate.answer_record import question_of, unknown_patients
 from evidcore.evaluate.measuring import Measurement, TextFigures
 from evidcore.evaluate.reference_lines import cluster_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figured(Scored):
+class NumericResult(EvalResult):
     """Answers and what was measured of each."""
 
     name: str
@@ -45,25 +45,25 @@ class Figured(Scored):
         """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
         return self.measured.beside([
             {
-                **asked(prompt, self.given.condition), "text": answer.text, "malformed": answer.malformed,
-                "images": [crop.uri() for crop in prompt.crops()],
+                **question_of(prompt, self.given.condition), "text": answer.text,
+                "malformed": answer.malformed, "images": [crop.uri() for crop in prompt.crops()],
             }
             for prompt, answer in zip(self.given.prompts, self.given.said, strict=True)
         ])  # fmt: skip
 
 
-def figured(
+def numeric_result(
     name: str, given: Answers[Answer], figures: Sequence[Mapping[str, float]], units: Mapping[str, str]
-) -> Figured:
+) -> NumericResult:
     """Return answers with their figures.
 
     `figures` are of each answer, by metric; one that an answer lacks was not measured. `units` are as in
     `Row.unit`.
     """
     texts = []
-    for one, answer in zip(figures, given.said, strict=True):
-        missing = {metric: answer.malformed or "not told" for metric in units if metric not in one}
-        texts.append(TextFigures(figures=dict(one), unscored=missing))
-    held = {metric: metric for metric in units if any(metric in one for one in figures)}
+    for item, answer in zip(figures, given.said, strict=True):
+        missing = {metric: answer.malformed or "not told" for metric in units if metric not in item}
+        texts.append(TextFigures(figures=dict(item), unscored=missing))
+    held = {metric: metric for metric in units if any(metric in item for item in figures)}
     measured = Measurement(texts=tuple(texts), units=units, notes={}, sources=held)
-    return Figured(name=name, given=given, figures=figures, measured=measured)
+    return NumericResult(name=name, given=given, figures=figures, measured=measured)

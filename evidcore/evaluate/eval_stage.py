@@ -11,7 +11,7 @@ from annotated_types import Ge
 
 from evidcore.case import Prompt
 from evidcore.contracts import (
-    Asking,
+    EvalOptions,
     Evaluation,
     Policy,
     Stage,
@@ -20,19 +20,19 @@ from evidcore.contracts import (
     StageTraits,
     Workload,
 )
-from evidcore.contracts.stage import Found, Key
-from evidcore.errors import NoCases, PluginError, RecipeError
+from evidcore.contracts.stage import Key, Problems
+from evidcore.errors import EmptySplitError, PluginError, RecipeError
+from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
 from evidcore.evaluate.reference_lines import training_prompts
-from evidcore.evaluate.sealed import Sealed
 from evidcore.recipe import Recipe
-from evidcore.recipe.schema import DataUse, Surroundings, Table
+from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry import find, offers
 from evidcore.registry.factory import Option, offer_of, options
-from evidcore.registry.signature import made_class
+from evidcore.registry.signature import component_class
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AskingStage(Stage):
+class EvalStage(Stage):
     """A stage that asks the model greedily; the keys of its evaluations are its own keys too."""
 
     max_new_tokens: Annotated[int, Ge(1)] = 256
@@ -42,7 +42,7 @@ class AskingStage(Stage):
     traits: ClassVar[StageTraits] = StageTraits(measures=True)
 
     @classmethod
-    def open_keys(cls, table: Mapping[str, Any], around: Surroundings) -> Mapping[str, Option] | None:
+    def open_keys(cls, table: Mapping[str, Any], around: RecipeContext) -> Mapping[str, Option] | None:
         """Return the options of the evaluations that its data entries are measured by."""
         found: dict[str, Option] = {}
         names = [name for _, name in _named(table, around)]
@@ -56,7 +56,7 @@ class AskingStage(Stage):
         return found
 
     @classmethod
-    def problems(cls, table: Mapping[str, Any], at: Key, around: Surroundings) -> Found:
+    def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
         """Yield the data entries that nothing can measure."""
         for index, name in _named(table, around):
             here = (*at, "data", index)
@@ -74,7 +74,7 @@ class AskingStage(Stage):
         """Yield the evaluations too, with their options."""
         yield from super().components(recipe)
         for use in self.data:
-            task = made_class(find("task", str(recipe.tasks[use.task]["use"])).load())
+            task = component_class(find("task", str(recipe.tasks[use.task]["use"])).load())
             yield "evaluation", self.table("evaluation", use.evaluation or task.evaluation)
 
     def table(self, kind: str, name: str) -> dict[str, Any]:
@@ -113,16 +113,16 @@ class AskingStage(Stage):
         """Ask every question of the data entries."""
         self.check(context)
         policy = context.policy(prompts_per_pass=self.prompts_per_batch)
-        return self.ask(Sealed(policy), self.asking(context), context)
+        return self.ask(AnonymizedPolicy(policy), self.asking(context), context)
 
-    def asking(self, context: StageContext) -> Asking:
+    def asking(self, context: StageContext) -> EvalOptions:
         """Return how a policy is asked."""
-        return Asking(
+        return EvalOptions(
             max_new_tokens=self.max_new_tokens, prompts_per_batch=self.prompts_per_batch,
             seed=context.recipe.seed,
         )  # fmt: skip
 
-    def ask(self, policy: Policy, asking: Asking, context: StageContext) -> StageResult:
+    def ask(self, policy: Policy, asking: EvalOptions, context: StageContext) -> StageResult:
         """Ask and measure; write the answers. A stage without a policy has a `run` of its own."""
         raise NotImplementedError
 
@@ -134,14 +134,14 @@ class AskingStage(Stage):
         return found
 
 
-def learnt_from(use: DataUse, context: StageContext) -> Sequence[DataUse]:
+def training_set(use: DataUse, context: StageContext) -> Sequence[DataUse]:
     """Return the entries that blind rules and probes learn from: the training cases of the entry's set.
 
     For a set without any, for tests alone, they are those that the stages above train on with its task.
     """
     try:
         context.split(use.dataset, "train")
-    except NoCases:
+    except EmptySplitError:
         recipe, names = context.recipe, context.recipe.stage_names
         here = names.index(context.where) if context.where in names else len(names)
         arms = {"", *(stage.arm for stage in recipe.stages[here : here + 1])}
@@ -156,13 +156,13 @@ def training(use: DataUse, context: StageContext) -> Callable[[], Sequence[Promp
     """Return what gives the questions about the training cases, from which blind rules learn."""
 
     def given() -> Sequence[Prompt]:
-        learnt = learnt_from(use, context)
+        learnt = training_set(use, context)
         return training_prompts(lambda seed: [p for x in learnt for p in context.prompts(x, seed=seed)])
 
     return given
 
 
-def _named(table: Mapping[str, Any], around: Surroundings) -> list[tuple[int, str]]:
+def _named(table: Mapping[str, Any], around: RecipeContext) -> list[tuple[int, str]]:
     """Return the evaluation of each data entry whose task can be found, by the entry's number."""
     found = []
     entries = table.get("data")
@@ -171,6 +171,6 @@ def _named(table: Mapping[str, Any], around: Surroundings) -> list[tuple[int, st
             continue
         component = around.table("task", use["task"]).get("use", use["task"])
         with contextlib.suppress(PluginError):  # reported where the task is named
-            task = made_class(find("task", str(component)).load())
+            task = component_class(find("task", str(component)).load())
             found.append((index, str(use.get("evaluation") or getattr(task, "evaluation", ""))))
     return found

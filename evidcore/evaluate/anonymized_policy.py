@@ -10,12 +10,12 @@ from evidcore.contracts import Policy
 from evidcore.contracts.model import ForwardingPolicy
 
 
-class Sealed(ForwardingPolicy):
+class AnonymizedPolicy(ForwardingPolicy):
     """Stands before a policy that is measured, so that nothing but its eyes can give it the answer."""
 
     def __init__(self, policy: Policy) -> None:
         """Take the policy; one that is sealed already is taken as it is."""
-        self._policy = unsealed(policy)
+        self._policy = unwrapped(policy)
 
     def forward(self, method: str, prompts: Sequence[Prompt], *columns: Any, **settings: Any) -> Any:
         """Ask the policy."""
@@ -23,6 +23,6 @@ class Sealed(ForwardingPolicy):
         return getattr(self._policy, method)(sealed, *columns, **settings)
 
 
-def unsealed(policy: Policy) -> Policy:
+def unwrapped(policy: Policy) -> Policy:
     """Return the policy itself, for what looks at its weights and asks nothing."""
-    return policy._policy if isinstance(policy, Sealed) else policy
+    return policy._policy if isinstance(policy, AnonymizedPolicy) else policy

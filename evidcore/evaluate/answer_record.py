@@ -14,7 +14,7 @@ from evidcore.registry.factory import offer_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answered:
+class AnswerRecord:
     """One prompt answered."""
 
     prompt_id: str
@@ -32,8 +32,8 @@ class Answered:
         return cluster(self.patient, self.case_id)
 
 
-def asked(prompt: Prompt, condition: str = "own") -> dict[str, Any]:
-    """Return what is kept of a prompt beside its answer: the fields that `Answered` has of it."""
+def question_of(prompt: Prompt, condition: str = "own") -> dict[str, Any]:
+    """Return what is kept of a prompt beside its answer: the fields that `AnswerRecord` has of it."""
     case = {"case_id": prompt.case.id, "patient": prompt.case.patient}
     told = {"task": prompt.task, "condition": condition, "prompt": prompt.written()}
     return {"prompt_id": prompt.id, **case, **told}

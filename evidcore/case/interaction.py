@@ -244,9 +244,7 @@ class Crop:
     def voxels_of(self, box: Sequence[float | int]) -> Box:
         """Turn a shown box into voxels of the source volume; one thinner than a voxel becomes its voxel.
 
-        Args:
-            box: x0, y0, x1, y1 in 0..1000 of a slice. The origin is its corner at the patient's right and
-                front; 1000 is the far edge of what was shown, whatever its size in voxels.
+        It is x0, y0, x1, y1 in 0..1000, from the corner at the patient's right and front to the far edge.
 
         Raises:
             ValueError: if the crop is no slice, or the box runs backwards or over the edge.
@@ -278,7 +276,6 @@ class Crop:
         return left, top, right, bottom
 
     def _slice_edges(self) -> tuple[int, int, int, int, int]:
-        """Return z, y0, y1, x0, x1 of a single-slice crop."""
         if self.box_zyx is None or not self.is_slice:
             raise ValueError(f"not a single slice: {self.uri()!r}")
         z, _, y0, y1, x0, x1 = self.box_zyx
@@ -309,7 +306,7 @@ class Crop:
             raise ValueError(f"not a crop: {uri!r}; write it with Crop.uri()")
         marks = dict(parse_qsl(tail))
         try:
-            volume = VolumeRef.from_marks(path, marks)
+            volume = VolumeRef.from_params(path, marks)
             box = tuple(int(edge) for edge in marks["box"].split(",")) if "box" in marks else None
             drawing = Drawing.parse(marks["drawing"]) if "drawing" in marks else None
         except ValueError as cause:
@@ -324,10 +321,7 @@ class Crop:
 
 
 def _voxels(low: float, high: float, count: int) -> tuple[int, int]:
-    """Return start and stop, at least one voxel, of a stretch in 0..FULL over `count` voxels.
-
-    Edges go to the nearest voxel edge: whole numbers in 0..1000 hit every edge of up to 1000 voxels exactly.
-    """
+    # to the nearest edge: whole numbers in 0..1000 hit every edge of up to 1000 voxels exactly
     start, stop = (int(edge * count / FULL + 0.5) for edge in (low, high))
     if start == stop:
         start = min(int((low + high) / 2 * count / FULL), count - 1)
@@ -395,7 +389,7 @@ class Prompt(ReadOnly):
         )
         return dataclasses.replace(self, parts=parts)
 
-    def blanked(self) -> Prompt:
+    def with_blank_volumes(self) -> Prompt:
         """Return the same question over volumes of air."""
         return self.showing([dataclasses.replace(crop, blank=True) for crop in self.crops()])
 
