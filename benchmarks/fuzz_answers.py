@@ -54,7 +54,7 @@ from evidcore.errors import DataError
 from evidcore.prompts.rows import Row
 from evidcore.registry import factory, offers
 from evidcore.reward.composer import NamedReward, RewardComposer, record
-from evidcore.runs.record import append, read_lines
+from evidcore.runs.folder import append, read_lines
 from evidcore.train.trl.trainer import read_answers
 
 Tables = Mapping[str, Sequence[Mapping[str, Any]]]

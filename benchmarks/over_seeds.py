@@ -29,7 +29,7 @@ from scipy import stats
 
 from evidcore.contracts import Totals
 from evidcore.evaluate.pooling import pooled
-from evidcore.runs.record import read_lines
+from evidcore.runs.folder import read_lines
 
 ROOT = Path(__file__).parents[1]
 FEWEST_RUNS = 3  # of one seed, to tell how far apart they end

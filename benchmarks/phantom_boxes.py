@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from over_seeds import ROOT, Claim, Column, Line, Study, kept, questions
 
-from evidcore.runs.record import read_lines
+from evidcore.runs.folder import read_lines
 
 TITLE = """# recipes/medvol_r1.toml over seeds
 

@@ -26,8 +26,7 @@ from evidcore.contracts import KINDS
 from evidcore.recipe import load
 from evidcore.registry import factory, offers
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
-from evidcore.runs.model import StageOutputs
+from evidcore.runs.context import Context, StageOutputs
 from evidcore.train.sampler import InProcess
 from evidcore.train.settings import NullSink
 

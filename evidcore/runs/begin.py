@@ -23,10 +23,8 @@ from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly, check_splits
 from evidcore.runs.context import Context
 from evidcore.runs.execute import Execution, isolation_ended
-from evidcore.runs.folder import RunFolder, create, difference, naming_full_disk, write
-from evidcore.runs.inputs import unfitted_readers
-from evidcore.runs.lock import drift, lock_table, refuse_drift
-from evidcore.runs.record import Recorder
+from evidcore.runs.folder import Recorder, RunFolder, create, difference, naming_full_disk, write
+from evidcore.runs.inputs import drift, lock_table, refuse_drift, unfitted_readers
 
 _DECIDES = ("package", "dataset", "versions")  # tables of the lock that may change a number
 

@@ -13,8 +13,7 @@ from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.folder import RunFolder, write
-from evidcore.runs.record import read_lines
+from evidcore.runs.folder import RunFolder, read_lines, write
 
 Line = Mapping[str, Any]
 

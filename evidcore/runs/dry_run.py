@@ -27,11 +27,16 @@ from evidcore.recipe import DataUse, Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly, check_splits
-from evidcore.runs.context import Context
+from evidcore.runs.context import (
+    UNKNOWN_TEXT_WIDTH,
+    Context,
+    StageOutputs,
+    fresh_bridge,
+    fresh_encoder,
+    weightless_processor,
+)
 from evidcore.runs.inputs import unfitted_readers
-from evidcore.runs.model import UNKNOWN_TEXT_WIDTH, StageOutputs
 from evidcore.train.checks import too_long
 
 
@@ -84,8 +89,8 @@ def meta_parts(assembly: Assembly, *, needs_data: bool = False) -> Parts:
     width = assembly.language.width()
     config = None if needs_data else assembly.language.config(assembly.corpus)
     with torch.device("meta"):
-        encoder = models.encoder(assembly, StageOutputs())
-        bridge = models.bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH)
+        encoder = fresh_encoder(assembly, StageOutputs())
+        bridge = fresh_bridge(assembly, encoder, width or UNKNOWN_TEXT_WIDTH)
         language = nn.ModuleList()
         if config is not None:
             language.append(AutoModel.from_config(config))
@@ -195,7 +200,7 @@ def dry_run(recipe: Recipe) -> DryRun:
             wrong.append(f"{name}: service.{service}: {cause}")
     processor = None
     try:
-        processor = None if tokenizer is None else models.processor(assembly, tokenizer, encoder)
+        processor = None if tokenizer is None else weightless_processor(assembly, tokenizer, encoder)
     except EvidError as cause:
         wrong.append(str(cause))
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
@@ -311,7 +316,7 @@ def _entry(
         prepare(part.crop, encoder.input, size)  # reads the file
         if width is not None:
             with torch.device("meta"):
-                image_tokens += models.bridge(assembly, encoder, width).tokens(encoder.grid(size))
+                image_tokens += fresh_bridge(assembly, encoder, width).tokens(encoder.grid(size))
     prompt_tokens, answer_tokens, text = (
         _count(assembly, use, prompts[0], processor, image_tokens, strategy) if prompts else (None, None, "")
     )

@@ -33,13 +33,11 @@ from evidcore.recipe import Recipe
 from evidcore.registry import watch
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
-from evidcore.runs.context import Context
+from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.fitted import Fitted
-from evidcore.runs.folder import RunFolder, difference, link, write
+from evidcore.runs.folder import RunFolder, StageEvents, append, difference, link, read_lines, rewrite, write
 from evidcore.runs.inputs import INPUTS, after, as_json, hashed_inputs, inputs_hash
-from evidcore.runs.model import StageOutputs
 from evidcore.runs.read import refuse_moved
-from evidcore.runs.record import StageEvents, append, read_lines, rewrite
 from evidcore.runs.shared_policy import serve, worker_group
 
 StageState = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them

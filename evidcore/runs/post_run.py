@@ -14,11 +14,9 @@ from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
+from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder, naming_full_disk, write
-from evidcore.runs.model import StageOutputs
-from evidcore.runs.record import append
+from evidcore.runs.folder import RunFolder, append, naming_full_disk, write
 from evidcore.train.settings import NullSink
 
 

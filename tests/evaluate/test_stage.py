@@ -13,7 +13,7 @@ from evidcore_testing.recipes import recipe_text
 from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs.begin import run, start
-from evidcore.runs.record import read_lines
+from evidcore.runs.folder import read_lines
 
 GRADES = {name: 2 for name in ("correctness", "clarity", "differential", "concision")}
 

@@ -14,8 +14,7 @@ from evidcore.recipe import load, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.inputs import inputs_hash
-from evidcore.runs.lock import lock_table
+from evidcore.runs.inputs import inputs_hash, lock_table
 
 EVALUATE = """
 [[stage]]

@@ -1,7 +1,7 @@
 import pytest
 
 from evidcore.registry import Offer
-from evidcore.runs import code
+from evidcore.runs import inputs
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def package(tmp_path, monkeypatch):
     (folder / "inner" / "reward.py").write_text("It = dict\n")
     (folder / "words.json").write_text("[]")
     yield folder
-    code.package_hash.cache_clear()
+    inputs.package_hash.cache_clear()
 
 
 OFFER = Offer(
@@ -23,19 +23,19 @@ OFFER = Offer(
 
 
 def test_any_file_of_a_package_changes_its_hash_and_a_compiled_one_does_not(package):
-    before = code.offer_hash(OFFER)
+    before = inputs.offer_hash(OFFER)
     (package / "__pycache__").mkdir()
     (package / "__pycache__" / "x.pyc").write_bytes(b"1")
-    code.package_hash.cache_clear()
-    assert code.offer_hash(OFFER) == before
+    inputs.package_hash.cache_clear()
+    assert inputs.offer_hash(OFFER) == before
     (package / "words.json").write_text("[1]")
-    code.package_hash.cache_clear()
-    assert code.offer_hash(OFFER) != before
+    inputs.package_hash.cache_clear()
+    assert inputs.offer_hash(OFFER) != before
 
 
 def test_a_module_of_one_file_has_a_hash(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "evid_single.py").write_text("It = dict")
-    assert len(code.package_hash("evid_single")) == 64
-    assert code.package_hash("evid_nowhere") == "missing"
-    code.package_hash.cache_clear()
+    assert len(inputs.package_hash("evid_single")) == 64
+    assert inputs.package_hash("evid_nowhere") == "missing"
+    inputs.package_hash.cache_clear()

@@ -14,10 +14,9 @@ from transformers import AutoTokenizer
 
 from evidcore.errors import RecipeError
 from evidcore.recipe import load
-from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import StageOutputs, current_model
 from evidcore.runs.dry_run import answering, dry_run
-from evidcore.runs.model import StageOutputs
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
 
@@ -48,7 +47,7 @@ def recipe_of(evid, recipe_text):
 def agree(rows, stages, recipe: Path) -> None:
     """Hold what check saw and plan counted against what the run's own processor writes."""
     assembly = Assembly(load(recipe))
-    _, processor = models.current(assembly, StageOutputs())
+    _, processor = current_model(assembly, StageOutputs())
     uses = [use for stage in assembly.recipe.stages for use in stage.data]
     for row, use in zip(rows, uses, strict=True):
         if not use.task:

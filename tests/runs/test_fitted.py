@@ -12,8 +12,7 @@ from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.fitted import Fitted
-from evidcore.runs.inputs import after, hashed_inputs, inputs_hash
-from evidcore.runs.lock import lock_table
+from evidcore.runs.inputs import after, hashed_inputs, inputs_hash, lock_table
 
 INPUTS = {
     "stage": {"kind": "fit", "steps": 4}, "seed": 17, "dataset": {"chest": {"fingerprint": "f"}},

@@ -19,7 +19,7 @@ from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import run, start
 from evidcore.runs.execute import Execution
-from evidcore.runs.lock import lock_table
+from evidcore.runs.inputs import lock_table
 
 EYES = {"use": "slice-propagator", "size": 32, "width": 4, "windows": [[-1000.0, 400.0]]}
 RECIPE = recipe_text(

@@ -1,4 +1,4 @@
-from evidcore.runs.lock import named
+from evidcore.runs.inputs import named
 
 
 def test_the_data_set_that_another_stands_on_counts_too():

@@ -7,8 +7,7 @@ from safetensors import torch as safetensors
 from evidcore.api import Cache
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
-from evidcore.runs.model import StageOutputs
+from evidcore.runs.context import Context, StageOutputs
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 import json
 
 from evidcore.hooks import Announcer
-from evidcore.runs.folder import RunFolder
-from evidcore.runs.record import Recorder, StageEvents, append, read_lines, rewrite
+from evidcore.runs.folder import Recorder, RunFolder, StageEvents, append, read_lines, rewrite
 
 
 def steps(folder):

@@ -14,10 +14,9 @@ from evidcore.evaluate.stage import Evaluate
 from evidcore.recipe import load
 from evidcore.recipe.resolve import to_toml
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
+from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.dry_run import dry_run
-from evidcore.runs.lock import used
-from evidcore.runs.model import StageOutputs
+from evidcore.runs.inputs import used
 from evidcore.train.settings import NullSink
 
 logging.disable_progress_bar()

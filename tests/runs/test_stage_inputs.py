@@ -9,7 +9,7 @@ import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
 
 from evidcore.recipe import load
-from evidcore.runs import code, lock
+from evidcore.runs import inputs
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.inputs import hashed_inputs, inputs_hash
 
@@ -88,9 +88,9 @@ def counted(assembly):
         for index, stage in enumerate(assembly.recipe.stages):
             read = result[assembly.recipe.stage_name(index)] = set()
             patch.setattr(Path, "read_bytes", lambda self, read=read: read.add(self) or real(self))
-            code.package_hash.cache_clear()
+            inputs.package_hash.cache_clear()
             hashed_inputs(assembly, stage, LOCK, {})
-    code.package_hash.cache_clear()
+    inputs.package_hash.cache_clear()
     return result
 
 
@@ -118,16 +118,16 @@ def test_an_edited_file_changes_the_stages_that_it_takes_part_in(assembly, monke
     before = hashes(assembly)
     real, edited = Path.read_bytes, file_of(module)
     monkeypatch.setattr(Path, "read_bytes", lambda self: real(self) + b"\n" * (self == edited))
-    code.package_hash.cache_clear()
+    inputs.package_hash.cache_clear()
     after = hashes(assembly)
-    code.package_hash.cache_clear()
+    inputs.package_hash.cache_clear()
     changed = {name.partition("-")[0] for name in before if before[name] != after[name]}
     assert changed >= set(stages.split())
     assert ("01" in changed) == ("01" in stages)  # a package's imports may count for more, not for all
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", [*lock.VERSIONS, "python"])
+@pytest.mark.parametrize("package", [*inputs.VERSIONS, "python"])
 def test_another_version_of_a_library_changes_every_stage(assembly, monkeypatch, package):
     before = hashes(assembly)
     installed(monkeypatch, package, "0.0.1")
@@ -155,7 +155,7 @@ def installed(monkeypatch, package, version):
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: version if name == package else real(name))
     if package == "python":
-        monkeypatch.setattr(lock.platform, "python_version", lambda: version)
+        monkeypatch.setattr(inputs.platform, "python_version", lambda: version)
 
 
 ABDOMEN = '[dataset.other]\nuse = "phantom-abdomen"\n'

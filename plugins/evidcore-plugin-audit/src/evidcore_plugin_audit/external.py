@@ -20,10 +20,9 @@ from evidcore.recipe.resolve import stage_table, toml_value
 from evidcore.registry.signature import component_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import recording_exit, start
-from evidcore.runs.context import Context
+from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.folder import RunFolder, sha256
 from evidcore.runs.inputs import named_services
-from evidcore.runs.model import StageOutputs
 from evidcore.runs.post_run import auditing, write_audit
 from evidcore_plugin_audit.handout import questions_of, read_answers, read_key
 

@@ -41,8 +41,7 @@ from evidcore.recipe import Recipe, load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder, naming_full_disk, write
-from evidcore.runs.record import append, read_lines
+from evidcore.runs.folder import RunFolder, append, naming_full_disk, read_lines, write
 from evidcore_plugin_audit.cell_grid import BoxZYX, CellGrid, grid_over
 from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank, connected
 from evidcore_plugin_audit.occlusion import asked_masks

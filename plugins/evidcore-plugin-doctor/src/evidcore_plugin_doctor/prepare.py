@@ -88,11 +88,8 @@ def fill(
         DataError: if there are no cases.
         RunError: if the disk is full, or a process was killed.
     """
-    import torch
-
-    from evidcore.runs import model as models  # not at the top: worker processes need none of it
     from evidcore.runs.assembly import Assembly
-    from evidcore.runs.model import StageOutputs
+    from evidcore.runs.context import Context  # not at the top: worker processes need none of it
 
     began_s = time.time()
     assembly = Assembly(recipe)
@@ -110,8 +107,7 @@ def fill(
             f"Check the tables."
         )
     share = cases[shard[0] - 1 :: shard[1]]
-    with torch.device("meta"):
-        spec = models.encoder(assembly, StageOutputs()).input
+    spec = Context(assembly, "prepare").encoder_input
     unlisted: list[str] = []
     for name in names:
         source = assembly.datasets[name]

@@ -27,7 +27,7 @@ from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import card
 from evidcore.registry.signature import component_class
 from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
-from evidcore.runs.lock import named
+from evidcore.runs.inputs import named
 from evidcore.runs.post_run import last_model
 from evidcore.runs.read import is_phantom
 from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card

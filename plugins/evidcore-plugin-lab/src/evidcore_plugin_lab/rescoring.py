@@ -19,9 +19,8 @@ from evidcore.recipe.check import stage_class
 from evidcore.reward.composer import EQUAL, RewardComposer
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.folder import open_run
+from evidcore.runs.folder import open_run, read_lines
 from evidcore.runs.read import Line
-from evidcore.runs.record import read_lines
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from filelock import FileLock
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.record import read_lines
+from evidcore.runs.folder import read_lines
 from evidcore.train.settings import NullSink
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ from evidcore_plugin_lab.ablation.items import row_items
 
 from evidcore.contracts import Totals
 from evidcore.evaluate.pooling import pooled
-from evidcore.runs.record import read_lines
+from evidcore.runs.folder import read_lines
 
 
 def choice(number, said, *, answer="A", condition="own", malformed=None, patient="p"):

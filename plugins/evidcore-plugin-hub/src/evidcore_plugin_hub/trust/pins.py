@@ -269,9 +269,8 @@ def hold_to(path: Path) -> None:
         PluginError: if what is pinned cannot be read, or is denied.
     """
     from evidcore.recipe.load import read_toml
-    from evidcore.runs.code import package_hash, top_module
     from evidcore.runs.folder import difference
-    from evidcore.runs.lock import refuse_drift, versions
+    from evidcore.runs.inputs import package_hash, refuse_drift, top_module, versions
 
     if not path.is_file():
         raise RunError(f"{path}: no such file. Give the lock.toml of a run, or an {LOCK}.")

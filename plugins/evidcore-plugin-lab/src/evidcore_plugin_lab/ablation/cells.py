@@ -20,8 +20,7 @@ from evidcore.recipe import Recipe, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import changes_since
 from evidcore.runs.folder import RunFolder, difference, write
-from evidcore.runs.inputs import INPUTS, Hashes, after, hashed_inputs, inputs_hash
-from evidcore.runs.lock import lock_table
+from evidcore.runs.inputs import INPUTS, Hashes, after, hashed_inputs, inputs_hash, lock_table
 from evidcore_plugin_lab.ablation.definition import Ablation
 
 CELLS = "cells.json"

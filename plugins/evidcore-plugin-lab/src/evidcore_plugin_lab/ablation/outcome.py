@@ -16,9 +16,8 @@ from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.bootstrap import detectable, holm
-from evidcore.runs.folder import RunFolder
+from evidcore.runs.folder import RunFolder, read_lines
 from evidcore.runs.read import is_phantom
-from evidcore.runs.record import read_lines
 from evidcore_plugin_lab.ablation.cells import Cell
 from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast, Item
 from evidcore_plugin_lab.ablation.definition import Ablation, Metric

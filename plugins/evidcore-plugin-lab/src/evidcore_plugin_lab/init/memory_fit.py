@@ -10,9 +10,8 @@ from typing import Any
 
 from evidcore.api import DataError, Stage
 from evidcore.recipe import load
-from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
+from evidcore.runs.context import Context, weightless_processor
 from evidcore_plugin_lab.init.written_recipe import SHORTEST_ANSWER, Fit, StageFit
 from evidcore_plugin_lab.plan.lengths import lengths
 from evidcore_plugin_lab.plan.needs import earlier_ranks, memory
@@ -70,7 +69,7 @@ class _Planned:
         tokenizer = assembly.language.tokenizer(assembly.corpus)
         self.processor = None
         if tokenizer is not None:
-            self.processor = models.processor(assembly, tokenizer, self.made.encoder)
+            self.processor = weightless_processor(assembly, tokenizer, self.made.encoder)
         self.stages = {stage.kind: stage for stage in recipe.stages}
         ranks = zip(recipe.stages, earlier_ranks(recipe), strict=True)
         self.ranks = {stage.kind: rank for stage, rank in ranks}  # of the last of a kind, the greatest

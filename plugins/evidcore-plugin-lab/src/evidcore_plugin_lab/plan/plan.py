@@ -14,13 +14,11 @@ from evidcore.errors import NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.recipe import Recipe
 from evidcore.registry import card, downloads, watch
-from evidcore.runs import model as models
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
+from evidcore.runs.context import Context, weightless_processor
 from evidcore.runs.dry_run import answering, is_fetched, tables
-from evidcore.runs.lock import has_isolated, used
-from evidcore.runs.model import StageOutputs
-from evidcore.runs.record import read_lines
+from evidcore.runs.folder import read_lines
+from evidcore.runs.inputs import has_isolated, used
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
 from evidcore_plugin_lab.plan.needs import earlier_ranks, memory, state_bytes, uses_whole_model
@@ -87,7 +85,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
     assembly = Assembly(recipe)
     made = shapes(assembly)
     tokenizer = assembly.language.tokenizer(assembly.corpus)
-    processor = None if tokenizer is None else models.processor(assembly, tokenizer, made.encoder)
+    processor = None if tokenizer is None else weightless_processor(assembly, tokenizer, made.encoder)
     offers = used(recipe)
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
@@ -175,7 +173,7 @@ def fetched(assembly: Assembly, cards: Mapping[str, Mapping[str, Any]]) -> Itera
             if known is not None:
                 facts = f"{known.weights_bytes / 1e9:.2f} GB, {known.licence} ({known.page})"
             yield f"{table['id']} at {table['revision']}, from the Hugging Face Hub, for {where}: {facts}"
-    if missing := models.encoder(assembly, StageOutputs()).missing_weights():
+    if missing := Context(assembly, "plan").encoder().missing_weights():
         yield f"model.encoder, {missing}"
 
 

@@ -33,7 +33,7 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
-from evidcore.runs.lock import versions
+from evidcore.runs.inputs import versions
 from evidcore.runs.post_run import last_model
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
