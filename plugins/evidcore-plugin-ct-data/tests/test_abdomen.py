@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from evidcore_plugin_ct_data.ct_org import CtOrg
-from evidcore_plugin_ct_data.kits23 import Kits23
 from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, CT_ORG, KITS, ORGANS
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
-from evidcore_plugin_ct_data.published import Selection
 
 from evidcore.api import read, read_mask
 from evidcore.errors import NotDownloadedError
@@ -85,12 +82,10 @@ def test_kits_without_masks_says_that_they_come_with_the_clone(kits):
     )
 
 
-def test_a_folder_without_kits_is_named(tmp_path):
-    dataset = Kits23(tmp_path, tmp_path, path="none", selection=Selection())
-    with pytest.raises(
-        NotDownloadedError, match=r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
-    ):
-        list(dataset.cases("train"))
+def test_a_folder_without_kits_is_named(kits):
+    told = r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
+    with pytest.raises(NotDownloadedError, match=told):
+        kits.cases(path="none")
 
 
 @pytest.fixture
@@ -220,8 +215,6 @@ def test_what_is_missing_of_ct_org_is_named(ct_org, tmp_path):
     )
     (tmp_path / "empty").mkdir()
     assert "empty: holds no files volume-0.nii.gz and so on" in ct_org.refusal(path="empty")
-    gone = CtOrg(tmp_path, path="gone", selection=Selection())
-    with pytest.raises(
-        NotDownloadedError, match=r"gone: holds no files volume-0.nii.gz .* Fetch CT-ORG from https"
-    ):
-        list(gone.cases("train"))
+    told = r"gone: holds no files volume-0.nii.gz .* Fetch CT-ORG from https"
+    with pytest.raises(NotDownloadedError, match=told):
+        ct_org.cases(path="gone")

@@ -6,10 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from evidcore_plugin_ct_data.ct_rate import CtRate, _axes
+from evidcore_plugin_ct_data.ct_rate import stored_grid
 from evidcore_plugin_ct_data.miniatures.chest import CT_RATE
 from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
-from evidcore_plugin_ct_data.published import HubSource, Selection
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 from evidcore.api import read
@@ -74,17 +73,17 @@ def test_spacings_follow_the_axes_of_a_turned_slice(chest):
 
 
 @pytest.mark.parametrize(
-    ("orientation", "axes", "degrees"),
+    ("orientation", "axes", "spacing_mm_zyx", "degrees"),
     [
-        ((1, 0, 0, 0, 1, 0), "LPS", 0.0),
-        ((-1, 0, 0, 0, -1, 0), "RAS", 0.0),
-        ((0, 1, 0, 0, 0, -1), "PIR", 0.0),
-        ((1, 0, 0, 0, 0.866025, -0.5), "LPS", 30.0),
+        ((1, 0, 0, 0, 1, 0), "LPS", (3, 2, 1), 0.0),
+        ((-1, 0, 0, 0, -1, 0), "RAS", (3, 2, 1), 0.0),
+        ((0, 1, 0, 0, 0, -1), "PIR", (2, 1, 3), 0.0),
+        ((1, 0, 0, 0, 0.866025, -0.5), "LPS", (3, 2, 1), 30.0),
     ],
 )
-def test_axes_are_worked_out_from_the_orientation(orientation, axes, degrees):
-    result, lean = _axes(orientation)
-    assert result == axes
+def test_axes_are_worked_out_from_the_orientation(orientation, axes, spacing_mm_zyx, degrees):
+    *grid, lean = stored_grid(orientation, (1, 2, 3))
+    assert grid == [axes, spacing_mm_zyx]
     assert lean == pytest.approx(degrees, abs=1e-3)
 
 
@@ -218,11 +217,7 @@ def test_without_a_place_the_options_are_named(chest):
     )
 
 
-def test_a_set_that_was_not_fetched_yet_says_where_it_comes_from(tmp_path):
-    dataset = CtRate(tmp_path, tmp_path, source=HubSource(path="none"), selection=Selection())
-    place = tmp_path / "none"
-    with pytest.raises(
-        NotDownloadedError,
-        match=rf"^{place}: there is no such folder, .* It comes from https://huggingface.co/datasets/ib",
-    ):
-        list(dataset.cases("train"))
+def test_a_set_that_was_not_fetched_yet_says_where_it_comes_from(chest):
+    told = r"/none: there is no such folder, .* It comes from https://huggingface.co/datasets/ib"
+    with pytest.raises(NotDownloadedError, match=told):
+        chest.cases(path="none")

@@ -64,7 +64,7 @@ def test_an_unknown_text_is_unread_and_not_quoted(tmp_path):
         ({"a": entry(span=[9, 9])}, r"cases\.a\.findings\[0\]\.span: must be .* got \[9, 9\]"),
         ({"a": entry(span=[-1, 9])}, r"cases\.a\.findings\[0\]\.span.*got -1"),
         ({"a": entry(span=[9])}, r"cases\.a\.findings\[0\]\.span"),
-        ({"a": entry(name=" ")}, r"cases\.a\.findings\[0\]\.name: must be a name, got ' '"),
+        ({"a": entry(name=" ")}, r"cases\.a\.findings\[0\]\.name: .* got ' '"),
         ({"a": entry(sise_mm=3)}, r"cases\.a\.findings\[0\]\.sise_mm.*got 3"),
         ({"a": {"findings": []}}, r"cases\.a\.text_sha256"),
         ({"a": {**entry(), "text_sha256": "AB"}}, r"cases\.a\.text_sha256: .* got 'AB'"),

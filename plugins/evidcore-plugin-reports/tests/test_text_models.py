@@ -22,8 +22,6 @@ def models(tmp_path_factory):
     (folder / "pickled" / "model.safetensors").unlink()
     torch.save({}, folder / "pickled" / "pytorch_model.bin")
     tiny_reward_model(folder / "broken")
-    tiny_reward_model(folder / "weightless")
-    (folder / "weightless" / "model.safetensors").unlink()
     (folder / "broken" / "model.safetensors").write_bytes(b"no weights")
     return folder
 
@@ -47,8 +45,7 @@ def test_a_model_is_named_once_and_with_its_commit(options, message):
     ("folder", "message"),
     [
         ("nowhere", "scorer x: '.*nowhere' holds no config.json"),
-        ("pickled", r"holds its weights as a pickle \(pytorch_model.bin\)"),
-        ("weightless", "scorer x: '.*weightless' holds no weights"),
+        ("pickled", "scorer x: '.*pickled' holds no weights as safetensors, and a pickle may run code"),
         ("broken", "scorer x: cannot be loaded: "),
         ("language", "its weights lack 'score.weight' of a Qwen2ForSequenceClassification"),
     ],
@@ -58,21 +55,21 @@ def test_what_cannot_be_used_is_named(models, folder, message):
     named = TextModel(Pretrained(folder=folder), models, "scorer x", kind=kind)
     with pytest.raises(DataError, match=message):
         named.model  # noqa: B018
-    if folder in ("nowhere", "pickled", "weightless"):  # known before any weight is read
+    if folder in ("nowhere", "pickled"):  # known before any weight is read
         with pytest.raises(DataError, match=message):
-            named.look()
+            named.settings  # noqa: B018
 
 
 def test_a_hub_model_that_cannot_be_had_is_named(models, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     named = Pretrained(id="them/no-such-model-402", revision="0" * 40)
     with pytest.raises(DataError, match=r"scorer x \(them/no-such-model-402@0{40}\): cannot be loaded: "):
-        TextModel(named, models, f"scorer x ({named})").look()
+        TextModel(named, models, f"scorer x ({named})").settings  # noqa: B018
 
 
 def test_a_device_that_is_not_there_is_named(models):
     with pytest.raises(RunError, match="device 'cuda:99' is not there"):
-        TextModel(Pretrained(folder="encoder", device="cuda:99"), models, "scorer x").look()
+        TextModel(Pretrained(folder="encoder", device="cuda:99"), models, "scorer x").settings  # noqa: B018
 
 
 def test_loading_moves_no_random_number_of_training(models):

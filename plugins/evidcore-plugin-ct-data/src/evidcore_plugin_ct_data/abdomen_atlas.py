@@ -16,9 +16,9 @@ Hub data set AbdomenAtlas/AbdomenAtlas3.0Mini. What the published files need, an
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
@@ -26,79 +26,53 @@ from annotated_types import Ge, Lt
 from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, Report, VolumeRef
 from evidcore.case import Side, Split
 from evidcore_plugin_ct_data.files import Origin
-from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
+from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, drawn_split
 from evidcore_plugin_ct_data.tables import Row, number, read_rows
 
-REPOSITORY = "AbdomenAtlas/AbdomenAtlas3.0Mini"
 TABLE = "AbdomenAtlas3.0MiniWithMeta.csv"
 CASES_PER_ARCHIVE = 232
 LAST_CASE = 9262
-LESIONS: Mapping[str, str] = {  # finding -> its name in the columns
-    "liver lesion": "liver lesion",
-    "kidney lesion": "kidney lesion",
-    "pancreatic lesion": "pancreatic lesion",
-}
+LESIONS = ("liver lesion", "kidney lesion", "pancreatic lesion")  # as columns and findings are called
 SIDES: Mapping[str, Side] = {"left": "left", "right": "right"}
 _ID = re.compile(r"BDMAP_(\d{8})")
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class AbdomenAtlas(PublishedSet):
     """AbdomenAtlas 3.0 Mini: abdominal CT with a report, organ masks and lesion masks.
 
     Masks have the names of their files with spaces: `liver`, `kidney left`, `liver lesion`.
+
+    Args:
+        path: the folder with the CSV, `image_only`, `mask_only` and `TrainTestIDS`.
+        report: which of the four reports; a fusion report exists for some cases only.
+        id_lists: which lists divide the set: "IID" at random, "OOD" by hospital.
+        validation_share: share of the training list in `validation`.
+        ids: only these cases (`BDMAP_00000001`), or a text file with one a line. With archives of 232
+            cases each, neighbours are far less to fetch than a `limit` of as many.
+        max_gb: more than this is never fetched for a split; 40 archives of images have about 14 GB each.
     """
 
-    findings = tuple(LESIONS)
+    findings = LESIONS
+    repository = "AbdomenAtlas/AbdomenAtlas3.0Mini"
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        cache_folder: Path,
-        *,
-        source: Annotated[HubSource, InlineOptions],
-        report: Literal["structured", "narrative", "fusion structured", "fusion narrative"] = "structured",
-        id_lists: Literal["IID", "OOD"] = "IID",
-        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        selection: Annotated[Selection, InlineOptions],
-    ) -> None:
-        """Say where the set lies and which part of it is wanted.
-
-        Args:
-            recipe_folder: where a relative `path` starts.
-            cache_folder: where files fetched from the Hub lie if no `path` is given.
-            path: the folder with the CSV, `image_only`, `mask_only` and `TrainTestIDS`.
-            report: which of the four reports; a fusion report exists for some cases only.
-            id_lists: which lists divide the set: "IID" at random, "OOD" by hospital.
-            validation_share: share of the training list in `validation`.
-            ids: only these cases (`BDMAP_00000001`), or a text file with one a line. With archives of 232
-                cases each, neighbours are far less to fetch than a `limit` of as many.
-            max_gb: more than this is never fetched for a split; 40 archives of images have about 14 GB each.
-            source: see `HubSource`.
-            selection: see `Selection`.
-        """
-        files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=_origins, inside=_inside)
-        settings = {"report": f"{report} report", "lists": id_lists, "validation_share": validation_share}
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path, settings=settings)
-        self._report = f"{report} report"
-        self._lists = id_lists
-        self._validation_share = validation_share
+    source: Annotated[HubSource, InlineOptions]
+    report: Literal["structured", "narrative", "fusion structured", "fusion narrative"] = "structured"
+    id_lists: Literal["IID", "OOD"] = "IID"
+    validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05
 
     def _tables(self) -> list[str]:
-        return [TABLE, *(f"TrainTestIDS/{self._lists}_{part}.csv" for part in ("train", "test"))]
+        return [TABLE, *(f"TrainTestIDS/{self.id_lists}_{part}.csv" for part in ("train", "test"))]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         chosen = self._listed_ids("test" if split == "test" else "train")
         table = self._files.table(TABLE)
-        wanted = [
-            "BDMAP ID",
-            self._report,
-            *(column for name in LESIONS.values() for column in _columns(name)),
-        ]
-        for line, row in read_rows(table, wanted):
+        columns = [column for name in LESIONS for column in _columns(name)]
+        for line, row in read_rows(table, ["BDMAP ID", f"{self.report} report", *columns]):
             name = row["BDMAP ID"].strip()
             if name not in chosen:
                 continue
-            if split != "test" and split != drawn_split(name, validation_share=self._validation_share):
+            if split != "test" and split != drawn_split(name, validation_share=self.validation_share):
                 continue
             where = f"{table}: line {line}, case {name!r}"
             image, masks = f"image_only/{name}/ct.nii.gz", f"mask_only/{name}/segmentations/"
@@ -107,7 +81,7 @@ class AbdomenAtlas(PublishedSet):
             yield Entry(case=self._case(name, row, where, image, masks), names=(image, masks))
 
     def _case(self, name: str, row: Row, where: str, image: str, masks: str) -> Case:
-        text = row[self._report].strip()
+        text = row[f"{self.report} report"].strip()
         folder = self._files.path(masks)
         found = sorted(folder.glob("*.nii.gz")) if folder.is_dir() else []
         return Case(
@@ -115,14 +89,34 @@ class AbdomenAtlas(PublishedSet):
             patient=None,
             volumes=(VolumeRef(path=str(self._files.path(image)), intensity="hu"),),
             report=Report(text=text) if text else None,
-            findings=tuple(_finding(finding, column, row, where) for finding, column in LESIONS.items()),
+            findings=tuple(_finding(name, row, where) for name in LESIONS),
             masks={
                 path.name.removesuffix(".nii.gz").replace("_", " "): MaskRef(path=str(path)) for path in found
             },
         )
 
+    def origins(self, name: str) -> Sequence[Origin]:
+        """Return the archive of a case's file; tables lie in the repository as they are."""
+        kind = name.partition("/")[0]
+        found = _ID.search(name)
+        if kind not in ("image_only", "mask_only") or found is None:
+            return (Origin(name=name),)
+        first = (int(found[1]) - 1) // CASES_PER_ARCHIVE * CASES_PER_ARCHIVE + 1
+        last = min(first + CASES_PER_ARCHIVE - 1, LAST_CASE)
+        what = "images" if kind == "image_only" else "masks"
+        archive = f"{kind}/AbdomenAtlas3_{what}_BDMAP_BDMAP_{first:08d}_BDMAP_{last:08d}.tar.gz"
+        return (Origin(name=archive, is_archive=True),)
+
+    def inside(self, member: str) -> str | None:
+        """Return where a member belongs: archives begin with the case, the set with images or masks."""
+        found = _ID.search(member)
+        if found is None:
+            return None
+        kind = "mask_only" if "/segmentations/" in member else "image_only"
+        return f"{kind}/{member[found.start() :]}"
+
     def _listed_ids(self, part: str) -> set[str]:
-        file = self._files.table(f"TrainTestIDS/{self._lists}_{part}.csv")
+        file = self._files.table(f"TrainTestIDS/{self.id_lists}_{part}.csv")
         ids = {next(iter(row.values())).strip() for _, row in read_rows(file)}
         if not ids:
             raise DataError(f"{file}: lists no ids. Fetch it again.")
@@ -133,37 +127,15 @@ def _columns(lesion: str) -> tuple[str, str]:
     return f"number of {lesion} instances", f"largest {lesion} diameter (cm)"
 
 
-def _finding(name: str, column: str, row: Row, where: str) -> Finding:
-    count, diameter = _columns(column)
+def _finding(name: str, row: Row, where: str) -> Finding:
+    count, diameter = _columns(name)
     state: Literal["present", "absent"] = "absent"
     size_mm = None
     if row[count].strip():
         state = "present" if number(row[count], f"{where}, column {count!r}") > 0 else "absent"
     if state == "present" and row[diameter].strip():
         size_mm = number(row[diameter], f"{where}, column {diameter!r}") * 10
-    place = row.get(f"largest {column} location (left, right)", "").strip().lower()
+    place = row.get(f"largest {name} location (left, right)", "").strip().lower()
     return Finding(
         name=name, state=state, size_mm=size_mm, side=SIDES.get(place) if state == "present" else None
     )
-
-
-def _origins(name: str) -> Sequence[Origin]:
-    """Return the archive of a case's file; tables lie in the repository as they are."""
-    kind = name.partition("/")[0]
-    found = _ID.search(name)
-    if kind not in ("image_only", "mask_only") or found is None:
-        return (Origin(name=name),)
-    first = (int(found[1]) - 1) // CASES_PER_ARCHIVE * CASES_PER_ARCHIVE + 1
-    last = min(first + CASES_PER_ARCHIVE - 1, LAST_CASE)
-    what = "images" if kind == "image_only" else "masks"
-    archive = f"{kind}/AbdomenAtlas3_{what}_BDMAP_BDMAP_{first:08d}_BDMAP_{last:08d}.tar.gz"
-    return (Origin(name=archive, is_archive=True),)
-
-
-def _inside(member: str) -> str | None:
-    """Return where a member belongs: archives begin with the case, images and masks lie apart in the set."""
-    found = _ID.search(member)
-    if found is None:
-        return None
-    kind = "mask_only" if "/segmentations/" in member else "image_only"
-    return f"{kind}/{member[found.start() :]}"

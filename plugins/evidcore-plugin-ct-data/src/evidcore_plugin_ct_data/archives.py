@@ -21,9 +21,7 @@ from evidcore.cache import naming_full_disk
 
 ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip")
 
-Inside = Callable[
-    [str], str | None
-]  # a member's name in the archive -> its name in the set, None: not part of it
+Inside = Callable[[str], str | None]  # a member's name -> its name in the set, None: not part of it
 
 
 def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path) -> None:

@@ -15,9 +15,9 @@ Source:
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Lt
@@ -25,49 +25,36 @@ from annotated_types import Ge, Lt
 from evidcore.api import Case, DataError, InlineOptions, MaskRef, VolumeRef
 from evidcore.case import Split
 from evidcore.errors import NotDownloadedError
-from evidcore_plugin_ct_data.files import Files
-from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection, drawn_split
+from evidcore_plugin_ct_data.published import Entry, Folder, PublishedSet, drawn_split
 
-PAGE = "https://www.cancerimagingarchive.net/collection/ct-org/"
 LABELS: Mapping[str, int] = {"liver": 1, "bladder": 2, "lungs": 3, "kidneys": 4, "bone": 5, "brain": 6}
 TEST_VOLUMES = 21  # the first of 140
 _VOLUME = re.compile(r"volume-(\d+)\.nii(\.gz)?")
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class CtOrg(PublishedSet):
     """CT-ORG: 140 CTs of the trunk or the whole body in HU, with masks of six organs.
 
     Masks are `liver`, `bladder`, `lungs`, `kidneys`, `bone` and `brain`. `test` are the publisher's 21 scans;
     in the others lungs and bones were outlined by a program.
+
+    Args:
+        path: the folder with the volumes and labels, or with `volumes` and `labels`.
+        validation_share: share of the publisher's training part in `validation`.
+        ids: only these cases (`volume-7`), or a text file with one a line.
     """
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        *,
-        path: str,
-        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        selection: Annotated[Selection, InlineOptions],
-    ) -> None:
-        """Say where the set lies and which part of it is wanted.
+    page = "https://www.cancerimagingarchive.net/collection/ct-org/"
 
-        Args:
-            recipe_folder: where a relative `path` starts.
-            path: the folder with the volumes and labels, or with `volumes` and `labels`.
-            validation_share: share of the publisher's training part in `validation`.
-            ids: only these cases (`volume-7`), or a text file with one a line.
-            selection: see `Selection`.
-        """
-        self._given = recipe_folder / path
-        files = Files(folder=self._given, where_from=PAGE)
-        settings = {"validation_share": validation_share}
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=path, settings=settings)
-        self._validation_share = validation_share
+    source: Annotated[Folder, InlineOptions]
+    validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         for number, image in self._numbered():
             name = f"volume-{number}"
-            if self._split(number, name) != split:
+            drawn = drawn_split(name, validation_share=self.validation_share)
+            if split != ("test" if number < TEST_VOLUMES else drawn):
                 continue
             folder = "labels/" if image.startswith("volumes/") else ""
             ending = image.partition(name)[2]
@@ -80,22 +67,17 @@ class CtOrg(PublishedSet):
             case = Case(id=name, patient=None, volumes=(volume,), masks=masks)
             yield Entry(case=case, names=(image, labels))
 
-    def _split(self, number: int, name: str) -> Split:
-        if number < TEST_VOLUMES:
-            return "test"
-        return drawn_split(name, validation_share=self._validation_share)
-
     def _numbered(self) -> list[tuple[int, str]]:
         """Return the number of each volume with its file's name, in the order of numbers."""
         result = [
             (int(part[1]), f"{folder}{path.name}")
             for folder in ("", "volumes/")
-            for path in (self._given / folder).glob("volume-*")
+            for path in (self._files.folder / folder).glob("volume-*")
             if (part := _VOLUME.fullmatch(path.name))
         ]
         if not result:
-            raise (DataError if self._given.is_dir() else NotDownloadedError)(
-                f"{self._given}: holds no files volume-0.nii.gz and so on, nor a folder volumes with them. "
-                f"Fetch CT-ORG from {PAGE}, or correct path on the dataset."
+            raise (DataError if self._files.folder.is_dir() else NotDownloadedError)(
+                f"{self._files.folder}: holds no files volume-0.nii.gz and so on, nor a folder volumes with "
+                f"them. Fetch CT-ORG from {self.page}, or correct path on the dataset."
             )
         return sorted(result)

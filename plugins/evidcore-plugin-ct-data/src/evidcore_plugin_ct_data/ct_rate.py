@@ -14,22 +14,24 @@ What the published files need, and what is done about it:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import nibabel
 import numpy as np
 from annotated_types import Ge, Lt
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+from nibabel.affines import from_matvec, obliquity
 
 from evidcore.api import Case, DataError, Finding, InlineOptions, Question, Report, VolumeRef
 from evidcore.case import Split
 from evidcore_plugin_ct_data.ct_rate_questions import read_questions
-from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
+from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, drawn_split
 from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows
 
-REPOSITORY = "ibrahimhamamci/CT-RATE"
 NOT_GIVEN = "Not given."
 MOST_TILT_DEGREES = 1.0  # as everywhere: axes that lean more are no body axes
 PARTS: Mapping[str, Mapping[str, str]] = {  # the publisher's two parts and the names of their files
@@ -50,63 +52,44 @@ SECTIONS = ("Findings_EN", "Impressions_EN")
 GEOMETRY = ("RescaleSlope", "RescaleIntercept", "XYSpacing", "ZSpacing", "ImageOrientationPatient")
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class CtRate(PublishedSet):
     """CT-RATE: 50,188 chest CT volumes of 21,304 patients, with reports and the 18 labels.
 
     A case is one reconstruction. Its report is the findings section, its impression is `notes["impression"]`.
     `test` is the published validation part, `validation` is drawn from the published training part by
     patient.
+
+    Args:
+        path: the folder that holds `dataset/`.
+        tree: "fixed" reads `train_fixed` and `valid_fixed`; "plain" reads `train` and `valid`, with
+            values, spacing and orientation from the metadata tables.
+        reconstructions: "first" takes one volume of each scan, the one whose name ends in `_1`.
+        questions: JSON files below `dataset/` with multiple-choice questions: those of the set itself
+            (`vqa/train_vqa.json`, `vqa/valid_vqa.json`) or lists of rows with VolumeName, question,
+            options and answer. Questions without options are passed over.
+        validation_share: share of the published training part's patients in `validation`.
+        ids: only these patients (`train_12`) or volumes (`train_12_a_1`), or a text file with one a line.
+        max_gb: more than this is never fetched for a split; the whole set has about 20,000 GB.
     """
 
     findings = CT_RATE_FINDINGS
+    repository = "ibrahimhamamci/CT-RATE"
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        cache_folder: Path,
-        *,
-        source: Annotated[HubSource, InlineOptions],
-        tree: Literal["fixed", "plain"] = "fixed",
-        reconstructions: Literal["all", "first"] = "all",
-        questions: tuple[str, ...] = (),
-        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        selection: Annotated[Selection, InlineOptions],
-    ) -> None:
-        """Say where the set lies and which part of it is wanted.
+    source: Annotated[HubSource, InlineOptions]
+    tree: Literal["fixed", "plain"] = "fixed"
+    reconstructions: Literal["all", "first"] = "all"
+    questions: tuple[str, ...] = ()
+    validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05
 
-        Args:
-            recipe_folder: where a relative `path` starts.
-            cache_folder: where files fetched from the Hub lie if no `path` is given.
-            path: the folder that holds `dataset/`.
-            tree: "fixed" reads `train_fixed` and `valid_fixed`; "plain" reads `train` and `valid`, with
-                values, spacing and orientation from the metadata tables.
-            reconstructions: "first" takes one volume of each scan, the one whose name ends in `_1`.
-            questions: JSON files below `dataset/` with multiple-choice questions: those of the set itself
-                (`vqa/train_vqa.json`, `vqa/valid_vqa.json`) or lists of rows with VolumeName, question,
-                options and answer. Questions without options are passed over.
-            validation_share: share of the published training part's patients in `validation`.
-            ids: only these patients (`train_12`) or volumes (`train_12_a_1`), or a text file with one a line.
-            max_gb: more than this is never fetched for a split; the whole set has about 20,000 GB.
-            source: see `HubSource`.
-            selection: see `Selection`.
-        """
-        files = source.files(REPOSITORY, recipe_folder, cache_folder)
-        super().__init__(
-            files, selection, recipe_folder=recipe_folder, path=source.path,
-            settings={
-                "tree": tree, "first": reconstructions == "first", "questions": questions,
-                "validation_share": validation_share,
-            },
-        )  # fmt: skip
-        self._tree = tree
-        self._first_alone = reconstructions == "first"
-        self._question_files = questions
-        self._validation_share = validation_share
+    def __post_init__(self) -> None:
+        """Begin with no table read."""
+        super().__post_init__()
         self._read: dict[str, Mapping[str, Row]] = {}
 
     def _tables(self) -> list[str]:
         tables = [PARTS[part][kind] for part in PARTS for kind in ("labels", "reports", "metadata")]
-        return [f"dataset/{name}" for name in (*tables, *self._question_files)]
+        return [f"dataset/{name}" for name in (*tables, *self.questions)]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
         part = PARTS["valid" if split == "test" else "train"]
@@ -116,11 +99,11 @@ class CtRate(PublishedSet):
             name = row["VolumeName"].removesuffix(".nii.gz")
             where = f"{labels}: line {line}, volume {name!r}"
             patient, scan, number_text = _names(name, where)
-            if self._first_alone and number_text != "1":
+            if self.reconstructions == "first" and number_text != "1":
                 continue
-            if split != "test" and split != drawn_split(patient, validation_share=self._validation_share):
+            if split != "test" and split != drawn_split(patient, validation_share=self.validation_share):
                 continue
-            tree = part["tree"] + ("_fixed" if self._tree == "fixed" else "")
+            tree = part["tree"] + ("_fixed" if self.tree == "fixed" else "")
             file = f"dataset/{tree}/{patient}/{scan}/{name}.nii.gz"
             volume, fault = self._volume(part, name, file)
             findings = tuple(
@@ -142,7 +125,7 @@ class CtRate(PublishedSet):
     def _volume(self, part: Mapping[str, str], name: str, file: str) -> tuple[VolumeRef, str | None]:
         """Return a volume, and why it cannot be used if the metadata say so."""
         path = str(self._files.path(file))
-        if self._tree == "fixed":
+        if self.tree == "fixed":
             return VolumeRef(path=path, intensity="hu"), None
         row = self._by_volume(part["metadata"], GEOMETRY).get(name)
         table = self._files.path(f"dataset/{part['metadata']}")
@@ -152,10 +135,12 @@ class CtRate(PublishedSet):
                 f"Fetch the table again, or read tree 'fixed'."
             )
         where = f"{table}: volume {name!r}, column"
-        x, y = numbers(row["XYSpacing"], 2, f"{where} 'XYSpacing'")
-        axes, degrees = _axes(
-            numbers(row["ImageOrientationPatient"], 6, f"{where} 'ImageOrientationPatient'")
+        steps_mm = (
+            *numbers(row["XYSpacing"], 2, f"{where} 'XYSpacing'"),
+            number(row["ZSpacing"], f"{where} 'ZSpacing'"),
         )
+        orientation = numbers(row["ImageOrientationPatient"], 6, f"{where} 'ImageOrientationPatient'")
+        axes, spacing_mm_zyx, degrees = stored_grid(orientation, steps_mm)
         volume = VolumeRef(
             path=path,
             intensity="hu",
@@ -163,7 +148,7 @@ class CtRate(PublishedSet):
                 number(row["RescaleSlope"], f"{where} 'RescaleSlope'"),
                 number(row["RescaleIntercept"], f"{where} 'RescaleIntercept'"),
             ),
-            spacing_mm_zyx=_in_body(axes, (x, y, number(row["ZSpacing"], f"{where} 'ZSpacing'"))),
+            spacing_mm_zyx=spacing_mm_zyx,
             axes=axes,
         )
         fault = None
@@ -188,7 +173,7 @@ class CtRate(PublishedSet):
     @functools.cached_property
     def _questions(self) -> Mapping[str, tuple[Question, ...]]:
         result: dict[str, tuple[Question, ...]] = {}
-        for name in self._question_files:
+        for name in self.questions:
             for volume, asked in read_questions(self._files.table(f"dataset/{name}")).items():
                 result[volume] = (*result.get(volume, ()), *asked)
         return result
@@ -223,30 +208,22 @@ def _texts(row: Row | None) -> tuple[Report | None, dict[str, Any]]:
     return report, {"impression": impression} if impression and findings else {}
 
 
-def _axes(orientation: Iterable[float]) -> tuple[str, float]:
-    """Return where the axes of the stored array run to, and how far they lean.
+def stored_grid(
+    orientation: Sequence[float], steps_mm: Sequence[float]
+) -> tuple[str, tuple[float, float, float], float]:
+    """Return where a stored array's axes run to, its spacing in body axes, and how far it leans in degrees.
 
     Args:
         orientation: of DICOM: the direction in which the columns follow each other, then the rows, in LPS.
             The array's axes are column, row, slice; slices follow each other along the normal.
+        steps_mm: along column, row, slice.
     """
-    across, down = np.array(list(orientation)).reshape(2, 3)
-    directions = np.array([across, down, np.cross(across, down)])
-    main = np.abs(directions).argmax(axis=1)
-    letters = [
-        ("RL", "AP", "IS")[axis][int(line[axis] > 0)] for axis, line in zip(main, directions, strict=True)
-    ]
-    straight = np.abs(directions).max(axis=1) / np.maximum(np.linalg.norm(directions, axis=1), 1e-9)
-    return "".join(letters), float(np.degrees(np.arccos(np.clip(straight, 0.0, 1.0))).max())
-
-
-def _in_body(axes: str, steps_mm: tuple[float, float, float]) -> tuple[float, float, float]:
-    """Order the steps along a stored array's axes as z, y, x of the body."""
-    z, y, x = (
-        steps_mm[next(index for index, axis in enumerate(axes) if axis in pair)]
-        for pair in ("IS", "AP", "RL")
-    )
-    return z, y, x
+    across, down = np.array(orientation).reshape(2, 3)
+    to_ras = np.diag([-1.0, -1.0, 1.0]) @ np.stack([across, down, np.cross(across, down)], axis=1)
+    affine = from_matvec(to_ras)
+    x, y, z = (steps_mm[index] for index in np.argsort(nibabel.io_orientation(affine)[:, 0]))
+    degrees = np.degrees(obliquity(affine)).max()
+    return "".join(nibabel.aff2axcodes(affine)), (z, y, x), float(degrees)
 
 
 @functools.cache

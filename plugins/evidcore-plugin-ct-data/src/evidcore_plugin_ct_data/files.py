@@ -39,11 +39,6 @@ def state_of(path: Path) -> State | None:
     return [facts.st_size, facts.st_mtime_ns]
 
 
-def same_name(name: str) -> Sequence[Origin]:
-    """Say that a file is called in the repository as in the set."""
-    return (Origin(name=name),)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Files:
     """Finds the files of a set; names are relative to its folder, those of folders end in `/`.
@@ -53,12 +48,12 @@ class Files:
     """
 
     folder: Path
+    origins: Callable[[str], Sequence[Origin]]
+    inside: Inside
+    where_from: str  # the publisher's page, for messages
+    others: Mapping[str, str]  # file name -> where else it is from
     repository: Repository | None = None
-    origins: Callable[[str], Sequence[Origin]] = same_name  # of several archives, any may hold the file
-    inside: Inside = str
     max_gb: float = 50.0
-    where_from: str = ""  # the publisher's page, for messages
-    others: Mapping[str, str] = dataclasses.field(default_factory=dict)  # file name -> where else it is from
 
     def path(self, name: str) -> Path:
         """Return where a file lies or will lie."""

@@ -14,26 +14,24 @@ What the published files need, and what is done about it:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 
 from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, VolumeRef
 from evidcore.case import Query, Split
 from evidcore.errors import NotDownloadedError, RecipeError
-from evidcore_plugin_ct_data.files import Files, Origin
-from evidcore_plugin_ct_data.hub import Repository, Revision
+from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.kits23_queries import queries as asked_of
 from evidcore_plugin_ct_data.kits23_queries import read_texts, things_of
-from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection, drawn_split
+from evidcore_plugin_ct_data.published import Entry, FolderAndHub, PublishedSet, drawn_split
 from evidcore_plugin_ct_data.tables import read_json
 
-REPOSITORY = "neheller/KiTS-Challenge-Imaging"
-CLONE = "https://github.com/neheller/kits23"
 IMAGE, LABEL_MAP = "imaging.nii.gz", "segmentation.nii.gz"
 CLINICAL = "kits23.json"
 LABELS: Mapping[str, int] = {"kidney": 1, "kidney tumor": 2, "kidney cyst": 3}
@@ -41,78 +39,53 @@ NOTES = ("age_at_nephrectomy", "gender", "malignant", "tumor_histologic_subtype"
 _INSTANCE = re.compile(r"(kidney|tumor|cyst)_instance-(\d+)_annotation-(\d+)\.nii\.gz")
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Kits23(PublishedSet):
     """KiTS23: contrast-enhanced CT of 489 patients with a kidney tumour, label maps and single objects.
 
     Masks are `kidney`, `kidney tumor`, `kidney cyst`, and with `instances` also `tumor 1`, `cyst 2`.
     Findings say whether a tumour and a cyst are there; the tumour's size is the radiographic one of the
     clinical table.
+
+    Args:
+        path: the cloned repository, or its folder `dataset`; images are fetched to where the publisher's
+            program puts them.
+        revision: full commit hash of the Hub repository with the images: those that are not in `path` are
+            fetched from there.
+        instances: give every object a mask of its own too.
+        annotation: whose drawing of the objects; cases from 300 on have the first alone, which is taken
+            where the asked one is not there.
+        queries: a file of texts that mean an object without naming it, MedVol-R1's `template.json`; cases
+            then come with queries (`kits23_queries`), for which every object is read once.
+        validation_share: share of the patients in `validation`.
+        test_share: share of the patients in `test`.
+        ids: only these cases (`case_00000`), or a text file with one a line.
+        max_gb: more than this is never fetched for a split; all images have some tens of GB.
     """
 
     findings = ("kidney tumor", "kidney cyst")
+    repository = "neheller/KiTS-Challenge-Imaging"
+    others: ClassVar[Mapping[str, str]] = {LABEL_MAP: "a clone of https://github.com/neheller/kits23"}
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        cache_folder: Path,
-        *,
-        path: str,
-        revision: Revision | None = None,
-        instances: bool = True,
-        annotation: Annotated[int, Ge(1)] = 1,
-        queries: str = "",
-        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
-        selection: Annotated[Selection, InlineOptions],
-        max_gb: Annotated[float, Gt(0)] = 50.0,
-    ) -> None:
-        """Say where the set lies and which part of it is wanted.
+    source: Annotated[FolderAndHub, InlineOptions]
+    instances: bool = True
+    annotation: Annotated[int, Ge(1)] = 1
+    queries: str = ""
+    validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1
+    test_share: Annotated[float, Ge(0), Lt(1)] = 0.2
 
-        Args:
-            recipe_folder: where a relative `path` starts.
-            cache_folder: keeps what was measured of objects for `queries`; images are fetched to where the
-                publisher's program puts them.
-            path: the cloned repository, or its folder `dataset`.
-            revision: full commit hash of the Hub repository with the images: those that are not in `path` are
-                fetched from there.
-            instances: give every object a mask of its own too.
-            annotation: whose drawing of the objects; cases from 300 on have the first alone, which is taken
-                where the asked one is not there.
-            queries: a file of texts that mean an object without naming it, MedVol-R1's `template.json`; cases
-                then come with queries (`kits23_queries`), for which every object is read once.
-            validation_share: share of the patients in `validation`.
-            test_share: share of the patients in `test`.
-            ids: only these cases (`case_00000`), or a text file with one a line.
-            max_gb: more than this is never fetched for a split; all images have some tens of GB.
-            selection: see `Selection`.
-        """
-        if queries and not instances:
+    def __post_init__(self) -> None:
+        """Refuse queries about objects that are not given."""
+        super().__post_init__()
+        if self.queries and not self.instances:
             raise RecipeError(
-                f"kits23: queries = {queries!r} are about single objects, and instances is false. Leave it "
-                "true."
+                f"kits23: queries = {self.queries!r} are about single objects, and instances is false. Leave "
+                "it true."
             )
-        self._texts_file = recipe_folder / queries if queries else None
-        self._cache_folder = cache_folder
-        self._given = recipe_folder / path
-        files = Files(
-            folder=self._given,
-            repository=Repository(id=REPOSITORY, revision=revision) if revision else None,
-            origins=_origins,
-            max_gb=max_gb,
-            where_from=f"https://huggingface.co/datasets/{REPOSITORY}",
-            others={LABEL_MAP: f"a clone of {CLONE}"},
-        )
-        self._instances = instances
-        self._annotation = annotation
-        self._shares = {"validation_share": validation_share, "test_share": test_share}
-        settings = {"instances": instances, "annotation": annotation, **self._shares}
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=path, settings=settings)
 
-    def fingerprint(self) -> str:
-        """Hash the options, the texts of the queries and the state of every file."""
-        if self._texts_file is not None:
-            self._settings["queries"] = self._texts
-        return super().fingerprint()
+    def _settings(self) -> dict[str, Any]:
+        """Return the options, with the texts of the queries."""
+        return {**super()._settings(), "queries": self._texts}
 
     def _tables(self) -> list[str]:
         return [f"{self._root}{CLINICAL}"]
@@ -120,19 +93,20 @@ class Kits23(PublishedSet):
     @property
     def _root(self) -> str:
         """The folder with the cases, relative to the one that was given."""
-        return "dataset/" if (self._given / "dataset").is_dir() else ""
+        return "dataset/" if (self._files.folder / "dataset").is_dir() else ""
 
     def _entries(self, split: Split) -> Iterator[Entry]:
-        root = self._given / self._root
+        root = self._files.folder / self._root
         folders = sorted(root.glob("case_*")) if root.is_dir() else []
         if not folders:
-            raise (DataError if self._given.is_dir() else NotDownloadedError)(
+            raise (DataError if self._files.folder.is_dir() else NotDownloadedError)(
                 f"{root}: holds no folders case_00000 and so on. Clone github.com/neheller/kits23 there, or "
                 f"correct path on the dataset."
             )
         for folder in folders:
             name = folder.name
-            if drawn_split(name, **self._shares) != split:
+            shares = {"validation_share": self.validation_share, "test_share": self.test_share}
+            if drawn_split(name, **shares) != split:
                 continue
             image, labels = (f"{self._root}{name}/{file}" for file in (IMAGE, LABEL_MAP))
             objects = self._objects(folder)
@@ -140,11 +114,11 @@ class Kits23(PublishedSet):
                 mask: MaskRef(path=str(self._files.path(labels)), label=value)
                 for mask, value in LABELS.items()
             }
-            if self._instances:
+            if self.instances:
                 masks |= {mask: MaskRef(path=str(path)) for mask, path in objects.items()}
             asked: tuple[Query, ...] = ()
-            if self._texts_file is not None:
-                things = things_of({mask: masks[mask] for mask in objects}, self._cache_folder)
+            if self.queries:
+                things = things_of({mask: masks[mask] for mask in objects}, self.cache_folder)
                 asked = asked_of(name, things, self._texts)
             facts = self._clinical.get(name, {})
             case = Case(
@@ -165,30 +139,29 @@ class Kits23(PublishedSet):
             if part := _INSTANCE.fullmatch(path.name):
                 result.setdefault((part[1], int(part[2])), {})[int(part[3])] = path
         return {
-            f"{kind} {number}": drawn.get(self._annotation, drawn[min(drawn)])
+            f"{kind} {number}": drawn.get(self.annotation, drawn[min(drawn)])
             for (kind, number), drawn in sorted(result.items())
         }
 
+    def origins(self, name: str) -> Sequence[Origin]:
+        """Return where an image comes from; masks come with the clone."""
+        case, _, file = name.removeprefix("dataset/").partition("/")
+        return (Origin(name=f"images/{case}.nii.gz"),) if file == IMAGE else ()
+
     @functools.cached_property
     def _texts(self) -> Mapping[str, tuple[str, ...]]:
-        return {} if self._texts_file is None else read_texts(self._texts_file)
+        return read_texts(self.recipe_folder / self.queries) if self.queries else {}
 
     @functools.cached_property
     def _clinical(self) -> Mapping[str, Mapping[str, Any]]:
         """What is known of each patient; empty where the table is not there."""
-        file = self._given / f"{self._root}{CLINICAL}"
+        file = self._files.folder / f"{self._root}{CLINICAL}"
         if not file.is_file():
             return {}
         rows = read_json(file)
         if not isinstance(rows, list) or not all(isinstance(row, dict) and "case_id" in row for row in rows):
             raise DataError(f"{file}: must be a list of tables with a 'case_id'. Fetch it again.")
         return {str(row["case_id"]): row for row in rows}
-
-
-def _origins(name: str) -> Sequence[Origin]:
-    """Return where an image comes from; masks come with the clone."""
-    case, _, file = name.removeprefix("dataset/").partition("/")
-    return (Origin(name=f"images/{case}.nii.gz"),) if file == IMAGE else ()
 
 
 def _findings(objects: Mapping[str, Path], facts: Mapping[str, Any]) -> tuple[Finding, ...]:

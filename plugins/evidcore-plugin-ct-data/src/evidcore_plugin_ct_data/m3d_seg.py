@@ -13,6 +13,8 @@ What the published files need, and what is done about it:
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,60 +31,41 @@ from evidcore_plugin_ct_data.published import (
     Entry,
     HubSource,
     PublishedSet,
-    Selection,
     drawn_split,
 )
 from evidcore_plugin_ct_data.tables import read_json
 
-REPOSITORY = "GoodBaiBai88/M3D-Seg"
 KNOWN_AXES: Mapping[str, str] = {"0004": "IPL"}  # KiTS23's files run to inferior, posterior, left
 _CODE = re.compile(r"\d{4}")
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class M3dSeg(PublishedSet):
     """M3D-Seg: 5,772 volumes with 149,196 masks, 25 public sets under four-digit codes.
 
     Masks have the names of the set's labels. `test` is the published test list; `validation` is drawn from
     the published training list. Patients are not named: two codes may hold the same scan.
+
+    Args:
+        codes: which of the sets, such as `["0004", "0012"]`.
+        path: the folder that holds one folder a code.
+        axes: by code, where the axes of its arrays run to, such as `{ "0012" = "LPS" }`.
+        validation_share: share of the published training list in `validation`.
+        ids: only these cases (`0004/case_00000`), or a text file with one a line.
     """
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        cache_folder: Path,
-        *,
-        source: Annotated[HubSource, InlineOptions],
-        codes: tuple[str, ...],
-        axes: dict[str, str] | None = None,
-        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1,
-        selection: Annotated[Selection, InlineOptions],
-    ) -> None:
-        """Say where the set lies and which part of it is wanted.
+    repository = "GoodBaiBai88/M3D-Seg"
 
-        Args:
-            recipe_folder: where a relative `path` starts.
-            cache_folder: where files fetched from the Hub lie if no `path` is given.
-            codes: which of the sets, such as `["0004", "0012"]`.
-            path: the folder that holds one folder a code.
-            axes: by code, where the axes of its arrays run to, such as `{ "0012" = "LPS" }`.
-            validation_share: share of the published training list in `validation`.
-            ids: only these cases (`0004/case_00000`), or a text file with one a line.
-            source: see `HubSource`.
-            selection: see `Selection`.
-        """
-        files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=self._origins, inside=_inside)
-        self._axes = {**KNOWN_AXES, **(axes or {})}
-        settings = {"codes": codes, "axes": self._axes, "validation_share": validation_share}
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path, settings=settings)
-        self._codes = codes
-        self._validation_share = validation_share
-        self._held: list[str] | None = None  # names of the repository's files
+    source: Annotated[HubSource, InlineOptions]
+    codes: tuple[str, ...]
+    axes: dict[str, str] | None = None
+    validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1
 
     def _tables(self) -> list[str]:
-        return [f"{code}/{code}.json" for code in self._codes]
+        return [f"{code}/{code}.json" for code in self.codes]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
-        for code in self._codes:
+        for code in self.codes:
             yield from self._of_code(code, split)
 
     def _of_code(self, code: str, split: Split) -> Iterator[Entry]:
@@ -90,7 +73,7 @@ class M3dSeg(PublishedSet):
         known = read_json(file)
         names = _labels(known, file)
         pairs = known.get("test" if split == "test" else "train", [])
-        axes = self._axes.get(code)
+        axes = {**KNOWN_AXES, **(self.axes or {})}.get(code)
         if axes is None:
             raise DataError(
                 f"{file}: the arrays of set {code!r} do not say where their axes run to, so left and right "
@@ -100,7 +83,7 @@ class M3dSeg(PublishedSet):
         for index, pair in enumerate(pairs):
             image, label = _paths(pair, f"{file}: entry {index} of {split!r}")
             case_id = _case_id(image)
-            if split != "test" and split != drawn_split(case_id, validation_share=self._validation_share):
+            if split != "test" and split != drawn_split(case_id, validation_share=self.validation_share):
                 continue
             volume = VolumeRef(
                 path=str(self._files.path(image)),
@@ -115,28 +98,32 @@ class M3dSeg(PublishedSet):
             case = Case(id=case_id, patient=None, volumes=(volume,), masks=masks)
             yield Entry(case=case, names=(image, label))
 
-    def _origins(self, name: str) -> Sequence[Origin]:
+    @functools.cached_property
+    def _names(self) -> list[str]:
+        """The names of the repository's files."""
+        return self._files.repository.names() if self._files.repository else []
+
+    def origins(self, name: str) -> Sequence[Origin]:
         """Return the archives that may hold a file; set 0024 comes in three."""
-        repository = self._files.repository
-        if repository is None:
-            return ()
-        if self._held is None:
-            self._held = repository.names()
-        if name in self._held:
+        if name in self._names:
             return (Origin(name=name),)
         code = name.partition("/")[0]
-        archives = [held for held in self._held if held.endswith(ENDINGS)]
-        result = [held for held in archives if Path(held).name.startswith(code)]
-        if not result:
+        archives = [file for file in self._names if file.endswith(ENDINGS)]
+        result = [file for file in archives if Path(file).name.startswith(code)]
+        repository = self._files.repository
+        if repository is not None and not result:
             raise DataError(
                 f"{repository.page}: commit {repository.revision[:12]} has no archive of set "
                 f"{code!r}. It has: {', '.join(archives) or 'none'}. Correct codes on the dataset."
             )
-        return [Origin(name=held, is_archive=True) for held in result]
+        return [Origin(name=file, is_archive=True) for file in result]
+
+    def inside(self, member: str) -> str | None:
+        """Return a path from its code on: archives and lists put folders of their makers before it."""
+        return _from_code(member)
 
 
-def _inside(member: str) -> str | None:
-    """Return a path from its code on: archives and lists put folders of their makers before it."""
+def _from_code(member: str) -> str | None:
     parts = member.split("/")
     start = next((index for index, part in enumerate(parts) if _CODE.fullmatch(part)), None)
     return None if start is None else "/".join(parts[start:])
@@ -162,7 +149,7 @@ def _labels(known: Any, file: Path) -> list[str]:
 def _paths(pair: Any, where: str) -> tuple[str, str]:
     if not isinstance(pair, dict) or not pair.get("image") or not pair.get("label"):
         raise DataError(f"{where}: must name an image and a label, got {pair!r}. Fetch the list again.")
-    image, label = (_inside(str(pair[kind])) for kind in ("image", "label"))
+    image, label = (_from_code(str(pair[kind])) for kind in ("image", "label"))
     if image is None or label is None:
         raise DataError(
             f"{where}: a path holds the set's code, four digits, got {pair!r}. Fetch the list again."

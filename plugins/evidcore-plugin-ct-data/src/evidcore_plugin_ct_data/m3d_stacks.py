@@ -7,13 +7,14 @@ import functools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from evidcore.api import Cache, DataError, VolumeRef
+from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files
 from evidcore_plugin_ct_data.published import UNKNOWN_SPACING_MM
 
@@ -23,10 +24,8 @@ PICTURES = (".png", ".jpg", ".jpeg")
 # right.
 PLANES: Mapping[str, str] = {"axial": "IPL", "coronal": "PIL", "sagittal": "LIP"}
 _NUMBER = re.compile(r"\d+")
-RAW, PREPARED = (
-    "M3D_Cap",
-    "M3D_Cap_npy",
-)  # folders of slices as published; arrays made by the publisher's program
+RAW = "M3D_Cap"  # folders of slices as published
+PREPARED = "M3D_Cap_npy"  # arrays made by the publisher's program
 _ROOT = re.compile(r"ct_(case|quizze)\w*")
 
 
@@ -56,6 +55,18 @@ def inside(member: str) -> str | None:
     return None if name is None else f"{RAW}/{same_text(name)}"
 
 
+def homes(images: Mapping[Split, Iterable[str]]) -> dict[str, Split]:
+    """Return in which split each patient stays: test before validation before training."""
+    order: tuple[Split, ...] = ("train", "validation", "test")
+    return {(tail(image) or image).rpartition("/")[0]: split for split in order for image in images[split]}
+
+
+def elsewhere(patient: str, split: Split, home: Split, where: str) -> str | None:
+    """Say that a patient stays in another split, None where he is at home."""
+    same = f"{where}: patient {patient!r} is also in the {home} list and stays there alone."
+    return None if home == split else same
+
+
 def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str], where: str) -> Stack:
     """Find a stack by the path that a list gives, which ends in .npy also where slices were not stacked.
 
@@ -74,21 +85,21 @@ def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str]
         )
     bare = name.removesuffix(".npy")
     patient, _, stem = bare.rpartition("/")
-    run_to = axes_of(stem, axes)
+    kept: dict[str, Any] = {"intensity": "arbitrary", "spacing_mm_zyx": UNKNOWN_SPACING_MM}
+    kept["axes"] = axes_of(stem, axes)
     for array in (f"{PREPARED}/{bare}.npy", f"{RAW}/{bare}.npy", f"{bare}.npy"):
         if files.path(array).is_file():
-            ref = array_ref(files.path(array), run_to)
+            ref = VolumeRef(path=str(files.path(array)), **kept)
             return Stack(id=bare, patient=patient, volume=ref, names=(array,), prepare=None)
     slices = next((result for root in (RAW, ".") if (result := _folder(files, root, patient, stem))), None)
     slices = slices or f"{RAW}/{bare}/"
     folder = files.path(slices)
-
     cache, key = Cache("m3d-stacks", cache_folder), stack_key(folder)
 
     def prepare() -> None:
         cache.file(key, ".npy", functools.partial(stack, folder))
 
-    ref = array_ref(cache.path(key, ".npy"), run_to)
+    ref = VolumeRef(path=str(cache.path(key, ".npy")), **kept)
     return Stack(id=bare, patient=patient, volume=ref, names=(slices,), prepare=prepare)
 
 
@@ -112,11 +123,6 @@ def axes_of(name: str, axes: Mapping[str, str]) -> str:
     """
     plane = next((plane for plane in PLANES if plane in name.lower()), "axial")
     return {**PLANES, **axes}[plane]
-
-
-def array_ref(path: Path, axes: str) -> VolumeRef:
-    """Return the reference to an array without units, spacing or header."""
-    return VolumeRef(path=str(path), intensity="arbitrary", axes=axes, spacing_mm_zyx=UNKNOWN_SPACING_MM)
 
 
 def same_text(name: str) -> str:

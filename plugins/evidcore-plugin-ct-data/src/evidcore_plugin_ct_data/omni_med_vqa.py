@@ -12,6 +12,7 @@ Hub data set foreverbeliever/OmniMedVQA. What the published files need, and what
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
@@ -23,63 +24,59 @@ from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.letters import Unanswerable, question
-from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, Selection, drawn_split
+from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, drawn_split
 from evidcore_plugin_ct_data.tables import read_json
 
-REPOSITORY = "foreverbeliever/OmniMedVQA"
 ARCHIVE = "OmniMedVQA.zip"
 QUESTIONS = "QA_information"
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class OmniMedVqa(PublishedSet):
     """OmniMedVQA: 127,995 questions about 118,010 pictures of 12 modalities, from 73 sets.
 
     A case is a picture with its questions; its volume is one slice of arbitrary intensity.
+
+    Args:
+        path: the folder with `Images` and `QA_information`, or the one above it.
+        access: "all" reads the questions whose pictures must be had elsewhere, too.
+        sets: only these source sets, by the names of their question files; empty = all. Must be given
+            with `revision`, since the names stand in the archive.
+        modalities: only these, as `modality_type` has them ("CT(Computed Tomography)"); empty = all.
+        question_types: only these, as `question_type` has them ("Disease Diagnosis"); empty = all.
+        validation_share: share of the pictures in `validation`.
+        test_share: share of the pictures in `test`.
+        ids: only these pictures (`Images/ACRIMA/Im553.png`), or a text file with one a line.
+        missing: what is done about a missing picture or a question whose answer is none of its options:
+            "stop", or "skip" and count.
     """
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        cache_folder: Path,
-        *,
-        source: Annotated[HubSource, InlineOptions],
-        access: Literal["open", "all"] = "open",
-        sets: tuple[str, ...] = (),
-        modalities: tuple[str, ...] = (),
-        question_types: tuple[str, ...] = (),
-        validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05,
-        test_share: Annotated[float, Ge(0), Lt(1)] = 0.2,
-        selection: Annotated[Selection, InlineOptions],
-    ) -> None:
-        """Say where the set lies and which part of it is wanted.
+    repository = "foreverbeliever/OmniMedVQA"
 
-        Args:
-            recipe_folder: where a relative `path` starts.
-            cache_folder: where the archive lies and is unpacked if no `path` is given.
-            path: the folder with `Images` and `QA_information`, or the one above it.
-            access: "all" reads the questions whose pictures must be had elsewhere, too.
-            sets: only these source sets, by the names of their question files; empty = all. Must be given
-                with `revision`, since the names stand in the archive.
-            modalities: only these, as `modality_type` has them ("CT(Computed Tomography)"); empty = all.
-            question_types: only these, as `question_type` has them ("Disease Diagnosis"); empty = all.
-            validation_share: share of the pictures in `validation`.
-            test_share: share of the pictures in `test`.
-            ids: only these pictures (`Images/ACRIMA/Im553.png`), or a text file with one a line.
-            missing: what is done about a missing picture or a question whose answer is none of its options:
-                "stop", or "skip" and count.
-            source: see `HubSource`.
-            selection: see `Selection`.
-        """
-        files = source.files(REPOSITORY, recipe_folder, cache_folder, origins=_origins, inside=_inside)
-        self._folders = ("Open-access",) if access == "open" else ("Open-access", "Restricted-access")
-        self._sets = sets
-        self._kept = {"modality_type": modalities, "question_type": question_types}
-        self._shares = {"validation_share": validation_share, "test_share": test_share}
-        settings = {"folders": self._folders, "sets": sets, "kept": self._kept, **self._shares}
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=source.path, settings=settings)
+    source: Annotated[HubSource, InlineOptions]
+    access: Literal["open", "all"] = "open"
+    sets: tuple[str, ...] = ()
+    modalities: tuple[str, ...] = ()
+    question_types: tuple[str, ...] = ()
+    validation_share: Annotated[float, Ge(0), Lt(1)] = 0.05
+    test_share: Annotated[float, Ge(0), Lt(1)] = 0.2
+
+    def origins(self, name: str) -> Sequence[Origin]:
+        """Return the one archive."""
+        return (Origin(name=ARCHIVE, is_archive=True),)
+
+    def inside(self, member: str) -> str | None:
+        """Return a member's name from Images or QA_information on."""
+        parts = PurePosixPath(member).parts
+        start = next((index for index, part in enumerate(parts) if part in ("Images", QUESTIONS)), None)
+        return None if start is None else "/".join(parts[start:])
 
     def _tables(self) -> list[str]:
         return [] if self._files.repository is not None else [name for name, _ in self._question_files()]
+
+    @property
+    def _folders(self) -> tuple[str, ...]:
+        return ("Open-access",) if self.access == "open" else ("Open-access", "Restricted-access")
 
     @property
     def _root(self) -> str:
@@ -90,7 +87,7 @@ class OmniMedVqa(PublishedSet):
     def _question_files(self) -> list[tuple[str, Path]]:
         """Return the names of the question files and where they lie, unpacked if need be."""
         if self._files.repository is not None:
-            return [self._fetched(name) for name in self._sets]
+            return [self._fetched(name) for name in self.sets]
         result = {
             path.stem: (f"{self._root}{QUESTIONS}/{folder}/{path.name}", path)
             for folder in self._folders
@@ -101,13 +98,13 @@ class OmniMedVqa(PublishedSet):
                 f"{self._files.path(self._root + QUESTIONS)}: holds no {' or '.join(self._folders)} folder "
                 f"with .json files. Unpack {ARCHIVE} there, or correct path on the dataset."
             )
-        for name in self._sets:
+        for name in self.sets:
             if name not in result:
                 raise DataError(
                     f"{self._files.path(self._root + QUESTIONS)}: has no set "
                     f"{name!r}.{did_you_mean(name, result)} Correct sets on the dataset."
                 )
-        return [result[name] for name in self._sets or sorted(result)]
+        return [result[name] for name in self.sets or sorted(result)]
 
     def _fetched(self, name: str) -> tuple[str, Path]:
         for folder in self._folders:
@@ -120,15 +117,16 @@ class OmniMedVqa(PublishedSet):
         )
 
     def _entries(self, split: Split) -> Iterator[Entry]:
-        if self._files.repository is not None and not self._sets:
+        if self._files.repository is not None and not self.sets:
             raise DataError(
                 f"{self._files.where_from}: the source sets that are wanted must be named, such as "
                 f'sets = ["ACRIMA"]; they are listed on that page.'
             )
+        shares = {"validation_share": self.validation_share, "test_share": self.test_share}
         seen: set[str] = set()
         for _, file in self._question_files():
             for picture, rows in self._by_picture(file).items():
-                if drawn_split(picture, **self._shares) != split or picture in seen:
+                if drawn_split(picture, **shares) != split or picture in seen:
                     continue
                 seen.add(picture)
                 yield self._entry(picture, rows, file)
@@ -162,6 +160,7 @@ class OmniMedVqa(PublishedSet):
             raise DataError(
                 f"{file}: must be a list of questions, got a {type(rows).__name__}. Fetch it again."
             )
+        chosen = {"modality_type": self.modalities, "question_type": self.question_types}
         result: dict[str, list[dict[str, Any]]] = {}
         for index, row in enumerate(rows):
             if not isinstance(row, dict) or not row.get("image_path") or "gt_answer" not in row:
@@ -169,17 +168,6 @@ class OmniMedVqa(PublishedSet):
                     f"{file}: entry {index} must name image_path and gt_answer, got {row!r}. Fetch it again."
                 )
             facts = {**row, "modality_type": row.get("modality_type") or row.get("modality") or ""}
-            if all(not kept or facts.get(key) in kept for key, kept in self._kept.items()):
+            if all(not kept or facts.get(key) in kept for key, kept in chosen.items()):
                 result.setdefault(str(row["image_path"]), []).append(facts)
         return result
-
-
-def _origins(name: str) -> Sequence[Origin]:
-    return (Origin(name=ARCHIVE, is_archive=True),)
-
-
-def _inside(member: str) -> str | None:
-    """Return a member's name from Images or QA_information on."""
-    parts = PurePosixPath(member).parts
-    start = next((index for index, part in enumerate(parts) if part in ("Images", QUESTIONS)), None)
-    return None if start is None else "/".join(parts[start:])

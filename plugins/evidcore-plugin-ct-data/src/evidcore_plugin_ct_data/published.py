@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt
 from evidcore_plugin_tables.case_reading import OnMissing, skip_unreadable
 
-from evidcore.api import Case, DataError, Dataset
+from evidcore.api import Case, DataError, Dataset, InlineOptions
 from evidcore.cache import downloads
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
-from evidcore_plugin_ct_data.archives import Inside
-from evidcore_plugin_ct_data.files import Files, Origin, State, same_name, state_of
+from evidcore_plugin_ct_data.files import Files, Origin, State, state_of
 from evidcore_plugin_ct_data.hub import Repository, Revision
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,35 @@ class Selection(OnMissing):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HubSource:
+class Source:
+    """Where a set lies.
+
+    Args:
+        path: the folder that holds the set.
+    """
+
+    path: str | None
+
+    def files(self, published: PublishedSet) -> Files:
+        """Return the files of a set in the user's folder."""
+        return Files(
+            folder=published.recipe_folder / (self.path or "."),
+            origins=published.origins,
+            inside=published.inside,
+            where_from=published.page or f"https://huggingface.co/datasets/{published.repository}",
+            others=published.others,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Folder(Source):
+    """Where a set lies that is on no Hub."""
+
+    path: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HubSource(Source):
     """Where a set of the Hub lies, or is fetched from.
 
     Args:
@@ -56,27 +84,22 @@ class HubSource:
     revision: Revision | None = None
     max_gb: Annotated[float, Gt(0)] = 50.0
 
-    def files(
-        self,
-        repository: str,
-        recipe_folder: Path,
-        cache_folder: Path,
-        origins: Callable[[str], Sequence[Origin]] = same_name,
-        inside: Inside = str,
-    ) -> Files:
+    def files(self, published: PublishedSet) -> Files:
         """Return the files of a set in the user's folder, else in one of the cache for this commit alone."""
-        fetched = Repository(id=repository, revision=self.revision) if self.revision else None
-        folder = recipe_folder / (self.path or ".")
-        if fetched is not None and self.path is None:
-            folder = downloads(cache_folder, repository.replace("/", "--"), fetched.revision)
-        return Files(
-            folder=folder,
-            repository=fetched,
-            origins=origins,
-            inside=inside,
-            max_gb=self.max_gb,
-            where_from=f"https://huggingface.co/datasets/{repository}",
-        )
+        files = super().files(published)
+        if self.revision is None:
+            return files
+        repository, folder = Repository(id=published.repository, revision=self.revision), files.folder
+        if self.path is None:
+            folder = downloads(published.cache_folder, repository.id.replace("/", "--"), self.revision)
+        return dataclasses.replace(files, folder=folder, repository=repository, max_gb=self.max_gb)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FolderAndHub(HubSource):
+    """Where the part of a set lies that the Hub does not have; the other part is fetched into it."""
+
+    path: str = dataclasses.field()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,33 +127,35 @@ def drawn_split(name: str, *, validation_share: float, test_share: float = 0.0) 
     return "validation" if place < test_share + validation_share else "train"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class PublishedSet(Dataset):
-    """A data set in its publisher's layout, whole or in part.
+    """A data set in its publisher's layout, whole or in part; its fields are its options.
 
     Args:
-        files: where its files are.
+        recipe_folder: where relative paths start.
+        cache_folder: where files fetched from the Hub lie if no `path` is given, and what is made of files.
+        source: where its files are.
         selection: which of its cases are wanted.
-        recipe_folder: where a relative path in `ids` starts.
-        path: as the recipe gave it.
-        settings: the data set's own options, for the fingerprint.
     """
 
-    def __init__(
-        self,
-        files: Files,
-        selection: Selection,
-        *,
-        recipe_folder: Path,
-        path: str | None,
-        settings: Mapping[str, Any],
-    ) -> None:
+    repository: ClassVar[str] = ""  # on the Hub
+    page: ClassVar[str] = ""  # the publisher's, for messages, where it is not that of the repository
+    others: ClassVar[Mapping[str, str]] = {}  # file name -> where else it is from
+
+    recipe_folder: Path
+    cache_folder: Path
+    _: dataclasses.KW_ONLY
+    source: Annotated[Source, InlineOptions]
+    selection: Annotated[Selection, InlineOptions]
+
+    def __post_init__(self) -> None:
+        """Begin with nothing left out."""
         self.left_out: dict[Split, dict[str, str]] = {}
-        self._files = files
-        self._is_given = path is not None
-        self._recipe_folder = recipe_folder
-        self._selection = selection
-        self._settings = dict(settings)
         self._ids_are_known = False
+
+    @functools.cached_property
+    def _files(self) -> Files:
+        return self.source.files(self)
 
     @abstractmethod
     def _entries(self, split: Split) -> Iterable[Entry]:
@@ -139,6 +164,20 @@ class PublishedSet(Dataset):
     def _tables(self) -> Iterable[str]:
         """Return the names of the tables that list its cases."""
         return ()
+
+    def _settings(self) -> dict[str, Any]:
+        """Return its own options, for the fingerprint."""
+        shared = {field.name for field in dataclasses.fields(PublishedSet)}
+        own = [field.name for field in dataclasses.fields(self) if field.name not in shared]
+        return {name: getattr(self, name) for name in own}
+
+    def origins(self, name: str) -> Sequence[Origin]:
+        """Return where a file of the set is in the repository; of several archives, any may hold it."""
+        return (Origin(name=name),)
+
+    def inside(self, member: str) -> str | None:
+        """Return what an archive's member is called in the set, None where it is no part of it."""
+        return member
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the usable cases of a split; fetch and prepare what they need.
@@ -175,7 +214,7 @@ class PublishedSet(Dataset):
             read_error,
             where=str(self._files.folder),
             split=split,
-            rule=self._selection,
+            rule=self.selection,
             left_out=left_out,
         )
         if shared:
@@ -223,16 +262,16 @@ class PublishedSet(Dataset):
         Of the user's are the tables and files that were not fetched from this commit, or are no longer as
         they were then. What is still to be fetched is the commit's: fetching it changes nothing here.
         """
-        chosen = self._selection
+        chosen = self.selection
         ids = chosen.ids if isinstance(chosen.ids, tuple) else tuple(sorted(self._wanted()))
-        known = {**self._settings, "limit": chosen.limit, "ids": ids, "missing": chosen.missing}
+        known = {**self._settings(), "limit": chosen.limit, "ids": ids, "missing": chosen.missing}
         repository = self._files.repository
         if repository is not None:
             known["commit"] = [repository.id, repository.revision]
-        if self._is_given or repository is None:
+        if self.source.path is not None or repository is None:
             known["tables"] = [_content(self._files.path(name)) for name, _ in self._users(self._tables())]
         digest = hashlib.blake2b(json.dumps(known, sort_keys=True).encode(), digest_size=16)
-        for split in SPLITS if self._is_given or repository is None else ():
+        for split in SPLITS if self.source.path is not None or repository is None else ():
             names = (name for entry in self._chosen(split) for name in entry.names)
             for named in self._users(names):
                 digest.update(json.dumps(named).encode())
@@ -248,7 +287,7 @@ class PublishedSet(Dataset):
 
     def _chosen(self, split: Split) -> Iterable[Entry]:
         """Return the entries of a split that the options leave."""
-        if not self._is_given and self._files.repository is None:
+        if self.source.path is None and self._files.repository is None:
             raise DataError(
                 f"the set needs a place: give `path`, a folder that holds it, or `revision`, a commit of "
                 f"{self._files.where_from} to fetch it from."
@@ -257,7 +296,7 @@ class PublishedSet(Dataset):
         if wanted := self._wanted():
             entries = [entry for entry in entries if wanted & _names_of(entry)]
             self._refuse_unknown(wanted)
-        limit = self._selection.limit
+        limit = self.selection.limit
         if limit is not None:
             entries = list(entries)
             names = {entry.case.patient or entry.case.id for entry in entries}
@@ -266,10 +305,10 @@ class PublishedSet(Dataset):
         return entries
 
     def _wanted(self) -> set[str]:
-        ids = self._selection.ids
+        ids = self.selection.ids
         if isinstance(ids, tuple):
             return set(ids)
-        file = self._recipe_folder / ids
+        file = self.recipe_folder / ids
         if not file.is_file():
             raise DataError(
                 f"{file}: there is no such list. Give ids a text file with one patient or case a line."

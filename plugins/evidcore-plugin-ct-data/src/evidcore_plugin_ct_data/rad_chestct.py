@@ -14,6 +14,7 @@ What the published files need, and what is done about it:
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,8 +26,7 @@ from evidcore.api import Case, DataError, InlineOptions, VolumeRef
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.ct_rate import finding
-from evidcore_plugin_ct_data.files import Files
-from evidcore_plugin_ct_data.published import Entry, PublishedSet, Selection
+from evidcore_plugin_ct_data.published import Entry, Folder, PublishedSet
 from evidcore_plugin_ct_data.tables import flag, read_rows
 
 METADATA = "CT_Scan_Metadata_Complete_35747.csv"
@@ -65,39 +65,26 @@ FROM_ABNORMALITIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class RadChestCt(PublishedSet):
     """RAD-ChestCT: chest CT without reports, with the 18 labels of CT-RATE made from its own 84.
 
     The splits are the published ones. Zenodo is not the Hub: the files must be in a folder.
+
+    Args:
+        path: the folder with the tables.
+        volumes: the folder with the `.npz` files, relative to `path`.
+        mosaic: what is said of the mosaic attenuation pattern, for which the set has no label. "absent"
+            is what the 18-label table says that others have compared with.
+        ids: only these patients or scans (`trn24737`), or a text file with one a line.
     """
 
     findings = CT_RATE_FINDINGS
+    page = "https://zenodo.org/records/6406114"
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        *,
-        path: str | None = None,
-        volumes: str = ".",
-        mosaic: Literal["unknown", "absent"] = "unknown",
-        selection: Annotated[Selection, InlineOptions],
-    ) -> None:
-        """Say where the set lies and which part of it is wanted.
-
-        Args:
-            recipe_folder: where a relative `path` starts.
-            path: the folder with the tables.
-            volumes: the folder with the `.npz` files, relative to `path`.
-            mosaic: what is said of the mosaic attenuation pattern, for which the set has no label. "absent"
-                is what the 18-label table says that others have compared with.
-            ids: only these patients or scans (`trn24737`), or a text file with one a line.
-            selection: see `Selection`.
-        """
-        files = Files(folder=recipe_folder / (path or "."), where_from="https://zenodo.org/records/6406114")
-        settings = {"volumes": volumes, "mosaic": mosaic}
-        super().__init__(files, selection, recipe_folder=recipe_folder, path=path, settings=settings)
-        self._volumes = volumes
-        self._mosaic = mosaic
+    source: Annotated[Folder, InlineOptions]
+    volumes: str = "."
+    mosaic: Literal["unknown", "absent"] = "unknown"
 
     def _tables(self) -> list[str]:
         return [*TABLES.values(), METADATA]
@@ -115,7 +102,7 @@ class RadChestCt(PublishedSet):
                     f"{where}: {self._files.path(METADATA)} names no patient for it (column MRN_DEID), so "
                     f"splits could share one. Fetch that table again."
                 )
-            file = (Path(self._volumes) / f"{scan}.npz").as_posix()
+            file = (Path(self.volumes) / f"{scan}.npz").as_posix()
             volume = VolumeRef(
                 path=str(self._files.path(file)),
                 intensity="hu",
@@ -128,7 +115,7 @@ class RadChestCt(PublishedSet):
                     name, any(flag(row[column], f"{where}, column {column!r}") for column in columns[name])
                 )
                 for name in CT_RATE_FINDINGS
-                if columns[name] or self._mosaic == "absent"
+                if columns[name] or self.mosaic == "absent"
             )
             yield Entry(case=Case(id=scan, patient=patient, volumes=(volume,), findings=found), names=(file,))
 

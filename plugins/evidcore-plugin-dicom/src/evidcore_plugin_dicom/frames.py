@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from pydicom.dataset import Dataset
@@ -12,6 +11,13 @@ from pydicom.dataset import Dataset
 from evidcore.api import DataError
 from evidcore.data import Array
 from evidcore_plugin_dicom.headers import numbers, shown
+
+GROUPS = (
+    "PlanePositionSequence",
+    "PlaneOrientationSequence",
+    "PixelMeasuresSequence",
+    "PixelValueTransformationSequence",
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,25 +50,13 @@ def frames_of(dataset: Dataset, path: str) -> Iterator[Frame]:
         DataError: if an image's place, directions or pixel spacing is missing or impossible.
     """
     groups = dataset.get("PerFrameFunctionalGroupsSequence")
-    if groups is None:
-        if int(dataset.get("NumberOfFrames") or 1) > 1:
-            raise DataError(
-                f"{path}: holds {dataset.NumberOfFrames} frames and does not say where each lies. "
-                f"Export it as one image a file, or as an enhanced object."
-            )
-        yield _frame(dataset, path, 0, dataset, dataset, dataset, dataset, None)
-        return
-    for number, own in enumerate(groups):
-        yield _frame(
-            dataset,
-            path,
-            number,
-            group_item("PlanePositionSequence", own, dataset),
-            group_item("PlaneOrientationSequence", own, dataset),
-            group_item("PixelMeasuresSequence", own, dataset),
-            group_item("PixelValueTransformationSequence", own, dataset) or dataset,
-            own,
+    if groups is None and int(dataset.get("NumberOfFrames") or 1) > 1:
+        raise DataError(
+            f"{path}: holds {dataset.NumberOfFrames} frames and does not say where each lies. "
+            f"Export it as one image a file, or as an enhanced object."
         )
+    for number, own in enumerate([None] if groups is None else groups):
+        yield _frame(dataset, path, number, own)
 
 
 def group_item(sequence: str, own: Dataset | None, dataset: Dataset) -> Dataset | None:
@@ -73,16 +67,11 @@ def group_item(sequence: str, own: Dataset | None, dataset: Dataset) -> Dataset 
     return None
 
 
-def _frame(
-    dataset: Dataset,
-    path: str,
-    number: int,
-    place: Any,
-    orientation: Any,
-    measures: Any,
-    scale: Any,
-    group: Dataset | None,
-) -> Frame:
+def _frame(dataset: Dataset, path: str, number: int, group: Dataset | None) -> Frame:
+    place, orientation, measures, scale = (
+        dataset if group is None else group_item(sequence, group, dataset) for sequence in GROUPS
+    )
+    scale = scale or dataset
     directions = np.array(numbers(orientation, "ImageOrientationPatient", 6, path))
     along_row, down_column = directions[:3], directions[3:]
     lengths = np.linalg.norm(along_row), np.linalg.norm(down_column)

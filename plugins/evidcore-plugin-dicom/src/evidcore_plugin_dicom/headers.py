@@ -28,7 +28,6 @@ MISTAKES = (
     AttributeError,
     EOFError,
     KeyError,
-    NotImplementedError,
     OSError,
     OverflowError,
     RuntimeError,
@@ -106,8 +105,3 @@ def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:
 def shown(value: Any) -> str:
     """Return an attribute's value for an error."""
     return "nothing" if value is None or value == "" else repr(str(value))
-
-
-def named(path: str) -> str:
-    """Return a file's name within its folder."""
-    return Path(path).name

@@ -13,6 +13,8 @@ from evidcore_plugin_dicom.headers import SEGMENTATIONS, read_dataset
 from evidcore_plugin_dicom.segments import read_segment
 
 STRUCTURE_SET = "1.2.840.10008.5.1.4.1.1.481.3"
+REGIONS = ("region", "StructureSetROISequence", "ROINumber", "ROIName", read_contours)
+SEGMENTS = ("segment", "SegmentSequence", "SegmentNumber", "SegmentLabel", read_segment)
 
 
 def read_object(ref: MaskRef, onto: Geometry) -> Mask | None:
@@ -29,20 +31,13 @@ def read_object(ref: MaskRef, onto: Geometry) -> Mask | None:
         return None
     dataset = read_dataset(ref.path, only=("SOPClassUID", "SegmentSequence", "StructureSetROISequence"))
     kind = dataset.get("SOPClassUID")
-    if kind == STRUCTURE_SET:
-        names = {
-            int(region.ROINumber): str(region.get("ROIName", ""))
-            for region in dataset.get("StructureSetROISequence") or ()
-        }
-        return read_contours(ref.path, pick_one(names, ref, "region"), onto)
-    if kind in SEGMENTATIONS:
-        names = {
-            int(segment.SegmentNumber): str(segment.get("SegmentLabel", ""))
-            for segment in dataset.get("SegmentSequence") or ()
-            if int(segment.SegmentNumber)  # 0 is the background of a label map
-        }
-        return read_segment(ref.path, pick_one(names, ref, "segment"), onto)
-    return None
+    if kind != STRUCTURE_SET and kind not in SEGMENTATIONS:
+        return None
+    what, sequence, number, name, read = REGIONS if kind == STRUCTURE_SET else SEGMENTS
+    names = {int(item[number].value): str(item.get(name, "")) for item in dataset.get(sequence) or ()}
+    if what == "segment":
+        names.pop(0, None)  # the background of a label map
+    return read(ref.path, pick_one(names, ref, what), onto)
 
 
 def pick_one(names: Mapping[int, str], ref: MaskRef, what: str) -> int:

@@ -21,7 +21,6 @@ from evidcore_plugin_dicom.headers import (
     SEGMENTATIONS,
     files_in,
     is_dicom,
-    named,
     read_dataset,
     shown,
 )
@@ -209,7 +208,7 @@ def _refuse_two_patients(headers: Iterable[Header], path: str) -> None:
     for header in headers:
         patient = str(header.dataset.get("PatientID") or "").strip()
         if patient:
-            first.setdefault(patient, named(header.path))
+            first.setdefault(patient, Path(header.path).name)
     if len(first) > 1:
         item, other, *_ = first.values()
         raise DataError(

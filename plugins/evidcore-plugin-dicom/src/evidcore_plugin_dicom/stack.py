@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from evidcore.api import DataError
 from evidcore.data import Array, FileGrid
 from evidcore.data.grid import SAME_GRID_VOXELS
 from evidcore_plugin_dicom.frames import Frame
-from evidcore_plugin_dicom.headers import named
 
 SAME_DIRECTION = 1e-3  # of a unit vector: half a pixel over 512
 SAME_PLACE_MM = 1e-3
@@ -62,7 +63,7 @@ def _refuse_mixtures(frames: list[Frame], path: str) -> None:
             if np.abs(np.subtract(here, there)).max() > allowed:
                 raise DataError(
                     f"{path}: the images of the series differ in {what}: {_text(here)} in "
-                    f"{named(first.path)}, {_text(there)} in {named(other.path)}. "
+                    f"{Path(first.path).name}, {_text(there)} in {Path(other.path).name}. "
                     f"Move localizers and other images out of the folder."
                 )
 
@@ -120,4 +121,6 @@ def _text(values: tuple[float, ...]) -> str:
 
 
 def _name(frame: Frame) -> str:
-    return named(frame.path) if frame.group is None else f"{named(frame.path)} frame {frame.number + 1}"
+    return (
+        Path(frame.path).name if frame.group is None else f"{Path(frame.path).name} frame {frame.number + 1}"
+    )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -35,7 +34,6 @@ Values = Float[np.ndarray[Any, Any], "case ..."]
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
 PROBE_PATCHES = 24  # of each case, beside those with a finding
 LOG_EVERY_STEPS = 10
-TELL_EVERY_S = 10.0  # how often the reading of cases is told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,9 +124,8 @@ def fit_encoder(
     clock = clock_for(next(encoder.parameters()).device)
     with clock.part("data"):
         known = read_targets(
-            train, encoder, names, masks=masks, voxels=voxels, structures=structures, view=options.view,
-            told=_telling(log),
-        )  # fmt: skip
+            train, encoder, names, masks=masks, voxels=voxels, structures=structures, view=options.view
+        )
         held_out = read_targets(
             validation, encoder, names, masks=False, structures=structures, view=options.view
         )
@@ -172,19 +169,6 @@ def _refuse_unmasked(structures: Sequence[str], findings: Sequence[str], cases: 
             )
 
 
-def _telling(log: FitLog) -> Callable[[int, int], None]:
-    """Return what logs, now and then, how many cases are read."""
-    last_s = time.monotonic()
-
-    def tell(done: int, count: int) -> None:
-        nonlocal last_s
-        if time.monotonic() - last_s >= TELL_EVERY_S:
-            last_s = time.monotonic()
-            log({"step": 0, "cases_read": done, "cases_to_read": count})
-
-    return tell
-
-
 def _train(
     encoder: Encoder,
     heads: nn.ModuleDict,
@@ -225,13 +209,7 @@ def _train(
             optimizer.step()
         if step % LOG_EVERY_STEPS == 0 or step == steps - 1:
             parts = {f"loss_{name}": value.item() for name, value in losses.items()}
-            log({
-                "step": step,
-                "loss": loss.item(),
-                "learning_rate": learning_rate,
-                **parts,
-                **clock.lap(),
-            })
+            log({"step": step, "loss": loss.item(), "learning_rate": learning_rate, **parts, **clock.lap()})
     encoder.eval()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -18,7 +18,7 @@ from evidcore.data.prefetch import thread_count
 from evidcore.data.preparation import resize
 
 SEEN_FRACTION = 0.02  # of a patch's voxels, from which on the patch shows a finding
-RIGHT, LEFT = 0, 1
+TENSORS = ("volumes", "findings", "sides", "patches", "voxels", "unmasked")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,16 +48,8 @@ class Targets:
 
     def batch(self, rows: Int[Tensor, " case"], device: torch.device) -> Targets:
         """Return some of the cases, on the device that trains."""
-        return Targets(
-            volumes=self.volumes[rows].to(device),
-            findings=self.findings[rows].to(device),
-            sides=self.sides[rows].to(device),
-            patches=self.patches[rows].to(device),
-            voxels=self.voxels[rows].to(device),
-            unmasked=self.unmasked[rows].to(device),
-            reports=tuple(self.reports[row] for row in rows.tolist()),
-            names=self.names,
-        )
+        tensors = {key: value[rows].to(device) for key, value in vars(self).items() if key in TENSORS}
+        return Targets(**tensors, reports=tuple(self.reports[row] for row in rows.tolist()), names=self.names)
 
     def shifted(self, by_yx: tuple[int, int], grid: Grid) -> Targets:
         """Return the cases moved by whole voxels; what leaves on one side comes in on the other.
@@ -92,7 +84,6 @@ def read_targets(
     voxels: bool = False,
     structures: tuple[str, ...] = (),
     view: View | None = None,
-    told: Callable[[int, int], None] = lambda done, count: None,
 ) -> Targets:
     """Read volumes, labels and, if asked for, masks of `cases`, several at a time.
 
@@ -105,7 +96,6 @@ def read_targets(
         structures: masks of what is no finding, as organs; columns after the findings. Of a case without
             such a mask nothing is known.
         view: draws what is read of a case, in place of its whole first volume; goes with no masks.
-        told: called after each case with how many are read, of how many.
 
     Raises:
         DataError: if a file cannot be used (names it and the case), a case has no volume, masks are asked
@@ -174,21 +164,14 @@ def read_targets(
 
     pool = ThreadPoolExecutor(thread_count())
     try:
-        for done, _ in enumerate(pool.map(fill, range(count)), start=1):
-            told(done, count)
+        list(pool.map(fill, range(count)))
     finally:
         pool.shutdown(cancel_futures=True)
     reports = tuple(case.report.text if case.report else "" for case in cases)
     return Targets(
-        volumes=volumes,
-        findings=findings,
-        sides=sides,
-        patches=shares,
-        voxels=fine,
-        unmasked=unmasked,
-        reports=reports,
-        names=names,
-    )
+        volumes=volumes, findings=findings, sides=sides, patches=shares, voxels=fine, unmasked=unmasked,
+        reports=reports, names=names,
+    )  # fmt: skip
 
 
 def shown(case: Case, view: View | None, spec: EncoderInput) -> tuple[Crop, Grid]:
@@ -223,11 +206,9 @@ def _halves_are_sides(crop: Crop) -> bool:
 
 def _sides(present: bool, side: str | None) -> Tensor:
     """Return what is known of the right and the left half: nothing where a present finding has no side."""
-    if not present:
-        return torch.tensor([0, 0], dtype=torch.int8)
-    if side is None:
+    if present and side is None:
         return torch.tensor([-1, -1], dtype=torch.int8)
-    return torch.tensor([int(side in ("right", "both")), int(side in ("left", "both"))], dtype=torch.int8)
+    return torch.tensor([present and side != "left", present and side != "right"], dtype=torch.int8)
 
 
 def _as_prepared(inside: Mask, volume: Volume, spec: EncoderInput) -> Float[Tensor, "z y x"]:

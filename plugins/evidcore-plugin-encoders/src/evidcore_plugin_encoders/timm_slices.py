@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any
 
 import torch
@@ -133,7 +132,13 @@ class TimmSlices(Encoder):
         self.load_state_dict(load_file(folder / "weights.safetensors"))
 
     def _build(self, model: str, *, pretrained: bool = False) -> Any:
-        timm = import_timm()
+        try:
+            import timm
+        except ImportError as cause:
+            raise PluginError(
+                f"encoder 'timm-slices' needs timm, which cannot be imported ({cause}). "
+                f'Install it: pip install "evidcore-plugin-encoders[timm]".'
+            ) from cause
         name = self.model
         if not timm.is_model(name):
             raise RecipeError(
@@ -169,28 +174,3 @@ class TimmSlices(Encoder):
                 f"{height} x {width} pixels, which is no grid of square patches. Choose another backbone."
             )
         return result.reshape(result.shape[0], height // step, width // step, self.width)
-
-
-def import_timm() -> ModuleType:
-    """Import timm, or say how to get it.
-
-    Raises:
-        PluginError: if timm is absent, or torchvision does not fit the installed torch.
-    """
-    try:
-        import timm
-    except ImportError as cause:
-        raise PluginError(
-            f"encoder 'timm-slices' needs timm, which cannot be imported ({cause}). "
-            f'Install it: pip install "evidcore-plugin-encoders[timm]".'
-        ) from cause
-    except RuntimeError as cause:
-        if "torchvision" not in str(cause):
-            raise
-        raise PluginError(
-            f"encoder 'timm-slices': the installed torchvision does not fit torch "
-            f"{torch.__version__} ({cause}). Install a pair that belongs together: "
-            f'pip install "evidcore-plugin-encoders[timm]" in a fresh environment.'
-        ) from cause
-    module: ModuleType = timm
-    return module

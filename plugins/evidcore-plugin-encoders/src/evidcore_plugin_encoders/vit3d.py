@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Len
@@ -21,6 +21,12 @@ from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
 from evidcore_plugin_encoders.patch_centres import patch_centres
 
+LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
+WEIGHTS = "weights.safetensors"
+FIT = EncoderFit()
+Count = Annotated[int, Ge(1)]
+_BLOCK: dict[str, Any] = {"act": "RELU", "adn_ordering": "NA"}  # GELU costs as much as a convolution on a CPU
+
 
 class ConvolutionStem(nn.Module):
     """Halve the volume until a voxel stands for a patch, from few channels to many.
@@ -32,17 +38,16 @@ class ConvolutionStem(nn.Module):
     def __init__(self, channels: int, patch_zyx: Grid, width: int) -> None:
         super().__init__()
         strides = halvings(patch_zyx)
-        third = width // 3
-        wide = [max(4, third >> (len(strides) - 2 - step)) for step in range(len(strides) - 1)] + [
-            width - third
-        ]
+        third, halved = width // 3, len(strides) - 1
+        wide = [*(max(4, third >> (halved - 1 - step)) for step in range(halved)), width - third]
         kernel = (1 if patch_zyx[0] == 1 else 3, 3, 3)
         stages: list[nn.Module] = []
         for step, stride in enumerate(strides):
             into = channels if step == 0 else wide[step - 1]
             stage = [_convolution(into, wide[step], stride, kernel, norm="BATCH" if step else None)]
             if step == len(strides) - 1:
-                stage.append(_residual(wide[step], kernel))
+                sides = {"in_channels": wide[step], "out_channels": wide[step], "kernel_size": kernel}
+                stage.append(ResidualUnit(3, **sides, subunits=1, norm="BATCH", bias=False, **_BLOCK))
             stages.append(nn.Sequential(*stage))
         self.stages = nn.ModuleList(stages)
         self.pool = nn.MaxPool3d(strides[-1], strides[-1])
@@ -104,38 +109,9 @@ def _convolution(
     into: int, out: int, stride: Grid | int, kernel: Grid | int, norm: str | None = "BATCH"
 ) -> nn.Module:
     block: nn.Module = Convolution(
-        3,
-        into,
-        out,
-        strides=stride,
-        kernel_size=kernel,
-        act="RELU",  # on a CPU, GELU on the first maps costs as much as their convolution
-        norm=norm,
-        bias=norm is None,
-        adn_ordering="NA",
+        3, into, out, strides=stride, kernel_size=kernel, norm=norm, bias=norm is None, **_BLOCK
     )
     return block
-
-
-def _residual(width: int, kernel: Grid) -> nn.Module:
-    block: nn.Module = ResidualUnit(
-        3,
-        width,
-        width,
-        kernel_size=kernel,
-        subunits=1,
-        act="RELU",
-        norm="BATCH",
-        bias=False,
-        adn_ordering="NA",
-    )
-    return block
-
-
-LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
-WEIGHTS = "weights.safetensors"
-FIT = EncoderFit()
-Count = Annotated[int, Ge(1)]
 
 
 class ViT3D(Encoder):
@@ -303,32 +279,21 @@ class ViT3D(Encoder):
             return
         if missing := self.missing_weights():
             raise DataError(f"model.encoder.pretrained: {missing}")
-        result, wanted = load_file(self._pretrained), self.state_dict()
-        wrong = [
-            f"{name} ({_shape(result.get(name))}, the encoder has {_shape(wanted.get(name))})"
-            for name in sorted(result.keys() | wanted.keys())
-            if _shape(result.get(name)) != _shape(wanted.get(name))
-        ]
-        if wrong:
-            more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
+        try:
+            self.load_state_dict(load_file(self._pretrained))
+        except RuntimeError as cause:
             raise DataError(
-                f"model.encoder.pretrained: {self._pretrained}: holds other weights than this encoder: "
-                f"{', '.join(wrong[:3])}{more}. Rename and reshape them (docs/howto/paper_recipes.md lists "
-                f"the names), or give the encoder the options that they were trained with."
-            )
-        self.load_state_dict(result)
+                f"model.encoder.pretrained: {self._pretrained}: holds other weights than this encoder. "
+                f"Rename and reshape them (docs/howto/paper_recipes.md lists the names), or give the encoder "
+                f"the options that they were trained with. {cause}"
+            ) from cause
 
 
 def _layer(width: int, heads: int) -> nn.Module:
     block: nn.Module = TransformerBlock(width, 4 * width, heads, qkv_bias=True, use_flash_attention=True)
-    block.norm_cross_attn = (
-        nn.Identity()
-    )  # unused without cross-attention; its weights would never get a gradient
+    # unused without cross-attention; its weights would never get a gradient
+    block.norm_cross_attn = nn.Identity()
     return block
-
-
-def _shape(weight: Tensor | None) -> str:
-    return "none" if weight is None else " x ".join(map(str, weight.shape))
 
 
 def _triple(values: Sequence[float]) -> tuple[float, float, float] | None:

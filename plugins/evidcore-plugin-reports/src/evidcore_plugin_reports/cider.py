@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from evidcore.api import Metric, Unscored
 from evidcore.contracts import Measured, TextSample
-from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
+from evidcore_plugin_reports.sentences import NO_REFERENCE, measured, reference_of, words
 
 ORDERS = (1, 2, 3, 4)
 SIGMA_WORDS = 6.0  # Vedantam et al. 2015, section 6
@@ -37,35 +37,30 @@ class Cider(Metric):  # no maintained library computes it without Java
 
     def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return both scores of each report; 0 for one without a word."""
-        references = [reference_of(text) for text in texts]
-        theirs = [None if said is None else _grams(words(said)) for said in references]
-        held: Grams = collections.Counter(gram for grams in theirs if grams is not None for gram in grams)
-        count = sum(grams is not None for grams in theirs)
-        if count < 2:
+        references = [said for text in texts if (said := reference_of(text)) is not None]
+        if (count := len(references)) < 2:
             alone = Unscored(
                 kind="not-applicable", reason="needs at least two references to tell what is rare"
             )
-            return [alone if grams is not None else NO_REFERENCE for grams in theirs]
+            return [NO_REFERENCE if reference_of(text) is None else alone for text in texts]
+        held: Grams = collections.Counter(gram for said in references for gram in _grams(words(said)))
         rarity = {gram: math.log(count / holders) for gram, holders in held.items()}
         unseen = math.log(count)
-        result: list[Measured | Unscored] = []
-        for text, reference, grams in zip(texts, references, theirs, strict=True):
-            if reference is None or grams is None:
-                result.append(NO_REFERENCE)
-                continue
-            ours = words(text.text)
-            apart = len(ours) - len(words(reference))
-            given = _weights(grams, rarity, unseen)
+
+        def figures(text: str, reference: str) -> dict[str, float]:
+            ours, theirs = words(text), words(reference)
+            apart = len(ours) - len(theirs)
+            given = _weights(_grams(theirs), rarity, unseen)
             said = _weights(_grams(ours), rarity, unseen)
             plain = [_cosine(said[order], given[order], said[order]) for order in ORDERS]
             cut = [_cosine(_cut(said[order], given[order]), given[order], said[order]) for order in ORDERS]
             penalty = math.exp(-(apart**2) / (2 * SIGMA_WORDS**2))
-            figures = {
+            return {
                 "cider_d": SCALE * penalty * sum(cut) / len(ORDERS),
                 "cider": SCALE * sum(plain) / len(ORDERS),
             }
-            result.append(Measured(figures=figures))
-        return result
+
+        return measured(texts, figures)
 
     def notes(self) -> Mapping[str, str]:
         """Say the scale."""

@@ -48,7 +48,7 @@ class Embedding(Scorer):
 
     def ready(self) -> None:
         """Look at the model's configuration and tokenizer; fetch them where they come from the Hub."""
-        self.encoder.look()
+        _ = self.encoder.settings
 
     def __call__(
         self,

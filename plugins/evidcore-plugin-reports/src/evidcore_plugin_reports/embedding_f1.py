@@ -48,7 +48,7 @@ class EmbeddingF1(Scorer):
 
     def ready(self) -> None:
         """Look at the model's configuration and tokenizer; fetch them where they come from the Hub."""
-        config, _ = self.encoder.look()
+        config, _ = self.encoder.settings
         count = config.get_text_config().num_hidden_layers
         if not -count - 1 <= self.layer <= count:
             raise RecipeError(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
-from pydantic import TypeAdapter, ValidationError
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 
 from evidcore.api import DataError, Finding, Labeler, Span
 from evidcore.case import Side, State
@@ -32,7 +32,7 @@ _STRICT = {"extra": "forbid"}
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _FindingEntry:
     __pydantic_config__ = _STRICT
-    name: str
+    name: Annotated[str, StringConstraints(pattern=r"\S")]
     state: State
     side: Side | None = None
     size_mm: Annotated[float, Gt(0)] | None = None
@@ -44,7 +44,7 @@ class _FindingEntry:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _CaseEntry:
     __pydantic_config__ = _STRICT
-    text_sha256: str
+    text_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     findings: list[_FindingEntry]
 
 
@@ -101,15 +101,10 @@ def _by_text(path: Path, sha256: str) -> Mapping[str, tuple[str, tuple[Finding, 
     known: dict[str, tuple[str, tuple[Finding, ...]]] = {}
     for case, entry in _read(path, sha256).cases.items():
         where = f"{path}: cases.{case}"
-        digest = entry.text_sha256
-        if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            raise DataError(
-                f"{where}.text_sha256: must be 64 hexadecimal digits in lower case, got {digest!r}."
-            )
         findings = tuple(
             _finding(item, f"{where}.findings[{number}]") for number, item in enumerate(entry.findings)
         )
-        other, others = known.setdefault(digest, (case, findings))
+        other, others = known.setdefault(entry.text_sha256, (case, findings))
         if others != findings:
             raise DataError(
                 f"{where}: has the same text as case {other!r} and other findings. A text can be read one "
@@ -119,8 +114,6 @@ def _by_text(path: Path, sha256: str) -> Mapping[str, tuple[str, tuple[Finding, 
 
 
 def _finding(entry: _FindingEntry, where: str) -> Finding:
-    if not entry.name.strip():
-        raise DataError(f"{where}.name: must be a name, got {entry.name!r}.")
     span = None
     if entry.span is not None:
         start, end = entry.span

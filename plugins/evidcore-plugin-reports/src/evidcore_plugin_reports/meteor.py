@@ -10,7 +10,7 @@ from typing import Any
 from evidcore.api import Metric, Unscored
 from evidcore.contracts import Measured, TextSample
 from evidcore.errors import RecipeError
-from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
+from evidcore_plugin_reports.sentences import measured, words
 
 WITHOUT = "exact words and stems only: no WordNet was named, so no synonyms"
 
@@ -56,15 +56,11 @@ class Meteor(Metric):
         from nltk.translate.meteor_score import single_meteor_score
 
         synonyms = _NoSynonyms() if self.folder is None else _reader(self.folder)
-        result: list[Measured | Unscored] = []
-        for text in texts:
-            reference = reference_of(text)
-            if reference is None:
-                result.append(NO_REFERENCE)
-                continue
-            score = single_meteor_score(words(reference), words(text.text), wordnet=synonyms)
-            result.append(Measured(figures={self.figure: float(score)}))
-        return result
+
+        def figures(text: str, reference: str) -> dict[str, float]:
+            return {self.figure: float(single_meteor_score(words(reference), words(text), wordnet=synonyms))}
+
+        return measured(texts, figures)
 
     def notes(self) -> Mapping[str, str]:
         """Say what was matched."""

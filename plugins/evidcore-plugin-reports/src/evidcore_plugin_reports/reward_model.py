@@ -64,7 +64,7 @@ class RewardModel(Scorer):
 
     def ready(self) -> None:
         """Look at the model's configuration and tokenizer; fetch them where they come from the Hub."""
-        self.judge.look()
+        _ = self.judge.settings
 
     def __call__(
         self,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from evidcore.api import Labeler, Span, Unscored
-from evidcore.contracts import TextSample
+from evidcore.contracts import Measured, TextSample, Totals
 
 NO_REFERENCE = Unscored(kind="not-applicable", reason="no reference report")
 _WORD = re.compile(r"\d+(?:[.,]\d+)+|\w+")
@@ -22,6 +22,17 @@ def reference_of(text: TextSample) -> str | None:
     """Return the reference, None where there is none or it holds no word."""
     said = text.reference.text if text.reference is not None else ""
     return said if words(said) else None
+
+
+def measured(
+    texts: Sequence[TextSample], figures: Callable[[str, str], Mapping[str, float | Totals]]
+) -> list[Measured | Unscored]:
+    """Measure each text against its reference, as `figures(text, reference)`; none where there is none."""
+    references = [reference_of(text) for text in texts]
+    return [
+        NO_REFERENCE if said is None else Measured(figures=figures(text.text, said))
+        for text, said in zip(texts, references, strict=True)
+    ]
 
 
 # a full stop ends a sentence unless it stands between digits ("5.5 mm")

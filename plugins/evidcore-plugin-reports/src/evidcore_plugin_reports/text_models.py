@@ -15,6 +15,7 @@ import torch
 from annotated_types import Ge
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from evidcore.api import DataError
 from evidcore.compute.device import device_of
@@ -98,17 +99,14 @@ class TextModel:
         self.named, self.recipe_folder, self.who = named, recipe_folder, who
         self._kind, self._unused, self._check = kind, tuple(unused), check
 
-    def look(self) -> tuple[Any, PreTrainedTokenizerBase]:
-        """Return configuration and tokenizer, without the weights; read once.
+    @functools.cached_property
+    def settings(self) -> tuple[Any, PreTrainedTokenizerBase]:
+        """Configuration and tokenizer, without the weights.
 
         Raises:
             DataError: if there are none, if they are of no use, or if the weights are a pickle.
             RunError: if its device is not there.
         """
-        return self._looked
-
-    @functools.cached_property
-    def _looked(self) -> tuple[Any, PreTrainedTokenizerBase]:
         import transformers
 
         device_of(self.named.device, self.who)
@@ -123,7 +121,7 @@ class TextModel:
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """What cuts texts into tokens."""
-        return self._looked[1]
+        return self.settings[1]
 
     @functools.cached_property
     def model(self) -> PreTrainedModel:
@@ -135,7 +133,7 @@ class TextModel:
         """
         import transformers
 
-        self.look()
+        _ = self.settings
         with _naming(self.who), torch.random.fork_rng(devices=[]):
             model, result = getattr(transformers, self._kind).from_pretrained(
                 self._name(),
@@ -220,18 +218,12 @@ def _folder(folder: Path, who: str) -> Path:
             f"{who}: {str(folder)!r} holds no config.json. Name a folder that save_pretrained wrote, or a "
             "model on the Hub by id and revision."
         )
-    if any(folder.glob("*.safetensors")):
-        return folder
-    pickles = sorted(item.name for item in folder.glob("*.bin"))
-    if pickles:
+    if not any(folder.glob("*.safetensors")):
         raise DataError(
-            f"{who}: {str(folder)!r} holds its weights as a pickle ({pickles[0]}), which may run code when "
-            "it is read. Take a copy with model.safetensors, as save_pretrained writes it."
+            f"{who}: {str(folder)!r} holds no weights as safetensors, and a pickle may run code when it is "
+            "read. Put its model.safetensors there, as save_pretrained writes it."
         )
-    raise DataError(
-        f"{who}: {str(folder)!r} holds no weights. Put its model.safetensors there, as save_pretrained "
-        "writes it."
-    )
+    return folder
 
 
 def fits(texts: Sequence[Tokens], most: int, named: Pretrained, who: str) -> list[bool]:
@@ -277,10 +269,9 @@ def padded(texts: Sequence[Tokens], pad: int, device: torch.device) -> dict[str,
 
     There padding moves no position, and what stands before it cannot attend to it.
     """
-    longest = max(map(len, texts))
-    ids = torch.full((len(texts), longest), pad)
-    mask = torch.zeros_like(ids)
-    for row, text in enumerate(texts):
-        ids[row, : len(text)] = torch.tensor(text)
-        mask[row, : len(text)] = 1
-    return {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
+    rows = [torch.tensor(text, device=device) for text in texts]
+    ids = pad_sequence(rows, batch_first=True, padding_value=pad)
+    return {
+        "input_ids": ids,
+        "attention_mask": pad_sequence(list(map(torch.ones_like, rows)), batch_first=True),
+    }

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from evidcore.api import Metric, Unscored
 from evidcore.contracts import Measured, TextSample, Totals
-from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of, words
+from evidcore_plugin_reports.sentences import measured, words
 
 ORDERS = (1, 2, 3, 4)
 
@@ -43,26 +43,23 @@ class Bleu(Metric):
         counter = BLEU(
             tokenize=self.tokenize, lowercase=self.lowercase, effective_order=True, max_ngram_order=ORDERS[-1]
         )
-        result: list[Measured | Unscored] = []
-        for text in texts:
-            reference = reference_of(text)
-            if reference is None:
-                result.append(NO_REFERENCE)
-                continue
-            score = counter.sentence_score(text.text, [reference])
-            figures: dict[str, float | Totals] = {}
+
+        def figures(text: str, reference: str) -> dict[str, float | Totals]:
+            score = counter.sentence_score(text, [reference])
+            result: dict[str, float | Totals] = {}
             for order in ORDERS:
                 counts, totals = score.counts[:order], score.totals[:order]
                 lengths = (score.sys_len, score.ref_len)
-                figures[f"bleu_{order}_corpus"] = Totals("bleu", (*counts, *totals, *lengths))
+                result[f"bleu_{order}_corpus"] = Totals("bleu", (*counts, *totals, *lengths))
             for order in ORDERS:
                 alone = BLEU.compute_bleu(
                     score.counts[:order], score.totals[:order], score.sys_len, score.ref_len,
                     smooth_method="exp", effective_order=True, max_ngram_order=order,
                 )  # fmt: skip
-                figures[f"bleu_{order}_by_report"] = alone.score / 100
-            result.append(Measured(figures=figures))
-        return result
+                result[f"bleu_{order}_by_report"] = alone.score / 100
+            return result
+
+        return measured(texts, figures)
 
     @staticmethod
     def pool(
@@ -100,18 +97,13 @@ class RougeL(Metric):
         """Return F1, precision and recall of each report; 0 for one without a word."""
         from rapidfuzz.distance import LCSseq
 
-        result: list[Measured | Unscored] = []
-        for text in texts:
-            reference = reference_of(text)
-            if reference is None:
-                result.append(NO_REFERENCE)
-                continue
-            ours, theirs = words(text.text), words(reference)
+        def figures(text: str, reference: str) -> dict[str, float]:
+            ours, theirs = words(text), words(reference)
             common = LCSseq.similarity(ours, theirs)
-            figures = {
+            return {
                 "rouge_l": 2 * common / (len(ours) + len(theirs)),
                 "rouge_l_precision": common / len(ours) if ours else 0.0,
                 "rouge_l_recall": common / len(theirs),
             }
-            result.append(Measured(figures=figures))
-        return result
+
+        return measured(texts, figures)

@@ -85,7 +85,7 @@ def cap(folder: Path) -> None:
             text.parent.mkdir(parents=True, exist_ok=True)
             text.write_text(_text(number), encoding="utf-8")
             known.setdefault(part, []).append({"image": f"{name}.npy", "text": f"{patient}/text.txt"})
-    document(folder / "M3D_Cap.json", known | {"test100": known["test"]})
+    document(folder / "M3D_Cap.json", known)
 
 
 def _pictures(folder: Path, array: Array) -> None:
@@ -101,18 +101,11 @@ def _text(number: int) -> str:
 
 
 def vqa(folder: Path) -> None:
-    """Write M3D-VQA beside M3D-Cap: two questions a stack, and yes-or-no questions."""
+    """Write M3D-VQA beside M3D-Cap: two questions a stack."""
     cap(folder)
     for part, names in STACKS.items():
         rows = [_row(name, number) for name in names for number in range(2)]
         table(folder / "M3D-VQA" / f"M3D_VQA_{part.removesuffix('idation')}.csv", rows)
-    asked = {
-        "Image Path": f"{ARRAY}.npy",
-        "Question": "Is it generated?",
-        "Answer": "Yes",
-        "Question Type": "5",
-    }
-    table(folder / "M3D-VQA" / "M3D_VQA_yn_train.csv", [asked])
 
 
 def _row(name: str, number: int) -> dict[str, str]:
