@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evidcore_testing import check_format
+from mutants import altered, caught, changing
 
 from evidcore.api import DataError, Format, MaskRef, VolumeRef
 from evidcore.data import FileGrid, Geometry, Stored, Volume
@@ -29,43 +30,27 @@ class Plain(Format):
         voxels = self.voxels(ref.path)
         return Stored(grid=self.grid(), load=lambda: self.load(voxels).T)
 
-    def grid(self, offset_mm=0.0):
-        affine = np.diag([*SPACING[::-1], 1.0])
-        affine[0, 3] = offset_mm
-        return FileGrid(shape=(5, 4, 3), affine=affine)
+    def grid(self):
+        return FileGrid(shape=(5, 4, 3), affine=np.diag([*SPACING[::-1], 1.0]))
 
     def load(self, voxels):
         content = voxels.read_bytes()
         if len(content) != VALUES.nbytes:
-            raise DataError(
-                f"{voxels}: holds {len(content)} bytes, expected {VALUES.nbytes}. Write it again."
-            )
-        return values(content)
+            raise DataError(f"{voxels}: holds {len(content)} bytes, expected {VALUES.nbytes}.")
+        return np.frombuffer(content, np.int16).reshape(VALUES.shape)
 
     def files(self, path):
         return sorted([Path(path), self.voxels(path)])
 
 
-def values(content):
-    return np.frombuffer(content, np.int16).reshape(VALUES.shape)
-
-
-def mutant(**members):
-    return type("Mutant", (Plain,), members)
-
-
-def loading(change):
-    return mutant(load=lambda self, voxels: change(Plain.load(self, voxels)))
-
-
 def marking(mask):
-    return mutant(mask=lambda self, ref, like: mask(ref, like.array))
+    return altered(Plain, mask=lambda self, ref, like: mask(ref, like.array))
 
 
 def restless(calls):
     """Return a format whose voxels change after some calls."""
     turns = itertools.count()
-    return loading(lambda array: array + np.int16(next(turns) > calls))
+    return changing(Plain, "load", lambda array: array + np.int16(next(turns) > calls))
 
 
 def refuses(ref, array):
@@ -81,67 +66,59 @@ def names_nothing(self, voxels):
         raise DataError("a file is broken") from cause
 
 
-def fills(self, voxels):
-    content = voxels.read_bytes()[: VALUES.nbytes]
-    return values(content + bytes(VALUES.nbytes - len(content)))
+def shifted(grid):
+    affine = grid.affine.copy()
+    affine[0, 3] = 5.0
+    return dataclasses.replace(grid, affine=affine)
 
 
-IN_ORDER, ERROR = (
-    "the files behind a path exist and are in order.",
-    "a DataError that names it. voxels cut off",
-)
+def turned(grid):
+    return dataclasses.replace(grid, shape=(3, 4, 5))
+
+
+ERROR = "a DataError that names it. voxels cut off in its header"
 MUTANTS = {
-    r"Mutant breaks its contract: `open` gives the grid .* has \(3, 4, 5\), the voxels \(5,": mutant(
-        grid=lambda self: dataclasses.replace(Plain.grid(self), shape=(3, 4, 5))
+    r"`open` gives the grid .* has \(3, 4, 5\), the voxels \(5,": changing(Plain, "grid", turned),
+    r"the values are right. got int16 \(3, 4, 5\), mean 9\.5; expected int16 \(3, 4, 5\), mean 9": changing(
+        Plain, "load", lambda array: array[::-1]
     ),
-    r"the values are right. got int16 \(3, 4, 5\), mean 9\.5; expected int16 \(3, 4, 5\), mean 9": loading(
-        lambda array: array[::-1]
-    ),
-    r"the place in the body is right. got 3x4x5 voxels .*\(0\.0, 0\.0, 5\.0\) mm .*, expected": mutant(
-        grid=lambda self: Plain.grid(self, 5.0)
+    r"place in the body is right. got 3x4x5 .*\(0\.0, 0\.0, 5\.0\) mm .*, expected": changing(
+        Plain, "grid", shifted
     ),
     "a volume that is opened twice is the same. it is another": restless(2),
     "voxels that are loaded twice are the same. they differ": restless(4),
-    r"hold all that is read. a copy of \['a\.plain'\] raised .*voxels": mutant(
-        files=lambda self, path: [Path(path)]
+    r"hold all that is read. a copy of \['a\.plain'\] raised .*voxels": changing(
+        Plain, "files", lambda files: files[:1]
     ),
-    rf"{IN_ORDER} missing: \['.*gone'\]": mutant(files=lambda self, path: [Path(path).with_name("gone")]),
-    r"recognised by its content where that is promised. .*a\.plain is not": mutant(
-        recognises=lambda self, path: False
+    r"exist and are in order. missing: \['.*gone'\]": changing(Plain, "files", lambda files: [Path("gone")]),
+    r"by its content where that is promised. .*a\.plain is not": changing(
+        Plain, "recognises", lambda _: False
     ),
-    "what is of no format is not recognised. empty is": mutant(recognises=lambda self, path: True),
-    f"{ERROR} in its header was accepted": mutant(load=fills),
-    f"{ERROR} in its header raised: a file is broken": mutant(load=names_nothing),
+    "what is of no format is not recognised. empty is": changing(Plain, "recognises", lambda _: True),
+    f"{ERROR} was accepted": altered(Plain, load=lambda self, voxels: VALUES),
+    f"{ERROR} raised DataError: a file is broken": altered(Plain, load=names_nothing),
     r"and right. 2 voxels differ for MaskRef": marking(lambda ref, array: array == 8),
     "a label that does not occur gives an empty mask. label 250 raised DataError": marking(refuses),
 }
 
 
-@pytest.fixture
-def files(tmp_path):
-    """A volume and a mask of it, each in a folder of its own."""
+def check(format, folder):
     for name in ("scan", "labels"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.plain").write_text("plain\nvoxels\nend")
-        (tmp_path / name / "voxels").write_bytes(VALUES.tobytes())
+        (folder / name).mkdir()
+        (folder / name / "a.plain").write_text("plain\nvoxels\nend")
+        (folder / name / "voxels").write_bytes(VALUES.tobytes())
+    scan, labels = (str(folder / name / "a.plain") for name in ("scan", "labels"))
     geometry = Geometry(shape_zyx=VALUES.shape, affine=np.diag([*SPACING, 1.0]))
-    return (
-        VolumeRef(path=str(tmp_path / "scan" / "a.plain")),
-        Volume(array=VALUES, geometry=geometry, intensity="hu"),
-        MaskRef(path=str(tmp_path / "labels" / "a.plain"), label=7),
-    )
+    expected = Volume(array=VALUES, geometry=geometry, intensity="hu")
+    mask = MaskRef(path=labels, label=7)
+    check_format(format, VolumeRef(path=scan), expected, mask=mask, inside=VALUES == 7, by_content=True)
 
 
-def check(format, files):
-    ref, expected, mask = files
-    check_format(format, ref, expected, mask=mask, inside=expected.array == 7, by_content=True)
-
-
-def test_a_sound_format_passes(files):
-    check(Plain(), files)
+def test_a_sound_format_passes(tmp_path):
+    check(Plain(), tmp_path)
 
 
 @pytest.mark.parametrize("message", MUTANTS)
-def test_a_format_that_breaks_a_clause_is_caught(message, files):
-    with pytest.raises(AssertionError, match=message):
-        check(MUTANTS[message](), files)
+def test_a_format_that_breaks_a_clause_is_caught(message, tmp_path):
+    with caught(message):
+        check(MUTANTS[message](), tmp_path)

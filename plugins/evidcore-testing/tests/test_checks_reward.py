@@ -3,65 +3,46 @@ import math
 
 import pytest
 from evidcore_testing import check_reward
+from mutants import altered, caught
 
-from evidcore.api import Answer, Case, Prompt, Reward, Rollout, Score, TextPart, Unscored, VolumeRef
+from evidcore.api import Answer, Case, Prompt, Rollout, Score, TextPart, Unscored
+from evidcore.builtin.rewards import ChoiceAccuracy, Random
 
-
-def prompt(name, letter):
-    case = Case(id=name, patient=name, volumes=(VolumeRef(path=f"{name}.nii.gz"),))
-    return Prompt(
-        id=name, case=case, task="choice", parts=(TextPart(text="?"),), reference={"letter": letter}
-    )
+RIGHT = ChoiceAccuracy()
 
 
 def rollouts(letters):
-    """Two groups of two answers."""
-    prompts = [prompt("one", "A"), prompt("two", "B")]
-    answers = [(n // 2, letter, Answer(text=letter, choice=letter)) for n, letter in enumerate(letters)]
-    return [
-        Rollout(prompt=prompts[group], group=group, text=f"It is {letter}", answer=answer)
-        for group, letter, answer in answers
-    ]
+    """Two groups of two answers, of which A and B are right."""
+    result = []
+    for number, letter in enumerate(letters):
+        name, right = [("one", "A"), ("two", "B")][number // 2]
+        case = Case(id=name, patient=name, volumes=())
+        prompt = Prompt(
+            id=name, case=case, task="t", parts=(TextPart(text="?"),), reference={"letter": right}
+        )
+        answer = Answer(text=letter, choice=letter)
+        result.append(Rollout(prompt=prompt, group=number // 2, text=f"It is {letter}", answer=answer))
+    return result
 
 
 def earlier(rollouts):
     return {"format": [Score(value=1.0) for _ in rollouts]}
 
 
-class Right(Reward):
-    """1 for the letter that the prompt's reference names."""
-
-    def __call__(self, rollouts, earlier):
-        return [self.judge(rollout) for rollout in rollouts]
-
-    def judge(self, rollout):
-        return Score(value=self.points(rollout))
-
-    def points(self, rollout):
-        return float(rollout.answer.choice == rollout.prompt.reference["letter"])
-
-
-RIGHT = Right()
-
-
-def mutant(**members):
-    return type("Mutant", (Right,), members)
-
-
 def judging(judge):
-    return mutant(judge=lambda self, rollout: judge(rollout))
+    return altered(ChoiceAccuracy, _judge=lambda self, rollout: judge(rollout))
 
 
 def scoring(points):
-    return mutant(points=lambda self, rollout: points(rollout))
+    return judging(lambda rollout: Score(value=points(rollout)))
 
 
 def calling(call):
-    return mutant(__call__=lambda self, rollouts, earlier: call(rollouts, earlier))
+    return altered(ChoiceAccuracy, __call__=lambda self, *given: call(*given))
 
 
-def values(found):
-    return [Score(value=value) for value in found]
+def values(numbers):
+    return [Score(value=value) for value in numbers]
 
 
 def consensus(rollouts, earlier):
@@ -72,7 +53,7 @@ def consensus(rollouts, earlier):
 
 
 def on_a_curve(rollouts, earlier):
-    points = [RIGHT.points(each) for each in rollouts]
+    points = [score.value for score in RIGHT(rollouts, earlier)]
     return values((1 + item - sum(points) / len(points)) / 2 for item in points)
 
 
@@ -86,28 +67,13 @@ def writes_the_key(rollout, write=dict.__setitem__):
     return 1.0
 
 
-def test_a_sound_reward_passes():
-    check_reward(RIGHT, rollouts("AABB"), rollouts("CDDA"), earlier=earlier)
-    check_reward(calling(consensus)(), rollouts("AABB"), rollouts("ABAB"))
-    check_reward(scoring(lambda rollout: 0.5)(), rollouts("AABB"), None)  # a control: no answer is better
-
-
-def test_twins_must_answer_the_same_prompts():
-    with pytest.raises(ValueError, match="same prompts, position by position"):
-        check_reward(RIGHT, rollouts("AABB"), rollouts("CDDA")[::-1])
-
-
 COUNT = itertools.count()
 MUTANTS = {
-    "Mutant breaks its contract: one verdict per rollout. got 7 verdicts for 8 rollouts": calling(
-        lambda rollouts, earlier: RIGHT(rollouts[:-1], earlier)
-    ),
-    r"a verdict is a Score, an Unscored or None. got 1\.0 for 'It is A' \(prompt 'one'\)": judging(
-        RIGHT.points
-    ),
+    "one verdict per rollout. got 7 verdicts for 8 rollouts": calling(lambda some, _: RIGHT(some[1:], {})),
+    r"a Score, an Unscored or None. got 1\.0 for 'It is A' \(prompt 'one'\)": judging(lambda rollout: 1.0),
     "values and parts are finite. got value = inf for 'It is A'": scoring(lambda rollout: math.inf),
     r"values lie in the declared bounds. got 5\.0, bounds 0\.0\.\.1\.0": scoring(lambda rollout: 5.0),
-    r"bounds are two finite numbers that rise. got \(1\.0, 0\.0\)": mutant(bounds=(1.0, 0.0)),
+    r"two finite numbers that rise. got \(1\.0, 0\.0\)": altered(ChoiceAccuracy, bounds=(1.0, 0.0)),
     r"a reason is a text. got 42 for 'It is A' \(prompt 'one'\)": judging(
         lambda rollout: Score(value=1.0, reason=42)
     ),
@@ -118,25 +84,32 @@ MUTANTS = {
         lambda rollout: rollout.prompt.reference["options"]
     ),
     r"equal calls give equal verdicts. Score\(value=0\.0.*, then Score\(value=1\.0": calling(
-        lambda rollouts, earlier: values([float(next(COUNT) % 2)] * len(rollouts))
+        lambda some, _: values([float(next(COUNT) % 2)] * len(some))
     ),
     r"the order of rollouts does not matter. Score\(value=0\.0.* then Score\(value=1\.0": calling(
-        lambda rollouts, earlier: values(float(each is rollouts[0]) for each in rollouts)
+        lambda some, _: values(float(each is some[0]) for each in some)
     ),
-    r"a group is judged alone as among others. Score\(value=0\.75.*, then Score\(value=0\.5": calling(
-        on_a_curve
-    ),
+    r"alone as among others. Score\(value=0\.75.*, then Score\(value=0\.5": calling(on_a_curve),
     "what it is shown stays as it was. the verdicts of 'format' changed": calling(rewrites),
     "what it is shown stays as it was. prompt 'one' changed": scoring(writes_the_key),
     r"a good answer beats its bad twin. 0\.5 is not above 0\.5 for 'It is A'": scoring(lambda rollout: 0.5),
-    "a good answer beats its bad twin. none of 4 pairs was scored on both sides": judging(
-        lambda rollout: None
-    ),
+    "beats its bad twin. none of 4 pairs was scored on both sides": judging(lambda rollout: None),
 }
+
+
+def test_a_sound_reward_passes():
+    check_reward(RIGHT, rollouts("AABB"), rollouts("CDDA"), earlier=earlier)
+    check_reward(calling(consensus)(), rollouts("AABB"), rollouts("ABAB"))
+    check_reward(Random(), rollouts("AABB"), None)  # a control: no answer is better
+
+
+def test_twins_must_answer_the_same_prompts():
+    with pytest.raises(ValueError, match="same prompts, position by position"):
+        check_reward(RIGHT, rollouts("AABB"), rollouts("CDDA")[::-1])
 
 
 @pytest.mark.parametrize("message", MUTANTS)
 def test_a_reward_that_breaks_a_clause_is_caught(message):
     good, bad = rollouts("AABB"), rollouts("CDDA")  # of its own, since it may change them
-    with pytest.raises(AssertionError, match=message):
+    with caught(message):
         check_reward(MUTANTS[message](), good, bad, earlier=earlier)

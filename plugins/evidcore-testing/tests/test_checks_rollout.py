@@ -3,38 +3,35 @@ import math
 
 import pytest
 import torch
-from evidcore_testing import TinySampler, check_rollout, tiny_language
+from evidcore_testing import TinySampler, check_rollout
+from mutants import altered, caught
 
-from evidcore.api import Case, Crop, Episode, Prompt, RolloutStrategy, TextPart, VisualPart, VolumeRef
+from evidcore.api import Case, Crop, Prompt, TextPart, VisualPart, VolumeRef
+from evidcore.builtin.rollouts import Plain
 
 CROP = Crop(volume=VolumeRef(path="v.nii.gz"))
 LOOK = (TextPart(text="\nhere: "), VisualPart(crop=CROP))
 TURNS = ["look", "seen"]
 
 
-class Plain(RolloutStrategy):
-    def __call__(self, sampler, prompts, answers_per_prompt):
-        return sampler.sample([Episode(prompt=item) for item in prompts for _ in range(answers_per_prompt)])
-
-
-class Looks(RolloutStrategy):
+class Looks(Plain):
     """After 'look' the model is shown a crop, once."""
 
     def __call__(self, sampler, prompts, answers_per_prompt):
-        episodes = Plain()(sampler, prompts, answers_per_prompt)
+        episodes = super().__call__(sampler, prompts, answers_per_prompt)
         for index, episode in enumerate(episodes):
             if sampler.text(episode).endswith("look"):
                 (episodes[index],) = sampler.sample([sampler.extend(episode, LOOK)])
         return episodes
 
 
-def goes_on(change):
+def going_on(change):
     """Return the strategy that looks, with `change` made to all its episodes."""
-    return type("Mutant", (Looks,), {"__call__": lambda self, *given: change(given[0], LOOKS(*given))})
+    return altered(Looks, __call__=lambda self, *given: change(given[0], Looks.__call__(self, *given)))
 
 
 def each(change):
-    return goes_on(lambda sampler, episodes: [change(item) for item in episodes])
+    return going_on(lambda sampler, episodes: [change(item) for item in episodes])
 
 
 def masked(mask):
@@ -54,7 +51,7 @@ def inherits(extra):
         masks = [(item, (0,) * (2 + extra) + item.loss_mask[2 + extra :]) for item in sampler.sample(forked)]
         return [dataclasses.replace(item, loss_mask=mask) for item, mask in masks]
 
-    return goes_on(change)
+    return going_on(change)
 
 
 def forgets_parents(sampler, episodes):
@@ -62,30 +59,24 @@ def forgets_parents(sampler, episodes):
     return [dataclasses.replace(item, parent=None) for item in forked]
 
 
-LOOKS = Looks()
+def adds_a_token(episode):
+    return dataclasses.replace(episode, ids=(*episode.ids, 7), loss_mask=(*episode.loss_mask, 1))
+
+
 WRONG_AT = "1 where the model wrote and 0 where a tool did. wrong at tokens"
 STAY = r"replies of tools and the parent of a fork stay as .* changed \(episode 0, "
 MUTANTS = {
-    "Mutant breaks its contract: exactly as many episodes .* must be 9 for 3 prompts, got 8": goes_on(
-        lambda sampler, episodes: episodes[:-1]
+    "exactly as many episodes .* must be 9 for 3 prompts, got 8": going_on(lambda _, episodes: episodes[:-1]),
+    "in order. episode 2 answers 'two', must answer 'one'": going_on(
+        lambda _, episodes: [*episodes[::2], *episodes[1::2]]
     ),
-    "in order. episode 2 answers 'two', must answer 'one'": goes_on(
-        lambda sampler, episodes: [*episodes[::2], *episodes[1::2]]
-    ),
-    rf"{WRONG_AT} \[4, 5, 6, 7": masked(lambda one: (1,) * len(one.ids)),
+    rf"{WRONG_AT} \[4, 5, 6, 7": masked(lambda item: (1,) * len(item.ids)),
     rf"{WRONG_AT} \[2, 3, 4, 5\]": inherits(1),
-    "every token came from the sampler. not so for ": each(
-        lambda one: dataclasses.replace(one, ids=(*one.ids, 7), loss_mask=(*one.loss_mask, 1))
-    ),
-    STAY: each(lambda one: dataclasses.replace(one, replies=())),
-    f"{STAY}.*": goes_on(forgets_parents),
-    r"something is trained. no token of the model \(episode 0, ": masked(lambda one: (0,) * len(one.ids)),
+    "every token came from the sampler. not so for ": each(adds_a_token),
+    STAY: each(lambda item: dataclasses.replace(item, replies=())),
+    f"{STAY}.*": going_on(forgets_parents),
+    r"something is trained. no token of the model \(episode 0, ": masked(lambda item: (0,) * len(item.ids)),
 }
-
-
-@pytest.fixture(scope="module")
-def language(tmp_path_factory):
-    return tiny_language(tmp_path_factory.mktemp("language"))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +90,7 @@ def prompts():
 
 def test_a_sound_strategy_passes(language, prompts):
     check_rollout(Plain(), TinySampler(language, budget_tokens=12), prompts, most_tokens=12)
-    check_rollout(LOOKS, TinySampler(language, turns=TURNS), prompts, most_tokens=20)
+    check_rollout(Looks(), TinySampler(language, turns=TURNS), prompts, most_tokens=20)
 
 
 def test_a_turn_of_the_model_or_what_a_fork_inherited_may_be_kept_out_of_training(language, prompts):
@@ -109,18 +100,18 @@ def test_a_turn_of_the_model_or_what_a_fork_inherited_may_be_kept_out_of_trainin
 
 @pytest.mark.parametrize("message", MUTANTS)
 def test_a_strategy_that_breaks_a_clause_is_caught(message, language, prompts):
-    with pytest.raises(AssertionError, match=message):
+    with caught(message):
         check_rollout(MUTANTS[message](), TinySampler(language, turns=TURNS), prompts)
 
 
 def test_a_budget_that_is_not_kept_is_caught(language, prompts):
-    with pytest.raises(AssertionError, match=r"the budget is kept\. must be at most 5, got 9"):
-        check_rollout(LOOKS, TinySampler(language, turns=TURNS), prompts, most_tokens=5)
+    with caught(r"the budget is kept\. must be at most 5, got 9"):
+        check_rollout(Looks(), TinySampler(language, turns=TURNS), prompts, most_tokens=5)
 
 
 def test_the_tiny_sampler_keeps_books_of_tokens_and_pixels(language, prompts):
     sampler = TinySampler(language, turns=TURNS)
-    (episode,) = LOOKS(sampler, prompts[:1], 1)
+    (episode,) = Looks()(sampler, prompts[:1], 1)
     assert sampler.text(episode) == "seen"
     [turn] = sampler.past_turns(episode)
     assert (turn.text, turn.reply, turn.crops) == ("look", LOOK, (CROP,))

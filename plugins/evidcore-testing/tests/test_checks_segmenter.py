@@ -1,7 +1,9 @@
 import nibabel
 import numpy as np
 import pytest
-from evidcore_testing import check_segmenter, prompts_from, volume_case
+from evidcore_testing import check_segmenter, prompts_from
+from mutants import altered, caught, changing
+from scipy import ndimage
 
 from evidcore.api import Segmenter, read, read_mask
 from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterSession
@@ -12,7 +14,7 @@ class Region(SegmenterSession):
 
     def __init__(self, ref):
         self.soft = read(ref).array > -400
-        self.kept = {}
+        self.answers = {}
 
     def mask(self, prompts, z_window=None):
         self.refuse(prompts, z_window)
@@ -31,20 +33,17 @@ class Region(SegmenterSession):
         match prompt:
             case BoxPrompt(box=box):
                 seed[box.z, box.y0 : box.y1, box.x0 : box.x1] = True
-            case PointPrompt(z=pz, y=py, x=px):
-                seed[pz, max(0, py - 2) : py + 3, max(0, px - 2) : px + 3] = True
-            case MaskPrompt(z=pz, mask=mask):
-                seed[pz] = mask
+            case PointPrompt(z=z, y=y, x=x):
+                seed[z, max(0, y - 2) : y + 3, max(0, x - 2) : x + 3] = True
+            case MaskPrompt(z=z, mask=mask):
+                seed[z] = mask
         return seed
 
     def grown(self, seed):
-        column = seed.any(axis=0)
-        soft = self.soft & column
-        out = seed & self.soft if (seed & self.soft).any() else seed
-        for z in list(range(1, len(out))) + list(range(len(out) - 2, -1, -1)):
-            for near in {max(z - 1, 0), min(z + 1, len(out) - 1)}:
-                out[z] |= soft[z] & out[near]
-        return out
+        start = seed & self.soft if (seed & self.soft).any() else seed
+        upright = np.zeros((3, 3, 3), dtype=bool)
+        upright[:, 1, 1] = True
+        return ndimage.binary_propagation(start, upright, mask=self.soft | start)
 
 
 class Columns(Segmenter):
@@ -54,19 +53,24 @@ class Columns(Segmenter):
         return self.session_class(volume)
 
 
+def segmenter(session):
+    return altered(Columns, session_class=session)
+
+
 def mutant(**methods):
-    return type("Mutant", (Columns,), {"session_class": type("Session", (Region,), methods)})
+    return segmenter(altered(Region, **methods))
 
 
-def after(change):
+def masking(change):
     """Return a segmenter that changes each mask."""
-    return mutant(mask=lambda self, *given: change(self, Region.mask(self, *given)))
+    return segmenter(changing(Region, "mask", change))
 
 
-def remembers(self, found):
+def remembers(self, *given):
     """Grow with each mask, as a session that keeps a memory of prompts would."""
-    self.soft = self.soft | np.roll(found, 1, axis=0)
-    return found
+    mask = Region.mask(self, *given)
+    self.soft = self.soft | np.roll(mask, 1, axis=0)
+    return mask
 
 
 def lenient(self, *given):
@@ -82,15 +86,14 @@ def first_alone(self, prompts, z_window=None):
 
 
 def shared(self, prompts, z_window=None):
-    """Hand out the kept array itself."""
-    key = (tuple(prompts), z_window)
-    return self.kept.setdefault(key, Region.mask(self, prompts, z_window))
+    """Hand out the remembered array itself."""
+    return self.answers.setdefault((tuple(prompts), z_window), Region.mask(self, prompts, z_window))
 
 
 def aliased(self, requests):
     for request in requests:
-        self.kept.setdefault(request, self.mask(request.prompts, request.z_window))
-    return [self.kept[request] for request in requests]
+        self.answers.setdefault(request, self.mask(request.prompts, request.z_window))
+    return [self.answers[request] for request in requests]
 
 
 def unread(self, ref):
@@ -98,46 +101,42 @@ def unread(self, ref):
     self.soft = np.asarray(nibabel.load(ref.path).dataobj).transpose(2, 1, 0) > -400
 
 
+UNUSABLE = "a prompt or a window that cannot be used raises a ValueError."
 MUTANTS = {
-    r"on the volume's grid. must be bool \(12, 16, 16\), got bool \(16, 16, 12\)": after(
-        lambda self, found: found.transpose(2, 1, 0)
-    ),
-    "gives no empty mask. got one for BoxPrompt": after(lambda self, found: found & False),
+    r"on the volume's grid. must be bool \(12, 16, 16\), got bool \(16, 16, 12\)": masking(np.transpose),
+    "gives no empty mask. got one for BoxPrompt": masking(np.zeros_like),
     r"nothing lies outside the window. \d+ voxels beyond slices \d+\.\.\d": mutant(
         mask=lambda self, prompts, z_window=None: Region.mask(self, prompts)
     ),
-    r"equal prompts get equal masks. \d+ voxels differ for BoxPrompt": after(remembers),
-    r"cannot be used raises a ValueError. \[\] was accepted": mutant(mask=lenient),
-    r"cannot be used .* the window \(0, 0\) with .* was accepted": mutant(
+    r"equal prompts get equal masks. \d+ voxels differ for BoxPrompt": mutant(mask=remembers),
+    rf"{UNUSABLE} \[\] was accepted": mutant(mask=lenient),
+    rf"{UNUSABLE} the window \(0, 0\) with .* was accepted": mutant(
         refuse=lambda self, prompts, z_window: self.refuse_unusable(prompts, None, self.soft.shape)
     ),
     r"one call are OR-ed. \d+ voxels differ from the union": mutant(mask=first_alone),
-    r"in the order of the requests. request \d: \d+ voxels": mutant(
-        masks=lambda self, requests: Region.masks(self, requests)[::-1]
+    r"order of the requests. request \d: \d+ voxels": segmenter(
+        changing(Region, "masks", lambda masks: masks[::-1])
     ),
     "changes no later mask. 3072 voxels differ for BoxPrompt": mutant(mask=shared),
     "changes no later mask. 3072 voxels differ for .*BoxPrompt": mutant(masks=aliased),
     "names the file. a volume with NaN was accepted": mutant(__init__=unread),
-    r"an easy object is found. Dice 0\.\d\d for BoxPrompt": mutant(
-        grown=lambda self, seed: np.ones_like(seed)
+    r"an easy object is found. Dice 0\.\d\d for BoxPrompt": segmenter(
+        changing(Region, "grown", np.ones_like)
     ),
 }
 
 
-@pytest.fixture(scope="module")
-def nodule(tmp_path_factory):
-    case = volume_case(tmp_path_factory.mktemp("case"))
-    truth = read_mask(case.masks["lung nodule"], like=read(case.volumes[0]))
-    return case.volumes[0], prompts_from(truth), truth
+def check(segmenter, cases):
+    volume = cases[0].volumes[0]
+    truth = read_mask(cases[0].masks["lung nodule"], like=read(volume))
+    check_segmenter(segmenter, volume, prompts_from(truth), truth=truth, least_dice=0.7)
 
 
-def test_a_sound_segmenter_passes(nodule):
-    volume, prompts, truth = nodule
-    check_segmenter(Columns(), volume, prompts, truth=truth, least_dice=0.7)
+def test_a_sound_segmenter_passes(cases):
+    check(Columns(), cases)
 
 
 @pytest.mark.parametrize("message", MUTANTS)
-def test_a_segmenter_that_breaks_a_clause_is_caught(message, nodule):
-    volume, prompts, truth = nodule
-    with pytest.raises(AssertionError, match=message):
-        check_segmenter(MUTANTS[message](), volume, prompts, truth=truth, least_dice=0.7)
+def test_a_segmenter_that_breaks_a_clause_is_caught(message, cases):
+    with caught(message):
+        check(MUTANTS[message](), cases)

@@ -2,164 +2,118 @@ import dataclasses
 import itertools
 
 import pytest
-from evidcore_testing import check_task, volume_case
+from evidcore_testing import check_task
+from mutants import altered, caught, changing
 
-from evidcore.api import Answer, Crop, Prompt, Span, Task, TextPart, View, VisualPart
-from evidcore.data.reading import read_geometry
+from evidcore.api import Answer, Span, TextPart
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Slices, Volume
 
-
-class Whole(View):
-    def render(self, case):
-        return (VisualPart(crop=Crop(volume=case.volumes[0])),)
-
-    def size_zyx(self, part, encoder):
-        return encoder.size_zyx
-
-    def to_source(self, part, box):
-        return None
+COUNT = itertools.count()
 
 
-class Halves(Whole):
-    def render(self, case):
-        (part,) = super().render(case)
-        depth, height, width = read_geometry(part.crop.volume).shape_zyx
-        ends = itertools.pairwise((0, depth // 2, depth))
-        crops = [dataclasses.replace(part.crop, box_zyx=(*some, 0, height, 0, width)) for some in ends]
-        return tuple(VisualPart(crop=crop) for crop in crops)
-
-
-class Sides(Task):
-    """On which side is the finding: 'left.' or 'right.'"""
-
-    def prompts(self, case, view, seed):
-        shown = case.present()[0]
-        side = next(each.side for each in case.findings if each.name == shown)
-        parts = (*view.render(case), TextPart(text=f"On which side is the {shown}?"))
-        return [
-            Prompt(id=f"{case.id}/side", case=case, task="sides", parts=parts, reference=self.reference(side))
-        ]
-
-    def reference(self, side):
-        return {"side": side}
-
-    def parse(self, prompt, completion):
-        if completion not in {"left.", "right."}:
-            return Answer(text=completion, malformed=f"must be 'left.' or 'right.', got {completion[:20]!r}")
-        return Answer(text=completion, choice=completion[:-1])
-
-    def gold(self, prompt):
-        text = f"{prompt.reference['side']}."
-        return text, (Span(start=0, end=len(text), label="abnormal"),)
-
-
-def mutant(**members):
-    return type("Mutant", (Sides,), members)
-
-
-def asks(others):
+def asking(change):
     """Return the sound task with other prompts."""
-    return mutant(prompts=lambda self, *given: [others(item) for item in Sides.prompts(self, *given)])
+    return changing(Choice, "prompts", lambda prompts: [change(prompt) for prompt in prompts])
 
 
-def with_parts(change):
-    return asks(lambda prompt: dataclasses.replace(prompt, parts=change(prompt.parts, prompt.case)))
+def refers(**more):
+    return asking(lambda prompt: dataclasses.replace(prompt, reference={**prompt.reference, **more}))
 
 
-def reads(change):
+def showing(change):
+    return asking(lambda prompt: dataclasses.replace(prompt, parts=change(prompt.parts)))
+
+
+def reading(change):
     """Return the sound task with other answers."""
-    return mutant(parse=lambda self, prompt, text: change(Sides.parse(self, prompt, text), text))
+    return changing(Choice, "parse", change)
 
 
-def gives_gold(change):
-    return mutant(gold=lambda self, prompt: change(*Sides.gold(self, prompt)))
+def reads_as(**fields):
+    return reading(lambda answer: dataclasses.replace(answer, **fields))
 
 
-def raises_on_tags(answer, text):
-    if "<think>" in text:
+def giving(change):
+    """Return the sound task with other gold: a text and its spans."""
+    return changing(Choice, "gold", lambda gold: change(*gold))
+
+
+def quotes(prompt):
+    return dataclasses.replace(
+        prompt, parts=(*prompt.parts, TextPart(text=f"Report: {prompt.case.report.text}"))
+    )
+
+
+def of_another_case(prompt):
+    return dataclasses.replace(prompt, case=dataclasses.replace(prompt.case, id="another"))
+
+
+def raises_on_tags(answer):
+    if answer.text == "<think>":
         raise ValueError("unclosed <think>")
     return answer
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
-    return [volume_case(folder, seed) for seed in range(4)]
+def counted(prompt):
+    return dataclasses.replace(prompt, id=f"{prompt.id}/{next(COUNT)}")
+
+
+PROMPT = "prompt 'case-0:case-0-question-0'"
+MUTANTS = {
+    "cases that it can ask about .* no prompt for seed 0": altered(Choice, prompts=lambda self, *given: []),
+    r"ids of their own. more than once: \['case-0:case-0-question-0', 'case-1": changing(
+        Choice, "prompts", lambda prompts: prompts * 2
+    ),
+    "equal arguments give equal prompts. not so for 'case-0', seed 0": asking(counted),
+    f"parts are shown, all or some. got 0 crops in {PROMPT}, 1 shown": showing(lambda parts: parts[1:]),
+    f"no prompt shows the report. it stands in {PROMPT}": asking(quotes),
+    f"a prompt carries its case. got 'another' in {PROMPT}": asking(of_another_case),
+    r"the reference is plain JSON. got .*'sides': frozenset": refers(sides={"left", "right"}),
+    r"the reference is plain JSON. got .*'sides': \(": refers(sides=("left", "right")),
+    "gold is read as well-formed. '<think>.* is malformed: ": giving(lambda text, spans: (text[:-1], ())),
+    r"labelled spans lie inside gold. got 0\.\.999 in \d+ characters": giving(
+        lambda text, spans: (text, (Span(start=0, end=999, label="abnormal"),))
+    ),
+    f"equal prompts have equal gold. not so for {PROMPT[7:]}": giving(
+        lambda text, spans: (text, (Span(start=0, end=next(COUNT) % 9 + 1, label="normal"),))
+    ),
+    "neither choice, report, evidence nor value was read from '<think>": reads_as(choice=None),
+    "garbage is malformed with a reason. '' is taken as well-formed": reading(
+        lambda answer: Answer(text=answer.text, choice="A")
+    ),
+    "garbage is malformed with a reason. the reason is empty for ''": reading(
+        lambda answer: dataclasses.replace(answer, malformed=answer.malformed and " ")
+    ),
+    "an answer holds the completion as written. got '' for '   '": reading(
+        lambda answer: dataclasses.replace(answer, text=answer.text.strip())
+    ),
+    "no completion raises. '<think>' raised ValueError: unclosed <think>": reading(raises_on_tags),
+}
 
 
 def test_a_sound_task_passes(cases):
-    check_task(Sides(), Whole(), cases, garbage=["ventral."])
+    check_task(Choice(), Volume(), cases, garbage=["<answer>E</answer>"])
 
 
 def test_a_task_may_ask_about_a_part_of_what_is_shown_in_its_order(cases):
-    upper = asks(
-        lambda prompt: dataclasses.replace(
-            prompt, parts=prompt.parts[1:], case=dataclasses.replace(prompt.case, findings=())
+    def upper(prompt):  # what is not seen on its part counts as absent
+        return dataclasses.replace(
+            prompt, parts=prompt.parts[2:], case=dataclasses.replace(prompt.case, findings=())
         )
-    )
-    check_task(upper(), Halves(), cases)  # what is not seen on its part counts as absent
-    turned = with_parts(lambda parts, case: (parts[1], parts[0], parts[2]))
-    told = "parts are shown, all or some. got 2 crops in prompt 'case-0/side', 2 shown"
-    with pytest.raises(AssertionError, match=told):
-        check_task(turned(), Halves(), cases)
+
+    check_task(asking(upper)(), Slices(slices=2), cases)
+    turned = showing(lambda parts: (*parts[2:4], *parts[:2], *parts[4:]))
+    with caught(f"parts are shown, all or some. got 2 crops in {PROMPT}, 2 shown"):
+        check_task(turned(), Slices(slices=2), cases)
 
 
 def test_a_task_that_needs_tags_is_not_tried_on_a_view_without(cases):
-    with pytest.raises(ValueError, match="Mutant needs slice tags, Whole writes none"):
-        check_task(mutant(needs_slice_tags=True)(), Whole(), cases)
-
-
-COUNT = itertools.count()
-MUTANTS = {
-    "Mutant breaks its contract: cases that it can ask about .* no prompt for seed 0": mutant(
-        prompts=lambda self, case, view, seed: []
-    ),
-    r"prompts have ids of their own. more than once: \['case-0/side', 'case-1/side'": mutant(
-        prompts=lambda self, *given: Sides.prompts(self, *given) * 2
-    ),
-    "equal arguments give equal prompts. not so for 'case-0', seed 0": asks(
-        lambda prompt: dataclasses.replace(prompt, id=f"{prompt.id}/{next(COUNT)}")
-    ),
-    "parts are shown, all or some. got 0 crops in prompt 'case-0/side', 1 shown": with_parts(
-        lambda parts, case: parts[1:]
-    ),
-    "no prompt shows the report. it stands in prompt 'case-0/side'": with_parts(
-        lambda parts, case: (*parts, TextPart(text=f"Report: {case.report.text}"))
-    ),
-    "a prompt carries its case. got 'another' in prompt 'case-0/side'": asks(
-        lambda prompt: dataclasses.replace(prompt, case=dataclasses.replace(prompt.case, id="another"))
-    ),
-    r"the reference is plain JSON. got \{'side': 'right', 'sides': frozenset": mutant(
-        reference=lambda self, side: {"side": side, "sides": {"left", "right"}}
-    ),
-    r"the reference is plain JSON. got \{'side': 'right', 'sides': \(": mutant(
-        reference=lambda self, side: {"side": side, "sides": ("left", "right")}
-    ),
-    "gold is read as well-formed. 'right' is malformed: must be 'left.' or 'right.'": gives_gold(
-        lambda text, spans: (text[:-1], ())
-    ),
-    r"labelled spans lie inside gold. got 0\.\.99 in 6 characters": gives_gold(
-        lambda text, spans: (text, (Span(start=0, end=99, label="abnormal"),))
-    ),
-    "equal prompts have equal gold. not so for 'case-0/side'": gives_gold(
-        lambda text, spans: (text, spans[next(COUNT) % 2 :])
-    ),
-    "neither choice, report, evidence nor value was read from 'right.'": reads(
-        lambda answer, text: dataclasses.replace(answer, choice=None)
-    ),
-    "garbage is malformed with a reason. '' is taken as well-formed": reads(
-        lambda answer, text: Answer(text=text, choice="left")
-    ),
-    "garbage is malformed with a reason. the reason is empty for ''": reads(
-        lambda answer, text: dataclasses.replace(answer, malformed=answer.malformed and " ")
-    ),
-    "an answer holds the completion as written. got '' for '   '": reads(
-        lambda answer, text: dataclasses.replace(answer, text=text.strip())
-    ),
-    "no completion raises. '<think>' raised ValueError: unclosed <think>": reads(raises_on_tags),
-}
+    with pytest.raises(ValueError, match="Mutant needs slice tags, Volume writes none"):
+        check_task(altered(Choice, needs_slice_tags=True)(), Volume(), cases)
 
 
 @pytest.mark.parametrize("message", MUTANTS)
 def test_a_task_that_breaks_a_clause_is_caught(message, cases):
-    with pytest.raises(AssertionError, match=message):
-        check_task(MUTANTS[message](), Whole(), cases, garbage=["ventral."])
+    with caught(message):
+        check_task(MUTANTS[message](), Volume(), cases)

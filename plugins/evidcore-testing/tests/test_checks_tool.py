@@ -3,27 +3,19 @@ import math
 from typing import ClassVar
 
 import pytest
-from evidcore_testing import check_tool, volume_case
+from evidcore_testing import check_tool
+from mutants import altered, caught, changing
 
 from evidcore.api import Crop, Prompt, TextPart, Tool, VisualPart, VolumeRef
 
 
 class Slice(Tool):
-    """Show one slice."""
-
     name: ClassVar[str] = "slice"
     description: ClassVar[str] = "Show the slice with this index."
-    schema: ClassVar[dict] = {
-        "type": "object",
-        "properties": {"z": {"type": "integer"}},
-        "required": ["z"],
-        "additionalProperties": False,
-    }
+    schema: ClassVar[dict] = {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}
 
     def __call__(self, arguments, prompt):
-        return self.show(self.checked(arguments), prompt)
-
-    def show(self, z, prompt):
+        z = self.checked(arguments)
         crop = Crop(volume=prompt.case.volumes[0], box_zyx=(z, z + 1, 0, 16, 0, 16))
         return (TextPart(text=f"slice {z}:"), VisualPart(crop=crop))
 
@@ -34,20 +26,12 @@ class Slice(Tool):
         return z
 
 
-def mutant(**members):
-    return type("Mutant", (Slice,), members)
-
-
-def of_schema(**keys):
-    return mutant(schema={"type": "object", **keys})
-
-
-def showing(show):
-    return mutant(show=lambda self, z, prompt: show(z, prompt))
+def showing(parts):
+    return changing(Slice, "__call__", lambda _: parts())
 
 
 def checking(change):
-    return mutant(checked=lambda self, arguments: Slice.checked(self, change(arguments)))
+    return altered(Slice, checked=lambda self, arguments: Slice.checked(self, change(arguments)))
 
 
 def not_a_number(arguments):
@@ -64,30 +48,29 @@ def says_nothing(self, arguments):
 
 
 COUNT = itertools.count()
+ELSEWHERE = VisualPart(crop=Crop(volume=VolumeRef(path="other.nii.gz")))
 SCHEMA, BAD = "a JSON schema of an object.", "a bad call raises a ValueError with a message."
 MUTANTS = {
-    "Mutant breaks its contract: a model can write its name. got name 'show sl": mutant(name="show slice"),
-    "it has a description. got ' '": mutant(description=" "),
-    f"{SCHEMA} got type None": mutant(schema={"z": "int"}),
-    rf"{SCHEMA} property 'z' has no type: \{{\}}": of_schema(properties={"z": {}}),
-    "it cannot be written as JSON: Object of type set": of_schema(x={1, 2}),
-    r"a good call gives parts. got \(\) for \{'z': 6\}": showing(lambda z, prompt: ()),
-    "equal calls give equal parts. .*'0'.*, then .*'1'": showing(
-        lambda z, prompt: (TextPart(text=str(next(COUNT))),)
+    "a model can write its name. got name 'show sl": altered(Slice, name="show slice"),
+    "it has a description. got ' '": altered(Slice, description=" "),
+    f"{SCHEMA} got type None": altered(Slice, schema={"z": "int"}),
+    rf"{SCHEMA} property 'z' has no type: \{{\}}": altered(
+        Slice, schema={**Slice.schema, "properties": {"z": {}}}
     ),
-    r"inside the case's own volumes. got 'other\.nii\.gz#intensity=hu' for case 'case-0'": showing(
-        lambda z, prompt: (VisualPart(crop=Crop(volume=VolumeRef(path="other.nii.gz"))),)
-    ),
+    f"{SCHEMA} required but not .*'y'": altered(Slice, schema={**Slice.schema, "required": ["y"]}),
+    f"{SCHEMA} it cannot be written as JSON: Object of type set": altered(Slice, schema={"x": {1, 2}}),
+    r"a good call gives parts. got \(\) for \{'z': 6\}": showing(tuple),
+    "equal calls give equal parts. .*'0'.*, then .*'1'": showing(lambda: (TextPart(text=str(next(COUNT))),)),
+    r"inside the case's own volumes. got 'other\.nii\.gz#.* for case 'case-0'": showing(lambda: (ELSEWHERE,)),
     rf"{BAD} \{{\}} was accepted": checking(lambda arguments: {"z": arguments.get("z", 0)}),
     rf"{BAD} \{{'z': None\}} raised TypeError: must be real": checking(not_a_number),
-    rf"{BAD} \{{'z': 12\}} raised a ValueError without a message": mutant(checked=says_nothing),
+    rf"{BAD} \{{'z': 12\}} raised ValueError: $": altered(Slice, checked=says_nothing),
 }
 
 
 @pytest.fixture(scope="module")
-def prompt(tmp_path_factory):
-    case = volume_case(tmp_path_factory.mktemp("case"))
-    return Prompt(id="p", case=case, task="t", parts=(TextPart(text="?"),))
+def prompt(cases):
+    return Prompt(id="p", case=cases[0], task="t", parts=(TextPart(text="?"),))
 
 
 def test_a_sound_tool_passes(prompt):
@@ -96,5 +79,5 @@ def test_a_sound_tool_passes(prompt):
 
 @pytest.mark.parametrize("message", MUTANTS)
 def test_a_tool_that_breaks_a_clause_is_caught(message, prompt):
-    with pytest.raises(AssertionError, match=message):
+    with caught(message):
         check_tool(MUTANTS[message](), prompt, [{"z": 6}], bad=[{"z": 12}])

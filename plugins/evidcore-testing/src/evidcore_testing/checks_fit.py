@@ -14,7 +14,7 @@ from torch import nn
 from evidcore.api import Case
 from evidcore.contracts.model import Fittable
 from evidcore.registry.factory import arguments
-from evidcore_testing.clauses import broken, raises_nothing, require
+from evidcore_testing.clauses import Clauses
 
 
 def check_fit(
@@ -40,52 +40,43 @@ def check_fit(
         options: of `fit`, as a recipe gives them.
     """
     logged: list[Mapping[str, float]] = []
-    fitted = []
+    fitted, weights = [], []
     for number, seed in enumerate((1, 1, 2)):
         place = folder / str(number)
         place.mkdir(parents=True)
         torch.manual_seed(0)  # the core seeds every stage, so the first weights are the same
         component = build()
-        fitted.append(component)
+        check = Clauses(component)
         torch.manual_seed(number)  # what was drawn since must not matter
         state = torch.random.get_rng_state()
-        with raises_nothing(component, "cases are fitted", f"{len(train)} cases"):
+        with check.raises_nothing("cases are fitted", f"{len(train)} cases"):
             own = arguments(component.fit, options or {}, "fit")
             component.fit(train, validation, place, seed, logged.append, **own)
         same = torch.equal(state, torch.random.get_rng_state())
-        require(same, component, "the random state is left as it was", "torch's has moved")
-        clause = "`fit.json` holds a table"
+        check(same, "the random state is left as it was", "torch's has moved")
         try:
             figures = json.loads((place / "fit.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            broken(component, clause, f"{type(error).__name__}: {error}")
-        require(isinstance(figures, dict), component, clause, f"got {figures!r}")
-    component = fitted[0]
-    require(bool(logged), component, "the log hears of steps", "it heard nothing")
+            check.fail("`fit.json` holds a table", f"{type(error).__name__}: {error}")
+        check(isinstance(figures, dict), "`fit.json` holds a table", f"got {figures!r}")
+        written = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
+        del written["fit.json"]  # which may tell seconds
+        check(written, "weights are written", "got ['fit.json']")
+        fitted.append(component)
+        weights.append({name: path.read_bytes() for name, path in written.items()})
+    check(logged, "the log hears of steps", "it heard nothing")
     for numbers in logged:
         finite = all(map(math.isfinite, numbers.values()))
-        require(finite, component, "logged numbers are finite", f"got {dict(numbers)}")
-    weights = [_weights(folder / str(number)) for number in range(3)]
-    require(bool(weights[0]), component, "weights are written", f"got {sorted(_names(folder / '0'))}")
-    moved = [name for name in weights[0] if weights[0][name] != weights[1].get(name)]
-    require(not moved, component, "equal seeds write equal weights", f"different: {moved}")
-    other = weights[0] != weights[2]
-    require(other, component, "another seed writes other weights", "seeds 1 and 2 wrote the same")
+        check(finite, "logged numbers are finite", f"got {dict(numbers)}")
+    first, again, other = weights
+    moved = [name for name in first if first[name] != again.get(name)]
+    check(not moved, "equal seeds write equal weights", f"different: {moved}")
+    check(first != other, "another seed writes other weights", "seeds 1 and 2 wrote the same")
 
-    fresh = build()
-    clause = "`load` gives what `fit` made"
-    with raises_nothing(fresh, clause, str(folder / "0")):
+    fresh, clause = build(), "`load` gives what `fit` made"
+    with check.raises_nothing(clause, str(folder / "0")):
         fresh.load(folder / "0")
-    if isinstance(fresh, nn.Module) and isinstance(component, nn.Module):
-        made, read = component.state_dict(), fresh.state_dict()
+    if isinstance(fresh, nn.Module) and isinstance(fitted[0], nn.Module):
+        made, read = fitted[0].state_dict(), fresh.state_dict()
         apart = [name for name in made if name not in read or not torch.equal(made[name], read[name])]
-        require(not apart, component, clause, f"different: {apart[:5]}")
-
-
-def _names(folder: Path) -> list[str]:
-    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
-
-
-def _weights(folder: Path) -> dict[str, bytes]:
-    """Return the bytes of every file but `fit.json`, which may tell seconds."""
-    return {name: (folder / name).read_bytes() for name in _names(folder) if name != "fit.json"}
+        check(not apart, clause, f"different: {apart[:5]}")

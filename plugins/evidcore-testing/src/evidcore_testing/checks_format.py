@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from evidcore.api import DataError, Format, MaskRef, VolumeRef
 from evidcore.data import Geometry, Mask, Volume
 from evidcore.data.masks import mask_by
 from evidcore.data.reading import placed, volume_of
-from evidcore_testing.clauses import broken, fell, raises_nothing, require
+from evidcore_testing.clauses import Clauses
 
 ABSENT = 250  # a label that no mask of a test has
 
@@ -46,27 +48,36 @@ def check_format(
         inside: its voxels, shape (z, y, x).
         by_content: whether `recognises` must know the path of `ref`.
     """
-    volume = _volume(format, ref)
-    clause = "the values are right"
-    same = volume.array.shape == expected.array.shape and np.array_equal(volume.array, expected.array)
-    found = f"got {volume.array.dtype} {volume.array.shape}, mean {float(np.mean(volume.array)):g}; expected "
-    found += f"{expected.array.dtype} {expected.array.shape}, mean {float(np.mean(expected.array)):g}"
-    require(same, format, clause, found)
-    fits = volume.geometry.fits(expected.geometry)
-    found = f"got {volume.geometry}, expected {expected.geometry}"
-    require(fits, format, "the place in the body is right", found)
-    again = _volume(format, ref)
+    check = Clauses(format)
+    volume = _volume(check, format, ref)
+    array, given = (f"{one.dtype} {one.shape}, mean {one.mean():g}" for one in (volume.array, expected.array))
+    same = np.array_equal(volume.array, expected.array)
+    check(same, "the values are right", f"got {array}; expected {given}")
+    got = f"got {volume.geometry}, expected {expected.geometry}"
+    check(volume.geometry.fits(expected.geometry), "the place in the body is right", got)
+    again = _volume(check, format, ref)
     same = np.array_equal(again.array, volume.array) and again.geometry.fits(volume.geometry)
-    require(same, format, "a volume that is opened twice is the same", "it is another")
+    check(same, "a volume that is opened twice is the same", "it is another")
     stored = format.open(ref)
     same = np.array_equal(stored.values(), stored.values())
-    require(same, format, "voxels that are loaded twice are the same", "they differ")
+    check(same, "voxels that are loaded twice are the same", "they differ")
     with tempfile.TemporaryDirectory() as folder:
-        _files(format, ref, volume, Path(folder))
-        _content(format, ref, Path(folder), by_content)
-        _faults(format, ref, Path(folder))
+        _files(check, format, ref, volume, Path(folder))
+        _content(check, format, ref, Path(folder), by_content)
+        _faults(check, format, ref, Path(folder))
     if mask is not None and inside is not None:
-        _masks(format, mask, inside, volume)
+        clause = "a mask is boolean, on the volume's grid, and right"
+        with check.raises_nothing(clause, str(mask)):
+            read = mask_by(format, mask, volume)
+        sound = read.dtype == np.bool_ and read.shape == volume.shape_zyx
+        check(sound, clause, f"got {read.dtype} {read.shape} on {volume.geometry}")
+        apart = int((read != inside).sum())
+        check(apart == 0, clause, f"{apart} voxels differ for {mask}")
+        if mask.label is not None:
+            clause = "a label that does not occur gives an empty mask"
+            with check.raises_nothing(clause, f"label {ABSENT}"):
+                count = int(mask_by(format, dataclasses.replace(mask, label=ABSENT), volume).sum())
+            check(count == 0, clause, f"label {ABSENT} gave {count} voxels")
 
 
 def check_written(
@@ -103,69 +114,58 @@ def check_written(
     check_format(format, ref, expected, mask=known, inside=labels == 3, by_content=is_folder)
 
 
-def _volume(format: Format, ref: VolumeRef) -> Volume:
+def _volume(check: Clauses, format: Format, ref: VolumeRef) -> Volume:
     """Read by way of the core, as if the format were installed."""
-    with raises_nothing(format, "a good file is opened", ref.path):
+    with check.raises_nothing("a good file is opened, loaded and placed in the body", ref.path):
         stored = format.open(ref)
-    with raises_nothing(format, "a good file is loaded", ref.path):
         shape = stored.load().shape
-    clause = "`open` gives the grid that the voxels have"
-    told = f"the grid has {stored.grid.shape}, the voxels {shape}"
-    require(shape == stored.grid.shape, format, clause, told)
-    with raises_nothing(format, "a good file is placed in the body", ref.path):
+        grid = f"the grid has {stored.grid.shape}, the voxels {shape}"
+        check(shape == stored.grid.shape, "`open` gives the grid that the voxels have", grid)
         return volume_of(ref, stored, placed(ref, stored))
 
 
-def _files(format: Format, ref: VolumeRef, volume: Volume, folder: Path) -> None:
+def _files(check: Clauses, format: Format, ref: VolumeRef, volume: Volume, folder: Path) -> None:
     clause = "the files behind a path exist and are in order"
-    with raises_nothing(format, clause, ref.path):
+    with check.raises_nothing(clause, ref.path):
         files = format.files(ref.path)
     missing = [str(file) for file in files if not file.is_file()]
-    require(bool(files) and not missing, format, clause, f"missing: {missing or 'all'}")
-    require(files == sorted(files), format, clause, f"got {[str(file) for file in files]}")
+    check(files and not missing, clause, f"missing: {missing or 'all'}")
+    check(files == sorted(files), clause, f"got {[str(file) for file in files]}")
     copy = _copied(format, ref, folder / "complete")
     clause = "the files behind a path hold all that is read"
-    with raises_nothing(format, clause, f"a copy of {[file.name for file in files]}"):
-        other = _volume(format, copy)
-    require(np.array_equal(other.array, volume.array), format, clause, "a copy of them is another volume")
+    with check.raises_nothing(clause, f"a copy of {[file.name for file in files]}"):
+        other = _volume(check, format, copy)
+    check(np.array_equal(other.array, volume.array), clause, "a copy of them is another volume")
 
 
-def _content(format: Format, ref: VolumeRef, folder: Path, by_content: bool) -> None:
-    clause = "a file is recognised by its content where that is promised"
-    with raises_nothing(format, clause, ref.path):
-        known = format.recognises(ref.path)
-    require(known or not by_content, format, clause, f"{ref.path} is not")
-    clause = "what is of no format is not recognised"
+def _content(check: Clauses, format: Format, ref: VolumeRef, folder: Path, by_content: bool) -> None:
     (folder / "empty").mkdir()
     (folder / "text").mkdir()
     (folder / "text" / "note").write_text("nothing of the kind, and long enough for a header. " * 9)
-    for path in (folder / "empty", folder / "text", folder / "text" / "note"):
-        with raises_nothing(format, clause, str(path)):
-            known = format.recognises(str(path))
-        require(not known, format, clause, f"{path.name} is")
+    strange = [str(folder / name) for name in ("empty", "text", "text/note")]
+    with check.raises_nothing("whether a path is recognised is told", f"one of {[ref.path, *strange]}"):
+        known, *others = (format.recognises(path) for path in (ref.path, *strange))
+    clause = "a file is recognised by its content where that is promised"
+    check(known or not by_content, clause, f"{ref.path} is not")
+    for path, is_known in zip(strange, others, strict=True):
+        check(not is_known, "what is of no format is not recognised", f"{Path(path).name} is")
 
 
-def _faults(format: Format, ref: VolumeRef, folder: Path) -> None:
+def _faults(check: Clauses, format: Format, ref: VolumeRef, folder: Path) -> None:
     """Damage each file behind the path in turn."""
+    damages: Mapping[str, Callable[[bytes], bytes]] = {
+        "cut off in its header": lambda content: content[: min(20, len(content) // 2)],
+        "cut off in its voxels": lambda content: content[: len(content) * 9 // 10],
+        "that holds anything else": lambda content: b"nothing of the kind " * 30,
+    }
     clause = "a file that cannot be used raises a DataError that names it"
-    for number, name in enumerate(file.name for file in format.files(ref.path)):
-        for kind, damaged in (
-            ("cut off in its header", lambda content: content[: min(20, len(content) // 2)]),
-            ("cut off in its voxels", lambda content: content[: len(content) * 9 // 10]),
-            ("that holds anything else", lambda content: b"nothing of the kind " * 30),
-        ):
-            copy = _copied(format, ref, folder / f"{number}-{kind}")
-            file = next(file for file in format.files(copy.path) if file.name == name)
-            file.write_bytes(damaged(file.read_bytes()))
-            given = f"{name} {kind}"
-            try:
-                format.open(copy).values()
-            except DataError as error:
-                require(str(file.parent) in str(error), format, clause, f"{given} raised: {error}")
-            except Exception as error:
-                fell(format, clause, given, error)
-            else:
-                broken(format, clause, f"{given} was accepted")
+    names = [file.name for file in format.files(ref.path)]
+    for (number, name), (kind, damaged) in itertools.product(enumerate(names), damages.items()):
+        copy = _copied(format, ref, folder / f"{number}-{kind}")
+        file = next(file for file in format.files(copy.path) if file.name == name)
+        file.write_bytes(damaged(file.read_bytes()))
+        attempt = partial(lambda ref: format.open(ref).values(), copy)
+        check.refuses(clause, f"{name} {kind}", attempt, by=DataError, naming=str(file.parent))
 
 
 def _copied(format: Format, ref: VolumeRef, folder: Path) -> VolumeRef:
@@ -175,19 +175,3 @@ def _copied(format: Format, ref: VolumeRef, folder: Path) -> VolumeRef:
         shutil.copy(file, folder)
     path = folder if Path(ref.path).is_dir() else folder / Path(ref.path).name
     return dataclasses.replace(ref, path=str(path))
-
-
-def _masks(format: Format, ref: MaskRef, inside: Mask, volume: Volume) -> None:
-    clause = "a mask is boolean, on the volume's grid, and right"
-    with raises_nothing(format, clause, str(ref)):
-        found = mask_by(format, ref, volume)
-    sound = found.dtype == np.bool_ and found.shape == volume.shape_zyx
-    require(sound, format, clause, f"got {found.dtype} {found.shape} on {volume.geometry}")
-    apart = int((found != inside).sum())
-    require(apart == 0, format, clause, f"{apart} voxels differ for {ref}")
-    if ref.label is None:
-        return
-    clause = "a label that does not occur gives an empty mask"
-    with raises_nothing(format, clause, f"label {ABSENT}"):
-        count = int(mask_by(format, dataclasses.replace(ref, label=ABSENT), volume).sum())
-    require(count == 0, format, clause, f"label {ABSENT} gave {count} voxels")

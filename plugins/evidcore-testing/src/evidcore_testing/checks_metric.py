@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import get_args
@@ -12,7 +13,7 @@ from evidcore.contracts import Measured, TextSample, Totals
 from evidcore.contracts.judging import TextKind
 from evidcore.evaluate.pooling import Figure, pooled
 from evidcore_testing.checks_text import REPORT, SPANS
-from evidcore_testing.clauses import close, raises_nothing, require
+from evidcore_testing.clauses import Clauses, close
 
 OTHER = "Small pleural effusion on both sides. The lungs show no emphysema. There is a hiatal hernia."
 _UNITS = ("rate", "score", "plain")
@@ -49,57 +50,56 @@ def check_metric(metric: Metric, *, texts: Sequence[TextSample] | None = None) -
         metric: the component under test.
         texts: at least two that differ, each equal to its reference.
     """
+    check = Clauses(metric)
     given = list(texts or written_texts())
     clause = "a metric says in which unit it measures and what it reads"
-    require(metric.unit in _UNITS, metric, clause, f"got the unit {metric.unit!r}")
-    known = bool(metric.reads) and metric.reads <= set(get_args(TextKind))
-    require(known, metric, clause, f"got {sorted(metric.reads)}")
+    check(metric.unit in _UNITS, clause, f"got the unit {metric.unit!r}")
+    check(metric.reads and metric.reads <= {*get_args(TextKind)}, clause, f"got {sorted(metric.reads)}")
     first = _measured(metric, given)
-    require(any(isinstance(one, Measured) for one in first), metric, "some text is measured", f"got {first}")
+    measured = [one for one in first if isinstance(one, Measured)]
+    check(measured, "some text is measured", f"got {first}")
     again = _measured(metric, given)
-    require(_same(first, again), metric, "equal calls give equal figures", f"{first}, then {again}")
+    check(_same(first, again), "equal calls give equal figures", f"{first}, then {again}")
     turned = _measured(metric, given[::-1])[::-1]
-    require(_same(first, turned), metric, "the order of texts changes nothing", f"{first}, then {turned}")
-    names = {name for one in first if isinstance(one, Measured) for name in one.figures}
-    clause = "notes and remarks speak of figures that it gives"
-    remarks = {name for one in first if isinstance(one, Measured) for name in one.remarks}
-    spoken = metric.notes().keys() | remarks
-    require(spoken <= names, metric, clause, f"{sorted(spoken - names)} are none of {sorted(names)}")
-    empty = [dataclasses.replace(text, text="") for text in given]
-    worst = _measured(metric, empty)
+    check(_same(first, turned), "the order of texts changes nothing", f"{first}, then {turned}")
+    names = {name for one in measured for name in one.figures}
+    spoken = {*metric.notes(), *(name for one in measured for name in one.remarks)}
+    unknown = sorted(spoken - names)
+    got = f"{unknown} are none of {sorted(names)}"
+    check(not unknown, "notes and remarks speak of figures that it gives", got)
+    worst = _pooled(metric, _measured(metric, [dataclasses.replace(text, text="") for text in given]))
     for strange in (Report(text=""), Report(text=" \n"), None):
         _measured(metric, [dataclasses.replace(given[0], reference=strange), *given[1:]])
-    for name, value in _pooled(metric, worst).items():
-        best = _pooled(metric, first).get(name)
-        is_fair = best is None or value is None or best >= value - _SLACK
-        said = f"{name}: {best} for the references, {value} for empty texts"
-        require(is_fair, metric, "the reference earns no less than an empty text", said)
+    best = _pooled(metric, first)
+    for name, value in worst.items():
+        if value is not None and (most := best.get(name)) is not None:
+            got = f"{name}: {most} for the references, {value} for empty texts"
+            check(most >= value - _SLACK, "the reference earns no less than an empty text", got)
 
 
 def _measured(metric: Metric, texts: Sequence[TextSample]) -> list[Measured | Unscored]:
+    check = Clauses(metric)
     shown = [(text.text[:20], text.reference and text.reference.text[:20]) for text in texts]
-    with raises_nothing(metric, "any text is measured or said not to be", f"{shown}"):
-        found = list(metric(texts))
+    with check.raises_nothing("any text is measured or said not to be", f"{shown}"):
+        result = list(metric(texts))
     clause = "a Measured or an Unscored with a reason per text"
-    require(len(found) == len(texts), metric, clause, f"got {len(found)} for {len(texts)}")
-    for one in found:
-        is_told = isinstance(one, Measured) or (isinstance(one, Unscored) and bool(one.reason))
-        require(is_told, metric, clause, f"got {one!r}")
-        for name, figure in (one.figures if isinstance(one, Measured) else {}).items():
-            numbers = figure.numbers if isinstance(figure, Totals) else (figure,)
-            is_sound = all(math.isfinite(number) for number in numbers)
-            require(is_sound, metric, "every number is finite", f"got {name} = {figure!r}")
-    _pooled(metric, found)
-    return found
+    check(len(result) == len(texts), clause, f"got {len(result)} for {len(texts)}")
+    for one in result:
+        is_told = isinstance(one, Measured) or (isinstance(one, Unscored) and one.reason)
+        check(is_told, clause, f"got {one!r}")
+        for name, numbers in _numbers(one).items():
+            check(all(map(math.isfinite, numbers)), "every number is finite", f"got {name} = {numbers!r}")
+    _pooled(metric, result)
+    return result
 
 
-def _pooled(metric: Metric, found: Sequence[Measured | Unscored]) -> Mapping[str, float | None]:
+def _pooled(metric: Metric, measured: Sequence[Measured | Unscored]) -> Mapping[str, float | None]:
     """Return the figures over all texts but differences, which have no better side."""
     by_name: dict[str, list[Figure]] = {}
-    for one in found:
+    for one in measured:
         for name, figure in (one.figures if isinstance(one, Measured) else {}).items():
             by_name.setdefault(name, []).append(figure)
-    with raises_nothing(metric, "figures of one name pool alike", f"{sorted(by_name)}"):
+    with Clauses(metric).raises_nothing("figures of one name pool alike", f"{sorted(by_name)}"):
         pools = {name: pooled(figures) for name, figures in by_name.items()}
     return {
         name: value
@@ -108,19 +108,17 @@ def _pooled(metric: Metric, found: Sequence[Measured | Unscored]) -> Mapping[str
     }
 
 
-def _same(one: Sequence[Measured | Unscored], other: Sequence[Measured | Unscored]) -> bool:
-    return all(_close(first, second) for first, second in zip(one, other, strict=True))
+def _same(these: Sequence[Measured | Unscored], those: Sequence[Measured | Unscored]) -> bool:
+    for one, other in zip(these, those, strict=True):
+        first, second = _numbers(one), _numbers(other)
+        if type(one) is not type(other) or first.keys() != second.keys():
+            return False
+        if not all(map(close, itertools.chain(*first.values()), itertools.chain(*second.values()))):
+            return False
+    return True
 
 
-def _close(one: Measured | Unscored, other: Measured | Unscored) -> bool:
-    if isinstance(one, Unscored) or isinstance(other, Unscored):
-        return type(one) is type(other)
-    return one.figures.keys() == other.figures.keys() and all(
-        close(first, second)
-        for name in one.figures
-        for first, second in zip(_flat(one.figures[name]), _flat(other.figures[name]), strict=True)
-    )
-
-
-def _flat(figure: Figure) -> tuple[float, ...]:
-    return figure.numbers if isinstance(figure, Totals) else (figure,)
+def _numbers(one: Measured | Unscored) -> dict[str, tuple[float, ...]]:
+    """Return the numbers of a text's figures by name, in the order of the names."""
+    figures = sorted(one.figures.items()) if isinstance(one, Measured) else ()
+    return {name: item.numbers if isinstance(item, Totals) else (item,) for name, item in figures}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evidcore.contracts import Bridge, Encoder, Grid, Patches
-from evidcore_testing.clauses import broken, raises_nothing, require
+from evidcore_testing.clauses import Clauses
 
 
 @torch.no_grad()
@@ -29,10 +29,11 @@ def check_encoder(encoder: Encoder, *, depths: Sequence[int] = (), seed: int = 0
         seed: of the random volumes.
     """
     encoder.eval()
+    check = Clauses(encoder)
     declared = encoder.input
-    windows_rise = bool(declared.windows) and all(low < high for low, high in declared.windows)
-    require(windows_rise, encoder, "each window rises, in HU", f"got {declared.windows!r}")
-    require(encoder.width > 0, encoder, "the width is declared", f"got {encoder.width!r}")
+    windows_rise = declared.windows and all(low < high for low, high in declared.windows)
+    check(windows_rise, "each window rises, in HU", f"got {declared.windows!r}")
+    check(encoder.width > 0, "the width is declared", f"got {encoder.width!r}")
     if depths and not declared.any_depth:
         raise ValueError(f"depths {tuple(depths)} are for an encoder that declares any_depth")
 
@@ -42,58 +43,50 @@ def check_encoder(encoder: Encoder, *, depths: Sequence[int] = (), seed: int = 0
         volumes = torch.rand((3, declared.channels, *size), generator=generator) * 2 - 1
         grid = encoder.grid(size)
         positive = len(grid) == 3 and all(isinstance(count, int) and count > 0 for count in grid)
-        require(positive, encoder, "the grid is three positive integers", f"got {grid!r} for {size} voxels")
+        check(positive, "the grid is three positive integers", f"got {grid!r} for {size} voxels")
         patches = encoder(volumes)
-        expected = (3, math.prod(grid), encoder.width)
-        shape = tuple(patches.features.shape)
-        told = f"grid() says {grid}, forward {patches.grid_zyx}"
-        require(tuple(patches.grid_zyx) == grid, encoder, "the grid is known without weights", told)
-        clause = "features are (volume, patch, width)"
-        require(shape == expected, encoder, clause, f"must be {expected}, got {shape}")
-        finite = bool(torch.isfinite(patches.features).all())
-        bad = int((~torch.isfinite(patches.features)).sum())
-        require(finite, encoder, "features are finite", f"{bad} of {patches.features.numel()} are not")
-        _centres_in_raster_order(encoder, patches, size)
-        _volumes_in_order(encoder, volumes, patches.features)
+        got = f"grid() says {grid}, forward {patches.grid_zyx}"
+        check(tuple(patches.grid_zyx) == grid, "the grid is known without weights", got)
+        features = patches.features
+        expected, shape = (3, math.prod(grid), encoder.width), tuple(features.shape)
+        check(shape == expected, "features are (volume, patch, width)", f"must be {expected}, got {shape}")
+        bad = int((~torch.isfinite(features)).sum())
+        check(bad == 0, "features are finite", f"{bad} of {features.numel()} are not")
+        _centres_in_raster_order(check, patches, size, declared.spacing_mm_zyx or (1.0, 1.0, 1.0))
+        gap = _gap(encoder(volumes).features, features)
+        check(gap == 0, "equal volumes get equal features", f"they differ by {gap:.3g}")
+        clause, slack = (
+            "a volume is encoded alone as among others, in order",
+            1e-3 * float(features.abs().max()),
+        )
+        gap = _gap(encoder(volumes.flip(0)).features.flip(0), features)
+        check(gap <= slack, clause, f"turning the batch moves features by {gap:.3g}")
+        gap = _gap(encoder(volumes[:1]).features, features[:1])
+        check(gap <= slack, clause, f"encoding a volume alone moves features by {gap:.3g}")
+        apart = _gap(features[0], features[1])
+        got = "two random volumes gave the same features"
+        check(apart > 0, "different volumes get different features", got)
 
 
-def _centres_in_raster_order(encoder: Encoder, patches: Patches, size: tuple[int, ...]) -> None:
+def _gap(one: Tensor, other: Tensor) -> float:
+    return float((one - other).detach().abs().max())
+
+
+def _centres_in_raster_order(
+    check: Clauses, patches: Patches, size: Sequence[int], spacing: Sequence[float]
+) -> None:
     clause = "patch centres come in z, y, x raster order about the middle of the input"
-    shape = tuple(patches.centres_mm.shape)
-    expected = (math.prod(patches.grid_zyx), 3)
-    require(shape == expected, encoder, clause, f"must have shape {expected}, got {shape}")
-    spacing = encoder.input.spacing_mm_zyx or (1.0, 1.0, 1.0)
+    shape, expected = tuple(patches.centres_mm.shape), (math.prod(patches.grid_zyx), 3)
+    check(shape == expected, clause, f"must have shape {expected}, got {shape}")
     centres = patches.centres_mm.double().reshape(*patches.grid_zyx, 3)
     for axis, name in enumerate("zyx"):
         along = centres[..., axis].movedim(axis, 0).flatten(1)  # (position on the axis, all others)
         line = along[:, 0]
-        flat = bool((along - line[:, None]).abs().max() < 1e-3)
-        rises = bool((line.diff() > 0).all())
-        result = f"along {name}: {[round(value, 3) for value in line.tolist()]}"
-        require(flat and rises, encoder, clause, result)
+        got = f"along {name}: {[round(value, 3) for value in line.tolist()]}"
+        check(_gap(along, line[:, None]) < 1e-3 and (line.diff() > 0).all(), clause, got)
         half = size[axis] * spacing[axis] / 2
-        inside = bool(line.abs().max() <= half + 1e-3)
-        require(inside, encoder, clause, f"{result}, beyond {half} from the middle")
-        middle = float(line[0] + line[-1])
-        require(abs(middle) <= 0.1 * half, encoder, clause, f"{result}, not about 0")
-
-
-def _volumes_in_order(encoder: Encoder, volumes: Tensor, features: Tensor) -> None:
-    again = encoder(volumes).features
-    same = torch.equal(again, features)
-    gap = float((again - features).abs().max())
-    require(same, encoder, "equal volumes get equal features", f"they differ by {gap:.3g}")
-    turned = encoder(volumes.flip(0)).features.flip(0)
-    gap = float((turned - features).abs().max())
-    scale = float(features.abs().max())
-    clause = "a volume is encoded alone as among others, in order"
-    require(gap <= 1e-3 * scale, encoder, clause, f"turning the batch moves features by {gap:.3g}")
-    alone = encoder(volumes[:1]).features
-    gap = float((alone - features[:1]).abs().max())
-    require(gap <= 1e-3 * scale, encoder, clause, f"encoding a volume alone moves features by {gap:.3g}")
-    apart = float((features[0] - features[1]).abs().max())
-    clause = "different volumes get different features"
-    require(apart > 0, encoder, clause, "two random volumes gave the same features")
+        check(line.abs().max() <= half + 1e-3, clause, f"{got}, beyond {half} from the middle")
+        check(abs(line[0] + line[-1]) <= 0.1 * half, clause, f"{got}, not about 0")
 
 
 def check_bridge(
@@ -126,21 +119,18 @@ def check_bridge(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         bridge = build().eval()
+        check = Clauses(bridge)
         embeddings = torch.randn(64, text_width)
-        with (
-            torch.device("meta"),
-            raises_nothing(bridge, "tokens are counted without weights", "building on meta"),
-        ):
+        on_meta = check.raises_nothing("tokens are counted without weights", "building on meta")
+        with torch.device("meta"), on_meta:
             bare = build()
         for name, parameter in bridge.named_parameters():
             clause = "no parameter is a single number without an axis (FSDP refuses them)"
-            require(parameter.ndim > 0, bridge, clause, f"{name} has shape ()")
+            check(parameter.ndim > 0, clause, f"{name} has shape ()")
         bridge.set_anchor(embeddings)
         for grid in (grid_zyx, *other_grids):
-            patches = _patches(grid, width)
-            embedded = bridge(patches)
-            _tokens_and_gradient(bridge, bare, patches, embedded, text_width)
-        _anchor_is_kept(build, embeddings, _patches(grid_zyx, width), seed)
+            _tokens_and_gradient(check, bridge, bare.tokens(grid), _patches(grid, width), text_width)
+        _anchor_is_kept(check, build, embeddings, _patches(grid_zyx, width), seed)
 
 
 def _patches(grid: Grid, width: int) -> Patches:
@@ -151,75 +141,64 @@ def _patches(grid: Grid, width: int) -> Patches:
 
 
 def _tokens_and_gradient(
-    bridge: Bridge, bare: Bridge, patches: Patches, embedded: Tensor, text_width: int
+    check: Clauses, bridge: Bridge, counted: int, patches: Patches, text_width: int
 ) -> None:
-    grid = patches.grid_zyx
-    counted = bare.tokens(grid)
-    shape = tuple(embedded.shape)
-    clause = "tokens are counted without weights, as forward gives them"
-    counts_agree = counted == bridge.tokens(grid) and counted > 0 and shape[1:2] == (counted,)
-    require(counts_agree, bridge, clause, f"tokens({grid}) says {counted}, forward gives {shape}")
-    expected = (2, counted, (1 + bridge.deep_layers) * text_width)
-    clause = "embeddings are (volume, token, text_width)"
-    require(shape == expected, bridge, clause, f"must be {expected}, got {shape}")
-    clause = "embeddings are finite"
-    require(bool(torch.isfinite(embedded).all()), bridge, clause, f"not so for grid {grid}")
+    grid, embedded = patches.grid_zyx, bridge(patches)
+    shape, expected = tuple(embedded.shape), (2, counted, (1 + bridge.deep_layers) * text_width)
+    agree = counted == bridge.tokens(grid) and counted > 0 and shape[1:2] == (counted,)
+    got = f"tokens({grid}) says {counted}, forward gives {shape}"
+    check(agree, "tokens are counted without weights, as forward gives them", got)
+    check(shape == expected, "embeddings are (volume, token, text_width)", f"must be {expected}, got {shape}")
+    check(torch.isfinite(embedded).all(), "embeddings are finite", f"not so for grid {grid}")
 
     clause = "gradient reaches the input"
-    if not embedded.requires_grad:
-        broken(bridge, clause, "the embeddings are cut off from the patches")
+    check(embedded.requires_grad, clause, "the embeddings are cut off from the patches")
     # a weighted sum: a plain one has no gradient through a final normalisation
     weighted = (embedded[0] * torch.randn_like(embedded[0])).sum()
-    weighted.backward()  # type: ignore[no-untyped-call]
+    weighted.backward()
     gradient = patches.features.grad
     if gradient is None or not gradient[0].any():
-        broken(bridge, clause, "the gradient on the patches is 0")
+        check.fail(clause, "the gradient on the patches is 0")
     clause = "a volume is bridged alone as among others"
-    apart = not gradient[1].any()
-    require(apart, bridge, clause, "volume 0's embeddings depend on volume 1's patches")
-    with torch.no_grad():
-        alone = bridge(Patches(patches.features[:1], grid, patches.centres_mm))
-    gap = float((alone - embedded[:1].detach()).abs().max())
-    require(gap <= 1e-4, bridge, clause, f"bridging a volume alone moves its embeddings by {gap:.3g}")
+    check(not gradient[1].any(), clause, "volume 0's embeddings depend on volume 1's patches")
+    gap = _gap(bridge(Patches(patches.features[:1], grid, patches.centres_mm)), embedded[:1])
+    check(gap <= 1e-4, clause, f"bridging a volume alone moves its embeddings by {gap:.3g}")
 
 
-def _anchor_is_kept(build: Callable[[], Bridge], embeddings: Tensor, patches: Patches, seed: int) -> None:
+def _anchor_is_kept(
+    check: Clauses, build: Callable[[], Bridge], embeddings: Tensor, patches: Patches, seed: int
+) -> None:
     torch.manual_seed(seed)
     bridge = build().eval()
-    weights = {name: value.detach().clone() for name, value in bridge.named_parameters()}
-    buffers = {name: value.clone() for name, value in bridge.named_buffers()}
+    start = {
+        name: value.detach().clone() for name, value in (*bridge.named_parameters(), *bridge.named_buffers())
+    }
     given = embeddings.clone()
     bridge.set_anchor(given)
     clause = "what is kept of the embeddings is in persistent buffers"
     for name, parameter in bridge.named_parameters():
-        unmoved = name in weights and torch.equal(parameter, weights[name])
-        told = f"set_anchor changed the parameter {name!r}, which training would change"
-        require(unmoved, bridge, clause, told)
-    with torch.no_grad():
-        before = bridge(patches)
-        given.mul_(3.0).add_(1.0)  # as training the language model does
-        gap = float((bridge(patches) - before).abs().max())
-    require(gap == 0, bridge, clause, f"changing the embeddings afterwards moves the output by {gap:.3g}")
+        unmoved = name in start and torch.equal(parameter, start[name])
+        check(unmoved, clause, f"set_anchor changed the parameter {name!r}, which training would change")
+    before = bridge(patches)
+    given.mul_(3.0).add_(1.0)  # as training the language model does
+    gap = _gap(bridge(patches), before)
+    check(gap == 0, clause, f"changing the embeddings afterwards moves the output by {gap:.3g}")
 
     torch.manual_seed(seed + 1)
     fresh = build().eval()
-    with raises_nothing(bridge, clause, "loading the saved state into a new bridge"):
+    with check.raises_nothing(clause, "loading the saved state into a new bridge"):
         fresh.load_state_dict(bridge.state_dict())
-    with torch.no_grad():
-        gap = float((fresh(patches) - before).abs().max())
-    require(gap == 0, bridge, clause, f"saving and loading moves the output by {gap:.3g}")
+    gap = _gap(fresh(patches), before)
+    check(gap == 0, clause, f"saving and loading moves the output by {gap:.3g}")
 
-    anchors = {
-        name: value.clone()
-        for name, value in bridge.named_buffers()
-        if name not in buffers or not torch.equal(value, buffers[name])
-    }
+    buffers = {name: value.clone() for name, value in bridge.named_buffers()}
     bridge.train()
     optimiser = torch.optim.SGD(bridge.parameters(), lr=0.1)
     for _ in range(2):
         optimiser.zero_grad()
         bridge(patches).square().mean().backward()
         optimiser.step()
-    for name, value in bridge.named_buffers():
-        kept = name not in anchors or torch.equal(value, anchors[name])
-        require(kept, bridge, "the anchor survives training", f"training changed the buffer {name!r}")
+    for name, value in bridge.named_buffers():  # those that hold something of the embeddings
+        holds_none = name in start and torch.equal(buffers[name], start[name])
+        survives = holds_none or torch.equal(value, buffers[name])
+        check(survives, "the anchor survives training", f"training changed the buffer {name!r}")

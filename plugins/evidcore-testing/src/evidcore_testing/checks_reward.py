@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from evidcore.api import Prompt, Reward, Rollout, Score, Task, Unscored
 from evidcore.case import Verdict
 from evidcore.reward.process_state import changed, content, killed_forks, preserved_process_state
-from evidcore_testing.clauses import broken, close, raises_nothing, require
+from evidcore_testing.clauses import Clauses, close
 
 Earlier = Callable[[Sequence[Rollout]], Mapping[str, Sequence[Verdict]]]
 
@@ -53,101 +53,69 @@ def check_reward(
     rollouts = [*good, *(dataclasses.replace(twin, group=twin.group + first_free) for twin in bad or ())]
     if bad is not None and [item.prompt.id for item in bad] != [item.prompt.id for item in good]:
         raise ValueError("good and bad must answer the same prompts, position by position")
+    check = Clauses(reward)
+    low, high = reward.bounds
+    sound = math.isfinite(low) and math.isfinite(high) and low < high
+    check(sound, "bounds are two finite numbers that rise", f"got {reward.bounds!r}")
 
     verdicts = _judge(reward, rollouts, earlier)
-    _soundness(reward, rollouts, verdicts)
+    for rollout, verdict in zip(rollouts, verdicts, strict=True):
+        where = f"for {rollout.text[:60]!r} (prompt {rollout.prompt.id!r})"
+        match verdict:
+            case Score(value=value, parts=parts, reason=reason):
+                check(isinstance(reason, str), "a reason is a text", f"got {reason!r} {where}")
+                for name, number in {"value": value, **parts}.items():
+                    finite = math.isfinite(number)
+                    check(finite, "values and parts are finite", f"got {name} = {number!r} {where}")
+                got = f"got {value!r}, bounds {low}..{high}, {where}"
+                check(low <= value <= high, "values lie in the declared bounds", got)
+            case Unscored(kind=kind, reason=reason):
+                got = f"got {kind!r} without a reason {where}"
+                check(reason.strip(), "what is not scored says why", got)
+            case None:
+                pass
+            case _:
+                check.fail("a verdict is a Score, an Unscored or None", f"got {verdict!r} {where}")
 
-    again = _judge(reward, rollouts, earlier)
-    _same(reward, "equal calls give equal verdicts", rollouts, verdicts, again)
-
-    turned = list(range(len(rollouts)))[::-1]  # groups and the members of each, both in reverse
-    _reordered(reward, "the order of rollouts does not matter", rollouts, verdicts, turned, earlier)
     groups: dict[int, list[int]] = {}
     for index, rollout in enumerate(rollouts):
         groups.setdefault(rollout.group, []).append(index)
-    moved = [index for members in list(groups.values())[::-1] for index in members]
-    _reordered(reward, "the order of groups does not matter", rollouts, verdicts, moved, earlier)
-    for members in groups.values():
-        _reordered(reward, "a group is judged alone as among others", rollouts, verdicts, members, earlier)
+    orders = [
+        ("equal calls give equal verdicts", list(range(len(rollouts)))),
+        ("the order of rollouts does not matter", list(range(len(rollouts)))[::-1]),
+        ("the order of groups does not matter", [i for some in list(groups.values())[::-1] for i in some]),
+        *(("a group is judged alone as among others", members) for members in groups.values()),
+    ]
+    for clause, order in orders:
+        again = _judge(reward, [rollouts[index] for index in order], earlier)
+        for index, other in zip(order, again, strict=True):
+            first = verdicts[index]
+            same = type(first) is type(other)
+            if isinstance(first, Score) and isinstance(other, Score):
+                same = close(first.value, other.value)
+            check(same, clause, f"{first}, then {other} for {rollouts[index].text[:60]!r}")
 
     if bad is None:
         return
-    clause, won, lost = "a good answer beats its bad twin", verdicts[: len(good)], verdicts[len(good) :]
-    scored = [
-        (rollout.text, item.value, two.value)
-        for rollout, item, two in zip(good, won, lost, strict=True)
-        if isinstance(item, Score) and isinstance(two, Score)
-    ]
-    for text, better, worse in scored:
-        require(better > worse, reward, clause, f"{better} is not above {worse} for {text[:60]!r}")
-    require(bool(scored), reward, clause, f"none of {len(good)} pairs was scored on both sides")
+    clause, pairs = "a good answer beats its bad twin", 0
+    for rollout, won, lost in zip(good, verdicts[: len(good)], verdicts[len(good) :], strict=True):
+        if isinstance(won, Score) and isinstance(lost, Score):
+            pairs += 1
+            got = f"{won.value} is not above {lost.value} for {rollout.text[:60]!r}"
+            check(won.value > lost.value, clause, got)
+    check(pairs, clause, f"none of {len(good)} pairs was scored on both sides")
 
 
 def _judge(reward: Reward, rollouts: Sequence[Rollout], earlier: Earlier) -> list[Score | Unscored | None]:
     """Call the reward as training does, and see that it leaves alone what it is shown."""
+    check = Clauses(reward)
     shown, before = tuple(rollouts), {name: tuple(each) for name, each in earlier(rollouts).items()}
     known = content(shown, before)
-    clause, told = "rollouts that a task can read are judged", f"{len(rollouts)} rollouts"
-    with preserved_process_state(), killed_forks(), raises_nothing(reward, clause, told):
+    readable = check.raises_nothing("rollouts that a task can read are judged", f"{len(rollouts)} rollouts")
+    with preserved_process_state(), killed_forks(), readable:
         verdicts = list(reward(shown, dict(before)))
     what = changed(known, content(shown, before))
-    require(not what, reward, "what it is shown stays as it was", f"{what} changed")
-    if len(verdicts) != len(rollouts):
-        told = f"got {len(verdicts)} verdicts for {len(rollouts)} rollouts"
-        broken(reward, "one verdict per rollout", told)
+    check(not what, "what it is shown stays as it was", f"{what} changed")
+    got = f"got {len(verdicts)} verdicts for {len(rollouts)} rollouts"
+    check(len(verdicts) == len(rollouts), "one verdict per rollout", got)
     return verdicts
-
-
-def _soundness(
-    reward: Reward, rollouts: Sequence[Rollout], verdicts: Sequence[Score | Unscored | None]
-) -> None:
-    low, high = reward.bounds
-    sound = math.isfinite(low) and math.isfinite(high) and low < high
-    require(sound, reward, "bounds are two finite numbers that rise", f"got {reward.bounds!r}")
-    for rollout, verdict in zip(rollouts, verdicts, strict=True):
-        where = f"for {rollout.text[:60]!r} (prompt {rollout.prompt.id!r})"
-        match verdict:
-            case Score(value=value, parts=parts):
-                clause = "a reason is a text"
-                require(isinstance(verdict.reason, str), reward, clause, f"got {verdict.reason!r} {where}")
-                numbers = {"value": value, **parts}
-                for name, number in numbers.items():
-                    clause = "values and parts are finite"
-                    require(math.isfinite(number), reward, clause, f"got {name} = {number!r} {where}")
-                clause = "values lie in the declared bounds"
-                require(low <= value <= high, reward, clause, f"got {value!r}, bounds {low}..{high}, {where}")
-            case Unscored(kind=kind, reason=reason):
-                clause = "what is not scored says why"
-                require(bool(reason.strip()), reward, clause, f"got {kind!r} without a reason {where}")
-            case None:
-                pass
-            case _:
-                broken(reward, "a verdict is a Score, an Unscored or None", f"got {verdict!r} {where}")
-
-
-def _reordered(
-    reward: Reward,
-    clause: str,
-    rollouts: Sequence[Rollout],
-    verdicts: Sequence[Score | Unscored | None],
-    order: Sequence[int],
-    earlier: Earlier,
-) -> None:
-    chosen = [rollouts[index] for index in order]
-    got = _judge(reward, chosen, earlier)
-    _same(reward, clause, chosen, [verdicts[index] for index in order], got)
-
-
-def _same(
-    reward: Reward,
-    clause: str,
-    rollouts: Sequence[Rollout],
-    expected: Sequence[Score | Unscored | None],
-    got: Sequence[Score | Unscored | None],
-) -> None:
-    for rollout, item, other in zip(rollouts, expected, got, strict=True):
-        if isinstance(item, Score) and isinstance(other, Score):
-            same = close(item.value, other.value)
-        else:
-            same = type(item) is type(other)
-        require(same, reward, clause, f"{item}, then {other} for {rollout.text[:60]!r}")

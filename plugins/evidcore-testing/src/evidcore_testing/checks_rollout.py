@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from evidcore.case import Action, Episode, Part, Prompt
 from evidcore.contracts import RolloutStrategy, Sampler
-from evidcore_testing.clauses import broken, require
+from evidcore_testing.clauses import Clauses
 
 
 class _Witness(Sampler):
@@ -68,23 +68,20 @@ def check_rollout(
         )
     if strategy.reads_entropies and not sampler.reads_entropies:
         raise ValueError(f"{type(strategy).__name__} reads entropies; give the sampler reads_entropies=True")
+    check = Clauses(strategy)
     for count in (answers_per_prompt, 1):
         witness = _Witness(sampler)
         episodes = list(strategy(witness, prompts, count))
         clause = "exactly as many episodes per prompt as asked for, in order"
-        expected = len(prompts) * count
-        if len(episodes) != expected:
-            broken(strategy, clause, f"must be {expected} for {len(prompts)} prompts, got {len(episodes)}")
-        for index, episode in enumerate(episodes):
-            wanted = prompts[index // count]
-            result = f"episode {index} answers {episode.prompt.id!r}, must answer {wanted.id!r}"
-            require(episode.prompt == wanted, strategy, clause, result)
+        expected = [prompt for prompt in prompts for _ in range(count)]
+        got = f"must be {len(expected)} for {len(prompts)} prompts, got {len(episodes)}"
+        check(len(episodes) == len(expected), clause, got)
+        for index, (episode, prompt) in enumerate(zip(episodes, expected, strict=True)):
+            got = f"episode {index} answers {episode.prompt.id!r}, must answer {prompt.id!r}"
+            check(episode.prompt == prompt, clause, got)
             where = f"(episode {index}, {len(episode.ids)} tokens)"
-            given = witness.given.get((wanted.id, episode.ids))
-            if given is None:
-                told = f"not so for {episode.ids[:8]}... {where}"
-                broken(strategy, "every token came from the sampler", told)
-            clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
+            given = witness.given.get((prompt.id, episode.ids), [])
+            check(given, "every token came from the sampler", f"not so for {episode.ids[:8]}... {where}")
             edges = {edge for reply in episode.replies for edge in (reply.start, reply.stop)}
             edges |= {episode.parent[1]} if episode.parent else set()
             odd = [
@@ -93,13 +90,12 @@ def check_rollout(
                 if any(own := episode.loss_mask[start:stop]) and own != given[0].loss_mask[start:stop]
                 for place in range(start, stop)
             ]
-            require(not odd, strategy, clause_mask, f"wrong at tokens {odd[:8]} {where}")
-            clause_kept = "replies of tools and the parent of a fork stay as the sampler gave them"
+            clause_mask = "the loss mask is 1 where the model wrote and 0 where a tool did"
+            check(not odd, clause_mask, f"wrong at tokens {odd[:8]} {where}")
             known = any(item.replies == episode.replies and item.parent is episode.parent for item in given)
-            require(known, strategy, clause_kept, f"changed {where}")
-            require(
-                any(episode.loss_mask), strategy, "something is trained", f"no token of the model {where}"
-            )
-            kept = most_tokens is None or episode.written <= most_tokens
-            told = f"must be at most {most_tokens}, got {episode.written} {where}"
-            require(kept, strategy, "the budget is kept", told)
+            clause_replies = "replies of tools and the parent of a fork stay as the sampler gave them"
+            check(known, clause_replies, f"changed {where}")
+            check(any(episode.loss_mask), "something is trained", f"no token of the model {where}")
+            within = most_tokens is None or episode.written <= most_tokens
+            got = f"must be at most {most_tokens}, got {episode.written} {where}"
+            check(within, "the budget is kept", got)

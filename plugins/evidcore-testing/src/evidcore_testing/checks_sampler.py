@@ -10,7 +10,7 @@ from typing import Any
 from evidcore.contracts import Engine, Prefix, Sampling
 from evidcore.model.policy import sampling_of
 from evidcore.train.tiny_model import tiny_model
-from evidcore_testing.clauses import require
+from evidcore_testing.clauses import Clauses
 
 
 def sampler_parts() -> tuple[Any, Any, list[Prefix], Sampling]:
@@ -39,30 +39,28 @@ def check_sampler(
         prefixes: two or more that differ.
         sampling: with a temperature above 0.
     """
+    check = Clauses(engine)
     rows = engine.begin(model, processor, ())
     doubled = [prefix for prefix in prefixes for _ in range(2)]
-    seeds, asked = range(len(doubled)), engine.gives_entropies
-    result = rows(doubled, sampling, seeds=seeds, entropies=asked)
-    require(
-        len(result) == len(doubled), engine, "every prefix is continued", f"{len(result)} of {len(doubled)}"
-    )
+    seeds, entropies = range(len(doubled)), engine.gives_entropies
+    result, again = (rows(doubled, sampling, seeds=seeds, entropies=entropies) for _ in range(2))
+    check(len(result) == len(doubled), "every prefix is continued", f"{len(result)} of {len(doubled)}")
     most = sampling.max_new_tokens
     for item in result:
         count, chances = len(item.ids), item.log_probs
-        require(0 < count <= most, engine, f"a row has 1 to {most} tokens", str(count))
+        check(0 < count <= most, f"a row has 1 to {most} tokens", count)
         fits = len(chances) == count and all(math.isfinite(value) and value <= 0 for value in chances)
-        require(fits, engine, "each token has a log-probability", f"{chances} of {count} tokens")
+        check(fits, "each token has a log-probability", f"{chances} of {count} tokens")
         ends = [place for place, token in enumerate(item.ids, start=1) if token in sampling.end_ids]
-        require(ends == [count] * item.ended, engine, "an end token ends the row", f"{ends} of {count}")
-        written = set(item.ids) & set(sampling.forbidden_ids)
-        require(not written, engine, "forbidden tokens are not written", str(sorted(written)))
+        check(ends == [count] * item.ended, "an end token ends the row", f"{ends} of {count}")
+        written = sorted({*item.ids} & {*sampling.forbidden_ids})
+        check(not written, "forbidden tokens are not written", written)
         given = len(item.entropies)
-        require(given == count * asked, engine, "entropies are given where it says so", str(given))
-    again = rows(doubled, sampling, seeds=seeds, entropies=asked)
+        check(given == count * entropies, "entropies are given where it says so", given)
     same = [item.ids for item in result] == [item.ids for item in again]
-    require(same, engine, "equal seeds write the same", "other tokens the second time")
+    check(same, "equal seeds write the same", "other tokens the second time")
     greedy = dataclasses.replace(sampling, temperature=0.0)
     together = rows(doubled, greedy, seeds=seeds)
     apart = [rows([prefix], greedy, seeds=[0])[0].ids for prefix in prefixes for _ in range(2)]
     same = [item.ids for item in together] == apart
-    require(same, engine, "a greedy row does not depend on those beside it", "other tokens alone")
+    check(same, "a greedy row does not depend on those beside it", "other tokens alone")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,10 +23,9 @@ from evidcore.contracts import (
 from evidcore.contracts.segmenting import Window
 from evidcore.data import read_geometry
 from evidcore.data.boxes import dice
-from evidcore_testing.clauses import broken, raised, raises_nothing, refusal, require
+from evidcore_testing.clauses import Clauses
 
 Shape = tuple[int, int, int]
-Asked = tuple[list[SegmenterPrompt], Window | None]
 ROUNDING = 0.001  # of the voxels: objects that are computed together may differ by rounding
 
 
@@ -55,46 +54,56 @@ def check_segmenter(
         truth: the mask of that object, shape (z, y, x), if all prompts are for the same one.
         least_dice: how well it must be found.
     """
+    check = Clauses(segmenter)
     shape = read_geometry(volume).shape_zyx
     session = segmenter.session(volume)
     masks = [session.mask([prompt]) for prompt in prompts]
     for prompt, mask in zip(prompts, masks, strict=True):
         sound = mask.shape == shape and mask.dtype == np.bool_
-        result = f"must be bool {shape}, got {mask.dtype} {mask.shape}"
-        require(sound, segmenter, "a mask is boolean, on the volume's grid", result)
-        clause = "a prompt that can be used gives no empty mask"
-        require(bool(mask.any()), segmenter, clause, f"got one for {prompt}")
-        z = prompt.z
-        for window in ((z, z + 1), (max(0, z - 1), min(shape[0], z + 2))):
-            inside = session.mask([prompt], window)
-            beyond = int(inside[: window[0]].sum() + inside[window[1] :].sum())
-            clause = "nothing lies outside the window"
-            require(beyond == 0, segmenter, clause, f"{beyond} voxels beyond slices {window[0]}..{window[1]}")
+        got = f"must be bool {shape}, got {mask.dtype} {mask.shape}"
+        check(sound, "a mask is boolean, on the volume's grid", got)
+        check(mask.any(), "a prompt that can be used gives no empty mask", f"got one for {prompt}")
+        for start, stop in ((prompt.z, prompt.z + 1), _near(prompt, shape)):
+            inside = session.mask([prompt], (start, stop))
+            beyond = int(inside[:start].sum() + inside[stop:].sum())
+            got = f"{beyond} voxels beyond slices {start}..{stop}"
+            check(beyond == 0, "nothing lies outside the window", got)
         if truth is not None:
             likeness = dice(mask, truth)
-            clause = "an easy object is found"
-            require(likeness >= least_dice, segmenter, clause, f"Dice {likeness:.2f} for {prompt}")
+            check(likeness >= least_dice, "an easy object is found", f"Dice {likeness:.2f} for {prompt}")
     for prompt, mask in zip(prompts, masks, strict=True):
-        apart = int(
-            (session.mask([prompt]) != mask).sum() + (segmenter.session(volume).mask([prompt]) != mask).sum()
+        apart = sum(
+            int((other.mask([prompt]) != mask).sum()) for other in (session, segmenter.session(volume))
         )
-        require(apart == 0, segmenter, "equal prompts get equal masks", f"{apart} voxels differ for {prompt}")
-    _together(segmenter, session, prompts, shape)
+        check(apart == 0, "equal prompts get equal masks", f"{apart} voxels differ for {prompt}")
+    _together(check, session, prompts, masks[0])
     clause = "a mask is the caller's: writing into it changes no later mask"
     twice = [MaskRequest(prompts=(prompts[0],))] * 2
-    for is_alone in (True, False):
-        own = session.mask(prompts[:1]) if is_alone else session.masks(twice)[0]
-        before = own.copy()
-        with raises_nothing(segmenter, clause, "writing"):
-            own[:] = ~own
-        again = session.mask(prompts[:1]) if is_alone else session.masks(twice)[0]
-        apart = int((again != before).sum())
-        require(apart == 0, segmenter, clause, f"{apart} voxels differ for {prompts[0]}")
+    asks: list[Callable[[], npt.NDArray[np.bool_]]] = [
+        lambda: session.mask(prompts[:1]),
+        lambda: session.masks(twice)[0],
+    ]
+    for ask in asks:
+        mask = ask()
+        before = mask.copy()
+        with check.raises_nothing(clause, "writing"):
+            mask[:] = ~mask
+        apart = int((ask() != before).sum())
+        check(apart == 0, clause, f"{apart} voxels differ for {prompts[0]}")
     clause = "a prompt or a window that cannot be used raises a ValueError"
-    for bad, span in _unusable(shape):
-        given = f"{bad}" if span is None else f"the window {span} with {bad}"
-        refusal(segmenter, clause, given, partial(session.mask, bad, span))
-    _bad_volumes(segmenter, shape)
+    for bad, window in _unusable(shape):
+        given = f"{bad}" if window is None else f"the window {window} with {bad}"
+        check.refuses(clause, given, partial(session.mask, bad, window))
+    with tempfile.TemporaryDirectory() as folder:
+        nan, gone = (Path(folder, name) for name in ("nan.nii", "gone.nii"))
+        array = np.zeros(shape[::-1], dtype=np.float32)
+        array[0, 0, 0] = np.nan
+        nibabel.save(nibabel.Nifti1Image(array, np.diag([-2.0, -2.0, 5.0, 1.0])), nan)
+        point = PointPrompt(z=0, y=0, x=0)
+        clause = "a volume that cannot be used raises a DataError that names the file"
+        for path, given in ((nan, "a volume with NaN"), (gone, "a missing file")):
+            attempt = partial(lambda ref: segmenter.session(ref).mask([point]), VolumeRef(path=str(path)))
+            check.refuses(clause, given, attempt, by=DataError, naming=path.name)
 
 
 def prompts_from(mask: npt.NDArray[np.bool_]) -> list[SegmenterPrompt]:
@@ -114,82 +123,54 @@ def prompts_from(mask: npt.NDArray[np.bool_]) -> list[SegmenterPrompt]:
     ]
 
 
+def _near(prompt: SegmenterPrompt, shape: Sequence[int]) -> Window:
+    return max(0, prompt.z - 1), min(shape[0], prompt.z + 2)
+
+
 def _together(
-    segmenter: Segmenter, session: SegmenterSession, prompts: Sequence[SegmenterPrompt], shape: Shape
+    check: Clauses,
+    session: SegmenterSession,
+    prompts: Sequence[SegmenterPrompt],
+    first: npt.NDArray[np.bool_],
 ) -> None:
     """Ask for every prompt and for all of them at once, some twice, some within a window."""
-    z = prompts[0].z
-    near = (max(0, z - 1), min(shape[0], z + 2))
-    both = [*prompts, _elsewhere(prompts[0], shape)]
+    (_, height, width), (_, y, x) = first.shape, np.argwhere(first)[0]
+    y0, x0 = (0 if 2 * y >= height else height // 2), (0 if 2 * x >= width else width // 2)
+    quarter = Box(z=prompts[0].z, y0=y0, y1=y0 + max(1, height // 2), x0=x0, x1=x0 + max(1, width // 2))
+    both = [*prompts, BoxPrompt(box=quarter)]  # the quarter of the slice that is farthest from the object
     requests = [
         MaskRequest(prompts=tuple(both)),
         *(MaskRequest(prompts=(prompt,)) for prompt in prompts),
-        MaskRequest(prompts=(prompts[0],), z_window=near),
+        MaskRequest(prompts=(prompts[0],), z_window=_near(prompts[0], first.shape)),
         MaskRequest(prompts=(prompts[0],)),
     ]
     clause = "`masks` gives what `mask` gives, in the order of the requests"
-    with raises_nothing(segmenter, clause, f"{len(requests)} requests"):
+    with check.raises_nothing(clause, f"{len(requests)} requests"):
         answered = session.masks(requests)
-    require(len(answered) == len(requests), segmenter, clause, f"{len(answered)} masks for {len(requests)}")
+    check(len(answered) == len(requests), clause, f"{len(answered)} masks for {len(requests)}")
     for index, (request, mask) in enumerate(zip(requests, answered, strict=True)):
         alone = session.mask(request.prompts, request.z_window)
         apart = int((mask != alone).sum()) if mask.shape == alone.shape else alone.size
-        require(apart <= ROUNDING * alone.size, segmenter, clause, f"request {index}: {apart} voxels differ")
+        check(apart <= ROUNDING * alone.size, clause, f"request {index}: {apart} voxels differ")
     union = np.logical_or.reduce([session.mask([prompt]) for prompt in both])
     apart = int((session.mask(both) != union).sum())
-    clause = "the objects of one call are OR-ed"
-    require(apart <= ROUNDING * union.size, segmenter, clause, f"{apart} voxels differ from the union")
+    got = f"{apart} voxels differ from the union"
+    check(apart <= ROUNDING * union.size, "the objects of one call are OR-ed", got)
 
 
-def _elsewhere(prompt: SegmenterPrompt, shape: Shape) -> BoxPrompt:
-    """Return a box on the prompt's slice, in the quarter farthest from it."""
-    _, height, width = shape
-    match prompt:
-        case BoxPrompt(box=box):
-            y, x = box.y0, box.x0
-        case PointPrompt(y=y, x=x):
-            pass
-        case MaskPrompt(mask=mask):
-            y, x = (int(place) for place in np.argwhere(mask)[0])
-    y0, x0 = (0 if 2 * y >= height else height // 2), (0 if 2 * x >= width else width // 2)
-    box = Box(z=prompt.z, y0=y0, y1=y0 + max(1, height // 2), x0=x0, x1=x0 + max(1, width // 2))
-    return BoxPrompt(box=box)
-
-
-def _unusable(shape: Shape) -> list[Asked]:
+def _unusable(shape: Shape) -> list[tuple[list[SegmenterPrompt], Window | None]]:
+    """Return prompts and windows that no session can use."""
     z, y, x = shape
     middle = (y // 2, x // 2)
-    point = PointPrompt(z=0, y=middle[0], x=middle[1])
-    prompts: list[list[SegmenterPrompt]] = [
-        [],
-        [BoxPrompt(box=Box(z=z, y0=0, y1=2, x0=0, x1=2))],
-        [BoxPrompt(box=Box(z=-1, y0=0, y1=2, x0=0, x1=2))],
-        [BoxPrompt(box=Box(z=0, y0=0, y1=y + 1, x0=0, x1=2))],
-        [BoxPrompt(box=Box(z=0, y0=middle[0], y1=middle[0], x0=0, x1=2))],
-        [PointPrompt(z=z, y=middle[0], x=middle[1])],
-        [PointPrompt(z=0, y=-1, x=middle[1])],
-        [MaskPrompt(z=0, mask=np.zeros((y, x), dtype=np.bool_))],
-        [MaskPrompt(z=0, mask=np.ones((y + 1, x), dtype=np.bool_))],
+    boxes = [(z, 0, 2), (-1, 0, 2), (0, 0, y + 1), (0, middle[0], middle[0])]  # z, y0, y1
+    prompts: list[SegmenterPrompt] = [
+        *(BoxPrompt(box=Box(z=at, y0=y0, y1=y1, x0=0, x1=2)) for at, y0, y1 in boxes),
+        PointPrompt(z=z, y=middle[0], x=middle[1]),
+        PointPrompt(z=0, y=-1, x=middle[1]),
+        MaskPrompt(z=0, mask=np.zeros((y, x), dtype=np.bool_)),
+        MaskPrompt(z=0, mask=np.ones((y + 1, x), dtype=np.bool_)),
     ]
-    windows: list[Window] = [(0, 0), (1, 0), (-1, z), (0, z + 1)]
-    if z > 1:
-        windows.append((1, z))  # the point's slice is not in it
-    asked: list[Asked] = [(bad, None) for bad in prompts]
-    return asked + [([point], window) for window in windows]
-
-
-def _bad_volumes(segmenter: Segmenter, shape: Shape) -> None:
-    clause = "a volume that cannot be used raises a DataError that names the file"
-    with tempfile.TemporaryDirectory() as folder:
-        nan = Path(folder) / "nan.nii"
-        array = np.zeros(shape[::-1], dtype=np.float32)
-        array[0, 0, 0] = np.nan
-        nibabel.save(nibabel.Nifti1Image(array, np.diag([-2.0, -2.0, 5.0, 1.0])), nan)
-        point = PointPrompt(z=0, y=0, x=0)
-        for path, what in ((nan, "a volume with NaN"), (Path(folder) / "gone.nii", "a missing file")):
-            ref = VolumeRef(path=str(path))
-            error = raised(partial(lambda ref: segmenter.session(ref).mask([point]), ref))
-            if error is None:
-                broken(segmenter, clause, f"{what} was accepted")
-            named = isinstance(error, DataError) and path.name in str(error)
-            require(named, segmenter, clause, f"{what} raised {type(error).__name__}: {error}")
+    asked: list[tuple[list[SegmenterPrompt], Window | None]] = [([], None)]
+    asked += [([bad], None) for bad in prompts]
+    windows = [(0, 0), (1, 0), (-1, z), (0, z + 1), *([(1, z)] if z > 1 else [])]  # the last lacks slice 0
+    return asked + [([PointPrompt(z=0, y=middle[0], x=middle[1])], window) for window in windows]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from evidcore.contracts import KINDS, Corpus, Language, Stage, StageContext, StageResult, Workload
+from evidcore.contracts import KINDS, Corpus, Language, Stage, StageContext, Workload
 from evidcore.errors import EvidError
 from evidcore.model.template import read_turns
 from evidcore.recipe import load
@@ -17,7 +17,7 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.train.settings import NullSink
 from evidcore_testing.checks_evaluation import rows_are_sound
-from evidcore_testing.clauses import raises_nothing, require
+from evidcore_testing.clauses import Clauses
 
 
 def stage_context(folder: Path, recipe: str) -> StageContext:
@@ -47,42 +47,36 @@ def check_stage(stage: Stage, context: StageContext) -> None:
         stage: the component under test, as a recipe makes it.
         context: of a run whose stages before it have finished, with a folder to write into.
     """
-    is_named = bool(stage.kind) and bool(re.fullmatch(r"[\w-]+", stage.label))
-    found = f"kind {stage.kind!r}, label {stage.label!r}"
-    require(is_named, stage, "its label is a folder's name", found)
+    check = Clauses(stage)
+    is_named = stage.kind and re.fullmatch(r"[\w-]+", stage.label)
+    check(is_named, "its label is a folder's name", f"kind {stage.kind!r}, label {stage.label!r}")
     missing = [use for use in stage.data if use not in stage.data_uses()]
-    require(not missing, stage, "its data entries are among those it speaks of", f"not {missing}")
+    check(not missing, "its data entries are among those it speaks of", f"not {missing}")
     kinds = {kind for kind, _ in stage.components(context.recipe)}
-    require(kinds <= {*KINDS}, stage, "components are of known kinds", f"got {sorted(kinds)}")
+    check(kinds <= {*KINDS}, "components are of known kinds", f"got {sorted(kinds)}")
     upstream = {"language": "a", "model": "b"}
     needs = stage.depends_on(context, upstream)
     is_known = needs.upstream.items() <= upstream.items() and needs.words in ("", "phrases", "texts")
     clause = "what its result depends on is plain JSON, and not more than there is"
-    require(is_known, stage, clause, f"starts from {dict(needs.upstream)}, needs the words {needs.words!r}")
-    with raises_nothing(stage, clause, "its tables"):
+    check(is_known, clause, f"starts from {dict(needs.upstream)}, needs the words {needs.words!r}")
+    with check.raises_nothing(clause, "its tables"):
         json.dumps(needs.model, default=dict)  # tables may be other mappings
     load = stage.workload()
-    is_told = isinstance(load, Workload) and bool(load.text.strip())
-    require(is_told, stage, "what it computes is told in words", f"got {load}")
-    with raises_nothing(stage, "it is ready for what it was given", "check(context)"):
+    is_told = isinstance(load, Workload) and load.text.strip()
+    check(is_told, "what it computes is told in words", f"got {load}")
+    with check.raises_nothing("it is ready for what it was given", "check(context)"):
         stage.check(context)
         result = stage.run(context)
-    _result_is_sound(stage, result, context)
-
-
-def _result_is_sound(stage: Stage, result: StageResult, context: StageContext) -> None:
-    if stage.traits.measures:
-        require(result.answers is not None, stage, "it leaves answers where it measures", "got none")
-    if stage.traits.measures or result.rows:
-        rows_are_sound(stage, result.rows, None)
-    found = f"figures {result.figures}"
-    require(
-        stage.traits.trains <= (result.figures is not None), stage, "it leaves figures where it trains", found
-    )
+    measures, trains = stage.traits.measures, stage.traits.trains
+    check(not measures or result.answers is not None, "it leaves answers where it measures", "got none")
+    if measures or result.rows:
+        rows_are_sound(check, result.rows, None)
+    got = f"figures {result.figures}"
+    check(not trains or result.figures is not None, "it leaves figures where it trains", got)
     has_output = (context.folder / "checkpoint").is_dir()
     clause = "it leaves a checkpoint where it has an output"
-    require(has_output == (stage.output is not None), stage, clause, f"{stage.output}, there: {has_output}")
-    with raises_nothing(stage, "its result is JSON", f"{sorted(result.to_json())}"):
+    check(has_output == (stage.output is not None), clause, f"{stage.output}, there: {has_output}")
+    with check.raises_nothing("its result is JSON", f"{sorted(result.to_json())}"):
         json.dumps([result.to_json(), [dict(line) for line in result.answers or ()]], allow_nan=False)
 
 
@@ -99,33 +93,31 @@ def check_language(language: Language, texts: Sequence[str] = ("Which finding is
         language: the component under test, whose weights are on this machine.
         texts: of the recipe, for a vocabulary that is counted.
     """
+    check = Clauses(language)
     missing = language.missing_weights()
-    require(missing == "", language, "its weights are on this machine", f"{missing!r}")
+    check(missing == "", "its weights are on this machine", f"{missing!r}")
     corpus = Corpus(texts=lambda: list(texts))
-    with raises_nothing(language, "it can be loaded", "a corpus of texts"):
-        (model, tokenizer), (again, _), (other, _) = (language.load(corpus, seed) for seed in (0, 0, 1))
-    width, config = language.width(), language.config(corpus)
-    embeddings = model.get_input_embeddings().weight
-    known = (width, None if config is None else config.get_text_config().hidden_size)
-    clause = "its width is that of its configuration and of the loaded model"
-    found = f"width and configuration {known}, embeddings {tuple(embeddings.shape)}"
-    require(all(one in (None, embeddings.shape[1]) for one in known), language, clause, found)
+    with check.raises_nothing("it can be loaded", "a corpus of texts"):
+        (model, tokenizer), *others = (language.load(corpus, seed) for seed in (0, 0, 1))
+    config, embeddings = language.config(corpus), model.get_input_embeddings().weight
+    known = (language.width(), None if config is None else config.get_text_config().hidden_size)
+    got = f"width and configuration {known}, embeddings {tuple(embeddings.shape)}"
+    same = all(one in (None, embeddings.shape[1]) for one in known)
+    check(same, "its width is that of its configuration and of the loaded model", got)
     clause = "every token has an embedding, and the tokenizer has a chat template"
-    found = f"{len(tokenizer)} tokens, {len(embeddings)} embeddings"
-    require(len(tokenizer) <= len(embeddings), language, clause, found)
+    got = f"{len(tokenizer)} tokens, {len(embeddings)} embeddings"
+    check(len(tokenizer) <= len(embeddings), clause, got)
     try:
         read_turns(tokenizer, where=type(language).__name__)
     except EvidError as error:
-        require(False, language, clause, str(error))
+        check.fail(clause, error, error)
     if language.counts_words:
         unknown = [text for text in texts if tokenizer.unk_token_id in tokenizer(text)["input_ids"]]
-        require(not unknown, language, "a vocabulary that is counted knows the texts", f"not {unknown}")
-    same, moved = (_same(model, one) for one in (again, other))
-    clause = "weights follow from the seed, or are its own"
-    found = f"same seed, same weights: {same}; other seed: {moved}; its own: {language.has_weights}"
-    require(same and moved == language.has_weights, language, clause, found)
-
-
-def _same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return all(torch.equal(first, second) for first, second in pairs)
+        check(not unknown, "a vocabulary that is counted knows the texts", f"not {unknown}")
+    weights = model.state_dict()
+    again, other = (
+        all(torch.equal(value, weights[name]) for name, value in loaded.state_dict().items())
+        for loaded, _ in others
+    )
+    got = f"same seed, same weights: {again}; other seed: {other}; its own: {language.has_weights}"
+    check(again and other == language.has_weights, "weights follow from the seed, or are its own", got)

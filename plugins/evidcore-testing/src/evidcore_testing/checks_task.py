@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from evidcore.api import Case, Prompt, Task, TextPart, View, VisualPart
-from evidcore_testing.clauses import raises_nothing, require
+from evidcore_testing.clauses import Clauses
 
 EMPTY = ("", "   ", "\n\n\t")
 ODD = (
@@ -52,69 +52,70 @@ def check_task(
     """
     if task.needs_slice_tags and not view.tags_slices:
         raise ValueError(f"{type(task).__name__} needs slice tags, {type(view).__name__} writes none")
+    check = Clauses(task)
     for seed in seeds:
         prompts = [prompt for case in cases for prompt in _asked(task, view, case, seed)]
-        told = f"no prompt for seed {seed}"
-        require(bool(prompts), task, "cases that it can ask about are asked about", told)
+        check(prompts, "cases that it can ask about are asked about", f"no prompt for seed {seed}")
         ids = [prompt.id for prompt in prompts]
         twice = sorted({name for name in ids if ids.count(name) > 1})
-        require(not twice, task, "prompts have ids of their own", f"more than once: {twice}")
+        check(not twice, "prompts have ids of their own", f"more than once: {twice}")
         for prompt in prompts:
             _gold_is_read(task, prompt)
             _garbage_is_malformed(task, prompt, garbage)
 
 
 def _asked(task: Task, view: View, case: Case, seed: int) -> list[Prompt]:
+    check = Clauses(task)
     prompts = list(task.prompts(case, view, seed))
-    told = f"not so for {case.id!r}, seed {seed}"
-    require(prompts == list(task.prompts(case, view, seed)), task, "equal arguments give equal prompts", told)
+    same = prompts == list(task.prompts(case, view, seed))
+    check(same, "equal arguments give equal prompts", f"not so for {case.id!r}, seed {seed}")
+    shown = tuple(part.crop for part in view.render(case) if isinstance(part, VisualPart))
     for prompt in prompts:
         where = f"in prompt {prompt.id!r}"
         same = dataclasses.replace(prompt.case, findings=case.findings) == case
-        require(same, task, "a prompt carries its case", f"got {prompt.case.id!r} {where}")
-        shown = tuple(part.crop for part in view.render(case) if isinstance(part, VisualPart))
-        told = f"got {len(prompt.crops())} crops {where}, {len(shown)} shown"
+        check(same, "a prompt carries its case", f"got {prompt.case.id!r} {where}")
         sound = prompt.crops() == (tuple(crop for crop in shown if crop in prompt.crops()) or shown)
-        require(sound, task, "the view's parts are shown, all or some", told)
+        got = f"got {len(prompt.crops())} crops {where}, {len(shown)} shown"
+        check(sound, "the view's parts are shown, all or some", got)
         try:
             plain = json.loads(json.dumps(prompt.reference)) == prompt.reference
         except TypeError:
             plain = False
-        require(plain, task, "the reference is plain JSON", f"got {prompt.reference!r} {where}")
+        check(plain, "the reference is plain JSON", f"got {prompt.reference!r} {where}")
         text = " ".join(part.text for part in prompt.parts if isinstance(part, TextPart))
-        is_kept = case.report is None or case.report.text not in text
-        require(is_kept, task, "no prompt shows the report", f"it stands {where}")
+        is_hidden = case.report is None or case.report.text not in text
+        check(is_hidden, "no prompt shows the report", f"it stands {where}")
     return prompts
 
 
 def _gold_is_read(task: Task, prompt: Prompt) -> None:
-    clause = "gold is read as well-formed"
-    with raises_nothing(task, clause, f"prompt {prompt.id!r}"):
+    check, clause = Clauses(task), "gold is read as well-formed"
+    with check.raises_nothing(clause, f"prompt {prompt.id!r}"):
         gold, spans = task.gold(prompt)
         answer = task.parse(prompt, gold)
-    require(answer.malformed is None, task, clause, f"{gold[:80]!r} is malformed: {answer.malformed}")
+    check(answer.malformed is None, clause, f"{gold[:80]!r} is malformed: {answer.malformed}")
     read = [answer.choice, answer.report, answer.evidence, answer.value]
-    told = f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
-    require(any(each is not None for each in read), task, clause, told)
-    told = f"not so for {prompt.id!r}"
-    require((gold, spans) == task.gold(prompt), task, "equal prompts have equal gold", told)
+    got = f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
+    check(any(each is not None for each in read), clause, got)
+    same = (gold, spans) == task.gold(prompt)
+    check(same, "equal prompts have equal gold", f"not so for {prompt.id!r}")
     for span in spans:
-        result = f"got {span.start}..{span.end} in {len(gold)} characters (prompt {prompt.id!r})"
-        require(span.end <= len(gold), task, "labelled spans lie inside gold", result)
+        got = f"got {span.start}..{span.end} in {len(gold)} characters (prompt {prompt.id!r})"
+        check(span.end <= len(gold), "labelled spans lie inside gold", got)
 
 
 def _garbage_is_malformed(task: Task, prompt: Prompt, garbage: Sequence[str]) -> None:
+    check, clause = Clauses(task), "garbage is malformed with a reason"
     gold, _ = task.gold(prompt)
     pieces = [gold[:stop] for stop in range(0, len(gold), max(1, len(gold) // 16))]
     mixed = [gold + gold, gold[::-1], gold.upper(), f"x {gold}", gold.replace("<", "").replace(">", "")]
     for completion in (*EMPTY, *garbage, *ODD, *pieces, *mixed):
         shown = repr(completion[:60])
-        with raises_nothing(task, "no completion raises", shown):
+        with check.raises_nothing("no completion raises", shown):
             answer = task.parse(prompt, completion)
-        told = f"got {answer.text[:60]!r} for {shown}"
-        require(answer.text == completion, task, "an answer holds the completion as written", told)
-        clause = "garbage is malformed with a reason"
+        got = f"got {answer.text[:60]!r} for {shown}"
+        check(answer.text == completion, "an answer holds the completion as written", got)
         if completion in (*EMPTY, *garbage):
-            require(answer.malformed is not None, task, clause, f"{shown} is taken as well-formed")
+            check(answer.malformed is not None, clause, f"{shown} is taken as well-formed")
         if answer.malformed is not None:
-            require(bool(answer.malformed.strip()), task, clause, f"the reason is empty for {shown}")
+            check(answer.malformed.strip(), clause, f"the reason is empty for {shown}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -11,7 +12,7 @@ from typing import Any
 
 from evidcore.api import Prompt, TextPart, Tool, VisualPart
 from evidcore_testing.checks_view import require_inside
-from evidcore_testing.clauses import broken, raised, raises_nothing, refusal, require
+from evidcore_testing.clauses import Clauses
 
 
 def check_tool(
@@ -30,57 +31,43 @@ def check_tool(
         good: arguments that work, at least one.
         bad: arguments that do not, beside those made here by leaving out and spoiling the good ones'.
     """
-    result = f"got name {tool.name!r}"
-    require(bool(re.fullmatch(r"[a-z][a-z0-9_-]*", tool.name)), tool, "a model can write its name", result)
-    require(bool(tool.description.strip()), tool, "it has a description", f"got {tool.description!r}")
-    _schema_is_sound(tool)
-    for arguments in good:
-        _good_call(tool, arguments, prompt)
-    clause = "a bad call raises a ValueError with a message"
-    required = [str(name) for name in tool.schema.get("required", ())]
-    incomplete = [
-        {name: value for name, value in arguments.items() if name != missing}
-        for arguments in good
-        for missing in required
-    ]
-    for arguments in (*bad, *incomplete):
-        refusal(tool, clause, f"{arguments!r}", partial(tool, arguments, prompt))
-    for arguments in _spoilt(good):
-        attempt = partial(tool, arguments, prompt)
-        if raised(attempt) is not None:
-            refusal(tool, clause, f"{arguments!r}", attempt)
-
-
-def _schema_is_sound(tool: Tool) -> None:
-    schema, clause = tool.schema, "the schema is a JSON schema of an object"
+    check = Clauses(tool)
+    check(
+        re.fullmatch(r"[a-z][a-z0-9_-]*", tool.name), "a model can write its name", f"got name {tool.name!r}"
+    )
+    check(tool.description.strip(), "it has a description", f"got {tool.description!r}")
+    clause = "the schema is a JSON schema of an object"
     try:
-        plain = json.loads(json.dumps(schema, allow_nan=False))
+        schema = json.loads(json.dumps(tool.schema, allow_nan=False))
     except (TypeError, ValueError) as error:
-        broken(tool, clause, f"it cannot be written as JSON: {error}")
-    require(plain.get("type") == "object", tool, clause, f"got type {plain.get('type')!r}")
-    properties = plain.get("properties")
-    if not isinstance(properties, dict):
-        broken(tool, clause, f"got properties {properties!r}")
+        check.fail(clause, f"it cannot be written as JSON: {error}", error)
+    properties, required = schema.get("properties"), schema.get("required", [])
+    check(schema.get("type") == "object", clause, f"got type {schema.get('type')!r}")
+    check(isinstance(properties, dict), clause, f"got properties {properties!r}")
     types = {"string", "number", "integer", "boolean", "array", "object", "null"}
     for name, each in properties.items():
-        known = isinstance(each, dict) and (each.get("type") in types or "enum" in each or "anyOf" in each)
-        require(known, tool, clause, f"property {name!r} has no type: {each!r}")
-    required = plain.get("required", [])
+        known = isinstance(each, dict) and (each.get("type") in types or {"enum", "anyOf"} & each.keys())
+        check(known, clause, f"property {name!r} has no type: {each!r}")
     strangers = [name for name in required if name not in properties]
-    require(not strangers, tool, clause, f"required but not among the properties: {strangers}")
-
-
-def _good_call(tool: Tool, arguments: Mapping[str, Any], prompt: Prompt) -> None:
-    clause = "a good call gives parts"
-    with raises_nothing(tool, clause, f"{dict(arguments)!r}"):
-        parts = tool(arguments, prompt)
-        again = tool(arguments, prompt)
-    sound = bool(parts) and all(isinstance(part, TextPart | VisualPart) for part in parts)
-    require(sound, tool, clause, f"got {parts!r} for {dict(arguments)!r}")
-    require(parts == again, tool, "equal calls give equal parts", f"{parts}, then {again}")
-    for part in parts:
-        if isinstance(part, VisualPart):
-            require_inside(tool, part.crop, prompt.case)
+    check(not strangers, clause, f"required but not among the properties: {strangers}")
+    for arguments in good:
+        with check.raises_nothing("a good call gives parts", f"{dict(arguments)!r}"):
+            parts, again = (tool(arguments, prompt) for _ in range(2))
+        sound = parts and all(isinstance(part, TextPart | VisualPart) for part in parts)
+        check(sound, "a good call gives parts", f"got {parts!r} for {dict(arguments)!r}")
+        check(parts == again, "equal calls give equal parts", f"{parts}, then {again}")
+        for part in parts:
+            if isinstance(part, VisualPart):
+                require_inside(check, part.crop, prompt.case)
+    clause = "a bad call raises a ValueError with a message"
+    incomplete = [
+        {name: value for name, value in arguments.items() if name != missing}
+        for arguments, missing in itertools.product(good, required)
+    ]
+    for arguments in (*bad, *incomplete):
+        check.refuses(clause, f"{arguments!r}", partial(tool, arguments, prompt))
+    for arguments in _spoilt(good):
+        check.refuses(clause, f"{arguments!r}", partial(tool, arguments, prompt), always=False)
 
 
 def _spoilt(good: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

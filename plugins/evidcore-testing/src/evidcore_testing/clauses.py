@@ -13,15 +13,64 @@ _REFUSED = ("open", "socket.", "subprocess.Popen", "os.system", "urllib.Request"
 _watched: list[list[str]] = []  # the innermost watcher listens
 
 
-@functools.cache
-def _listen() -> None:
-    """Install the audit hook, once: Python cannot take one away again."""
+class Clauses:
+    """What a component must keep: an AssertionError names the component and the clause that it breaks."""
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if _watched and event.startswith(_REFUSED):
-            _watched[-1].append(f"{event} {arguments[:1]}")
+    def __init__(self, component: object) -> None:
+        """Take the component, which messages name by its class."""
+        self.name = type(component).__name__
 
-    sys.addaudithook(hear)
+    def __call__(self, holds: object, clause: str, got: object) -> None:
+        """Fail unless a clause holds.
+
+        Args:
+            holds: whether it does.
+            clause: what the contract demands, as a sentence.
+            got: what the component did instead, with the values.
+        """
+        if not holds:
+            self.fail(clause, got)
+
+    def fail(self, clause: str, got: object, cause: BaseException | None = None) -> NoReturn:
+        """Fail, keeping the traceback of what the component raised."""
+        raise AssertionError(f"{self.name} breaks its contract: {clause}. {got}") from cause
+
+    @contextlib.contextmanager
+    def raises_nothing(self, clause: str, given: str) -> Iterator[None]:
+        """Turn any exception of the component, or its exit, into a broken clause."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self.fail(clause, f"{given} raised {type(error).__name__}: {error}", error)
+
+    def refuses(
+        self,
+        clause: str,
+        given: str,
+        attempt: Callable[[], object],
+        *,
+        by: type[Exception] = ValueError,
+        naming: str = "",
+        always: bool = True,
+    ) -> None:
+        """Fail unless a bad input raises an error that says something.
+
+        Args:
+            clause: what the contract demands.
+            given: the bad input, for the message.
+            attempt: gives it to the component.
+            by: which error must be raised.
+            naming: what its message must hold.
+            always: false where the input may also be accepted.
+        """
+        try:
+            attempt()
+        except Exception as error:
+            says = isinstance(error, by) and str(error).strip() and naming in str(error)
+            if not says:
+                self.fail(clause, f"{given} raised {type(error).__name__}: {error}", error)
+        else:
+            self(not always, clause, f"{given} was accepted")
 
 
 def check_construction(build: Callable[[], object]) -> None:
@@ -40,65 +89,19 @@ def check_construction(build: Callable[[], object]) -> None:
         build()
     finally:
         _watched.remove(heard)
-    if heard:
-        raise AssertionError(
-            f"{type(first).__name__} breaks its contract: construction reads no file and opens no socket. "
-            f"It did: {', '.join(heard[:5])}"
-        )
+    got = f"It did: {', '.join(heard[:5])}"
+    Clauses(first)(not heard, "construction reads no file and opens no socket", got)
 
 
-def broken(component: object, clause: str, found: str) -> NoReturn:
-    """Fail the check.
+@functools.cache
+def _listen() -> None:
+    """Install the audit hook, once: Python cannot take one away again."""
 
-    Args:
-        component: the object under test, named by its class.
-        clause: what its contract demands, as a sentence.
-        found: what it did instead, with the values.
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if _watched and event.startswith(_REFUSED):
+            _watched[-1].append(f"{event} {arguments[:1]}")
 
-    Raises:
-        AssertionError: always; a test shows its message.
-    """
-    raise AssertionError(f"{type(component).__name__} breaks its contract: {clause}. {found}")
-
-
-def fell(component: object, clause: str, given: str, error: BaseException) -> NoReturn:
-    """Fail the check because the component raised; its traceback is kept."""
-    result = f"{given} raised {type(error).__name__}: {error}"
-    raise AssertionError(f"{type(component).__name__} breaks its contract: {clause}. {result}") from error
-
-
-def require(holds: bool, component: object, clause: str, found: str) -> None:
-    """Fail the check unless `holds`; see `broken`."""
-    if not holds:
-        broken(component, clause, found)
-
-
-@contextlib.contextmanager
-def raises_nothing(component: object, clause: str, given: str) -> Iterator[None]:
-    """Turn any exception of the component, or its exit, into a broken clause, keeping its traceback."""
-    try:
-        yield
-    except (Exception, SystemExit) as error:
-        fell(component, clause, given, error)
-
-
-def raised(attempt: Callable[[], object]) -> Exception | None:
-    """Return what `attempt` raises, None if it comes through."""
-    try:
-        attempt()
-    except Exception as error:
-        return error
-    return None
-
-
-def refusal(component: object, clause: str, given: str, attempt: Callable[[], object]) -> None:
-    """Fail unless `attempt`, with a bad input, raises a ValueError that says something."""
-    error = raised(attempt)
-    if error is None:
-        broken(component, clause, f"{given} was accepted")
-    if not isinstance(error, ValueError):
-        fell(component, clause, given, error)
-    require(bool(str(error).strip()), component, clause, f"{given} raised a ValueError without a message")
+    sys.addaudithook(hear)
 
 
 def close(one: float | None, other: float | None) -> bool:
