@@ -40,7 +40,7 @@ from evidcore.case import Answer, Box, Case, Prompt, VolumeRef
 from evidcore.contracts import Answers, EvalOptions, EvalResult, Policy, Row, Task
 from evidcore.data import read, read_geometry, read_mask, save_volume
 from evidcore.data.boxes import Mask, dice
-from evidcore.data.content import shown_key
+from evidcore.data.content import crop_key
 from evidcore.registry import Offer
 
 POOL = 600
@@ -206,7 +206,7 @@ def on_its_own(prompt: Prompt, folder: Path) -> Prompt:
     crop = prompt.crops()[0]
     ref = crop.volume
     if crop.blank or crop.change:
-        path = folder / f"{shown_key(crop)}.nii"
+        path = folder / f"{crop_key(crop)}.nii"
         if not path.exists():
             folder.mkdir(exist_ok=True)
             save_volume(dataclasses.replace(read(ref), array=planted.shown(prompt)), path)

@@ -60,7 +60,7 @@ class RunError(EvidError):
 def printable(text: str, keep: str = "\n\t") -> str:
     """Return a text with escapes in place of characters that move a terminal's cursor or cannot be seen."""
     return "".join(
-        one if one.isprintable() or one in keep else one.encode("unicode_escape").decode() for one in text
+        ch if ch.isprintable() or ch in keep else ch.encode("unicode_escape").decode() for ch in text
     )
 
 

@@ -107,8 +107,8 @@ class Altering(Condition):
         alter, left = self.altering(prompts, seed, dataset), self.most
         result: list[Prompt | None] = [None] * len(prompts)
         for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
-            if left > 0 and (shown := alter(prompts[index])) is not None:
-                result[index], left = shown, left - 1
+            if left > 0 and (edited := alter(prompts[index])) is not None:
+                result[index], left = edited, left - 1
         return result
 
 
@@ -222,8 +222,8 @@ def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Pr
     volumes = dataset.without(prompt.case, finding)
     if volumes is None:
         return None
-    own: Mapping[VolumeRef, VolumeRef] = dict(zip(prompt.case.volumes, volumes, strict=True))
-    return prompt.showing([dataclasses.replace(crop, volume=own[crop.volume]) for crop in prompt.crops()])
+    mapping: Mapping[VolumeRef, VolumeRef] = dict(zip(prompt.case.volumes, volumes, strict=True))
+    return prompt.showing([dataclasses.replace(crop, volume=mapping[crop.volume]) for crop in prompt.crops()])
 
 
 def _over_donors(
@@ -237,12 +237,12 @@ def _over_donors(
 
     def alter(prompt: Prompt) -> Prompt | None:
         finding, others = _asked(prompt), _others(prompt)
-        own, count, mine = cluster_of(prompt), len(prompt.crops()), states[prompt.case.id].items()
+        cluster, count, mine = cluster_of(prompt), len(prompt.crops()), states[prompt.case.id].items()
         fitting = [
             donor
             for donor in (order if finding is not None else ())
             if fits(donor.case, str(finding), others)
-            and cluster_of(donor) != own
+            and cluster_of(donor) != cluster
             and len(donor.crops()) == count
         ]
         apart = [len(mine - states[donor.case.id].items()) for donor in fitting]  # findings that differ
@@ -254,12 +254,12 @@ def _over_donors(
 def _of_another(
     prompt: Prompt, scans: Mapping[str, list[tuple[Crop, ...]]], circle: Sequence[str], place: int
 ) -> tuple[Crop, ...]:
-    own = scans[circle[place]].index(prompt.crops())
+    index = scans[circle[place]].index(prompt.crops())
     for step in range(1, len(circle)):
         donor = scans[circle[(place + step) % len(circle)]]
         fitting = [crops for crops in donor if len(crops) == len(prompt.crops())]
         if fitting:
-            return fitting[own % len(fitting)]
+            return fitting[index % len(fitting)]
     raise DataError(
         f"prompt {prompt.id!r} of {circle[place]!r} shows {len(prompt.crops())} volumes and no other of the "
         f"{len(circle)} patients shows as many. Audit with at least two patients, seen in the same view."

@@ -47,7 +47,7 @@ OTHER = "other-patient"
 SAME_PATIENT = ("twin", "occluded")  # conditions that change nothing but what is asked, the best first
 BLIND_ARM = "blind-arm"
 LEVEL = 0.05
-KEPT_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
+LEAST_SHARE = 0.5  # of the gain; more lost where nothing asked has changed, and the gain is not sight of it
 
 
 class BlindArm(Blank):
@@ -115,7 +115,7 @@ class PolicyAuditResult(AuditResult):
         gain = self.gain
         if gain is None:
             return "Undecided: nothing that does not look was measured."
-        found = f"{_points(gain.above)} {what} over {gain.says}, {_spread(gain.above)}"
+        text = f"{_points(gain.above)} {what} over {gain.says}, {_spread(gain.above)}"
         for rung in (gain, *self._of("blind")):
             if _ends(rung.above) is None:
                 over = f"{_points(rung.above)} {what} over {rung.says}, {_spread(rung.above)}"
@@ -123,25 +123,25 @@ class PolicyAuditResult(AuditResult):
         if any(not _is_above(rung.above) for rung in self._of("blind")):
             high = (_ends(gain.above) or (0.0, 0.0))[1]
             if high < 0:
-                return f"It scores below the best that does not look: {found}. {self._misled()}".strip()
+                return f"It scores below the best that does not look: {text}. {self._misled()}".strip()
             least = detectable(gain.above)
             missed = "" if least is None else f" A gain under {100 * least:.1f} would be missed."
-            return f"No sign that looking helps: {found}.{missed} {self._misled()}".strip()
-        return f"{self._seen(gain, found)} {self._misled()}".strip()
+            return f"No sign that looking helps: {text}.{missed} {self._misled()}".strip()
+        return f"{self._seen(gain, text)} {self._misled()}".strip()
 
-    def _seen(self, gain: ConditionResult, found: str) -> str:
+    def _seen(self, gain: ConditionResult, text: str) -> str:
         """Say what a policy that beats all that do not look rests on."""
         what = self.evaluation.points
         for rung in self._of("kept"):
-            if _is_above(rung.above) and rung.above.value > KEPT_SHARE * gain.above.value:
+            if _is_above(rung.above) and rung.above.value > LEAST_SHARE * gain.above.value:
                 lost = f"{100 * rung.above.value:.1f} {what} are lost over {rung.says}"
-                return f"Not told: {found}, but {lost}, where the answers should stay."
+                return f"Not told: {text}, but {lost}, where the answers should stay."
         removed = self._of("removed")
         if not removed:
             weaker = (
                 "No showing without what is asked could be made, so what in the scan is seen is not known."
             )
-            return f"The volume is used: {found}. {weaker}{self._untrained()}"
+            return f"The volume is used: {text}. {weaker}{self._untrained()}"
         by_name = {rung.name: rung for rung in removed}
         last = next((by_name[name] for name in SAME_PATIENT if name in by_name), removed[0])
         fell = f"{_points(last.above)} over {last.says}, {_spread(last.above)}"
@@ -149,20 +149,20 @@ class PolicyAuditResult(AuditResult):
         if unseen := next((rung for rung in known if not _is_above(rung.above)), None):
             fell = f"{_points(unseen.above)} over {unseen.says}, {_spread(unseen.above)}"
             used = "The volume is used, but no sign that what is asked is seen"
-            return f"{used}: {found}; {fell}.{self._untrained()}"
+            return f"{used}: {text}; {fell}.{self._untrained()}"
         if last not in known:
-            return f"The volume is used, and undecided is what in it: {found}; {fell}.{self._untrained()}"
+            return f"The volume is used, and undecided is what in it: {text}; {fell}.{self._untrained()}"
         weaker = (
             "" if last.name in SAME_PATIENT else " No twins could be made: patients differ in more than that."
         )
         apart = [_apart(last, rung) for rung in self._of("blind")]
-        elsewhere = min((one for one in apart if one is not None), key=lambda one: one.value, default=None)
-        if elsewhere is None or not all(one is not None and _is_above(one) for one in apart):
-            return f"What is asked is seen: {found}; {fell}.{weaker}{self._untrained()}"
+        elsewhere = min((gap for gap in apart if gap is not None), key=lambda gap: gap.value, default=None)
+        if elsewhere is None or not all(gap is not None and _is_above(gap) for gap in apart):
+            return f"What is asked is seen: {text}; {fell}.{weaker}{self._untrained()}"
         over = f"{_points(elsewhere)}, {_spread(elsewhere)}"
         rest = f"Over {last.says} it still beats the best that does not look ({over})"
         part = (
-            f"What is asked is seen in part: {found}; {fell}. {rest}: the rest of the gain is something else"
+            f"What is asked is seen in part: {text}; {fell}. {rest}: the rest of the gain is something else"
         )
         return f"{part} in the scan.{weaker}{self._untrained()}"
 
@@ -184,25 +184,25 @@ class PolicyAuditResult(AuditResult):
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines of every condition, and what the rules that do not look score on each question."""
-        found = [line for some in self.results.values() for result in some for line in result.lines()]
+        lines = [line for some in self.results.values() for result in some for line in result.lines()]
         for rule in _rules(self.blind):
             for prompt, value in zip(self.prompts, rule.values, strict=True):
                 figures = {self.evaluation.headline: value}
                 entry = {"text": "", "malformed": None, "figures": figures}
-                found.append({**question_of(prompt, rule.name), **entry})
-        return found
+                lines.append({**question_of(prompt, rule.name), **entry})
+        return lines
 
     def reference_lines(self) -> Mapping[str, float | None]:
         return {} if self.blind is None else self.blind.figures
 
     def rows(self) -> list[Row]:
         """Return the results rows: each rung, the differences, those by finding, then the blind rules."""
-        headline, found = self.evaluation.headline, []
+        headline, rows = self.evaluation.headline, []
         for condition, some in self.results.items():
             says = "own volumes" if condition == OWN else self.conditions[condition].says
             repeats = f"mean over {len(some)} exchanges of volumes" if len(some) > 1 else ""
             for metric in (headline, *self.evaluation.beside):
-                found.append(
+                rows.append(
                     Row.of(
                         says, metric, self.score(condition, metric),
                         note=repeats if metric == headline else "", unit=some[0].unit(metric),
@@ -214,20 +214,20 @@ class PolicyAuditResult(AuditResult):
         if (gain := self.gain) is not None:
             note = f"{what}own minus the best that does not look: {gain.says}"
             summary = "own minus the best that does not look"
-            found.append(self._difference("own_minus_blind", gain, note, summary))
+            rows.append(self._difference("own_minus_blind", gain, note, summary))
         beside = {rule.name: f"own minus {rule.name}" for rule in _rules(self.blind)[1:]}
-        told = {**beside, "twin": "own minus twins"}
+        notes = {**beside, "twin": "own minus twins"}
         for rung in self.rungs:
             metric = "grounding_margin" if rung.name == OTHER else f"own_minus_{rung.name.replace('-', '_')}"
-            note, summary = f"{what}own minus {rung.says}", told.get(rung.name, "")
-            found.append(self._difference(metric, rung, note, summary))
+            note, summary = f"{what}own minus {rung.says}", notes.get(rung.name, "")
+            rows.append(self._difference(metric, rung, note, summary))
         if self.blind is not None and self.over_blind is not None:
             note = f"{what}another patient's minus the best blind rule ({self.blind.rule})"
-            found.append(
+            rows.append(
                 Row.of(self.name, f"other_patient_minus_{self.blind.label}", self.over_blind, note=note)
             )
-        found += self._by_finding()
-        return found if self.blind is None else [*found, *self.blind.rows]
+        rows += self._by_finding()
+        return rows if self.blind is None else [*rows, *self.blind.rows]
 
     def _difference(self, metric: str, rung: ConditionResult, note: str, summary: str) -> Row:
         extra = {"of": self.evaluation.headline, "against": rung.name}
@@ -239,11 +239,11 @@ class PolicyAuditResult(AuditResult):
         if gain is None or not gain.findings:
             return []
         of_finding = {
-            finding: [index for index, one in enumerate(gain.findings) if one == finding]
+            finding: [index for index, item in enumerate(gain.findings) if item == finding]
             for finding in sorted(set(gain.findings))
         }
         chances = [_chance(gain, indices) for indices in of_finding.values()]
-        found = []
+        rows = []
         for (finding, indices), p in zip(of_finding.items(), holm(chances), strict=True):
             values = [gain.differences[index] for index in indices]
             interval = paired_interval(
@@ -251,8 +251,8 @@ class PolicyAuditResult(AuditResult):
             )
             sign = "" if interval.value > 0 and p < LEVEL else "no sign of looking"
             extra = {"of": self.evaluation.headline, "against": gain.name, "p_holm": round(p, 6)}
-            found.append(Row.of(self.name, f"own_minus_blind/{finding}", interval, note=sign, extra=extra))
-        return found
+            rows.append(Row.of(self.name, f"own_minus_blind/{finding}", interval, note=sign, extra=extra))
+        return rows
 
 
 class PolicyAudit(Audit):
@@ -285,7 +285,7 @@ class PolicyAudit(Audit):
     ) -> PolicyAuditResult:
         """Audit a policy on `prompts`, from at least two patients."""
         asking = dataclasses.replace(asking, headline_only=True)
-        sealed, conditions = AnonymizedPolicy(policy), {offer_of(one).name: one for one in self.conditions}
+        sealed, conditions = AnonymizedPolicy(policy), {offer_of(item).name: item for item in self.conditions}
         given = [
             (indices, Answers(some, evaluation.answer(sealed, some, task, asking), condition))
             for condition, indices, some in self.showings(prompts, asking)
@@ -293,8 +293,8 @@ class PolicyAudit(Audit):
         if blind_arm is not None:
             conditions[BLIND_ARM] = BlindArm()
             dark = [prompt.with_blank_volumes() for prompt in prompts]
-            said = evaluation.answer(AnonymizedPolicy(blind_arm), dark, task, asking)
-            given.append((tuple(range(len(prompts))), Answers(dark, said, BLIND_ARM)))
+            replies = evaluation.answer(AnonymizedPolicy(blind_arm), dark, task, asking)
+            given.append((tuple(range(len(prompts))), Answers(dark, replies, BLIND_ARM)))
         whole = [answers for indices, answers in given if len(indices) == len(prompts)]
         scored, blind = evaluation.score_beside_blind(whole, prompts, training, task, name)
         measured = dict(zip(map(id, whole), scored, strict=True))
@@ -335,18 +335,18 @@ class PolicyAudit(Audit):
         self, prompts: Sequence[Prompt], asking: EvalOptions
     ) -> dict[str, list[list[tuple[int, Prompt]]]]:
         """Return the questions that each condition can show, with their indices, once for each repeat."""
-        found: dict[str, list[list[tuple[int, Prompt]]]] = {}
+        variants: dict[str, list[list[tuple[int, Prompt]]]] = {}
         for condition in self.conditions:
             name = offer_of(condition).name
             for number in range(condition.repeats):
                 some = condition.show(prompts, seed=asking.seed + number, dataset=asking.dataset)
                 if len(some) != len(prompts):
                     raise DataError(f"{offer_of(condition)}: {len(some)} questions shown of {len(prompts)}.")
-                there = [(index, one) for index, one in enumerate(some) if one is not None]
-                found.setdefault(name, []).append(there)
-            if len({tuple(index for index, _ in repeat) for repeat in found[name]}) > 1:
+                there = [(index, item) for index, item in enumerate(some) if item is not None]
+                variants.setdefault(name, []).append(there)
+            if len({tuple(index for index, _ in repeat) for repeat in variants[name]}) > 1:
                 raise DataError(f"{offer_of(condition)}: leaves out other questions when it is repeated.")
-        return found
+        return variants
 
 
 def _rules(blind: BlindRule | None) -> tuple[BlindRule, ...]:
@@ -363,7 +363,7 @@ def _rung(
     mine, clusters = [values[index] for index in indices], tuple(owners[index] for index in indices)
     return ConditionResult(
         name=name, says=says, role=role, above=paired_interval(mine, theirs, clusters), indices=(*indices,),
-        differences=tuple(one - other for one, other in zip(mine, theirs, strict=True)), clusters=clusters,
+        differences=tuple(mean - other for mean, other in zip(mine, theirs, strict=True)), clusters=clusters,
         findings=tuple(about[index] for index in indices) if about else (),
     )  # fmt: skip
 
@@ -383,14 +383,14 @@ def _apart(rung: ConditionResult, other: ConditionResult) -> Interval | None:
 
 def _mean(results: Sequence[EvalResult], metric: str) -> tuple[float, ...]:
     """Return a metric of each question, averaged over results."""
-    each = zip(*(one.values(metric) for one in results), strict=True)
-    found = tuple(sum(some) / len(some) for some in each)
-    if lost := [index for index, value in enumerate(found) if not math.isfinite(value)]:
+    each = zip(*(item.values(metric) for item in results), strict=True)
+    means = tuple(sum(some) / len(some) for some in each)
+    if lost := [index for index, value in enumerate(means) if not math.isfinite(value)]:
         raise ContractError(
-            f"{metric}: {len(lost)} of {len(found)} answers have no finite value, the first {found[lost[0]]} "
+            f"{metric}: {len(lost)} of {len(means)} answers have no finite value, the first {means[lost[0]]} "
             f"(answer {lost[0] + 1}). An evaluation counts what it cannot measure as 0."
         )
-    return found
+    return means
 
 
 def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float, int]:
@@ -400,7 +400,7 @@ def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float
     for value, owner in zip(differences, clusters, strict=True):
         apart[owner] = apart.get(owner, 0.0) + value - mean
     count = len(apart)
-    spread = sum(one * one for one in apart.values()) * count / max(count - 1, 1)
+    spread = sum(total * total for total in apart.values()) * count / max(count - 1, 1)
     return float(spread**0.5 / len(differences)), count
 
 

@@ -34,8 +34,8 @@ class AuditStage(EvalStage):
         """Return the options of the audit and of the evaluations."""
         evaluations = super().open_keys(table, around)
         with contextlib.suppress(PluginError):
-            own = options(find("audit", str(table.get("audit", POLICY))).load(), "audit")
-            return None if evaluations is None else {**evaluations, **own}
+            known = options(find("audit", str(table.get("audit", POLICY))).load(), "audit")
+            return None if evaluations is None else {**evaluations, **known}
         return None
 
     @classmethod
@@ -59,7 +59,7 @@ class AuditStage(EvalStage):
         if not self.blind_arm:
             return
         above = [*itertools.takewhile(lambda stage: stage is not self, context.recipe.stages)]
-        own, arm = (
+        known, arm = (
             {
                 f"{stage.label}[{number}].{key}": value
                 for number, stage in enumerate(
@@ -70,7 +70,7 @@ class AuditStage(EvalStage):
             }
             for name in ("", self.blind_arm)
         )
-        alike = {key: "blank" if key.endswith("].volumes") else value for key, value in own.items()}
+        alike = {key: "blank" if key.endswith("].volumes") else value for key, value in known.items()}
         differing = [key for key in {**alike, **arm} if alike.get(key) != arm.get(key)]
         if differing:
             raise RecipeError(
@@ -82,8 +82,8 @@ class AuditStage(EvalStage):
     def depends_on(self, context: StageContext, upstream: Mapping[str, str]) -> Dependencies:
         """Return what an evaluation depends on, and the arm that it compares with."""
         needs, arm = super().depends_on(context, upstream), f"arm.{self.blind_arm}"
-        own = {arm: upstream[arm]} if arm in upstream else {}
-        return dataclasses.replace(needs, upstream={**needs.upstream, **own})
+        sources = {arm: upstream[arm]} if arm in upstream else {}
+        return dataclasses.replace(needs, upstream={**needs.upstream, **sources})
 
     def workload(self) -> Workload:
         """Return what is asked, and what it is compared with."""

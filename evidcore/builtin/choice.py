@@ -83,13 +83,13 @@ class Choice(Task):
             questions = self._draw(case, seed, rng)
         if not questions:
             return ()
-        shown = view.render(case)
+        parts = view.render(case)
         return [
             Prompt(
                 id=f"{case.id}:{question.id}",
                 case=case,
                 task="choice",
-                parts=(*shown, TextPart(text=self._ask(question))),
+                parts=(*parts, TextPart(text=self._ask(question))),
                 reference=_reference(case, question),
             )
             for question in questions
@@ -229,9 +229,9 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     if len(named) == 1:
         return named.pop()
     clear = rf"A\b(?!\s+\w)|a(?=\s*(?:[)\].:]|$))|{item.replace('A', '').replace('a', '')}\b"
-    said = re.findall(rf"(?i:\b{_SAYING})\s*[(\[]?({clear})", text)
-    if said:
-        return str(said[-1]).upper()
+    claims = re.findall(rf"(?i:\b{_SAYING})\s*[(\[]?({clear})", text)
+    if claims:
+        return str(claims[-1]).upper()
     marked = re.findall(rf"(?:^|[\s(\[])([{letters}])[)\].:](?=\s|$)", text)
     if len(set(marked)) == 1:
         return str(marked[0])

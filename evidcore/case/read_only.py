@@ -46,8 +46,8 @@ def read_only(value: Any) -> Any:
     if isinstance(value, list):
         return ReadOnlyList(map(read_only, value))
     if type(value) is tuple:
-        kept = tuple(map(read_only, value))
-        return kept if any(entry is not other for entry, other in zip(kept, value, strict=True)) else value
+        frozen = tuple(map(read_only, value))
+        return frozen if any(old is not new for old, new in zip(value, frozen, strict=True)) else value
     if isinstance(value, set):
         return frozenset(value)
     return value
@@ -59,5 +59,5 @@ class ReadOnly:
     def __post_init__(self) -> None:
         """Take read-only copies of what was given."""
         for name, value in vars(self).items():
-            if (kept := read_only(value)) is not value:
-                object.__setattr__(self, name, kept)
+            if (frozen := read_only(value)) is not value:
+                object.__setattr__(self, name, frozen)

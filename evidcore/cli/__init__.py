@@ -95,14 +95,14 @@ class _Evid(CommandGroup):
             with contextlib.redirect_stdout(_JsonAlone(sys.stdout)) if as_json else contextlib.nullcontext():
                 return super().invoke(ctx)
         except (EvidError, OSError) as error:
-            said = str(error)
+            message = str(error)
             if isinstance(error, OSError):
                 if error.errno not in _PLACES:
                     raise
-                said += ". Give a place that can be written and has room."
+                message += ". Give a place that can be written and has room."
             if as_json:
-                click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": said}}))
-            click.echo(click.style("error: ", fg="red") + printable(said), err=True)
+                click.echo(json.dumps({"error": {"kind": type(error).__name__, "message": message}}))
+            click.echo(click.style("error: ", fg="red") + printable(message), err=True)
             if isinstance(error, PluginError | ContractError) and error.__cause__ is not None:
                 import traceback
 

@@ -109,8 +109,8 @@ class Progress:
     def stage_finished(self, stage: str, folder: Path, figures: Mapping[str, Any]) -> None:
         """Say that a stage is done."""
         if stage not in self._started:
-            said = figures.get("fitted_before") or f"unchanged, used again from {folder}"
-            self._console.print(f"{self._label}{stage}: {said}")
+            note = figures.get("fitted_before") or f"unchanged, used again from {folder}"
+            self._console.print(f"{self._label}{stage}: {note}")
             return
         took = time.monotonic() - self._stage_start_s
         self._console.print(f"{self._label}{stage}: done in {took:.0f} s  {self._split()}".rstrip())

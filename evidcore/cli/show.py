@@ -99,11 +99,11 @@ def show(name: str | None, kind: str | None, schema: bool, as_json: bool) -> Non
         return
     if name is None:
         raise click.UsageError("give the NAME of a component, or --schema.")
-    shown = [_shown(offer) for offer in _named(name, kind)]
+    listed = [_shown(offer) for offer in _named(name, kind)]
     if as_json:
-        click.echo(json.dumps(shown, indent=1, default=str))
+        click.echo(json.dumps(listed, indent=1, default=str))
         return
-    for item in shown:
+    for item in listed:
         click.echo(
             f"{item['kind']} {item['name']}, from {item['package']} {item['version']} ({item['target']})"
         )

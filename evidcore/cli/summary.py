@@ -47,15 +47,15 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
     lines: list[str] = []
     for result in results:
         references: dict[str, dict[str, float | None]] = result.get("reference_lines") or {}
-        said_below = {name for lines_ in references.values() for name in lines_}
-        rows = [row for row in main_rows(result["rows"]) if row["metric"] not in said_below]
+        named_below = {name for lines_ in references.values() for name in lines_}
+        rows = [row for row in main_rows(result["rows"]) if row["metric"] not in named_below]
         if rows:
             lines += ["", f"{result['stage']}"]
         for row in rows:
             lines.append(f"  {row['name']:24} {_said(row['metric']):32} {_figure(row)}")
         for task, reference in references.items():
-            shown = ", ".join(f"{_said(name)} {_share(value)}" for name, value in reference.items())
-            lines.append(f"  {task:24} reference lines: {shown}")
+            listing = ", ".join(f"{_said(name)} {_share(value)}" for name, value in reference.items())
+            lines.append(f"  {task:24} reference lines: {listing}")
         for task, verdict in (result.get("verdict") or {}).items():
             lines.append(f"  {task:24} {verdict}")
     return {"results": results, "lines": lines}
@@ -75,12 +75,12 @@ def ending(results: Sequence[Mapping[str, Any]]) -> list[str]:
     lines: list[str] = []
     for result in measured[-1:]:
         rows = [row for row in result["rows"] if row.get("headline")]
-        own = [row for row in rows if row["name"] == "own volumes"] or rows
-        lines += [f"{row.get('task', row['name'])}, {_said(row['metric'])}: {_figure(row)}" for row in own]
+        main = [row for row in rows if row["name"] == "own volumes"] or rows
+        lines += [f"{row.get('task', row['name'])}, {_said(row['metric'])}: {_figure(row)}" for row in main]
         for task, verdict in (result.get("verdict") or {}).items():
-            told = [row for row in result["rows"] if row["name"] == task and row.get("summary")]
-            told.sort(key=lambda row: is_difference(row["metric"]))  # what was scored, then margins
-            lines += [f"  {row['summary']}: {_figure(row)}" for row in told]
+            summaries = [row for row in result["rows"] if row["name"] == task and row.get("summary")]
+            summaries.sort(key=lambda row: is_difference(row["metric"]))  # what was scored, then margins
+            lines += [f"  {row['summary']}: {_figure(row)}" for row in summaries]
             lines.append(f"  {verdict}")
     lines += [f"{row['name']}, {row['note']}: {_figure(row)}" for row in changes]
     left = len(lines) - _MOST_LINES

@@ -30,15 +30,15 @@ class Logistic:
         self._mean = features.mean(axis=0, dtype=np.float64)
         spread = features.std(axis=0, dtype=np.float64)
         self._spread = np.where(spread < 10 * np.finfo(np.float64).eps, 1.0, spread)
-        shown, signs = self._standardised(features), labels.astype(np.float64)
+        scaled, signs = self._standardised(features), labels.astype(np.float64)
         penalty = 1.0 / (strength * len(labels))  # scikit-learn's C; equal scores give its AUC to the bit
 
         def loss(parameters: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
-            weights, raw = parameters[:-1], shown @ parameters[:-1] + parameters[-1]
+            weights, raw = parameters[:-1], scaled @ parameters[:-1] + parameters[-1]
             error = (expit(raw) - signs) / len(signs)
             misfit = float(np.mean(np.logaddexp(0.0, raw) - signs * raw))
             value = misfit + 0.5 * penalty * float(weights @ weights)
-            return value, np.append(shown.T @ error + penalty * weights, error.sum())
+            return value, np.append(scaled.T @ error + penalty * weights, error.sum())
 
         start = np.zeros(features.shape[1] + 1)
         options = {

@@ -52,17 +52,17 @@ class Processes:
         """Return the first process's value in all of them."""
         if self.count == 1:
             return value
-        held = [value]
-        distributed.broadcast_object_list(held, src=0, group=self._patient, device=torch.device("cpu"))
-        return held[0]
+        box = [value]
+        distributed.broadcast_object_list(box, src=0, group=self._patient, device=torch.device("cpu"))
+        return box[0]
 
     def gather(self, value: Value) -> list[Value]:
         """Return everyone's value in the first process, by rank, and none in the others."""
         if self.count == 1:
             return [value]
-        held: Any = [None] * self.count if self.is_first else None
-        distributed.gather_object(value, held, dst=0, group=self._patient)
-        return held or []
+        values: Any = [None] * self.count if self.is_first else None
+        distributed.gather_object(value, values, dst=0, group=self._patient)
+        return values or []
 
 
 def pin_threads(count: int) -> None:

@@ -34,16 +34,16 @@ class BareArray(Format):
         axes, spacing_mm_zyx = _stated(ref)
         shape, dtype = _array_header(ref.path, ref.key)
         refuse_type(dtype, ref.path)
-        kept = shape
-        while len(kept) > 3 and kept[0] == 1:
-            kept = kept[1:]
-        if len(kept) != 3:
+        spatial = shape
+        while len(spatial) > 3 and spatial[0] == 1:
+            spatial = spatial[1:]
+        if len(spatial) != 3:
             raise DataError(
                 f"{ref.path}: the array has shape {written(shape)}, expected 3 axes after leading ones of "
                 f"length 1. Save one volume an array."
             )
-        refuse_shape(kept, ref.path)
-        cube: Triple = (kept[0], kept[1], kept[2])
+        refuse_shape(spatial, ref.path)
+        cube: Triple = (spatial[0], spatial[1], spatial[2])
         return Stored(
             grid=FileGrid(shape=cube, affine=_affine(ref, axes, spacing_mm_zyx)),
             load=lambda: read_array(ref.path, ref.key).reshape(cube),
@@ -70,8 +70,8 @@ def read_array(path: str, key: str | None) -> Array:
     key = array_name(path, key)
     try:
         with Path(path).open("rb") as file:
-            held: Any = np.load(file, allow_pickle=False)
-            array: Array = held if key is None else held[key]
+            loaded: Any = np.load(file, allow_pickle=False)
+            array: Array = loaded if key is None else loaded[key]
             return array
     except MISTAKES as cause:
         raise _unreadable(path, cause) from cause
@@ -104,14 +104,14 @@ def array_name(path: str, key: str | None) -> str | None:
         return None
     try:
         with zipfile.ZipFile(path) as archive:
-            held = [name.removesuffix(".npy") for name in archive.namelist()]
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
     except MISTAKES as cause:
         raise _unreadable(path, cause) from cause
-    name = held[0] if key is None and len(held) == 1 else key
-    if name not in held:
+    name = names[0] if key is None and len(names) == 1 else key
+    if name not in names:
         raise DataError(
-            f"{path}: holds no array {name!r}.{did_you_mean(str(name), held)} "
-            f"It holds: {', '.join(held) or 'nothing'}. Name one as key."
+            f"{path}: holds no array {name!r}.{did_you_mean(str(name), names)} "
+            f"It holds: {', '.join(names) or 'nothing'}. Name one as key."
         )
     return name
 

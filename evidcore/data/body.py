@@ -30,8 +30,8 @@ def coarse(volume: Volume, step_mm: float = COARSE_MM) -> Volume:
     ]
     blocks = tuple(count // factor for count, factor in zip(volume.shape_zyx, factors, strict=True))
     (bz, by, bx), (fz, fy, fx) = blocks, factors
-    kept = volume.array[: bz * fz, : by * fy, : bx * fx]
-    means = kept.reshape(bz, fz, by, fy, bx, fx).mean(axis=(1, 3, 5), dtype=np.float32)
+    cropped = volume.array[: bz * fz, : by * fy, : bx * fx]
+    means = cropped.reshape(bz, fz, by, fy, bx, fx).mean(axis=(1, 3, 5), dtype=np.float32)
     affine = volume.affine.copy()
     affine[:3, 3] += affine[:3, :3] @ ((np.array(factors) - 1) / 2)
     affine[:3, :3] *= factors
@@ -68,14 +68,14 @@ def midline_mm(volume: Volume, body: Region | None = None) -> float | None:
     middles, widths, slices = [], [], 0
     for plane in outline(blocks) if body is None else body:
         columns = plane.sum(axis=0)
-        held = np.flatnonzero(columns)
-        if not held.size:
+        filled = np.flatnonzero(columns)
+        if not filled.size:
             continue
         slices += 1
         if max(columns[0], columns[-1]) > CUT_SHARE * columns.max():
             continue
-        middles.append((held[0] + held[-1]) / 2)
-        widths.append((held[-1] - held[0] + 1) * step_mm)
+        middles.append((filled[0] + filled[-1]) / 2)
+        widths.append((filled[-1] - filled[0] + 1) * step_mm)
     if len(middles) <= FEWEST_SLICES * slices or np.median(widths) < NARROWEST_MM:
         return None
     return float(np.median(middles)) * step_mm + (step_mm - fine_mm) / 2

@@ -118,9 +118,9 @@ class VolumeCache:
         cached = self._get(key, ref)
         if cached is not None:
             return cached
-        held = self._in_memory(key)
-        volume = held or read(ref)
-        is_same = held is not None or volume_key(ref) == key  # not if the file was replaced while it was read
+        loaded = self._in_memory(key)
+        volume = loaded or read(ref)
+        is_same = loaded is not None or volume_key(ref) == key  # not if the file was replaced meanwhile
         if is_same and volume.array.nbytes >= LEAST_BYTES:
             name, facts = f"{key}-{LAYOUT}", _facts(volume)
             if VOLUMES.put_array(name, volume.array, facts, keep_newer_than=keep_newer_than):

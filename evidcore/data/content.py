@@ -82,11 +82,11 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
 def volume_key(ref: VolumeRef) -> str:
     """Return the key of what `read` gives for `ref`, wherever the file lies."""
     reader = format_of(ref.path)
-    held = [READING, content_hash(ref.path, reader), ref.marks(), *reader_mark(ref.path, reader)]
-    return hashlib.blake2b(json.dumps(held, sort_keys=True).encode(), digest_size=16).hexdigest()
+    parts = [READING, content_hash(ref.path, reader), ref.marks(), *reader_mark(ref.path, reader)]
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def shown_key(crop: Crop) -> str:
+def crop_key(crop: Crop) -> str:
     """Return the key of what a crop shows, whatever encoder sees it and wherever the file lies."""
     drawn = [crop.drawing.mark()] if crop.drawing else []
     text = json.dumps([volume_key(crop.volume), crop.box_zyx, crop.blank, crop.change, *drawn])

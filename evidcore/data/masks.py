@@ -83,35 +83,35 @@ def picked(values: Array, label: int | None, path: str) -> Mask:
     return mask
 
 
-def place_on(mask: Mask, held: Geometry, onto: Geometry, path: str) -> Mask:
+def place_on(mask: Mask, geometry: Geometry, onto: Geometry, path: str) -> Mask:
     """Return a mask on its volume's grid, of which its own is a part: fewer slices, a crop, or all of it.
 
     The mask is (z, y, x) on `held`, voxel on voxel of `onto` within a tenth.
     """
     target = np.zeros(onto.shape_zyx, dtype=np.bool_)
-    place_into(target, mask, held, onto, path)
+    place_into(target, mask, geometry, onto, path)
     return target
 
 
-def place_into(target: Mask, mask: Mask, held: Geometry, onto: Geometry, path: str) -> None:
+def place_into(target: Mask, mask: Mask, geometry: Geometry, onto: Geometry, path: str) -> None:
     """Add a mask to `target`, which lies on `onto`; see `place_on`."""
-    moved = np.linalg.inv(onto.affine) @ held.affine
+    moved = np.linalg.inv(onto.affine) @ geometry.affine
     offset = np.round(moved[:3, 3]).astype(int)
-    last = np.array(held.shape_zyx) - 1
+    last = np.array(geometry.shape_zyx) - 1
     corners = np.array([[*(last * pick), 1] for pick in np.ndindex(2, 2, 2)]).T
     off = (moved @ corners)[:3] - corners[:3] - offset[:, None]
     if np.abs(off).max() > SAME_GRID_VOXELS:  # resampling would move the mask's edge
         raise DataError(
-            f"{path}: the mask lies on another grid than its volume: mask {held}, volume {onto}. "
+            f"{path}: the mask lies on another grid than its volume: mask {geometry}, volume {onto}. "
             f"Resample the mask onto the volume's grid with nearest neighbours."
         )
     start = np.clip(offset, 0, onto.shape_zyx)
-    stop = np.clip(offset + held.shape_zyx, 0, onto.shape_zyx)
+    stop = np.clip(offset + geometry.shape_zyx, 0, onto.shape_zyx)
     inside = mask[tuple(slice(a, b) for a, b in zip(start - offset, stop - offset, strict=True))]
-    whole, kept = int(mask.sum()), int(inside.sum())
-    if kept < whole:  # most often it is another volume's mask
+    whole, inner = int(mask.sum()), int(inside.sum())
+    if inner < whole:  # most often it is another volume's mask
         raise DataError(
-            f"{path}: {whole - kept} of {whole} voxels of the mask lie outside its volume: mask {held}, "
+            f"{path}: {whole - inner} of {whole} voxels of the mask lie outside its volume: mask {geometry}, "
             f"volume {onto}. Name the whole volume, or cut the mask as the volume was cut."
         )
     target[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))] |= inside

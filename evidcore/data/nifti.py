@@ -154,10 +154,10 @@ def _voxels(path: Path) -> Array:
     refuse_type(dtype, str(path))
     shape = header.get_data_shape()
     count, start = int(np.prod(shape)), int(header["vox_offset"])
-    held = max(0, len(payload) - start)
-    if held < count * dtype.itemsize:
+    present = max(0, len(payload) - start)
+    if present < count * dtype.itemsize:
         raise DataError(
-            f"{path}: holds {held} bytes of voxels, its header promises {count * dtype.itemsize}: "
+            f"{path}: holds {present} bytes of voxels, its header promises {count * dtype.itemsize}: "
             f"the file is cut off. {AGAIN}"
         )
     return np.frombuffer(payload, dtype, count, start).reshape(shape[:3], order="F")

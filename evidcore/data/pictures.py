@@ -99,9 +99,9 @@ def colours(path: str, *, in_colours: bool = True) -> Array | None:
 
 def save_picture(values: Array, path: Path) -> None:
     """Write a picture as `.png` in one move: (y, x, red green blue) of 8 bits, or greys of 8 or 16 (y, x)."""
-    held = io.BytesIO()
-    Image.fromarray(values if values.dtype == np.uint8 else values.astype(np.uint16)).save(held, format="PNG")
-    write_atomically(path, held.getvalue(), or_else="name another folder")
+    png = io.BytesIO()
+    Image.fromarray(values if values.dtype == np.uint8 else values.astype(np.uint16)).save(png, format="PNG")
+    write_atomically(path, png.getvalue(), or_else="name another folder")
 
 
 def _opened(path: str) -> Image.Image:

@@ -60,7 +60,7 @@ def tilt_degrees(geometry: Geometry) -> float:
     return float(np.degrees(np.arccos(np.clip(along, -1.0, 1.0))).max())
 
 
-def resample(array: Array, held: Geometry, wanted: Geometry, *, order: int, outside: float) -> Array:
+def resample(array: Array, geometry: Geometry, wanted: Geometry, *, order: int, outside: float) -> Array:
     """Return the values of `array`, which lies on `held`, at the voxels of `wanted`, in the same type.
 
     Order 0 takes the nearest voxel; 1 interpolates linearly, and fades over the outermost voxel to the value
@@ -68,7 +68,7 @@ def resample(array: Array, held: Geometry, wanted: Geometry, *, order: int, outs
     """
     from scipy import ndimage
 
-    back = np.linalg.inv(held.affine) @ wanted.affine
+    back = np.linalg.inv(geometry.affine) @ wanted.affine
     resampled: Array = ndimage.affine_transform(
         array, back, output_shape=wanted.shape_zyx, order=order, mode="grid-constant", cval=outside
     )

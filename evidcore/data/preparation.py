@@ -18,7 +18,7 @@ from torch.nn import functional
 from evidcore.cache import Cache, CorruptEntry
 from evidcore.case import Change, Crop, VolumeRef
 from evidcore.data.cached_volume import PERCENTILES, volume_cache
-from evidcore.data.content import content_key, shown_key
+from evidcore.data.content import content_key, crop_key
 from evidcore.data.drawing import photograph, render
 from evidcore.data.encoder_input import EncoderInput, Grid
 from evidcore.data.grid import Array, Geometry, Volume
@@ -99,7 +99,7 @@ def prepare(
         values = resize(values, size)
     else:
         scale = zip(values.shape, drawn.spacing_mm_zyx, spec.spacing_mm_zyx, strict=True)
-        z, y, x = (max(1, round(count * held / wanted)) for count, held, wanted in scale)
+        z, y, x = (max(1, round(count * extent / wanted)) for count, extent, wanted in scale)
         values = _centred(resize(values, (z, y, x)), size, fill=AIR_HU if spec.windows else windows[0][0])
     if crop.change:
         values = _changed(values, crop.change, windows, torch.Generator().manual_seed(key))
@@ -125,7 +125,7 @@ def show(crop: Crop) -> Volume:
     if crop.blank:
         values = torch.full(values.shape, AIR_HU if is_hu else window[0])
     elif crop.change:
-        rng = torch.Generator().manual_seed(int(shown_key(crop)[:15], 16))
+        rng = torch.Generator().manual_seed(int(crop_key(crop)[:15], 16))
         values = _changed(values, crop.change, [window], rng)
     array: Array = values.numpy()
     if is_hu or drawn.array.dtype.kind == "i":
@@ -200,9 +200,9 @@ def _windowed(values: Tensor, windows: Sequence[tuple[float, float]]) -> Tensor:
 def _centred(values: Tensor, size_zyx: Grid, fill: float) -> Tensor:
     """Cut or fill every axis so that the centre stays the centre."""
     pads: list[int] = []
-    for held, wanted in zip(values.shape, size_zyx, strict=True):
-        before = (wanted - held) // 2
-        pads = [before, wanted - held - before, *pads]  # torch wants the last axis first; negative cuts
+    for extent, wanted in zip(values.shape, size_zyx, strict=True):
+        before = (wanted - extent) // 2
+        pads = [before, wanted - extent - before, *pads]  # torch wants the last axis first; negative cuts
     return functional.pad(values, pads, value=fill)
 
 

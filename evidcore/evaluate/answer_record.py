@@ -35,8 +35,8 @@ class AnswerRecord:
 def question_of(prompt: Prompt, condition: str = "own") -> dict[str, Any]:
     """Return what is kept of a prompt beside its answer: the fields that `AnswerRecord` has of it."""
     case = {"case_id": prompt.case.id, "patient": prompt.case.patient}
-    told = {"task": prompt.task, "condition": condition, "prompt": prompt.written()}
-    return {"prompt_id": prompt.id, **case, **told}
+    record = {"task": prompt.task, "condition": condition, "prompt": prompt.written()}
+    return {"prompt_id": prompt.id, **case, **record}
 
 
 def unknown_patients(patients: Iterable[str | None]) -> str:

@@ -244,9 +244,9 @@ def resampled(tables: Sequence[Array], draws: int, rng: np.random.Generator) -> 
     sums = [np.empty((draws, table.shape[1])) for table in tables]
     for start in range(0, draws, at_once):
         indices = rng.integers(patients, size=(min(at_once, draws - start), patients))
-        for table, own in zip(tables, sums, strict=True):
+        for table, row in zip(tables, sums, strict=True):
             for number, column in enumerate(table.T):
-                own[start : start + len(indices), number] = column[indices].sum(axis=1)
+                row[start : start + len(indices), number] = column[indices].sum(axis=1)
     return sums
 
 

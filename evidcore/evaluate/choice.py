@@ -67,10 +67,10 @@ def measure_turns(
     """Measure what was called and looked at before answers, by those of the metrics that read "turns"."""
     texts = [
         TextSample(
-            case=prompt.case, asked=prompt.written(), text="", reference=None, turns=tuple(own),
+            case=prompt.case, asked=prompt.written(), text="", reference=None, turns=tuple(entry),
             shown=prompt.crops(),
         )
-        for prompt, own in zip(prompts, turns, strict=True)
+        for prompt, entry in zip(prompts, turns, strict=True)
     ]  # fmt: skip
     return measure(metrics, texts, "turns")
 
@@ -96,9 +96,9 @@ class ChoiceAnswer(AnswerRecord):
 
     def line(self) -> dict[str, Any]:
         """Return the JSON form."""
-        own = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        own |= {"turns": [turn.to_json() for turn in turns]} if (turns := own.pop("turns")) else {}
-        return {**own, "images": list(self.images), "correct": self.correct}
+        entry = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        entry |= {"turns": [turn.to_json() for turn in turns]} if (turns := entry.pop("turns")) else {}
+        return {**entry, "images": list(self.images), "correct": self.correct}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class ChoiceResult(EvalResult):
     def rows(self) -> list[Row]:
         """Return accuracies, format, strict accuracy by finding, then what metrics say of the rest."""
         note = unknown_patients(answer.patient for answer in self.answers)
-        found = [
+        rows = [
             Row.of(
                 self.name, metric, mean_interval(self.correct(reading), self.clusters), note=note,
                 is_headline=metric in _AT_A_GLANCE,
@@ -149,16 +149,16 @@ class ChoiceResult(EvalResult):
             if metric in ALWAYS or all(getattr(answer, reading) is not None for answer in self.answers)
         ]  # fmt: skip
         valid = self.values("format_rate")
-        found.append(Row.of(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True))
+        rows.append(Row.of(self.name, "format_rate", mean_interval(valid, self.clusters), is_headline=True))
         if any(valid):
             right = [hit * ok for hit, ok in zip(self.correct(), valid, strict=True)]
             given = ratio_interval(right, valid, self.clusters)
-            found.append(Row.of(self.name, "accuracy_given_valid_format", given, is_headline=True))
+            rows.append(Row.of(self.name, "accuracy_given_valid_format", given, is_headline=True))
         for finding in sorted({answer.finding for answer in self.answers}):
             here = [answer for answer in self.answers if answer.finding == finding]
-            interval = mean_interval([float(one.correct) for one in here], [one.cluster for one in here])
-            found.append(Row.of(self.name, f"strict_accuracy/{finding}", interval))
-        return found + self.measured.rows(self.name, self.clusters)
+            interval = mean_interval([float(item.correct) for item in here], [item.cluster for item in here])
+            rows.append(Row.of(self.name, f"strict_accuracy/{finding}", interval))
+        return rows + self.measured.rows(self.name, self.clusters)
 
 
 ACCURACIES = {
@@ -197,7 +197,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
 
     def refusal(self, task: Task, prompts: Sequence[Prompt]) -> str:
         """Return which prompt has no options, if one has none."""
-        bare = next((one for one in prompts if not one.reference.get("options")), None)
+        bare = next((item for item in prompts if not item.reference.get("options")), None)
         return "" if bare is None else f"prompt {bare.id!r} has no options, so it is no choice"
 
     def ready(self) -> None:
@@ -220,8 +220,8 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
             direct, verdict = (
                 ([None] * len(batch),) * 2 if asking.headline_only else _likeliest(policy, batch, task)
             )
-            for prompt, one, bare, full in zip(batch, written, direct, verdict, strict=True):
-                text = one.text
+            for prompt, item, bare, full in zip(batch, written, direct, verdict, strict=True):
+                text = item.text
                 read = task.parse(prompt, text)
                 answers.append(
                     ChoiceAnswer(
@@ -235,7 +235,7 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
                         verdict_log_likelihood_choice=full,
                         answer=prompt.reference["letter"],
                         finding=prompt.reference["finding"],
-                        turns=one.turns,
+                        turns=item.turns,
                         images=tuple(crop.uri() for crop in prompt.crops()),
                     )
                 )
@@ -262,10 +262,10 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
 
 def rescued(text: str, prompt: Prompt, similarity: Scorer) -> str | None:
     """Return the letter of the option most like what was written after thinking, None on a tie."""
-    said = text.rpartition("</think>")[2] or text
+    answer = text.rpartition("</think>")[2] or text
     options = prompt.reference["options"]
     question_of = [prompt.words()] * len(options)
-    scores = [score or 0.0 for score in similarity([said] * len(options), options, question_of)]
+    scores = [score or 0.0 for score in similarity([answer] * len(options), options, question_of)]
     best = max(scores)
     return LETTERS[scores.index(best)] if scores.count(best) == 1 else None
 

@@ -44,16 +44,16 @@ class EvalStage(Stage):
     @classmethod
     def open_keys(cls, table: Mapping[str, Any], around: RecipeContext) -> Mapping[str, Option] | None:
         """Return the options of the evaluations that its data entries are measured by."""
-        found: dict[str, Option] = {}
+        result: dict[str, Option] = {}
         names = [name for _, name in _named(table, around)]
         for name in names:
             with contextlib.suppress(PluginError):
                 for key, option in options(find("evaluation", name).load(), "evaluation").items():
-                    if key not in found or found[key].default is None:  # a default says more than none
-                        found[key] = option
+                    if key not in result or result[key].default is None:  # a default says more than none
+                        result[key] = option
                 continue
             return None
-        return found
+        return result
 
     @classmethod
     def problems(cls, table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
@@ -85,8 +85,8 @@ class EvalStage(Stage):
     def evaluation(self, use: DataUse, context: StageContext) -> Evaluation[Any]:
         """Return what measures a data entry."""
         name = use.evaluation or context.tasks[use.task].evaluation
-        found: Evaluation[Any] = context.component("evaluation", self.table("evaluation", name), "evaluation")
-        return found
+        built: Evaluation[Any] = context.component("evaluation", self.table("evaluation", name), "evaluation")
+        return built
 
     def check(self, context: StageContext) -> None:
         """Build the evaluations; in a run, ask them whether anything is missing."""
@@ -128,10 +128,10 @@ class EvalStage(Stage):
 
     def prompts(self, use: DataUse, context: StageContext) -> list[Prompt]:
         """Return a data entry's questions."""
-        found = context.prompts(use)
-        if wrong := self.refusal(use, found, context):
+        prompts = context.prompts(use)
+        if wrong := self.refusal(use, prompts, context):
             raise RecipeError(f"{context.where}: {wrong}. Name another evaluation in the data entry.")
-        return found
+        return prompts
 
 
 def training_set(use: DataUse, context: StageContext) -> Sequence[DataUse]:
@@ -145,8 +145,8 @@ def training_set(use: DataUse, context: StageContext) -> Sequence[DataUse]:
         recipe, names = context.recipe, context.recipe.stage_names
         here = names.index(context.where) if context.where in names else len(names)
         arms = {"", *(stage.arm for stage in recipe.stages[here : here + 1])}
-        above = [one for stage in recipe.stages[:here] if stage.arm in arms for one in stage.data_uses()]
-        learnt = [one for one in dict.fromkeys(above) if one.task == use.task and one.split == "train"]
+        above = [item for stage in recipe.stages[:here] if stage.arm in arms for item in stage.data_uses()]
+        learnt = [item for item in dict.fromkeys(above) if item.task == use.task and item.split == "train"]
         if learnt:
             return learnt
     return [dataclasses.replace(use, split="train", limit=0, patients=1.0)]
@@ -164,7 +164,7 @@ def training(use: DataUse, context: StageContext) -> Callable[[], Sequence[Promp
 
 def _named(table: Mapping[str, Any], around: RecipeContext) -> list[tuple[int, str]]:
     """Return the evaluation of each data entry whose task can be found, by the entry's number."""
-    found = []
+    result = []
     entries = table.get("data")
     for index, use in enumerate(entries if isinstance(entries, list | tuple) else ()):
         if not isinstance(use, Mapping) or not isinstance(use.get("task"), str):
@@ -172,5 +172,5 @@ def _named(table: Mapping[str, Any], around: RecipeContext) -> list[tuple[int, s
         component = around.table("task", use["task"]).get("use", use["task"])
         with contextlib.suppress(PluginError):  # reported where the task is named
             task = component_class(find("task", str(component)).load())
-            found.append((index, str(use.get("evaluation") or getattr(task, "evaluation", ""))))
-    return found
+            result.append((index, str(use.get("evaluation") or getattr(task, "evaluation", ""))))
+    return result

@@ -79,12 +79,12 @@ class Measurement:
         """Return a results row per figure, in the order in which metrics gave them."""
         result = []
         for figure in self.sources:
-            held = [
+            judged = [
                 (text.figures[figure], patient)
                 for text, patient in zip(self.texts, patients, strict=True)
                 if figure in text.figures
             ]
-            values, owners = [value for value, _ in held], [patient for _, patient in held]
+            values, owners = [value for value, _ in judged], [patient for _, patient in judged]
             lacking = [text for text in self.texts if figure not in text.figures]
             why = collections.Counter(text.unscored.get(self.sources[figure], "not told") for text in lacking)
             missing = _counted(len(lacking), len(self.texts), why)
@@ -152,7 +152,7 @@ def measure(metrics: Iterable[NamedMetric], texts: Sequence[TextSample], kind: T
         offer, label = offer_of(named.metric), named.name
         with blame(offer, f"measuring {len(texts)} texts"):
             result = list(named.metric(texts))
-            said = dict(named.metric.notes())
+            metric_notes = dict(named.metric.notes())
         taken = dict(sources)
         if len(result) != len(texts):
             raise ContractError(f"{offer}: must measure each text, got {len(result)} for {len(texts)}.")
@@ -170,7 +170,7 @@ def measure(metrics: Iterable[NamedMetric], texts: Sequence[TextSample], kind: T
                 figures[index][name] = figure
                 sources.setdefault(name, label)
                 units.setdefault(name, _unit(named.metric, figure))
-                notes.setdefault(name, said.get(bare, ""))
+                notes.setdefault(name, metric_notes.get(bare, ""))
             remarks[index] |= {named.prefix + bare: text for bare, text in item.remarks.items()}
     parts = zip(figures, remarks, unscored, strict=True)
     return Measurement(
@@ -200,9 +200,9 @@ def _unit(metric: Metric, figure: Figure) -> str:
 def _counted(missing: int, of: int, reasons: collections.Counter[str]) -> str:
     if not missing:
         return ""
-    told = [
+    figures = [
         f"{count} times {reason}" if len(reasons) > 1 else reason
         for reason, count in reasons.most_common(_MOST_REASONS)
     ]
     more = "; …" if len(reasons) > _MOST_REASONS else ""
-    return f"{missing} of {of} not measured: {'; '.join(told)}{more}"
+    return f"{missing} of {of} not measured: {'; '.join(figures)}{more}"

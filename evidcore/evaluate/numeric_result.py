@@ -39,7 +39,7 @@ class NumericResult(EvalResult):
         rows = self.measured.rows(self.name, self.clusters)
         notes = ["; ".join(part for part in (note, row.note) if part) for row in rows]
         pairs = zip(rows, notes, strict=True)
-        return [dataclasses.replace(row, note=said, is_headline=True) for row, said in pairs]
+        return [dataclasses.replace(row, note=text, is_headline=True) for row, text in pairs]
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
@@ -64,6 +64,6 @@ def numeric_result(
     for item, answer in zip(figures, given.said, strict=True):
         missing = {metric: answer.malformed or "not told" for metric in units if metric not in item}
         texts.append(TextFigures(figures=dict(item), unscored=missing))
-    held = {metric: metric for metric in units if any(metric in item for item in figures)}
-    measured = Measurement(texts=tuple(texts), units=units, notes={}, sources=held)
+    metrics = {metric: metric for metric in units if any(metric in item for item in figures)}
+    measured = Measurement(texts=tuple(texts), units=units, notes={}, sources=metrics)
     return NumericResult(name=name, given=given, figures=figures, measured=measured)

@@ -166,9 +166,9 @@ def best_rule(training: Sequence[Prompt]) -> str:
     With one patient, or none of a fold, what a rule says of its own questions has to serve.
     """
     right: dict[str, float] = collections.defaultdict(float)
-    for others, held in folds([cluster_of(prompt) for prompt in training]):
+    for others, fold in folds([cluster_of(prompt) for prompt in training]):
         for name, rule in _blind_rules([training[index] for index in others]).items():
-            right[name] += sum(_expected(training[index], rule) for index in held)
+            right[name] += sum(_expected(training[index], rule) for index in fold)
     return max(right, key=lambda name: right[name])
 
 
@@ -181,9 +181,9 @@ def folds(patients: Sequence[str]) -> Iterator[tuple[list[int], list[int]]]:
     random.Random(0).shuffle(each)
     fold_of = {patient: index % FOLDS for index, patient in enumerate(each)}
     for fold in range(min(FOLDS, len(each))):
-        held = [index for index, patient in enumerate(patients) if fold_of[patient] == fold]
+        left_out = [index for index, patient in enumerate(patients) if fold_of[patient] == fold]
         others = [index for index, patient in enumerate(patients) if fold_of[patient] != fold]
-        yield others or held, held
+        yield others or left_out, left_out
 
 
 def _expected(prompt: Prompt, rule: Rule) -> float:
@@ -234,10 +234,10 @@ def _each(prefer: Preference) -> Rule:
 
 def _regression(training: Sequence[Prompt]) -> Rule:
     """Learn a logistic regression of being right on an option's words, alone and beside the question's."""
-    shown = training[:: -(-len(training) // MOST_QUESTIONS)]
+    sample = training[:: -(-len(training) // MOST_QUESTIONS)]
     offers = collections.Counter(
         feature
-        for prompt in shown
+        for prompt in sample
         for option in prompt.reference["options"]
         for feature in _features(_words(prompt), option)
     )
@@ -261,20 +261,20 @@ def _regression(training: Sequence[Prompt]) -> Rule:
 
     labels = [
         int(place == answer_place(prompt))
-        for prompt in shown
+        for prompt in sample
         for place in range(len(prompt.reference["options"]))
     ]
     if len(set(labels)) < 2:
         return lambda prompt: [0.0] * len(prompt.reference["options"])
-    model = Logistic(described(shown), np.array(labels), strength=0.1)
+    model = Logistic(described(sample), np.array(labels), strength=0.1)
     return lambda prompt: model.log_odds(described([prompt])).round(6).tolist()
 
 
 @functools.lru_cache(maxsize=20_000)  # the same questions are described in every fold
 def _features(words: str, option: str) -> frozenset[str]:
     """Return the option's words, the option as it is, and each beside each word of the question."""
-    own = {option.lower(), *_bag(option)}
-    return frozenset(own | {f"{word} {part}" for word in _bag(words) for part in own})
+    tokens = {option.lower(), *_bag(option)}
+    return frozenset(tokens | {f"{word} {part}" for word in _bag(words) for part in tokens})
 
 
 def _bag(text: str) -> frozenset[str]:

@@ -25,8 +25,8 @@ class Evaluate(EvalStage):
             prompts, task = self.prompts(use, context), context.tasks[use.task]
             prove_policy(unwrapped(policy), prompts, context.where)
             evaluation = self.evaluation(use, context)
-            said = evaluation.answer(policy, prompts, task, asking)
-            [scored] = evaluation.score([Answers(prompts, said)], task, use.task)
+            replies = evaluation.answer(policy, prompts, task, asking)
+            [scored] = evaluation.score([Answers(prompts, replies)], task, use.task)
             rows += scored.rows()
             blind = evaluation.references(prompts, training(use, context), task, use.task)
             if blind is not None:

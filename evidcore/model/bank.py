@@ -86,8 +86,8 @@ class FeatureBank:
         for handle in handles:
             self._prefetched.drop(handle)
             del self._crops[handle]
-            kept = self._kept.pop(handle, None)
-            self._bytes -= kept.features.nbytes if kept else 0
+            cached = self._kept.pop(handle, None)
+            self._bytes -= cached.features.nbytes if cached else 0
 
     def prefetch(self, handle: int) -> None:
         """Begin to prepare, in another thread, what the encoder will be given soon.
@@ -186,18 +186,18 @@ class FeatureBank:
         result: dict[int, Patches] = {}
         missing: dict[Grid, list[int]] = {}
         for handle in handles:
-            kept = self._kept.get(handle)
-            if kept is not None:
+            cached = self._kept.get(handle)
+            if cached is not None:
                 self._kept.move_to_end(handle)
             else:
-                kept = self._read(handle)
-                if kept is not None:
-                    self._keep(handle, kept)
-            if kept is None:
+                cached = self._read(handle)
+                if cached is not None:
+                    self._keep(handle, cached)
+            if cached is None:
                 missing.setdefault(self._lookup(handle)[1], []).append(handle)
             else:
                 self._prefetched.drop(handle)
-                result[handle] = kept
+                result[handle] = cached
         with evaluating(encoder):
             for group in missing.values():
                 prepared = self._prepared(group)

@@ -266,8 +266,8 @@ class _TokenSampler:
         elif self.uniform is None:
             token = log_probs.argmax(-1)
         else:
-            kept = self.warpers(None, log_probs) if len(self.warpers) else log_probs
-            heap = kept.exp().to(self.uniform.dtype).cumsum(-1)
+            filtered = self.warpers(None, log_probs) if len(self.warpers) else log_probs
+            heap = filtered.exp().to(self.uniform.dtype).cumsum(-1)
             height = self.uniform[rows, step, None] * heap[:, -1:]
             token = torch.searchsorted(heap, height, right=True).squeeze(-1).clamp(max=heap.shape[1] - 1)
         return token, log_probs

@@ -98,8 +98,8 @@ def answer_log_probs(
     """
     if pixel_values is not None:
         shown["pixel_values"] = pixel_values
-    kept = packed.labels.shape[1]
-    logits = model(**packed.inputs(model), logits_to_keep=kept, **shown).logits.float()
+    length = packed.labels.shape[1]
+    logits = model(**packed.inputs(model), logits_to_keep=length, **shown).logits.float()
     chosen = packed.labels.clamp(min=0).unsqueeze(-1)
     log_probs = logits.gather(-1, chosen).squeeze(-1) - logits.logsumexp(-1)
     return packed.layout.by_answer(log_probs.masked_fill(packed.labels < 0, 0.0))

@@ -24,7 +24,7 @@ from evidcore.data.preparation import prepare
 from evidcore.errors import DataError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.parts import build_bridge, build_encoder
-from evidcore.model.template import control_tokens, read_turns, told_functions
+from evidcore.model.template import control_tokens, read_turns, tool_listing
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.registry import factory
 
@@ -120,10 +120,10 @@ class VolumeImageProcessor(BaseImageProcessor):  # type: ignore[misc]
         """Return `pixel_values`: handles (image, 1) as int64, or volumes (image, channel, z, y, x)."""
         flat = list(_flat(images))
         if self.bank is not None:
-            handles = [one if isinstance(one, int) else self.handle(_crop(one)) for one in flat]
+            handles = [part if isinstance(part, int) else self.handle(_crop(part)) for part in flat]
             return BatchFeature({"pixel_values": torch.tensor(handles, dtype=torch.int64).reshape(-1, 1)})
         encoder = self.parts()[0]
-        crops = [_crop(one) for one in flat]
+        crops = [_crop(part) for part in flat]
         volumes = [prepare(crop, encoder.input, self.size_zyx(crop)) for crop in crops]
         sizes = {tuple(volume.shape) for volume in volumes}
         if len(sizes) > 1:
@@ -211,10 +211,10 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         if strategy is None or not strategy.functions:
             return ""
         assert self.chat_template is not None
-        told = told_functions(self.tokenizer, self.chat_template, strategy.functions)
-        if told is not None and all(text in told for text in strategy.stop_texts):
-            return told  # another form would not stop the sampler
-        listed = "\n".join(json.dumps(one["function"], ensure_ascii=False) for one in strategy.functions)
+        rendered = tool_listing(self.tokenizer, self.chat_template, strategy.functions)
+        if rendered is not None and all(text in rendered for text in strategy.stop_texts):
+            return rendered  # another form would not stop the sampler
+        listed = "\n".join(json.dumps(part["function"], ensure_ascii=False) for part in strategy.functions)
         return f"{self.turns.before_question}Tools:\n{listed}\nTo call one, write {strategy.call_form}\n\n"
 
     def encode_answer(self, text: str) -> EncodedAnswer:
@@ -236,10 +236,10 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         written = []
         for part in parts:
             if isinstance(part, TextPart):
-                found = next((token for token in self._control_tokens if token in part.text), None)
-                if found is not None:
+                result = next((token for token in self._control_tokens if token in part.text), None)
+                if result is not None:
                     raise DataError(
-                        f"{where}: its text holds the control token {found!r}; take it out of the data."
+                        f"{where}: its text holds the control token {result!r}; take it out of the data."
                     )
                 written.append(part.text)
             else:
@@ -252,21 +252,21 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def validate_inputs(self, images: Any = None, text: Any = None, **kwargs: Any) -> None:
         """Check that each image has its place; the inherited check knows pictures only."""
-        shown = sum(1 for _ in _flat(images or []))
-        places = sum(one.count(self.image_token) for one in text or [])
-        if text is not None and shown != places:
-            raise ValueError(f"{places} places for images in the text, but {shown} images")
+        count = sum(1 for _ in _flat(images or []))
+        places = sum(part.count(self.image_token) for part in text or [])
+        if text is not None and count != places:
+            raise ValueError(f"{places} places for images in the text, but {count} images")
 
     def _multimodal_inputs_from_conversations(self, conversations: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the crops of scans that chats name by path; write each turn as the template takes it."""
         turns = [turn for chat in conversations for turn in chat if isinstance(turn.get("content"), list)]
         for turn in turns:
-            turn["content"] = [item for one in turn["content"] for item in self._shown(one)]
-        found = super()._multimodal_inputs_from_conversations(conversations, *args, **kwargs)
+            turn["content"] = [item for part in turn["content"] for item in self._shown(part)]
+        result = super()._multimodal_inputs_from_conversations(conversations, *args, **kwargs)
         for turn in turns:
             text = "".join(item.get("text", "".join(VISION_TOKENS)) for item in turn["content"])
             turn["content"] = text if self.turns.form == "text" else [{"type": "text", "text": text}]
-        return found
+        return result
 
     def _shown(self, item: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Return what the view shows of a scan in its place; a text, or the uri of a crop, as it is."""
@@ -275,9 +275,9 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
             return [item]
         encoder, _, view = self.image_processor.parts()
         ref = VolumeRef(path=path, intensity="hu" if encoder.input.windows else "arbitrary")
-        shown = view.render(Case(id="scan", patient=None, volumes=(ref,)))
+        parts = view.render(Case(id="scan", patient=None, volumes=(ref,)))
         pairs = [
-            ("text", one.text) if isinstance(one, TextPart) else ("image", one.crop.uri()) for one in shown
+            ("text", one.text) if isinstance(one, TextPart) else ("image", one.crop.uri()) for one in parts
         ]
         return [{"type": kind, kind: value} for kind, value in pairs]
 

@@ -80,20 +80,20 @@ class SharedPrefix:
         self.seen[:, :length] = seen
         self.own_hidden = _hiding(self.seen, self.own)
         causal = seen.new_ones(length, length).tril()[-count:]
-        own = causal & seen[:, None, None]
+        per_answer = causal & seen[:, None, None]
         prompt = self.mask[self.prompt_of][:, None, None].expand(-1, -1, count, -1)
-        self.block, self.step = torch.cat([prompt, own], dim=-1), length - count
+        self.block, self.step = torch.cat([prompt, per_answer], dim=-1), length - count
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
         """Keep the next places of each row; return all so far, and what is added to scores of them."""
-        own = self.own[layer]
+        per_answer = self.own[layer]
         if self.window is not None:
-            for held, new in zip(own, (keys, values), strict=True):
-                held.index_copy_(2, self.window.place, new.to(held.dtype))
-            return own[..., : self.window.stop, :], self.window.hidden
+            for cached, new in zip(per_answer, (keys, values), strict=True):
+                cached.index_copy_(2, self.window.place, new.to(cached.dtype))
+            return per_answer[..., : self.window.stop, :], self.window.hidden
         stop = self.step + keys.shape[2]
-        own[0, :, :, self.step : stop], own[1, :, :, self.step : stop] = keys, values
-        return own[..., :stop, :], None if self.own_hidden is None else self.own_hidden[..., :stop]
+        per_answer[0, :, :, self.step : stop], per_answer[1, :, :, self.step : stop] = keys, values
+        return per_answer[..., :stop, :], None if self.own_hidden is None else self.own_hidden[..., :stop]
 
 
 class Window:
@@ -167,20 +167,20 @@ def attend(
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "row place head size"], None]:
     """Attend from the next places of each row, and keep their keys and values."""
-    rows, kept, _, size = key.shape
-    own, hidden = shared.append(module.layer_idx, key, value)
-    stop = own.shape[3]
+    rows, heads, _, size = key.shape
+    per_answer, hidden = shared.append(module.layer_idx, key, value)
+    stop = per_answer.shape[3]
     if shared.block is not None:
         whole = (
             torch.cat([before[shared.prompt_of], item], dim=2)
-            for before, item in zip(shared.prompts[module.layer_idx], own, strict=True)
+            for before, item in zip(shared.prompts[module.layer_idx], per_answer, strict=True)
         )
-        query = query.to(own.dtype)
+        query = query.to(per_answer.dtype)
         return sdpa_attention_forward(module, query, *whole, shared.block, scaling=scaling)[0], None
-    answers, repeats = shared.answers, query.shape[1] // kept  # query heads per key head
-    groups = len(shared.mask) * kept
-    keys, values = own.flatten(1, 2)
-    query = (query * scaling).to(own.dtype).view(rows, kept, repeats, size)
+    answers, repeats = shared.answers, query.shape[1] // heads  # query heads per key head
+    groups = len(shared.mask) * heads
+    keys, values = per_answer.flatten(1, 2)
+    query = (query * scaling).to(per_answer.dtype).view(rows, heads, repeats, size)
 
     def by_prompt(per_row: Tensor) -> Tensor:
         """Bring (row, kept, repeat, x) to (prompt and kept, answer and repeat, x)."""
@@ -189,7 +189,7 @@ def attend(
             per_row = slots.index_copy(0, shared.slots, per_row)
         return (
             per_row
-            .view(-1, answers, kept, repeats, per_row.shape[-1])
+            .view(-1, answers, heads, repeats, per_row.shape[-1])
             .transpose(1, 2)
             .reshape(groups, answers * repeats, -1)
         )
@@ -197,21 +197,21 @@ def attend(
     def by_row(per_prompt: Tensor) -> Tensor:
         """Bring it to (row and kept, repeat, x)."""
         width = per_prompt.shape[-1]
-        by_slot = per_prompt.view(-1, kept, answers, repeats, width).transpose(1, 2)
+        by_slot = per_prompt.view(-1, heads, answers, repeats, width).transpose(1, 2)
         if shared.slots is not None:
-            by_slot = by_slot.reshape(-1, kept, repeats, width)[shared.slots]
-        return by_slot.reshape(rows * kept, repeats, width)
+            by_slot = by_slot.reshape(-1, heads, repeats, width)[shared.slots]
+        return by_slot.reshape(rows * heads, repeats, width)
 
     before_keys, before_values = shared.flat[module.layer_idx]
     to_prompt = torch.baddbmm(shared.hidden, by_prompt(query), before_keys)
-    scores = torch.bmm(query.view(rows * kept, repeats, size), keys.mT)
+    scores = torch.bmm(query.view(rows * heads, repeats, size), keys.mT)
     if hidden is not None:
         scores = scores + hidden
-    to_own = by_prompt(scores.view(rows, kept, repeats, stop))
-    weights = torch.cat([to_prompt, to_own], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
-    of_prompt, of_own = weights[..., :-stop], weights[..., -stop:]
-    output = torch.baddbmm(by_row(torch.bmm(of_prompt, before_values)), by_row(of_own), values)
-    return output.view(rows, 1, kept * repeats, size), None
+    to_answer = by_prompt(scores.view(rows, heads, repeats, stop))
+    weights = torch.cat([to_prompt, to_answer], dim=-1).softmax(dim=-1, dtype=torch.float32).to(query.dtype)
+    of_prompt, of_answer = weights[..., :-stop], weights[..., -stop:]
+    output = torch.baddbmm(by_row(torch.bmm(of_prompt, before_values)), by_row(of_answer), values)
+    return output.view(rows, 1, heads * repeats, size), None
 
 
 AttentionInterface.register(NAME, attend)
@@ -233,9 +233,9 @@ class DecodedRows:
         ids = prefix.ids[len(prefix.prompt.ids) :]
         handles = prefix.handles[len(prefix.prompt.handles) :]
         counts = model.model.image_tokens(torch.tensor(handles)) if handles else []
-        shown = iter([-1 - item for item, count in zip(handles, counts, strict=True) for _ in range(count)])
+        images = iter([-1 - item for item, count in zip(handles, counts, strict=True) for _ in range(count)])
         image = model.config.image_token_id
-        content = tuple(next(shown, image) if token == image else token for token in ids)
+        content = tuple(next(images, image) if token == image else token for token in ids)
         return cls(content, handles, tuple(itertools.accumulate(counts)))
 
     def shown_from(self, start: int) -> tuple[int, ...]:
@@ -245,7 +245,7 @@ class DecodedRows:
 
 
 @dataclasses.dataclass
-class _Kept:
+class _CachedPrompt:
     """What is kept of a prompt, and the keys and values of rows behind it."""
 
     layers: Layers
@@ -262,7 +262,7 @@ class PrefixCache:
     def __init__(self, most_rows: int) -> None:
         """Start empty; beyond so many rows, the prompt that was used longest ago leaves with its own."""
         self.most_rows = most_rows
-        self._kept: dict[Prefix, _Kept] = {}
+        self._kept: dict[Prefix, _CachedPrompt] = {}
 
     def prompts(
         self, model: VolumeVLM, wanted: list[Prefix], pad_id: int
@@ -273,11 +273,11 @@ class PrefixCache:
             logits, cache, mask, _ = prefill(model, new, pad_id)
             layers = [(layer.keys, layer.values) for layer in cache.layers]
             for number, item in enumerate(new):
-                own = [
+                per_answer = [
                     (keys[number, :, -len(item.ids) :], values[number, :, -len(item.ids) :])
                     for keys, values in layers
                 ]
-                self._kept[item] = _Kept(own, logits[number], [])
+                self._kept[item] = _CachedPrompt(per_answer, logits[number], [])
             if new == wanted:
                 return layers, mask.bool(), logits
         result = []
@@ -309,10 +309,10 @@ class PrefixCache:
 
     def put(self, prompt: Prefix, content: tuple[int, ...], keys: Tensor) -> None:
         """Keep a row, in the place of those that it continues."""
-        kept = self._kept.get(prompt)
-        if kept is None:
+        cached = self._kept.get(prompt)
+        if cached is None:
             return
-        kept.rows = [item for item in kept.rows if item[0] != content[: len(item[0])]] + [(content, keys)]
+        cached.rows = [item for item in cached.rows if item[0] != content[: len(item[0])]] + [(content, keys)]
         while sum(len(item.rows) for item in self._kept.values()) > self.most_rows:
             del self._kept[next(iter(self._kept))]
 

@@ -53,10 +53,10 @@ def read_turns(tokenizer: Any, chat_template: str | None = None, *, where: str) 
     """Return what a tokenizer's chat template writes around what is said."""
     turns, losses = round_trip(tokenizer, chat_template)
     if turns is None:
-        said = "\n".join(f"    {loss.what}: {loss.sentence} {loss.remedy}" for loss in losses)
+        listing = "\n".join(f"    {loss.what}: {loss.sentence} {loss.remedy}" for loss in losses)
         count = "1 thing" if len(losses) == 1 else f"{len(losses)} things"
         raise RunError(
-            f"{where}: its chat template cannot be used, {count} would be lost or altered:\n{said}"
+            f"{where}: its chat template cannot be used, {count} would be lost or altered:\n{listing}"
         )
     return turns
 
@@ -70,14 +70,14 @@ def round_trip(tokenizer: Any, chat_template: str | None = None) -> tuple[Turns 
     return _Template(tokenizer, chat_template or tokenizer.get_chat_template()).round_trip()
 
 
-def told_functions(tokenizer: Any, chat_template: str, functions: Sequence[Mapping[str, Any]]) -> str | None:
+def tool_listing(tokenizer: Any, chat_template: str, functions: Sequence[Mapping[str, Any]]) -> str | None:
     """Return what a template writes before a question where it tells of functions; None where it does not."""
     template = _Template(tokenizer, chat_template)
     before, after = template.prompt_parts() or ("", "")
-    told = template.render([("user", _ASK)], asks=True, tools=functions) or ""
-    result, mark, rest = told.partition(_ASK)
-    is_told = mark and rest == after and result != before
-    return result if is_told and all(item["function"]["name"] in result for item in functions) else None
+    rendered = template.render([("user", _ASK)], asks=True, tools=functions) or ""
+    result, mark, rest = rendered.partition(_ASK)
+    is_shown = mark and rest == after and result != before
+    return result if is_shown and all(item["function"]["name"] in result for item in functions) else None
 
 
 class _Template:

@@ -276,10 +276,10 @@ class VolumeVLMModel(VolumeVLMPreTrained):
         if embeds is None:
             embeds = self.get_input_embeddings()(input_ids)
             embeds = embeds.float() if self.config.bfloat16 else embeds  # layers add to it in float32
-        shown = (encoded or {}).get("image")
-        if shown is None and pixel_values is not None:
-            shown = self.get_image_features(pixel_values)
-        features = None if shown is None else list(shown.pooler_output)
+        image = (encoded or {}).get("image")
+        if image is None and pixel_values is not None:
+            image = self.get_image_features(pixel_values)
+        features = None if image is None else list(image.pooler_output)
         places = input_ids == self.config.image_token_id
         given, wanted = sum(len(item) for item in features or ()), int(places.sum())
         if given != wanted:
@@ -397,8 +397,8 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
             mm_encoder_outputs=mm_encoder_outputs,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(output.last_hidden_state[:, kept])
+        window = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(output.last_hidden_state[:, window])
         loss = None
         if labels is not None:
             size = self.config.text_config.vocab_size

@@ -145,13 +145,13 @@ def _crops(view: View, case: Case) -> tuple[Crop, ...]:
 def _check_crops(item: PromptSet, cases: Sequence[Case], others: Mapping[str, Case]) -> None:
     """Refuse pairs of cases of which one cannot be shown in the place of the other."""
     for case in cases if others else ():
-        own = {len(prompt.crops()) for prompt in item.task.prompts(case, item.view, 0)}
-        shown = len(_crops(item.view, others[case.id]))
-        if own != {shown}:
-            counts = " or ".join(str(count) for count in sorted(own))
+        expected = {len(prompt.crops()) for prompt in item.task.prompts(case, item.view, 0)}
+        given = len(_crops(item.view, others[case.id]))
+        if expected != {given}:
+            counts = " or ".join(str(count) for count in sorted(expected))
             raise DataError(
                 f"volumes = 'other-patient': task {item.name!r} shows {counts} images of case {case.id!r}, "
-                f"but case {others[case.id].id!r}, whose pixels would stand there, has {shown}. Use a view "
+                f"but case {others[case.id].id!r}, whose pixels would stand there, has {given}. Use a view "
                 "that shows as many of every case, or leave out cases with fewer slices or volumes."
             )
 
@@ -170,6 +170,6 @@ def _other_patients(cases: Sequence[Case], seed: int, name: str) -> dict[str, Ca
     following = dict(zip(patients, patients[1:] + patients[:1], strict=True))
     return {
         case.id: by_patient[following[patient]][index % len(by_patient[following[patient]])]
-        for patient, own in by_patient.items()
-        for index, case in enumerate(own)
+        for patient, scans in by_patient.items()
+        for index, case in enumerate(scans)
     }

@@ -91,8 +91,8 @@ class Targets:
             start, stop = len(item.prompt_ids), len(item.prompt_ids) + len(item.answer_ids)
             ids[number, :stop] = torch.tensor(item.prompt_ids + item.answer_ids)
             mask[number, :stop] = 1
-            told = torch.tensor(item.loss_mask) == 0
-            labels[number, start:stop] = ids[number, start:stop].masked_fill(told, IGNORED)
+            given = torch.tensor(item.loss_mask) == 0
+            labels[number, start:stop] = ids[number, start:stop].masked_fill(given, IGNORED)
             weights[number, start:stop] = torch.tensor(item.weights)
         batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
         handles = [handle for item in targets for handle in item.handles]

@@ -120,7 +120,7 @@ def scrambled(ids: Sequence[int], is_own: Sequence[bool], processor: VolumeProce
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     words = [number for number in range(len(tokenizer)) if number not in special]
     rng = random.Random(seed)
-    return [rng.choice(words) if own else item for item, own in zip(ids, is_own, strict=True)]
+    return [rng.choice(words) if drawn else item for item, drawn in zip(ids, is_own, strict=True)]
 
 
 def prove_rows(
@@ -138,29 +138,29 @@ def prove_rows(
     before: of several crops each is blanked in turn.
     """
     places = list(prompts)
-    own, again = score(places, prompts), score(places, prompts)
+    baseline, again = score(places, prompts), score(places, prompts)
     most: dict[str, float] = {}
-    for name, groups in own.items():
+    for name, groups in baseline.items():
         noise = max(_apart(mine, theirs) for mine, theirs in zip(groups, again[name], strict=True))
         # numbers far from 0 have fewer digits behind it
         size = max([1.0, *(float(row.abs().mean()) / USUAL for rows in groups for row in rows if len(row))])
         most[name] = 3 * noise + tolerance.nats * size
-    _finite(where, own, prompts)
-    moved = dict.fromkeys(own, math.inf)
+    _finite(where, baseline, prompts)
+    moved = dict.fromkeys(baseline, math.inf)
     for turn, changed in enumerate(places):
-        shown = {**prompts, changed: with_blank_volumes(prompts[changed], processor, number + turn)}
-        scores = score(places, shown)
-        _finite(where, scores, shown)
+        blanked = {**prompts, changed: with_blank_volumes(prompts[changed], processor, number + turn)}
+        scores = score(places, blanked)
+        _finite(where, scores, blanked)
         for name, rows in scores.items():
-            least = _reacted(where, name, own[name], rows, prompts, changed, most[name])
+            least = _reacted(where, name, baseline[name], rows, prompts, changed, most[name])
             moved[name] = min(moved[name], least)
     for name, other in (("rollout", "policy"), ("old policy", "policy"), ("answer", "likelihood")):
-        if name in own and other in own:
-            _agree(where, own, name, other, prompts, most[other])
+        if name in baseline and other in baseline:
+            _agree(where, baseline, name, other, prompts, most[other])
     for place in places:
         others = {place: renamed(prompts[place])}
         for name, rows in score([place], others).items():
-            far, prompt_id = _apart(own[name][places.index(place)], rows[0]), prompts[place].id
+            far, prompt_id = _apart(baseline[name][places.index(place)], rows[0]), prompts[place].id
             if far <= most[name]:
                 continue
             by_itself = score([place], {place: prompts[place]})[name][0]
@@ -216,7 +216,7 @@ def _agree(
 def _reacted(
     where: str,
     name: str,
-    own: Sequence[Sequence[Row]],
+    baseline: Sequence[Sequence[Row]],
     scores: Sequence[Sequence[Row]],
     prompts: Mapping[int, Prompt],
     changed: int,
@@ -224,7 +224,7 @@ def _reacted(
 ) -> float:
     """Return by how much the least moved row of a prompt moved whose volume was blanked."""
     least = math.inf
-    for place, mine, theirs in zip(prompts, own, scores, strict=True):
+    for place, mine, theirs in zip(prompts, baseline, scores, strict=True):
         for number, (row, other) in enumerate(zip(mine, theirs, strict=True)):
             if not len(row):
                 continue  # nothing is learned from a truncated answer
@@ -238,7 +238,7 @@ def _reacted(
                         "what was changed in the model, the processor or the trainer: the volume is lost, or "
                         "stands in another row",
                     )  # fmt: skip
-    for place, mine, theirs in zip(prompts, own, scores, strict=True):
+    for place, mine, theirs in zip(prompts, baseline, scores, strict=True):
         far = _apart(mine, theirs)
         if place != changed and not far <= max(most, 0.0):
             stop(
@@ -266,7 +266,7 @@ def prove_gradient(
     for.
     """
     weights = [(name, item) for name, item in model.named_parameters() if item.requires_grad]
-    kept = [item.grad for _, item in weights]
+    before = [item.grad for _, item in weights]
     for _, item in weights:
         item.grad = None
     try:
@@ -278,13 +278,13 @@ def prove_gradient(
             )  # fmt: skip
         backward(value)
         by_part = {part: [(name, item) for name, item in weights if part_of(name) == part] for part in parts}
-        for part, own in by_part.items():
-            _reached(where, part, own)
+        for part, named in by_part.items():
+            _reached(where, part, named)
         if slopes:
-            for part, own in by_part.items():
-                _slope(where, part, [item for _, item in own], objective, tolerance)
+            for part, named in by_part.items():
+                _slope(where, part, [item for _, item in named], objective, tolerance)
     finally:
-        for (_, item), gradient in zip(weights, kept, strict=True):
+        for (_, item), gradient in zip(weights, before, strict=True):
             item.grad = gradient
 
 
@@ -308,19 +308,19 @@ def _slope(
     where: str, part: str, weights: Sequence[Tensor], objective: Callable[[], Tensor], tolerance: Tolerance
 ) -> None:
     """Move the weights along their gradient, both ways, and see whether the objective follows."""
-    told = [(item, item.grad.float()) for item in weights if item.grad is not None]
-    told.sort(key=lambda pair: float(pair[1].norm()), reverse=True)
-    told = told[:WEIGHTS]
-    slope = math.sqrt(sum(float(gradient.norm()) ** 2 for _, gradient in told))
-    size = math.sqrt(sum(float(item.float().norm()) ** 2 for item, _ in told))
-    originals = [item.clone() for item, _ in told]
-    along = [gradient / slope for _, gradient in told]
+    gradients = [(item, item.grad.float()) for item in weights if item.grad is not None]
+    gradients.sort(key=lambda pair: float(pair[1].norm()), reverse=True)
+    gradients = gradients[:WEIGHTS]
+    slope = math.sqrt(sum(float(gradient.norm()) ** 2 for _, gradient in gradients))
+    size = math.sqrt(sum(float(item.float().norm()) ** 2 for item, _ in gradients))
+    originals = [item.clone() for item, _ in gradients]
+    along = [gradient / slope for _, gradient in gradients]
     across = [part.flip(0) for part in along]  # less what of it lies along the gradient
     shared = sum(float((item * part).sum()) for item, part in zip(across, along, strict=True))
     across = [item - shared * part for item, part in zip(across, along, strict=True)]
 
     def moved(way: Sequence[Tensor], length: float) -> float:
-        for (item, _), original, part in zip(told, originals, way, strict=True):
+        for (item, _), original, part in zip(gradients, originals, way, strict=True):
             item.copy_(original + length * part.to(item.dtype))
         return float(objective())
 
@@ -333,7 +333,7 @@ def _slope(
         ends = [moved(along, length) for length in (step, -step, step / 2, -step / 2)]
         # a pass of 16 bits repeats its roundings, and any move draws others
         rounding = abs(moved(across, step) - moved(across, -step))
-        for (item, _), original in zip(told, originals, strict=True):
+        for (item, _), original in zip(gradients, originals, strict=True):
             item.copy_(original)
         seen, expected = ends[0] - ends[1], 2 * step * slope
         halves = 2 * (ends[2] - ends[3])

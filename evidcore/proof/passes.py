@@ -56,9 +56,9 @@ class Proof:
         if not self.answers:
             each = len(sampled) // len(positions)
             for place, one in enumerate(sampled):
-                ids = scrambled(one.ids, [bool(own) for own in one.loss_mask], self.processor, place)
-                kept = self.answers.setdefault(positions[place // each], [])
-                kept.append(dataclasses.replace(one, ids=tuple(ids)))
+                ids = scrambled(one.ids, [*map(bool, one.loss_mask)], self.processor, place)
+                saved = self.answers.setdefault(positions[place // each], [])
+                saved.append(dataclasses.replace(one, ids=tuple(ids)))
         return [
             dataclasses.replace(answer, prompt=self.shown[position])
             for position in positions
@@ -90,7 +90,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
     processor, answers = trainer.processing_class, trainer.num_generations
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
         prompts = _first_prompts(trainer, trainer.source, GROUPS)
-        micro, looks, kept = trainer._step, 0, dict[int, list[Episode]]()
+        micro, looks, saved = trainer._step, 0, dict[int, list[Episode]]()
         batches: list[tuple[Proof, Any, Tensor]] = []
         most = trainer.args.per_device_train_batch_size // answers  # that memory was planned for
 
@@ -99,7 +99,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             draw, later = looks == 1, max(looks - 1, 0)  # the second look is to equal the first
             trainer._step = micro + later % trainer.args.gradient_accumulation_steps
             looks += 1
-            proof = Proof(shown, kept, processor)
+            proof = Proof(shown, saved, processor)
             trainer.proof = proof
             with torch.no_grad(), torch.random.fork_rng(devices=_devices()):
                 torch.manual_seed(draw)
@@ -110,13 +110,13 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
             mask = batch["completion_mask"].bool() & batch["tool_mask"].bool()
             if not batches and len(positions) <= most:
                 batches.append((proof, batch, mask))
-            found = {"policy": _by_group(proof.policy, mask, answers)}
+            by_group = {"policy": _by_group(proof.policy, mask, answers)}
             for name, key in (("old policy", "old_per_token_logps"), ("reference", "ref_per_token_logps")):
                 if key in batch:
-                    found[name] = _by_group(batch[key], mask, answers)
+                    by_group[name] = _by_group(batch[key], mask, answers)
             rollouts = [torch.tensor(one) if row.any() else torch.empty(0) for one, row in zip(
                 proof.rollout, mask, strict=True)]  # fmt: skip
-            return {**found, "rollout": _grouped(rollouts, answers)}
+            return {**by_group, "rollout": _grouped(rollouts, answers)}
 
         def objective() -> Tensor:
             proof, batch, mask = batches[0]
@@ -140,7 +140,7 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
         prompts = _first_prompts(trainer, source, TARGETS)
 
         def batch_of(positions: Sequence[int], shown: Mapping[int, Prompt]) -> dict[str, Tensor]:
-            targets.source = _Shown(source, shown)
+            targets.source = _Visible(source, shown)
             try:
                 batch = trainer.data_collator([{"prompt": str(position)} for position in positions])
             finally:
@@ -235,8 +235,8 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
             some = [shown[place] for place in places]
             prefixes = [policy.prefix(one) for one in some for _ in texts]
             with policy.asking():
-                told = continue_rows(model, prefixes, sampling, forced=forced * len(some))
-            tokens = _grouped([torch.tensor(one.log_probs) for one in told], CANDIDATES)
+                written = continue_rows(model, prefixes, sampling, forced=forced * len(some))
+            tokens = _grouped([torch.tensor(one.log_probs) for one in written], CANDIDATES)
             whole = policy.log_likelihoods(some, [texts] * len(some))
             return {
                 "token": tokens,
@@ -252,7 +252,7 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
 
 
 def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:
-    rows = [row[own].detach().float().cpu() for row, own in zip(scores, mask, strict=True)]
+    rows = [row[mask_row].detach().float().cpu() for row, mask_row in zip(scores, mask, strict=True)]
     return _grouped(rows, answers)
 
 
@@ -264,7 +264,7 @@ def _devices() -> list[int]:
     return [torch.cuda.current_device()] if torch.cuda.is_available() else []
 
 
-class _Shown:
+class _Visible:
     """A stream of which some prompts are shown otherwise."""
 
     def __init__(self, source: PromptSource, shown: Mapping[int, Prompt]) -> None:
@@ -274,7 +274,7 @@ class _Shown:
         return dataclasses.replace(self.source[position], prompt=self.shown[position])
 
 
-KEPT = (
+TRAINER_STATE = (
     "num_iterations",
     "mask_truncated_completions",
     "use_vllm",
@@ -294,10 +294,10 @@ def undisturbed(trainer: Any) -> Iterator[None]:
 
     A run that goes on proves again at its first step: what the proof draws must not move what comes after.
     """
-    kept = {name: getattr(trainer, name) for name in KEPT if hasattr(trainer, name)}
+    saved = {name: getattr(trainer, name) for name in TRAINER_STATE if hasattr(trainer, name)}
     seen, metrics = trainer.state.num_input_tokens_seen, copy.deepcopy(trainer._metrics)
     python, numpy = random.getstate(), np.random.get_state()
-    if "num_iterations" in kept:
+    if "num_iterations" in saved:
         # answers are then used longer than one step, so trl computes the old policy's log-probabilities
         trainer.num_iterations += trainer.args.gradient_accumulation_steps
         trainer.mask_truncated_completions = False  # the proof's answers all are
@@ -306,7 +306,7 @@ def undisturbed(trainer: Any) -> Iterator[None]:
         with torch.random.fork_rng(devices=_devices()):
             yield
     finally:
-        for name, value in kept.items():
+        for name, value in saved.items():
             setattr(trainer, name, value)
         trainer.state.num_input_tokens_seen, trainer._metrics = seen, metrics
         random.setstate(python)

@@ -38,7 +38,7 @@ def prove_images(where: str, model: VolumeVLM, processor: VolumeProcessor, promp
     crop, bank = prompt.crops()[0], processor.image_processor.bank
     assert bank is not None  # a model that is trained or asked is connected
     size = processor.image_processor.size_zyx(crop)
-    with _probes(bank.spec, size, crop.volume.intensity) as probes, _held(bank):
+    with _probes(bank.spec, size, crop.volume.intensity) as probes, _preserved(bank):
         base, again, *slabs = [_tokens(model, bank, item, size) for item in probes.crops]
         if not all(bool(item.isfinite().all()) for item in (base, *slabs)):
             stop(where, "finite", "image tokens are not finite.", "encoder and bridge")
@@ -113,10 +113,10 @@ def _probes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
             if number >= 2:
                 axis, slab, count = slabs[number - 2]
                 edges = [round(raw.shape[axis] * edge / count) for edge in (slab, slab + 1)]
-                held = [slice(None)] * 3
-                held[axis] = slice(*edges)
-                part = changed[tuple(held)]
-                changed[tuple(held)] = rng.permutation(part.ravel()).reshape(part.shape)
+                region = [slice(None)] * 3
+                region[axis] = slice(*edges)
+                part = changed[tuple(region)]
+                changed[tuple(region)] = rng.permutation(part.ravel()).reshape(part.shape)
             path = Path(folder) / f"probe-{number}.npy"
             np.save(path, changed)
             ref = VolumeRef(
@@ -129,7 +129,7 @@ def _probes(spec: EncoderInput, size: Grid, intensity: str) -> Iterator[Probes]:
 
 
 @contextlib.contextmanager
-def _held(bank: FeatureBank) -> Iterator[None]:
+def _preserved(bank: FeatureBank) -> Iterator[None]:
     """Leave in a bank what was there: files of probes are gone afterwards."""
     known = set(bank.handles())
     try:
@@ -195,13 +195,13 @@ def _ends(where: str, what: str, moved: Sequence[Tensor], grid: Grid, axis: int)
     if len(moved) < 2 or grid[axis] < 2 or moved[0].numel() != math.prod(grid):
         return
     half = grid[axis] // 2
-    layers = [one.reshape(grid).movedim(axis, 0).flatten(1).mean(dim=1) for one in moved]
+    layers = [layer.reshape(grid).movedim(axis, 0).flatten(1).mean(dim=1) for layer in moved]
     low, high = layers
-    own = float(low[:half].max() * high[-half:].max())
+    same = float(low[:half].max() * high[-half:].max())
     other = float(low[-half:].max() * high[:half].max())
-    if not other <= CROSSED * own:
+    if not other <= CROSSED * same:
         stop(
             where, "orientation", f"the lowest slab along {'zyx'[axis]} moves the {what} at the far end most "
-            f"({', '.join(f'{one:.1e}' for one in low.tolist())} by layer).", "axes on the way from file to "
+            f"({', '.join(f'{far:.1e}' for far in low.tolist())} by layer).", "axes on the way from file to "
             "tokens: something is flipped or dealt to other places",
         )  # fmt: skip

@@ -23,15 +23,15 @@ from evidcore.registry.factory import (
     show,
     together,
 )
-from evidcore.registry.signature import OWN_KEYS, SERVICE_KINDS, Kind, Option, fields, reserved_keys
+from evidcore.registry.signature import CORE_KEYS, SERVICE_KINDS, Kind, Option, fields, reserved_keys
 
 _HOMES: Sequence[tuple[type, str]] = (
     (schema.Top, "the top of the file, above every [section]"),
     (schema.Model, "[model]"),
     (schema.Features, "[features]"),
     (schema.DataUse, "an entry of a stage's data"),
-    (OWN_KEYS["reward"], "[[stage.reward]]"),
-    (OWN_KEYS["metric"], "[[stage.metric]]"),
+    (CORE_KEYS["reward"], "[[stage.reward]]"),
+    (CORE_KEYS["metric"], "[[stage.metric]]"),
 )
 
 
@@ -196,8 +196,8 @@ class Tables(Components):
         Of stages they are the recipe's and the core's.
         """
         result = [({item.name for item in fields(form)}, name) for form, name in _HOMES]
-        own = {row.name for row in offers("stage") if row.package == "evidcore"}
-        for kind in dict.fromkeys([*self.kinds, *sorted(own)]):
+        builtin = {row.name for row in offers("stage") if row.package == "evidcore"}
+        for kind in dict.fromkeys([*self.kinds, *sorted(builtin)]):
             with contextlib.suppress(PluginError, CacheMiss):
                 form = self.base(find("stage", kind))
                 result.append(({*form.known}, f"a {kind} stage, above its [[stage.…]] tables"))
@@ -263,7 +263,7 @@ def _twins(known: Mapping[str, Option], table: Mapping[str, Any]) -> Iterator[tu
     """Yield the tables of a list whose figures could not be told apart."""
     for key, option in known.items():
         before: list[tuple[Any, Any]] = []
-        for index, item in enumerate(_list(table.get(key)) if option.kind in OWN_KEYS else ()):
+        for index, item in enumerate(_list(table.get(key)) if option.kind in CORE_KEYS else ()):
             if isinstance(item, Mapping):
                 called = (item.get("use"), item.get("name") or "")
                 if called in before:

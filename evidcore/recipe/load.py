@@ -49,9 +49,9 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     lock = path.resolve().parent / LOCK
     if (pins := watch("pins", f"{lock}: comparing what it pins" if lock.exists() else "")) is not None:
         pins.name_packages(raw, lock, str(path))
-    kept, top = CachedSignatures(), dict[str, Any]()
+    signatures, top = CachedSignatures(), dict[str, Any]()
     for is_first in (True, False):  # the first imports nothing, and ends at once
-        top, result = ({}, first_problems(raw, kept)) if is_first else check(raw, kept)
+        top, result = ({}, first_problems(raw, signatures)) if is_first else check(raw, signatures)
         for problem in result:
             line = line_of(lines, problem.key)
             where = "" if isinstance(source, Mapping) else f"line {line}, "
@@ -59,8 +59,8 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
                 line, where = 0, "command line, "
             wrong.append((line, f"{where}{section(raw, problem.key)}: {problem.text}"))
         refuse(path, wrong)
-    told = text.split("\n")  # a resolved recipe tells what is a default
-    given = {key: line for key, line in lines.items() if not told[line - 1].endswith("  # default")}
+    text_lines = text.split("\n")  # a resolved recipe tells what is a default
+    given = {key: line for key, line in lines.items() if not text_lines[line - 1].endswith("  # default")}
     origins = {key: f"line {line}" for key, line in given.items()} | origins
     if not raw.get("arms", True):
         origins = _without_arms(raw, origins)
@@ -74,7 +74,7 @@ def _without_arms(raw: dict[str, Any], origins: Mapping[Key, str]) -> dict[Key, 
     result = {key: origin for key, origin in origins.items() if key[:1] != ("stage",) or len(key) == 1}
     for now, place in enumerate(left):
         result |= {
-            ("stage", now, *key[2:]): said for key, said in origins.items() if key[:2] == ("stage", place)
+            ("stage", now, *key[2:]): source for key, source in origins.items() if key[:2] == ("stage", place)
         }
     return result
 
@@ -196,10 +196,10 @@ def _freeze(
 
 
 def _stage(table: StageTable, around: schema.RecipeContext) -> Any:
-    own = {item.name: item.default for item in fields(table.form) if not item.is_required}
+    defaults = {item.name: item.default for item in fields(table.form) if not item.is_required}
     keys = {item.name for item in fields(table.form)}
     given = {name: value for name, value in table.values.items() if name in keys}
-    values = table.form.filled({**own, **given}, around)
+    values = table.form.filled({**defaults, **given}, around)
     if any(item.metadata.get("open") for item in dataclasses.fields(table.form)):
         values["options"] = table.options
     return table.form(**values)

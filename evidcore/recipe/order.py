@@ -56,16 +56,16 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
 
 def _rounded(around: RecipeContext, stage: Mapping[str, Any], at: Path) -> Found:
     """Find what a stage would train, or how it would multiply, against weights that are kept in bfloat16."""
-    kept, trl = _list(around.table("model").get("bfloat16")), stage.get("trl")
+    rounded, trl = _list(around.table("model").get("bfloat16")), stage.get("trl")
     key, trained = "component", [str(stage.get("component")).removeprefix("model.")]
     if "train" in stage:
         key, trained = "train", _list(stage["train"])
-    for part in kept:
+    for part in rounded:
         if part in trained and not (part == "language" and stage.get("lora")):
             text = f"trains the {part}, and weights that model.bfloat16 names are too coarse for small steps."
             adapters = ", or train adapters (lora)" if part == "language" else ""
             yield (*at, key), f"{text} Take {part!r} out here or there{adapters}."
-    for field, value in trl.items() if kept and isinstance(trl, Mapping) else ():
+    for field, value in trl.items() if rounded and isinstance(trl, Mapping) else ():
         if bool(value) == {"bf16": False, "fp16": True, "fsdp": True, "deepspeed": True}.get(field):
             text = "weights that model.bfloat16 names are multiplied in bfloat16, and whole in each process"
             yield (*at, "trl", field), f"{text}, got {value!r}. Leave it out, or model.bfloat16."

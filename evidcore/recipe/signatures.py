@@ -51,11 +51,11 @@ class CachedSignatures:
         note = self._notes.get(_name(offer))
         if note is None:
             raise CacheMiss
-        own = reserved_keys(offer.kind) if offer.kind != "stage" else ()
+        reserved = reserved_keys(offer.kind) if offer.kind != "stage" else ()
         keys = _keys(note["schema"], note["schema"].get("$defs", {}))
         form = Form(
-            {name: item for name, item in keys.items() if name not in own},
-            own={name: item for name, item in keys.items() if name in own},
+            {name: item for name, item in keys.items() if name not in reserved},
+            own={name: item for name, item in keys.items() if name in reserved},
             is_component=offer.kind != "stage",
         )
         form.leaves_open = note["leaves_open"]
@@ -86,8 +86,8 @@ def _packages() -> str:
             below = [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
             for path in sorted(path for path in (root, *below) if path.endswith(".py")):
                 with contextlib.suppress(OSError):  # a file that is gone
-                    found = os.stat(path)
-                    digest.update(f"{path} {found.st_size} {found.st_mtime_ns}\n".encode())
+                    status = os.stat(path)
+                    digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -106,18 +106,18 @@ def _hint(node: Mapping[str, Any], defs: Mapping[str, Any]) -> Any:
     if "$ref" in node:
         keys = _keys(defs[node["$ref"].rpartition("/")[2]], defs).values()
         made = [
-            (one.name, one.type, dataclasses.field(default=dataclasses.MISSING if one.is_required else None))
-            for one in keys
+            (key.name, key.type, dataclasses.field(default=dataclasses.MISSING if key.is_required else None))
+            for key in keys
         ]
         return dataclasses.make_dataclass("Table", made, kw_only=True)
     if "x-component" in node:
         return Annotated[Any, Kind(**node["x-component"])]
     if "anyOf" in node:
-        return typing.Union[tuple(_hint(one, defs) for one in node["anyOf"])]  # noqa: UP007  # of a list
+        return typing.Union[tuple(_hint(item, defs) for item in node["anyOf"])]  # noqa: UP007  # of a list
     if "const" in node or "enum" in node:
         return typing.Literal[tuple(node.get("enum", (node.get("const"),)))]
     if "prefixItems" in node:
-        return among[tuple(_hint(one, defs) for one in node["prefixItems"])]
+        return among[tuple(_hint(item, defs) for item in node["prefixItems"])]
     if node.get("type") == "array":
         hint = among[_hint(node.get("items", {}), defs), ...]
     if node.get("type") == "object":

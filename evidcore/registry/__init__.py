@@ -346,7 +346,7 @@ def blame(offer: Offer, doing: str, error: type[EvidError] = ContractError) -> I
     try:
         yield
     except BaseException as cause:
-        if not is_own(cause):
+        if not is_code_fault(cause):
             raise
         raise error(*_report(cause, f"{offer} failed while {doing}", offer.package)) from cause
 
@@ -357,13 +357,13 @@ def package_error(cause: BaseException) -> ContractError | None:
     for frame, line in reversed(list(traceback.walk_tb(cause.__traceback__))):
         module = str(frame.f_globals.get("__name__"))
         offer = packages.get(module.partition(".")[0])
-        if offer is not None and offer.package != "evidcore" and is_own(cause):
+        if offer is not None and offer.package != "evidcore" and is_code_fault(cause):
             where = f"{offer.package} {offer.version} failed in {module}, line {line}"
             return ContractError(*_report(cause, where, offer.package))
     return None
 
 
-def is_own(cause: BaseException) -> bool:
+def is_code_fault(cause: BaseException) -> bool:
     """Tell whether an exception is its code's fault: nothing that a person mends, no full disk, no Ctrl-C."""
     if isinstance(cause, KeyboardInterrupt):  # plain, it is Ctrl-C where nothing else makes that `Stopped`
         is_plain = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -373,5 +373,5 @@ def is_own(cause: BaseException) -> bool:
 
 def _report(cause: BaseException, what: str, package: str) -> tuple[str, str]:
     """Return what is said of a component's exception; its own words, which may be of a patient, apart."""
-    said = f": {cause}. Report this to the authors of {package}; the traceback is below."
-    return f"{what}: {type(cause).__name__}", said
+    message = f": {cause}. Report this to the authors of {package}; the traceback is below."
+    return f"{what}: {type(cause).__name__}", message

@@ -25,8 +25,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_pyt
 from evidcore.errors import ContractError, PluginError, RecipeError, did_you_mean
 from evidcore.registry import Offer, blame, find, watch
 from evidcore.registry.signature import (
+    CORE_KEYS,
     ISOLABLE,
-    OWN_KEYS,
     SERVICE_KINDS,
     InlineOptions,
     Kind,
@@ -228,7 +228,7 @@ def form_of(factory: Callable[..., Any], kind: str | None = None) -> Form:
     """Return the form of a component's table, or of a function's options."""
     own = {}
     if kind is not None:
-        form = OWN_KEYS.get(kind)
+        form = CORE_KEYS.get(kind)
         own = {item.name: item for item in fields(form)} if form is not None else {}
         own["use"] = Option(name="use", type=Any, default=None)
         if kind in ISOLABLE:
@@ -262,7 +262,7 @@ class Components:
         value = kind.named(value)
         if isinstance(value, Mapping):
             full = self.table(kind.name, value)
-            own = fields(OWN_KEYS[kind.name]) if kind.name in OWN_KEYS and not kind.or_service else ()
+            own = fields(CORE_KEYS[kind.name]) if kind.name in CORE_KEYS and not kind.or_service else ()
             return {
                 "use": full["use"], **{one.name: one.default for one in own if not one.is_required}, **full
             }  # fmt: skip

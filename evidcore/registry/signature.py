@@ -42,7 +42,7 @@ class MetricKeys:
     name: str = ""  # stands before its figures' names where a stage has the same metric twice
 
 
-OWN_KEYS: Mapping[str, type] = {"reward": RewardKeys, "metric": MetricKeys}
+CORE_KEYS: Mapping[str, type] = {"reward": RewardKeys, "metric": MetricKeys}
 ISOLABLE = ("reward", "scorer", "reader")  # a table of these may have a key `isolated`
 
 
@@ -118,7 +118,7 @@ class Option:
 
 def reserved_keys(kind: str) -> frozenset[str]:
     """Return the keys of a `kind` table that the core reads itself."""
-    names = {item.name for item in dataclasses.fields(OWN_KEYS[kind])} if kind in OWN_KEYS else {"use"}
+    names = {item.name for item in dataclasses.fields(CORE_KEYS[kind])} if kind in CORE_KEYS else {"use"}
     return frozenset(names | ({"isolated"} if kind in ISOLABLE else set()))
 
 
@@ -128,16 +128,16 @@ def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, O
     Where a kind is named, its options may not take the core's own keys.
     """
     name = getattr(factory, "__qualname__", repr(factory))
-    found: dict[str, Option] = {}
+    result: dict[str, Option] = {}
     for option in _options(factory, name):
         if kind is not None and option.name in reserved_keys(kind):
             raise PluginError(
                 f"{name} has an option {option.name!r}; that key of a {kind} table is the core's."
             )
-        if option.name in found:
+        if option.name in result:
             raise PluginError(f"{name} has the option {option.name!r} twice.")
-        found[option.name] = option
-    return found
+        result[option.name] = option
+    return result
 
 
 def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
@@ -148,8 +148,8 @@ def _options(factory: Callable[..., Any], name: str) -> Iterator[Option]:
     hints: dict[str, Any] = {}
     for written, names in _annotations(factory) if named else ():
         # types left of `*` may be written for a type checker only
-        own = {item.name: written[item.name] for item in named if item.name in written}
-        hints |= _hints(types.SimpleNamespace(__annotations__=own), names, name) if own else {}
+        values = {item.name: written[item.name] for item in named if item.name in written}
+        hints |= _hints(types.SimpleNamespace(__annotations__=values), names, name) if values else {}
     if untyped := [item.name for item in named if item.name not in hints]:
         raise PluginError(f"{name} has no type for its option {untyped[0]!r}; nothing could be checked.")
     for item in named:
@@ -225,18 +225,18 @@ def holders(known: Mapping[str, Option]) -> dict[str, inspect.Parameter]:
 def flat_forms(factory: Callable[..., Any]) -> list[type]:
     """Return the dataclasses whose fields are options of `factory`, each after those that it extends."""
     each = holders(options(factory)).values()
-    found: list[type] = [part for holder in each for part in reversed(holder.annotation.__mro__)]
-    return [part for part in dict.fromkeys(found) if "__dataclass_fields__" in vars(part)]
+    result: list[type] = [part for holder in each for part in reversed(holder.annotation.__mro__)]
+    return [part for part in dict.fromkeys(result) if "__dataclass_fields__" in vars(part)]
 
 
 def gathered(known: Mapping[str, Option], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments: the values, those of a flat parameter's fields in its dataclass."""
-    found = {name: value for name, value in values.items() if known[name].holder is None}
+    made = {name: value for name, value in values.items() if known[name].holder is None}
     for name, holder in holders(known).items():
-        own = {key: value for key, value in values.items() if known[key].holder == holder}
-        whole = holder.default
-        found[name] = holder.annotation(**own) if whole is holder.empty else dataclasses.replace(whole, **own)
-    return found
+        part = {key: value for key, value in values.items() if known[key].holder == holder}
+        is_new = holder.default is holder.empty
+        made[name] = holder.annotation(**part) if is_new else dataclasses.replace(holder.default, **part)
+    return made
 
 
 def component_class(factory: Any) -> Any:

@@ -29,7 +29,7 @@ from evidcore.contracts import Reward
 from evidcore.contracts.judging import Checked, Outcome
 from evidcore.errors import ContractError, DataError, EvidError, RecipeError, did_you_mean
 from evidcore.recipe.schema import RewardKeys
-from evidcore.registry import is_own
+from evidcore.registry import is_code_fault
 from evidcore.reward.process_state import changed, content, killed_forks, preserved_process_state
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ EQUAL = 1e-8  # totals closer than this give no advantage
 MOST_DEAD = 0.9  # share of groups, or of answers, that teaches nothing
 LAST_STEPS = 20  # over which failed calls are counted
 HANG_S = 600.0  # after so long a call's stack is shown, and again
-SHOWN_ROWS, MOST_LETTERS = 3, 200  # of a call that failed, of each of its rows
+QUOTED_ROWS, MOST_LETTERS = 3, 200  # of a call that failed, of each of its rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ class NamedReward:
 class FailedCall(ContractError):
     """A call of a reward that raised. Names the reward, why, and some of its rows."""
 
-    def __init__(self, said: str, quoting: str, reason: str) -> None:
+    def __init__(self, message: str, quoting: str, reason: str) -> None:
         """Take the message in its two parts, and the reason that its rows are given."""
-        super().__init__(said, quoting)
+        super().__init__(message, quoting)
         self.reason = reason
 
 
@@ -77,7 +77,7 @@ class Judgement:
 
 
 @contextlib.contextmanager
-def _stack_shown(after_s: float) -> Iterator[None]:
+def _stack_dumped(after_s: float) -> Iterator[None]:
     """Write every thread's stack to standard error while what is inside takes longer, again and again."""
     faulthandler.dump_traceback_later(after_s, repeat=True, file=2)
     try:
@@ -124,11 +124,11 @@ class RewardComposer:
         verdicts: dict[str, Sequence[Verdict]] = {}
         failed: dict[str, str] = {}
         clock = clock or Clock()
-        shown = content(rollouts, verdicts)
+        quoted = content(rollouts, verdicts)
         for item in self.rewards:
             with clock.part(f"reward/{item.name}"):
                 try:
-                    with preserved_process_state(), _stack_shown(HANG_S):
+                    with preserved_process_state(), _stack_dumped(HANG_S):
                         answer = self._call(item, rollouts, dict(verdicts))
                 except FailedCall as failure:
                     if not self.max_failed:
@@ -141,12 +141,12 @@ class RewardComposer:
                     failed[item.name] = str(failure)
                     answer = [Unscored(kind="failed", reason=failure.reason)] * len(rollouts)
                 left = content(rollouts, verdicts)
-                if what := changed(shown, left):
+                if what := changed(quoted, left):
                     raise ContractError(
                         f"{_who(item)} changed {what}, by which others judge. Let it work on a copy."
                     )
                 verdicts[item.name] = self._checked(item, rollouts, answer)
-                shown = left + content((), {item.name: verdicts[item.name]})
+                quoted = left + content((), {item.name: verdicts[item.name]})
         counted = {item.name: _fill(_gated(item, verdicts), rollouts) for item in self.rewards}
         return Judgement(verdicts, counted, failed)
 
@@ -191,11 +191,11 @@ class RewardComposer:
             if isinstance(cause, EvidError) and not (self.max_failed and may_fail):
                 raise
             why = f"{type(cause).__name__}: {cause}"
-            said = f"{_who(item)} failed with {type(cause).__name__}"
+            message = f"{_who(item)} failed with {type(cause).__name__}"
             quoting = f": {cause}, over {_shown(rollouts)} Report this to its authors."
-            raise FailedCall(said, quoting, why[:MOST_LETTERS]) from cause
+            raise FailedCall(message, quoting, why[:MOST_LETTERS]) from cause
         except BaseException as cause:
-            if not is_own(cause):
+            if not is_code_fault(cause):
                 raise
             raise ContractError(
                 f"{_who(item)} tried to end the process with {type(cause).__name__}",
@@ -248,18 +248,18 @@ def _who(item: NamedReward) -> str:
 
 def _shown(rollouts: Sequence[Rollout]) -> str:
     """Tell of rollouts how many there are, and show some with their prompts."""
-    some = rollouts[:: max(len(rollouts) // SHOWN_ROWS, 1)][:SHOWN_ROWS]
+    some = rollouts[:: max(len(rollouts) // QUOTED_ROWS, 1)][:QUOTED_ROWS]
     rows = "; ".join(f"prompt {item.prompt.id!r}: {item.text[:MOST_LETTERS]!r}" for item in some)
     return f"{len(rollouts)} rollouts, among them {rows}."
 
 
 def _gated(item: NamedReward, verdicts: Mapping[str, Sequence[Verdict]]) -> list[float | None]:
     """Return a reward's values: 0 where its gate is closed, None where there is no verdict."""
-    own = [score.value if isinstance(score, Score) else None for score in verdicts[item.name]]
+    scores = [score.value if isinstance(score, Score) else None for score in verdicts[item.name]]
     if not item.gate:
-        return [None if value is None else float(value) for value in own]
+        return [None if value is None else float(value) for value in scores]
     values: list[float | None] = []
-    for value, gate in zip(own, verdicts[item.gate], strict=True):
+    for value, gate in zip(scores, verdicts[item.gate], strict=True):
         if isinstance(gate, Unscored):
             values.append(None)
         elif gate.value <= 0:
@@ -273,10 +273,10 @@ def _fill(values: Sequence[float | None], rollouts: Sequence[Rollout]) -> list[f
     """Put the mean of the scored answers of a group in the place of missing verdicts."""
     scored: dict[int, list[float]] = {}
     for value, rollout in zip(values, rollouts, strict=True):
-        held = scored.setdefault(rollout.group, [])
+        rows = scored.setdefault(rollout.group, [])
         if value is not None:
-            held.append(value)
-    means = {group: sum(held) / len(held) if held else 0.0 for group, held in scored.items()}
+            rows.append(value)
+    means = {group: sum(rows) / len(rows) if rows else 0.0 for group, rows in scored.items()}
     return [
         means[rollout.group] if value is None else value
         for value, rollout in zip(values, rollouts, strict=True)
@@ -303,7 +303,7 @@ def record(
                     "text": rollouts[index].text,
                     "total": totals[index],
                     "malformed": rollouts[index].answer.malformed,
-                    "evidence": (said := rollouts[index].answer.evidence) and dataclasses.asdict(said),
+                    "evidence": (cited := rollouts[index].answer.evidence) and dataclasses.asdict(cited),
                     "turns": [turn.to_json() for turn in rollouts[index].turns],
                     "parent": rollouts[index].parent,
                     "rewards": {

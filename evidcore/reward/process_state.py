@@ -43,7 +43,7 @@ def preserved_process_state() -> Iterator[None]:
     handlers = {item: signal.getsignal(item) for item in _LASTING} if is_main else {}
     threads, timer_s = torch.get_num_threads(), signal.getitimer(signal.ITIMER_REAL)[0]
     try:
-        with _randomness_kept(), contextlib.redirect_stdout(sys.stderr), _output_redirected():
+        with _rng_preserved(), contextlib.redirect_stdout(sys.stderr), _output_redirected():
             yield
     finally:
         for number, handler in handlers.items():
@@ -71,17 +71,17 @@ def _output_redirected() -> Iterator[None]:
     if sys.__stdout__ is None or sys.__stderr__ is None:  # closed before Python began
         yield
         return
-    kept = os.dup(1)
+    stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 @contextlib.contextmanager
-def _randomness_kept() -> Iterator[None]:
+def _rng_preserved() -> Iterator[None]:
     """Give back the state of every generator that training draws from."""
     python, numpy = random.getstate(), np.random.get_state()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()

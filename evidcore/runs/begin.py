@@ -85,8 +85,8 @@ def run(
             refuse_changes(folder, lock, accept=accept_changes)
         processes().wait()
         logging.disable_progress_bar()  # the run has its own
-        own = [Recorder(folder), *recorders] if is_first else []
-        announcer = Announcer.from_names(own, recipe.observers if is_first else ())
+        writers = [Recorder(folder), *recorders] if is_first else []
+        announcer = Announcer.from_names(writers, recipe.observers if is_first else ())
         with recording_exit(folder), isolation_ended():
             check_splits(assembly)
             for index, stage in enumerate(recipe.stages):

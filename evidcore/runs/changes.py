@@ -37,8 +37,8 @@ def write_changes(folder: RunFolder, assembly: Assembly) -> None:
             if not stage.arm and _asked(stage) == _asked(earlier):
                 rows += _rows(headlines, (after, lines[after]), (before, lines[before]))
     if rows:
-        shown = {"stage": "changes", "kind": "changes", "rows": rows}
-        write(folder.path / "results" / "changes.json", json.dumps(shown, indent=1) + "\n")
+        result = {"stage": "changes", "kind": "changes", "rows": rows}
+        write(folder.path / "results" / "changes.json", json.dumps(result, indent=1) + "\n")
 
 
 def _asked(stage: EvalStage) -> tuple[Any, ...]:

@@ -79,11 +79,11 @@ def fresh_encoder(assembly: Assembly, before: StageOutputs) -> Encoder:
 
 def current_model(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return the model and its processor, on the accelerator where there is one."""
-    kept = assembly.recipe.features
+    features = assembly.recipe.features
     bank = functools.partial(
         FeatureBank,
-        precision=kept.precision,
-        memory_bytes=int(kept.memory_gb * 1e9),
+        precision=features.precision,
+        memory_bytes=int(features.memory_gb * 1e9),
         cache=Cache("features"),
     )
     if before.model is not None:
@@ -159,7 +159,7 @@ class Context(StageContext):
         model.
         """
         self._assembly, self._before = assembly, before or StageOutputs()
-        self._policy, self._opener = policy, Opener(self.own_policy)
+        self._policy, self._opener = policy, Opener(self.local_policy)
         self.recipe, self.where, self.resume = assembly.recipe, where, resume
         self.is_dry_run = is_dry_run
         if folder is not None and announce is not None:
@@ -210,7 +210,7 @@ class Context(StageContext):
             return self._policy
         return self._opener.open(prompts_per_pass=prompts_per_pass, arm=arm)
 
-    def own_policy(self, *, prompts_per_pass: int = 64, arm: str = "") -> VLMPolicy:
+    def local_policy(self, *, prompts_per_pass: int = 64, arm: str = "") -> VLMPolicy:
         """Return a policy that this process answers alone, as the stage that trained it has it answer."""
         trained_by, before = self._before.trained_by, self._before
         if arm:

@@ -219,14 +219,14 @@ def dry_run(recipe: Recipe) -> DryRun:
                 result.append(seen)
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
-                if any(use is own for own in stage.data):  # what is replayed is not written
+                if any(use is entry for entry in stage.data):  # what is replayed is not written
                     wrong += _too_long(seen, stage, where, holds)
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
     if wrong:
         count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
-        told = "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
-        raise RecipeError(f"{recipe.path}: {count}\n{told}")
+        listing = "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
+        raise RecipeError(f"{recipe.path}: {count}\n{listing}")
     return DryRun(
         data=tuple(result),
         parameters=None if needs_data else parts.parameters,
@@ -260,7 +260,7 @@ def _absent(assembly: Assembly) -> dict[str, str]:
 def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
     """Yield what is said of weights that are not here; those that a fit stage makes are not needed."""
     fitted = {stage.output for stage in assembly.recipe.line.values()}
-    said = {
+    texts = {
         "model.encoder": "" if "encoder" in fitted else encoder.missing_weights(),
         "model.language": assembly.language.missing_weights(),
         **{
@@ -269,7 +269,7 @@ def _weights(assembly: Assembly, encoder: Encoder) -> Iterator[str]:
             if is_fetched(table)
         },
     }
-    yield from (f"{part}: {text}" for part, text in said.items() if text)
+    yield from (f"{part}: {text}" for part, text in texts.items() if text)
 
 
 def _stage_weights(recipe: Recipe, parts: Parts) -> Iterator[StageWeights]:
@@ -309,9 +309,9 @@ def _entry(
             raise RecipeError(f"task {use.task!r} asks nothing about any of its {len(cases)} cases.")
         first, prompts = asking.case, [asking]
     with blame(offer_of(assembly.view), f"rendering case {first.id!r}"):
-        shown = [part for part in assembly.view.render(first) if isinstance(part, VisualPart)]
+        parts = [part for part in assembly.view.render(first) if isinstance(part, VisualPart)]
     image_tokens, width = 0, assembly.language.width()
-    for part in shown:
+    for part in parts:
         size = assembly.view.size_zyx(part, encoder.input)
         prepare(part.crop, encoder.input, size)  # reads the file
         if width is not None:

@@ -96,8 +96,8 @@ class Execution:
             known = {line["stage"] for line in read_lines(root / "metrics.jsonl")}
             lines = [] if name in known else read_lines(stored / "metrics.jsonl")
             append(root / "metrics.jsonl", [{**line, "stage": name, "reused": True} for line in lines])
-        shown = {**result, "stage": name, "inputs": stored.name}
-        write(root / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
+        record = {**result, "stage": name, "inputs": stored.name}
+        write(root / "results" / f"{name}.json", json.dumps(record, indent=1) + "\n")
         if (stored / "checkpoint").is_dir():
             link(stored / "checkpoint", root / "checkpoints" / name)
         for kind in ("rollouts", "answers"):
@@ -124,7 +124,7 @@ class Execution:
         )
         # the models of the stages before are let go of, else a stage needs memory for two
         trained = self.before.trained_by is not None
-        self.assembly.policy.bind(context.own_policy if trained else None)
+        self.assembly.policy.bind(context.local_policy if trained else None)
         self.assembly.start_policy.close()
         step_graph.forget()
         gc.collect()  # a trainer and its model hold each other
@@ -139,7 +139,7 @@ class Execution:
         np.random.seed(self.recipe.seed)
         torch.manual_seed(self.recipe.seed)
         if not stage.traits.is_distributed and not is_first:
-            serve(context.own_policy)
+            serve(context.local_policy)
             return
         start_s = time.monotonic()
         alone = contextlib.nullcontext() if stage.traits.is_distributed else worker_group()
@@ -157,8 +157,8 @@ class Execution:
         if result.answers is not None:
             append(work / "answers.jsonl", result.answers)
         took_s = None if resume else time.monotonic() - start_s
-        told = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
-        write(work / "result.json", json.dumps(told, indent=1) + "\n")
+        record = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
+        write(work / "result.json", json.dumps(record, indent=1) + "\n")
         stored.parent.mkdir(exist_ok=True)
         publish(work, stored)  # another run of the recipe may have finished the same stage first
 
@@ -172,8 +172,8 @@ def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
     changes = difference(before, json.loads(as_json(inputs)))
     if not changes:
         return True
-    shown = "; ".join(changes[:3]) + ("; …" if len(changes) > 3 else "") if before else "unknown"
-    log.warning("%s: begun with other inputs (%s), so the stage starts anew", work, shown)
+    listing = "; ".join(changes[:3]) + ("; …" if len(changes) > 3 else "") if before else "unknown"
+    log.warning("%s: begun with other inputs (%s), so the stage starts anew", work, listing)
     shutil.rmtree(work)
     return False
 

@@ -54,8 +54,8 @@ class Fitted:
     def _known(self, before: Any, now: Any) -> Any:
         """Return a value without the options that are neither in `before` nor in the recipe."""
         if isinstance(before, Mapping) and isinstance(now, Mapping):
-            kept = (key for key in now if key in before or key in self._given)
-            return {key: self._known(before.get(key), now[key]) for key in kept}
+            keys = (key for key in now if key in before or key in self._given)
+            return {key: self._known(before.get(key), now[key]) for key in keys}
         if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
             return [self._known(*both) for both in zip(before, now, strict=True)]
         return now

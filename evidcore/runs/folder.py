@@ -201,8 +201,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         ):
             result += difference(_by_place(key, old), _by_place(key, new), prefix)
         elif old != new:
-            shown = ["missing" if value is None else str(value) for value in (old, new)]
-            result.append(f"{name}: {' -> '.join(shown)}")
+            values = ["missing" if value is None else str(value) for value in (old, new)]
+            result.append(f"{name}: {' -> '.join(values)}")
     return result
 
 
@@ -215,8 +215,8 @@ class Recorder:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        own = [line for line in read_lines(folder.path / "metrics.jsonl") if not line.get("reused")]
-        so_far_s = max((line.get("time_s", 0.0) for line in own), default=0.0)  # of the processes before
+        computed = [line for line in read_lines(folder.path / "metrics.jsonl") if not line.get("reused")]
+        so_far_s = max((line.get("time_s", 0.0) for line in computed), default=0.0)  # of the processes before
         self._start_s = time.monotonic() - so_far_s
         self._known: set[str] = set()
 
@@ -281,9 +281,9 @@ def rewrite(path: Path, change: Callable[[dict[str, Any]], Mapping[str, Any] | N
     """Change or drop (None) each line of a file, which may not exist."""
     if not path.exists():
         return
-    kept = [line for line in map(change, read_lines(path)) if line is not None]
+    rest = [line for line in map(change, read_lines(path)) if line is not None]
     with appearing(path) as partial:
-        append(partial, kept)
+        append(partial, rest)
 
 
 def _finite(value: Any) -> Any:

@@ -85,7 +85,7 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
     if has_isolated(recipe):
         fence["isolation"] = {"network_blocked": watch("isolation", "`isolated`").network_blocked()}
     pins = watch("pins")
-    kept = () if pins is None else pins.kept().values()
+    pinned = () if pins is None else pins.kept().values()
     return fence | {
         "recipe": {
             "path": str(recipe.path.resolve()),
@@ -94,7 +94,7 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
             "overrides": list(recipe.overrides),
         },
         "package": packages,
-        "plugin": {pin.package: pin.table for pin in kept if pin.package in packages},
+        "plugin": {pin.package: pin.table for pin in pinned if pin.package in packages},
         "dataset": {name: {"fingerprint": item.fingerprint()} for name, item in datasets.items()},
         "versions": versions(),
         "hardware": hardware(),
@@ -281,8 +281,8 @@ def hashed_inputs(
         result["features"] = recipe.features.precision
     if rounded := [part for part in recipe.model.bfloat16 if part in model]:
         result["model"] = {**model, "bfloat16": rounded}
-    own = {name for dataset in datasets for name in assembly.datasets[dataset].findings}
-    if own != {*assembly.phrases} and any(_may_label(offer) for offer, _ in components):
+    labels = {name for dataset in datasets for name in assembly.datasets[dataset].findings}
+    if labels != {*assembly.phrases} and any(_may_label(offer) for offer, _ in components):
         result["findings"] = list(assembly.phrases)
     return result
 

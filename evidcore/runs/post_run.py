@@ -91,10 +91,10 @@ def write_audit(
         )
         append(work / "answers.jsonl", result.answers or ())
         (work / "answers.jsonl").replace(folder.path / "answers" / f"{name}.jsonl")
-        shown = {"stage": name, "kind": "audit", **facts, **result.to_json()}
-        write(folder.path / "results" / f"{name}.json", json.dumps(shown, indent=1) + "\n")
+        record = {"stage": name, "kind": "audit", **facts, **result.to_json()}
+        write(folder.path / "results" / f"{name}.json", json.dumps(record, indent=1) + "\n")
         work.rmdir()
-    return shown
+    return record
 
 
 def last_asking(stages: tuple[Stage, ...]) -> EvalStage | None:

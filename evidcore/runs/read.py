@@ -104,9 +104,9 @@ def read_status(folder: Path) -> Mapping[str, Any]:
     status = read_object(folder / "STATUS")
     if status.get("state") != "running" or not status.get("stage") or is_locked(folder):
         return status
-    said = f"process {status.get('pid')} is gone without a word: it was killed, or a component ended it"
-    log.warning("%s: %s", folder, said)
-    return {**status, "state": "gone", "message": said}
+    reason = f"process {status.get('pid')} is gone without a word: it was killed, or a component ended it"
+    log.warning("%s: %s", folder, reason)
+    return {**status, "state": "gone", "message": reason}
 
 
 def findings_of(line: Line) -> list[str]:

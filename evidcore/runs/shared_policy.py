@@ -62,12 +62,12 @@ class _Stopped:
 
 def _sendable(error: Exception, where: str) -> Exception:
     """Return an exception as another process can raise it, with what it looked like here."""
-    shown = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(error))
     try:
         copy: Exception = pickle.loads(pickle.dumps(error))
     except Exception:  # of a class that cannot be sent
         copy = RuntimeError(f"{type(error).__name__}: {error}")
-    copy.add_note(f"{where}:\n{shown}")
+    copy.add_note(f"{where}:\n{text}")
     return copy
 
 

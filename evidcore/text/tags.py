@@ -37,8 +37,8 @@ def tag_fault(text: str, *, think: bool, pairs: Sequence[str] = ("answer",)) -> 
 
 def inside(text: str, tag: str) -> str | None:
     """Return what stands in the first closed pair of a tag, without white space around it."""
-    said, closed, _ = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")
-    return said.strip() if closed else None
+    content, closed, _ = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")
+    return content.strip() if closed else None
 
 
 def prose_fault(text: str) -> str | None:

@@ -91,8 +91,8 @@ class Fit(Stage):
             tokens = context.image_tokens(self.data[0])
             parts = {"view": model.view, "language": model.language, "image_tokens": tokens}
             return Dependencies(model=parts, upstream={}, words="phrases")
-        own = {"encoder": model.encoder} if self.component == "model.encoder" else {}
-        return Dependencies(model=own, upstream={}, words="")
+        values = {"encoder": model.encoder} if self.component == "model.encoder" else {}
+        return Dependencies(model=values, upstream={}, words="")
 
     def workload(self) -> Workload:
         """Return what it computes, as far as the component's options say."""
@@ -183,7 +183,7 @@ def fit(
     function: Any = component.fit  # type: ignore[union-attr]  # a Language with one, or a Fittable
     asked = inspect.signature(function).parameters
     more = {name: value for name, value in (given or {}).items() if name in asked}
-    own = arguments(function, options or {}, where)
-    function(train, validation, folder, seed, log, **more, **own)
+    values = arguments(function, options or {}, where)
+    function(train, validation, folder, seed, log, **more, **values)
     figures: dict[str, Any] = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
     return figures

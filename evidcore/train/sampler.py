@@ -189,8 +189,8 @@ class PolicySampler(Sampler):
         prompt = self._prefixes[key][1]
         if not episode.ids:
             return prompt
-        own = self._handles([crop for _, crop in episode.crops])
-        return Prefix(prompt.ids + episode.ids, prompt.handles + own, prompt)
+        handles = self._handles([crop for _, crop in episode.crops])
+        return Prefix(prompt.ids + episode.ids, prompt.handles + handles, prompt)
 
     def _handles(self, crops: Sequence[Crop]) -> tuple[int, ...]:
         return tuple(self.processor.image_processor.handle(crop) for crop in crops)
@@ -237,12 +237,12 @@ def parents(group: Sequence[Episode]) -> list[tuple[int, int] | None]:
         while link is not None and place is None:
             parent, token = link
             first, link = min(first, token), parent.parent
-            kept = [
+            rest = [
                 number
                 for number, item in enumerate(group)
                 if item.parent is parent.parent and item.ids[: len(parent.ids)] == parent.ids
             ]
-            place = kept[0] if kept else None
+            place = rest[0] if rest else None
         result.append(None if place is None else (place, first))
     return result
 

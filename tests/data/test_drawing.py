@@ -12,7 +12,7 @@ from PIL import Image
 from evidcore.api import Crop, DataError, EncoderInput, VolumeRef, prepare
 from evidcore.case import Drawing
 from evidcore.data import content_key
-from evidcore.data.content import shown_key
+from evidcore.data.content import crop_key
 from evidcore.data.preparation import show
 
 SPACING = (3.0, 2.0, 1.0)
@@ -56,7 +56,7 @@ def drawn(ref, size, **drawing) -> np.ndarray:
 def test_every_way_of_drawing_has_its_own_keys(scan):
     crops = [Crop(volume=scan, drawing=drawing) for drawing in DRAWINGS]
     assert len({content_key(crop, SPEC) for crop in crops}) == len(DRAWINGS)
-    assert len({shown_key(crop) for crop in crops}) == len(DRAWINGS)
+    assert len({crop_key(crop) for crop in crops}) == len(DRAWINGS)
     assert len({crop.uri() for crop in crops}) == len(DRAWINGS)
     assert content_key(crops[0], GREY) != content_key(crops[0], COLOURS)
     same = dataclasses.replace(SPEC, multiple_px=28)  # says which sizes may be asked for

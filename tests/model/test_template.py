@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from evidcore.errors import RunError
-from evidcore.model.template import control_tokens, read_turns, round_trip, told_functions
+from evidcore.model.template import control_tokens, read_turns, round_trip, tool_listing
 
 SHIPPED = {path.stem: path.read_text() for path in Path(trl.__file__).parent.glob("chat_templates/*.jinja")}
 CONTROL = re.compile(
@@ -99,7 +99,7 @@ FUNCTION = {
 @pytest.mark.parametrize("name", PASSING)
 def test_functions_are_told_by_the_templates_that_know_some(name):
     tokenizer = tokenizer_of(SHIPPED[name])
-    told = told_functions(tokenizer, SHIPPED[name], [FUNCTION])
+    told = tool_listing(tokenizer, SHIPPED[name], [FUNCTION])
     turns = read_turns(tokenizer, where="here")
     assert (told is not None) == ("tools" in SHIPPED[name])
     if told is not None:

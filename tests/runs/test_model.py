@@ -17,7 +17,7 @@ def asked(small_run):
     def ask(features):
         assembly = Assembly(load(small_run / "recipe.toml", [f"features={features}"]))
         before = StageOutputs(model=small_run / "checkpoints" / "03-sft")
-        policy = Context(assembly, "04-evaluate", before=before).own_policy()
+        policy = Context(assembly, "04-evaluate", before=before).local_policy()
         prompts = assembly.prompts(assembly.recipe.stages[-1].data[0])[:2]
         for _ in range(2):
             policy.generate(prompts, max_new_tokens=1)

@@ -89,7 +89,7 @@ def measure(run: OpenedRun, case_id: str = "", dataset: str = "slices") -> ForkT
     if not forks:
         raise RunError(f"{run.folder.path}: {stage} has no fork. Give a run whose rollout forks answers.")
     group = run.first_of_most(stage, case_id, lambda one: (_forks(one), len(_boxes(one))))
-    tokenizer = run.context(stage).own_policy().processor.tokenizer
+    tokenizer = run.context(stage).local_policy().processor.tokenizer
 
     def tokens(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -52,7 +52,7 @@ def measure(run: OpenedRun, case_id: str = "") -> Gated:
     Raises:
         RunError: if the bridge has no gate, or there is no such case.
     """
-    policy = run.context(run.trained, after=True).own_policy()
+    policy = run.context(run.trained, after=True).local_policy()
     bridge = policy.model.model.bridge
     if not isinstance(bridge, ResidualAlignment):
         raise RunError(f"{run.folder.path}: its bridge is {type(bridge).__name__}, which has no gate.")

@@ -148,7 +148,7 @@ def _citing(
     run: OpenedRun, name: str, stage: str, prompt: Prompt, text: str, slices: Sequence[int], *, after: bool
 ) -> Citing:
     """Ask the model before or after a stage how likely its own answer is with each slice."""
-    policy = run.context(stage, after=after).own_policy()
+    policy = run.context(stage, after=after).local_policy()
     (scores,) = policy.log_likelihoods([prompt], [[_with_slice(text, z) for z in slices]])
     rows = read_object(run.folder.path / "results" / f"{name}.json")["rows"]
     hits = next(row["value"] for row in rows if row["metric"] == "evidence_hit_rate")

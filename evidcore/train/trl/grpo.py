@@ -85,8 +85,8 @@ class ReplayTrainer(GroupTrainer):
         if self.proof is not None or not self.model.training:
             return loss
         divergence = self._divergence(model)
-        kept = self.accelerator.reduce(divergence.detach(), "mean").item()
-        self._metrics["train"]["replay_kl"].append(kept)
+        mean = self.accelerator.reduce(divergence.detach(), "mean").item()
+        self._metrics["train"]["replay_kl"].append(mean)
         return loss + self.replay.weight * divergence / self.current_gradient_accumulation_steps
 
     @timed("replay")

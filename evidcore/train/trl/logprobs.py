@@ -80,7 +80,7 @@ def _difference(
         return "the prompts of a group differ"
     if pixel_values is not None and num_images is not None:
         prompts, _ = _images(model, input_ids, after, pixel_values, num_images)
-        if not all(torch.equal(one, prompts[row - row % answers]) for row, one in enumerate(prompts)):
+        if not all(torch.equal(image, prompts[row - row % answers]) for row, image in enumerate(prompts)):
             return "the images of a group differ"
     return ""
 
@@ -91,9 +91,9 @@ def _images(
     """Return each row's images of its prompt, and those of its answer."""
     in_prompt = (input_ids[:, :-after] == vlm.config.image_token_id).sum(-1).cpu()
     tokens = torch.split(torch.tensor(vlm.model.image_tokens(pixel_values)), num_images)
-    counts = [int((own.cumsum(0) <= most).sum()) for own, most in zip(tokens, in_prompt, strict=True)]
+    counts = [int((row.cumsum(0) <= most).sum()) for row, most in zip(tokens, in_prompt, strict=True)]
     rows = list(zip(torch.split(pixel_values, num_images), counts, strict=True))
-    return [own[:count] for own, count in rows], [own[count:] for own, count in rows]
+    return [row[:count] for row, count in rows], [row[count:] for row, count in rows]
 
 
 def shared_log_probs(
@@ -168,10 +168,10 @@ def shared_scores(
         counts = None if num_images is None else num_images[start:stop]
         images = None if pixel_values is None else pixel_values[ends[start] : ends[stop]]
         with accelerator.autocast():
-            found, entropy = shared_log_probs(
+            values, entropy = shared_log_probs(
                 model, vlm, input_ids[start:stop], attention_mask[start:stop], after, answers, images, counts
             )
-        log_probs.append(found)
+        log_probs.append(values)
         if compute_entropy and entropy is not None:
             entropies.append(entropy)
     return torch.cat(log_probs), torch.cat(entropies) if entropies else None, None

@@ -28,7 +28,7 @@ class ChainedOptimizer(Optimizer):
     @property
     def state(self) -> dict[torch.Tensor, Any]:  # type: ignore[override]
         """What is kept of each weight."""
-        return {weight: kept for part in self.parts for weight, kept in part.state.items()}
+        return {weight: state for part in self.parts for weight, state in part.state.items()}
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all weights; a closure is not supported."""

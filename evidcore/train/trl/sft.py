@@ -100,9 +100,9 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
             loss = loss * self.accelerator.num_processes
         counted = outputs.label_mask.sum()
-        kept = self._metrics["train" if self.model.training else "eval"]
-        kept["entropy"].append((outputs.entropy.detach().sum() / counted).item())
-        kept["mean_token_accuracy"].append((outputs.is_top1.sum() / counted).item())
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics["entropy"].append((outputs.entropy.detach().sum() / counted).item())
+        metrics["mean_token_accuracy"].append((outputs.is_top1.sum() / counted).item())
         return (loss, outputs) if return_outputs else loss
 
     def _divisor(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -139,7 +139,7 @@ class StageTrainer(TimedTrainer):
             if weight.requires_grad:
                 groups.setdefault((part_of(name), name in decays), []).append(weight)
         kind, options = self.get_optimizer_cls_and_kwargs(self.args, trained)
-        told = [
+        param_groups = [
             {
                 "params": weights,
                 "lr": self.settings.rates[part],
@@ -149,20 +149,20 @@ class StageTrainer(TimedTrainer):
         ]
         if self.settings.optimizer == "muon":
             self.optimizer = with_muon(
-                told,
+                param_groups,
                 matrices_of(trained),
                 lambda rest: kind(rest, **options),
                 momentum=self.settings.momentum,
             )
         else:
-            self.optimizer = kind(told, **options)
+            self.optimizer = kind(param_groups, **options)
         return self.optimizer
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """Save and end after a step in which a process of the run was told to stop."""
         if self.state.global_step % self.num_iterations == 0:
-            told = torch.tensor([stop_request.signal], device=self.accelerator.device)
-            stop_request.signal = int(self.accelerator.gather(told).max())
+            param_groups = torch.tensor([stop_request.signal], device=self.accelerator.device)
+            stop_request.signal = int(self.accelerator.gather(param_groups).max())
             if stop_request.signal:
                 self.control.should_save = self.control.should_training_stop = True
         super()._maybe_log_save_evaluate(*args, **kwargs)
@@ -291,9 +291,9 @@ def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, *
         except RecipeError:
             raise
         except Exception as cause:  # of any library below
-            said = next(iter(str(cause).splitlines()), "")
+            text = next(iter(str(cause).splitlines()), "")
             raise RecipeError(
-                f"{where}: its first step fails with {type(cause).__name__}: {said} Correct its keys or trl."
+                f"{where}: its first step fails with {type(cause).__name__}: {text} Correct its keys or trl."
             ) from cause
 
 

@@ -88,12 +88,12 @@ def without_rounding(
 
     The mean of equal numbers is off by a rounding, which division by a spread of nearly 0 blows up.
     """
-    kept = advantages.clone()
+    result = advantages.clone()
     for start in range(0, len(totals), answers_per_prompt):
         group = totals[start : start + answers_per_prompt]
         if max(group) - min(group) < EQUAL:
-            kept[start : start + answers_per_prompt] = 0.0
-    return kept
+            result[start : start + answers_per_prompt] = 0.0
+    return result
 
 
 def add_credit(advantages: Float[Tensor, " row"], episodes: Sequence[Episode], length: int) -> Tensor:
@@ -125,15 +125,15 @@ def without_dead_groups(batch: dict[str, Any], answers_per_prompt: int, fewest: 
     if bool(live.all()):
         return batch
     rows = live.repeat_interleave(answers_per_prompt).nonzero().flatten().tolist()
-    kept: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in batch.items():
         is_per_row = isinstance(value, list) or (isinstance(value, Tensor) and value.dim() > 0)
         if is_per_row and len(value) == total:
-            kept[name] = [value[row] for row in rows] if isinstance(value, list) else value[rows]
+            result[name] = [value[row] for row in rows] if isinstance(value, list) else value[rows]
         else:
-            kept[name] = value
-    kept["advantages"] *= len(rows) / total
-    return kept
+            result[name] = value
+    result["advantages"] *= len(rows) / total
+    return result
 
 
 def reference_of(model: VolumeVLM, args: GRPOConfig) -> VolumeVLM:
@@ -145,9 +145,9 @@ def reference_of(model: VolumeVLM, args: GRPOConfig) -> VolumeVLM:
     reference = copy.deepcopy(model, memo)
     if forward is not None:
         model.__dict__["forward"] = forward
-    own = {id(weight) for weight in model.parameters()}
+    trained = {id(weight) for weight in model.parameters()}
     for weight in reference.parameters():
-        if id(weight) not in own:
+        if id(weight) not in trained:
             weight.requires_grad_(False)
     if args.disable_dropout:
         disable_dropout_in_model(reference)
@@ -243,8 +243,8 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             parts = split_tensor_dict(batch, self.args.steps_per_generation)
             if not self.beta and self.loss_type == "grpo" and not self._entropy_bonus_enabled:
                 answers = self.num_generations
-                own = [int(live_groups(part["advantages"], answers).sum()) for part in parts]
-                counts = self.accelerator.gather(torch.tensor([own], device=self.accelerator.device))
+                live = [int(live_groups(part["advantages"], answers).sum()) for part in parts]
+                counts = self.accelerator.gather(torch.tensor([live], device=self.accelerator.device))
                 most = counts.amax(0).clamp(min=1).tolist()  # in every process as many
                 parts = [without_dead_groups(one, answers, few) for one, few in zip(parts, most, strict=True)]
             self._buffered_inputs = [unsplit_pixel_values_by_grid(part) for part in parts]
@@ -268,27 +268,27 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         positions = [int(position) for position in prompts[::answers]]
         with self.clock.part("data"):
             rows = [self.source[position] for position in positions]
-        shown = [row.prompt for row in rows]
+        visible = [row.prompt for row in rows]
         if self.proof is not None:
-            shown = [self.proof.shown[position] for position in positions]
+            visible = [self.proof.shown[position] for position in positions]
         with self._unwrapped() as unwrapped:
             vlm = vlm_of(unwrapped)
             was_training = unwrapped.training
             unwrapped.eval()
             with torch.no_grad(), self.accelerator.autocast():
-                sampler = self.make_sampler(vlm, shown, positions)
+                sampler = self.make_sampler(vlm, visible, positions)
                 with self.clock.part("data"):
-                    for prompt in shown:
+                    for prompt in visible:
                         sampler.prefix(Episode(prompt=prompt))  # which keeps it
                     if self.proof is None:
                         step = self.args.generation_batch_size // answers  # prompts, of all processes
                         images = self.processing_class.image_processor
-                        for position in (one + step for one in positions):  # while these are answered
+                        for position in (item + step for item in positions):  # while these are answered
                             if position < len(self.train_dataset):
                                 crops = self.source[position].prompt.crops()
                                 images.prefetch(images.handle(crop) for crop in crops)
                 if self.proof is None or not self.proof.answers:
-                    self.episodes = run_strategy(self.strategy, sampler, shown, answers)
+                    self.episodes = run_strategy(self.strategy, sampler, visible, answers)
                 if self.proof is not None:
                     self.episodes = self.proof.episodes(positions, self.episodes)
                     self.proof.rollout = sampler.score(self.episodes)
@@ -364,7 +364,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         """Tell the judged groups of all processes, and work out the figures of the step."""
         lines = record(self.judgement, self.judge.rewards, self.rollouts, self.num_generations)
         places = iter(zip(self.episodes, advantages.tolist(), self._ended, strict=True))
-        for answer in (one for line in lines for one in line["rollouts"]):
+        for answer in (item for line in lines for item in line["rollouts"]):
             episode, answer["advantage"], answer["ended"] = next(places)
             answer["tokens"] = episode.written
             answer["length"] = len(episode.ids)  # with what tools gave
@@ -375,9 +375,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         if self.is_world_process_zero():
             if self.state.global_step == 0 and not failed:
                 totals = [[answer["total"] for answer in line["rollouts"]] for line in lines]
-                found = check_start(totals, most_of(self.judge.rewards))
-                if found.outcome == "alarm":
-                    log.warning("%s: %s", self.args.output_dir, found.says)
+                start = check_start(totals, most_of(self.judge.rewards))
+                if start.outcome == "alarm":
+                    log.warning("%s: %s", self.args.output_dir, start.says)
             self.announce.rollouts_judged(self.state.global_step + 1, lines)
         counts = self.failed_calls()
         for name, before in counts.items():
@@ -396,9 +396,9 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return trl's figures under our names, and the judge's."""
-        own = {ours: logs[theirs] for theirs, ours in RENAMED.items() if logs.get(theirs) is not None}
+        figures = {ours: logs[theirs] for theirs, ours in RENAMED.items() if logs.get(theirs) is not None}
         failed = {key: value for key, value in logs.items() if key.startswith(FAILED)}
-        return {**own, **self._figures, **failed}
+        return {**figures, **self._figures, **failed}
 
     @timed("score")
     def _get_per_token_logps_and_entropies(

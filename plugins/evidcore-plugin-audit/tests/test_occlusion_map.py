@@ -100,7 +100,7 @@ def drop_by_file(folder, line):
     array[z0:z1, y0:y1, x0:x1] = -1000
     save_volume(dataclasses.replace(volume, array=array), folder / "covered.nii.gz")
     covered = prompt.showing([Crop(volume=VolumeRef(path=str(folder / "covered.nii.gz"), intensity="hu"))])
-    policy = context.own_policy()
+    policy = context.local_policy()
     own, other = policy.log_likelihoods([prompt, covered], [[line["text"]]] * 2)
     return (own[0] - other[0]) / line["tokens"]
 

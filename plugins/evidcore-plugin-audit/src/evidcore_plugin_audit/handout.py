@@ -28,7 +28,7 @@ from evidcore.api import Crop, DataError, Policy, Prompt, StageContext
 from evidcore.audit.policy import PolicyAudit
 from evidcore.audit.stage import POLICY, AuditStage
 from evidcore.data import read_geometry, save_volume
-from evidcore.data.content import shown_key
+from evidcore.data.content import crop_key
 from evidcore.data.preparation import show
 from evidcore.errors import RecipeError, RunError
 from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
@@ -91,7 +91,7 @@ class RecordedAnswers(Policy):
 
 def content(prompt: Prompt) -> str:
     """Return a hash of the words and voxels of a question, whoever it is about and wherever its files lie."""
-    return _hash([prompt.written(), [shown_key(crop) for crop in prompt.crops()]], 16)
+    return _hash([prompt.written(), [crop_key(crop) for crop in prompt.crops()]], 16)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,7 +184,7 @@ class PromptExport:
         (folder / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def _name(self, crop: Crop) -> str:
-        return f"{_hash([self.preparation, 'volume', shown_key(crop)], 8)}.nii.gz"
+        return f"{_hash([self.preparation, 'volume', crop_key(crop)], 8)}.nii.gz"
 
     def refuse_other_key(self, key: Mapping[str, Any], path: Path) -> None:
         """Refuse a key that was not made of these questions.

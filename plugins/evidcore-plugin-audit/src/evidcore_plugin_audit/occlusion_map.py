@@ -148,7 +148,7 @@ def occlude(
         reasons = "; ".join(f"{count}: {why}" for why, count in left_out.items())
         raise RunError(f"{folder.path}: no answer of {name} can be measured ({reasons}).")
     with folder.locked(), naming_full_disk(folder):
-        policy = context.own_policy(prompts_per_pass=asking.prompts_per_batch)
+        policy = context.local_policy(prompts_per_pass=asking.prompts_per_batch)
         result = json.loads((folder.path / "results" / f"{trained_by}.json").read_text(encoding="utf-8"))
         work = _Work(folder, name, policy, {"stage": trained_by, "inputs": result["inputs"]})
         total, done, results = sum(len(grid.boxes) for _, _, grid in asked), 0, []

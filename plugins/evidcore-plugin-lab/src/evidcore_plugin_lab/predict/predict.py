@@ -94,7 +94,7 @@ def predict_scan(
         put = questions(inquiry, is_free=assembly.tasks[name].takes_free_questions)
         before = outputs_of(folder, recipe, recipe.line)
         before.load_services(assembly)
-        policy = Context(assembly, "predict", before=before).own_policy()
+        policy = Context(assembly, "predict", before=before).local_policy()
         spec = policy.model.model.encoder.input
         ref = inquiry.reference("hu" if spec.windows else "arbitrary")
         with naming_flags():
@@ -180,7 +180,7 @@ def describe_training(folder: RunFolder, tell: Tell | None = None) -> dict[str, 
     """
     weights, recipe = last_model(folder), load(folder.path / "resolved.toml")
     assembly = Assembly(recipe)
-    policy = Context(assembly, "predict", before=outputs_of(folder, recipe, recipe.line)).own_policy()
+    policy = Context(assembly, "predict", before=outputs_of(folder, recipe, recipe.line)).local_policy()
     return training_record(training_scans(folder, assembly, policy, weights, tell), assembly)
 
 
