@@ -63,7 +63,7 @@ fuzz: venv
 
 wheels: venv
 	rm -rf dist
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(PLUGINS))
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist . $(patsubst %/pyproject.toml,./%,$(PLUGINS))
 
 bench: venv
 	$(BIN)/python benchmarks/run_all.py

@@ -62,7 +62,7 @@ class Measurement:
 
     def __or__(self, other: Measurement) -> Measurement:
         return Measurement(
-            texts=tuple(item | two for item, two in zip(self.texts, other.texts, strict=True)),
+            texts=tuple(mine | theirs for mine, theirs in zip(self.texts, other.texts, strict=True)),
             units={**self.units, **other.units}, notes={**self.notes, **other.notes},
             sources={**self.sources, **other.sources},
         )  # fmt: skip
@@ -172,9 +172,9 @@ def measure(metrics: Iterable[NamedMetric], texts: Sequence[TextSample], kind: T
                 units.setdefault(name, _unit(named.metric, figure))
                 notes.setdefault(name, metric_notes.get(bare, ""))
             remarks[index] |= {named.prefix + bare: text for bare, text in item.remarks.items()}
-    parts = zip(figures, remarks, unscored, strict=True)
+    each = zip(figures, remarks, unscored, strict=True)
     return Measurement(
-        texts=tuple(TextFigures(figures=item, remarks=two, unscored=three) for item, two, three in parts),
+        texts=tuple(TextFigures(figures=row, remarks=remark, unscored=gaps) for row, remark, gaps in each),
         units=units, notes=notes, sources=sources,
     )  # fmt: skip
 
