@@ -37,30 +37,15 @@ RESOLVED = recipe_text(
     dataset={"chest": phantoms(3, 0, 6, questions_per_finding=1)},
 )
 LOCK = """
-[recipe]
-hash = "9f31c2aa70d14be2"
-[package.evidcore]
-version = "0.1.0"
-code = "5b1e0c"
-[package.evidcore.components]
-"dataset/phantom-chest" = "evidcore_plugin_phantoms.chest:PhantomChest"
-[package.evidcore-plugin-med3d-r1]
-version = "0.1.0"
-[dataset.chest]
-fingerprint = "9f31c2aa70d14be2"
-[versions]
-torch = "2.15.0"
-[hardware]
-cores = 2
-memory_gb = 8.2
+recipe.hash = "9f31c2aa70d14be2"
+package.evidcore = { version = "0.1.0", code = "5b1e0c" }
+package.evidcore-plugin-med3d-r1.version = "0.1.0"
+dataset.chest.fingerprint = "9f31c2aa70d14be2"
+versions.torch = "2.15.0"
+hardware = { cores = 2, memory_gb = 8.2 }
 """
 HEADLINES = ("strict_accuracy", "log_likelihood_accuracy", "format_rate", "accuracy_given_valid_format")
 LINES = {"uniform_chance": 0.25, "prior_only": 0.2875, "perfect_perception": 1.0}
-NOTES = {
-    "uniform_chance": "one option at random",
-    "prior_only": "best blind rule: most often right in training",
-    "perfect_perception": "every finding known; one of the true options at random",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +53,7 @@ class FakeRun:
     folder: Path
     cases: dict[Split, list[Case]]
 
-    def line(self, name: str, entry: dict[str, Any]) -> None:
+    def line(self, name: str, **entry: Any) -> None:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
@@ -79,37 +64,41 @@ class FakeRun:
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"stage": stage, "kind": kind, "rows": rows, **more}))
 
+    def status(self, state: str, stage: str) -> None:
+        (self.folder / "STATUS").write_text(json.dumps({"state": state, "stage": stage, "step": 0}))
+
 
 def row(name: str, metric: str, value: float, half: float, **more: Any) -> dict[str, Any]:
-    spread = {"low": round(value - half, 4), "high": round(value + half, 4)}
     marked = {"headline": True} if metric in HEADLINES else {}
-    return {
-        "name": name,
-        "metric": metric,
-        **marked,
-        "value": value,
-        **spread,
-        "questions": 812,
-        "patients": 203,
-        **more,
-    }
+    spread = {"low": round(value - half, 4), "high": round(value + half, 4)}
+    counts = {"questions": 812, "patients": 203}
+    return {"name": name, "metric": metric, "value": value, **marked, **spread, **counts, **more}
+
+
+def started(root: Path) -> FakeRun:
+    run = FakeRun(root / "runs" / "med3d_r1" / "20261120-221504-3fa9c1", {})
+    run.folder.mkdir(parents=True)
+    for name in ("recipe.toml", "resolved.toml"):
+        (run.folder / name).write_text(RESOLVED)
+    run.status("running", "01-fit-encoder")
+    return run
+
+
+def finished(root: Path, cases: dict[Split, list[Case]]) -> FakeRun:
+    run = dataclasses.replace(started(root), cases=cases)
+    (run.folder / "lock.toml").write_text(LOCK)
+    run.status("finished", "07-audit")
+    _metrics(run)
+    _results(run)
+    _rollouts(run)
+    _answers(run)
+    return run
 
 
 @pytest.fixture
 def bare_run(tmp_path: Path) -> FakeRun:
     """A run that has only just started."""
     return started(tmp_path)
-
-
-def started(root: Path) -> FakeRun:
-    folder = root / "runs" / "med3d_r1" / "20261120-221504-3fa9c1"
-    folder.mkdir(parents=True)
-    (folder / "recipe.toml").write_text(RESOLVED)
-    (folder / "resolved.toml").write_text(RESOLVED)
-    (folder / "STATUS").write_text(
-        json.dumps({"state": "running", "stage": "01-fit-encoder", "step": 0, "message": ""})
-    )
-    return FakeRun(folder, {})
 
 
 @pytest.fixture(scope="session")
@@ -121,34 +110,21 @@ def phantoms() -> dict[Split, list[Case]]:
 
 
 @pytest.fixture
-def fake_run(bare_run: FakeRun, phantoms: dict[Split, list[Case]]) -> FakeRun:
+def fake_run(tmp_path: Path, phantoms: dict[Split, list[Case]]) -> FakeRun:
     """A finished run of the walking recipe."""
-    return fill(bare_run, phantoms)
+    return finished(tmp_path, phantoms)
 
 
 @pytest.fixture(scope="session")
 def finished_run(tmp_path_factory: pytest.TempPathFactory, phantoms: dict[Split, list[Case]]) -> FakeRun:
     """The same, once for all tests that only read it."""
-    return fill(started(tmp_path_factory.mktemp("finished")), phantoms)
+    return finished(tmp_path_factory.mktemp("finished"), phantoms)
 
 
 @pytest.fixture(scope="session")
 def page(finished_run: FakeRun) -> str:
     """The page of the finished run."""
     return write_page(finished_run.folder).read_text(encoding="utf-8")
-
-
-def fill(run: FakeRun, cases: dict[Split, list[Case]]) -> FakeRun:
-    run = dataclasses.replace(run, cases=cases)
-    (run.folder / "lock.toml").write_text(LOCK)
-    (run.folder / "STATUS").write_text(
-        json.dumps({"state": "finished", "stage": "07-audit", "step": 0, "message": ""})
-    )
-    _metrics(run)
-    _results(run)
-    _rollouts(run)
-    _answers(run)
-    return run
 
 
 def _metrics(run: FakeRun) -> None:
@@ -158,58 +134,39 @@ def _metrics(run: FakeRun) -> None:
         return round(value + rng.gauss(0, spread), 4)
 
     for step in range(1, 121):
-        loss = 1.9 * math.exp(-step / 30) + 0.21
-        run.line(
-            "metrics.jsonl", {"stage": "03-sft", "step": step, "time_s": step * 0.4, "loss": near(loss, 0.03)}
-        )
+        loss = near(1.9 * math.exp(-step / 30) + 0.21, 0.03)
+        run.line("metrics.jsonl", stage="03-sft", step=step, time_s=step * 0.4, loss=loss)
     for step in range(1, 161):
         done = 1 - math.exp(-step / 60)
-        formed = min(1.0, near(0.52 + 0.6 * done, 0.03))
-        run.line(
-            "metrics.jsonl",
-            {
-                "stage": "05-grpo",
-                "step": step,
-                "time_s": step * 1.1,
-                "loss": near(0.01, 0.02),
-                "reward": near(0.35 + 0.9 * done, 0.06),
-                "reward/format": formed,
-                "reward/choice-accuracy": near(0.2 + 0.6 * done, 0.05),
-                "reward/report-consistency": near(0.15 + 0.4 * done, 0.05),
-                "reward_spread/format": near(0.3, 0.02),
-                "kl": abs(near(0.12 * done, 0.006)),
-                "dead_groups": min(1.0, abs(near(0.1 + 0.5 * done, 0.08))),
-                "dead_groups/format": min(1.0, abs(near(0.2 + 0.7 * done, 0.08))),
-                "unscored/report-consistency": float(rng.randrange(4)),
-                "entropy": near(0.7 - 0.4 * done, 0.03),
-                "completion_tokens": near(21, 1.0),
-                "grad_norm": abs(near(0.4, 0.1)),
-                "learning_rate": 1e-4 * (1 - step / 161),
-                "generate_s": abs(near(0.61, 0.03)),
-                "reward_s/format": 0.002,
-                "reward_s/report-consistency": abs(near(0.06, 0.004)),
-                "step_s": abs(near(1.05, 0.02)),
-            },
-        )
-
-
-def line_rows(name: str) -> list[dict[str, Any]]:
-    return [row(name, metric, value, 0.01, note=NOTES[metric]) for metric, value in LINES.items()]
+        figures = {
+            "loss": near(0.01, 0.02),
+            "reward": near(0.35 + 0.9 * done, 0.06),
+            "reward/format": min(1.0, near(0.52 + 0.6 * done, 0.03)),
+            "reward/report-consistency": near(0.15 + 0.4 * done, 0.05),
+            "kl": abs(near(0.12 * done, 0.006)),
+            "dead_groups": min(1.0, abs(near(0.1 + 0.5 * done, 0.08))),
+            "dead_groups/format": min(1.0, abs(near(0.2 + 0.7 * done, 0.08))),
+            "unscored/report-consistency": float(rng.randrange(4)),
+            "entropy": near(0.7 - 0.4 * done, 0.03),
+            "completion_tokens": near(21, 1.0),
+            "learning_rate": 1e-4 * (1 - step / 161),
+            "generate_s": abs(near(0.61, 0.03)),
+            "reward_s/format": 0.002,
+            "reward_s/report-consistency": abs(near(0.06, 0.004)),
+            "step_s": abs(near(1.05, 0.02)),
+        }
+        run.line("metrics.jsonl", stage="05-grpo", step=step, time_s=step * 1.1, **figures)
 
 
 def choice_rows(name: str, strict: float, likely: float, formed: float) -> list[dict[str, Any]]:
     return [
         row(name, "strict_accuracy", strict, 0.034),
         row(name, "lenient_accuracy", strict + 0.02, 0.033),
-        row(name, "rescue_accuracy", strict + 0.03, 0.033),
         row(name, "log_likelihood_accuracy", likely, 0.033),
         row(name, "format_rate", formed, 0.004),
         row(name, "accuracy_given_valid_format", round(strict / formed, 4), 0.034),
-        *(
-            row(name, f"strict_accuracy/{finding}", strict, 0.08, questions=45)
-            for finding in CT_RATE_FINDINGS
-        ),
-        *line_rows(name),
+        *(row(name, f"strict_accuracy/{item}", strict, 0.08, questions=45) for item in CT_RATE_FINDINGS),
+        *(row(name, metric, value, 0.01, note="a rule") for metric, value in LINES.items()),
     ]
 
 
@@ -228,27 +185,16 @@ def _results(run: FakeRun) -> None:
             row("report", "findings_f1_micro", f1, 0.021, questions=203),
         ]
         run.result(stage, "evaluate", rows, reference_lines=both)
-    run.result(
-        "07-audit",
-        "audit",
-        [
-            row("own volumes", "strict_accuracy", 0.7623, 0.034, condition="own"),
-            row("own volumes", "format_rate", 0.9951, 0.003, condition="own", headline=False),
-            row("another patient's volumes", "strict_accuracy", 0.2451, 0.031, condition="other-patient"),
-            row("blank volumes", "strict_accuracy", 0.2611, 0.03, condition="blank"),
-            row("choice", "grounding_margin", 0.5172, 0.045, note="own minus another patient's"),
-            row(
-                "choice",
-                "other_patient_minus_prior_only",
-                -0.0424,
-                0.036,
-                note="another patient's minus the best blind rule (most often right in training)",
-            ),
-            *line_rows("choice"),
-        ],
-        reference_lines={"choice": LINES},
-        verdict={"choice": "The volume is used: margin +51.7 points, 95 % interval +47.2 to +56.2."},
-    )
+    rows = [
+        row("own volumes", "strict_accuracy", 0.7623, 0.034, condition="own"),
+        row("own volumes", "format_rate", 0.9951, 0.003, condition="own", headline=False),
+        row("another patient's volumes", "strict_accuracy", 0.2451, 0.031, condition="other-patient"),
+        row("blank volumes", "strict_accuracy", 0.2611, 0.03, condition="blank"),
+        row("choice", "grounding_margin", 0.5172, 0.045, note="own minus another patient's"),
+        row("choice", "other_patient_minus_prior_only", -0.0424, 0.036, note="minus the best blind rule"),
+    ]
+    verdict = {"choice": "The volume is used: margin +51.7 points, 95 % interval +47.2 to +56.2."}
+    run.result("07-audit", "audit", rows, reference_lines={"choice": LINES}, verdict=verdict)
     lift = row("choice", "strict_accuracy_change", 0.5993, 0.041, note="06-evaluate minus 04-evaluate")
     run.result("changes", "changes", [lift])
 
@@ -258,129 +204,94 @@ def asked(case: Case) -> Prompt:
     return Choice().prompts(case, Volume(), seed=0 if case.questions else 1)[0]
 
 
-def shown_text(prompt: Prompt) -> str:
-    return "".join("<|image_pad|>" if not isinstance(part, TextPart) else part.text for part in prompt.parts)
-
-
 def completion(prompt: Prompt, place: int) -> str:
     return Choice().gold(as_if(prompt, place))[0]
 
 
+def verdict(value: float | None, reason: str, unscored: str | None = None, **parts: float) -> dict[str, Any]:
+    return {"value": value, "parts": parts, "reason": reason, "unscored": unscored}
+
+
 def _rollouts(run: FakeRun) -> None:
     rng = random.Random(5)
-    for step in (1, 60, 120, 160):
-        for case in run.cases["train"]:
-            if not case.present():
-                continue
-            prompt = asked(case)
-            letter, options = prompt.reference["letter"], prompt.reference["options"]
-            right = "ABCD".index(letter)
-            rollouts = []
-            for number in range(8):
-                place = right if rng.random() < 0.25 + 0.6 * step / 160 else rng.randrange(4)
-                text = completion(prompt, place)
-                broken = rng.random() < 0.5 * (1 - step / 160)
-                fault = "no </answer>" if broken else None
-                text = text.removesuffix("</answer>") if broken else text
-                hit = float(not broken and place == right)
-                agreement = round(rng.random(), 3)
-                consistency = verdict(
-                    agreement, f"said {options[place]}", precision=0.5, recall=agreement
-                ) if number != 3 else unscored("not-applicable", "the report names no finding")  # fmt: skip
-                rollouts.append({
-                    "text": text,
-                    "total": round(0.3 * (not broken) + hit + 0.5 * agreement * hit, 4),
-                    "malformed": fault,
-                    "turns": [],
-                    "parent": None,
-                    "length": 40,
-                    "rewards": {
-                        "format": verdict(float(not broken), fault or ""),
-                        "choice-accuracy": verdict(hit, f"answered {'ABCD'[place]}, right is {letter}"),
-                        "report-consistency": consistency,
-                    },
-                })
-            mean = sum(item["total"] for item in rollouts) / 8
-            spread = math.sqrt(sum((item["total"] - mean) ** 2 for item in rollouts) / 7) or 1.0
-            for item in rollouts:
-                item["advantage"] = round((item["total"] - mean) / spread, 4)
-            run.line(
-                "rollouts/05-grpo.jsonl",
-                {
-                    "stage": "05-grpo",
-                    "step": step,
-                    "prompt_id": prompt.id,
-                    "case_id": case.id,
-                    "task": "choice",
-                    "prompt": shown_text(prompt),
-                    "images": [crop.uri() for crop in prompt.crops()],
-                    "reference": dict(prompt.reference),
-                    "rollouts": rollouts,
-                },
-            )
-
-
-def verdict(value: float, reason: str, **parts: float) -> dict[str, Any]:
-    return {"value": value, "parts": parts, "reason": reason, "unscored": None}
-
-
-def unscored(kind: str, reason: str) -> dict[str, Any]:
-    return {"value": None, "parts": {}, "reason": reason, "unscored": kind}
+    cases = [case for case in run.cases["train"] if case.present()]
+    for step, case in ((step, case) for step in (1, 60, 120, 160) for case in cases):
+        prompt = asked(case)
+        letter, options = prompt.reference["letter"], prompt.reference["options"]
+        right, rollouts = "ABCD".index(letter), list[dict[str, Any]]()
+        for number in range(8):
+            place = right if rng.random() < 0.25 + 0.6 * step / 160 else rng.randrange(4)
+            text, fault = completion(prompt, place), None
+            if rng.random() < 0.5 * (1 - step / 160):
+                text, fault = text.removesuffix("</answer>"), "no </answer>"
+            hit, agreement = float(fault is None and place == right), round(rng.random(), 3)
+            consistency = verdict(agreement, f"said {options[place]}", precision=0.5, recall=agreement)
+            if number == 3:
+                consistency = verdict(None, "the report names no finding", "not-applicable")
+            rewards = {
+                "format": verdict(float(fault is None), fault or ""),
+                "choice-accuracy": verdict(hit, f"answered {'ABCD'[place]}, right is {letter}"),
+                "report-consistency": consistency,
+            }
+            total = round(0.3 * (fault is None) + hit + 0.5 * agreement * hit, 4)
+            drawn = {"text": text, "total": total, "malformed": fault, "rewards": rewards}
+            rollouts.append({**drawn, "turns": [], "parent": None, "length": 40})
+        mean = sum(item["total"] for item in rollouts) / 8
+        spread = math.sqrt(sum((item["total"] - mean) ** 2 for item in rollouts) / 7) or 1.0
+        for item in rollouts:
+            item["advantage"] = round((item["total"] - mean) / spread, 4)
+        words = "".join(part.text if isinstance(part, TextPart) else "<|image_pad|>" for part in prompt.parts)
+        about = {
+            "stage": "05-grpo",
+            "step": step,
+            "prompt_id": prompt.id,
+            "case_id": case.id,
+            "task": "choice",
+        }
+        shown = {"prompt": words, "images": [crop.uri() for crop in prompt.crops()]}
+        reference = dict(prompt.reference)
+        run.line("rollouts/05-grpo.jsonl", **about, **shown, reference=reference, rollouts=rollouts)
 
 
 def _answers(run: FakeRun) -> None:
     cases = [case for case in run.cases["test"] if case.present()]
-    for stage in ("04-evaluate", "06-evaluate", "07-audit"):
-        for number, case in enumerate(cases):
-            prompt = asked(case)
-            letter = prompt.reference["letter"]
-            right = "ABCD".index(letter)
-            other = Crop(volume=cases[(number + 1) % len(cases)].volumes[0])
-            own = Crop(volume=case.volumes[0])
-            said = {
-                "own": (own, right if number != 1 else (right + 1) % 4),
-                "other-patient": (other, right if number == 2 else (right + 2) % 4),
-                "blank": (dataclasses.replace(own, blank=True), 0),
-            }
-            for condition in said if stage == "07-audit" else ("own",):
-                crop, place = said[condition]
-                given = "ABCD"[place]
-                run.line(
-                    f"answers/{stage}.jsonl",
-                    {
-                        "prompt_id": prompt.id,
-                        "case_id": case.id,
-                        "patient": case.patient,
-                        "task": "choice",
-                        "condition": condition,
-                        "text": completion(prompt, place),
-                        "malformed": None,
-                        "choice": given,
-                        "lenient_choice": given,
-                        "rescue_choice": given,
-                        "log_likelihood_choice": given if condition == "own" else None,
-                        "verdict_log_likelihood_choice": None,
-                        "answer": letter,
-                        "finding": prompt.reference["finding"],
-                        "correct": place == right,
-                        "images": [crop.uri()],
-                    },
-                )
+    for stage, (number, case) in (
+        (stage, item) for stage in ("04-evaluate", "06-evaluate", "07-audit") for item in enumerate(cases)
+    ):
+        prompt = asked(case)
+        right = "ABCD".index(prompt.reference["letter"])
+        other = Crop(volume=cases[(number + 1) % len(cases)].volumes[0])
+        own = Crop(volume=case.volumes[0])
+        answers = {
+            "own": (own, right if number != 1 else (right + 1) % 4),
+            "other-patient": (other, right if number == 2 else (right + 2) % 4),
+            "blank": (dataclasses.replace(own, blank=True), 0),
+        }
+        for condition in answers if stage == "07-audit" else ("own",):
+            crop, place = answers[condition]
+            letter = "ABCD"[place]
+            readings = dict.fromkeys(("choice", "lenient_choice", "rescue_choice"), letter)
+            readings["log_likelihood_choice"] = letter if condition == "own" else None
+            about = {"prompt_id": prompt.id, "case_id": case.id, "patient": case.patient, "task": "choice"}
+            answer = {"text": completion(prompt, place), "malformed": None, "answer": "ABCD"[right]}
+            answer |= {"finding": prompt.reference["finding"], "correct": place == right}
+            images = [crop.uri()]
+            run.line(
+                f"answers/{stage}.jsonl", **about, condition=condition, **answer, **readings, images=images
+            )
     for case in cases:
-        report = case.report.text if case.report is not None else ""
-        run.line(
-            "answers/06-evaluate.jsonl",
-            {
-                "prompt_id": f"{case.id}:report",
-                "case_id": case.id,
-                "patient": case.patient,
-                "task": "report",
-                "condition": "own",
-                "text": report,
-                "malformed": None,
-                "affirmed": [*case.present()[1:], "emphysema"],
-                "present": list(case.present()),
-                "absent": [item.name for item in case.findings if item.state == "absent"],
-                "images": [Crop(volume=case.volumes[0]).uri()],
-            },
-        )
+        absent = [item.name for item in case.findings if item.state == "absent"]
+        about = {
+            "prompt_id": f"{case.id}:report",
+            "case_id": case.id,
+            "patient": case.patient,
+            "task": "report",
+        }
+        findings = {
+            "affirmed": [*case.present()[1:], "emphysema"],
+            "present": case.present(),
+            "absent": absent,
+        }
+        text, images = case.report.text if case.report else "", [Crop(volume=case.volumes[0]).uri()]
+        shown = {"condition": "own", "text": text, "malformed": None, "images": images}
+        run.line("answers/06-evaluate.jsonl", **about, **shown, **findings)

@@ -1,20 +1,8 @@
-"""`evid page`, and what is said where this package is not installed."""
+"""`evid page`."""
 
 import json
 import subprocess
 import sys
-
-WITHOUT = """
-import sys
-from importlib import metadata
-
-everything = metadata.distributions
-metadata.distributions = lambda **options: (
-    dist for dist in everything(**options) if dist.metadata["Name"] != "evidcore-plugin-pages"
-)
-from evidcore.cli import main
-main(["page", "x"], prog_name="evid")
-"""
 
 
 def test_the_page_is_written_again_and_its_place_printed(evid, bare_run):
@@ -25,12 +13,6 @@ def test_the_page_is_written_again_and_its_place_printed(evid, bare_run):
 
 def test_a_folder_that_is_no_run_is_refused(evid, tmp_path):
     assert "not a run folder" in evid("page", tmp_path, exit_code=2).stderr
-
-
-def test_without_the_package_the_command_says_what_to_install():
-    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "no command is called 'page'. It comes with `pip install evidcore-plugin-pages`." in done.stderr
 
 
 def test_help_imports_nothing_slow():

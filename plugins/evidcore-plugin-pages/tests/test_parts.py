@@ -7,6 +7,7 @@ import pytest
 from evidcore_plugin_pages.cases import chosen_answers, chosen_groups, look_up, pattern
 from evidcore_plugin_pages.markup import Html, data_block, number, tag, written
 from evidcore_plugin_pages.tables import with_tasks
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.api import Crop, VolumeRef
 from evidcore.runs.read import read_head
@@ -47,20 +48,12 @@ def test_data_blocks_cannot_be_ended_from_inside():
 
 
 def group(step, *totals, malformed=None):
-    return {
-        "step": step,
-        "rollouts": [{"total": total, "malformed": malformed} for total in totals],
-    }
+    return {"step": step, "rollouts": [{"total": total, "malformed": malformed} for total in totals]}
 
 
 def test_groups_are_chosen_for_what_they_show(tmp_path):
-    lines = [
-        group(1, 0, 1),
-        group(1, 0, 3),
-        group(5, 0, 9, malformed="no tags"),
-        group(7, 2, 2),
-        group(9, 1, 2),
-    ]
+    broken = group(5, 0, 9, malformed="no tags")
+    lines = [group(1, 0, 1), group(1, 0, 3), broken, group(7, 2, 2), group(9, 1, 2)]
     path = tmp_path / "x.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     shown = {item.why: item.line for item in chosen_groups(path)}
@@ -111,37 +104,24 @@ def test_answers_are_chosen_one_of_each_pattern_from_different_cases():
 
 
 def test_rows_of_an_audit_learn_their_task_from_its_margin():
-    rows = [
-        {"name": "own volumes", "metric": "strict_accuracy"},
-        {"name": "choice", "metric": "grounding_margin"},
-        {"name": "own volumes", "metric": "strict_accuracy"},
-        {"name": "other", "metric": "grounding_margin"},
-        {"name": "other", "metric": "prior_only"},
-    ]
-    assert [row["task"] for row in with_tasks({"rows": rows})] == [
-        "choice",
-        "choice",
-        "other",
-        "other",
-        "other",
-    ]
+    own = ("own volumes", "strict_accuracy")
+    rows = [own, ("choice", "grounding_margin"), own, ("other", "grounding_margin"), ("other", "prior_only")]
+    found = with_tasks({"rows": [{"name": name, "metric": metric} for name, metric in rows]})
+    assert [row["task"] for row in found] == ["choice", "choice", "other", "other", "other"]
 
 
 def test_a_case_is_looked_up_in_the_data_sets_of_its_own_task(bare_run, tmp_path):
     """Two data sets have a case of the same id, as two that generate phantoms do."""
-    (tmp_path / "scan.nii").touch()
-    tables = ""
     for name in ("first", "second"):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "scan.nii").touch()
-        (folder / "cases.csv").write_text("id,volume,patient,split\ncase,scan.nii,p,test\n")
-        tables += f'[dataset.{name}]\nuse = "folder"\npath = "{folder}"\n'
-    data = ", ".join(
-        f'{{ dataset = "{name}", task = "{name}-task", split = "test" }}' for name in ("first", "second")
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "scan.nii").touch()
+        (tmp_path / name / "cases.csv").write_text("id,volume,patient,split\ncase,scan.nii,p,test\n")
+    names = ("first", "second")
+    data = [{"dataset": name, "task": f"{name}-task", "split": "test"} for name in names]
+    tables = {name: {"use": "folder", "path": str(tmp_path / name)} for name in names}
+    (bare_run.folder / "resolved.toml").write_text(
+        recipe_text({"kind": "evaluate", "data": data}, dataset=tables)
     )
-    stage = f'[[stage]]\nkind = "evaluate"\ndata = [{data}]\n'
-    (bare_run.folder / "resolved.toml").write_text(f'schema = 1\nname = "two"\n{tables}{stage}')
     uri = Crop(volume=VolumeRef(path=str(tmp_path / "second" / "scan.nii"), intensity="hu")).uri()
     line = {"stage": "01-evaluate", "task": "second-task", "case_id": "case", "images": [uri]}
     known, faults = look_up(read_head(bare_run.folder), [line])

@@ -13,6 +13,9 @@ from evidcore.case import Split
 from evidcore.runs.read import Line, RunRecord, is_phantom, lines
 
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")
+_LAST, _FIRST = "The widest group of the last step", "The widest group of the first step"
+_MALFORMED = "The widest group with a malformed answer"
+_DEAD = "A dead group: equal rewards, so it taught nothing"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,34 +48,22 @@ def chosen_groups(path: Path) -> list[Group]:
     The first and the last step give the group whose totals differ most; beside them come the widest group
     with a malformed answer and the last one in which all answers earned the same.
     """
-    first: tuple[float, Line] | None = None
-    last: tuple[float, Line] | None = None
-    malformed: tuple[float, Line] | None = None
-    dead: Line | None = None
-    for line in lines(path):
+    best: dict[str, tuple[tuple[float, ...], Line]] = {}
+    for number, line in enumerate(lines(path)):
         if not line.get("rollouts"):
             continue
         spread = statistics.pstdev(float(item.get("total") or 0.0) for item in line["rollouts"])
-        if first is None or (line["step"] == first[1]["step"] and spread > first[0]):
-            first = (spread, line)
-        if last is None or line["step"] > last[1]["step"] or spread > last[0]:
-            last = (spread, line)
-        broken = any(item.get("malformed") for item in line["rollouts"])
-        if broken and (malformed is None or spread > malformed[0]):
-            malformed = (spread, line)
+        ranks: dict[str, tuple[float, ...]] = {_LAST: (line["step"], spread), _FIRST: (-line["step"], spread)}
+        if any(item.get("malformed") for item in line["rollouts"]):
+            ranks[_MALFORMED] = (spread,)
         if spread < 1e-9:
-            dead = line
-    picks = [
-        ("The widest group of the last step", last[1] if last else None),
-        ("The widest group of the first step", first[1] if first else None),
-        ("The widest group with a malformed answer", malformed[1] if malformed else None),
-        ("A dead group: equal rewards, so it taught nothing", dead),
-    ]
-    shown: list[Group] = []
-    for why, result in picks:
-        if result is not None and all(result is not group.line for group in shown):
-            shown.append(Group(why=why, line=result))
-    return shown
+            ranks[_DEAD] = (number,)
+        best |= {why: (rank, line) for why, rank in ranks.items() if why not in best or rank > best[why][0]}
+    groups: list[Group] = []
+    for why in (_LAST, _FIRST, _MALFORMED, _DEAD):
+        if why in best and all(best[why][1] is not group.line for group in groups):
+            groups.append(Group(why=why, line=best[why][1]))
+    return groups
 
 
 def by_question(answers: Iterable[Line]) -> dict[tuple[str, str], dict[str, Line]]:
@@ -109,13 +100,10 @@ def chosen_answers(answers: Iterable[Line], most: int = 4) -> list[Asked]:
         kind = pattern(asked)
         case = str(next(iter(asked.values())).get("case_id"))
         if kind not in result and case not in cases:
-            result[kind] = Asked(why=_sentence(kind), answers=asked)
+            why = "An answer" if kind is None else f"{kind[0].upper()}{kind[1:]}"
+            result[kind] = Asked(why=why, answers=asked)
             cases.add(case)
     return [result[kind] for kind in wanted if kind in result][:most]
-
-
-def _sentence(kind: str | None) -> str:
-    return "An answer" if kind is None else f"{kind[0].upper()}{kind[1:]}"
 
 
 def look_up(record: RunRecord, shown: Iterable[Line]) -> tuple[dict[str, Known], list[str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+from evidcore.cache import write_atomically
 from evidcore.errors import EvidError
 from evidcore.hooks import Announcer
 from evidcore.runs.read import Line, RunRecord, read_record
@@ -14,78 +15,53 @@ from evidcore_plugin_pages import charts, outcome
 from evidcore_plugin_pages.durations import is_number, is_time, stage_time
 from evidcore_plugin_pages.examples import evidence_section
 from evidcore_plugin_pages.gallery import Gallery
-from evidcore_plugin_pages.jinja import page
-from evidcore_plugin_pages.markup import DASH, Html, Unit, join, tag
+from evidcore_plugin_pages.jinja import page, part
+from evidcore_plugin_pages.markup import DASH, Html, Unit, tag
 from evidcore_plugin_pages.tables import figures, result_table
 
 _SKIPPED = {"stage", "step", "time_s", "epoch"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Panel:
+class Panel(NamedTuple):
     """One chart and the figures that belong on it."""
 
     title: str
-    figures: re.Pattern[str]
+    figures: str  # a pattern of their names; its group is what a line is called
     unit: Unit = "plain"
     note: str = ""
 
 
 PANELS = (
-    Panel(title="Loss", figures=re.compile(r"loss(?:_(\w+))?")),
-    Panel(title="Reward", figures=re.compile(r"reward(?:/(.+))?"), note="mean over answers"),
-    Panel(title="Well-formed answers", figures=re.compile(r"reward/format"), unit="rate"),
-    Panel(title="KL to the reference", figures=re.compile(r"kl"), note="nats a token"),
-    Panel(
-        title="Dead groups",
-        figures=re.compile(r"dead_groups(?:/(.+))?"),
-        unit="rate",
-        note="equal rewards teach nothing",
-    ),
-    Panel(title="Entropy", figures=re.compile(r"entropy"), note="nats a token"),
-    Panel(title="Answer length", figures=re.compile(r"completion_tokens"), note="tokens"),
+    Panel("Loss", r"loss(?:_(\w+))?"),
+    Panel("Reward", r"reward(?:/(.+))?", note="mean over answers"),
+    Panel("Well-formed answers", r"reward/format", "rate"),
+    Panel("KL to the reference", r"kl", note="nats a token"),
+    Panel("Dead groups", r"dead_groups(?:/(.+))?", "rate", "equal rewards teach nothing"),
+    Panel("Entropy", r"entropy", note="nats a token"),
+    Panel("Answer length", r"completion_tokens", note="tokens"),
 )
 
 
 def stage_curves(lines: Sequence[Line]) -> Html:
     """Return the charts of one stage's lines, the well-known ones open and the rest folded."""
-    names = [
-        name
-        for name in dict.fromkeys(key for line in lines for key in line)
-        if name not in _SKIPPED and not is_time(name) and any(is_number(line.get(name)) for line in lines)
-    ]
-    shown, left = [], set(names)
+    rows: dict[str, charts.Curve] = {}
+    for name in dict.fromkeys(key for line in lines for key in line):
+        points = [(int(line["step"]), float(line[name])) for line in lines if is_number(line.get(name))]
+        if points and name not in _SKIPPED and not is_time(name):
+            steps, values = zip(*points, strict=True)
+            rows[name] = charts.Curve(name, steps, values)
+    shown, left = [], dict(rows)
     for panel in PANELS:
-        mine = [name for name in names if panel.figures.fullmatch(name)][:6]
-        if mine:
-            left -= set(mine)
-            rows = [_curve(_label(panel, name), name, lines) for name in mine]
-            shown.append(charts.curves(panel.title, rows, unit=panel.unit, note=panel.note))
-    more = [charts.curves(name, [_curve(name, name, lines)]) for name in names if name in left]
-    return join([
-        tag("div", *shown, class_="curves") if shown else "",
-        tag(
-            "details",
-            tag("summary", f"{len(more)} more figure{'s' * (len(more) > 1)}"),
-            tag("div", *more, class_="curves"),
-        )
-        if more
-        else "",
-    ])
-
-
-def _label(panel: Panel, name: str) -> str:
-    if not panel.figures.groups:
-        return name
-    result = panel.figures.fullmatch(name)
-    return (result.group(1) if result else None) or "total"
-
-
-def _curve(label: str, name: str, lines: Sequence[Line]) -> charts.Curve:
-    points = [(int(line["step"]), float(line[name])) for line in lines if is_number(line.get(name))]
-    return charts.Curve(
-        label=label, steps=[step for step, _ in points], values=[value for _, value in points]
-    )
+        matches = {name: match for name in rows if (match := re.fullmatch(panel.figures, name))}
+        curves = []
+        for name, match in list(matches.items())[:6]:
+            label = (match[1] or "total") if match.re.groups else name
+            curves.append(rows[name]._replace(label=label))
+            left.pop(name, None)
+        if curves:
+            shown.append(charts.curves(panel.title, curves, unit=panel.unit, note=panel.note))
+    more = [charts.curves(name, [row]) for name, row in left.items()]
+    return part("stage_curves", shown, more, template="charts.html")
 
 
 _VOLUMES_BYTES = 11_000_000  # the whole page stays below 15 MB
@@ -105,10 +81,7 @@ def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
     sections, failed = _observed(record)
     text = document(record, sections, failed, show_reports=show_reports)
     target = run_folder / "page" / "index.html"
-    target.parent.mkdir(exist_ok=True)
-    unfinished = target.with_suffix(".tmp")
-    unfinished.write_text(text, encoding="utf-8", errors="backslashreplace")
-    unfinished.replace(target)
+    write_atomically(target, text.encode(errors="backslashreplace"), or_else="write to another run folder")
     return target
 
 
@@ -143,7 +116,9 @@ def document(
         for stage in record.recipe.get("stage", ())
     ]
     phantoms, real = record.phantom_datasets(), record.real_datasets()
-    by_stage = _by_stage(record)
+    by_stage: dict[str, list[Line]] = {}
+    for line in record.metrics:
+        by_stage.setdefault(str(line.get("stage", "")), []).append(line)
     return page(
         "evidcore_plugin_pages",
         "run.html",
@@ -185,22 +160,13 @@ def document(
     )
 
 
-def _by_stage(record: RunRecord) -> dict[str, list[Line]]:
-    result: dict[str, list[Line]] = {}
-    for line in record.metrics:
-        result.setdefault(str(line.get("stage", "")), []).append(line)
-    return result
-
-
 def _lock_summary(record: RunRecord) -> list[tuple[str, object]]:
     """Return what the numbers rest on, from lock.toml; the whole lock is folded below."""
     pairs: list[tuple[str, object]] = []
-    packages = record.lock.get("package", {})
-    if packages:
-        said = [f"{name} {table.get('version', '?')}" for name, table in packages.items()]
-        pairs.append(("Packages", ", ".join(said)))
-    hardware = record.lock.get("hardware", {})
-    if hardware:
-        said = [*hardware.get("gpus", ()), f"{hardware.get('cores', '?')} cores"]
-        pairs.append(("Machine", f"{', '.join(said)}, {hardware.get('memory_gb', '?')} GB"))
+    if packages := record.lock.get("package"):
+        versions = [f"{name} {table.get('version', '?')}" for name, table in packages.items()]
+        pairs.append(("Packages", ", ".join(versions)))
+    if hardware := record.lock.get("hardware"):
+        parts = [*hardware.get("gpus", ()), f"{hardware.get('cores', '?')} cores"]
+        pairs.append(("Machine", f"{', '.join(parts)}, {hardware.get('memory_gb', '?')} GB"))
     return pairs

@@ -53,7 +53,7 @@ def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) ->
         "tasks": [
             {
                 "name": task, "stage": answers[0]["stage"], "asked": cards[task],
-                "counts": _patterns(answers).most_common(),
+                "counts": Counter(filter(None, map(pattern, by_question(answers).values()))).most_common(),
             }
             for task, answers in tasks.items()
         ],
@@ -92,12 +92,10 @@ def _group_card(group: Group, gallery: Gallery, known: Known | None, show_report
         "reference": shown,
         "report": _report(known, show_reports),
         "forks": _forks(drawn, order),
-        "rollouts": [(drawn[index], _share(drawn[index].get("advantage"), widest)) for index in order],
+        "rollouts": [
+            (drawn[index], float(drawn[index].get("advantage") or 0.0) / (widest or 1.0)) for index in order
+        ],
     }
-
-
-def _share(advantage: float | None, widest: float) -> float:
-    return float(advantage) / widest if advantage and widest else 0.0
 
 
 def _answer_card(
@@ -178,11 +176,6 @@ def _last_of_each_task(answers: Iterable[Line]) -> dict[str, list[Line]]:
             held.clear()
         held.append(line)
     return dict(sorted(kept.items(), key=lambda item: len({line.get("condition") for line in item[1]}) == 1))
-
-
-def _patterns(answers: list[Line]) -> Counter[str]:
-    """Count how the questions fared under the strict reading."""
-    return Counter(kind for item in by_question(answers).values() if (kind := pattern(item)))
 
 
 def _question(item: Asked, known: Known | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from evidcore.api import Crop
+from evidcore.api import Crop, read, read_mask
 from evidcore.case import Drawing
 from evidcore.data import Volume
+from evidcore.data.drawing import photograph
+from evidcore.data.drawing import render as render_crop
 from evidcore.errors import EvidError
 from evidcore_plugin_pages.cases import Known
 from evidcore_plugin_pages.jinja import part
@@ -47,31 +50,17 @@ class Slices:
 
     def block(self) -> dict[str, Any]:
         """Return the form that the script reads."""
-        return {
-            "z": self.z,
-            "depth": self.depth,
-            "windows": self.windows,
-            "outlines": {
-                name: {str(place): path for place, path in paths.items()}
-                for name, paths in self.outlines.items()
-            },
-        }
+        return {"z": self.z, "depth": self.depth, "windows": self.windows, "outlines": self.outlines}
 
     def start(self, mask: str | None = None) -> int:
         """Return the position in `z` that shows most of a mask, else of all, else the middle."""
-        named = self.areas.get(mask) if mask is not None else None
-        wanted = [named] if named is not None else list(self.areas.values())
-        shares = [[area / max(*areas, 1) for area in areas] for areas in wanted]
-        totals = [sum(column) for column in zip(*shares, strict=True)]
-        if not any(totals):
-            return len(self.z) // 2
-        return totals.index(max(totals))
+        wanted = [areas for name, areas in self.areas.items() if name == mask or mask not in self.areas]
+        shares = sum((np.asarray(areas) / max(*areas, 1) for areas in wanted), np.zeros(len(self.z)))
+        return int(np.argmax(shares)) if np.any(shares) else len(self.z) // 2
 
     def bytes_written(self) -> int:
         """Return about how much of the page this takes."""
-        return sum(len(uri) for uris in self.windows.values() for uri in uris) + sum(
-            len(path) for paths in self.outlines.values() for path in paths.values()
-        )
+        return len(json.dumps(self.block()))
 
 
 def render(
@@ -99,7 +88,7 @@ def render(
     even = np.linspace(0, depth - 1, min(depth, most_slices)).round().astype(int)
     chosen = np.union1d(even, np.asarray(keep, dtype=int))
     factor = -(-max(height, width) // most_pixels)
-    planes = _averaged(array[chosen], factor)
+    planes = _blocks(array[chosen].astype(np.float32), factor).mean(axis=(2, 4))
     if is_hu:
         windows = WINDOWS_HU
     else:
@@ -144,24 +133,10 @@ def outline(mask: npt.NDArray[np.bool_]) -> str:
     return "".join(pieces)
 
 
-def png(plane: Plane) -> bytes:
-    """Return a picture, grey (y, x) or colours (y, x, channel), as PNG."""
-    held = io.BytesIO()
-    Image.fromarray(plane).save(held, format="PNG", optimize=True)
-    return held.getvalue()
-
-
 def cut(array: npt.NDArray[Any], plane: str, index: int) -> npt.NDArray[Any]:
     """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
     seen = np.asarray(np.take(array, index, axis=AXES[plane]))
     return seen if plane == "axial" else seen[::-1]
-
-
-def _averaged(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[np.float32]:
-    values = planes.astype(np.float32)
-    if factor == 1:
-        return values
-    return np.asarray(_blocks(values, factor).mean(axis=(2, 4)))
 
 
 def _blocks(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[Any]:
@@ -179,8 +154,10 @@ def grey(plane: npt.NDArray[np.float32], low: float, high: float) -> Plane:
 
 
 def png_uri(plane: Plane) -> str:
-    """Return a picture as the source of an `img`."""
-    return "data:image/png;base64," + base64.b64encode(png(plane)).decode("ascii")
+    """Return a picture, grey (y, x) or colours (y, x, channel), as the source of an `img`."""
+    file = io.BytesIO()
+    Image.fromarray(plane).save(file, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
 def _runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
@@ -210,9 +187,8 @@ class Gallery:
     def __init__(self, budget_bytes: int) -> None:
         self._left = budget_bytes
         self._viewers = 0
-        self._volumes: dict[Shown, tuple[str, Slices]] = {}  # -> (element id, slices)
+        self._volumes: dict[Shown, Slices | str] = {}  # a sentence where it cannot be shown
         self._thumbnails: dict[Shown, Html] = {}
-        self._faults: dict[Shown, str] = {}
 
     def viewer(self, uris: Sequence[str], known: Known | None, finding: str | None = None) -> Html:
         """Return the slice viewer of the first crop's volume; a sentence where nothing can be shown.
@@ -235,20 +211,16 @@ class Gallery:
 
     def _figure(self, crop: Crop, known: Known | None, finding: str | None, crops: Sequence[Crop]) -> Html:
         key = _key(crop)
-        if key not in self._volumes and key not in self._faults:
+        if key not in self._volumes:
             try:
-                drawn = self._drawn(crop, known)
+                self._volumes[key] = self._drawn(crop, known)
             except (EvidError, OSError) as cause:
-                self._faults[key] = f"The volume cannot be shown: {cause}"
-            else:
-                if drawn is None:
-                    self._faults[key] = "Left out to keep this page small."
-                else:
-                    self._volumes[key] = (f"volume-{len(self._volumes)}", drawn)
-        if key in self._faults:
-            return part("nothing", self._faults[key])
-        name, drawn = self._volumes[key]
+                self._volumes[key] = f"The volume cannot be shown: {cause}"
+        drawn = self._volumes[key]
+        if isinstance(drawn, str):
+            return part("nothing", drawn)
         self._viewers += 1
+        name = f"volume-{list(self._volumes).index(key)}"
         note = _shown(crops) if crop.drawing is None else WORDS[crop.drawing.kind]
         return part("viewer", self._viewers, name, drawn, drawn.start(finding), note)
 
@@ -261,81 +233,67 @@ class Gallery:
             return part("nothing", "air only", small=True)
         key = _key(crops[0])
         if key not in self._thumbnails:
+            drawn = self._volumes.get(key, "")
             try:
-                self._thumbnails[key] = self._small(crops[0])
+                if isinstance(drawn, str):
+                    drawn = _slices(crops[0], read(crops[0].volume), {}, 3, 96)
+                picture = next(iter(drawn.windows.values()))[drawn.start()]
+                self._thumbnails[key] = part("thumbnail", picture, drawn.aspect)
             except (EvidError, OSError) as cause:
                 self._thumbnails[key] = part("nothing", f"The volume cannot be shown: {cause}", small=True)
         return self._thumbnails[key]
 
     def blocks(self) -> Html:
         """Return the data of every volume that a viewer uses."""
-        return join(data_block(drawn.block(), id=name) for name, drawn in self._volumes.values())
+        volumes = enumerate(self._volumes.values())
+        return join(
+            data_block(item.block(), id=f"volume-{n}") for n, item in volumes if isinstance(item, Slices)
+        )
 
-    def _drawn(self, crop: Crop, known: Known | None) -> Slices | None:
-        from evidcore import data
-
-        read = data.read(crop.volume)
+    def _drawn(self, crop: Crop, known: Known | None) -> Slices | str:
+        volume = read(crop.volume)
         masks = {}
         if known is not None:
             present = set(known.case.present())
             wanted = [name for name in known.case.masks if name in present] or list(known.case.masks)
-            for name in wanted[:_MOST_OUTLINES]:
-                masks[name] = data.read_mask(known.case.masks[name], read)
+            masks = {name: read_mask(known.case.masks[name], volume) for name in wanted[:_MOST_OUTLINES]}
         for most_slices, most_pixels in ((48, 192), (24, 128), (12, 96)):
-            if crop.drawing is not None:
-                drawn = drawn_pictures(crop, read, masks, 4 * most_pixels)
-            else:
-                drawn = render(
-                    read.array,
-                    read.spacing_mm_zyx,
-                    is_hu=crop.volume.intensity == "hu",
-                    masks=masks,
-                    most_slices=most_slices,
-                    most_pixels=most_pixels,
-                )
+            drawn = _slices(crop, volume, masks, most_slices, most_pixels * (4 if crop.drawing else 1))
             # a quarter of what is left: later volumes must find room too
             if drawn.bytes_written() <= max(self._left / 4, _SMALL_BYTES):
                 break
         if drawn.bytes_written() > self._left:
-            return None
+            return "Left out to keep this page small."
         self._left -= drawn.bytes_written()
         return drawn
 
-    def _small(self, crop: Crop) -> Html:
-        if _key(crop) in self._volumes:
-            drawn = self._volumes[_key(crop)][1]
-        else:
-            from evidcore import data
 
-            read = data.read(crop.volume)
-            if crop.drawing is not None:
-                drawn = drawn_pictures(crop, read, {}, 96)
-            else:
-                middle = read.array.shape[0] // 2
-                plane = read.array[middle : middle + 1]
-                is_hu = crop.volume.intensity == "hu"
-                drawn = render(plane, read.spacing_mm_zyx, is_hu=is_hu, masks={}, most_pixels=96)
-        picture = next(iter(drawn.windows.values()))[drawn.start()]
-        return part("thumbnail", picture, drawn.aspect)
+def _slices(
+    crop: Crop, volume: Volume, masks: Mapping[str, npt.NDArray[np.bool_]], most_slices: int, most_pixels: int
+) -> Slices:
+    """Render a volume, or the pictures that are drawn of it."""
+    if crop.drawing is not None:
+        return drawn_pictures(crop, volume, masks, most_pixels)
+    return render(
+        volume.array, volume.spacing_mm_zyx, is_hu=crop.volume.intensity == "hu", masks=masks,
+        most_slices=most_slices, most_pixels=most_pixels,
+    )  # fmt: skip
 
 
 def drawn_pictures(
-    crop: Crop, read: Volume, masks: Mapping[str, npt.NDArray[np.bool_]], most_pixels: int
+    crop: Crop, volume: Volume, masks: Mapping[str, npt.NDArray[np.bool_]], most_pixels: int
 ) -> Slices:
     """Render the pictures that are drawn of a whole volume, with outlines of its masks where they lie.
 
     Args:
         crop: how it is drawn.
-        read: its volume.
+        volume: its volume.
         masks: masks on the volume's grid, by name.
         most_pixels: longer edges are averaged down to this.
     """
-    from evidcore.data.drawing import photograph
-    from evidcore.data.drawing import render as render_crop
-
     assert crop.drawing is not None
     whole = dataclasses.replace(crop, box_zyx=None)
-    drawn = render_crop(whole, read.array, read.geometry)
+    drawn = render_crop(whole, volume.array, volume.geometry)
     of_masks = whole
     if crop.drawing.axis:  # a mask has no HU
         of_masks = dataclasses.replace(whole, drawing=dataclasses.replace(crop.drawing, kind="mean"))
@@ -343,12 +301,12 @@ def drawn_pictures(
         drawn.array,
         drawn.spacing_mm_zyx,
         is_hu=crop.volume.intensity == "hu" and drawn.window is None,
-        masks={name: render_crop(of_masks, mask, read.geometry).array > 0 for name, mask in masks.items()},
+        masks={name: render_crop(of_masks, mask, volume.geometry).array > 0 for name, mask in masks.items()},
         most_pixels=most_pixels,
     )
     if crop.drawing.kind == "slices":
         indices = tuple(crop.drawing.slices[place] for place in rendered.z)
-        rendered = dataclasses.replace(rendered, z=indices, depth=read.array.shape[0])
+        rendered = dataclasses.replace(rendered, z=indices, depth=volume.array.shape[0])
     photo = photograph(whole, in_colours=True)
     if photo is not None:
         size = (rendered.width_px, rendered.height_px)
@@ -378,13 +336,13 @@ def _shown(crops: Sequence[Crop]) -> str:
     first = crops[0].volume.path
     boxes = [crop.box_zyx for crop in crops if crop.volume.path == first and crop.box_zyx is not None]
     others = len({crop.volume.path for crop in crops}) - 1
-    said = []
     if boxes and all(box[1] - box[0] == 1 for box in boxes):
-        said.append(f"The prompt showed slices {', '.join(str(box[0]) for box in boxes)}.")
+        sentences = [f"The prompt showed slices {', '.join(str(box[0]) for box in boxes)}."]
     else:
-        said += [
-            f"The prompt showed z {b[0]} to {b[1]}, y {b[2]} to {b[3]}, x {b[4]} to {b[5]}." for b in boxes
+        sentences = [
+            f"The prompt showed z {z0} to {z1}, y {y0} to {y1}, x {x0} to {x1}."
+            for z0, z1, y0, y1, x0, x1 in boxes
         ]
     if others:
-        said.append(f"It also showed {others} other volume{'s' * (others > 1)}.")
-    return " ".join(said)
+        sentences.append(f"It also showed {others} other volume{'s' * (others > 1)}.")
+    return " ".join(sentences)

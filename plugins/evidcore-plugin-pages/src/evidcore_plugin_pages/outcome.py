@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.runs.read import Line, RunRecord
 from evidcore_plugin_pages.charts import Lane, lanes
-from evidcore_plugin_pages.markup import Html, join, tag
+from evidcore_plugin_pages.jinja import part
+from evidcore_plugin_pages.markup import Html, join
 from evidcore_plugin_pages.tables import (
     REFERENCE_LINES,
     is_accuracy,
@@ -20,7 +20,32 @@ from evidcore_plugin_pages.tables import (
 )
 
 Row = Mapping[str, Any]
+_Mark = tuple[Row, object, str]  # a row, its label and its colour class
+_TEMPLATE = "outcome.html"
 _DECILE = re.compile(r"(?P<figure>.+)/decile (?P<number>\d\d)")
+_TONES = {"own": "own", "other-patient": "other", "blank": "blank"}
+_SCALES = {"rate": (0.0, 1.0), "score": (0.0, 1.0), "points": (-1.0, 1.0)}  # others: from 0 to what is there
+
+
+def headline(record: RunRecord) -> Html:
+    """Return what stages found, with reference lines beside accuracies; audits follow below."""
+    blocks, audits = [], [result for result in record.results if _is_audit(result)]
+    for result in record.results:
+        measured = _measured(result)
+        rows = [row for row in measured if row.get("headline")]
+        if rows and not _is_audit(result):
+            firsts = {row.get("name"): row.get("metric") for row in reversed(rows) if is_accuracy(row)}
+            tones = [
+                "own" if firsts.get(row.get("name"), "") == row.get("metric") else "quiet" for row in rows
+            ]
+            labels = [_label(row.get("name", ""), said(str(row.get("metric", "")))) for row in rows]
+            charts = _charts([*zip(rows, labels, tones, strict=True)], result)
+            title = stage_title(record, str(result.get("stage", "")))
+            blocks.append((title, join([charts, by_place(measured) or ""])))
+    if not blocks:
+        return part("empty", "No evaluation has finished yet.")
+    verdicts = [(task, audit["verdict"].get(task, "")) for audit in audits[-1:] for task in _by_task(audit)]
+    return part("headline", verdicts, blocks, template=_TEMPLATE)
 
 
 def by_place(rows: Sequence[Row]) -> Html | None:
@@ -33,23 +58,54 @@ def by_place(rows: Sequence[Row]) -> Html | None:
     for row in rows:
         if result := _DECILE.fullmatch(str(row.get("metric"))):
             last = 10 * int(result["number"])
-            lane = Lane(
-                label=f"{last - 10} to {last} % of the report", value=float(row["value"]),
-                low=row.get("low"), high=row.get("high"),
-            )  # fmt: skip
+            lane = _lane(row, {}, f"{last - 10} to {last} % of the report", "own")
             drawn.setdefault((str(row.get("name")), result["figure"]), []).append(lane)
     charts = [
         lanes(
-            marks, start=0.0, stop=1.0, unit="rate",
-            caption=tag("span", f"{figure.replace('_', ' ').capitalize()} of {name}, by place."),
+            marks,
+            start=0.0,
+            stop=1.0,
+            unit="rate",
+            caption=f"{said(figure).capitalize()} of {name}, by place.",
         )
         for (name, figure), marks in drawn.items()
-    ]  # fmt: skip
+    ]
     return join(charts) if charts else None
 
 
-_TONES = {"own": "own", "other-patient": "other", "blank": "blank"}
-_SCALES = {"rate": (0.0, 1.0), "score": (0.0, 1.0), "points": (-1.0, 1.0)}  # others: from 0 to what is there
+def audit(record: RunRecord) -> Html:
+    """Return the audits: what each showing of the same questions is worth, and what own volumes add to it."""
+    caption = (
+        "Differences in points. Where own minus the best that does not look covers 0: no sign that it looks."
+    )
+    blocks = []
+    for result in filter(_is_audit, record.results):
+        for task, rows in _by_task(result).items():
+            showings, gains = list[_Mark](), list[_Mark]()
+            for row in sorted(rows, key=lambda row: float(row["value"])):  # a staircase: what earned what
+                if row.get("headline") and row.get("condition"):
+                    showings.append((row, row.get("name", ""), _TONES.get(str(row["condition"]), "quiet")))
+            for row in rows:
+                metric = str(row["metric"])
+                if unit_of_row(row) == "points" and not row.get("condition") and "/" not in metric:
+                    gains.append((row, _label(said(metric), row.get("note")), "own"))
+            charts = join([_charts(showings, result), _charts(gains, result, caption)])
+            title = f"{stage_title(record, str(result.get('stage', '')))}: {task}"
+            blocks.append((title, result["verdict"].get(task), charts))
+    return part("audits", blocks, record.folder, template=_TEMPLATE)
+
+
+def changes(record: RunRecord) -> Html:
+    """Return what each evaluation changed against the earlier ones of the same questions, arms' too."""
+    marks: list[_Mark] = []
+    for result in record.results:
+        for row in _measured(result) if result.get("kind") == "changes" else ():
+            metric = said(str(row["metric"]).removesuffix("_change"))
+            marks.append((row, _label(row["name"], f"{metric}, {row['note']}"), "own"))
+    caption = "Paired by question, 95 % intervals resampled by patient."
+    if not marks:
+        return part("empty", "No two evaluations asked the same questions.")
+    return Html('<div class="pair">{}</div>').format(_charts(marks, {}, caption, zero_in_the_middle=True))
 
 
 def stage_title(record: RunRecord, stage: str) -> str:
@@ -63,166 +119,45 @@ def stage_title(record: RunRecord, stage: str) -> str:
     return f"{stage}, after {trained[-1]}" if trained else stage
 
 
-def headline(record: RunRecord) -> Html:
-    """Return what stages found, with reference lines beside accuracies; audits follow below."""
-    blocks = []
-    for result in record.results:
-        if _is_audit(result):
-            continue
-        measured = _measured(result)
-        rows = _headlines(measured)
-        if rows:
-            firsts = {row.get("name"): row.get("metric") for row in reversed(rows) if is_accuracy(row)}
-            drawn = _charts(rows, result, _named, functools.partial(_tone, firsts))
-            title = tag("h3", stage_title(record, str(result.get("stage", ""))))
-            blocks.append(tag("div", title, *drawn, by_place(measured)))
-    if not blocks:
-        return tag("p", "No evaluation has finished yet.", class_="empty")
-    return join([_sentence(record), tag("div", *blocks, class_="pair")])
-
-
-def _tone(firsts: Mapping[Any, Any], row: Row) -> str:
-    return "own" if firsts.get(row.get("name"), "") == row.get("metric") else "quiet"
-
-
-def _headlines(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that are marked to be shown at a glance."""
-    return [row for row in rows if row.get("headline")]
-
-
 def _charts(
-    rows: Sequence[Row],
-    result: Line,
-    label: Callable[[Row], object],
-    tone: Callable[[Row], str],
-    caption: str = "",
-) -> list[Html]:
+    marks: Sequence[_Mark], result: Line, caption: str = "", *, zero_in_the_middle: bool = False
+) -> Html:
     """Draw rows, those of one unit on one scale."""
     drawn = []
-    for unit in dict.fromkeys(map(unit_of_row, rows)):
-        some = [row for row in rows if unit_of_row(row) == unit]
+    for unit in dict.fromkeys(unit_of_row(row) for row, *_ in marks):
+        some = [mark for mark in marks if unit_of_row(mark[0]) == unit]
+        rows = [row for row, *_ in some]
         ends = [
-            float(row[end]) for row in some for end in ("value", "low", "high") if row.get(end) is not None
+            float(row[end]) for row in rows for end in ("value", "low", "high") if row.get(end) is not None
         ]
         start, stop = _SCALES.get(unit, (min(0.0, *ends), max(0.0, *ends) or 1.0))
-        marks = [_lane(row, result, label(row), tone(row)) for row in some]
-        said_ = caption or _line_key(some, result)
-        drawn.append(lanes(marks, start=start, stop=stop, unit=unit, caption=said_))
-    return drawn
-
-
-def _sentence(record: RunRecord) -> Html:
-    """Say the last audit's outcome in words, where there is one."""
-    said_ = [
-        tag("p", tag("i", task), ": ", str((result.get("verdict") or {}).get(task, "")), class_="lead")
-        for result in [item for item in record.results if _is_audit(item)][-1:]
-        for task in _by_task(result)
-    ]
-    nothing = "No grounding audit has run, so what the accuracy rests on is not known."
-    return join(said_) if said_ else tag("p", nothing, class_="lead")
-
-
-def _named(row: Row) -> Html:
-    metric = tag("span", said(str(row.get("metric", ""))), class_="faint")
-    return join([tag("span", row.get("name", "")), " ", metric])
+        if zero_in_the_middle:
+            stop = max(map(abs, ends)) or 1.0
+            start = -stop
+        shown = [_lane(row, result, label, tone) for row, label, tone in some]
+        key = caption or _line_key(rows, result)
+        drawn.append(lanes(shown, start=start, stop=stop, unit=unit, caption=key))
+    return join(drawn)
 
 
 def _lane(row: Row, result: Line, label: object, tone: str) -> Lane:
-    return Lane(
-        label=label,
-        value=float(row["value"]),
-        low=row.get("low"),
-        high=row.get("high"),
-        tone=tone,
-        lines=reference_lines(row, result) if is_accuracy(row) else {},
-    )
+    lines = reference_lines(row, result) if is_accuracy(row) else {}
+    value, low, high = float(row["value"]), row.get("low"), row.get("high")
+    return Lane(label=label, value=value, low=low, high=high, tone=tone, lines=lines)
+
+
+def _label(name: object, more: object) -> Html:
+    return part("label", name, more, template=_TEMPLATE)
 
 
 def _line_key(rows: Sequence[Row], result: Line) -> Html:
     """Explain the bars, or say why there are none, and the reference lines."""
     known = {name for row in rows for name in reference_lines(row, result)}
-    keys = [
-        tag("span", label, class_=f"line-key {name.replace('_', '-')}")
-        for name, label in REFERENCE_LINES.items()
-        if name in known
-    ]
-    if any(row.get("low") is not None for row in rows):
-        bars = "Bars are 95 % intervals, resampled by patient. "
-    else:
+    bars = "Bars are 95 % intervals, resampled by patient. "
+    if all(row.get("low") is None for row in rows):
         bars = f"No intervals: {rows[0].get('note') or 'none were measured'}. "
-    return join([bars, *keys])
-
-
-def audit(record: RunRecord) -> Html:
-    """Return the audits: what each showing of the same questions is worth, and what own volumes add to it."""
-    blocks = [
-        _audit(record, result, task, rows)
-        for result in record.results
-        if _is_audit(result)
-        for task, rows in _by_task(result).items()
-    ]
-    if not blocks:
-        return tag(
-            "p",
-            "No grounding audit has run. ",
-            tag("code", f"evid audit policy {record.folder}"),
-            " asks the same questions over blank, scrambled, altered and other patients' volumes.",
-            class_="empty",
-        )
-    return join(blocks)
-
-
-def _audit(record: RunRecord, result: Line, task: str, rows: Sequence[Row]) -> Html:
-    conditions = [row for row in _headlines(rows) if row.get("condition")]
-    conditions.sort(key=lambda row: float(row["value"]))  # a staircase: which showing earned what
-    differences = [
-        row
-        for row in rows
-        if unit_of_row(row) == "points" and not row.get("condition") and "/" not in str(row["metric"])
-    ]
-    caption = (
-        "Differences in points. Where own minus the best that does not look covers 0: no sign that it looks."
-    )
-    drawn = [
-        *_charts(conditions, result, lambda row: row.get("name", ""), _condition_tone),
-        *_charts(differences, result, _difference, lambda row: "own", caption),
-    ]
-    verdict = (result.get("verdict") or {}).get(task)
-    title = tag("h3", f"{stage_title(record, str(result.get('stage', '')))}: {task}")
-    return tag("div", title, tag("p", verdict) if verdict else None, tag("div", *drawn, class_="pair"))
-
-
-def _condition_tone(row: Row) -> str:
-    return _TONES.get(str(row["condition"]), "quiet")
-
-
-def _difference(row: Row) -> Html:
-    note = tag("span", row["note"], class_="faint") if row.get("note") else ""
-    return join([tag("span", said(str(row["metric"]))), " ", note])
-
-
-def changes(record: RunRecord) -> Html:
-    """Return what each evaluation changed against the earlier ones of the same questions, arms' too."""
-    drawn = []
-    rows = [row for result in _of_kind(record, "changes") for row in _measured(result)]
-    for unit in dict.fromkeys(map(unit_of_row, rows)):
-        some = [row for row in rows if unit_of_row(row) == unit]
-        widest = max(abs(float(row[end] or 0.0)) for row in some for end in ("value", "low", "high")) or 1.0
-        marks = [_lane(row, {}, _changed(row), "own") for row in some]
-        caption = "Paired by question, 95 % intervals resampled by patient."
-        drawn.append(lanes(marks, start=-widest, stop=widest, unit=unit, caption=caption))
-    if not drawn:
-        return tag("p", "No two evaluations asked the same questions.", class_="empty")
-    return tag("div", *drawn, class_="pair")
-
-
-def _changed(row: Row) -> Html:
-    what = said(str(row["metric"]).removesuffix("_change"))
-    return join([tag("span", row["name"]), " ", tag("span", f"{what}, {row['note']}", class_="faint")])
-
-
-def _of_kind(record: RunRecord, kind: str) -> list[Line]:
-    return [result for result in record.results if result.get("kind") == kind]
+    lines = [(name, label) for name, label in REFERENCE_LINES.items() if name in known]
+    return part("key", bars, lines, template=_TEMPLATE)
 
 
 def _measured(result: Line) -> list[Row]:
@@ -234,11 +169,6 @@ def _by_task(result: Line) -> dict[str, list[Row]]:
     for row in _measured(result):
         results.setdefault(str(row["task"]), []).append(row)
     return results
-
-
-def _under(rows: Sequence[Row], condition: str) -> list[Row]:
-    """Return the headlines of a condition, if any was measured."""
-    return [row for row in _headlines(rows) if row.get("condition") == condition]
 
 
 def _is_audit(result: Line) -> bool:
