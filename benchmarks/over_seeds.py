@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evidcore_plugin_lab.ablation import NO_ANSWERS, without_places
 from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast, Item
 from evidcore_plugin_lab.ablation.items import row_items
+from evidcore_plugin_lab.ablation.tables import NO_ANSWERS, without_places
 from scipy import stats
 
 from evidcore.contracts import Totals

@@ -149,5 +149,5 @@ def test_a_tool_shows_what_the_prompt_shows_in_audits_and_predictions(looking, t
     scan = prompt.crops()[0].volume.path
     LooksOnce.shown.clear()
     asked = Inquiry(scan=scan, options=("emphysema", "lung nodule"))
-    predict_scan(looking, asked, tmp_path / "out")
+    predict_scan(looking.path, asked, tmp_path / "out")
     assert [(crop.volume.path, crop.blank) for _, crop in LooksOnce.shown] == [(scan, False), (scan, True)]

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from evidcore_plugin_audit.comparison import compared
-from evidcore_plugin_audit.listing import listed
 
 from evidcore.errors import RunError
 
@@ -51,15 +50,15 @@ def trained(tmp_path):
 def test_a_stage_is_compared_with_the_first_that_asked_the_same(trained):
     result = compared(trained, None)
     assert (result.before, result.after) == ("one:03-evaluate", "one:05-evaluate")
-    (task,) = result.by_task()
-    assert (task.before, task.after) == (0.5, 40 / 60)
-    assert (task.better, task.worse, task.change.values, task.change.patients) == (20, 10, 60, 40)
-    assert task.change.low < 10 / 60 < task.change.high
-    assert [(item.name, round(item.change.value, 3)) for item in result.by_finding()] == [
-        ("lung nodule", -0.333),
-        ("emphysema", 0.667),
-    ]
-    assert {item.prompt for item in result.questions if item.change < 0} == {f"q{n}" for n in range(0, 20, 2)}
+    (task,) = result.by_task().itertuples()
+    assert (task.before, task.after) == (0.5, pytest.approx(40 / 60))
+    assert (task.better, task.worse, task.questions, task.patients) == (20, 10, 60, 40)
+    assert task.low < 10 / 60 < task.high
+    findings = result.by_finding()
+    assert findings["name"].tolist() == ["lung nodule", "emphysema"]
+    assert findings["change"].tolist() == pytest.approx([-1 / 3, 2 / 3])
+    fallen = result.questions.query("change < 0")
+    assert set(fallen["prompt"]) == {f"q{n}" for n in range(0, 20, 2)}
 
 
 def test_the_questions_that_training_broke_are_one_command_away(trained, evid):
@@ -87,27 +86,20 @@ def test_two_runs_are_compared_at_the_same_stage(trained, tmp_path, evid):
 
 def test_two_runs_whose_folders_have_one_name_are_two_runs(trained, tmp_path):
     other = run_of(tmp_path / "elsewhere", "one", {"05-evaluate": [line(0, 1.0)]})
-    (question,) = compared(trained, other).questions
+    (question,) = compared(trained, other).questions.itertuples()
     assert (question.before, question.after) == (0.0, 1.0)
 
 
 def test_an_answer_is_worth_any_of_its_figures(trained):
-    assert compared(trained, None, metric="tokens").by_task()[0].before == 3.0
+    assert compared(trained, None, metric="tokens").by_task()["before"].tolist() == [3.0]
     with pytest.raises(RunError, match=r"no number 'token'.* Did you mean 'tokens'"):
         compared(trained, None, metric="token")
 
 
-def test_a_question_that_was_asked_several_times_is_worth_the_mean(tmp_path):
-    lines = [line(0, 1.0), line(0, 0.0), line(1, 1.0)]
-    run = run_of(tmp_path, "many", {"01-evaluate": [line(0, 0.0), line(1, 1.0)], "02-evaluate": lines})
-    assert [item.change for item in compared(run, None).questions] == [0.0, 0.5]
-
-
-def test_other_conditions_of_an_audit_are_left_out(tmp_path):
-    lines = [line(0, 1.0), line(0, 0.0, condition="blank")]
-    run = run_of(tmp_path, "audited", {"01-evaluate": [line(0, 0.0)], "02-audit": lines})
-    (question,) = compared(run, None, stage="02-audit").questions
-    assert question.after == 1.0
+def test_a_question_asked_several_times_is_worth_the_mean_and_other_conditions_are_left_out(tmp_path):
+    lines = [line(0, 1.0), line(0, 0.0), line(1, 1.0), line(1, 0.0, condition="blank")]
+    run = run_of(tmp_path, "many", {"01-evaluate": [line(0, 0.0), line(1, 1.0)], "02-audit": lines})
+    assert compared(run, None, stage="02-audit").questions["change"].tolist() == [0.0, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -153,13 +145,13 @@ def test_runs_are_listed_newest_first(trained, tmp_path, evid):
     assert newest["recipe"] == "made"
     assert newest["headlines"][0]["value"] == 0.25
     assert "2 older ones" in evid("runs", tmp_path, "--limit", 1).stderr
-    assert [item.state for item in listed(tmp_path)] == ["failed", "finished", "unreadable"]
+    listed = json.loads(evid("runs", tmp_path, "--json").stdout)["runs"]
+    assert [item["state"] for item in listed] == ["failed", "finished", "unreadable"]
 
 
-def test_a_folder_without_runs_and_a_recipe_that_none_is_of(trained, tmp_path, evid):
-    with pytest.raises(RunError, match="holds no run"):
-        listed(tmp_path / "empty")
-    assert (
-        "no run of 'mad'. Did you mean 'made'?"
-        in evid("runs", tmp_path, "--recipe", "mad", exit_code=2).stderr
-    )
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(("empty",), "holds no run"), ((".", "--recipe", "mad"), "no run of 'mad'. Did you mean 'made'?")],
+)
+def test_runs_that_are_not_there_are_named(trained, tmp_path, evid, words, says):
+    assert says in evid("runs", tmp_path / words[0], *words[1:], exit_code=2).stderr

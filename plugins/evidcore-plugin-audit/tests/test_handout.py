@@ -10,11 +10,10 @@ import pytest
 from evidcore_testing import tiny_vision_language
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.api import Case, Dataset, Finding, Policy, VolumeRef
-from evidcore.data.preparation import show
+import evidcore
+from evidcore.api import Case, Dataset, Finding, VolumeRef
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
 
 NAMES = ("caudal rear", "caudal front", "cranial rear", "cranial front")
 SHAPE = (12, 16, 16)  # z, y, x
@@ -87,21 +86,15 @@ def option(text, name):
     return f"<answer>{letter[1] if letter else 'A'}</answer>"
 
 
-class Looker(Policy):
-    """Finds the bright box."""
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [self.answer(prompt) for prompt in prompts]
-
-    def answer(self, prompt):
-        bright = np.argwhere(show(prompt.crops()[0]).array > 400)
-        if not len(bright):
-            return "I see nothing."
-        z, y, _ = bright.mean(0)
-        return option(prompt.words(), NAMES[2 * (z > 5.5) + (y < 7.5)])
-
-    def log_likelihoods(self, prompts, completions):
-        raise AssertionError("an audit of the headline needs none")
+def function_that_looks(questions):
+    """Find the bright box of each question."""
+    answers = []
+    for question in questions:
+        bright = np.argwhere(question.volumes[0].array > 400)
+        z, y, _ = bright.mean(0) if len(bright) else (0, 0, 0)
+        name = NAMES[2 * (z > 5.5) + (y < 7.5)]
+        answers.append(option(question.text, name) if len(bright) else "I see nothing.")
+    return answers
 
 
 def looks(folder, line):
@@ -156,10 +149,7 @@ def audit(recipe, prepared, evid, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_model_that_looks_is_found_and_one_that_reads_headers_is_not(prepared, audit):
-    looked = json.loads(audit(answered(prepared, looks), "--json").stdout)
-    assert looked["verdict"]["choice"].startswith("What is asked is seen: +")
-    assert looked["asked"].startswith("answers of a file, sha256 ")
+def test_a_model_that_reads_headers_is_not_taken_for_one_that_looks(prepared, audit):
     header = json.loads(audit(answered(prepared, reads_header), "--json").stdout)
     own = {row["condition"]: row["value"] for row in header["rows"] if row["metric"] == "strict_accuracy"}
     assert own["own"] == own["blank"] == own["twin"] == 1.0
@@ -168,17 +158,30 @@ def test_a_model_that_looks_is_found_and_one_that_reads_headers_is_not(prepared,
 
 @pytest.mark.slow
 def test_rows_are_those_of_the_same_policy_asked_in_this_process(recipe, prepared, audit, tmp_path):
-    looked = json.loads(audit(answered(prepared, looks), "--json").stdout)
-    assembly = Assembly(load(recipe))
-    [stage] = assembly.recipe.stages
-    direct = stage.run(Context(assembly, "01-audit", policy=Looker()))
-    assert looked["rows"] == json.loads(json.dumps(direct.to_json()["rows"]))
-    assert looked["verdict"] == direct.verdict
+    answers = answered(prepared, looks)
+    looked = json.loads(audit(answers, "--json", "--fail-under", 20).stdout)
+    assert looked["verdict"]["choice"].startswith("What is asked is seen: +")
+    assert looked["asked"].startswith("answers of a file, sha256 ")
+    direct = evidcore.audit_policy(function_that_looks, recipe, out=tmp_path / "direct")
+    assert "audit of Python function function_that_looks" in direct.status["message"]
+    assert direct.verdict == looked["verdict"]
     [run] = (tmp_path / "runs" / "outside").glob("*-*")
-    kept = [json.loads(line) for line in (run / "answers" / "01-audit.jsonl").read_text().splitlines()]
-    assert kept == json.loads(json.dumps(direct.answers))
-    assert {line["condition"] for line in kept} >= {"own", "blank", "scrambled", "twin", "perturbed"}
-    assert "What is asked is seen" in (run / "page" / "index.html").read_text()
+    for file in ("results/01-audit.json", "answers/01-audit.jsonl"):
+        ours, theirs = ((folder / file).read_text() for folder in (run, direct.folder))
+        assert ours.replace(looked["asked"], "Python function function_that_looks") == theirs
+    conditions = set(direct.answers["condition"])
+    assert conditions >= {"own", "blank", "scrambled", "other-patient", "perturbed", "twin", "matched"}
+    right = direct.answers.groupby("condition")["correct"].mean()
+    own = direct.results.query("condition == 'own' and metric == 'strict_accuracy'")
+    assert own["value"].tolist() == [right["own"]]
+    assert right["own"] > right["twin"]
+    assert "What is asked is seen" in direct.page.read_text()
+    # the gain decides the exit status
+    audit(answers, "--fail-under", "nan", exit_code=1)
+    stderr = audit(answers, "--fail-under", 99, exit_code=1).stderr
+    assert re.search(
+        r"choice: own minus the best that does not look is \+\d\d\.\d points, under \+99\.0", stderr
+    )
 
 
 def test_nothing_that_is_handed_over_names_patient_condition_or_key(recipe, prepared):
@@ -236,24 +239,16 @@ def test_own_voxels_are_on_their_grid_and_a_volume_is_written_once(recipe, prepa
 
 
 @pytest.mark.slow
-def test_a_preparation_is_the_same_when_it_is_made_again(recipe, prepared, evid, tmp_path):
+def test_equal_preparations_give_equal_files_and_others_have_other_ids(recipe, prepared, evid, tmp_path):
     evid("audit", "prepare", recipe, "--out", tmp_path / "again", "--key", tmp_path / "kept.json")
     assert not (tmp_path / "again" / "key.json").exists()
     assert (tmp_path / "kept.json").read_bytes() == (prepared / "key.json").read_bytes()
     for path in (prepared / "handout").rglob("*"):
         other = tmp_path / "again" / path.relative_to(prepared)
         assert path.is_dir() or path.read_bytes() == other.read_bytes()
-
-
-@pytest.mark.slow
-def test_the_gain_decides_the_exit_status(prepared, audit):
-    answers = answered(prepared, looks)
-    audit(answers, "--fail-under", 20)
-    audit(answers, "--fail-under", "nan", exit_code=1)
-    said = audit(answers, "--fail-under", 99, exit_code=1).stderr
-    assert re.search(
-        r"choice: own minus the best that does not look is \+\d\d\.\d points, under \+99\.0", said
-    )
+    evid("audit", "prepare", recipe, "--out", tmp_path / "fewer", "--limit", 8)
+    fewer, all_ = ({line["id"] for line in questions(item)} for item in (tmp_path / "fewer", prepared))
+    assert fewer.isdisjoint(all_)  # other questions, other ids
 
 
 def test_answers_that_are_not_of_the_key_are_refused_with_their_number(prepared, audit):
@@ -308,32 +303,27 @@ def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
     assert "no key (KeyError('preparation'))" in audit(answers, exit_code=2).stderr
 
 
-@pytest.mark.slow
-def test_other_preparations_have_other_ids(recipe, prepared, evid, tmp_path):
-    evid("audit", "prepare", recipe, "--out", tmp_path / "fewer", "--limit", 8)
-    fewer, all_ = ({line["id"] for line in questions(item)} for item in (tmp_path / "fewer", prepared))
-    assert fewer.isdisjoint(all_)
-
-
-def test_options_that_do_not_go_together_are_refused(recipe, evid, tmp_path):
-    def said(*words):
-        return evid("audit", *words, exit_code=2).stderr
-
-    assert "who. Give --answers and --key, or --model" in said("policy", recipe)
-    assert "--answers and --key go together" in said("policy", recipe, "--answers", "a")
-    assert "--answers were given elsewhere" in said("policy", recipe, "--model", "m", "--key", "k")
-    assert "a folder. Answers and models" in said("policy", tmp_path, "--model", "m")
-    assert "in the key" in said("policy", recipe, "--answers", "a", "--key", "k", "--limit", 3)
-    handed = tmp_path / "new" / "handout" / "key.json"
-    assert "lies in what is handed over" in said(
-        "prepare", recipe, "--out", tmp_path / "new", "--key", handed
-    )
-    assert "stage '9' asks no questions; there are 01-audit" in said(
-        "prepare", recipe, "--out", tmp_path / "new", "--stage", "9"
-    )
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("policy outside.toml", "who. Give --answers and --key, or --model"),
+        ("policy outside.toml --answers a", "--answers and --key go together"),
+        ("policy outside.toml --model m --key k", "--answers were given elsewhere"),
+        ("policy . --model m", "a folder. Answers and models"),
+        ("policy outside.toml --answers a --key k --limit 3", "in the key"),
+        ("policy outside.toml --model a/b", "revision is missing"),
+        ("policy outside.toml --model ./gone", "./gone: no such folder"),
+        ("policy outside.toml --model full", "full: holds no model"),
+        ("prepare outside.toml --out new --key new/handout/key.json", "lies in what is handed over"),
+        ("prepare outside.toml --out new --stage 9", "stage '9' asks no questions; there are 01-audit"),
+        ("prepare outside.toml --out full", "the folder is not empty ('a' is in it)"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(recipe, evid, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "a").touch()
-    assert "the folder is not empty ('a' is in it)" in said("prepare", recipe, "--out", tmp_path / "full")
+    assert message in evid("audit", *words.split(), exit_code=2).stderr
 
 
 def test_an_evaluation_that_needs_likelihoods_is_told_so(recipe, evid, offered, tmp_path):
@@ -375,11 +365,6 @@ def test_a_published_model_is_asked_in_place_of_the_recipes(recipe, evid, tmp_pa
     assert f"model.bridge 'projection' takes no weights from {folder}, so it would be untrained" in said
     said = evid(*words, "--set", 'model.encoder={use="vit3d"}', exit_code=2).stderr
     assert "model.encoder 'vit3d' takes no weights" in said
-    assert "revision is missing" in evid("audit", "policy", recipe, "--model", "a/b", exit_code=2).stderr
-    gone = tmp_path / "gone"
-    assert f"{gone}: no such folder" in evid("audit", "policy", recipe, "--model", gone, exit_code=2).stderr
-    gone.mkdir()
-    assert "holds no model" in evid("audit", "policy", recipe, "--model", gone, exit_code=2).stderr
 
 
 @pytest.mark.slow

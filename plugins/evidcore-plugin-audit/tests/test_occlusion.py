@@ -8,12 +8,9 @@ import pytest
 from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, _elsewhere, cover
 from PIL import Image
 
-from evidcore.builtin.choice import Choice
-from evidcore.builtin.views import Slices
-from evidcore.case import (
+from evidcore.api import (
     Case,
     Crop,
-    Drawing,
     Finding,
     MaskRef,
     Prompt,
@@ -21,8 +18,13 @@ from evidcore.case import (
     TextPart,
     VisualPart,
     VolumeRef,
+    read,
+    read_mask,
 )
-from evidcore.data import Geometry, Volume, read, read_mask
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Slices
+from evidcore.case import Drawing
+from evidcore.data import Geometry, Volume
 
 SHAPE = (10, 60, 100)  # z, y, x; 4, 4 and 4 mm
 BODY = (slice(None), slice(8, 52), slice(6, 94))

@@ -10,8 +10,9 @@ from evidcore_plugin_audit import occlusion_map
 from evidcore_plugin_audit.covering_bank import CoveredCrop
 from evidcore_plugin_phantoms.testing import SMALL
 
-from evidcore.case import Case, Crop, Drawing, Prompt, VisualPart, VolumeRef
-from evidcore.data import read, save_volume
+from evidcore.api import Case, Crop, Prompt, VisualPart, VolumeRef, read
+from evidcore.case import Drawing
+from evidcore.data import save_volume
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
@@ -149,7 +150,7 @@ def test_the_same_command_goes_on_after_an_interruption(copied_run, evid, monkey
     real, asked = VLMPolicy.log_likelihoods, []
 
     def counted(self, prompts, completions):
-        asked.append(len(prompts))
+        asked.append(prompts[0].id)
         if len(asked) == 4:
             raise KeyboardInterrupt
         return real(self, prompts, completions)
@@ -157,13 +158,10 @@ def test_the_same_command_goes_on_after_an_interruption(copied_run, evid, monkey
     monkeypatch.setattr(VLMPolicy, "log_likelihoods", counted)
     evid("occlude", copied_run, *CELLS, exit_code=130)
     assert len(path.read_text().splitlines()) == 1  # one question is whole, one is begun
-    assert len(list(path.parent.iterdir())) == 2
-    before = asked.copy()
     again = json.loads(evid("occlude", copied_run, *CELLS, "--json").stdout)["questions"]
     assert again == whole
-    assert asked[4] == before[3] < before[2]  # it goes on with the batch that was cut short
     assert path.read_text() == text
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert whole[0]["prompt_id"] not in asked[4:]
     count = len(asked)
     evid("occlude", copied_run, *CELLS)
     assert len(asked) == count  # nothing is left to measure

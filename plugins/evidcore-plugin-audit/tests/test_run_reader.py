@@ -2,9 +2,9 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
-from evidcore_plugin_audit.comparison import compared
 
 import evidcore
 from evidcore.errors import RunError
@@ -48,14 +48,15 @@ def test_a_comparison_is_that_of_the_command(small_run, evid):
     run = evidcore.Run(small_run)
     told = json.loads(evid("compare", small_run, "--json").stdout)
     frame = run.compare().frame()
-    tasks = frame[frame["of"] == "task"]
-    assert tasks["change"].tolist() == [item["change"]["value"] for item in told["tasks"]]
-    assert frame["name"].tolist() == [item["name"] for item in told["tasks"] + told["findings"]]
+    assert frame["of"].tolist() == ["task"] * len(told["tasks"]) + ["finding"] * len(told["findings"])
+    for key in ("name", "change", "low"):
+        assert frame[key].replace(np.nan, None).tolist() == [
+            item[key] for item in told["tasks"] + told["findings"]
+        ]
     first, second = run.results["stage"].unique()
     for other in (run, small_run, str(small_run)):
-        assert run.compare(other, stage=second, before=first) == compared(
-            small_run, small_run, stage=second, before=first
-        )
+        again = run.compare(other, stage=second, before=first)
+        pd.testing.assert_frame_equal(again.frame(), run.compare(stage=second, before=first).frame())
 
 
 def test_a_run_that_was_killed_half_way_is_read_as_far_as_it_came(copied_run):
@@ -116,17 +117,6 @@ def test_words_of_patients_and_names_are_escaped_in_a_notebook(copied_run):
     assert shown.count("&lt;script&gt;") == 4
     assert run.answers["text"].iloc[-1] == evil
     assert evil not in run.answers._repr_html_()
-
-
-def test_a_huge_completion_is_read_whole_and_shown_nowhere(copied_run):
-    answers = copied_run / "answers" / "04-evaluate.jsonl"
-    line = json.loads(answers.read_text().splitlines()[0])
-    answers.unlink()
-    answers.write_text(json.dumps({**line, "text": "x" * 5_000_000}) + "\n")
-    run = evidcore.Run(copied_run)
-    assert len(run.answers["text"].iloc[-1]) == 5_000_000
-    assert len(run.answers._repr_html_()) < 100_000
-    assert len(run._repr_html_()) < 100_000
 
 
 def test_a_broken_line_is_named(copied_run):

@@ -33,12 +33,11 @@ from evidcore.recipe import load
 from evidcore.registry import factory
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import run, start
-from evidcore.runs.folder import RunFolder
 
 
 @pytest.fixture(scope="module")
 def exported(small_run, tmp_path_factory):
-    return export_run(RunFolder(small_run), tmp_path_factory.mktemp("out") / "model")
+    return export_run(small_run, tmp_path_factory.mktemp("out") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -178,17 +177,17 @@ def test_the_recipe_on_the_card_is_the_runs(small_run, exported, tmp_path):
 
 def test_a_full_folder_and_a_run_without_a_model_are_refused(copied_run, exported, tmp_path):
     with pytest.raises(RunError, match=r"model: the folder is not empty \('README\.md' is in it\)"):
-        export_run(RunFolder(copied_run), exported)
+        export_run(copied_run, exported)
     (copied_run / "checkpoints" / "03-sft").unlink()
     with pytest.raises(RunError, match=r"03-sft has not finished\. `evid resume"):
-        export_run(RunFolder(copied_run), tmp_path / "model")
+        export_run(copied_run, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
 def test_a_run_that_has_not_measured_its_model_says_so(copied_run, tmp_path):
     for path in (copied_run / "results").glob("*-evaluate.json"):
         path.unlink()
-    written = export_run(RunFolder(copied_run), tmp_path / "model")
+    written = export_run(copied_run, tmp_path / "model")
     assert "Not measured: no evaluate or audit stage" in (written / "README.md").read_text()
 
 
@@ -215,7 +214,7 @@ def from_folders(small_run, tmp_path_factory):
     (root / "own.toml").write_text(text)
     folder = start(load(root / "own.toml"), root / "runs")
     run(folder)
-    return folder, export_run(folder, tmp_path_factory.mktemp("out") / "model")
+    return folder, export_run(folder.path, tmp_path_factory.mktemp("out") / "model")
 
 
 @pytest.mark.slow
@@ -243,7 +242,7 @@ def test_weights_out_of_folders_have_no_known_licence(from_folders):
 
 def test_a_model_of_parts_has_no_published_form(small_run, tmp_path):
     with pytest.raises(RunError, match=r"this one has encoder 'vit3d' and bridge 'projection'. Export it"):
-        export_run(RunFolder(small_run), tmp_path / "model", "published")
+        export_run(small_run, tmp_path / "model", "published")
     assert not (tmp_path / "model").exists()
 
 

@@ -6,7 +6,8 @@ import pytest
 from evidcore_plugin_lab import rescoring
 from evidcore_plugin_lab.rescoring import Group, rescored
 
-from evidcore.case import Action, Crop, TextPart, Turn, VisualPart, VolumeRef
+from evidcore.api import Crop, TextPart, VisualPart, VolumeRef
+from evidcore.case import Action, Turn
 from evidcore.errors import RecipeError, RunError
 
 STAGE = "02-grpo"
@@ -30,16 +31,15 @@ def test_another_reward_pays_otherwise(trained, evid):
         assert group["after"] == pytest.approx(paid)
     said = evid("rescore", trained.folder, "--reward", '{use="format", weight=2.0}').stdout
     assert f"{STAGE}: 32 answers in 8 groups, judged by\n  format\n" in said
-    assert "answers judged a second" in said
 
 
 def test_rewards_beside_its_own_are_added(trained):
-    both = rescored(trained.folder, ['{use="random", name="again", weight=2.0}'], beside=True, last_steps=1)
+    both = rescored(trained.folder, ['{use="random", name="again", weight=2.0}'], beside=True)
     assert both.rewards == ("format", "random", "again")
-    assert {one.step for one in both.groups} == {2}
-    alone = rescored(trained.folder, last_steps=1)
-    for one, own in zip(both.groups, alone.groups, strict=True):
-        assert one.before == own.before
+    random = rescored(trained.folder, ["random"])
+    for group, alone in zip(both.groups, random.groups, strict=True):
+        both_paid = [own + 2 * drawn for own, drawn in zip(group.before, alone.after, strict=True)]
+        assert group.after == pytest.approx(both_paid)
 
 
 @pytest.mark.parametrize(

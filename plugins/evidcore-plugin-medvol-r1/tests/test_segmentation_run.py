@@ -143,9 +143,9 @@ def test_a_trained_model_is_asked_where_something_is_in_a_scan(root, offered):
     with pytest.raises(
         RunError, match=r"asks nothing about a scan by itself. Put the question: --question 'the"
     ):
-        predict_scan(folder, Inquiry(scan=scan.path, task="cold-start"), root / "nothing")
+        predict_scan(folder.path, Inquiry(scan=scan.path, task="cold-start"), root / "nothing")
     asked = Inquiry(scan=scan.path, task="cold-start", question="the lung nodule")
-    record = predict_scan(folder, asked, root / "answer").record
+    record = predict_scan(folder.path, asked, root / "answer").record
     assert "the lung nodule" in record["prompt"]
     (box,) = record["evidence"]["boxes"]
     assert record["evidence"]["slice"] == box["z"]

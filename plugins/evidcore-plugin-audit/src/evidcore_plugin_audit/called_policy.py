@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
-from evidcore.api import Crop, Policy, Prompt
+from evidcore.api import Crop, Prompt
 from evidcore.compute.signals import stop_request
 from evidcore.data import Volume
 from evidcore.data.preparation import show
@@ -16,10 +16,14 @@ from evidcore.errors import EvidError, RunError
 from evidcore.hooks import write_pages
 from evidcore_plugin_audit.external import audit_alone, write_alone
 from evidcore_plugin_audit.given_recipe import Given, Overrides, given_recipe
+from evidcore_plugin_audit.handout import TextPolicy
 from evidcore_plugin_audit.run_reader import Run
 
 Table = str | Mapping[str, Any]  # a component: its name, or its name and options
-CHOICE = {"use": "choice", "think": False, "rules": True}
+_DEFAULTS = {
+    "task": {"use": "choice", "think": False, "rules": True}, "view": "volume", "split": "test",
+    "max_new_tokens": 256, "seed": 0,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,8 +47,11 @@ class Question:
 Answering = Callable[[Sequence[Question]], Sequence[str]]
 
 
-class CalledPolicy(Policy):
+class CalledPolicy(TextPolicy):
     """A function as a policy."""
+
+    source = "a function"
+    remedy = "Name an evaluation that reads what was written."
 
     def __init__(self, function: Answering) -> None:
         """Take the function."""
@@ -81,15 +88,6 @@ class CalledPolicy(Policy):
                     "Return '' for none."
                 )
         return [text.encode(errors="replace").decode() for text in texts]
-
-    def log_likelihoods(
-        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
-    ) -> list[list[float]]:
-        """Refuse: a function gives texts."""
-        raise RunError(
-            "the evaluation asks how likely a completion is, and a function does not say. Name an evaluation "
-            "that reads what was written."
-        )
 
 
 def audit_policy(
@@ -136,16 +134,16 @@ def audit_policy(
         raise TypeError(f"policy: must be a function from questions to texts, got {policy!r}.")
     if limit < 0:
         raise ValueError(f"limit: must be 0 or more cases, got {limit}.")
-    told: dict[str, Any] = {
+    given: dict[str, Any] = {
         "dataset": dataset, "task": task, "view": view, "conditions": conditions, "split": split,
         "max_new_tokens": max_new_tokens, "seed": seed,
     }  # fmt: skip
-    told = {key: value for key, value in told.items() if value is not None}
+    given = {key: value for key, value in given.items() if value is not None}
     if recipe is None and dataset is None:
         raise TypeError("what is asked is not told: give a dataset, or a recipe.")
-    if recipe is not None and told:
-        raise TypeError(f"the recipe says what is asked. Leave out {', '.join(told)}, or use overrides.")
-    asked = _recipe(**told) if recipe is None else recipe
+    if recipe is not None and given:
+        raise TypeError(f"the recipe says what is asked. Leave out {', '.join(given)}, or use overrides.")
+    asked = _recipe({**_DEFAULTS, **given}) if recipe is None else recipe
     _, assembly, audited = audit_alone(given_recipe(asked, overrides), stage, limit)
     name = getattr(policy, "__qualname__", type(policy).__qualname__)
     with stop_request.installed():
@@ -156,31 +154,21 @@ def audit_policy(
     return Run(folder.path)
 
 
-def _recipe(
-    *,
-    dataset: Table,
-    task: Table = CHOICE,
-    view: Table = "volume",
-    conditions: Sequence[Table] | None = None,
-    split: str = "test",
-    max_new_tokens: int = 256,
-    seed: int = 0,
-) -> dict[str, Any]:
+def _recipe(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe of one audit. Its model is never built: a recipe must name one."""
-    task = _table(task)
+    task = _table(given["task"])
     name = str(task.get("use", "task")).rpartition("/")[2]
-    audit = {
-        "kind": "audit", "data": [{"dataset": "cases", "task": name, "split": split}],
-        "max_new_tokens": max_new_tokens,
-    }  # fmt: skip
-    if conditions is not None:
-        audit["conditions"] = [_table(item) for item in conditions]
+    data = [{"dataset": "cases", "task": name, "split": given["split"]}]
+    audit = {"kind": "audit", "data": data, "max_new_tokens": given["max_new_tokens"]}
+    if "conditions" in given:
+        audit["conditions"] = [_table(item) for item in given["conditions"]]
     return {
-        "schema": 1, "name": "audit", "seed": seed, "dataset": {"cases": _table(dataset)},
+        "schema": 1, "name": "audit", "seed": given["seed"], "dataset": {"cases": _table(given["dataset"])},
         "task": {name: task},
         "model": {
             "language": {"id": "none/a-python-function", "revision": "none"},
-            "encoder": {"use": "native-vision"}, "bridge": {"use": "native-merger"}, "view": _table(view),
+            "encoder": {"use": "native-vision"}, "bridge": {"use": "native-merger"},
+            "view": _table(given["view"]),
         },
         "stage": [audit],
     }  # fmt: skip

@@ -36,9 +36,8 @@ class CellGrid:
     def touched(self, region: Region, voxels_per_step: tuple[int, int, int] = (1, 1, 1)) -> list[bool]:
         """Return whether a part of a region lies in each cell.
 
-        Args:
-            region: shape (z, y, x), from the scan's first voxel on.
-            voxels_per_step: how many voxels of the scan each of its own is long.
+        The region, shape (z, y, x), begins at the scan's first voxel; a voxel of it is `voxels_per_step` of
+        the scan's long.
         """
         result = np.zeros(self.shape_zyx, dtype=np.bool_)
         middles = (np.argwhere(region) + 0.5) * voxels_per_step
@@ -53,13 +52,7 @@ class CellGrid:
 def grid_over(geometry: Geometry, cells_zyx: tuple[int, int, int], cell_mm: float = 0.0) -> CellGrid:
     """Return a grid over a whole scan.
 
-    Args:
-        geometry: of the scan.
-        cells_zyx: how many cells there are along each axis.
-        cell_mm: their size in place of their number; each axis has as many as come nearest to it.
-
-    Raises:
-        RunError: if an axis has fewer voxels than cells.
+    `cell_mm` is a size in place of the number of cells; each axis has as many as come nearest to it.
     """
     counts: list[int] = list(cells_zyx)
     if cell_mm:

@@ -4,51 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from evidcore.api import paired_interval
-from evidcore.contracts.evaluating import Interval
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.runs.read import Line, RunRecord, findings_of, lines, read_head
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-Key = tuple[str, str]  # task, prompt
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Question:
-    """A question that both sides answered, and what its answer is worth on either."""
-
-    task: str
-    prompt: str
-    case: str
-    patient: str
-    findings: tuple[str, ...]
-    before: float
-    after: float
-
-    @property
-    def change(self) -> float:
-        """Return how much more it is worth after."""
-        return self.after - self.before
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Change:
-    """What some questions are worth on either side."""
-
-    name: str  # a task, or a finding
-    before: float
-    after: float
-    change: Interval  # paired by question, over patients
-    better: int
-    worse: int
+QUESTION = ["task", "prompt"]  # columns that tell a question from others
+_CHANGE = (
+    "name", "questions", "patients", "before", "after", "change", "low", "high", "better", "worse", "note",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,52 +28,34 @@ class Comparison:
     before: str  # RUN:stage
     after: str
     metric: str
-    questions: tuple[Question, ...]  # the largest fall first
+    # a row a question, the largest fall first: task, prompt, case, patient, findings, before, after, change
+    questions: pd.DataFrame
     notes: tuple[str, ...]
 
-    def by_task(self) -> list[Change]:
-        """Return the change of each task."""
-        tasks = dict.fromkeys(one.task for one in self.questions)
-        return [_change(task, [one for one in self.questions if one.task == task]) for task in sorted(tasks)]
+    def by_task(self) -> pd.DataFrame:
+        """Return the change of each task: paired by question, its interval over patients."""
+        return _changes(self.questions, "task")
 
-    def by_finding(self) -> list[Change]:
+    def by_finding(self) -> pd.DataFrame:
         """Return the change of the questions about each finding, the largest fall first."""
-        found: dict[str, list[Question]] = {}
-        for one in self.questions:
-            for name in one.findings:
-                found.setdefault(name, []).append(one)
-        changes = [_change(name, questions) for name, questions in found.items()]
-        return sorted(changes, key=lambda one: (one.change.value, one.name))
+        about = self.questions.explode("findings").dropna(subset="findings")
+        return _changes(about, "findings").sort_values(["change", "name"], ignore_index=True)
 
     def about(self, finding: str) -> Comparison:
-        """Return the questions about one finding.
-
-        Raises:
-            RunError: if there is none; names those that there are.
-        """
-        kept = tuple(one for one in self.questions if finding in one.findings)
-        if not kept:
-            known = sorted({name for one in self.questions for name in one.findings})
+        """Return the questions about one finding."""
+        is_about = self.questions["findings"].map(lambda names: finding in names)
+        if not is_about.any():
+            known = sorted({name for names in self.questions["findings"] for name in names})
             raise RunError(
                 f"no question is about {finding!r}.{did_you_mean(finding, known)} "
                 f"There are: {', '.join(known) or 'none'}."
             )
-        return dataclasses.replace(self, questions=kept)
+        return dataclasses.replace(self, questions=self.questions[is_about])
 
     def frame(self) -> pd.DataFrame:
         """Return a row for each task, then one for each finding, the largest fall first."""
-        import pandas as pd
-
-        rows = [
-            {
-                "of": of, "name": one.name, "questions": one.change.values, "patients": one.change.patients,
-                "before": one.before, "after": one.after, "change": one.change.value, "low": one.change.low,
-                "high": one.change.high, "better": one.better, "worse": one.worse, "note": one.change.note,
-            }
-            for of, changes in (("task", self.by_task()), ("finding", self.by_finding()))
-            for one in changes
-        ]  # fmt: skip
-        return pd.DataFrame(rows)
+        parts = {"task": self.by_task(), "finding": self.by_finding()}
+        return pd.concat(parts, names=["of"]).reset_index("of").reset_index(drop=True)
 
 
 def compared(
@@ -118,53 +70,56 @@ def compared(
         before: which one it is compared with: of `first`. Empty: `stage` where there are two runs, else the
             first before it that asked the same.
         metric: a figure of each answer; empty: what the task's headline is the mean of.
-
-    Raises:
-        RunError: if a run, a stage or a figure is missing, or no question was answered by both.
     """
     old, new = read_head(first), read_head(second or first)
     after = _stage(new, stage or _evaluations(new)[-1])
-    if second is not None:
-        start = _stage(old, before or after)
-    else:
-        start = _stage(old, before) if before else _before(old, after)
-    if (old.folder.resolve(), start) == (new.folder.resolve(), after):
+    start = before or (after if second is not None else _earlier(old, after))
+    sides = (old, _stage(old, start)), (new, after)
+    if len({(run.folder.resolve(), name) for run, name in sides}) == 1:
         raise RunError(f"{first}: {start} would be compared with itself. Name another with --before.")
-    before_name, after_name = f"{old.folder.name}:{start}", f"{new.folder.name}:{after}"
-    before_lines, after_lines = _answers(old.folder, start), _answers(new.folder, after)
-    shared = [key for key in after_lines if key in before_lines]
-    if not shared:
+    names = [f"{run.folder.name}:{name}" for run, name in sides]
+    answers = [_answers(run.folder, name) for run, name in sides]
+    keys = [set(zip(frame["task"], frame["prompt"], strict=True)) for frame in answers]
+    if not (shared := keys[0] & keys[1]):
         raise RunError(
-            f"{before_name} and {after_name} have no question in common: {len(before_lines)} and "
-            f"{len(after_lines)} were asked. Runs of other seeds have other patients: `evid ablate`."
+            f"{names[0]} and {names[1]} have no question in common: {len(keys[0])} and {len(keys[1])} were "
+            "asked. Runs of other seeds have other patients: `evid ablate`."
         )
-    questions = [_question(before_lines[key], after_lines[key], metric) for key in shared]
+    worth_before, worth_after = (_worth(frame, shared, metric) for frame in answers)
+    questions = worth_after.drop(columns="worth").assign(
+        before=worth_before["worth"], after=worth_after["worth"]
+    )
+    questions["change"] = questions["after"] - questions["before"]
     notes = [
         f"{len(asked) - len(shared)} questions were asked by {name} alone"
-        for name, asked in ((before_name, before_lines), (after_name, after_lines))
+        for name, asked in zip(names, keys, strict=True)
         if len(asked) > len(shared)
     ]
-    worded = sum(before_lines[key][0].get("prompt") != after_lines[key][0].get("prompt") for key in shared)
-    if worded:
+    if worded := int((worth_before["words"] != worth_after["words"]).sum()):
         notes.append(f"{worded} questions are worded otherwise, or have their options in another order")
     return Comparison(
-        before=before_name, after=after_name, metric=metric or "value", notes=tuple(notes),
-        questions=tuple(sorted(questions, key=lambda one: (one.change, one.task, one.prompt))),
+        before=names[0], after=names[1], metric=metric or "value", notes=tuple(notes),
+        questions=questions.drop(columns="words").reset_index().sort_values(["change", *QUESTION]),
     )  # fmt: skip
 
 
 def _evaluations(head: RunRecord) -> list[str]:
     """Return the stages of a run that measured answers, in their order."""
     kinds = {str(result.get("stage")): result.get("kind") for result in head.results}
-    there = sorted(path.stem for path in (head.folder / "answers").glob("*.jsonl"))
-    found = [name for name in there if kinds.get(name) == "evaluate"]
+    found = [name for name in _answered(head) if kinds.get(name) == "evaluate"]
     if not found:
-        raise RunError(f"{head.folder}: has no finished evaluation. Stages with answers: {there or 'none'}.")
+        raise RunError(
+            f"{head.folder}: has no finished evaluation. Stages with answers: {_answered(head) or 'none'}."
+        )
     return found
 
 
+def _answered(head: RunRecord) -> list[str]:
+    return sorted(path.stem for path in (head.folder / "answers").glob("*.jsonl"))
+
+
 def _stage(head: RunRecord, name: str) -> str:
-    known = sorted(path.stem for path in (head.folder / "answers").glob("*.jsonl"))
+    known = _answered(head)
     if name not in known:
         raise RunError(
             f"{head.folder}: stage {name!r} has no answers.{did_you_mean(name, known)} "
@@ -173,12 +128,12 @@ def _stage(head: RunRecord, name: str) -> str:
     return name
 
 
-def _before(head: RunRecord, after: str) -> str:
+def _earlier(head: RunRecord, after: str) -> str:
     """Return the first evaluation before one that shares a question with it."""
-    asked = _answers(head.folder, after).keys()
+    asked = _answers(head.folder, after)[QUESTION]
     earlier = [name for name in _evaluations(head) if name < after]
     for name in earlier:
-        if not asked.isdisjoint(_answers(head.folder, name)):
+        if len(asked.merge(_answers(head.folder, name)[QUESTION])):
             return name
     raise RunError(
         f"{head.folder}: no evaluation before {after} asked any of its questions. Evaluations before it: "
@@ -186,48 +141,50 @@ def _before(head: RunRecord, after: str) -> str:
     )
 
 
-def _answers(folder: Path, stage: str) -> dict[Key, list[Line]]:
-    """Return a stage's answers over own volumes, by question; several where it was asked several times."""
-    found: dict[Key, list[Line]] = {}
-    for line in lines(folder / "answers" / f"{stage}.jsonl"):
-        if line.get("condition", "own") == "own":
-            found.setdefault((str(line["task"]), str(line["prompt_id"])), []).append(line)
-    return found
+def _answers(folder: Path, stage: str) -> pd.DataFrame:
+    """Return a stage's answers over own volumes; a question has several rows where it was asked again."""
+    rows = [
+        (str(line["task"]), str(line["prompt_id"]), line)
+        for line in lines(folder / "answers" / f"{stage}.jsonl")
+        if line.get("condition", "own") == "own"
+    ]
+    return pd.DataFrame(rows, columns=[*QUESTION, "line"])
 
 
-def _question(before: Sequence[Line], after: Sequence[Line], metric: str) -> Question:
-    line = after[0]
-    return Question(
-        task=str(line["task"]),
-        prompt=str(line["prompt_id"]),
-        case=str(line["case_id"]),
-        patient=cluster(line.get("patient"), str(line["case_id"])),
-        findings=tuple(findings_of(line)),
-        before=statistics.fmean(_worth(one, metric) for one in before),
-        after=statistics.fmean(_worth(one, metric) for one in after),
-    )
+def _worth(answers: pd.DataFrame, shared: set[tuple[str, str]], metric: str) -> pd.DataFrame:
+    """Return what the answers to shared questions are worth, the mean of those to one question."""
+    asked = answers.set_index(QUESTION).loc[sorted(shared), "line"]
+    rows = [
+        {
+            "case": str(line["case_id"]), "patient": cluster(line.get("patient"), str(line["case_id"])),
+            "findings": findings_of(line), "words": line.get("prompt"), "worth": _value(line, metric),
+        }
+        for line in asked
+    ]  # fmt: skip
+    by_question = pd.DataFrame(rows, index=asked.index).groupby(level=QUESTION)
+    return by_question.first().assign(worth=by_question["worth"].mean())
 
 
-def _worth(line: Line, metric: str) -> float:
+def _value(line: Line, metric: str) -> float:
     figures: Mapping[str, Any] = line.get("figures") or {}
     value = figures.get(metric) if metric else line.get("value")
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
-    known = sorted(name for name, one in figures.items() if isinstance(one, int | float))
+    known = sorted(name for name, figure in figures.items() if isinstance(figure, int | float))
     raise RunError(
         f"the answer to {line['prompt_id']!r} has no number {metric or 'value'!r}."
         f"{did_you_mean(metric, known)} Figures of answers: {', '.join(known) or 'none'}."
     )
 
 
-def _change(name: str, questions: Iterable[Question]) -> Change:
-    asked = list(questions)
-    before, after = [one.before for one in asked], [one.after for one in asked]
-    return Change(
-        name=name,
-        before=statistics.fmean(before),
-        after=statistics.fmean(after),
-        change=paired_interval(after, before, [one.patient for one in asked]),
-        better=sum(one.change > 0 for one in asked),
-        worse=sum(one.change < 0 for one in asked),
-    )
+def _changes(questions: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Return what the questions of each group are worth on either side."""
+    rows = []
+    for name, asked in questions.groupby(by):
+        change = paired_interval(asked["after"], asked["before"], asked["patient"].tolist())
+        rows.append((
+            name, change.values, change.patients, asked["before"].mean(), asked["after"].mean(),
+            change.value, change.low, change.high, (asked["change"] > 0).sum(), (asked["change"] < 0).sum(),
+            change.note,
+        ))  # fmt: skip
+    return pd.DataFrame(rows, columns=_CHANGE)

@@ -32,14 +32,7 @@ NAME = "01-audit"
 def audit_answers(path: Path, answers: Path, key: Path, root: Path) -> tuple[RunFolder, dict[str, Any]]:
     """Audit a file of answers; write a run folder of the audit alone and return it with the result.
 
-    Args:
-        path: of the recipe that the questions were prepared from.
-        answers: the file.
-        key: what `evid audit prepare` left behind.
-        root: where runs lie.
-
-    Raises:
-        DataError: if the key is not of these questions, or the answers not of this key.
+    The questions were prepared from the recipe at `path`; `evid audit prepare` left the `key` behind.
     """
     known = read_key(key)
     policy = read_answers(answers, known)
@@ -53,24 +46,17 @@ def audit_model(
 ) -> tuple[RunFolder, dict[str, Any]]:
     """Audit a model in place of the recipe's; no stage is run but the audit.
 
-    Args:
-        path: of the recipe that says what is asked, and of what parts a published model is made.
-        name: a folder, or a name on the Hugging Face Hub with its commit, "owner/name@commit".
-        root: where runs lie.
-        overrides: what `--set` gave.
-        stage: as of `audit_alone`.
-        limit: as of `audit_alone`.
-
-    Raises:
-        RecipeError: if a part would have no trained weights, or the model is shown volumes in another view.
-        RunError: if there is no such folder.
+    The recipe at `path` says what is asked, and of what parts a published model is made. `name` is a folder,
+    or a name on the Hugging Face Hub with its commit, "owner/name@commit".
     """
     folder = Path(name)
     if not folder.is_dir() and (folder.is_absolute() or name.startswith(".")):
         raise RunError(f"{name}: no such folder. Name one, or a model on the Hub as owner/name@commit.")
     is_own = folder.is_dir() and _model_type(folder) == VolumeVLMConfig.model_type
     if not is_own:
-        overrides = [*overrides, f"model.language={_language(name)}"]
+        language = dict(zip(("id", "revision"), name.split("@", 1), strict=False))
+        table = {"folder": str(folder.resolve())} if folder.is_dir() else language
+        overrides = [*overrides, f"model.language={toml_value(table)}"]
     _, assembly, audited = audit_alone(load(path, overrides), stage, limit)
     before = StageOutputs(model=folder.resolve()) if is_own else StageOutputs()
     if is_own:
@@ -106,14 +92,8 @@ def write_alone(
 def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, AuditStage]:
     """Return the name of a recipe's stage, the assembly of a recipe of its audit alone, and that audit.
 
-    Args:
-        recipe: as given.
-        stage: "05-audit", or its number; empty: the recipe's last audit, else its last evaluation.
-        limit: cases per data entry; 0: all.
-
-    Raises:
-        RunError: if there is no such stage, or it asks nothing.
-        RecipeError: if it needs a service that another stage trains.
+    `stage` is "05-audit", or its number; empty: the recipe's last audit, else its last evaluation. `limit` is
+    of cases per data entry; 0: all.
     """
     names = recipe.stage_names
     asking = [
@@ -141,14 +121,6 @@ def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, 
     places = {key: value for key, value in recipe.origins.items() if key[:1] != ("stage",)}
     alone = dataclasses.replace(recipe, stages=(audited,), origins=places)
     return result, Assembly(alone), audited
-
-
-def _language(name: str) -> str:
-    """Return the table of a published model as TOML."""
-    if Path(name).is_dir():
-        return toml_value({"folder": str(Path(name).resolve())})
-    owner, _, revision = name.partition("@")
-    return toml_value({"id": owner, "revision": revision} if revision else {"id": owner})
 
 
 def _model_type(folder: Path) -> str:

@@ -20,9 +20,9 @@ import json
 import math
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from evidcore.api import Crop, DataError, Policy, Prompt, StageContext
 from evidcore.audit.policy import PolicyAudit
@@ -39,31 +39,47 @@ BYTES = {"hu": 2, "arbitrary": 4}  # a voxel, before compression
 MOST_NAMED = 3  # in a message
 
 
-class Recorder(Policy):
-    """Answers nothing, and keeps what it is asked."""
+class TextPolicy(Policy):
+    """A policy that writes texts and tells no likelihoods."""
 
-    def __init__(self) -> None:
-        """Start with nothing."""
-        self.asked: dict[str, Prompt] = {}  # by `content`
-        self.most_new_tokens: dict[str, int] = {}
-
-    def generate(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[str]:
-        """Keep the prompts."""
-        for prompt in prompts:
-            self.asked.setdefault(content(prompt), prompt)
-            self.most_new_tokens[content(prompt)] = max_new_tokens
-        return [""] * len(prompts)
+    source = "a file of answers"
+    remedy = "Name an evaluation that reads what was written, or audit a model at hand: --model."
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
         """Refuse."""
-        raise _no_likelihoods()
+        raise RunError(
+            f"the evaluation asks how likely a completion is, and {self.source} does not say. {self.remedy}"
+        )
 
 
-class RecordedAnswers(Policy):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question of an audit."""
+
+    prompt: Prompt
+    max_new_tokens: int
+    serves: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # condition and prompt id
+
+
+class Recorder(TextPolicy):
+    """Answers nothing, and records what it is asked."""
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self.asked: dict[str, Asked] = {}  # by `content`
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Record the prompts."""
+        for prompt in prompts:
+            self.asked.setdefault(content(prompt), Asked(prompt=prompt, max_new_tokens=max_new_tokens))
+        return [""] * len(prompts)
+
+
+class RecordedAnswers(TextPolicy):
     """Answers that were written elsewhere, looked up by the words and voxels that they answer."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
@@ -82,12 +98,6 @@ class RecordedAnswers(Policy):
             )
         return [self.answers[content(prompt)] for prompt in prompts]
 
-    def log_likelihoods(
-        self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
-    ) -> list[list[float]]:
-        """Refuse."""
-        raise _no_likelihoods()
-
 
 def content(prompt: Prompt) -> str:
     """Return a hash of the words and voxels of a question, whoever it is about and wherever its files lie."""
@@ -98,28 +108,8 @@ def content(prompt: Prompt) -> str:
 class PromptExport:
     """Everything that an audit asks."""
 
-    asked: Mapping[str, Prompt]  # by `content`
-    most_new_tokens: Mapping[str, int]  # by `content`
-    serves: Mapping[str, Sequence[tuple[str, str]]]  # by `content`: condition and prompt id of each showing
-    seed: int
-
-    @classmethod
-    def of(cls, showings: Iterable[tuple[str, Sequence[Prompt]]], recorder: Recorder, seed: int) -> Self:
-        """Join what was asked with the showings that it was asked for.
-
-        Args:
-            showings: conditions, and the prompts shown under each.
-            recorder: that all of them were put to.
-            seed: of the order.
-        """
-        serves: dict[str, list[tuple[str, str]]] = {key: [] for key in recorder.asked}
-        for condition, prompts in showings:
-            for prompt in prompts:
-                if (key := content(prompt)) in serves:
-                    serves[key].append((condition, prompt.id))
-        return cls(
-            asked=recorder.asked, most_new_tokens=recorder.most_new_tokens, serves=serves, seed=seed
-        )  # fmt: skip
+    asked: Mapping[str, Asked]  # by `content`
+    seed: int  # of the order
 
     @functools.cached_property
     def preparation(self) -> str:
@@ -136,7 +126,7 @@ class PromptExport:
     @functools.cached_property
     def volumes(self) -> dict[str, Crop]:
         """Return what is shown, by the name of its file."""
-        crops = {crop for prompt in self.asked.values() for crop in prompt.crops()}
+        crops = {crop for question in self.asked.values() for crop in question.prompt.crops()}
         named = {self._name(crop): crop for crop in crops}
         return dict(sorted(named.items()))
 
@@ -145,53 +135,39 @@ class PromptExport:
         """Return the size of all volumes before compression."""
         return sum(_voxels(crop) * BYTES[crop.volume.intensity] for crop in self.volumes.values())
 
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of `questions.jsonl`."""
-        for opaque, key in self.ids.items():
-            prompt = self.asked[key]
-            files = [f"volumes/{self._name(crop)}" for crop in prompt.crops()]
-            yield {
-                "id": opaque, "text": prompt.written(), "volumes": files,
-                "max_new_tokens": self.most_new_tokens[key],
-            }  # fmt: skip
-
     def key(self) -> dict[str, Any]:
         """Return what stays behind: which id is which question."""
         questions = {
-            opaque: {"hash": key, "serves": [list(pair) for pair in self.serves[key]]}
-            for opaque, key in self.ids.items()
+            opaque: {"hash": key, "serves": self.asked[key].serves} for opaque, key in self.ids.items()
         }
         return {"preparation": self.preparation, "seed": self.seed, "questions": questions}
 
     def write(self, folder: Path, follow: Callable[[int, int], None]) -> None:
-        """Write `questions.jsonl` and `volumes/` into a folder.
+        """Write `questions.jsonl` and `volumes/` into the folder that is handed over.
 
-        Args:
-            folder: it is handed over.
-            follow: told how many volumes of how many are written.
-
-        Raises:
-            DataError: if a volume cannot be read.
-            RunError: if the disk is full.
+        `follow` is told how many volumes of how many are written.
         """
         (folder / "volumes").mkdir(parents=True)
         for number, (name, crop) in enumerate(self.volumes.items(), start=1):
-            file = folder / "volumes" / name
-            save_volume(show(crop), file)
-            os.utime(file, (WRITTEN_S, WRITTEN_S))
+            path = folder / "volumes" / name
+            save_volume(show(crop), path)
+            os.utime(path, (WRITTEN_S, WRITTEN_S))
             follow(number, len(self.volumes))
-        lines = (json.dumps(line) + "\n" for line in self.lines())  # in ASCII: any reader splits them alike
-        (folder / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
+        with (folder / "questions.jsonl").open("w", encoding="utf-8") as file:
+            for opaque, key in self.ids.items():
+                question = self.asked[key]
+                line = {
+                    "id": opaque, "text": question.prompt.written(),
+                    "volumes": [f"volumes/{self._name(crop)}" for crop in question.prompt.crops()],
+                    "max_new_tokens": question.max_new_tokens,
+                }  # fmt: skip
+                file.write(json.dumps(line) + "\n")  # in ASCII: any reader splits the lines alike
 
     def _name(self, crop: Crop) -> str:
         return f"{_hash([self.preparation, 'volume', crop_key(crop)], 8)}.nii.gz"
 
     def refuse_other_key(self, key: Mapping[str, Any], path: Path) -> None:
-        """Refuse a key that was not made of these questions.
-
-        Raises:
-            DataError: says how many questions differ.
-        """
+        """Refuse a key that was not made of these questions."""
         if key["preparation"] == self.preparation:
             return
         theirs = {question["hash"] for question in key["questions"].values()}
@@ -204,19 +180,14 @@ class PromptExport:
 
 
 def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
-    """Return every question that an audit asks, for a model that is asked elsewhere.
-
-    Raises:
-        RecipeError: if its audit is not the core's; another may ask in a way of its own.
-        RunError: if an evaluation needs more than written answers.
-    """
+    """Return every question that an audit asks, for a model that is asked elsewhere."""
     audit = context.component("audit", stage.table("audit", stage.audit), "audit")
     if not isinstance(audit, PolicyAudit):
         raise RecipeError(
             f"{context.where}.audit: {offer_of(audit)} asks in a way of its own, so its questions cannot "
             f"be prepared. Those of {POLICY!r} can."
         )
-    recorder, showings = Recorder(), []
+    recorder = Recorder()
     for use in stage.data:
         asking = dataclasses.replace(
             stage.asking(context), dataset=context.dataset(use.dataset), headline_only=True
@@ -224,16 +195,14 @@ def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
         evaluation, task = stage.evaluation(use, context), context.tasks[use.task]
         for condition, _, some in audit.showings(stage.prompts(use, context), asking):
             evaluation.answer(AnonymizedPolicy(recorder), some, task, asking)
-            showings.append((condition, some))
-    return PromptExport.of(showings, recorder, context.recipe.seed)
+            for prompt in some:
+                if question := recorder.asked.get(content(prompt)):
+                    question.serves.append((condition, prompt.id))
+    return PromptExport(asked=recorder.asked, seed=context.recipe.seed)
 
 
 def read_key(path: Path) -> dict[str, Any]:
-    """Read a key.
-
-    Raises:
-        DataError: if it is none.
-    """
+    """Read a key."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(result["preparation"], str) or not isinstance(result["stage"], str):
@@ -250,42 +219,34 @@ def read_key(path: Path) -> dict[str, Any]:
 
 
 def read_answers(path: Path, key: Mapping[str, Any]) -> RecordedAnswers:
-    """Read a file of answers, one for every question of a key.
-
-    Raises:
-        DataError: every mistake at once: lines that are none, ids that are missing, double or unknown, with
-            their number and the first of them.
-    """
+    """Read a file of answers, one for every question of a key."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # an answer may hold other line ends
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give lines of {{'id': …, 'text': …}}.") from cause
     except (OSError, UnicodeDecodeError) as cause:
         raise DataError(f"{path}: cannot be read as UTF-8 text ({cause}).") from cause
-    result: dict[str, str] = {}
-    counts: collections.Counter[str] = collections.Counter()
+    given: list[tuple[str, str]] = []
     broken = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        read = _answer(line)
-        if read is None:
+        if answer := _answer(line):
+            given.append(answer)
+        elif line.strip():
             broken.append(f"line {number}")
-        else:
-            counts[read[0]] += 1
-            result[read[0]] = read[1]
-    known = key["questions"]
-    unknown = [item for item in counts if item not in known]
-    wrong = [
-        *_said(broken, "are no answer: an object with an id and a text, both strings"),
-        *_said([item for item, count in counts.items() if count > 1], "are answered more than once"),
-        *_said([item for item in known if item not in counts], "have no answer"),
-        *_said(unknown, "are not in the key: answers of another preparation"),
-    ]
-    if wrong:
-        listing = "\n".join(f"  {text}" for text in wrong)
-        raise DataError(f"{path}: {len(known)} questions were handed over, and of the answers\n{listing}")
-    return RecordedAnswers({known[opaque]["hash"]: text for opaque, text in result.items()})
+    known, counts = key["questions"], collections.Counter(opaque for opaque, _ in given)
+    mistakes = {
+        "are no answer: an object with an id and a text, both strings": broken,
+        "are answered more than once": [item for item, count in counts.items() if count > 1],
+        "have no answer": [item for item in known if item not in counts],
+        "are not in the key: answers of another preparation": [item for item in counts if item not in known],
+    }
+    listing = ""
+    for what, some in mistakes.items():
+        more = ", …" if len(some) > MOST_NAMED else ""
+        listing += f"\n  {len(some)} {what} ({', '.join(some[:MOST_NAMED])}{more})" if some else ""
+    if listing:
+        raise DataError(f"{path}: {len(known)} questions were handed over, and of the answers{listing}")
+    return RecordedAnswers({known[opaque]["hash"]: text for opaque, text in given})
 
 
 def _answer(line: str) -> tuple[str, str] | None:
@@ -297,18 +258,6 @@ def _answer(line: str) -> tuple[str, str] | None:
     if not isinstance(opaque, str) or not isinstance(text, str):
         return None
     return opaque, text.encode(errors="replace").decode()  # half a surrogate pair cannot be written
-
-
-def _said(some: Sequence[str], what: str) -> list[str]:
-    more = ", …" if len(some) > MOST_NAMED else ""
-    return [f"{len(some)} {what} ({', '.join(some[:MOST_NAMED])}{more})"] if some else []
-
-
-def _no_likelihoods() -> RunError:
-    return RunError(
-        "the evaluation asks how likely a completion is, and a file of answers does not say. Name an "
-        "evaluation that reads what was written, or audit a model at hand: --model."
-    )
 
 
 def _voxels(crop: Crop) -> int:

@@ -13,7 +13,7 @@ largest drop, null where every drop is below 0.0001. `pointing`, where the case 
 asked, tells whether this cell touches the mask, which share of the positive drops lies in cells that touch
 it, and the chance level of both: the share of body cells that touch it.
 
-What was measured of a question that was not finished lies in `.<stage>.part.jsonl`, and is taken from there.
+The file is written after each question, so the same call goes on with the questions that it does not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 from evidcore.api import EvalStage, Prompt, mean_interval, read, read_mask
 from evidcore.compute.processes import pin_threads
 from evidcore.contracts.evaluating import Interval
-from evidcore.data import Geometry, Volume, content_hash, read_geometry
+from evidcore.data import Geometry, content_hash, read_geometry
 from evidcore.data.body import coarse, outline
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.reference_lines import cluster
@@ -41,7 +41,7 @@ from evidcore.recipe import Recipe, load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder, append, naming_full_disk, read_lines, write
+from evidcore.runs.folder import RunFolder, naming_full_disk, read_lines, write
 from evidcore_plugin_audit.cell_grid import BoxZYX, CellGrid, grid_over
 from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank, connected
 from evidcore_plugin_audit.occlusion import asked_masks
@@ -63,23 +63,18 @@ class Measured:
     lines: tuple[Line, ...]
     left_out: Mapping[str, int]  # why, and how many questions
 
-    @property
-    def pointed(self) -> list[Line]:
-        """Return the maps with a drop, of questions about what the case has a mask of."""
-        return [line for line in self.lines if line["pointing"] and line["largest"]]
-
     def pointing(self) -> dict[str, Any] | None:
         """Return how often the largest drop touches the mask, beside chance; None where that is not known."""
-        if not self.pointed:
+        # maps with a drop, of questions about what the case has a mask of
+        pointed = [line for line in self.lines if line["pointing"] and line["largest"]]
+        if not pointed:
             return None
-        hits = [float(line["pointing"]["hit"]) for line in self.pointed]
-        chances = [line["pointing"]["chance"] for line in self.pointed]
-        clusters = [cluster(line["patient"], line["case_id"]) for line in self.pointed]
-        above: Interval = mean_interval(
-            [hit - chance for hit, chance in zip(hits, chances, strict=True)], clusters
-        )
+        hits = np.array([float(line["pointing"]["hit"]) for line in pointed])
+        chances = np.array([line["pointing"]["chance"] for line in pointed])
+        clusters = [cluster(line["patient"], line["case_id"]) for line in pointed]
+        above: Interval = mean_interval(hits - chances, clusters)
         return {
-            "questions": len(hits), "accuracy": sum(hits) / len(hits), "chance": sum(chances) / len(hits),
+            "questions": len(hits), "accuracy": float(hits.mean()), "chance": float(chances.mean()),
             "above_chance": above.value, "low": above.low, "high": above.high, "patients": above.patients,
         }  # fmt: skip
 
@@ -92,22 +87,13 @@ def occlude(
     limit: int = 0,
     cells_zyx: tuple[int, int, int],
     cell_mm: float = 0.0,
-    tell: Tell | None = None,
+    tell: Tell,
 ) -> Measured:
     """Measure the maps of a stage's answers, and write those that the run does not have yet.
 
-    Args:
-        folder: of the run.
-        stage: an `evaluate` stage; empty: the last that has answers.
-        questions: ids of prompts; none: all.
-        limit: measure only so many, the first of the file; 0: all.
-        cells_zyx: how many cells the grid has along each axis.
-        cell_mm: size of a cell in place of their number.
-        tell: told how many cells of how many are measured.
-
-    Raises:
-        RunError: if the stage has no answers, the run no such question or no model, or no answer can be
-            measured.
+    The stage is an `evaluate` stage; empty: the last that has answers. Without ids of prompts in `questions`
+    all are measured, of `limit` so many, the first of the file. `cell_mm` is the size of a cell in place of
+    the number of cells along each axis. `tell` is told how many cells of how many are measured.
     """
     recipe = load(folder.path / "resolved.toml")
     name = _stage_name(folder, recipe, stage)
@@ -134,7 +120,12 @@ def occlude(
     left_out: Counter[str] = Counter()
     asked: list[tuple[Line, Prompt, CellGrid]] = []
     for line in chosen:
-        prompt = _asked_again(line, prompts, folder)
+        prompt = prompts.get((*_question(line), str(line["prompt"])))
+        if prompt is None:
+            raise RunError(
+                f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today: "
+                "its data or its task has changed. `evid resume` tells what."
+            )
         if why := _refusal(line, prompt):
             if questions:
                 raise RunError(f"{folder.path}: question {line['prompt_id']!r} of {name} {why}.")
@@ -147,90 +138,59 @@ def occlude(
     if not asked:
         reasons = "; ".join(f"{count}: {why}" for why, count in left_out.items())
         raise RunError(f"{folder.path}: no answer of {name} can be measured ({reasons}).")
+    path = folder.path / FOLDER / f"{name}.jsonl"
+    path.parent.mkdir(exist_ok=True)
     with folder.locked(), naming_full_disk(folder):
+        known, results = {line["key"]: line for line in read_lines(path)}, []
         policy = context.local_policy(prompts_per_pass=asking.prompts_per_batch)
+        bank = connected(policy)
         result = json.loads((folder.path / "results" / f"{trained_by}.json").read_text(encoding="utf-8"))
-        work = _Work(folder, name, policy, {"stage": trained_by, "inputs": result["inputs"]})
-        total, done, results = sum(len(grid.boxes) for _, _, grid in asked), 0, []
-        for line, prompt, grid in asked:
-            results.append(work.line(line, prompt, grid, _beyond(done, total, tell)))
+        model = {"stage": trained_by, "inputs": result["inputs"]}
+        total, done = sum(len(grid.boxes) for _, _, grid in asked), 0
+        for answer, prompt, grid in asked:
+            images = [crop.uri() for crop in prompt.crops()]
+            about = [model, *_question(answer), prompt.written(), answer["text"], images, grid.edges_zyx]
+            about += [content_hash(prompt.crops()[0].volume.path), policy.prompts_per_pass]
+            key = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
+            if key not in known:
+                same = [old for old, line in known.items() if _question(line) == _question(answer)]
+                for old in same:  # of another grid or model
+                    del known[old]
+                measured = _measured(policy, bank, answer, prompt, grid)
+                known[key] = {**measured, "model": model, "key": key}
+                texts = (json.dumps(line, ensure_ascii=False) + "\n" for line in known.values())
+                write(path, "".join(texts))
+            results.append(known[key])
             done += len(grid.boxes)
-        work.part.unlink(missing_ok=True)
-    return Measured(path=work.path, stage=name, lines=tuple(results), left_out=left_out)
+            tell(done, total)
+    return Measured(path=path, stage=name, lines=tuple(results), left_out=left_out)
 
 
-class _Work:
-    """The file of a stage, and the model that is asked."""
-
-    def __init__(self, folder: RunFolder, stage: str, policy: VLMPolicy, model: Mapping[str, str]) -> None:
-        self.path = folder.path / FOLDER / f"{stage}.jsonl"
-        self.part = self.path.with_name(f".{stage}.part.jsonl")
-        self.path.parent.mkdir(exist_ok=True)
-        self.policy, self.bank, self.model = policy, connected(policy), model
-        self.lines = {line["key"]: line for line in read_lines(self.path)}
-        self.parts: dict[str, dict[int, list[float]]] = {}
-        for item in read_lines(self.part):
-            self.parts.setdefault(item["key"], {})[item["start"]] = item["log_probs"]
-
-    def line(self, answer: Line, prompt: Prompt, grid: CellGrid, tell: Callable[[int], None]) -> Line:
-        """Return the map of one question, measured now where the file does not have it."""
-        crops = prompt.crops()
-        ref = crops[0].volume
-        images = [crop.uri() for crop in crops]
-        about = [self.model, prompt.task, prompt.id, prompt.written(), answer["text"], images, grid.edges_zyx]
-        about += [content_hash(ref.path), self.policy.prompts_per_pass]
-        key = hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
-        if key in self.lines:
-            return self.lines[key]
-        tokens = len(self.policy.processor.tokenizer(answer["text"], add_special_tokens=False)["input_ids"])
-        own, drops, changes = self._drops(key, prompt, answer["text"], tokens, grid.boxes, tell)
-        result = {
-            "prompt_id": prompt.id, "task": prompt.task, "case_id": prompt.case.id,
-            "patient": prompt.case.patient, "text": answer["text"], "tokens": tokens,
-            "image": (answer.get("images") or images)[0], "model": self.model,
-            "grid": {"shape_zyx": grid.shape_zyx, "edges_zyx": grid.edges_zyx},
-            "own_log_prob": own, "drops": drops, "largest": _largest(drops, grid, read_geometry(ref)),
-            "pointing": _pointing(drops, changes, grid, prompt), "key": key,
-        }  # fmt: skip
-        same = [
-            old for old, line in self.lines.items() if _question(line) == (prompt.task, prompt.id)
-        ]  # of another grid or model
-        for old in same:
-            del self.lines[old]
-        self.lines[key] = result
-        write(self.path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in self.lines.values()))
-        return result
-
-    def _drops(
-        self, key: str, prompt: Prompt, text: str, tokens: int, boxes: Sequence[BoxZYX],
-        tell: Callable[[int], None],
-    ) -> tuple[float, list[float | None], list[bool | None]]:  # fmt: skip
-        """Return the own log-probability a token, each drop, and whether the cell changes what is shown."""
-        self.bank.begin()
-        changes = [_changes(self.bank, self.policy, prompt, box) for box in boxes]
-        asked = [None, *(place for place, changed in enumerate(changes) if changed)]
-        held, size = self.parts.get(key, {}), self.policy.prompts_per_pass
-        log_probs: list[float] = []
-        for start in range(0, len(asked), size):
-            some = asked[start : start + size]
-            if start not in held:
-                covered = [_covered(prompt, None if place is None else boxes[place]) for place in some]
-                scores = self.policy.log_likelihoods(covered, [[text]] * len(some))
-                held[start] = [score / tokens for (score,) in scores]
-                append(self.part, [{"key": key, "start": start, "log_probs": held[start]}])
-            log_probs += held[start]
-            tell(min(start + size, len(boxes)))
-        own, *rest = log_probs
-        drops: list[float | None] = [None if changed is None else 0.0 for changed in changes]
-        for place, value in zip(asked[1:], rest, strict=True):
-            assert place is not None  # the first alone covers nothing
-            drops[place] = round(own - value, DIGITS) + 0.0  # no -0.0
-        return own, drops, changes
-
-
-def _beyond(done: int, total: int, tell: Tell | None) -> Callable[[int], None]:
-    """Return what is told how many cells of a question are measured, after those of others."""
-    return lambda count: None if tell is None else tell(done + count, total)
+def _measured(
+    policy: VLMPolicy, bank: CoveringBank, answer: Line, prompt: Prompt, grid: CellGrid
+) -> dict[str, Any]:
+    """Return the map of one answer as a line holds it."""
+    bank.begin()
+    text, crops = answer["text"], prompt.crops()
+    tokens = len(policy.processor.tokenizer(text, add_special_tokens=False)["input_ids"])
+    changes = [_changes(bank, policy, prompt, box) for box in grid.boxes]
+    covered = [place for place, changed in enumerate(changes) if changed]
+    boxes = [None, *(grid.boxes[place] for place in covered)]
+    log_probs: list[float] = []
+    for start in range(0, len(boxes), policy.prompts_per_pass):
+        prompts = [_covered(prompt, box) for box in boxes[start : start + policy.prompts_per_pass]]
+        log_probs += [score / tokens for (score,) in policy.log_likelihoods(prompts, [[text]] * len(prompts))]
+    own = log_probs[0]
+    drops: list[float | None] = [None if changed is None else 0.0 for changed in changes]
+    for place, value in zip(covered, log_probs[1:], strict=True):
+        drops[place] = round(own - value, DIGITS) + 0.0  # no -0.0
+    return {
+        "prompt_id": prompt.id, "task": prompt.task, "case_id": prompt.case.id,
+        "patient": prompt.case.patient, "image": (answer.get("images") or [crops[0].uri()])[0],
+        "text": text, "tokens": tokens, "grid": {"shape_zyx": grid.shape_zyx, "edges_zyx": grid.edges_zyx},
+        "own_log_prob": own, "drops": drops, "largest": _largest(drops, grid, read_geometry(crops[0].volume)),
+        "pointing": _pointing(drops, changes, grid, prompt),
+    }  # fmt: skip
 
 
 def _question(line: Line) -> tuple[str, str]:
@@ -265,16 +225,6 @@ def _chosen(folder: RunFolder, stage: str, questions: Sequence[str]) -> list[Lin
             f"It asked {len(ids)}, such as {some}."
         )
     return [line for line in lines if not questions or line["prompt_id"] in questions]
-
-
-def _asked_again(line: Line, prompts: Mapping[tuple[str, str, str], Prompt], folder: RunFolder) -> Prompt:
-    result = prompts.get((str(line["task"]), str(line["prompt_id"]), str(line["prompt"])))
-    if result is None:
-        raise RunError(
-            f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today: its "
-            "data or its task has changed. `evid resume` tells what."
-        )
-    return result
 
 
 def _refusal(line: Line, prompt: Prompt) -> str:
@@ -338,24 +288,19 @@ def _pointing(
     if not masks or ref != prompt.case.volumes[0]:
         return None
     volume = read(ref)
-    touching = grid.touched(np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks]))
-    body = _body(volume, grid) if volume.intensity == "hu" else changes
-    shown = [bool(item) and drop is not None for item, drop in zip(body, drops, strict=True)]
-    if not any(touching) or not any(shown):
+    touching = np.array(grid.touched(np.logical_or.reduce([read_mask(mask, like=volume) for mask in masks])))
+    body = np.array([bool(changed) for changed in changes])
+    if volume.intensity == "hu":  # in a CT the cells that hold a part of the body
+        blocks = coarse(volume)
+        steps = zip(blocks.spacing_mm_zyx, volume.spacing_mm_zyx, strict=True)
+        z, y, x = (round(block / voxel) for block, voxel in steps)
+        body = np.array(grid.touched(outline(blocks), (z, y, x)))
+    body &= np.array([drop is not None for drop in drops])
+    if not touching.any() or not body.any():
         return None
-    best = _cell(drops)
-    positive = [max(0.0, drop or 0.0) for drop in drops]
-    inside = sum(value for value, touches in zip(positive, touching, strict=True) if touches)
+    cell, positive = _cell(drops), np.array([max(0.0, drop or 0.0) for drop in drops])
     return {
-        "hit": None if best is None else touching[best],
-        "share": None if best is None else inside / sum(positive),
-        "chance": sum(item and touches for item, touches in zip(shown, touching, strict=True)) / sum(shown),
+        "hit": None if cell is None else bool(touching[cell]),
+        "share": None if cell is None else float(positive[touching].sum() / positive.sum()),
+        "chance": float(touching[body].mean()),
     }
-
-
-def _body(volume: Volume, grid: CellGrid) -> list[bool]:
-    """Return which cells of a CT hold a part of the body."""
-    blocks = coarse(volume)
-    steps = zip(blocks.spacing_mm_zyx, volume.spacing_mm_zyx, strict=True)
-    z, y, x = (round(block / voxel) for block, voxel in steps)
-    return grid.touched(outline(blocks), (z, y, x))

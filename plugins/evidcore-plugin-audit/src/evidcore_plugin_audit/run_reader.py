@@ -1,20 +1,22 @@
-"""`evidcore.Run`: what a run wrote, finished or not, as tables. Neither models nor torch are loaded."""
+"""`evidcore.Run`: what a run wrote, finished or not, as tables of pandas; no model and no torch is loaded.
+
+Columns have the names that the files have.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from evidcore_plugin_pages.document import write_page
-from evidcore_plugin_pages.markup import join, number, tag
+from evidcore_plugin_pages.markup import DASH, Html, join, tag
 
 from evidcore.hooks import write_pages
-from evidcore.runs.read import read_head, read_status
-from evidcore_plugin_audit.frames import answers_frame, metrics_frame, results_frame, rollouts_frame
+from evidcore.runs.read import lines, read_head, read_object, read_status
 
 if TYPE_CHECKING:
     from evidcore.runs.assembly import Assembly
@@ -22,21 +24,32 @@ if TYPE_CHECKING:
     from evidcore_plugin_audit.comparison import Comparison
 
 State = tuple[tuple[str, int, int], ...]  # of files: name, time in ns, size in bytes
-_INTERVAL = ("value", "low", "high")
+COLUMNS = {  # that a table has whether or not any row does
+    "results": (
+        "stage", "kind", "task", "condition", "name", "metric", "value", "low", "high", "unit", "questions",
+        "patients", "headline", "note",
+    ),
+    "answers": (
+        "stage", "task", "condition", "prompt_id", "case_id", "patient", "prompt", "text", "malformed",
+        "value",
+    ),
+    "rollouts": (
+        "stage", "step", "group", "task", "prompt_id", "case_id", "prompt", "text", "malformed", "total",
+        "advantage",
+    ),
+    "metrics": ("stage", "step", "time_s"),
+}  # fmt: skip
+_DTYPES = {"empty": "float64", "boolean": "boolean"}  # of columns in which some or all values are missing
 
 
 class Run:
     """A run, finished or not. What it wrote is read when it is asked for, and again after it has changed."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Open a run.
-
-        Raises:
-            RunError: if the folder is none.
-        """
+        """Open a run."""
         self.folder = Path(folder).resolve()
         read_head(self.folder)
-        self._kept: dict[str, tuple[State, pd.DataFrame]] = {}
+        self._cache: dict[str, tuple[State, pd.DataFrame]] = {}
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})"
@@ -54,22 +67,25 @@ class Run:
     @property
     def results(self) -> pd.DataFrame:
         """Each figure with its interval: stage, name, metric, value, low, high and more."""
-        return self._table("results", "results/*.json", results_frame)
+        return self._table("results", "results/*.json")
 
     @property
     def answers(self) -> pd.DataFrame:
         """Each answer of each evaluation and audit: condition, case, question, text, its value and more."""
-        return self._table("answers", "answers/*.jsonl", answers_frame)
+        return self._table("answers", "answers/*.jsonl")
 
     @property
     def rollouts(self) -> pd.DataFrame:
-        """Each rollout: step, group, text, total, advantage, and `reward/<name>` for each reward."""
-        return self._table("rollouts", "rollouts/*.jsonl", rollouts_frame)
+        """Each rollout: step, group, text, total, advantage, and `reward/<name>` for each reward.
+
+        A reward that gave no verdict is missing, not 0.
+        """
+        return self._table("rollouts", "rollouts/*.jsonl")
 
     @property
     def metrics(self) -> pd.DataFrame:
         """The figures of training, by stage and step."""
-        return self._table("metrics", "metrics.jsonl", metrics_frame)
+        return self._table("metrics", "metrics.jsonl")
 
     @property
     def verdict(self) -> dict[str, str]:
@@ -119,38 +135,64 @@ class Run:
 
         return run_to_completion(open_run(self.folder), progress=progress, accept_changes=accept_changes)
 
-    def _table(self, name: str, pattern: str, read: Callable[[Sequence[Path]], pd.DataFrame]) -> pd.DataFrame:
+    def _table(self, name: str, pattern: str) -> pd.DataFrame:
         """Return a table, read anew where its files have changed since."""
         files = sorted(self.folder.glob(pattern))
         state = tuple((item.name, item.stat().st_mtime_ns, item.stat().st_size) for item in files)
-        if name not in self._kept or self._kept[name][0] != state:
-            self._kept[name] = state, read(files)
-        return self._kept[name][1]
+        if name not in self._cache or self._cache[name][0] != state:
+            rows = pd.DataFrame([row for path in files for row in _rows(name, path)])
+            rows = rows.reindex(columns=list(dict.fromkeys([*COLUMNS[name], *rows.columns])))
+            kinds = {column: pd.api.types.infer_dtype(rows[column]) for column in rows.columns}
+            dtypes = {column: _DTYPES[kind] for column, kind in kinds.items() if kind in _DTYPES}
+            self._cache[name] = state, rows.astype(dtypes)
+        return self._cache[name][1]
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: state, main results, verdict, and where the page lies."""
-        head = read_head(self.folder)
-        status = {key: head.status.get(key) for key in ("state", "stage", "message")}
-        told = " ".join(str(value) for value in status.values() if value)
-        rows = [
-            (result.get("stage"), row["name"], row["metric"], row)
-            for result in head.results
-            for row in result.get("rows") or ()
-            if row.get("headline")
-        ]
-        header = tag("tr", *(tag("th", name) for name in ("stage", "name", "metric", "value", "low", "high")))
-        body = [
-            tag("tr", *(tag("td", cell) for cell in (*names, *(number(row.get(key)) for key in _INTERVAL))))
-            for *names, row in rows
-        ]
+        head, results = read_head(self.folder), self.results
+        status = " ".join(
+            str(head.status[key]) for key in ("state", "stage", "message") if head.status.get(key)
+        )
+        main = results[results["headline"].astype(bool)]
+        main = main[["stage", "name", "metric", "value", "low", "high"]]
         page = self.folder / "page" / "index.html"
         return tag(
             "div",
-            tag("p", tag("b", head.name), f" {told or 'not begun'}"),
-            tag("table", header, *body) if body else None,
-            join([tag("p", f"{task}: {said}") for task, said in self.verdict.items()]),
+            tag("p", tag("b", head.name), f" {status or 'not begun'}"),
+            Html(main.to_html(index=False, border=0, na_rep=DASH)) if len(main) else None,
+            join([tag("p", f"{task}: {text}") for task, text in self.verdict.items()]),
             tag("p", tag("a", page, href=page.as_uri()) if page.is_file() else self.folder),
         )
+
+
+def _rows(table: str, path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield what a file adds to a table: a figure, an answer, a step of training or a rollout."""
+    if table == "results":
+        result = read_object(path)
+        of_stage = {"stage": result.get("stage"), "kind": result.get("kind")}
+        for row in result.get("rows") or ():
+            yield {**of_stage, "task": row["name"], **row, "headline": bool(row.get("headline"))}
+    elif table != "rollouts":
+        yield from ({"stage": path.stem, **line} for line in lines(path))
+    else:
+        yield from _rollouts(path)
+
+
+def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
+    step, group = None, 0
+    for line in lines(path):
+        group = group + 1 if line["step"] == step else 0
+        step = line["step"]
+        of_group = {"stage": path.stem, "step": step, "group": group}
+        of_group |= {key: line.get(key) for key in ("task", "prompt_id", "case_id", "prompt")}
+        for item in line["rollouts"]:
+            rewards: Mapping[str, Any] = item["rewards"]
+            values = {f"reward/{name}": verdict["value"] for name, verdict in rewards.items()}
+            reasons = {f"reason/{name}": verdict["reason"] for name, verdict in rewards.items()}
+            yield {
+                **of_group, **{key: value for key, value in item.items() if key != "rewards"},
+                **values, **reasons,
+            }  # fmt: skip
 
 
 def run_to_completion(

@@ -474,11 +474,10 @@ def run(folder: Path, target: Path, form: Literal["transformers", "published"], 
     """
     from transformers.utils import logging
 
-    from evidcore.runs.folder import open_run
     from evidcore_plugin_hub.export import export_run
 
     logging.disable_progress_bar()
-    written = export_run(open_run(folder), target, form)
+    written = export_run(folder, target, form)
     files = sorted(path.name for path in written.iterdir())
     _print(
         as_json,

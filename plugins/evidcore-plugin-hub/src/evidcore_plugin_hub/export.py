@@ -7,6 +7,7 @@ rollout, answer, case or report of the run is read on the way.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +27,7 @@ from evidcore.recipe import Recipe, load
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import card
 from evidcore.registry.signature import component_class
-from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
+from evidcore.runs.folder import RunFolder, atomic_directory, open_run, sha256, write
 from evidcore.runs.inputs import named
 from evidcore.runs.post_run import last_model
 from evidcore.runs.read import is_phantom
@@ -36,11 +37,11 @@ from evidcore_plugin_hub.redaction import published_lock, published_recipe, with
 LOCK = "evid_lock.toml"
 
 
-def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> Path:
+def export_run(run: str | os.PathLike[str], target: Path, form: Form = "transformers") -> Path:
     """Write a run's last model to `target` and return it.
 
     Args:
-        folder: a run whose training has finished.
+        run: the folder of a run whose training has finished.
         target: a folder that is not there yet, or empty.
         form: "transformers" is read with evidcore installed; "published" is the form of the vision-language
             model that it began with, read without.
@@ -48,6 +49,7 @@ def export_run(folder: RunFolder, target: Path, form: Form = "transformers") -> 
     Raises:
         RunError: if the run has no finished model, or none of that form, or something is in the way.
     """
+    folder = open_run(Path(run))
     weights = last_model(folder)
     recipe, lock = load(folder.path / "resolved.toml"), folder.lock()
     with atomic_directory(target) as work:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from evidcore.case import Action, Crop, Part, Rollout, TextPart, Turn, Unscored, VisualPart
+from evidcore.api import Crop, Rollout, TextPart, Unscored, VisualPart
+from evidcore.case import Action, Part, Turn
 from evidcore.errors import RecipeError, RunError
 from evidcore.prompts.rows import PromptSource, Row, prompt_sets
 from evidcore.recipe import load
@@ -21,6 +21,8 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import open_run, read_lines
 from evidcore.runs.read import Line
+
+_SIDES = ("before", "after")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,29 +58,27 @@ class Rescored:
     rewards: tuple[str, ...]
     groups: tuple[Group, ...]
     unscored: Mapping[str, int]  # by reward
-    judging_s: float  # the rewards alone
 
     def figures(self) -> dict[str, float]:
         """Return what changed: shares are of answers, and of groups whose answers differ on either side."""
-        answers = [(old, new) for one in self.groups for old, new in zip(one.before, one.after, strict=True)]
-        live = [one for one in self.groups if not (_is_dead(one.before) and _is_dead(one.after))]
+        before, after = (
+            [total for group in self.groups for total in getattr(group, side)] for side in _SIDES
+        )
+        live = [group for group in self.groups if not (_is_dead(group.before) and _is_dead(group.after))]
         return {
-            "answers": len(answers),
+            "answers": len(before),
             "groups": len(self.groups),
-            "mean_before": statistics.fmean(old for old, _ in answers),
-            "mean_after": statistics.fmean(new for _, new in answers),
-            "flipped": sum(one.flipped for one in self.groups) / len(answers),
-            "groups_flipped": sum(one.flipped > 0 for one in live) / max(1, len(live)),
-            "best_changed": sum(one.best_changed for one in live) / max(1, len(live)),
-            "dead_before": sum(_is_dead(one.before) for one in self.groups) / len(self.groups),
-            "dead_after": sum(_is_dead(one.after) for one in self.groups) / len(self.groups),
-            "rollouts_per_s": len(answers) / max(self.judging_s, 1e-9),
+            "mean_before": statistics.fmean(before),
+            "mean_after": statistics.fmean(after),
+            "flipped": sum(group.flipped for group in self.groups) / len(before),
+            "groups_flipped": sum(group.flipped > 0 for group in live) / max(1, len(live)),
+            "best_changed": sum(group.best_changed for group in live) / max(1, len(live)),
+            "dead_before": sum(_is_dead(group.before) for group in self.groups) / len(self.groups),
+            "dead_after": sum(_is_dead(group.after) for group in self.groups) / len(self.groups),
         }
 
 
-def rescored(
-    folder: Path, rewards: Sequence[str] = (), *, stage: str = "", beside: bool = False, last_steps: int = 0
-) -> Rescored:
+def rescored(folder: Path, rewards: Sequence[str] = (), *, stage: str = "", beside: bool = False) -> Rescored:
     """Judge what a run's answers would have earned.
 
     Each step's groups are judged together, as in training. Prompts are made again by the run's recipe.
@@ -88,11 +88,6 @@ def rescored(
         rewards: names of components, or their tables in TOML, in the recipe's order; none: the run's own.
         stage: of the rollouts; empty: the last that has any.
         beside: the run's own rewards are asked too, before these.
-        last_steps: judge the last so many steps; 0: all.
-
-    Raises:
-        RunError: if the run has no such rollouts, or its recipe asks other questions today.
-        RecipeError: if a reward cannot be built, or needs the model.
     """
     run = open_run(folder)
     known = sorted(path.stem for path in (run.path / "rollouts").glob("*.jsonl"))
@@ -101,40 +96,35 @@ def rescored(
         raise RunError(f"{folder}: stage {name!r} has no rollouts. Stages with rollouts: {known or 'none'}.")
     context, grpo = _stage(run.path / "resolved.toml", name, rewards, beside=beside)
     judged = grpo.rewards(context)
-    if asking := [one.name for one in judged if one.asks_policy]:
+    if asking := [reward.name for reward in judged if reward.asks_policy]:
         raise RecipeError(f"reward {asking[0]!r} asks the model while it is trained, which is gone by now.")
     lines = read_lines(run.path / "rollouts" / f"{name}.jsonl")
-    if last_steps and lines:
-        lines = [line for line in lines if line["step"] > lines[-1]["step"] - last_steps]
     if not lines:
         raise RunError(f"{folder}: {name} has no rollouts yet.")
     source = PromptSource(prompt_sets(context, grpo.data), seed=context.recipe.seed, volumes=grpo.volumes)
-    asked = _Asked(source, grpo.steps * grpo.prompts_per_step)
+    rows = {}  # of all prompts of the stage: no case is recorded, and rewards need its masks
+    for number in range(grpo.steps * grpo.prompts_per_step):
+        prompt = source[number].prompt
+        rows[prompt.task, prompt.id, json.dumps(dict(prompt.reference), sort_keys=True)] = source[number]
     judge = RewardComposer(judged)
     groups: list[Group] = []
-    unscored = {one.name: 0 for one in judged}
-    judging_s = 0.0
+    unscored = dict.fromkeys((reward.name for reward in judged), 0)
     for step, of_step in groupby(lines, key=lambda line: int(line["step"])):
-        held = list(of_step)
-        rollouts = [one for number, line in enumerate(held) for one in _rollouts(line, number, asked)]
-        start_s = time.perf_counter()
-        judgement = judge(rollouts)
-        judging_s += time.perf_counter() - start_s
+        asked = list(of_step)
+        answers = (_rollouts(line, number, rows) for number, line in enumerate(asked))
+        judgement = judge([*chain.from_iterable(answers)])
         totals = iter(judgement.totals(judged))
         for reward, verdicts in judgement.verdicts.items():
             unscored[reward] += sum(isinstance(verdict, Unscored) for verdict in verdicts)
         groups += [
             Group(
                 step=step, prompt=str(line["prompt_id"]), task=str(line["task"]),
-                before=tuple(float(one["total"]) for one in line["rollouts"]),
+                before=tuple(float(item["total"]) for item in line["rollouts"]),
                 after=tuple(next(totals) for _ in line["rollouts"]),
             )
-            for line in held
+            for line in asked
         ]  # fmt: skip
-    return Rescored(
-        stage=name, rewards=tuple(one.name for one in judged), groups=tuple(groups), unscored=unscored,
-        judging_s=judging_s,
-    )  # fmt: skip
+    return Rescored(stage=name, rewards=tuple(unscored), groups=tuple(groups), unscored=unscored)
 
 
 def _stage(path: Path, name: str, rewards: Sequence[str], *, beside: bool) -> tuple[Context, Any]:
@@ -155,43 +145,23 @@ def _stage(path: Path, name: str, rewards: Sequence[str], *, beside: bool) -> tu
     return Context(Assembly(recipe), name), own
 
 
-class _Asked:
-    """The prompts of a stage, found again by their id and what they are judged against."""
-
-    def __init__(self, source: PromptSource, most: int) -> None:
-        self._source, self._most, self._next = source, most, 0
-        self._rows: dict[tuple[str, str, str], Row] = {}  # no case is recorded: rewards need its masks
-
-    def row(self, line: Line) -> Row:
-        """Return the row that asked a line's question.
-
-        Raises:
-            RunError: if the recipe asks it no more.
-        """
-        key = str(line["task"]), str(line["prompt_id"]), json.dumps(line["reference"], sort_keys=True)
-        while key not in self._rows and self._next < self._most:
-            row = self._source[self._next]
-            self._next += 1
-            reference = json.dumps(dict(row.prompt.reference), sort_keys=True)
-            self._rows.setdefault((row.prompt.task, row.prompt.id, reference), row)
-        if key not in self._rows:
-            raise RunError(
-                f"the question {line['prompt_id']!r} is not asked by the run's recipe today: its data or its "
-                "task has changed. `evid resume` tells what."
-            )
-        return self._rows[key]
-
-
-def _rollouts(line: Line, group: int, asked: _Asked) -> Iterator[Rollout]:
-    row = asked.row(line)
-    for one in line["rollouts"]:
-        parent = one.get("parent")
+def _rollouts(line: Line, group: int, rows: Mapping[tuple[str, str, str], Row]) -> Iterator[Rollout]:
+    """Yield a line's answers to the question of the recipe that was asked."""
+    key = str(line["task"]), str(line["prompt_id"]), json.dumps(line["reference"], sort_keys=True)
+    if key not in rows:
+        raise RunError(
+            f"the question {line['prompt_id']!r} is not asked by the run's recipe today: its data or its "
+            "task has changed. `evid resume` tells what."
+        )
+    row = rows[key]
+    for item in line["rollouts"]:
+        parent = item.get("parent")
         yield Rollout(
             prompt=row.prompt,
             group=group,
-            text=one["text"],
-            answer=row.task.parse(row.prompt, one["text"]),
-            turns=tuple(map(_turn, one["turns"])),
+            text=item["text"],
+            answer=row.task.parse(row.prompt, item["text"]),
+            turns=tuple(map(_turn, item["turns"])),
             parent=None if parent is None else (int(parent[0]), int(parent[1])),
         )
 

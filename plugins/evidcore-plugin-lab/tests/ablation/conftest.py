@@ -9,50 +9,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from evidcore_testing.recipes import phantoms, recipe_text
 
-RECIPE = """\
-schema = 1
-name = "tiny"
-
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 12
-validation_cases = 4
-test_cases = 22
-questions_per_finding = 2
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "fit"
-component = "model.encoder"
-data = [{ dataset = "chest" }]
-options = { steps = 2, cases_per_step = 2 }
-
-[[stage]]
-kind = "fit"
-component = "model.language"
-data = [{ dataset = "chest", task = "choice" }]
-options = { steps = 4, documents_per_step = 4, validation_questions = 2, restarts = 0 }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 6
-rows_per_step = 4
-learning_rate = 2e-2
-save_every_steps = 1
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-max_new_tokens = 8
-"""
+CHEST = {"dataset": "chest", "task": "choice"}
+RECIPE = recipe_text(
+    {"kind": "fit", "component": "model.encoder", "data": [{"dataset": "chest"}],
+     "options": {"steps": 2, "cases_per_step": 2}},
+    {"kind": "fit", "component": "model.language", "data": [CHEST],
+     "options": {"steps": 4, "documents_per_step": 4, "validation_questions": 2, "restarts": 0}},
+    {"kind": "sft", "train": ["bridge", "language"], "data": [CHEST], "steps": 6, "rows_per_step": 4,
+     "learning_rate": 2e-2, "save_every_steps": 1},
+    {"kind": "evaluate", "data": [{**CHEST, "split": "test"}], "max_new_tokens": 8},
+    dataset={"chest": phantoms(12, 4, 22, questions_per_finding=2)},
+)  # fmt: skip
 
 ABLATION = """\
 schema = 1

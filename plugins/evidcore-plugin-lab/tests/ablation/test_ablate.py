@@ -15,7 +15,8 @@ import types
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_lab.ablation import markdown, read, runner
+from evidcore_plugin_lab.ablation import runner
+from evidcore_plugin_lab.ablation.tables import read, written
 from filelock import FileLock
 
 from evidcore.recipe import load
@@ -153,7 +154,7 @@ def test_what_is_kept_holds_no_answer_and_no_path_of_this_machine(copied):
     assert "Tables without answers: intervals cannot be recomputed from this folder." in text
     for file in files:
         assert str(copied.folder) not in file.read_text(encoding="utf-8"), file
-    assert text == markdown(read(kept))
+    assert text == written(read(kept))
     assert read(kept)["command"] == "evid ablate bridges.toml"
     assert read(kept)["definition"] == copied.file.read_text(encoding="utf-8")
     copied.evid("bridges.toml", "--keep", "kept")  # replaces what it wrote

@@ -1,41 +1,17 @@
 # ruff: noqa: E501  # a mistake a row
 import pytest
 from evidcore_plugin_lab.ablation.definition import load_ablation
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.errors import RecipeError
 
-RECIPE = """\
-schema = 1
-name = "tiny"
-
-[dataset.chest]
-use = "phantom-chest"
-
-[model]
-language = { use = "tiny" }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "report" }]
-steps = 4
-learning_rate = 2e-3
-
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 2
-learning_rate = 1e-4
-reward = [{ use = "choice-accuracy" }]
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-"""
+CHEST = {"dataset": "chest", "task": "choice"}
+RECIPE = recipe_text(
+    {"kind": "sft", "train": ["bridge", "language"], "data": [CHEST], "steps": 4, "learning_rate": 2e-3},
+    {"kind": "grpo", "train": ["bridge", "language"], "data": [CHEST], "steps": 2, "learning_rate": 1e-4,
+     "reward": [{"use": "choice-accuracy"}]},
+    {"kind": "evaluate", "data": [{**CHEST, "split": "test"}]},
+)  # fmt: skip
 ABLATION = """\
 schema = 1
 name = "reading"
@@ -96,7 +72,11 @@ def mistakes(path):
 
 def test_an_ablation_is_read(put, tmp_path):
     result = load_ablation(put())
-    assert (result.name, result.recipe, result.recipe_name) == ("reading", tmp_path / "tiny.toml", "tiny")
+    assert (result.name, result.recipe_path, result.recipe_name) == (
+        "reading",
+        tmp_path / "tiny.toml",
+        "tiny",
+    )
     assert [arm.name for arm in result.arms] == ["short", "long"]
     assert result.cell_overrides("long", 18) == (
         "stage.grpo.steps=3", "stage.sft.steps=9", "seed=18", "dataset.chest.seed=18",
@@ -108,7 +88,7 @@ def test_an_ablation_is_read(put, tmp_path):
 
 
 def test_claims_are_read(put):
-    (claim,) = load_ablation(put(("[arm]\n", CLAIM.replace("lng", "long") + "[arm]\n"))).claims
+    (claim,) = load_ablation(put(("[arm]\n", CLAIM.replace("lng", "long") + "[arm]\n"))).claim
     assert (claim.arm, claim.beats, claim.metric, claim.by) == ("long", "short", "right", 0.1)
 
 
@@ -120,7 +100,8 @@ def test_factors_make_every_combination_of_their_levels(put):
         "stage.sft.steps=9", 'stage.sft.reweighter={use="abnormality"}',
     )  # fmt: skip
     assert result.arms[1].levels == {"length": "short", "words": "weighed"}
-    assert result.factors == {"length": ("short", "long"), "words": ("plain", "weighed")}
+    levels = {name: tuple(factor) for name, factor in result.factor.items()}
+    assert levels == {"length": ("short", "long"), "words": ("plain", "weighed")}
 
 
 def test_every_mistake_is_reported_at_once_with_its_line(put):

@@ -2,7 +2,10 @@ import json
 import shutil
 
 import pytest
+from evidcore_plugin_lab.plan.plan import Throughput
 from evidcore_plugin_phantoms.testing import SMALL
+
+from evidcore.api import DataError
 
 
 @pytest.fixture
@@ -99,3 +102,30 @@ def test_a_slice_that_is_shown_counts_as_a_slice(evid, recipe):
     assert slices["lengths"]["volumes"] == 8
     most = 1.3 * whole["memory"]["float32"]["activations"] * slices["lengths"]["prompt_tokens"]
     assert slices["memory"]["float32"]["activations"] < most / whole["lengths"]["prompt_tokens"]
+
+
+def test_tokens_a_second_are_those_of_the_measured_step(tmp_path):
+    file = tmp_path / "gpu.json"
+    steps = {"sft": {"tokens": 300, "seconds": 1.5}}
+    file.write_text(json.dumps({"device": "a card", "parameters": {"bridge": 7}, "steps": steps}))
+    assert Throughput.read(file).tokens_per_s == {"sft": 200.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"device": "a card"}', r"gpu.json: holds no measured steps, 'steps' is missing"),
+        ("{", r"gpu.json: holds no measured steps \(Expecting property name"),
+        (
+            '{"device": "", "parameters": {}, "steps": {"sft": {"tokens": 1, "seconds": 0}}}',
+            "division by zero",
+        ),
+    ],
+)
+def test_a_file_that_holds_no_throughput_is_refused(tmp_path, text, said):
+    file = tmp_path / "gpu.json"
+    file.write_text(text)
+    with pytest.raises(DataError, match=said):
+        Throughput.read(file)
+    with pytest.raises(DataError, match=r"none.json: cannot be read \(No such file or directory\)"):
+        Throughput.read(tmp_path / "none.json")

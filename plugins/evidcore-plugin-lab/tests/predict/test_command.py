@@ -35,10 +35,3 @@ def test_options_are_listed_with_their_shares(evid, small_run, scan, tmp_path, m
     assert again.pop("folder") == "predictions/chest-choice-2"
     assert again == record
     assert record["notice"] == NOTICE
-
-
-def test_mistakes_are_messages(evid, small_run, scan, tmp_path):
-    result = evid("predict", tmp_path / "runs", scan, exit_code=2)
-    assert "runs: not a run folder" in result.stderr
-    result = evid("predict", small_run, tmp_path / "none.nii", "--json", exit_code=2)
-    assert "none.nii: there is no such file" in json.loads(result.stdout)["error"]["message"]

@@ -13,16 +13,27 @@ import torch
 from evidcore_plugin_lab.predict import Inquiry, predict_scan
 from evidcore_plugin_pages.jinja import NOTICE
 
-from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import Task
-from evidcore.data import read
-from evidcore.errors import ContractError, DataError, RunError
+from evidcore.api import (
+    Answer,
+    Box,
+    Case,
+    Crop,
+    DataError,
+    MaskRef,
+    Prompt,
+    Task,
+    TextPart,
+    VisualPart,
+    VolumeRef,
+    read,
+)
+from evidcore.case import Evidence
+from evidcore.errors import ContractError, RunError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import start
-from evidcore.runs.folder import RunFolder
 
 OPTIONS = ("emphysema", "lung nodule", "consolidation")
 SHAPE_XYZ = (20, 26, 16)  # along right-left, front-back and feet-head, whatever the file's order
@@ -41,7 +52,7 @@ def chest(small_run, tmp_path_factory):
 
 def predict(run, scan, out, *, unlike=True, **asked):
     """Ask; most scans here are made by hand and nothing like a chest."""
-    return predict_scan(RunFolder(run), Inquiry(scan=str(scan), unlike=unlike, **asked), out)
+    return predict_scan(run, Inquiry(scan=str(scan), unlike=unlike, **asked), out)
 
 
 def policy_of(run):
@@ -118,11 +129,11 @@ def test_options_carry_their_likelihood_with_and_without_the_scan(small_run, che
 def test_the_answer_to_a_volume_of_air_stands_beside_it(small_run, chest, tmp_path):
     record = predict(small_run, chest, tmp_path / "out", options=(*OPTIONS[:2], "gout")).record
     assert record["options_not_trained"] == ["gout"]
-    likeliest = [
-        max(record["options"], key=lambda row: (row["blank"] if blank else row)["share"])["letter"]
-        for blank in (False, True)
-    ]
-    assert record["blank"]["same_likeliest_option"] == (likeliest[0] == likeliest[1])
+    on_scan, on_air = (
+        max(record["options"], key=share)["letter"]
+        for share in (lambda row: row["share"], lambda row: row["blank"]["share"])
+    )
+    assert record["blank"]["same_likeliest_option"] == (on_scan == on_air)
     assert record["blank"]["same_completion"] == (record["blank"]["completion"] == record["completion"])
 
 
@@ -131,10 +142,12 @@ class Pointing(Task):
 
     shift = 0
     what = "boxes"
+    times = 1
 
     def prompts(self, case, view, seed):
         text = TextPart(text="Where is the cube?")
-        return [Prompt(id=f"{case.id}:cube", case=case, task="pointing", parts=(*view.render(case), text))]
+        parts = (*view.render(case), text)
+        return [Prompt(id=f"{case.id}:cube", case=case, task="pointing", parts=parts)] * self.times
 
     def parse(self, prompt, completion):
         array = read(prompt.case.volumes[0]).array
@@ -249,7 +262,7 @@ def test_the_page_shows_the_key_slice_with_its_boxes_and_needs_no_network(pointi
     assert "Key slice 5 of 16." in body
     assert body.count("<summary>Scan, model, data, software</summary>") == 1
     # RAS: x runs to the right there and to the left here, 20 voxels wide; y to the front there, 26 high
-    assert '<path d="M12 10H15V15H12Z" class="s0">' in body
+    assert '<path d="M12 10H15M12 15H15M12 10V15M15 10V15" class="s0">' in body
     assert '<span class="key s0">boxes</span>' in body
     assert ">mask</span>" not in body  # it is the boxes, filled
     assert "http://" not in body.replace("http://www.w3.org", "")
@@ -295,40 +308,23 @@ def test_a_question_without_use_is_refused(small_run, chest, tmp_path, asked, sa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_that_asks_several_things_is_refused(copied_run, offered, chest, tmp_path):
-    class Twice(Pointing):
-        def prompts(self, case, view, seed):
-            return [*super().prompts(case, view, seed)] * 2
-
-    offered("twice-pack", "[evidcore.task]\ntwice = twice_pack:Twice\n", Twice=Twice)
-    resolved = copied_run / "resolved.toml"
-    resolved.write_text(resolved.read_text() + '\n[task.twice]\nuse = "twice"\n')
-    with pytest.raises(RunError, match=r"--task twice: .*twice-pack 1\.0 asks 2 questions"):
-        predict(copied_run, chest, tmp_path / "out", task="twice")
-
-
-def nifti(path, array):
-    nib.save(nib.Nifti1Image(array, np.diag([2.0, 2.0, 2.0, 1.0])), path)
-    return path
+def test_a_task_that_asks_several_things_is_refused(pointing_run, chest, tmp_path):
+    run, kind = pointing_run
+    kind.times = 2
+    with pytest.raises(RunError, match=r"--task pointing: .*pointing-pack 1\.0 asks 2 questions"):
+        predict(run, chest, tmp_path / "out", task="pointing")
 
 
 def test_scans_that_cannot_be_used_are_named_with_a_remedy(small_run, tmp_path):
-    out = tmp_path / "out"
     with pytest.raises(DataError, match=r"none\.nii: there is no such file"):
-        predict(small_run, tmp_path / "none.nii", out)
-    flat = nifti(tmp_path / "flat.nii", np.zeros((8, 8, 1), np.int16))
-    with pytest.raises(DataError, match=r"flat\.nii: is a 2D image, shape 8x8x1"):
-        predict(small_run, flat, out)
-    holes = np.full((8, 8, 8), -1000, np.float32)
-    holes[1, 2, 3] = np.nan
-    with pytest.raises(DataError, match=r"nan\.nii: 1 of 512 voxels are NaN"):
-        predict(small_run, nifti(tmp_path / "nan.nii", holes), out)
-    mr = nifti(tmp_path / "mr.nii", np.arange(512, dtype=np.int16).reshape(8, 8, 8))
-    with pytest.raises(
-        DataError, match=r"mr\.nii: the values run from 0 to 511, .*no CT in HU.*windows = \[\]"
-    ):
-        predict(small_run, mr, out)
-    assert not out.exists()
+        predict(small_run, tmp_path / "none.nii", tmp_path / "out")
+    mr = leaning(tmp_path / "mr.nii", np.arange(512, dtype=np.int16).reshape(8, 8, 8))
+    # also where it is resampled into air
+    assert read(VolumeRef(path=str(mr), tilted="resample")).array.min() == -1000
+    said = r"mr\.nii: the values run from 0 to 511, so this is no CT in HU.*windows = \[\]"
+    with pytest.raises(DataError, match=said):
+        predict(small_run, mr, tmp_path / "out", tilted="resample")
+    assert not (tmp_path / "out").exists()
 
 
 def leaning(path, array, degrees=20.0):
@@ -340,52 +336,44 @@ def leaning(path, array, degrees=20.0):
     return path
 
 
-def test_an_mr_is_no_ct_in_hu_also_where_it_is_resampled_into_air(small_run, tmp_path):
-    mr = leaning(tmp_path / "mr.nii", np.arange(512, dtype=np.int16).reshape(8, 8, 8))
-    assert read(VolumeRef(path=str(mr), tilted="resample")).array.min() == -1000
-    with pytest.raises(DataError, match=r"mr\.nii: the values run from 0 to 511, so this is no CT in HU"):
-        predict(small_run, mr, tmp_path / "out", tilted="resample")
-
-
-def test_a_refused_scan_names_the_flag_that_mends_it(small_run, write_series, tmp_path):
-    array = np.full((8, 8, 8), -1000, np.int16)
-    scan = leaning(tmp_path / "lean.nii", array)
-    with pytest.raises(DataError, match=r"oblique, 20\.0° off .* Add --tilted resample to have it"):
-        predict(small_run, scan, tmp_path / "out")
-    folder = write_series(array)
-    for file in write_series(array, name="other", series="1.2.4").iterdir():
-        shutil.move(file, folder / f"other-{file.name}")
-    with pytest.raises(DataError, match=r"holds 2 series: .* Name one with --series UID, or put each"):
-        predict(small_run, folder, tmp_path / "out")
-    with pytest.raises(DataError, match=r"holds no series '1\.2\.9'.* Correct --series\."):
-        predict(small_run, folder, tmp_path / "out", series="1.2.9")
-
-
-def test_the_record_says_which_series_was_read_and_how(small_run, write_series, tmp_path):
+@pytest.fixture
+def two_series(write_series):
+    """A folder that holds the series 1.2.3 and 1.2.4."""
     array = np.full((8, 8, 8), -1000, np.int16)
     folder = write_series(array)
     for file in write_series(array + 1, name="other", series="1.2.4").iterdir():
         shutil.move(file, folder / f"other-{file.name}")
+    return folder
+
+
+def test_a_refused_scan_names_the_flag_that_mends_it(small_run, two_series, tmp_path):
+    scan = leaning(tmp_path / "lean.nii", np.full((8, 8, 8), -1000, np.int16))
+    with pytest.raises(DataError, match=r"oblique, 20\.0° off .* Add --tilted resample to have it"):
+        predict(small_run, scan, tmp_path / "out")
+    with pytest.raises(DataError, match=r"holds 2 series: .* Name one with --series UID, or put each"):
+        predict(small_run, two_series, tmp_path / "out")
+    with pytest.raises(DataError, match=r"holds no series '1\.2\.9'.* Correct --series\."):
+        predict(small_run, two_series, tmp_path / "out", series="1.2.9")
+
+
+def test_the_record_says_which_series_was_read_and_how(small_run, two_series, tmp_path):
     first, second = (
-        predict(small_run, folder, tmp_path / series, series=series).record["scan"]
+        predict(small_run, two_series, tmp_path / series, series=series).record["scan"]
         for series in ("1.2.3", "1.2.4")
     )
     assert (first["series"], second["series"]) == ("1.2.3", "1.2.4")
     assert first["fingerprint"] != second["fingerprint"]
     assert (first["tilted"], first["resampled"]) == ("refuse", False)
-    scan = leaning(tmp_path / "lean.nii", array)
+    scan = leaning(tmp_path / "lean.nii", np.full((8, 8, 8), -1000, np.int16))
     result = predict(small_run, scan, tmp_path / "lean", tilted="resample").record["scan"]
     assert (result["series"], result["tilted"], result["resampled"]) == (None, "resample", True)
 
 
 def test_nothing_is_overwritten(small_run, chest, tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").write_text("mine")
-    with pytest.raises(RunError, match=r"out: the folder is not empty \('mine\.txt' is in it\)"):
-        predict(small_run, chest, tmp_path / "out")
-    with pytest.raises(RunError, match=r"mine\.txt: is a file"):
-        predict(small_run, chest, tmp_path / "out" / "mine.txt")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(RunError, match=r"the folder is not empty \('mine\.txt' is in it\)"):
+        predict(small_run, chest, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_an_unfinished_run_names_the_stage_and_the_command(copied_run, chest, tmp_path):
@@ -406,9 +394,8 @@ def test_a_recipe_that_trains_nothing_has_no_model(small_run, chest, tmp_path):
 
 
 def test_questions_reach_the_task_as_typed(small_run, chest, tmp_path):
-    record = predict(
-        small_run, chest, tmp_path / "out", question="What does the chest show?", options=OPTIONS[:2]
-    ).record  # fmt: skip
+    asked = {"question": "What does the chest show?", "options": OPTIONS[:2]}
+    record = predict(small_run, chest, tmp_path / "out", **asked).record
     options = "A) emphysema\nB) lung nodule"
     assert record["prompt"] == f"<image>What does the chest show?\n{options}\nThink, then answer."
     assert record["task"] == "choice"

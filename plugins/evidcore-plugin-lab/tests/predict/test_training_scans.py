@@ -9,33 +9,19 @@ import numpy as np
 import pytest
 from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
 from evidcore_plugin_lab.predict.training_scans import FEATURES, FILE, TrainingScans, figures_of
+from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.api import DataError, VolumeRef, read
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import run, start
 
-RECIPE = """
-schema = 1
-name = "chests"
-dataset.chest = { use = "phantom-chest", train_cases = 12, validation_cases = 6, test_cases = 6 }
-dataset.belly = { use = "phantom-abdomen", train_cases = 1, validation_cases = 1, test_cases = 2 }
-task.report = { use = "report" }
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "report" }]
-steps = 1
-rows_per_step = 2
-learning_rate = 1e-3
-"""
+SFT = {"kind": "sft", "train": ["bridge", "language"], "steps": 1, "rows_per_step": 2, "learning_rate": 1e-3}
+RECIPE = recipe_text(
+    {**SFT, "data": [{"dataset": "chest", "task": "report"}]},
+    name="chests",
+    dataset={"chest": phantoms(12, 6, 6), "belly": {**phantoms(1, 1, 2), "use": "phantom-abdomen"}},
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +40,7 @@ def scans(folder, dataset):
 
 
 def ask(folder, scan, out, **asked):
-    return predict_scan(folder, Inquiry(scan=str(scan), **asked), out).record
+    return predict_scan(folder.path, Inquiry(scan=str(scan), **asked), out).record
 
 
 @pytest.mark.slow
@@ -94,14 +80,14 @@ def test_without_a_scan_the_command_says_what_the_model_was_trained_on(evid, che
     assert "belly" not in text
     assert "The middle 98 % of 12 training scans: spacing along z in mm 10 to 10;" in text
     training = json.loads(evid("predict", chests.path, "--json").stdout)
-    assert training == describe_training(chests)
+    assert training == describe_training(chests.path)
     assert training["scans"]["ranges"]["size along z in mm"] == [320.0, 320.0]
     assert training["scans"]["validation_scans"] == 6
 
 
 @pytest.mark.slow
 def test_training_scans_are_measured_once_and_without_names(chests, copied_run):
-    describe_training(chests)
+    describe_training(chests.path)
     text = (chests.path / FILE).read_text()
     cases = Assembly(load(chests.path / "resolved.toml")).split("chest", "train")
     assert not any(case.id in text or Path(case.volumes[0].path).name in text for case in cases)
@@ -110,11 +96,11 @@ def test_training_scans_are_measured_once_and_without_names(chests, copied_run):
     # what lies there is used while it is of this model
     table["bound"] = 9.0
     (chests.path / FILE).write_text(json.dumps(table))
-    assert describe_training(chests)["scans"]["bound"] == 9.0
+    assert describe_training(chests.path)["scans"]["bound"] == 9.0
     (chests.path / FILE).write_text(json.dumps({**table, "model": "another"}))
-    assert describe_training(chests)["scans"]["bound"] < 9.0
+    assert describe_training(chests.path)["scans"]["bound"] < 9.0
     (chests.path / FILE).write_text("{")
-    assert describe_training(chests)["scans"]["bound"] < 9.0
+    assert describe_training(chests.path)["scans"]["bound"] < 9.0
 
 
 def test_a_run_without_its_data_says_that_nothing_was_compared(evid, copied_run, offered, tmp_path):
@@ -184,7 +170,9 @@ def test_an_excess_of_one_is_a_factor_of_two_200_hu_or_twice_the_distance():
 
     def told(bound, figures=None, vector=near):
         scans = dataclasses.replace(known, bound=bound)
-        return [(item.measure, item.is_far) for item in scans.unlike({**middle, **(figures or {})}, vector)]
+        return [
+            (item["measure"], item["is_far"]) for item in scans.unlike({**middle, **(figures or {})}, vector)
+        ]
 
     assert told(0.25) == []
     lengths, values = (2 * high_mm, low_mm / 2), (high_hu + 200, low_hu - 200)
@@ -201,11 +189,11 @@ def test_an_excess_of_one_is_a_factor_of_two_200_hu_or_twice_the_distance():
     scale = np.maximum(known.features.std(axis=0), 0.1 * known.features.std(axis=0).mean())
     apart = np.linalg.norm((known.features[:, None] - known.features[None]) / scale, axis=-1)
     np.fill_diagonal(apart, np.inf)
-    assert unlike.measure == FEATURES
-    assert unlike.value == pytest.approx(np.linalg.norm((away - known.features) / scale, axis=-1).min())
-    assert unlike.high == pytest.approx(np.quantile(apart.min(axis=1), 0.99))
-    times = f"{unlike.value / unlike.high:.1f} times as far"
-    assert unlike.sentence() == (
+    assert unlike["measure"] == FEATURES
+    assert unlike["value"] == pytest.approx(np.linalg.norm((away - known.features) / scale, axis=-1).min())
+    assert unlike["high"] == pytest.approx(np.quantile(apart.min(axis=1), 0.99))
+    times = f"{unlike['value'] / unlike['high']:.1f} times as far"
+    assert unlike["sentence"] == (
         f"its encoder features lie {times} from the nearest training scan as those of nearly all training "
         "scans"
     )
@@ -218,9 +206,10 @@ def test_scans_of_one_patient_are_no_neighbours_of_each_other():
     twice = dataclasses.replace(known, patients=[*known.patients] * 2, figures=figures, features=features)
     far = known.features[0] + 100.0
     first, second = (
-        next(item for item in scans.unlike({}, far) if item.measure == FEATURES) for scans in (known, twice)
+        next(item for item in scans.unlike({}, far) if item["measure"] == FEATURES)
+        for scans in (known, twice)
     )
-    assert second.high == pytest.approx(first.high, rel=0.05)  # not 0
+    assert second["high"] == pytest.approx(first["high"], rel=0.05)  # not 0
 
 
 def test_measures_are_those_of_the_file(tmp_path):

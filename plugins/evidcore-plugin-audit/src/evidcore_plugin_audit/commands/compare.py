@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import pandas as pd
 
-    from evidcore_plugin_audit.comparison import Change, Comparison
+    from evidcore_plugin_audit.comparison import Comparison
 
 _run = click.Path(path_type=Path)
+WIDTH = 10_000  # of a printed table: a terminal wraps its lines, and `grep` finds them
 
 
 @click.command()
@@ -38,72 +38,69 @@ def compare(
     """
     from evidcore_plugin_audit.comparison import compared
 
-    found = compared(run, run2, stage=stage, before=before, metric=metric)
+    result = compared(run, run2, stage=stage, before=before, metric=metric)
     if finding is not None:
-        found = found.about(finding)
+        result = result.about(finding)
     if as_json:
-        click.echo(json.dumps(_json(found), indent=1))
+        sides = {"before": result.before, "after": result.after, "metric": result.metric}
+        tables = {
+            "tasks": result.by_task(), "findings": result.by_finding(), "questions": result.questions,
+        }  # fmt: skip
+        rows = {
+            name: json.loads(table.to_json(orient="records", double_precision=15))
+            for name, table in tables.items()
+        }
+        click.echo(json.dumps({**sides, "notes": result.notes, **rows}, indent=1))
         return
-    _print(found)
+    _print(result)
     if wanted is not None:
-        _print_questions(found, wanted)
-    runs = " ".join(str(one) for one in (run, run2) if one is not None)
+        _print_questions(result, wanted)
+    runs = " ".join(str(folder) for folder in (run, run2) if folder is not None)
     click.echo(f"What was written, before and after: evid view {runs}")
 
 
-def _json(found: Comparison) -> dict[str, Any]:
-    return {
-        "before": found.before, "after": found.after, "metric": found.metric, "notes": found.notes,
-        "tasks": [dataclasses.asdict(one) for one in found.by_task()],
-        "findings": [dataclasses.asdict(one) for one in found.by_finding()],
-        "questions": [{**dataclasses.asdict(one), "change": one.change} for one in found.questions],
-    }  # fmt: skip
-
-
-def _print(found: Comparison) -> None:
+def _print(comparison: Comparison) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{found.after} minus {found.before}, {found.metric}", markup=False)
-    worths = [value for one in found.questions for value in (one.before, one.after)]
-    is_share = min(worths) >= 0 and max(worths) <= 1
-    _print_table("task", found.by_task(), is_share=is_share)
-    if findings := found.by_finding():
+    console.print(f"{comparison.after} minus {comparison.before}, {comparison.metric}", markup=False)
+    values = comparison.questions[["before", "after"]].to_numpy()
+    is_share = values.min() >= 0 and values.max() <= 1
+    _print_table("task", comparison.by_task(), is_share=is_share)
+    if len(findings := comparison.by_finding()):
         click.echo()
         _print_table("finding", findings, is_share=is_share)
-    for note in found.notes:
+    for note in comparison.notes:
         console.print(f"note: {note}", style="yellow", markup=False)
 
 
-def _print_table(title: str, rows: Sequence[Change], *, is_share: bool) -> None:
+def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
-
-    from evidcore_plugin_audit.wide_table import print_table
 
     def figure(value: float) -> str:
         return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
 
-    table = Table(
-        title, "questions", "before", "after", "change", "95 %", "better", "worse", box=None, pad_edge=False
-    )
-    for one in rows:
-        change = one.change
-        known = change.low is not None and change.high is not None
-        span = f"{figure(change.low or 0.0)} to {figure(change.high or 0.0)}" if known else change.note
+    heads = (title, "questions", "before", "after", "change", "95 %", "better", "worse")
+    table = Table(*heads, box=None, pad_edge=False)
+    row: Any
+    for row in changes.itertuples():
+        interval = row.note or f"{figure(row.low)} to {figure(row.high)}"
         table.add_row(
-            escape(one.name), str(change.values), figure(one.before), figure(one.after),
-            f"{'+' if change.value > 0 else ''}{figure(change.value)}", span, str(one.better), str(one.worse),
+            escape(row.name), str(row.questions), figure(row.before), figure(row.after),
+            f"{'+' if row.change > 0 else ''}{figure(row.change)}", interval, str(row.better), str(row.worse),
         )  # fmt: skip
-    print_table(table)
+    Console(highlight=False, width=WIDTH).print(table)
 
 
-def _print_questions(found: Comparison, wanted: str) -> None:
+def _print_questions(comparison: Comparison, wanted: str) -> None:
     """Print the ids of questions, the largest change first; texts may be a patient's."""
     from evidcore.errors import printable
 
-    chosen = [one for one in found.questions if (one.change < 0 if wanted == "worse" else one.change > 0)]
-    click.echo(f"\n{len(chosen)} {wanted}")
-    for one in sorted(chosen, key=lambda one: -abs(one.change)):
-        told = f"{one.task}  {one.prompt}  {', '.join(one.findings) or '-'}"
-        click.echo(printable(f"  {one.before:.3g} -> {one.after:.3g}  {told}"))
+    signed = comparison.questions.query("change < 0" if wanted == "worse" else "change > 0")
+    click.echo(f"\n{len(signed)} {wanted}")
+    row: Any
+    for row in signed.sort_values("change", key=lambda change: -abs(change), kind="stable").itertuples():
+        names = ", ".join(row.findings) or "-"
+        click.echo(printable(f"  {row.before:.3g} -> {row.after:.3g}  {row.task}  {row.prompt}  {names}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -81,7 +81,11 @@ def _lines(found: Measured) -> Iterator[str]:
         f"{100 * pointing['accuracy']:.1f} % of {pointing['questions']} questions, by chance in "
         f"{100 * pointing['chance']:.1f} %"
     )
-    yield f"above chance: {100 * pointing['above_chance']:+.1f} points, {_interval(pointing)}"
+    interval = f"no interval over {pointing['patients']} patients"
+    if pointing["low"] is not None:
+        low, high = 100 * pointing["low"], 100 * pointing["high"]
+        interval = f"95 % over {pointing['patients']} patients: {low:+.1f} to {high:+.1f}"
+    yield f"above chance: {100 * pointing['above_chance']:+.1f} points, {interval}"
 
 
 def _told(line: Line) -> str:
@@ -99,10 +103,3 @@ def _told(line: Line) -> str:
     share, chance = 100 * pointing["share"], 100 * pointing["chance"]
     beside = f"{share:.0f} % of the drops lie in its cells, which are {chance:.0f} % of the body's"
     return f"{told}; {touches} the mask; {beside}"
-
-
-def _interval(pointing: dict[str, Any]) -> str:
-    if pointing["low"] is None:
-        return f"no interval over {pointing['patients']} patients"
-    low, high = 100 * pointing["low"], 100 * pointing["high"]
-    return f"95 % over {pointing['patients']} patients: {low:+.1f} to {high:+.1f}"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from evidcore_plugin_audit.commands.compare import WIDTH
+
 if TYPE_CHECKING:
-    from evidcore_plugin_audit.listing import Listed
+    from collections.abc import Sequence
 
 _COLOURS = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
+_HEADLINE = ("name", "metric", "value", "low", "high", "unit")
 
 
 @click.command()
@@ -24,48 +27,78 @@ _COLOURS = {"finished": "green", "running": "cyan", "interrupted": "yellow"}
 def runs(folder: Path, recipe: str | None, limit: int, as_json: bool) -> None:
     """List the runs under FOLDER, newest first, each with its state and its last headlines."""
     from evidcore.errors import RunError, did_you_mean
-    from evidcore_plugin_audit.listing import listed
 
-    result = listed(folder)
+    found = {path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/lock.toml")}
+    if not found:
+        raise RunError(f"{folder}: holds no run. Give a folder into which `evid run` wrote, as runs.")
+    rows = sorted(map(_row, found), key=lambda row: (row["time"], Path(row["folder"]).name), reverse=True)
     if recipe is not None:
-        known = sorted({item.recipe for item in result})
-        result = [item for item in result if item.recipe == recipe]
-        if not result:
+        known = sorted({row["recipe"] for row in rows})
+        rows = [row for row in rows if row["recipe"] == recipe]
+        if not rows:
             raise RunError(
                 f"{folder}: no run of {recipe!r}.{did_you_mean(recipe, known)} There are: {known}."
             )
-    shown = result[:limit] if limit else result
+    newest = rows[:limit] if limit else rows
     if as_json:
-        rows = [{**vars(item), "folder": str(item.folder)} for item in shown]
-        click.echo(json.dumps({"runs": rows, "of": len(result)}, indent=1))
+        click.echo(json.dumps({"runs": newest, "of": len(rows)}, indent=1))
         return
-    _print(shown)
-    if len(shown) < len(result):
-        click.echo(f"{len(result) - len(shown)} older ones: --limit 0", err=True)
+    _print(newest)
+    if len(newest) < len(rows):
+        click.echo(f"{len(rows) - len(newest)} older ones: --limit 0", err=True)
 
 
-def _print(shown: list[Listed]) -> None:
+def _row(folder: Path) -> dict[str, Any]:
+    """Return what the list says of a run: where it is, and its last evaluation's headline for each task."""
+    from evidcore.errors import RunError
+    from evidcore.runs.read import read_head
+
+    row: dict[str, Any] = {
+        "folder": str(folder), "recipe": folder.parent.name, "seed": None, "state": "unreadable", "stage": "",
+        "step": 0, "time": "", "headlines": [], "message": "",
+    }  # fmt: skip
+    try:
+        head = read_head(folder)
+    except RunError as cause:  # another run's fault is no reason to show none
+        return {**row, "message": cause.args[0]}
+    status = {key: head.status.get(key, row[key]) for key in ("state", "stage", "step", "time", "message")}
+    status["state"] = head.status.get("state", "unknown")
+    measured = [
+        headlines
+        for result in head.results
+        if result.get("kind") == "evaluate"
+        and (headlines := [line for line in result.get("rows") or () if line.get("headline")])
+    ]
+    first: dict[str, Any] = {}  # headline of each task
+    for line in measured[-1] if measured else ():
+        first.setdefault(line["name"], {key: line.get(key) for key in _HEADLINE})
+    return {
+        **row,
+        **status,
+        "recipe": head.name,
+        "seed": head.recipe.get("seed"),
+        "headlines": [*first.values()],
+    }
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
     from evidcore.cli.summary import number
-    from evidcore_plugin_audit.wide_table import print_table
 
     table = Table("run", "seed", "state", "at (UTC)", "last evaluation", box=None, pad_edge=False)
-    for item in shown:
-        at = f" in {item.stage}" if item.stage and item.state != "finished" else ""
-        at += f" at step {item.step}" if at and item.step else ""
-        colour = _COLOURS.get(item.state, "red")
-        table.add_row(
-            escape(str(item.folder)),
-            "" if item.seed is None else str(item.seed),
-            f"[{colour}]{item.state}[/{colour}]{escape(at)}",
-            item.time[:16].replace("T", " "),
-            escape(
-                "; ".join(
-                    f"{row['name']} {row['metric']} {number(row['metric'], row['value'], row['unit'])}"
-                    for row in item.headlines
-                )
-            ),
+    for row in rows:
+        at = f" in {row['stage']}" if row["stage"] and row["state"] != "finished" else ""
+        at += f" at step {row['step']}" if at and row["step"] else ""
+        headlines = (
+            f"{line['name']} {line['metric']} {number(line['metric'], line['value'], line['unit'])}"
+            for line in row["headlines"]
         )
-    print_table(table)
+        table.add_row(
+            escape(row["folder"]), "" if row["seed"] is None else str(row["seed"]),
+            f"[{_COLOURS.get(row['state'], 'red')}]{row['state']}[/]{escape(at)}",
+            row["time"][:16].replace("T", " "), escape("; ".join(headlines)),
+        )  # fmt: skip
+    Console(highlight=False, width=WIDTH).print(table)

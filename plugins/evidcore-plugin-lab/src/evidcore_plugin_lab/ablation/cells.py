@@ -47,15 +47,26 @@ class Cell:
         """Return how far it is; a run whose stages were deleted since has to go through them again."""
         if self.run is None:
             return "to do"
-        results = (self.run.path / "results" / f"{stage}.json" for stage in self.stages)
+        results = (self.run.path / "results" / f"{stage}.json" for stage in self.recipe.stage_names)
         answers = (self.run.path / "answers").iterdir()  # links into the store
         is_whole = all(file.exists() for file in (*results, *answers))
         return "finished" if is_whole and self.run.status().get("state") == "finished" else "begun"
 
     @property
-    def stages(self) -> tuple[str, ...]:
-        """Return the names of its stages."""
-        return self.recipe.stage_names
+    def folder(self) -> Path:
+        """Return the folder of its run, which has begun."""
+        assert self.run is not None
+        return self.run.path
+
+    def result(self, stage: str) -> dict[str, Any]:
+        """Return what a finished stage of its run found."""
+        text = (self.folder / "results" / f"{stage}.json").read_text(encoding="utf-8")
+        result: dict[str, Any] = json.loads(text)
+        return result
+
+    def lock(self) -> dict[str, Any]:
+        """Return what pins its run."""
+        return RunFolder(self.folder).lock()
 
     def stage_folders(self, root: Path) -> list[Path]:
         """Return where its stages lie when finished; builds its components. `root` is where runs lie."""
@@ -73,9 +84,9 @@ class Cell:
             before = tomllib.loads((self.run.path / "resolved.toml").read_text(encoding="utf-8"))
             return difference(before, tomllib.loads(to_toml(self.recipe))) or changes_since(self.run, lock)
         for stage, inputs in planned_inputs(assembly, lock).items():
-            result = json.loads((self.run.path / "results" / f"{stage}.json").read_text(encoding="utf-8"))
-            if result["inputs"] != inputs_hash(inputs):
-                used = self.run.store / result["inputs"] / INPUTS
+            before_hash = self.result(stage)["inputs"]
+            if before_hash != inputs_hash(inputs):
+                used = self.run.store / before_hash / INPUTS
                 before = json.loads(used.read_text(encoding="utf-8")) if used.is_file() else {}
                 now = json.loads(json.dumps(inputs, default=str))
                 return [f"{stage}, {line}" for line in difference(before, now)]
@@ -114,11 +125,7 @@ class AblationFolder:
         ]
 
     def chosen(self, arms: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-        """Return the cells of these arms and seeds; all where none is named.
-
-        Raises:
-            RunError: if the ablation has no such arm or seed.
-        """
+        """Return the cells of these arms and seeds; all where none is named."""
         path, names = self.ablation.path, [arm.name for arm in self.ablation.arms]
         if unknown := [arm for arm in arms if arm not in names]:
             hint = did_you_mean(unknown[0], names)
@@ -139,11 +146,7 @@ class AblationFolder:
         write(self.path / CELLS, json.dumps(known, indent=1) + "\n")
 
     def refuse(self, changed: Mapping[str, Sequence[str]], command: str) -> None:
-        """Refuse to count cells, or to go on with them, that would not come out the same today.
-
-        Raises:
-            RunError: naming them, what changed, and what to type; not if there are none.
-        """
+        """Refuse to count cells, or to go on with them, that would not come out the same today."""
         if not changed:
             return
         listing = []

@@ -16,19 +16,9 @@ import numpy as np
 from jaxtyping import Float
 
 from evidcore.contracts import Totals
-from evidcore.evaluate.bootstrap import (
-    DRAWS,
-    FEWEST_PATIENTS,
-    LEVEL,
-    SAME,
-    TIED,
-    Sample,
-    detectable,
-    percentiles,
-    resampled,
-    too_few,
-)
-from evidcore.evaluate.pooling import Array, columns_of, kind_of, pool_of
+from evidcore.evaluate import bootstrap
+from evidcore.evaluate.bootstrap import Sample, resampled
+from evidcore.evaluate.pooling import columns_of, kind_of, pool_of
 
 FEWEST_SEEDS = 5
 
@@ -59,10 +49,6 @@ class Contrast:
         """Return it with one more note."""
         return dataclasses.replace(self, note="; ".join(part for part in (self.note, note) if part))
 
-    def detectable(self, *, tests: int = 1) -> float | None:
-        """Return the smallest true value that would be found: `detectable` with the t of the seeds."""
-        return detectable(self.standard_error, tests=tests, degrees_of_freedom=self.degrees_of_freedom)
-
 
 class Spread(NamedTuple):
     """What is known of an estimate's error."""
@@ -82,7 +68,7 @@ class Arms:
         items: Mapping[str, Mapping[int, Mapping[str, Item]]],
         *,
         patients_shared: bool,
-        draws: int = DRAWS,
+        draws: int = bootstrap.DRAWS,
         seed: int = 0,
     ) -> None:
         """Take what is resampled.
@@ -130,8 +116,8 @@ class Arms:
             note=f"{missing} of {asked} answers lack it in an arm" if missing else "",
         )
         fewest = min(map(len, informative))
-        if fewest < FEWEST_PATIENTS:
-            return result.noted(too_few(fewest))
+        if fewest < bootstrap.FEWEST_PATIENTS:
+            return result.noted(bootstrap.too_few(fewest))
         if self._shared and any(sample.patients != samples[0].patients for sample in samples):
             raise ValueError(
                 "patients_shared: every seed must be tested on the same patients, and they differ"
@@ -140,9 +126,14 @@ class Arms:
             sample.of(union if self._shared else own)
             for sample, own in zip(samples, informative, strict=True)
         ]
-        drawn = _draw(drawn_from, patients_shared=self._shared, draws=self._draws, seed=self._seed) @ share
+        rng, drawn_values = np.random.default_rng(self._seed), []
+        for together in [drawn_from] if self._shared else [[sample] for sample in drawn_from]:
+            sums = resampled([table for sample in together for table in sample.sums], self._draws, rng)
+            for index, sample in enumerate(together):
+                drawn_values.append(sample.pooled(sums[index * len(arms) : (index + 1) * len(arms)]))
+        drawn = np.stack(drawn_values, axis=1) @ share  # (draw, seed)
         if len(seeds) == 1:
-            ends = percentiles(drawn[:, 0])
+            ends = bootstrap.percentiles(drawn[:, 0])
             spread = None if ends is None else Spread(*ends)
             missed = "1 seed: patients alone, no test"
         else:
@@ -155,7 +146,9 @@ class Arms:
             spread = over_seeds(np.array(measured), covariance, patient_degrees=len(union) - 1)
             missed = f"{len(seeds)} seeds: no test" if len(seeds) < FEWEST_SEEDS else ""
         if spread is None:
-            return result.noted(TIED if np.ptp(drawn) < SAME else "no interval: every seed gives the same")
+            return result.noted(
+                bootstrap.TIED if np.ptp(drawn) < bootstrap.SAME else "no interval: every seed gives the same"
+            )
         return dataclasses.replace(result, **spread._asdict()).noted(missed)
 
 
@@ -194,11 +187,11 @@ def over_seeds(
     common = max(0.0, (float(covariance.sum()) - seeds * own) / (seeds * (seeds - 1)))
     between = float(np.var(values, ddof=1))
     error, mean = (common + between / seeds) ** 0.5, float(np.mean(values))
-    if error < SAME:
+    if error < bootstrap.SAME:
         return None
     cautious = 2 * max(between, own - common) / seeds
     degrees = (common + cautious) ** 2 / (cautious**2 / (seeds - 1) + common**2 / patient_degrees)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, degrees)) * error
+    reach = float(stats.t.ppf((1 + bootstrap.LEVEL) / 2, degrees)) * error
     p_value = 2 * float(stats.t.sf(abs(mean) / error, degrees)) if seeds >= FEWEST_SEEDS else None
     return Spread(mean - reach, mean + reach, error, degrees, p_value)
 
@@ -220,14 +213,3 @@ def _paired(items: Sequence[Mapping[str, Item]], arms: Sequence[str], seed: int)
     columns = [columns_of(some).reshape(len(names), kind.width) for some in known]
     patients = {item.patient for item in items[0].values()}
     return Sample.summed(columns, owners, pool_of(kind.pooling), patients), len(names)
-
-
-def _draw(samples: Sequence[Sample], *, patients_shared: bool, draws: int, seed: int = 0) -> Array:
-    """Return each seed's values when patients are resampled: (draw, seed, arm). Equal for equal seeds."""
-    rng = np.random.default_rng(seed)
-    if not patients_shared:
-        return np.stack([sample.pooled(resampled(sample.sums, draws, rng)) for sample in samples], axis=1)
-    arms = len(samples[0].sums)
-    common = resampled([table for sample in samples for table in sample.sums], draws, rng)
-    parts = [common[start : start + arms] for start in range(0, len(common), arms)]
-    return np.stack([sample.pooled(part) for sample, part in zip(samples, parts, strict=True)], axis=1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -73,47 +74,43 @@ class Arm:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ablation:
+class Ablation(AblationKeys):
     """An ablation, read and checked: every arm's recipe loads."""
 
-    name: str
-    about: str
     path: Path
     text: str
-    recipe: Path
-    recipe_name: str
-    seeds: tuple[int, ...]
-    seed_keys: tuple[str, ...]
-    overrides: Overrides
-    arms: tuple[Arm, ...]
-    factors: Mapping[str, tuple[str, str]]  # the levels of each; an effect is the second minus the first
-    reference: str
-    metrics: tuple[Metric, ...]
-    claims: tuple[Claim, ...]
 
-    def claimed(self, claim: Claim) -> Metric:
+    @property
+    def recipe_path(self) -> Path:
+        """Return the file of the recipe that is varied."""
+        return Path(os.path.normpath(self.path.parent / self.recipe))
+
+    @functools.cached_property
+    def recipe_name(self) -> str:
+        """Return the name of the recipe that is varied."""
+        return load(self.recipe_path).name
+
+    @functools.cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """Return the variants of the recipe."""
+        return tuple(_arms(self.arm, self.factor))
+
+    def metric_of(self, claim: Claim) -> Metric:
         """Return the metric that a claim is about."""
         return next(item for item in self.metrics if claim.metric in (item.label, item.metric))
 
-    def arm(self, name: str) -> Arm:
-        """Return an arm by its name."""
-        return next(arm for arm in self.arms if arm.name == name)
-
     def cell_overrides(self, arm: str, seed: int) -> Overrides:
         """Return what `--set` would be given for one cell."""
-        return (*self.overrides, *self.arm(arm).overrides, *(f"{key}={seed}" for key in self.seed_keys))
+        variant = next(item for item in self.arms if item.name == arm)
+        return (*self.overrides, *variant.overrides, *(f"{key}={seed}" for key in self.seed_keys))
 
     def cell_recipe(self, arm: str, seed: int) -> Recipe:
         """Return the recipe of one cell."""
-        return load(self.recipe, self.cell_overrides(arm, seed))
+        return load(self.recipe_path, self.cell_overrides(arm, seed))
 
 
 def load_ablation(path: str | Path) -> Ablation:
-    """Read and check an ablation. Imports the components that its recipe and its arms name.
-
-    Raises:
-        RecipeError: naming the file, and every mistake with its line.
-    """
+    """Read and check an ablation. Imports the components that its recipe and its arms name."""
     path = Path(path)
     text, raw = read_toml(path)
     lines = key_lines(text)
@@ -127,29 +124,21 @@ def load_ablation(path: str | Path) -> Ablation:
 
     wrong = [(problem.key, problem.text) for problem in table_problems(AblationKeys, raw)]
     say(wrong or _disagreements(raw))
-    recipe = Path(os.path.normpath(path.parent / raw["recipe"]))
-    ablation = Ablation(
-        name=raw["name"], about=raw.get("about", ""), path=path, text=text, recipe=recipe,
-        recipe_name=load(recipe).name, seeds=tuple(raw["seeds"]),
-        seed_keys=tuple(raw.get("seed_keys", AblationKeys.seed_keys)),
-        overrides=tuple(raw.get("overrides", ())), arms=tuple(_arms(raw)),
-        factors={name: (*levels,) for name, levels in raw.get("factor", {}).items()},
-        reference=raw["reference"], metrics=tuple(Metric(**item) for item in raw["metrics"]),
-        claims=tuple(Claim(**item) for item in raw.get("claim", ())),
-    )  # fmt: skip
+    metrics = tuple(Metric(**item) for item in raw["metrics"])
+    claims = tuple(Claim(**item) for item in raw.get("claim", ()))
+    ablation = Ablation(**{**raw, "metrics": metrics, "claim": claims, "path": path, "text": text})
     say(_recipes(ablation))
     return ablation
 
 
-def _arms(raw: Mapping[str, Any]) -> Iterator[Arm]:
+def _arms(arms: Mapping[str, Overrides], factors: Mapping[str, Mapping[str, Overrides]]) -> Iterator[Arm]:
     """Yield the arms as they are written, or the product of the factors; the last factor changes fastest."""
-    for name, overrides in raw.get("arm", {}).items():
+    for name, overrides in arms.items():
         yield Arm(name=name, overrides=tuple(overrides))
-    factors = raw.get("factor", {})
     for levels in itertools.product(*factors.values()) if factors else ():
         chosen = dict(zip(factors, levels, strict=True))
-        overrides = [item for factor, level in chosen.items() for item in factors[factor][level]]
-        yield Arm(name=JOIN.join(levels), overrides=tuple(overrides), levels=chosen)
+        overrides = tuple(item for factor, level in chosen.items() for item in factors[factor][level])
+        yield Arm(name=JOIN.join(levels), overrides=overrides, levels=chosen)
 
 
 def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
@@ -174,7 +163,7 @@ def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         given = "both" if arms else "neither"
         yield (), f"must have either arms ([arm]) or factors ([factor.<name>]), got {given}."
         return
-    names = [arm.name for arm in _arms(raw)]
+    names = [arm.name for arm in _arms(arms, factors)]
     if len(names) < 2:
         yield ("arm",), f"must have at least two arms to compare, got {', '.join(names)}."
     if raw["reference"] not in names:
@@ -182,41 +171,32 @@ def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         text = f"must be an arm, got {raw['reference']!r}.{hint} Arms: {', '.join(names)}."
         yield ("reference",), text
     for index, claim in enumerate(raw.get("claim", ())):
-        yield from _wrong_claim(("claim", index), claim, names, raw["metrics"])
-
-
-def _wrong_claim(
-    key: Key, claim: Mapping[str, Any], arms: Sequence[str], metrics: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[Key, str]]:
-    """Yield what a claim names that is not there."""
-    for side in ("arm", "beats"):
-        if claim[side] not in arms:
-            text = f"must be an arm, got {claim[side]!r}.{did_you_mean(claim[side], arms)}"
-            yield (*key, side), f"{text} Arms: {', '.join(arms)}."
-    if claim["arm"] == claim["beats"]:
-        yield (*key, "beats"), f"must be another arm than {claim['arm']!r}, which beats itself never."
-    named = [name for item in metrics for name in {item.get("label", ""), item["metric"]} if name]
-    if named.count(claim["metric"]) != 1:
-        what = "is named by several of `metrics`" if claim["metric"] in named else "is none of `metrics`"
-        hint = did_you_mean(claim["metric"], named)
-        listing = ", ".join(sorted(name for name in named if named.count(name) == 1))
-        yield (*key, "metric"), f"{claim['metric']!r} {what}.{hint} Name one by: {listing}."
+        for side in ("arm", "beats"):
+            if claim[side] not in names:
+                text = f"must be an arm, got {claim[side]!r}.{did_you_mean(claim[side], names)}"
+                yield ("claim", index, side), f"{text} Arms: {', '.join(names)}."
+        if claim["arm"] == claim["beats"]:
+            text = f"must be another arm than {claim['arm']!r}, which beats itself never."
+            yield ("claim", index, "beats"), text
+        labels = [name for item in raw["metrics"] for name in {item.get("label", ""), item["metric"]} if name]
+        if labels.count(claim["metric"]) != 1:
+            what = "is named by several of `metrics`" if claim["metric"] in labels else "is none of `metrics`"
+            hint = did_you_mean(claim["metric"], labels)
+            listing = ", ".join(sorted(name for name in labels if labels.count(name) == 1))
+            text = f"{claim['metric']!r} {what}.{hint} Name one by: {listing}."
+            yield ("claim", index, "metric"), text
 
 
 def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
     """Yield what is wrong with the recipes that the arms make."""
     seeds = tuple(f"{key}={ablation.seeds[0]}" for key in ablation.seed_keys)
-    keys: list[tuple[Key, Overrides]] = [
-        (("overrides",), ablation.overrides),
-        (("seed_keys",), (*ablation.overrides, *seeds)),
-    ]
-    for key, overrides in keys:
-        if problem := _problem(ablation, overrides):
-            yield key, problem
+    for common, overrides in {"overrides": (), "seed_keys": seeds}.items():
+        if problem := _problem(ablation, (*ablation.overrides, *overrides)):
+            yield (common,), problem
             return
     recipes: dict[str, Recipe] = {}
     for arm in ablation.arms:
-        key = ("arm", arm.name) if not arm.levels else ("factor",)
+        key: Key = ("factor",) if arm.levels else ("arm", arm.name)
         what = "" if not arm.levels else f"arm {arm.name}: "
         if problem := _problem(ablation, (*ablation.overrides, *arm.overrides, *seeds)):
             yield key, f"{what}{problem}"
@@ -241,7 +221,7 @@ def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
 def _problem(ablation: Ablation, overrides: Overrides) -> str:
     """Return what a recipe says against overrides, empty where nothing."""
     try:
-        load(ablation.recipe, overrides)
+        load(ablation.recipe_path, overrides)
     except RecipeError as cause:
         return f"the recipe refuses it: {cause}".replace("\n", "\n  ")
     return ""

@@ -6,8 +6,10 @@ it. Rows that no sum over items gives (an AUC, a reference line) have no items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from evidcore.contracts import Totals
 from evidcore.evaluate.pooling import from_json
@@ -15,7 +17,13 @@ from evidcore.evaluate.reference_lines import cluster
 from evidcore_plugin_lab.ablation.contrasts import Item
 
 Line = Mapping[str, Any]  # of answers/<stage>.jsonl
-_Read = Callable[[Line, str], Totals | None]  # line, finding ("" for all) -> None where the line has no say
+_CHOICES = {  # of a line, which a metric compares with the right answer
+    "strict_accuracy": "choice",
+    "lenient_accuracy": "lenient_choice",
+    "rescue_accuracy": "rescue_choice",
+    "log_likelihood_accuracy": "log_likelihood_choice",
+    "verdict_log_likelihood_accuracy": "verdict_log_likelihood_choice",
+}
 
 
 def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
@@ -39,18 +47,20 @@ def row_items(lines: Iterable[Line], row: Mapping[str, Any]) -> dict[str, Item]:
 
 def _items(lines: Sequence[Line], metric: str) -> dict[str, Item]:
     """Return an item per prompt, the mean of its answers; None where none of them has a figure."""
-    read: Iterable[tuple[Line, Totals | None]] = ()
-    name, _, finding = metric.partition("/")
-    if any(metric in line.get("figures", {}) for line in lines):
-        read = ((line, _figure(line, metric)) for line in lines)
-    elif name in _READ:
-        read = ((line, sums) for line in lines if (sums := _READ[name](line, finding)) is not None)
+    has_figure = any(metric in line.get("figures", {}) for line in lines)
     known: dict[str, list[Totals]] = {}
     owners: dict[str, str] = {}
-    for line, sums in read:
+    for line in lines:
+        sums = _figure(line, metric) if has_figure else _choice(line, metric)
+        if sums is None and not has_figure:
+            continue  # the line has no say
         owners[line["prompt_id"]] = cluster(line["patient"], line["case_id"])
         known.setdefault(line["prompt_id"], []).extend([] if sums is None else [sums])
-    return {prompt: Item(owners[prompt], _mean(some) if some else None) for prompt, some in known.items()}
+    result = {}
+    for prompt, some in known.items():
+        means = tuple(np.mean([item.numbers for item in some], axis=0).tolist()) if some else ()
+        result[prompt] = Item(owners[prompt], Totals(some[0].pooling, means) if some else None)
+    return result
 
 
 def _under(condition: str | None, lines: Sequence[Line]) -> Sequence[Line]:
@@ -61,11 +71,6 @@ def _figure(line: Line, metric: str) -> Totals | None:
     figures = line.get("figures", {})
     figure = from_json(figures[metric]) if metric in figures else None
     return figure if figure is None or isinstance(figure, Totals) else Totals("ratio", (figure, 1.0))
-
-
-def _mean(some: list[Totals]) -> Totals:
-    sides = zip(*(item.numbers for item in some), strict=True)
-    return Totals(some[0].pooling, tuple(sum(side) / len(some) for side in sides))
 
 
 def _difference(first: Mapping[str, Item], second: Mapping[str, Item]) -> dict[str, Item]:
@@ -81,32 +86,15 @@ def _difference(first: Mapping[str, Item], second: Mapping[str, Item]) -> dict[s
     return result
 
 
-def _reading(reading: str) -> _Read:
-    def hit(line: Line, finding: str) -> Totals | None:
-        if reading not in line or "answer" not in line or finding not in ("", line["finding"]):
-            return None
-        return Totals("ratio", (float(line[reading] == line["answer"]), 1.0))
-
-    return hit
-
-
-def _format(line: Line, _: str) -> Totals:
-    return Totals("ratio", (float(line["malformed"] is None), 1.0))
-
-
-def _given_format(line: Line, _: str) -> Totals | None:
-    if "answer" not in line:
-        return None
+def _choice(line: Line, metric: str) -> Totals | None:
+    """Return what an answer to a question with options adds to a metric, None where it has no say."""
+    name, _, finding = metric.partition("/")
     is_valid = line["malformed"] is None
-    return Totals("ratio", (float(is_valid and line["choice"] == line["answer"]), float(is_valid)))
-
-
-_READ: Mapping[str, _Read] = {
-    "strict_accuracy": _reading("choice"),
-    "lenient_accuracy": _reading("lenient_choice"),
-    "rescue_accuracy": _reading("rescue_choice"),
-    "log_likelihood_accuracy": _reading("log_likelihood_choice"),
-    "verdict_log_likelihood_accuracy": _reading("verdict_log_likelihood_choice"),
-    "format_rate": _format,
-    "accuracy_given_valid_format": _given_format,
-}
+    if name == "format_rate":
+        return Totals("ratio", (float(is_valid), 1.0))
+    if name == "accuracy_given_valid_format" and "answer" in line:
+        return Totals("ratio", (float(is_valid and line["choice"] == line["answer"]), float(is_valid)))
+    choice = _CHOICES.get(name, "")
+    if choice not in line or "answer" not in line or finding not in ("", line["finding"]):
+        return None
+    return Totals("ratio", (float(line[choice] == line["answer"]), 1.0))

@@ -7,19 +7,19 @@ of one table (all differences of all metrics, or all effects).
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import itertools
-import json
+import operator
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.bootstrap import detectable, holm
-from evidcore.runs.folder import RunFolder, read_lines
-from evidcore.runs.read import is_phantom
+from evidcore.runs.read import is_phantom, lines
 from evidcore_plugin_lab.ablation.cells import Cell
-from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast, Item
+from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast
 from evidcore_plugin_lab.ablation.definition import Ablation, Metric
 from evidcore_plugin_lab.ablation.items import row_items
 
@@ -40,8 +40,8 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
     for metric in ablation.metrics:
         measured = _Measured(metric, by_arm)
         result["metrics"].append({**vars(metric), "unit": measured.unit})
-        for claim in ablation.claims:
-            if ablation.claimed(claim) == metric:
+        for claim in ablation.claim:
+            if ablation.metric_of(claim) == metric:
                 result["claims"].append(measured.row({claim.arm: 1.0, claim.beats: -1.0}, vars(claim)))
         for arm in by_arm:
             result["rows"].append(measured.row({arm: 1.0}, {"arm": arm}))
@@ -55,29 +55,28 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
     tables = cells[0].recipe.datasets if cells else {}
     phantoms = [name for name, table in tables.items() if is_phantom(str(table["use"]))]
     return {
-        "ablation": ablation.name, "about": ablation.about, "recipe": str(ablation.recipe),
+        "ablation": ablation.name, "about": ablation.about, "recipe": str(ablation.recipe_path),
         "phantoms": phantoms, "seeds": list(ablation.seeds), "overrides": list(ablation.overrides),
         "reference": ablation.reference, "intervals": INTERVALS, "metrics": result["metrics"],
-        "factors": {name: list(levels) for name, levels in ablation.factors.items()},
+        "factors": {name: list(levels) for name, levels in ablation.factor.items()},
         "arms": {arm.name: list(arm.overrides) for arm in ablation.arms},
         "rows": result["rows"], "differences": _adjusted(result["differences"]),
         "effects": _adjusted(result["effects"]),
         "claims": judged(result["claims"]), "reference_lines": result["lines"],
         "missing": [f"{arm}/seed-{seed}" for arm, seed in every if (arm, seed) not in there],
         "accepted": list(accepted),
-        "cells": [_cell(cell) for cell in cells],
+        "cells": [
+            {"arm": cell.arm, "seed": cell.seed, "run": cell.folder.name, "seconds": round(cell.seconds, 1)}
+            for cell in cells
+        ],
         "made_with": _made_with(cells),
     }  # fmt: skip
 
 
 def check_metrics(ablation: Ablation, cell: Cell) -> None:
-    """Refuse headline metrics that a finished cell has no row for.
-
-    Raises:
-        RunError: naming the metric, and the rows that there are.
-    """
+    """Refuse headline metrics that a finished cell has no row for."""
     for index, metric in enumerate(ablation.metrics):
-        rows = _result(cell, metric)["rows"]
+        rows = cell.result(metric.stage)["rows"]
         if _row(rows, metric) is not None:
             continue
         named = [row["metric"] for row in rows if row["name"] == metric.name]
@@ -94,94 +93,74 @@ class _Measured:
     """One metric in all cells."""
 
     def __init__(self, metric: Metric, by_arm: Mapping[str, Sequence[Cell]]) -> None:
-        self.metric, self._by_arm = metric, by_arm
-        self._found = {arm: {cell.seed: self._read(cell) for cell in cells} for arm, cells in by_arm.items()}
-
-    @property
-    def unit(self) -> str | None:
-        """Return the unit that the metric's rows name; None where its name tells it."""
-        cells = [cell for some in self._by_arm.values() for cell in some]
-        row = _row(_result(cells[0], self.metric)["rows"], self.metric) if cells else None
-        return None if row is None else row.get("unit")
+        self.metric = metric
+        self._cells = [cell for cells in by_arm.values() for cell in cells]
+        results = {cell.name: cell.result(metric.stage) for cell in self._cells}
+        rows = {name: _row(result["rows"], metric) or {} for name, result in results.items()}
+        self.unit = next((row.get("unit") for row in rows.values()), None)  # None: the metric tells it
+        self._lines = {  # beside an accuracy, by seed: the same in every arm
+            cell.seed: results[cell.name].get("reference_lines", {}).get(metric.name) for cell in self._cells
+        }
+        self._values = {
+            arm: {cell.seed: rows[cell.name]["value"] for cell in cells} for arm, cells in by_arm.items()
+        }
+        file = f"{metric.stage}.jsonl"
+        items = {
+            arm: {
+                cell.seed: row_items(lines(cell.folder / "answers" / file), rows[cell.name]) for cell in cells
+            }
+            for arm, cells in by_arm.items()
+        }
+        is_summed = all(own for cells in items.values() for own in cells.values())
+        self._arms = Arms(items, patients_shared=self._patients_shared()) if is_summed else None
 
     def row(self, weights: Mapping[str, float], about: Row) -> Row:
         """Return a weighted sum of arms as a row."""
-        result = self._arms.contrast(weights) if self._has_items else self._without_items(weights)
-        return {
-            **about, "stage": self.metric.stage, "name": self.metric.name, "metric": self.metric.metric,
-            "unit": self.unit, "value": result.value, "low": result.low, "high": result.high,
-            "by_seed": {str(seed): value for seed, value in result.by_seed.items()},
-            "standard_error": result.standard_error, "degrees_of_freedom": result.degrees_of_freedom,
-            "p_value": result.p_value,
-            "items": result.items, "patients": result.patients, "note": result.note,
-        }  # fmt: skip
+        result = self._without_items(weights) if self._arms is None else self._arms.contrast(weights)
+        measured = dataclasses.asdict(result)
+        by_seed = {str(seed): value for seed, value in result.by_seed.items()}
+        return {**about, **self._place(), **measured, "by_seed": by_seed}
 
     def reference_lines(self) -> Iterator[Row]:
         """Yield the lines that stand beside an accuracy, as means over the seeds."""
-        if "accuracy" not in self.metric.metric:
-            return
-        cells = {cell.seed: cell for some in self._by_arm.values() for cell in some}  # the same in every arm
-        known = [
-            lines
-            for cell in cells.values()
-            if (lines := _result(cell, self.metric).get("reference_lines", {}).get(self.metric.name))
-        ]
-        for line in dict.fromkeys(name for lines in known for name in lines):
-            values = [lines[line] for lines in known if lines.get(line) is not None]
-            mean = sum(values) / len(values) if values else None
-            yield {
-                "line": line, "stage": self.metric.stage, "name": self.metric.name,
-                "metric": self.metric.metric, "unit": self.unit, "value": mean,
-            }  # fmt: skip
+        known = [values for values in self._lines.values() if values]
+        for line in dict.fromkeys(name for values in known for name in values):
+            values = [by_line[line] for by_line in known if by_line.get(line) is not None]
+            if "accuracy" in self.metric.metric:
+                yield {"line": line, **self._place(), "value": statistics.fmean(values) if values else None}
 
-    @functools.cached_property
-    def _arms(self) -> Arms:
-        items = {arm: {seed: own for seed, (_, own) in cells.items()} for arm, cells in self._found.items()}
-        return Arms(items, patients_shared=self._patients_shared())
-
-    @property
-    def _has_items(self) -> bool:
-        return all(own for cells in self._found.values() for _, own in cells.values())
-
-    def _read(self, cell: Cell) -> tuple[float | None, dict[str, Item]]:
-        """Return a cell's value and the items that it is made of."""
-        row = _row(_result(cell, self.metric)["rows"], self.metric)
-        assert row is not None  # check_metrics has seen it
-        lines = read_lines(run_of(cell).path / "answers" / f"{self.metric.stage}.jsonl")
-        return row["value"], row_items(lines, row)
+    def _place(self) -> Row:
+        where = {"stage": self.metric.stage, "name": self.metric.name, "metric": self.metric.metric}
+        return {**where, "unit": self.unit}
 
     def _without_items(self, weights: Mapping[str, float]) -> Contrast:
         """Return a weighted sum of rows that are no sum over items: only their spread over seeds is known."""
         by_seed: dict[int, float] = {}
-        for seed in sorted(set.intersection(*(set(self._found[arm]) for arm in weights))):
-            values = [self._found[arm][seed][0] for arm in weights]
-            known = [value for value in values if value is not None]
-            if len(known) == len(values):
-                by_seed[seed] = sum(
-                    weight * value for weight, value in zip(weights.values(), known, strict=True)
-                )
-        mean = sum(by_seed.values()) / len(by_seed) if by_seed else None
+        for seed in sorted(set.intersection(*(set(self._values[arm]) for arm in weights))):
+            values = [self._values[arm][seed] for arm in weights]
+            if None not in values:
+                by_seed[seed] = sum(map(operator.mul, weights.values(), values))
+        mean = statistics.fmean(by_seed.values()) if by_seed else None
         return Contrast(value=mean, by_seed=by_seed, note="no interval: no sum over answers")
 
     def _patients_shared(self) -> bool:
         """Tell whether all seeds are measured on the same data."""
         prints = set()
-        for cell in (cell for some in self._by_arm.values() for cell in some):
-            index = cell.stages.index(self.metric.stage)
-            used = {use.dataset for use in cell.recipe.stages[index].data_uses()}
-            lock = run_of(cell).lock()["dataset"]
-            prints.add(tuple(lock[name]["fingerprint"] for name in sorted(used)))
+        for cell in self._cells:
+            stage = cell.recipe.stages[cell.recipe.stage_names.index(self.metric.stage)]
+            datasets, used = cell.lock()["dataset"], {use.dataset for use in stage.data_uses()}
+            prints.add(tuple(datasets[name]["fingerprint"] for name in sorted(used)))
         return len(prints) == 1
 
 
 def _effects(ablation: Ablation) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield what each factor does, second level minus first, and each pair's difference of differences."""
-    factors = list(ablation.factors)
+    factors = list(ablation.factor)
     signs = {
         factor: {arm.name: 1.0 if arm.levels[factor] == second else -1.0 for arm in ablation.arms}
-        for factor, (_, second) in ablation.factors.items()
+        for factor, (_, second) in ablation.factor.items()
     }
-    for factor, (first, second) in ablation.factors.items():
+    for factor, (first, second) in ablation.factor.items():
         weights = {arm: sign / 2 ** (len(factors) - 1) for arm, sign in signs[factor].items()}
         yield f"{factor}: {second} minus {first}", weights
     for item, other in itertools.combinations(factors, 2):
@@ -225,32 +204,14 @@ def _tested(rows: Sequence[Row]) -> list[Row]:
     return tested
 
 
-def _cell(cell: Cell) -> Row:
-    run = run_of(cell).path.name
-    return {"arm": cell.arm, "seed": cell.seed, "run": run, "seconds": round(cell.seconds, 1)}
-
-
-def run_of(cell: Cell) -> RunFolder:
-    """Return the run of a finished cell."""
-    assert cell.run is not None
-    return cell.run
-
-
-def _result(cell: Cell, metric: Metric) -> dict[str, Any]:
-    file = run_of(cell).path / "results" / f"{metric.stage}.json"
-    result: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return result
-
-
 def _row(rows: Sequence[Row], metric: Metric) -> Row | None:
     return next((row for row in rows if (row["name"], row["metric"]) == (metric.name, metric.metric)), None)
 
 
 def _made_with(cells: Sequence[Cell]) -> Row:
     """Return versions and hardware of the last cell that ran."""
-    runs = [cell.run for cell in cells if cell.run is not None]
-    if not runs:
+    if not cells:
         return {}
-    lock = max(runs, key=lambda run: run.path.name).lock()
+    lock = max(cells, key=lambda cell: cell.folder.name).lock()
     packages = {name: table["version"] for name, table in lock["package"].items()}
     return {"packages": packages, "versions": lock["versions"], "hardware": lock["hardware"]}

@@ -16,12 +16,12 @@ import signal
 import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
+from evidcore.cli.run import Progress
 from evidcore.compute.processes import processes
 from evidcore.errors import EvidError, RunError
 from evidcore.hooks import write_pages
@@ -30,19 +30,9 @@ from evidcore.runs.folder import RunFolder, file_lock, write
 from evidcore_plugin_lab.ablation.cells import AblationFolder, Cell
 from evidcore_plugin_lab.ablation.outcome import check_metrics
 
-Watch = Callable[[RunFolder, str], contextlib.AbstractContextManager[object]]
 Tell = Callable[[str], None]
 Ended = Generator[tuple[Cell, Exception | None]]  # cells, with what stopped each
 _LOOK_S = 2.0  # how often it is seen whether a stage that others wait for is there
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Failure:
-    """A cell that did not come to its end."""
-
-    cell: str
-    message: str
-    trace: str = ""  # where it is our bug or a component's
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +40,7 @@ class CellResult:
     """What became of the cells."""
 
     counted: tuple[Cell, ...]  # finished, and not changed since, or accepted as they are
-    failures: tuple[Failure, ...]
+    failures: Mapping[str, Exception]  # by the name of the cell that it stopped
     accepted: tuple[str, ...] = ()  # what has changed since of cells that count all the same
 
 
@@ -73,26 +63,21 @@ def run_cells(
     *,
     arms: Sequence[str] = (),
     seeds: Sequence[int] = (),
-    watch: Watch,
     tell: Tell,
     command: str,
+    is_quiet: bool = False,
     workers: int = 1,
     accept_changes: bool = False,
     rerun: bool = False,
 ) -> CellResult:
     """Run the cells that are not finished, and go on with those that are half done.
 
-    `watch` makes a recorder of a run in this process; with several `workers` each cell runs in a process of
-    its own, and `tell` is given each line that it says of its progress.
-
-    Raises:
-        RunError: if cells have changed since they ran and neither was asked for, if a headline metric is no
-            row of the results, if another process is busy with this ablation, or if a launcher has started
-            several processes.
+    `is_quiet` leaves stdout to the result. With several `workers` each cell runs in a process of its own, and
+    `tell` is given each line that it says of its progress.
     """
     if processes().count > 1:
         raise RunError("an ablation starts its runs itself: leave the launcher out. --workers runs several.")
-    chosen, failures = folder.chosen(arms, seeds), []
+    chosen, failures = folder.chosen(arms, seeds), dict[str, Exception]()
     busy = f"another process is running this ablation. Wait for it; then `{command}` goes on."
     folder.path.mkdir(parents=True, exist_ok=True)
     with file_lock(folder.path, busy):
@@ -111,22 +96,19 @@ def run_cells(
         if workers > 1:
             ended = _side_by_side(folder, tasks, workers, tell, accept_changes)
         else:
-            ended = _one_by_one(folder, tasks, watch, accept_changes)
+            ended = _one_by_one(folder, tasks, tell, is_quiet, accept_changes)
         with contextlib.closing(ended):  # left early, as by Ctrl-C, it waits for what runs
             for cell, cause in ended:
-                if cause is None:
-                    if cell.name in again:
-                        changed.pop(cell.name, None)
-                    check_metrics(folder.ablation, cell)
-                elif isinstance(cause, EvidError):
-                    failures.append(Failure(cell=cell.name, message=str(cause)))
-                else:
-                    trace = "".join(traceback.format_exception(cause))
-                    failures.append(Failure(cell=cell.name, message=repr(cause), trace=trace))
+                if cause is not None:
+                    failures[cell.name] = cause
+                    continue
+                if cell.name in again:
+                    changed.pop(cell.name, None)
+                check_metrics(folder.ablation, cell)
         finished = [cell for cell in folder.cells() if cell.state == "finished"]
     counted = tuple(cell for cell in finished if accept_changes or cell.name not in changed)
     accepted = tuple(f"{cell.name}: {line}" for cell in counted for line in changed.get(cell.name, ()))
-    return CellResult(counted=counted, failures=tuple(failures), accepted=accepted)
+    return CellResult(counted=counted, failures=failures, accepted=accepted)
 
 
 def _changes(cell: Cell) -> list[str]:
@@ -138,7 +120,9 @@ def _changes(cell: Cell) -> list[str]:
         return [f"cannot be told: {cause}"] if cell.state == "finished" else []
 
 
-def _one_by_one(folder: AblationFolder, tasks: Iterable[Task], watch: Watch, accept_changes: bool) -> Ended:
+def _one_by_one(
+    folder: AblationFolder, tasks: Iterable[Task], tell: Tell, is_quiet: bool, accept_changes: bool
+) -> Ended:
     """Bring cells to their ends in this process."""
     for task in tasks:
         cell, cause = task.cell, None
@@ -148,7 +132,8 @@ def _one_by_one(folder: AblationFolder, tasks: Iterable[Task], watch: Watch, acc
                 folder.record(cell, at, cell.seconds)
                 began_s = time.monotonic()
                 try:
-                    with watch(at, task.label) as recorder:
+                    tell(f"{task.label}: {at.path}")
+                    with Progress(at.path, to_stderr=is_quiet, label=task.label) as recorder:
                         run(at, [recorder], accept_changes=accept_changes)
                     write_pages(at.path)
                 finally:

@@ -22,12 +22,13 @@ from evidcore_plugin_lab.ablation.outcome import SIGNIFICANT
 
 Found = Mapping[str, Any]  # what `outcome` returns, with `command`
 RESULT = "ablation.json"
+PAGE, SUMMARY, LATEX = "README.md", "summary.txt", "table.tex"
 _LINES = {
     "uniform_chance": "one option at random",
     "prior_only": "best blind rule",
     "perfect_perception": "perfect perception",
 }
-_LATEX = {
+_ESCAPED = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}",
@@ -46,44 +47,32 @@ class Table:
     rule: int = 0
 
 
-def write_up(place: Path, found: Found) -> None:
-    """Write `ablation.json`, `README.md`, `summary.txt` and `table.tex` into a folder."""
-    _write_tables(place, found)
-    write(place / "table.tex", latex(found))
-
-
-def _write_tables(place: Path, found: Found) -> None:
+def write_up(place: Path, found: Found, names: Sequence[str] = (PAGE, SUMMARY, LATEX)) -> None:
+    """Write `ablation.json` and the pages of these names into a folder."""
     place.mkdir(parents=True, exist_ok=True)
     write(place / RESULT, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    write(place / "README.md", markdown(found))
-    write(place / "summary.txt", summary(found))
+    for name in names:
+        write(place / name, written(found, name))
 
 
-def keep(place: Path, found: Found, text: str, cells: Sequence[Cell]) -> None:
+def archive(place: Path, found: Found, text: str, cells: Sequence[Cell]) -> None:
     """Archive the tables, with the ablation's file and what pins each cell: three small files, no answers.
 
-    Args:
-        place: the folder to write to; an ablation that was archived there before is replaced.
-        found: what `outcome` returned, with `command`. `definition`, the file's text, is added to it, and
-            `locks`: for each cell the hashes of the recipe, of the packages' code and of the data. README.md
-            then says that answers are missing.
-        text: the ablation's file.
-        cells: those that count.
-
-    Raises:
-        RunError: if the folder holds something else.
+    An ablation that was archived in the folder before is replaced. To what was found are added `definition`,
+    the `text` of the ablation's file, and `locks`: for each cell the hashes of the recipe, of the packages'
+    code and of the data. README.md then says that answers are missing.
     """
     if place.exists() and not (place / RESULT).is_file() and (not place.is_dir() or any(place.iterdir())):
         raise RunError(f"{place}: holds no ablation, and nothing is overwritten. Name another folder.")
     root, pins = Path.cwd(), {}
-    for name, lock in ((cell.name, cell.run.lock()) for cell in cells if cell.run is not None):
+    for name, lock in ((cell.name, cell.lock()) for cell in cells):
         pins[name] = {
             "recipe": lock["recipe"]["hash"],
             "code": {package: table["code"] for package, table in lock["package"].items()},
             "data": {dataset: table["fingerprint"] for dataset, table in lock["dataset"].items()},
         }
     archived = json.dumps({**found, "definition": without_places(text, root), "locks": pins})
-    _write_tables(place, json.loads(without_places(archived, root)))
+    write_up(place, json.loads(without_places(archived, root)), (PAGE, SUMMARY))
 
 
 def without_places(text: str, root: Path) -> str:
@@ -94,11 +83,7 @@ def without_places(text: str, root: Path) -> str:
 
 
 def read(place: Path) -> dict[str, Any]:
-    """Return what an ablation found, from its folder or an archived copy.
-
-    Raises:
-        RunError: if the folder holds no ablation.
-    """
+    """Return what an ablation found, from its folder or an archived copy."""
     file = place / RESULT
     if not file.is_file():
         raise RunError(
@@ -108,30 +93,16 @@ def read(place: Path) -> dict[str, Any]:
     return found
 
 
-def markdown(found: Found) -> str:
-    """Return the page of an ablation."""
-    return _filled("README.md.jinja", found)
-
-
-def latex(found: Found) -> str:
-    """Return the tables for a paper that loads booktabs."""
-    return _filled("table.tex.jinja", found)
-
-
-def summary(found: Found) -> str:
-    """Return each metric's figures by arm and what differs, as plain text to quote."""
-    return _filled("summary.txt.jinja", found)
-
-
-def _filled(template: str, found: Found) -> str:
-    """Fill a template in."""
+def written(found: Found, name: str = PAGE) -> str:
+    """Return a page of an ablation: for people, plain text to quote, or tables for a paper with booktabs."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters |= {
-        "title_of": _title, "escaped": escape, "compared": _compared, "claim": _claim,
+        "title_of": _title, "compared": _compared, "claim": _claim,
+        "escaped": lambda text: "".join(_ESCAPED.get(letter, letter) for letter in text),
         "code": lambda items: ", ".join(f"`{item}`" for item in items),
         "pipes": lambda cells: "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |",
     }  # fmt: skip
-    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    text = Path(__file__).with_name(f"{name}.jinja").read_text(encoding="utf-8")
     effects = list(dict.fromkeys(row["effect"] for row in found["effects"]))
     few = f"{_no_test(len(found['seeds']))}, so no star (at least {FEWEST_SEEDS})"
     return environment.from_string(text).render(
@@ -154,11 +125,6 @@ def _compared(row: Found | None) -> str:
     seen = row.get("detectable")
     reach = "" if seen is None else f", below {_figure(row, seen)} would be missed"
     return f"  {value}{star} ({low} to {high}){reach}"
-
-
-def escape(text: str) -> str:
-    """Return a text that LaTeX sets as it stands."""
-    return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
 def tables(found: Found) -> Iterator[Table]:
@@ -202,16 +168,15 @@ def _tested(row: Found, last: str) -> list[str]:
     interval = row["note"] if row["low"] is None else ends(row["low"], row["high"])
     p = ""
     if _is_tested(row):
-        p = f"{'*' if row['p_holm'] < SIGNIFICANT else ''}"
+        p = "*" if row["p_holm"] < SIGNIFICANT else ""
         p += "< 0.001" if row["p_holm"] < 0.001 else f"{row['p_holm']:.3f}"
     elif row["low"] is not None and len(row["by_seed"]) < FEWEST_SEEDS:
         p = _no_test(len(row["by_seed"]))
-    if last == "detectable":
-        last = "" if row.get("detectable") is None else _figure(row, row["detectable"])
-    else:
-        last = row[last]
+    ending = row.get(last)
+    if not isinstance(ending, str):
+        ending = "" if ending is None else _figure(row, ending)
     seeds = ends(min(values), max(values)) if values else ""
-    return [_figure(row, row["value"], "+"), interval, seeds, p, last]
+    return [_figure(row, row["value"], "+"), interval, seeds, p, ending]
 
 
 def _claim(row: Found) -> str:

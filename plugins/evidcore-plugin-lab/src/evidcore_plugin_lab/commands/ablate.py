@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-from collections.abc import Iterator
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from evidcore.runs.folder import RunFolder
-    from evidcore_plugin_lab.ablation import AblationFolder, CellResult
+    from evidcore_plugin_lab.ablation.cells import AblationFolder
 
 
 @click.command()
@@ -49,69 +47,57 @@ def ablate(
     recipe; stages with equal inputs are computed once. Given a folder that an ablation wrote, its tables are
     printed again.
     """
-    from evidcore_plugin_lab.ablation import AblationFolder, markdown, read
+    from evidcore_plugin_lab.ablation.tables import read, written
 
     if file.is_dir():
         result = read(file)
-        click.echo(json.dumps(result, indent=1) if as_json else markdown(result), nl=as_json)
+        click.echo(json.dumps(result, indent=1) if as_json else written(result), nl=as_json)
         return
-    from evidcore.cli.run import Progress
-    from evidcore_plugin_lab.ablation import run_cells
+    from evidcore.errors import EvidError
+    from evidcore_plugin_lab.ablation.cells import AblationFolder
     from evidcore_plugin_lab.ablation.definition import load_ablation
+    from evidcore_plugin_lab.ablation.outcome import outcome
+    from evidcore_plugin_lab.ablation.runner import run_cells
+    from evidcore_plugin_lab.ablation.tables import archive, write_up
 
     folder = AblationFolder(load_ablation(file), out)
     if plan:
         _plan(folder, only, seeds, as_json)
         return
     command = _command(file, out, workers)
-
-    @contextlib.contextmanager
-    def watch(run: RunFolder, label: str) -> Iterator[object]:
-        click.echo(f"{label}: {run.path}", err=as_json)
-        with Progress(run.path, to_stderr=as_json, label=label) as progress:
-            yield progress
-
     try:
         passed = run_cells(
-            folder, arms=only, seeds=seeds, watch=watch, tell=lambda line: click.echo(line, err=as_json),
-            command=command, workers=workers, accept_changes=accept_changes, rerun=rerun,
+            folder, arms=only, seeds=seeds, tell=lambda line: click.echo(line, err=as_json),
+            command=command, is_quiet=as_json, workers=workers, accept_changes=accept_changes, rerun=rerun,
         )  # fmt: skip
     except KeyboardInterrupt:
         click.echo(f"\ninterrupted. Go on with: {command}", err=True)
         click.get_current_context().exit(130)
-    # what is kept says nothing of where runs lie on this machine
-    again = _command(Path(file.name) if file.is_absolute() else file, Path("runs"), workers=1)
-    _write_up(folder, passed, command, again, kept, as_json)
-    if passed.failures:
-        click.get_current_context().exit(2)
-
-
-def _write_up(
-    folder: AblationFolder, passed: CellResult, command: str, again: str, kept: Path | None, as_json: bool
-) -> None:
-    from evidcore_plugin_lab.ablation import keep, markdown, outcome, write_up
-
-    failed = [{"cell": failure.cell, "message": failure.message} for failure in passed.failures]
-    result = {
-        "command": command,
-        **outcome(folder.ablation, passed.counted, accepted=passed.accepted),
-        "failed": failed,
-    }
+    failed = [
+        {"cell": cell, "message": str(cause) if isinstance(cause, EvidError) else repr(cause)}
+        for cell, cause in passed.failures.items()
+    ]
+    measured = outcome(folder.ablation, passed.counted, accepted=passed.accepted)
+    result = {"command": command, **measured, "failed": failed}
     write_up(folder.path, result)
     if kept is not None:
-        keep(kept, {**result, "command": again}, folder.ablation.text, passed.counted)
+        # what is archived says nothing of where runs lie on this machine
+        again = _command(Path(file.name) if file.is_absolute() else file, Path("runs"), workers=1)
+        archive(kept, {**result, "command": again}, folder.ablation.text, passed.counted)
     if as_json:
         click.echo(json.dumps({"folder": str(folder.path), **result}, indent=1))
     else:
-        click.echo(f"\n{markdown(result)}\ntables: {kept or folder.path}")
-    for failure in passed.failures:
-        click.echo(failure.trace, err=True, nl=False)
-        click.echo(click.style("failed: ", fg="red") + f"{failure.cell}: {failure.message}", err=True)
+        click.echo(f"\n{written(result)}\ntables: {kept or folder.path}")
+    for failure, cause in zip(failed, passed.failures.values(), strict=True):
+        if not isinstance(cause, EvidError):  # our bug or a component's
+            click.echo("".join(traceback.format_exception(cause)), err=True, nl=False)
+        click.echo(click.style("failed: ", fg="red") + f"{failure['cell']}: {failure['message']}", err=True)
     if failed:
         count = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"
         click.echo(
             f"{count} failed; the others are kept. Mend the cause, then go on with: {command}", err=True
         )
+        click.get_current_context().exit(2)
 
 
 def _plan(folder: AblationFolder, only: tuple[str, ...], seeds: tuple[int, ...], as_json: bool) -> None:
@@ -147,4 +133,4 @@ def _command(file: Path, out: Path, workers: int) -> str:
     """Return what to type to go on."""
     words = ["evid", "ablate", str(file), *(["--out", str(out)] if out != Path("runs") else [])]
     words += ["--workers", str(workers)] if workers > 1 else []
-    return " ".join(shlex.quote(word) for word in words)
+    return shlex.join(words)

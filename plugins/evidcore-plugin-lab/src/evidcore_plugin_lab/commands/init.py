@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-_SHOWN = ("--data", "--scans", "--model", "--revision", "--gpu", "--intensity", "--column", "--name")
+_UNSHOWN = ("out", "force", "no_check", "as_json")
 
 
 @click.command()
@@ -58,10 +57,9 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
     """Write a recipe for your own scans, questions and vision-language model, and check it."""
     from evidcore.api import DataError
     from evidcore.cli.check import check
-    from evidcore_plugin_lab.init.memory_fit import fit
     from evidcore_plugin_lab.init.own_data import own_data
     from evidcore_plugin_lab.init.own_model import own_model
-    from evidcore_plugin_lab.init.written_recipe import name_of, recipe_text
+    from evidcore_plugin_lab.init.written_recipe import fit, name_of, recipe_text
 
     name = given["name"] or name_of(given["data"])
     out: Path = given["out"] or Path(f"{name}.toml")
@@ -74,7 +72,7 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
     columns = dict(item.split("=", 1) for item in given["columns"])
     data = own_data(given["data"], scans=given["scans"], columns=columns, intensity=given["intensity"])
     model = own_model(given["model"], given["revision"])
-    known: dict[str, Any] = {"gpu_gb": given["gpu_gb"], "command": _command(given)}
+    known: dict[str, Any] = {"gpu_gb": given["gpu_gb"], "command": _command(context)}
     nowhere = Path(os.devnull)  # nothing lies in it, so paths stay absolute
     result = fit(
         lambda tried: recipe_text(name, data, model, tried, folder=nowhere, **known),
@@ -94,13 +92,12 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
         context.invoke(check, recipe=out, overrides=(), resolved=False, as_json=False)
 
 
-def _command(given: Mapping[str, Any]) -> str:
+def _command(context: click.Context) -> str:
     """Return the command as it was given, but for where it wrote."""
     words = ["evid", "init"]
-    keys = {"--gpu": "gpu_gb", "--column": "columns"}
-    for option in _SHOWN:
-        value = given[keys.get(option, option.removeprefix("--"))]
+    for option in context.command.params:
+        value = context.params[option.name or ""]
         for item in value if isinstance(value, tuple) else [value]:
-            if item not in (None, ""):
-                words += [option, f"{item:g}" if isinstance(item, float) else str(item)]
+            if option.name not in _UNSHOWN and item not in (None, ""):
+                words += [option.opts[0], f"{item:g}" if isinstance(item, float) else str(item)]
     return shlex.join(words)

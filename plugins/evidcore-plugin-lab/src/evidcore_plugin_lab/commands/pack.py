@@ -35,15 +35,7 @@ def pack(folder: Path, out: Path | None, as_json: bool) -> None:
 
 
 def pack_run(run: Path, target: Path) -> list[str]:
-    """Write a run and its stages to a .tar; return the stages' names.
-
-    Args:
-        run: the run folder.
-        target: the archive, which appears when it is whole.
-
-    Raises:
-        RunError: if there is such a file, a process runs the run, or its stages are not here.
-    """
+    """Write a run and its stages to a .tar, which appears when it is whole; return the stages' names."""
     from evidcore.compute.signals import is_locked
     from evidcore.errors import RunError
     from evidcore.runs.read import refuse_moved

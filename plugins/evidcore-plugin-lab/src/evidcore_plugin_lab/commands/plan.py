@@ -13,8 +13,7 @@ import click
 from evidcore.cli.check import parameter_count, parameter_list
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.plan.plan import KeptFeatures, PlannedStage
-    from evidcore_plugin_lab.plan.throughput import Throughput
+    from evidcore_plugin_lab.plan.plan import KeptFeatures, PlannedStage, Throughput
 
 
 @click.command()
@@ -43,8 +42,8 @@ def plan(
 
     loaded = load(recipe, overrides)  # a mistake is told before all else is imported
 
+    from evidcore_plugin_lab.plan.plan import Throughput
     from evidcore_plugin_lab.plan.plan import plan as make_plan
-    from evidcore_plugin_lab.plan.throughput import Throughput
 
     measured = None if throughput is None else Throughput.read(throughput)
     result = make_plan(loaded, out, measured, processes)

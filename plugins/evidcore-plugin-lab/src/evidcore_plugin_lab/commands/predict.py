@@ -48,17 +48,15 @@ def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **a
     from transformers.utils import logging
 
     from evidcore.cli.run import follow
-    from evidcore.runs.folder import open_run
     from evidcore_plugin_lab.predict import Inquiry, describe_training, predict_scan
     from evidcore_plugin_lab.predict.answer_page import training_lines
 
     logging.disable_progress_bar()
-    run = open_run(folder)
     with follow("measuring training scans", "scans") as tell:
         if scan is None:
-            training = describe_training(run, tell)
+            training = describe_training(folder, tell)
         else:
-            result = predict_scan(run, Inquiry(scan=scan, **asked), out, tell)
+            result = predict_scan(folder, Inquiry(scan=scan, **asked), out, tell)
     if scan is None:
         lines = "\n".join(training_lines(training))
         click.echo(json.dumps(training, indent=1) if as_json else lines)

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--beside", is_flag=True, help="Ask the run's own rewards too.")
 @click.option("--stage", default="", help="Of the rollouts; else the last that has any.")
-@click.option("--last", type=click.IntRange(min=0), default=0, help="Only the last so many steps.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, every group in it.")
-def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, last: int, as_json: bool) -> None:
+def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, as_json: bool) -> None:
     """Judge the rollouts of RUN by other rewards: whose advantages would have the other sign?
 
     Nothing is sampled and no model is loaded.
@@ -33,7 +32,7 @@ def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, last:
     from evidcore_plugin_lab.rescoring import rescored
 
     with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
-        found = rescored(run, rewards, stage=stage, beside=beside, last_steps=last)
+        found = rescored(run, rewards, stage=stage, beside=beside)
     if as_json:
         groups = [{**dataclasses.asdict(one), "flipped": one.flipped} for one in found.groups]
         told = {"stage": found.stage, "rewards": found.rewards, "unscored": found.unscored}
@@ -58,10 +57,9 @@ def _print(found: Rescored) -> None:
     for name, share in shares.items():
         click.echo(f"{name:44} {100 * share:6.1f} %")
     click.echo(f"{'mean total':44} {figures['mean_before']:.3f} -> {figures['mean_after']:.3f}")
-    most = sorted(found.groups, key=lambda one: -one.flipped)[:5]
-    if most and most[0].flipped:
+    changed = [group for group in found.groups if group.flipped]
+    if changed:
         click.echo("most changed:")
-    for one in most:
-        if one.flipped:
-            click.echo(f"  step {one.step}  {one.task}  {one.prompt}  {one.flipped} of {len(one.before)}")
-    click.echo(f"{figures['rollouts_per_s']:.0f} answers judged a second")
+    for group in sorted(changed, key=lambda group: -group.flipped)[:5]:
+        of = f"{group.flipped} of {len(group.before)}"
+        click.echo(f"  step {group.step}  {group.task}  {group.prompt}  {of}")

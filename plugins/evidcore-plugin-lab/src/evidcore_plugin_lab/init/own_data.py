@@ -45,24 +45,26 @@ def own_data(
 
     `columns` gives columns by what they hold, in place of what would be found. Without `scans` a table's
     files are named from its own folder; without `intensity` the first scans tell it.
-
-    Raises:
-        DataError: if it is no such thing, or what it holds cannot be placed; says what to call it.
     """
     table = data
     if data.is_dir():
         table = data / (QUESTIONS if (data / QUESTIONS).is_file() else TABLE)
-        if table.name == TABLE:
-            if columns or scans:
-                option = "--column" if columns else "--scans"
-                raise DataError(
-                    f"{option} goes with a table of questions, and {data} holds {TABLE}. Rename its columns "
-                    "as docs/start/own_scans.md says, or name a table with --data."
-                )
-            return _folder(data, intensity)
-    if not table.is_file():
+    is_folder = data.is_dir() and table.name == TABLE
+    if is_folder and (columns or scans):
+        raise DataError(
+            f"{'--column' if columns else '--scans'} goes with a table of questions, and {data} holds "
+            f"{TABLE}. Rename its columns as docs/start/own_scans.md says, or name a table with --data."
+        )
+    if not is_folder and not table.is_file():
         raise DataError(f"--data {data}: there is no such file or folder.")
-    return _questions(table, scans, columns, intensity)
+    found = _folder(data, intensity) if is_folder else _questions(table, scans, columns, intensity)
+    counts = "cases: " + ", ".join(f"{split} {count}" for split, count in found.cases.items())
+    if not found.prompts:
+        raise DataError(
+            f"{table}: nothing is asked about a training case ({counts}). Give cases the split 'train'; "
+            "`evid data check` names rows that cannot be read."
+        )
+    return dataclasses.replace(found, said=(*found.said, counts))
 
 
 def _questions(
@@ -90,11 +92,8 @@ def _questions(
         dataset = _built(own)
     cases = _cases(dataset)
     asked = sum(len(case.questions) for case in dataset.listed("train"))
-    return _checked(
-        table,
-        OwnData(
-            table=own, asks="choice", cases=cases, prompts=asked, is_ct=is_ct, ground=ground, said=tuple(said)
-        ),
+    return OwnData(
+        table=own, asks="choice", cases=cases, prompts=asked, is_ct=is_ct, ground=ground, said=tuple(said)
     )
 
 
@@ -114,27 +113,10 @@ def _folder(folder: Path, intensity: Intensity | None) -> OwnData:
         )
     asks: Asks = "choice" if len(findings) >= FEWEST_FINDINGS else "report"
     listing = ", ".join(findings) or "none"
-    return _checked(
-        folder / TABLE,
-        OwnData(
-            table=own, asks=asks, cases=_cases(_built(own)), prompts=len(listed), is_ct=is_ct, ground=ground,
-            said=(f"findings: {listing}", f"reports: {reports} of the training cases"),
-        ),
+    return OwnData(
+        table=own, asks=asks, cases=_cases(_built(own)), prompts=len(listed), is_ct=is_ct, ground=ground,
+        said=(f"findings: {listing}", f"reports: {reports} of the training cases"),
     )  # fmt: skip
-
-
-def _checked(table: Path, found: OwnData) -> OwnData:
-    """Refuse what nothing can be trained on."""
-    if not found.prompts:
-        raise DataError(
-            f"{table}: nothing is asked about a training case ({_counts(found.cases)}). Give cases the split "
-            "'train'; `evid data check` names rows that cannot be read."
-        )
-    return dataclasses.replace(found, said=(*found.said, _counts(found.cases)))
-
-
-def _counts(cases: Mapping[str, int]) -> str:
-    return "cases: " + ", ".join(f"{split} {count}" for split, count in cases.items())
 
 
 def _shared_out(own: Mapping[str, Any]) -> tuple[dict[str, Any], Dataset]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.errors import DataError, EvidError
+from evidcore.api import DataError
 from evidcore.model.language import Pretrained
 
 USUAL_PIXELS = 256  # of a slice's side; the nearest whole number of tokens is taken
@@ -21,7 +21,6 @@ class OwnModel:
     """A model that sees, as a recipe's table, and what its shape decides."""
 
     table: Mapping[str, Any]  # of model.language; a folder is absolute
-    name: str
     size_pixels: int  # of a slice's side
     context_tokens: int | None  # that its language model takes; None: not stated
     is_bfloat16: bool  # it was published in bfloat16
@@ -31,14 +30,13 @@ def own_model(model: str, revision: str) -> OwnModel:
     """Find a model, by its folder or its id on the Hugging Face Hub, and its configuration.
 
     Without a `revision` an id has the commit in the Hub's cache on this machine, or else the newest.
-
-    Raises:
-        DataError: if there is no such model, it reads text alone, or the Hub cannot be asked.
     """
     table = _table(model, revision)
+    if "id" in table and not revision:
+        table["revision"] = _fetched(model, "")
     config = Pretrained(**table).vision()
     if config is None:
-        _fetch(table["id"], table["revision"])
+        _fetched(model, table["revision"])
         config = Pretrained(**table).vision()
     vision = getattr(config, "vision_config", None)
     if config is None or vision is None:
@@ -51,7 +49,6 @@ def own_model(model: str, revision: str) -> OwnModel:
     side = int(vision.patch_size) * int(getattr(vision, "spatial_merge_size", 1))
     return OwnModel(
         table=table,
-        name=model if "id" in table else Path(model).name,
         size_pixels=max(1, round(USUAL_PIXELS / side)) * side,
         context_tokens=getattr(text, "max_position_embeddings", None),
         is_bfloat16="torch.bfloat16" in {str(config.dtype), str(text.dtype)},
@@ -74,45 +71,32 @@ def _table(model: str, revision: str) -> dict[str, Any]:
             f"--model {model}: there is no such folder, and an id on the Hugging Face Hub is written "
             "OWNER/NAME. Correct it."
         )
-    return {"id": model, "revision": revision or _cached_commit(model) or _newest_commit(model)}
+    return {"id": model, "revision": revision}
 
 
-def _cached_commit(name: str) -> str:
-    """Return the commit of a model in the Hub's cache on this machine, "" where it has none."""
-    from huggingface_hub import try_to_load_from_cache
+def _fetched(name: str, revision: str) -> str:
+    """Fetch configuration and tokenizer, some megabytes without weights; return the commit.
 
-    result = try_to_load_from_cache(name, "config.json", revision="main")
-    return Path(result).parent.name if isinstance(result, str) else ""
+    Without a revision it is that in the Hub's cache on this machine, or else the newest.
+    """
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-
-def _newest_commit(name: str) -> str:
-    """Ask the Hub for a model's newest commit."""
-    from huggingface_hub import HfApi
-
-    try:
-        result = HfApi().model_info(name, timeout=_TIMEOUT_S)
-    except Exception as cause:  # of the Hub's client, of httpx, of the system
-        raise _unreached(name, cause, "--revision COMMIT names the commit without asking") from cause
-    return str(result.sha)
-
-
-def _fetch(name: str, revision: str) -> None:
-    """Fetch configuration and tokenizer from the Hub: some megabytes, no weights."""
-    from huggingface_hub import snapshot_download
-
+    cached = None if revision else try_to_load_from_cache(name, "config.json", revision="main")
+    if isinstance(cached, str):
+        return Path(cached).parent.name
     try:
         # with the index of the weights the weights would seem to be here
-        snapshot_download(
-            name, revision=revision, allow_patterns=list(_TEXTS), ignore_patterns=["*.index.json"],
+        folder = snapshot_download(
+            name, revision=revision or None, allow_patterns=list(_TEXTS), ignore_patterns=["*.index.json"],
             etag_timeout=_TIMEOUT_S,
         )  # fmt: skip
     except Exception as cause:  # of the Hub's client, of httpx, of the system
-        raise _unreached(name, cause, "--model FOLDER takes a model from disk") from cause
-
-
-def _unreached(name: str, cause: Exception, instead: str) -> EvidError:
-    first: Any = next(iter(str(cause).splitlines()), type(cause).__name__)
-    return DataError(
-        f"--model {name}: its shape is not known on this machine, and the Hugging Face Hub did not give it "
-        f"({first}). Correct the name, or connect; {instead}."
-    )
+        first: Any = next(iter(str(cause).splitlines()), type(cause).__name__)
+        instead = "--revision COMMIT names the commit without asking"
+        if revision:
+            instead = "--model FOLDER takes a model from disk"
+        raise DataError(
+            f"--model {name}: its shape is not known on this machine, and the Hugging Face Hub did not give "
+            f"it ({first}). Correct the name, or connect; {instead}."
+        ) from cause
+    return Path(folder).name

@@ -1,22 +1,40 @@
-"""The text of a recipe for own scans: `recipe.toml.jinja` filled in, each decided value with its ground."""
+"""The text of a recipe for own scans: `recipe.toml.jinja` filled in, each decided value with its ground.
+
+Slices, rows in a pass and the like fit a GPU by the same arithmetic as `evid plan`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+import tempfile
 import textwrap
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
+from evidcore.api import DataError, Stage
+from evidcore.recipe import load
 from evidcore.recipe.resolve import toml_key, toml_value
+from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import Context
 from evidcore_plugin_lab.init.own_data import OwnData
 from evidcore_plugin_lab.init.own_model import OwnModel
+from evidcore_plugin_lab.plan.lengths import lengths
+from evidcore_plugin_lab.plan.needs import earlier_ranks, memory
+from evidcore_plugin_lab.plan.shapes import shapes
 
 ROWS_PER_STEP, EPOCHS = 8, 3  # of supervised fine-tuning
 FEWEST_STEPS, MOST_STEPS = 20, 2000
 SHORTEST_ANSWER = 256  # tokens that a thinking answer may have
 WIDTH = 108  # columns of a comment
+SLICES = (64, 48, 32, 24, 16, 12, 8, 4)
+TOGETHER = (8, 4, 2, 1)  # rows, or prompts with all their answers, in a forward pass
+ASKED = (32, 16, 8, 4, 2, 1)  # prompts that are answered together
+SHARE = 0.9  # of the memory; the rest is for CUDA, the allocator's gaps and what the plan does not count
+SPARE = 1.25  # of the longest right answer's tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,3 +108,82 @@ def _commented(assignment: str, comment: str) -> str:
     """Return an assignment with its comment behind it, above it where the line would be too long."""
     behind = f"{assignment:<32} # {comment}"
     return behind if len(behind) <= WIDTH else f"{_wrapped(comment)}\n{assignment}"
+
+
+def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | None) -> Fit:
+    """Return the settings with most slices that fit memory and context; then most rows in a pass.
+
+    Rows in a pass and checkpointed activations cost time alone, so they are given up before slices are.
+    `written` gives the recipe for some settings, with absolute paths. The language model takes
+    `context_tokens`; None: any number.
+    """
+
+    def found(slices: int) -> Fit | str:
+        return _fit(written(Fit(slices=slices)), slices, context_tokens, SHARE * gpu_gb * 1e9)
+
+    fewest = found(SLICES[-1])  # first: where these do not fit, none do
+    if isinstance(fewest, str):
+        raise DataError(
+            f"--gpu {gpu_gb:g}: nothing fits, not even {SLICES[-1]} slices of a scan: {fewest}. Take a "
+            "smaller model or a larger GPU."
+        )
+    return next((item for slices in SLICES[:-1] if isinstance(item := found(slices), Fit)), fewest)
+
+
+def _fit(text: str, slices: int, context_tokens: int | None, budget_bytes: float) -> Fit | str:
+    """Return the settings with which a recipe that shows so many slices fits, or why none do."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "planned.toml"
+        path.write_text(text, encoding="utf-8")
+        recipe = load(path)
+        assembly = Assembly(recipe)
+    made = shapes(assembly)
+    trained: list[Any] = [stage for stage in recipe.stages if stage.traits.trains]
+    uses = tuple(use for stage in trained for use in stage.data)
+    longest = lengths(assembly, made, dataclasses.replace(trained[0], data=uses), None)
+    answer_tokens = max(SHORTEST_ANSWER, int(SPARE * longest.answer_tokens) + 1)
+    whole = longest.prompt_tokens + answer_tokens
+    if context_tokens is not None and whole > context_tokens:
+        return f"{slices} slices take {whole} tokens, and the model's context holds {context_tokens}"
+    result: dict[str, StageFit] = {}
+    # of the last stage of a kind: its adapters lie beside those of the stages before
+    last = {
+        stage.kind: (stage, rank) for stage, rank in zip(recipe.stages, earlier_ranks(recipe), strict=True)
+    }
+    for kind, (stage, rank) in last.items():
+        rows = lengths(assembly, made, stage, stage.strategy(Context(assembly, kind)))
+        if stage.workload().answers_tokens is not None:
+            rows = dataclasses.replace(rows, answer_tokens=answer_tokens)
+        least = float("inf")
+        for item, changed in _variants(stage):
+            planned = memory(made, changed.workload(), rows, earlier_rank=rank)
+            assert planned is not None  # a model whose shape is not known has been refused
+            peak_bytes = (planned.get("bfloat16") or planned["float32"]).peak  # as it runs on a GPU
+            if peak_bytes <= budget_bytes:
+                result[kind] = dataclasses.replace(item, peak_bytes=peak_bytes)
+                break
+            least = min(least, peak_bytes)
+        else:
+            return f"stage {kind} takes {least / 1e9:.1f} GB with {slices} slices"
+    asking = [result[kind] for kind, (stage, _) in last.items() if not stage.traits.trains]
+    return Fit(
+        slices=slices,
+        sft=result["sft"],
+        grpo=result.get("grpo", result["sft"]),
+        asking=min(asking, key=lambda item: item.together, default=StageFit(together=1)),
+        answer_tokens=answer_tokens,
+    )
+
+
+def _variants(stage: Any) -> Iterable[tuple[StageFit, Stage]]:
+    """Yield a stage in smaller and smaller passes, and with activations computed again."""
+    if not stage.traits.trains:
+        for together in ASKED:
+            yield StageFit(together=together), dataclasses.replace(stage, prompts_per_batch=together)
+        return
+    key = "rows_per_forward" if stage.kind == "sft" else "prompts_per_forward"
+    for together in TOGETHER:
+        for is_checkpointed in (False, True):
+            trl = {**stage.trl, "activation_checkpointing": is_checkpointed}
+            changed = dataclasses.replace(stage, trl=trl, **{key: together})
+            yield StageFit(together=together, is_checkpointed=is_checkpointed), changed

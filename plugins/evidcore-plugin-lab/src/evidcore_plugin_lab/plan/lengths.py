@@ -11,7 +11,6 @@ from typing import Literal
 from evidcore.api import RolloutStrategy, Stage, VisualPart
 from evidcore.contracts import Grid
 from evidcore.errors import NotDownloadedError
-from evidcore.model.processor import VolumeProcessor
 from evidcore.recipe import DataUse
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.dry_run import counted_tokens, estimated_tokens
@@ -24,7 +23,7 @@ ASSUMED_PROMPT_TEXT_TOKENS = 256
 ASSUMED_ANSWER_TOKENS = 1024
 ASSUMED_TAG_TOKENS = 8  # "slice 12:" and the marks around a slice
 Ground = Literal["counted", "estimated", "assumed"]
-GROUNDS: tuple[Ground, ...] = ("counted", "estimated", "assumed")
+GROUNDS = ("counted", "estimated", "assumed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,21 +38,14 @@ class Lengths:
     replayed: Lengths | None = None  # of the rows that a grpo stage replays, with their gold answers
 
 
-def lengths(
-    assembly: Assembly,
-    made: Shapes,
-    processor: VolumeProcessor | None,
-    stage: Stage,
-    strategy: RolloutStrategy | None,
-) -> Lengths:
+def lengths(assembly: Assembly, made: Shapes, stage: Stage, strategy: RolloutStrategy | None) -> Lengths:
     """Return the longest lengths over a stage's data entries; what tools answer is not counted.
 
-    `processor` writes the prompts; None where the tokenizer is not here. `strategy` says how
-    answers come about.
+    `strategy` says how answers come about.
     """
 
     def longest(data: Sequence[DataUse], strategy: RolloutStrategy | None) -> Lengths:
-        result = [_of(assembly, made, processor, use, strategy) for use in data if use.task]
+        result = [_of(assembly, made, use, strategy) for use in data if use.task]
         return Lengths(
             prompt_tokens=max(item.prompt_tokens for item in result),
             answer_tokens=max(item.answer_tokens for item in result),
@@ -70,13 +62,8 @@ def lengths(
     )
 
 
-def _of(
-    assembly: Assembly,
-    made: Shapes,
-    processor: VolumeProcessor | None,
-    use: DataUse,
-    strategy: RolloutStrategy | None,
-) -> Lengths:
+def _of(assembly: Assembly, made: Shapes, use: DataUse, strategy: RolloutStrategy | None) -> Lengths:
+    processor = made.processor
     task, view, usual = assembly.tasks[use.task], assembly.view, made.encoder.input
     try:
         cases = assembly.cases(use)

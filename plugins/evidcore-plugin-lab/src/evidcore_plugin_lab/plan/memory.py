@@ -60,6 +60,7 @@ A stage's peak is the greatest of three moments; each has weights, reference and
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Literal
 
 from evidcore.model.bank import VOLUMES_PER_PASS
@@ -158,16 +159,16 @@ class Memory:
     """Bytes by what they hold, and the greatest sum at a moment."""
 
     weights: int
-    reference: int
-    optimizer: int
-    gradients: int
+    reference: int = 0
+    optimizer: int = 0
+    gradients: int = 0
     casts: int
-    activations: int  # language model, encoder and bridge
-    replay: int
-    head: int
-    cache: int
-    prompts: int
-    logits: int
+    activations: int = 0  # language model, encoder and bridge
+    replay: int = 0
+    head: int = 0
+    cache: int = 0
+    prompts: int = 0
+    logits: int = 0
     encoding: int
     buckets: int = 0
     gathered: int = 0
@@ -192,30 +193,20 @@ def training(
 ) -> Memory:
     """Return what a step of `sft` or `grpo` needs in one of its processes.
 
-    Args:
-        text: shape of the language model.
-        whole: the model's weights.
-        trained: what is trained.
-        batch: one forward pass.
-        precision: of matrix products.
-        seen_bytes: what encoder and bridge keep for the backward pass.
-        shown_bytes: what the bridge gives for the prompts that are sampled together.
-        encoding_bytes: what a frozen encoder holds while it encodes.
-        is_checkpointed: whether activations are computed again in the backward pass.
-        samples: whether the stage samples answers.
-        replayed: the rows that a pass replays.
-        processes: that train together.
-        is_sharded: whether weights are spread over them.
+    `batch` is a forward pass; encoder and bridge keep `seen_bytes` for the backward pass, the bridge gives
+    `shown_bytes` for the prompts that are sampled together, and a frozen encoder holds `encoding_bytes` while
+    it encodes.
     """
     is_half = precision == "bfloat16"
-    matrices = text.layers * sum(before * after for before, after in text.matrices())
     keeps_casts = trained.is_language and not trained.is_adapted
-    kept_layers = 1 if is_checkpointed and not keeps_casts else text.layers
+    cast_layers = 1 if is_checkpointed and not keeps_casts else text.layers
     is_cast = is_half and not whole.is_language_rounded
-    casts = 2 * matrices * kept_layers // text.layers if is_cast else 0
-    activations = seen_bytes + kept_for_backward(
-        text, batch, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
-    )
+    casts = 2 * text.layer_matrices * cast_layers if is_cast else 0
+    layers = functools.partial(
+        kept_for_backward, text, precision=precision, is_trained=trained.is_language,
+        is_checkpointed=is_checkpointed,
+    )  # fmt: skip
+    activations = seen_bytes + layers(batch)
     head = head_bytes(text, batch, precision, samples=samples, is_rounded=whole.is_language_rounded)
     shards = processes if is_sharded else 1
     weights, reference = whole.size_bytes // shards, FLOAT * trained.copied // shards
@@ -225,29 +216,23 @@ def training(
     at_rest = weights + reference + optimizer + buckets
     replay = 0
     if replayed is not None:
-        layers = kept_for_backward(
-            text, replayed, precision, is_trained=trained.is_language, is_checkpointed=is_checkpointed
-        )
-        replay = layers + replayed.predicted * REPLAY_COPIES * FLOAT * text.vocabulary
+        replay = layers(replayed) + replayed.predicted * REPLAY_COPIES * FLOAT * text.vocabulary
     gathered = a_layer_whole = 0
     if shards > 1:  # in the precision of the products: no casts beside them
         number = 2 if is_half else FLOAT
-        casts, a_layer_whole = 0, number * matrices // text.layers
+        casts, a_layer_whole = 0, number * text.layer_matrices
         gathered = number * whole.parameters if samples else a_layer_whole
     forward = casts + a_layer_whole + activations + replay + head
     update = gradients + forward if batch.passes > 1 else max(gradients, forward)
-    cache = cache_bytes(text, batch, precision) if samples else 0
-    prompts = shown_bytes + prompts_bytes(text, batch, precision, whole) if samples else 0
-    logits = logits_bytes(text, batch) if samples else 0
-    whole_casts = 0
-    if is_cast:  # kept of what is trained, the head's among them
-        whole_casts = casts + 2 * text.vocabulary * text.width if keeps_casts else passing_cast(text)
-    sampling = (gathered if shards > 1 else whole_casts) + cache + max(prompts, logits)
-    peak = at_rest + max(update, sampling, encoding_bytes)
+    sampled, sampling = sampling_bytes(text, batch, precision, whole, shown_bytes) if samples else ({}, 0)
+    sampling_casts = gathered
+    if shards == 1 and is_cast:  # those of what is trained are kept, the head's among them
+        sampling_casts = casts + 2 * text.vocabulary * text.width if keeps_casts else passing_cast(text)
+    peak = at_rest + max(update, sampling_casts + sampling, encoding_bytes)
     return Memory(
         weights=weights, reference=reference, optimizer=optimizer, gradients=gradients, casts=casts,
-        activations=activations, replay=replay, head=head, cache=cache, prompts=prompts, logits=logits,
-        encoding=encoding_bytes, buckets=buckets, gathered=gathered, peak=peak,
+        activations=activations, replay=replay, head=head, encoding=encoding_bytes, buckets=buckets,
+        gathered=gathered, peak=peak, **sampled,
     )  # fmt: skip
 
 
@@ -261,16 +246,21 @@ def answering(
     encoding_bytes: int = 0,
 ) -> Memory:
     """Return what an `evaluate` or `audit` stage needs: it computes as who trained the model samples."""
-    weights = whole.size_bytes
     is_cast = precision == "bfloat16" and not whole.is_language_rounded
     casts = passing_cast(text) if is_cast else 0  # nothing is trained, so none is kept
-    cache, logits = cache_bytes(text, batch, precision), logits_bytes(text, batch)
+    sampled, sampling = sampling_bytes(text, batch, precision, whole, shown_bytes)
+    peak = whole.size_bytes + max(casts + sampling, encoding_bytes)
+    return Memory(weights=whole.size_bytes, casts=casts, encoding=encoding_bytes, peak=peak, **sampled)
+
+
+def sampling_bytes(
+    text: TextShape, batch: Batch, precision: Precision, whole: Weights, shown_bytes: int
+) -> tuple[dict[str, int], int]:
+    """Return the bytes of sampling answers by what they hold, and how many there are at a moment."""
+    cache = cache_bytes(text, batch, precision)
     prompts = shown_bytes + prompts_bytes(text, batch, precision, whole)
-    return Memory(
-        weights=weights, reference=0, optimizer=0, gradients=0, casts=casts, activations=0, replay=0, head=0,
-        cache=cache, prompts=prompts, logits=logits, encoding=encoding_bytes,
-        peak=weights + max(casts + cache + max(prompts, logits), encoding_bytes),
-    )  # fmt: skip
+    logits = logits_bytes(text, batch)
+    return {"cache": cache, "prompts": prompts, "logits": logits}, cache + max(prompts, logits)
 
 
 def passing_cast(text: TextShape) -> int:

@@ -8,23 +8,15 @@ import math
 import torch
 from evidcore_plugin_audit.stage_order import stages_before
 
-from evidcore.contracts import Encoder, Grid, Patches, Workload
+from evidcore.api import Encoder, Patches, Workload
+from evidcore.contracts import Grid
 from evidcore.model.packed_attention import packing_pays
 from evidcore.model.parts import matrices_of
 from evidcore.recipe import Recipe
+from evidcore_plugin_lab.plan import memory as formula
 from evidcore_plugin_lab.plan.fake_pass import Held, held
 from evidcore_plugin_lab.plan.lengths import Lengths
-from evidcore_plugin_lab.plan.memory import (
-    PRECISIONS,
-    Batch,
-    Memory,
-    Precision,
-    Trained,
-    Weights,
-    answering,
-    encoding_volumes,
-    training,
-)
+from evidcore_plugin_lab.plan.memory import PRECISIONS, Batch, Memory, Precision, Trained, Weights
 from evidcore_plugin_lab.plan.shapes import Shapes
 
 
@@ -57,33 +49,30 @@ def memory(
         shares_prompts=load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay),
         passes=max(load.prompts_per_step // (load.prompts_per_forward * processes), 1),
     )  # fmt: skip
-    result: dict[Precision, Memory] = {}
-    if not load.trains_whole_model:
-        for precision in precisions:
-            given, encoding = _seen(made, batch.prompts * rows.volumes, rows.size_zyx, precision, ())
-            result[precision] = answering(
-                text, whole, batch, precision, shown_bytes=given, encoding_bytes=encoding
-            )
-        return result
     trained, replayed = _trained(made, load), None
+    count, size = batch.prompts * rows.volumes, rows.size_zyx
     if load.replayed_rows and rows.replayed is not None:
         again = rows.replayed
         replayed = Batch(
             prompts=load.replayed_rows // (batch.passes * processes), answers=1,
             prompt_tokens=again.prompt_tokens, answer_tokens=again.answer_tokens,
         )  # fmt: skip
-    shown, size = batch.prompts * rows.volumes, rows.size_zyx
-    if replayed is not None and rows.replayed is not None:
-        shown += replayed.prompts * rows.replayed.volumes
-        size = max(size, rows.replayed.size_zyx, key=math.prod)
+        count, size = count + replayed.prompts * again.volumes, max(size, again.size_zyx, key=math.prod)
+    result: dict[Precision, Memory] = {}
     for precision in precisions:
-        kept, encoding = _seen(made, shown, size, precision, load.train)
-        given = 0
+        seen, encoding = _seen(made, count, size, precision, load.train)
+        if not load.trains_whole_model:
+            result[precision] = formula.answering(
+                text, whole, batch, precision, shown_bytes=seen, encoding_bytes=encoding
+            )
+            continue
+        sampled = 0
         if load.samples:
-            given = _seen(made, batch.sampled_prompts * rows.volumes, rows.size_zyx, precision, ())[0]
-        result[precision] = training(
+            volumes = batch.sampled_prompts * rows.volumes
+            sampled, _ = _seen(made, volumes, rows.size_zyx, precision, ())
+        result[precision] = formula.training(
             text, whole, trained, batch, precision,
-            seen_bytes=kept, shown_bytes=given, encoding_bytes=encoding, samples=load.samples,
+            seen_bytes=seen, shown_bytes=sampled, encoding_bytes=encoding, samples=load.samples,
             replayed=replayed,
             is_checkpointed=load.is_checkpointed, processes=processes, is_sharded=is_sharded,
         )  # fmt: skip
@@ -98,7 +87,7 @@ def _trained(made: Shapes, load: Workload) -> Trained:
         matrices = sum(weight.numel() for weight in own)
         if "language" in load.train and text is not None:
             if load.lora_rank is None:
-                matrices += text.layers * sum(before * after for before, after in text.matrices())
+                matrices += text.layers * text.layer_matrices
             else:
                 matrices += made.adapters(load.lora_rank) or 0
     return Trained(
@@ -117,7 +106,7 @@ def _seen(
     is_live = "encoder" in train
     encoder.requires_grad_(is_live)
     bridge.requires_grad_("bridge" in train)
-    together = count if is_live else encoding_volumes(count)
+    together = count if is_live else formula.encoding_volumes(count)
     shape = (together, encoder.input.channels, *size_zyx)
     encoding = _encoding(encoder, shape, is_live=is_live, is_half=is_half)
     grid = encoder.grid(size_zyx)

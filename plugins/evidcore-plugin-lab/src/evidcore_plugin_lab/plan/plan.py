@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.api import VisualPart, find
+from evidcore.api import DataError, VisualPart, Workload, find
 from evidcore.cache import cache_folder, limit_bytes
 from evidcore.errors import NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.recipe import Recipe
 from evidcore.registry import card, downloads, watch
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context, weightless_processor
+from evidcore.runs.context import Context
 from evidcore.runs.dry_run import answering, is_fetched, tables
 from evidcore.runs.folder import read_lines
 from evidcore.runs.inputs import has_isolated, used
@@ -23,9 +24,47 @@ from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
 from evidcore_plugin_lab.plan.needs import earlier_ranks, memory, state_bytes, uses_whole_model
 from evidcore_plugin_lab.plan.shapes import Shapes, shapes
-from evidcore_plugin_lab.plan.throughput import Throughput
 
+_WRITE_ONE = "benchmarks/gpu.sh writes such a file."
 CENTRE_BYTES = 3 * 4  # of a patch; on disk they lie beside its features
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Measured seconds of a step, and how many tokens it had."""
+
+    device: str
+    parameters: Mapping[str, int]  # by part, of the model that was measured
+    tokens_per_s: Mapping[str, float]  # by kind of stage: prompts and answers of a step over its seconds
+
+    @classmethod
+    def read(cls, path: Path) -> Throughput:
+        """Read a file."""
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+            steps = {kind: step["tokens"] / step["seconds"] for kind, step in result["steps"].items()}
+            return cls(device=result["device"], parameters=result["parameters"], tokens_per_s=steps)
+        except OSError as cause:
+            raise DataError(f"{path}: cannot be read ({cause.strerror}). {_WRITE_ONE}") from cause
+        except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as cause:
+            why = f", {cause} is missing" if isinstance(cause, KeyError) else f" ({cause})"
+            raise DataError(f"{path}: holds no measured steps{why}. {_WRITE_ONE}") from cause
+
+    def seconds(self, kind: str, load: Workload, made: Shapes, rows: Lengths) -> float | None:
+        """Return what all steps of a kind of stage would take, in proportion to their tokens.
+
+        None where another model was measured, or no stage of this kind.
+        """
+        if dict(self.parameters) != dict(made.parameters) or kind not in self.tokens_per_s:
+            return None
+        if not load.trains_whole_model:
+            return None
+        rows_a_step = load.prompts_per_step * load.answers_per_prompt
+        a_step = rows_a_step * (rows.prompt_tokens + rows.answer_tokens)
+        if rows.replayed is not None:
+            again = rows.replayed
+            a_step += load.replayed_rows * (again.prompt_tokens + again.answer_tokens)
+        return load.steps * a_step / self.tokens_per_s[kind]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,19 +112,10 @@ class Plan:
 def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, processes: int = 1) -> Plan:
     """Work out a plan. Builds the model's shapes; loads no weights and downloads nothing.
 
-    Args:
-        recipe: what would run.
-        runs: where earlier runs lie, for their times.
-        throughput: what was measured where it would run.
-        processes: that would run it together, each on a device of its own.
-
-    Raises:
-        RecipeError: if the prompts or rows of a step cannot be dealt to them.
+    Earlier runs lie in `runs`, for their times; each of the `processes` would have a device of its own.
     """
     assembly = Assembly(recipe)
     made = shapes(assembly)
-    tokenizer = assembly.language.tokenizer(assembly.corpus)
-    processor = None if tokenizer is None else weightless_processor(assembly, tokenizer, made.encoder)
     offers = used(recipe)
     cards: dict[str, Mapping[str, Any]] = {
         offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
@@ -102,7 +132,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
             )
         rows, needed, expected = None, None, None
         if all(use.task for use in stage.data) and uses_whole_model(load) and made.text is not None:
-            rows = lengths(assembly, made, processor, stage, strategy)
+            rows = lengths(assembly, made, stage, strategy)
             is_sharded = bool(getattr(stage, "trl", {}).get("fsdp"))
             needed = memory(
                 made, load, rows, earlier_rank=ranks[index], processes=processes, is_sharded=is_sharded

@@ -9,7 +9,9 @@ from typing import Any
 
 from evidcore.contracts import Grid
 from evidcore.model.parts import keep_in_bfloat16
+from evidcore.model.processor import VolumeProcessor
 from evidcore.runs.assembly import Assembly
+from evidcore.runs.context import weightless_processor
 from evidcore.runs.dry_run import Parts, meta_parts
 
 # the matrices that LoRA is added to, each as (in, out)
@@ -32,11 +34,12 @@ class TextShape:
         """Read it from a transformers text configuration."""
         heads = int(config.num_attention_heads)
         head = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+        keys = int(getattr(config, "num_key_value_heads", None) or heads)
         return cls(
             layers=int(config.num_hidden_layers),
             width=int(config.hidden_size),
             query_width=heads * head,
-            key_width=int(getattr(config, "num_key_value_heads", None) or heads) * head,
+            key_width=keys * head,
             inner_width=int(config.intermediate_size),
             vocabulary=int(config.vocab_size),
         )
@@ -46,12 +49,18 @@ class TextShape:
         h, q, k, f = self.width, self.query_width, self.key_width, self.inner_width
         return ((h, q), (h, k), (h, k), (q, h), (h, f), (h, f), (f, h))
 
+    @property
+    def layer_matrices(self) -> int:
+        """Return the parameters of a layer's matrices."""
+        return sum(before * after for before, after in self.matrices())
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shapes(Parts):
     """A model on the meta device, with what a plan asks of it."""
 
     in_bfloat16: Mapping[str, int]  # of a part's parameters, where the recipe keeps it so
+    processor: VolumeProcessor | None = None  # writes the prompts; None where the tokenizer is not here
 
     @functools.cached_property
     def text(self) -> TextShape | None:
@@ -74,7 +83,9 @@ def shapes(assembly: Assembly) -> Shapes:
     parts = meta_parts(assembly)
     by_name = {"encoder": parts.encoder, "bridge": parts.bridge, "language": parts.language}
     rounded: tuple[str, ...] = assembly.recipe.model.bfloat16
+    tokenizer = assembly.language.tokenizer(assembly.corpus)
     return Shapes(
         **{item.name: getattr(parts, item.name) for item in dataclasses.fields(parts)},
         in_bfloat16={part: keep_in_bfloat16(part, by_name[part]) for part in rounded},
+        processor=None if tokenizer is None else weightless_processor(assembly, tokenizer, parts.encoder),
     )

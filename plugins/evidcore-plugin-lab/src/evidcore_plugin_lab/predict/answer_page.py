@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,22 @@ def write_answer_page(
 
     `mask` is what the answer points at, shape (z, y, x) on the grid of `volume`.
     """
-    drawn = _drawn(volume, record["evidence"], mask)
-    place = (record["evidence"] or {}).get("slice")
-    start = len(drawn.z) // 2 if place is None else drawn.z.index(place)
-    note = "The answer names no slice." if place is None else f"Key slice {place} of {drawn.depth}."
-    scan = Path(record["scan"]["path"]).name
+    evidence = record["evidence"] or {"slice": None, "boxes": ()}
+    drawn = _drawn(volume, evidence, mask)
+    place, scan, model = evidence["slice"], record["scan"], record["model"]
+    facts = [
+        ("Task", record["task"]),
+        ("Model", f"{model['recipe']}, {model['stage']}"),
+        ("Run", tag("code", model["run"])),
+        ("Volume", f"{'x'.join(map(str, scan['shape_zyx']))} voxels (z, y, x)"),
+    ]
     text = page(
-        "evidcore_plugin_lab", "answer.html", title=scan, kicker="evidcore answer", record=record,
-        facts=_facts(record), drawn=drawn, start=start, note=note, unlike=unlike_lines(record),
-        looking=looking_sentence(record), training=list(training_lines(record["training"])),
+        "evidcore_plugin_lab", "answer.html", title=Path(scan["path"]).name, kicker="evidcore answer",
+        record=record, facts=facts, drawn=drawn,
+        start=len(drawn.z) // 2 if place is None else drawn.z.index(place),
+        note="The answer names no slice." if place is None else f"Key slice {place} of {drawn.depth}.",
+        unlike=unlike_lines(record), looking=looking_sentence(record),
+        training=list(training_lines(record["training"])),
         kept={key: record[key] for key in ("scan", "model", "data", "software")},
         block=data_block(drawn.block(), id="volume-0"),
     )  # fmt: skip
@@ -43,55 +49,23 @@ def write_answer_page(
     return path
 
 
-def _drawn(
-    volume: Volume, evidence: Mapping[str, Any] | None, mask: npt.NDArray[np.bool_] | None
-) -> gallery.Slices:
+def _drawn(volume: Volume, evidence: Mapping[str, Any], mask: npt.NDArray[np.bool_] | None) -> gallery.Slices:
     """Render the scan, the key slice and those with boxes among its slices, as large as the page allows."""
-    boxes: Sequence[Mapping[str, Any]] = evidence["boxes"] if evidence else ()
-    place = evidence["slice"] if evidence else None
-    keep = sorted({*(box["z"] for box in boxes), *([] if place is None else [place])})
-    masks = {} if mask is None or _is_boxes(mask, boxes) else {"mask": mask}
-    for most_slices, most_pixels in _SIZES:
-        drawn = gallery.render(
-            volume.array,
-            volume.spacing_mm_zyx,
-            is_hu=volume.intensity == "hu",
-            masks=masks,
-            most_slices=most_slices,
-            most_pixels=most_pixels,
-            keep=keep,
-        )
-        if drawn.bytes_written() <= _MOST_BYTES:
-            break
-    paths: dict[int, str] = {}
-    for box in boxes:
-        at = drawn.z.index(box["z"])
-        paths[at] = paths.get(at, "") + _outline(box, drawn.voxels_per_px)
-    return dataclasses.replace(drawn, outlines={"boxes": paths, **drawn.outlines}) if paths else drawn
-
-
-def _is_boxes(mask: npt.NDArray[np.bool_], boxes: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether a mask is nothing but the boxes, so that one outline says it."""
-    filled = np.zeros_like(mask)
+    filled, boxes = np.zeros(volume.shape_zyx, dtype=np.bool_), evidence["boxes"]
     for box in boxes:
         filled[box["z"], box["y0"] : box["y1"], box["x0"] : box["x1"]] = True
-    return bool((filled == mask).all())
-
-
-def _outline(box: Mapping[str, Any], voxels_per_px: int) -> str:
-    """Return a box's edges as an SVG path in pixels."""
-    x0, x1, y0, y1 = (f"{box[edge] / voxels_per_px:g}" for edge in ("x0", "x1", "y0", "y1"))
-    return f"M{x0} {y0}H{x1}V{y1}H{x0}Z"
-
-
-def _facts(record: Mapping[str, Any]) -> list[tuple[str, object]]:
-    model, shape = record["model"], "x".join(map(str, record["scan"]["shape_zyx"]))
-    return [
-        ("Task", record["task"]),
-        ("Model", f"{model['recipe']}, {model['stage']}"),
-        ("Run", tag("code", model["run"])),
-        ("Volume", f"{shape} voxels (z, y, x)"),
-    ]
+    masks = {"boxes": filled} if boxes else {}
+    if mask is not None and not np.array_equal(mask, filled):
+        masks["mask"] = mask
+    named = {evidence["slice"], *(box["z"] for box in boxes)} - {None}
+    for most_slices, most_pixels in _SIZES:
+        drawn = gallery.render(
+            volume.array, volume.spacing_mm_zyx, is_hu=volume.intensity == "hu", masks=masks,
+            most_slices=most_slices, most_pixels=most_pixels, keep=sorted(named),
+        )  # fmt: skip
+        if drawn.bytes_written() <= _MOST_BYTES:
+            break
+    return drawn
 
 
 def training_lines(training: Mapping[str, Any]) -> Iterator[str]:
@@ -122,10 +96,9 @@ def unlike_lines(record: Mapping[str, Any]) -> list[str]:
 
 def looking_sentence(record: Mapping[str, Any]) -> str:
     """Return in words whether the answer changed without pixels."""
-    blank = record["blank"]
-    if blank["same_likeliest_option"] is not None:
-        same, what = blank["same_likeliest_option"], "likeliest option"
-    else:
+    blank, what = record["blank"], "likeliest option"
+    same = blank["same_likeliest_option"]
+    if same is None:
         same, what = blank["same_completion"], "answer"
     if same:
         return f"Without the scan (a volume of air) the {what} is the same: nothing shows that it was seen."

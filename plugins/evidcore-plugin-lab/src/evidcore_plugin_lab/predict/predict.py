@@ -9,22 +9,23 @@ files: nothing in them says when or by whom they were made.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from evidcore_plugin_pages.jinja import NOTICE
+from scipy.special import softmax
 
 from evidcore import __version__
-from evidcore.case import Answer, Case, Evidence, Finding, Prompt, VolumeRef
-from evidcore.contracts import EncoderInput, Labeler
-from evidcore.data import Volume, read, read_geometry
+from evidcore.api import Answer, Case, DataError, EvalStage, Finding, Labeler, Prompt, VolumeRef, read
+from evidcore.case import Evidence
+from evidcore.data import read_geometry
 from evidcore.data.content import volume_key
 from evidcore.data.reading import opened
-from evidcore.errors import DataError
 from evidcore.evaluate.choice import option_log_likelihoods
-from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.registry import blame
@@ -32,30 +33,16 @@ from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.folder import RunFolder, atomic_directory, sha256, write
+from evidcore.runs.folder import atomic_directory, open_run, sha256, write
 from evidcore.runs.inputs import versions
 from evidcore.runs.post_run import last_model
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
 from evidcore_plugin_lab.predict.evidence import Mask, mask_of, write_evidence
-from evidcore_plugin_lab.predict.inquiry import (
-    Inquiry,
-    asked,
-    most_new_tokens,
-    naming_flags,
-    questions,
-    task_name,
-)
-from evidcore_plugin_lab.predict.training_scans import (
-    Tell,
-    TrainingScans,
-    data_facts,
-    features_of,
-    figures_of,
-    training_scans,
-)
+from evidcore_plugin_lab.predict.inquiry import Inquiry, check_volume, most_new_tokens, naming_flags
+from evidcore_plugin_lab.predict.training_scans import Tell, describe, features_of, figures_of, known_scans
 
-_NAMES = ("letter", "option")  # of a row of options
+_LIKELIHOODS = ("log_likelihood", "verdict_log_likelihood", "share")  # of an option
 CASE = "scan"  # what the case is called: a file name may be a person's
 
 
@@ -68,12 +55,12 @@ class Prediction:
 
 
 def predict_scan(
-    folder: RunFolder, inquiry: Inquiry, out: Path | None = None, tell: Tell | None = None
+    run: str | os.PathLike[str], inquiry: Inquiry, out: Path | None = None, tell: Tell = lambda *_: None
 ) -> Prediction:
     """Answer an inquiry with a run's last model.
 
     Args:
-        folder: a run whose training has finished.
+        run: the folder of a run whose training has finished.
         inquiry: the scan and what is asked about it.
         out: the new folder for `answer.json`, `index.html`, and where the answer has them `report.txt` and
             `mask.nii.gz`; left out: `predictions/<scan>-<task>` in the working directory.
@@ -83,15 +70,16 @@ def predict_scan(
         RunError: if the run has no finished model, its recipe no such task, or the question no use.
         DataError: if the scan cannot be used, or is far outside of what the model was trained on.
     """
+    folder = open_run(Path(run))
     weights = last_model(folder)
     recipe = load(folder.path / "resolved.toml")
-    name = task_name(inquiry, recipe)
+    name = inquiry.task_name(recipe)
     with naming_flags():
         read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
     target = out or _free_place(inquiry.name(), name)
     with atomic_directory(target) as work:
         assembly = Assembly(recipe)
-        put = questions(inquiry, is_free=assembly.tasks[name].takes_free_questions)
+        put = inquiry.questions(is_free=assembly.tasks[name].takes_free_questions)
         before = outputs_of(folder, recipe, recipe.line)
         before.load_services(assembly)
         policy = Context(assembly, "predict", before=before).local_policy()
@@ -100,11 +88,11 @@ def predict_scan(
         with naming_flags():
             volume = read(ref)
         check_volume(volume, ref, spec)
-        known = training_scans(folder, assembly, policy, weights, tell)
+        known = known_scans(folder, assembly, policy, weights, tell)
         unlike = []
         if not isinstance(known, str):
-            unlike = known.unlike(figures_of(volume), features_of(policy, assembly.view, [ref])[0])
-        far = "; ".join(item.sentence() for item in unlike if item.is_far)
+            unlike = known.unlike(figures_of(volume), features_of(policy, assembly.view, ref))
+        far = "; ".join(item["sentence"] for item in unlike if item["is_far"])
         if far and not inquiry.unlike:
             raise DataError(
                 f"{ref.path}: is far outside of what the model of this run was trained on: {far}. An answer "
@@ -114,7 +102,7 @@ def predict_scan(
         names = dict.fromkeys(name for source in assembly.datasets.values() for name in source.findings)
         vocabulary = tuple(Finding(name=each, state="uncertain") for each in names)  # nothing is known here
         case = Case(id=CASE, patient=None, volumes=(ref,), questions=put, findings=vocabulary)
-        prompt = asked(assembly, name, case, inquiry)
+        prompt = inquiry.prompt(assembly, name, case)
         record, answer = answered(policy, prompt, assembly, most_new_tokens(recipe, name))
         mask = None
         if answer.evidence is not None:
@@ -128,7 +116,7 @@ def predict_scan(
             write(work / "report.txt", answer.report + "\n")
         lock = folder.lock()
         packages = {package: table["version"] for package, table in lock["package"].items()}
-        shown = (folder.path / "checkpoints").iterdir()  # links, named after their stages
+        checkpoints = (folder.path / "checkpoints").iterdir()  # links, named after their stages
         record = {
             "notice": NOTICE,
             "scan": {  # what was looked at, and how it was read; its header is not repeated
@@ -142,14 +130,14 @@ def predict_scan(
                 "spacing_mm_zyx": [round(step, 6) for step in volume.spacing_mm_zyx],
                 "voxel_to_mm_zyx": volume.affine.tolist(),
             },
-            "training": training_record(known, assembly),
-            "unlike": [{**vars(item), "sentence": item.sentence()} for item in unlike],
+            "training": describe(known, assembly),
+            "unlike": unlike,
             **record,
             "model": {
                 "recipe": recipe.name,
                 "recipe_hash": lock["recipe"]["hash"],
                 "run": folder.path.name,
-                "stage": max(path.name for path in shown if path.resolve() == weights.resolve()),
+                "stage": max(path.name for path in checkpoints if path.resolve() == weights.resolve()),
                 "sha256": {path.name: sha256(path) for path in sorted(weights.glob("*.safetensors"))},
             },
             "data": lock["dataset"],
@@ -172,65 +160,20 @@ def _followed(
     return None
 
 
-def describe_training(folder: RunFolder, tell: Tell | None = None) -> dict[str, Any]:
-    """Return what a run's last model was trained on, and keep what its scans were like in the run folder.
-
-    Raises:
-        RunError: if the run has no finished model.
-    """
+def describe_training(run: str | os.PathLike[str], tell: Tell = lambda *_: None) -> dict[str, Any]:
+    """Return what a run's last model was trained on, and write what its scans were like to the run folder."""
+    folder = open_run(Path(run))
     weights, recipe = last_model(folder), load(folder.path / "resolved.toml")
     assembly = Assembly(recipe)
     policy = Context(assembly, "predict", before=outputs_of(folder, recipe, recipe.line)).local_policy()
-    return training_record(training_scans(folder, assembly, policy, weights, tell), assembly)
-
-
-def training_record(known: TrainingScans | str, assembly: Assembly) -> dict[str, Any]:
-    """Return what a model was trained on, as answer.json holds it."""
-    facts: dict[str, Any] = {"datasets": data_facts(assembly), "unknown": None, "scans": None}
-    if isinstance(known, str):
-        return {**facts, "unknown": known}
-    facts["scans"] = {
-        "measured": len(known.patients),
-        "validation_scans": known.validation_scans,
-        "bound": known.bound,
-        "ranges": {name: list(pair) for name, pair in known.ranges().items()},
-    }
-    return facts
-
-
-def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
-    """Refuse what was read but is not what the encoder was trained on.
-
-    Raises:
-        DataError: if a model of volumes is given one slice, or a model of HU values that cannot be HU.
-    """
-    depth, height, width = volume.shape_zyx
-    if depth == 1 and spec.size_zyx[0] > 1 and not spec.any_depth:
-        raise DataError(
-            f"{ref.path}: is a 2D image of {height} x {width} pixels; the model of this run reads volumes. "
-            "Give the whole series."
-        )
-    if not spec.windows:
-        return
-    stored, placement = opened(ref)
-    # what lies outside a resampled volume was filled with air, whatever it is a scan of
-    held = stored.values(ref.rescale) if placement.is_resampled else volume.array
-    low, high = float(held.min()), float(held.max())
-    if low >= 0:  # as MR, PET or CT without its rescale
-        raise DataError(
-            f"{ref.path}: the values run from {low:g} to {high:g}, so this is no CT in HU, where air is "
-            "-1000 and fat -100; the model of this run reads HU. Give a CT with its rescale applied, or use "
-            "a run whose encoder has windows = [] for MR and other intensities."
-        )
+    return describe(known_scans(folder, assembly, policy, weights, tell), assembly)
 
 
 def _free_place(scan: str, task: str) -> Path:
     """Return the first folder of `predictions/<scan>-<task>`, `…-2`, … that is not there."""
-    place, number = Path("predictions") / f"{scan}-{task}", 1
-    while place.exists():
-        number += 1
-        place = place.with_name(f"{scan}-{task}-{number}")
-    return place
+    first = Path("predictions") / f"{scan}-{task}"
+    others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    return next(place for place in itertools.chain([first], others) if not place.exists())
 
 
 def answered(
@@ -252,16 +195,13 @@ def answered(
     rows = _option_rows(policy, prompt, blank, assembly) if options else []
     known, same = assembly.phrases, None
     if rows:
-        on_scan, on_air = (max(sides, key=lambda side: side["share"]) for sides in zip(*rows, strict=True))
-        same = on_scan["letter"] == on_air["letter"]
+        likeliest = max(rows, key=lambda row: row["share"])
+        same = likeliest is max(rows, key=lambda row: row["blank"]["share"])
     return {
         "task": prompt.task,
         "prompt": prompt.written(),
         **_as_read(answer, assembly),
-        "options": [
-            {**scan, "blank": {key: air[key] for key in air if key not in _NAMES}} for scan, air in rows
-        ]
-        or None,
+        "options": rows or None,
         "options_not_trained": [item for item in options or () if known and item not in known],
         "blank": {
             **_as_read(aside, assembly),
@@ -269,7 +209,7 @@ def answered(
             "same_likeliest_option": same,
         },
         "evidence": None,
-    }, answer  # fmt: skip
+    }, answer
 
 
 def _as_read(answer: Answer, assembly: Assembly) -> dict[str, Any]:
@@ -295,7 +235,7 @@ def _as_read(answer: Answer, assembly: Assembly) -> dict[str, Any]:
 
 def _option_rows(
     policy: VLMPolicy, prompt: Prompt, blank: Prompt, assembly: Assembly
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+) -> list[dict[str, Any]]:
     """Return how likely each option is, on the scan and on a blank volume: log-likelihood in nats, and share.
 
     The shares sum to 1 over the options. They compare the options and are no probabilities of disease. Where
@@ -304,22 +244,11 @@ def _option_rows(
     task = assembly.tasks[prompt.task]
     with blame(offer_of(task), f"writing the answers to prompt {prompt.id!r}"):
         letters, wholes = option_log_likelihoods(policy, [prompt, blank], task)
-    sides: list[list[dict[str, Any]]] = []
-    for side, bare in enumerate(letters):
-        whole = None if wholes is None else wholes[side]
-        likely = bare if whole is None else whole
-        powers = np.exp(np.asarray(likely, dtype=np.float64) - max(likely))
-        sides.append([
-            {
-                "letter": LETTERS[index],
-                "option": option,
-                "log_likelihood": bare[index],
-                "verdict_log_likelihood": None if whole is None else whole[index],
-                "share": share,
-            }
-            for index, (option, share) in enumerate(
-                zip(prompt.reference["options"], (powers / powers.sum()).tolist(), strict=True)
-            )
-        ])  # fmt: skip
-    on_scan, on_air = sides
-    return list(zip(on_scan, on_air, strict=True))
+    sides = []
+    for side, of_letters in enumerate(letters):
+        of_wholes = [None] * len(of_letters) if wholes is None else wholes[side]
+        shares = softmax(np.asarray(of_letters if wholes is None else of_wholes, dtype=np.float64))
+        columns = zip(of_letters, of_wholes, shares.tolist(), strict=True)
+        sides.append([dict(zip(_LIKELIHOODS, row, strict=True)) for row in columns])
+    rows = zip(LETTERS, prompt.reference["options"], *sides, strict=False)
+    return [{"letter": letter, "option": option, **scan, "blank": air} for letter, option, scan, air in rows]

@@ -41,31 +41,11 @@ _AIR_HU = -950.0  # around a body, and outside of a scanner's field
 _HU_OF_ONE = 200.0  # an excess of 1; less than lung and soft tissue or soft tissue and fat differ together
 _LEAST_BOUND = 0.25  # of a warning: few scans, or equal ones, must not warn of a millimetre
 _FAR = 0.5  # above the bound: 1.4 times as large, 100 HU
-_SCANS_PER_PASS = 8
 _LEAST_PATIENTS = 3  # below, no distance between patients has another to be compared with
 
 Figures = Mapping[str, float]  # of a scan, by measure
 Vector = npt.NDArray[np.float64]
 Tell = Callable[[int, int], None]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Unlike:
-    """A measure in which a scan lies outside of the training scans by more than the bound."""
-
-    measure: str
-    value: float
-    low: float
-    high: float
-    is_far: bool
-
-    def sentence(self) -> str:
-        """Return it in words."""
-        if self.measure == FEATURES:
-            times = f"{self.value / self.high:.1f} times as far from the nearest training scan"
-            return f"its {FEATURES} lie {times} as those of nearly all training scans"
-        usual = f"{self.low:.3g} to {self.high:.3g}"
-        return f"its {self.measure} is {self.value:.3g}, that of training scans {usual}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,23 +63,34 @@ class TrainingScans:
         """Return the middle 98 % of each measure but features."""
         return {name: _middle(np.asarray(values)) for name, values in self.figures.items()}
 
-    def unlike(self, figures: Figures, features: Vector) -> list[Unlike]:
-        """Return the measures in which a scan exceeds the bound."""
+    def unlike(self, figures: Figures, features: Vector) -> list[dict[str, Any]]:
+        """Return the measures in which a scan exceeds the bound, each in words too."""
         result = []
-        for name, (value, low, high) in self._placed(figures, features, None).items():
+        for name, (value, low, high) in self._placed(figures, features).items():
             excess = _excess(name, value, low, high)
-            if excess > self.bound:
-                is_far = excess > self.bound + _FAR and not name.startswith("spacing")
-                result.append(Unlike(measure=name, value=value, low=low, high=high, is_far=is_far))
+            if excess <= self.bound:
+                continue
+            sentence = f"its {name} is {value:.3g}, that of training scans {low:.3g} to {high:.3g}"
+            if name == FEATURES:
+                times = f"{value / high:.1f} times as far from the nearest training scan"
+                sentence = f"its {FEATURES} lie {times} as those of nearly all training scans"
+            is_far = excess > self.bound + _FAR and not name.startswith("spacing")
+            entry = {"measure": name, "value": value, "low": low, "high": high, "is_far": is_far}
+            result.append({**entry, "sentence": sentence})
         return result
 
     def calibrated(self, validation: Sequence[tuple[Figures, Vector]]) -> TrainingScans:
         """Return the same with the bound that at most 5 % of training and of validation scans exceed."""
+
+        def largest(figures: Figures, features: Vector, patient: int | None = None) -> float:
+            placed = self._placed(figures, features, patient)
+            return max((_excess(name, *place) for name, place in placed.items()), default=0.0)
+
         own = [
-            self._largest({name: values[place] for name, values in self.figures.items()}, vector, patient)
+            largest({name: values[place] for name, values in self.figures.items()}, vector, patient)
             for place, (vector, patient) in enumerate(zip(self.features, self.patients, strict=True))
         ]
-        others = [self._largest(figures, vector, None) for figures, vector in validation]
+        others = [largest(figures, vector) for figures, vector in validation]
         bounds = [np.quantile(some, 0.95, method="higher") for some in (own, others) if some]
         bound = float(max([_LEAST_BOUND, *bounds]))
         return dataclasses.replace(self, validation_scans=len(validation), bound=bound)
@@ -112,15 +103,11 @@ class TrainingScans:
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> TrainingScans:
         """Read back what `to_json` gave."""
-        kept = {key: value for key, value in table.items() if key != "layout"}
-        return cls(**{**kept, "features": np.asarray(table["features"], dtype=np.float64)})
-
-    def _largest(self, figures: Figures, features: Vector, patient: int | None) -> float:
-        placed = self._placed(figures, features, patient)
-        return max((_excess(name, *place) for name, place in placed.items()), default=0.0)
+        fields = {key: value for key, value in table.items() if key != "layout"}
+        return cls(**{**fields, "features": np.asarray(table["features"], dtype=np.float64)})
 
     def _placed(
-        self, figures: Figures, features: Vector, patient: int | None
+        self, figures: Figures, features: Vector, patient: int | None = None
     ) -> dict[str, tuple[float, float, float]]:
         """Return each measure's value and range, among the scans of other patients than `patient`."""
         patients = np.asarray(self.patients)
@@ -157,23 +144,20 @@ def figures_of(volume: Volume) -> dict[str, float]:
     return result
 
 
-def features_of(policy: VLMPolicy, view: View, refs: Sequence[VolumeRef]) -> Vector:
-    """Return the mean of the encoder's features over all that is shown of each scan: (scan, channel)."""
-    images, backbone = policy.processor.image_processor, policy.model.model
-    handles = []
-    for ref in refs:
-        parts = view.render(Case(id="scan", patient=None, volumes=(ref,)))
-        handles.append([images.handle(part.crop) for part in parts if isinstance(part, VisualPart)])
+def features_of(policy: VLMPolicy, view: View, ref: VolumeRef) -> Vector:
+    """Return the mean of the encoder's features over all that is shown of a scan: (channel,)."""
+    images, encoder = policy.processor.image_processor, policy.model.model.encoder
+    parts = view.render(Case(id="scan", patient=None, volumes=(ref,)))
+    handles = [images.handle(part.crop) for part in parts if isinstance(part, VisualPart)]
     means: dict[int, Vector] = {}
-    unique = list(dict.fromkeys(handle for some in handles for handle in some))
-    for group, patches in images.bank.patches(unique, backbone.encoder):
+    for group, patches in images.bank.patches(list(dict.fromkeys(handles)), encoder):
         rows = patches.features.detach().float().cpu().numpy().astype(np.float64)
         means.update(zip(group, rows.reshape(len(group), -1, rows.shape[-1]).mean(axis=1), strict=True))
-    return np.stack([np.mean([means[handle] for handle in some], axis=0) for some in handles])
+    return np.asarray(np.mean([means[handle] for handle in handles], axis=0))
 
 
-def training_scans(
-    folder: RunFolder, assembly: Assembly, policy: VLMPolicy, weights: Path, tell: Tell | None = None
+def known_scans(
+    folder: RunFolder, assembly: Assembly, policy: VLMPolicy, weights: Path, tell: Tell
 ) -> TrainingScans | str:
     """Return what is kept of a run's training scans, or measure them now and keep it; else why that fails."""
     model = weights.resolve().parent.name
@@ -182,7 +166,7 @@ def training_scans(
         if (table["layout"], table["model"]) == (LAYOUT, model):
             return TrainingScans.from_json(table)
     try:
-        result = _measured(assembly, policy, model, tell or (lambda count, total: None))
+        result = _measured(assembly, policy, model, tell)
     except EvidError as error:  # the run may have been carried off, without its data
         return str(error)
     with contextlib.suppress(OSError):  # a run folder that may only be read: measured again next time
@@ -190,12 +174,12 @@ def training_scans(
     return result
 
 
-def data_facts(assembly: Assembly) -> list[dict[str, Any]]:
-    """Return what a model was trained on: data sets, and where they are here, patients and scans."""
-    result = []
+def describe(known: TrainingScans | str, assembly: Assembly) -> dict[str, Any]:
+    """Return what a model was trained on, as answer.json holds it: data sets, and what the scans are like."""
+    datasets, scans = [], None
     for name, cases in _trained_on(assembly).items():
         component = str(assembly.recipe.datasets[name]["use"])
-        result.append({
+        datasets.append({
             "name": name,
             "component": component,
             "is_phantom": is_phantom(component),
@@ -203,7 +187,14 @@ def data_facts(assembly: Assembly) -> list[dict[str, Any]]:
             "scans": None if cases is None else sum(len(case.volumes) for case in cases),
             "findings": list(assembly.datasets[name].findings),
         })  # fmt: skip
-    return result
+    if isinstance(known, TrainingScans):
+        scans = {
+            "measured": len(known.patients),
+            "validation_scans": known.validation_scans,
+            "bound": known.bound,
+            "ranges": {name: list(pair) for name, pair in known.ranges().items()},
+        }
+    return {"datasets": datasets, "unknown": known if isinstance(known, str) else None, "scans": scans}
 
 
 def _trained_on(assembly: Assembly) -> dict[str, list[Case] | None]:
@@ -233,32 +224,20 @@ def _measured(assembly: Assembly, policy: VLMPolicy, model: str, tell: Tell) -> 
         with contextlib.suppress(DataError):  # a split without cases
             checked += assembly.split(name, "validation")
     validation = _spread(checked)
-    total = len(scans) + len(validation)
-    figures, features = _look([ref for _, ref in scans], assembly, policy, lambda count: tell(count, total))
+    measured = []
+    for number, (_, ref) in enumerate([*scans, *validation], start=1):
+        measured.append((figures_of(read(ref)), features_of(policy, assembly.view, ref)))
+        tell(number, len(scans) + len(validation))
+    figures, features = zip(*measured[: len(scans)], strict=True)
     numbers = {patient: number for number, patient in enumerate(dict.fromkeys(name for name, _ in scans))}
     names = [name for name in figures[0] if all(name in item for item in figures)]  # MR has no HU
     result = TrainingScans(
         model=model,
         patients=[numbers[patient] for patient, _ in scans],
         figures={name: [item[name] for item in figures] for name in names},
-        features=features,
+        features=np.asarray(features),
     )
-    past = len(scans)
-    others = _look([ref for _, ref in validation], assembly, policy, lambda count: tell(past + count, total))
-    return result.calibrated(list(zip(*others, strict=True)))
-
-
-def _look(
-    refs: Sequence[VolumeRef], assembly: Assembly, policy: VLMPolicy, tell: Callable[[int], None]
-) -> tuple[list[dict[str, float]], Vector]:
-    """Return measures and features of scans."""
-    figures, features = [], []
-    for start in range(0, len(refs), _SCANS_PER_PASS):
-        some = refs[start : start + _SCANS_PER_PASS]
-        figures += [figures_of(read(ref)) for ref in some]
-        features += list(features_of(policy, assembly.view, some))
-        tell(len(figures))
-    return figures, np.asarray(features)
+    return result.calibrated(measured[len(scans) :])
 
 
 def _spread(cases: Sequence[Case]) -> list[tuple[str, VolumeRef]]:
