@@ -152,10 +152,7 @@ def test_a_missing_volume_stops_or_is_left_out_and_counted(chest, caplog):
     file = chest.set / "dataset/valid_fixed/valid_1/valid_1_a/valid_1_a_2.nii.gz"
     file.unlink()
     told = chest.refusal("test")
-    assert (
-        f"{file}: there is no such file. It comes from https://huggingface.co/datasets/ibrahimhamamci/CT-RATE"
-        in told
-    )
+    assert f"{file}: there is no such file. It comes from https://huggingface.co/datasets/ibrahimha" in told
     assert "case 'valid_1_a_2'" in told
     dataset = chest.dataset(missing="skip")
     assert [case.id for case in dataset.cases("test")] == ["valid_1_a_1", "valid_2_a_1"]
@@ -211,10 +208,7 @@ def test_a_missing_table_is_named(chest):
 
 def test_without_a_place_the_options_are_named(chest):
     told = chest.refusal("test", path=...)
-    assert (
-        "give `path`, a folder that holds it, or `revision`, a commit of https://huggingface.co/datasets/ibr"
-        in told
-    )
+    assert "give `path`, a folder that holds it, or `revision`, a commit of https://huggingface.co/" in told
 
 
 def test_a_set_that_was_not_fetched_yet_says_where_it_comes_from(chest):

@@ -44,36 +44,22 @@ def test_only_the_volumes_of_the_chosen_patients_are_fetched(ct_rate, hub):
     np.testing.assert_array_equal(read(cases[0].volumes[0]).shape_zyx, volume(0).shape)
 
 
-def test_each_volume_is_fetched_when_its_case_is_asked_for(ct_rate, hub):
-    walk = ct_rate().cases("test")
-    next(walk)
-    assert volumes(hub) == ["valid_1_a_1.nii.gz"]
-    next(walk)
-    assert volumes(hub) == ["valid_1_a_1.nii.gz", "valid_1_a_2.nii.gz"]
-
-
-def test_how_much_is_to_be_fetched_is_said_beforehand(ct_rate, hub, caplog):
-    walk = ct_rate().cases("test")
-    next(walk)
-    (told,) = [record.message for record in caplog.records if "still to be fetched" in record.message]
-    assert told.startswith("https://huggingface.co/datasets/ibrahimhamamci/CT-RATE: 3 files, ")
-    assert " GB, are still to be fetched into " in told
-
-
 def test_more_than_max_gb_is_never_fetched(ct_rate, hub):
-    with pytest.raises(
-        DataError, match=r"3 files, .* GB, are still to be fetched .*; max_gb = 1e-07 allows less\. Take"
-    ):
+    with pytest.raises(DataError, match=r"3 files, .* GB, are still to be fetched .*; max_gb = 1e-07"):
         list(ct_rate(max_gb=1e-7).cases("test"))
     assert volumes(hub) == []
 
 
-def test_a_walk_goes_on_where_an_earlier_one_stopped(ct_rate, hub):
+def test_each_volume_is_fetched_once_when_its_case_is_asked_for(ct_rate, hub, caplog):
+    assert len(list(ct_rate().listed("test"))) == 3
+    assert volumes(hub) == []
     next(ct_rate().cases("test"))
-    before = volumes(hub)
+    assert volumes(hub) == ["valid_1_a_1.nii.gz"]
+    (told,) = [record.message for record in caplog.records if "still to be fetched" in record.message]
+    assert told.startswith("https://huggingface.co/datasets/ibrahimhamamci/CT-RATE: 3 files, ")
+    assert " GB, are still to be fetched into " in told
     assert len(list(ct_rate().cases("test"))) == 3
-    assert len(volumes(hub)) == 3
-    assert volumes(hub)[: len(before)] == before
+    assert volumes(hub) == ["valid_1_a_1.nii.gz", "valid_1_a_2.nii.gz", "valid_2_a_1.nii.gz"]
     hub.asked.clear()
     list(ct_rate().cases("test"))
     assert hub.fetched() == []
@@ -88,11 +74,6 @@ def test_nothing_is_asked_before_cases_are(ct_rate, hub):
     assert dataset.fingerprint() == print_of_one
 
 
-def test_listed_cases_need_no_volume(ct_rate, hub):
-    assert len(list(ct_rate().listed("test"))) == 3
-    assert volumes(hub) == []
-
-
 def test_a_volume_that_the_commit_lacks_stops_or_is_left_out(ct_rate, hub):
     del hub.files["ibrahimhamamci/CT-RATE"]["dataset/valid_fixed/valid_1/valid_1_a/valid_1_a_2.nii.gz"]
     with pytest.raises(DataError, match=r"valid_1_a_2.nii.gz: is not in commit aaaaaaaaaaaa of the set"):
@@ -100,12 +81,6 @@ def test_a_volume_that_the_commit_lacks_stops_or_is_left_out(ct_rate, hub):
     dataset = ct_rate(missing="skip")
     assert [case.id for case in dataset.cases("test")] == ["valid_1_a_1", "valid_2_a_1"]
     assert list(dataset.left_out["test"]) == ["valid_1_a_2"]
-
-
-def test_a_gated_set_without_a_token_stops_at_its_first_table(ct_rate, hub):
-    hub.gated = True
-    with pytest.raises(DataError, match=r"CT-RATE: dataset/multi_.*gated.*`hf auth login`"):
-        list(ct_rate(missing="skip").cases("test"))
 
 
 def test_own_files_beside_a_commit_are_in_the_fingerprint_and_fetched_ones_are_not(ct_rate, hub, tmp_path):
@@ -202,9 +177,7 @@ def test_a_damaged_archive_is_named_and_leaves_nothing(atlas, hub, tmp_path):
     name = "image_only/AbdomenAtlas3_images_BDMAP_BDMAP_00000001_BDMAP_00000232.tar.gz"
     held = hub.files["AbdomenAtlas/AbdomenAtlas3.0Mini"]
     held[name] = held[name][: len(held[name]) // 2]
-    with pytest.raises(
-        DataError, match=r"BDMAP_00000232.tar.gz: the archive is damaged .*Delete it and start again"
-    ):
+    with pytest.raises(DataError, match=r"BDMAP_00000232.tar.gz: the archive is damaged .*Delete it and"):
         list(atlas().cases("train"))
     assert not list((tmp_path / "home" / "cache" / "hub").glob("*/*/image_only/BDMAP_*"))
 
@@ -226,9 +199,7 @@ def test_a_set_in_several_archives_is_unpacked_from_each(hub, tmp_path):
     assert [case.id for case in dataset.cases("train")] == [f"0004/case_{number:05d}" for number in range(4)]
     assert [case.id for case in dataset.cases("test")] == ["0004/case_00004"]
     assert sorted(set(hub.fetched())) == ["M3D_Seg/0004_1.zip", "M3D_Seg/0004_2.zip"]
-    with pytest.raises(
-        DataError, match=r"has no archive of set '0023'. It has: M3D_Seg/0004_1.zip, M3D_Seg/0004_2"
-    ):
+    with pytest.raises(DataError, match=r"has no archive of set '0023'. It has: M3D_Seg/0004_1.zip"):
         list(build("m3d-seg", tmp_path / "home", codes=("0023",)).cases("train"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from evidcore_plugin_ct_data.letters import Unanswerable, question
-from evidcore_plugin_ct_data.miniatures.pictures import SETS
+from evidcore_plugin_ct_data.miniatures.m3d import SETS
 from PIL import Image
 
 SPLITS = ("train", "validation", "test")

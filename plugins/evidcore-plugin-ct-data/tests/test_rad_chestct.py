@@ -67,15 +67,6 @@ def test_patients_come_from_the_metadata(chest):
     assert {case.id for case in chest.dataset().cases("test")} == {"tst00004"}
 
 
-def test_a_scan_that_zenodo_does_not_have_stops_or_is_left_out(chest):
-    (chest.set / "trn00002.npz").unlink()
-    told = chest.refusal("train")
-    assert "trn00002.npz: there is no such file. It comes from https://zenodo.org/records/6406114" in told
-    dataset = chest.dataset(missing="skip")
-    assert [case.id for case in dataset.cases("train")] == ["trn00001"]
-    assert list(dataset.left_out["train"]) == ["trn00002"]
-
-
 def test_the_scans_may_lie_in_a_folder_of_their_own(chest):
     (chest.set / "images").mkdir()
     for file in chest.set.glob("*.npz"):
@@ -97,8 +88,3 @@ def test_a_label_that_is_none_is_named(chest):
     chest.edit(TABLES["test"], "tst00004,0", "tst00004,yes")
     told = chest.refusal("test")
     assert "line 2, scan 'tst00004', column 'atelectasis*lung': a label is 0 or 1, got 'yes'" in told
-
-
-def test_another_option_has_another_fingerprint(chest):
-    assert chest.dataset().fingerprint() == chest.dataset().fingerprint()
-    assert chest.dataset().fingerprint() != chest.dataset(mosaic="absent").fingerprint()

@@ -70,10 +70,7 @@ def test_the_older_name_says_its_shape_too(tmp_path, masks):
     [
         ({"key": "2"}, r"key '2' must be a row of the matrix, 0 to 1"),
         ({"key": None}, r"key None must be a row of the matrix, 0 to 1"),
-        (
-            {"label": 1},
-            r"label 1 picks nothing of a sparse mask, whose rows are picked by key\. Leave the label out",
-        ),
+        ({"label": 1}, r"label 1 picks nothing of a sparse mask, whose rows are picked by key\. Leave the"),
         ({"axes": None}, r"does not say where its axes run to. Set axes on the dataset"),
         ({"axes": "LPL"}, r"axes must name each body axis once.*got .LPL.\. Write for instance"),
         ({"axes": "SPL"}, r"row 0 has shape \(3, 4, 5\) in body axes, its volume \(5, 4, 3\).*got 'SPL'"),

@@ -9,10 +9,11 @@ import tarfile
 import zipfile
 
 import pytest
+from click.testing import CliRunner
 from evidcore_plugin_ct_data.archives import unpack
-from evidcore_plugin_ct_data.miniatures import WRITERS, write
+from evidcore_plugin_ct_data.miniatures import WRITERS
 from evidcore_plugin_ct_data.miniatures.__main__ import main
-from evidcore_plugin_ct_data.published import SPLITS, drawn_split, place_in_order
+from evidcore_plugin_ct_data.published import drawn_split
 from evidcore_plugin_ct_data.tables import numbers, read_rows
 
 from evidcore.api import DataError
@@ -34,14 +35,7 @@ def test_a_limit_takes_whole_patients_and_a_greater_one_keeps_them(chest):
         before = patients
         sizes.append(len(patients))
     assert sizes == [1, 3, 6, 12]
-
-
-def test_a_limit_is_not_the_beginning_of_the_table(chest):
     assert list(chest.cases("train", limit=5)) != list(chest.cases("train"))[:5]
-    order = sorted(
-        (f"train_{number}" for number in range(1, 13)), key=lambda name: place_in_order(name, "limit")
-    )
-    assert {case.patient for case in chest.cases("train", limit=5).values()} == set(order[:5])
 
 
 def test_ids_name_patients_and_cases_here_or_in_a_file(chest):
@@ -116,9 +110,7 @@ def test_a_cell_may_be_long_and_have_lines(tmp_path):
 @pytest.mark.parametrize("cell", ["0.7", "[0.7]", "[0.7, 'x']", "[0.7, nan]", "__import__('os')", ""])
 def test_a_list_as_text_is_numbers_or_refused(cell):
     assert numbers(" [0.7, 1] ", 2, "here") == (0.7, 1.0)
-    with pytest.raises(
-        DataError, match=r"^here: must be a list of 2 numbers as text, such as \[0.75, 0.75\], got "
-    ):
+    with pytest.raises(DataError, match=r"^here: must be a list of 2 numbers as text, such as \[0.75"):
         numbers(cell, 2, "here")
 
 
@@ -177,21 +169,13 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path):
     assert not list(tmp_path.glob(".*.partial"))
 
 
-def test_a_list_of_ids_has_one_a_line(home):
-    pictures = home("omni-med-vqa")
-    (pictures.folder / "mine.txt").write_text("Images/Chest CT Scan/003.png\n\n")
-    result = [name for split in SPLITS for name in pictures.cases(split, ids="mine.txt")]
-    assert result == ["Images/Chest CT Scan/003.png"]
-
-
-def test_every_data_set_has_a_miniature_that_the_command_writes(tmp_path, capsys):
+def test_every_data_set_has_a_miniature_that_the_command_writes(tmp_path):
     from evidcore.registry import offers
 
     ours = {offer.name for offer in offers("dataset") if offer.package == "evidcore-plugin-ct-data"}
     assert ours == set(WRITERS)
-    assert main(["omni-med-vqa", str(tmp_path / "new")]) == 0
+    ask = CliRunner().invoke
+    assert ask(main, ["omni-med-vqa", str(tmp_path / "new")]).exit_code == 0
     assert (tmp_path / "new" / "OmniMedVQA").is_dir()
-    assert main(["omni-med-vqa", str(tmp_path / "new")]) == 2
-    assert f"{tmp_path / 'new'}: is not empty" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="there is no miniature of 'ct-rat'; there are: ct-rate"):
-        write("ct-rat", tmp_path / "x")
+    assert f"{tmp_path / 'new'}: is not empty" in ask(main, ["omni-med-vqa", str(tmp_path / "new")]).output
+    assert "'ct-rat' is not one of 'ct-rate'," in ask(main, ["ct-rat", str(tmp_path / "x")]).output

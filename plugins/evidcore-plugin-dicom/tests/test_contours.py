@@ -124,9 +124,7 @@ def test_a_region_is_named_by_name_or_number(write_series, tmp_path):
         MaskRef(path=path, key="hart"), volume
     )
     assert "holds no region '7'. It holds" in refused(MaskRef(path=path, label=7), volume)
-    assert "key 'heart' and label 1 both pick a region" in refused(
-        MaskRef(path=path, key="heart", label=1), volume
-    )
+    assert "key 'heart' and label 1 both pick a" in refused(MaskRef(path=path, key="heart", label=1), volume)
     twins = structure_set(tmp_path / "two.dcm", [("lung", [item]), ("lung", [two])])
     assert "2 regions are called 'lung'. It holds: 1 'lung', 2 'lung'. Name one by its number" in refused(
         MaskRef(path=twins, key="lung"), volume

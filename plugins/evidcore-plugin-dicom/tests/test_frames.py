@@ -41,10 +41,7 @@ def enhanced(folder: Path, change=lambda groups: None) -> Path:
 
 
 def test_a_file_of_many_frames_is_read(write_series):
-    def change(image: Dataset, number: int) -> None:
-        image.RescaleIntercept = -number
-
-    folder = write_series(scan(), axes="PSL", change=change)
+    folder = write_series(scan(), axes="PSL", values=lambda number: {"RescaleIntercept": -number})
     volume, same = opened(enhanced(folder)), opened(folder)
     np.testing.assert_array_equal(volume.array, same.array)
     assert volume.geometry.fits(same.geometry)

@@ -103,18 +103,9 @@ def test_an_axis_of_one_without_direction_is_dropped(tmp_path):
 @pytest.mark.parametrize(
     ("header", "shown"),
     [
-        (
-            {"space": None, "space directions": None, "space origin": None},
-            "states no orientation (no space), so",
-        ),
-        (
-            {"space": "scanner-xyz"},
-            "states no orientation (space 'scanner-xyz'), so left and right are unknown",
-        ),
-        (
-            {"space": "left-posterior-superio"},
-            "Did you mean 'left-posterior-superior'? Expected space left-post",
-        ),
+        ({"space": None, "space directions": None, "space origin": None}, "states no orientation (no"),
+        ({"space": "scanner-xyz"}, "states no orientation (space 'scanner-xyz'), so left and right are"),
+        ({"space": "left-posterior-superio"}, "Did you mean 'left-posterior-superior'? Expected space"),
         ({"space directions": None}, "states no orientation (no space directions)"),
         ({"space units": ["um", "um", "um"]}, "its space units are ['um', 'um', 'um'], expected mm"),
         ({"space directions": np.diag([1.0, 0, 1])}, "spacings above 0 mm, got spacings [1.0, 0.0, 1.0]"),

@@ -37,11 +37,7 @@ def segmentation(folder: Path, path: Path, masks: np.ndarray, **options) -> str:
     images = images_for_highdicom(folder)
     segments = [
         SegmentDescription(
-            number,
-            name,
-            codes.SCT.Organ,
-            codes.SCT.Liver,
-            highdicom.seg.SegmentAlgorithmTypeValues.MANUAL,
+            number, name, codes.SCT.Organ, codes.SCT.Liver, highdicom.seg.SegmentAlgorithmTypeValues.MANUAL
         )
         for number, name in enumerate(("liver", "lesion")[: masks.shape[-1]], start=1)
     ]
@@ -111,9 +107,7 @@ def test_a_segmentation_of_some_slices_of_its_volume_is_put_where_it_belongs(wri
     message = refused(
         MaskRef(path=segmentation(whole, tmp_path / "more.dcm", masks[::-1, ..., 1:])), opened(part)
     )
-    assert (
-        "1 of 1 voxels of the mask lie outside its volume: mask 1x12x14 voxels of 3x2x1 mm from (" in message
-    )
+    assert "1 of 1 voxels of the mask lie outside its volume: mask 1x12x14 voxels of 3x2x1 mm" in message
 
 
 def test_a_segmentation_of_another_grid_is_refused_with_both(write_series, tmp_path, masks):

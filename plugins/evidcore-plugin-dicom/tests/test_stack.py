@@ -16,9 +16,7 @@ def test_missing_images_are_counted_and_placed(write_series):
         return "leave out" if number in {2, 5, 6} else None
 
     message = refusal(write_series(scan((10, 5, 6)), change=change))
-    assert (
-        "series: 3 of 10 images are missing, the first between 3.00 and 9.00 mm along the normal, " in message
-    )
+    assert "series: 3 of 10 images are missing, the first between 3.00 and 9.00 mm along the" in message
     assert "where images lie 3.00 mm apart. Copy the series again." in message
 
 
@@ -46,25 +44,16 @@ def second(**values):
             "differ in direction: (1, 0, 0, 0, 1, 0) in 96.dcm, (1, 0, 0, 0, 0, -1) in 98.dcm",
         ),
         (second(PixelSpacing=[0.7, 0.8]), "differ in pixel spacing: (2, 1) in 96.dcm, (0.7, 0.8) in 98.dcm"),
-        (
-            second(Rows=4, PixelData=bytes(48)),
-            "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move localizers",
-        ),
+        (second(Rows=4, PixelData=bytes(48)), "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move"),
     ],
 )
 def test_images_that_do_not_form_one_stack_are_refused(write_series, changed, shown):
-    def change(image: Dataset, number: int) -> None:
-        for name, value in changed(number).items():
-            setattr(image, name, value)
-
-    assert shown in refusal(write_series(scan(), change=change))
+    assert shown in refusal(write_series(scan(), values=changed))
 
 
 def test_distances_that_are_rounded_differently_are_read(write_series):
-    def change(image: Dataset, number: int) -> None:
-        image.ImagePositionPatient = [0, 0, round(0.625 * number, 1)]
-
-    volume = opened(write_series(scan((9, 5, 6)), spacing_mm_zyx=(0.625, 1, 1), change=change))
+    rounded = lambda number: {"ImagePositionPatient": [0, 0, round(0.625 * number, 1)]}  # noqa: E731
+    volume = opened(write_series(scan((9, 5, 6)), spacing_mm_zyx=(0.625, 1, 1), values=rounded))
     assert volume.spacing_mm_zyx == pytest.approx((0.625, 1, 1))
 
 
@@ -80,18 +69,10 @@ def test_a_series_of_one_image_is_refused(write_series):
         ("ImagePositionPatient", [0, 0], "ImagePositionPatient must hold 3 numbers, got '[0.0, 0.0]'"),
         ("PixelSpacing", None, "PixelSpacing must hold 2 numbers, got nothing. Without it"),
         ("PixelSpacing", [0, 1], "PixelSpacing must be above 0 mm, got [0.0, 1.0]"),
-        (
-            "ImageOrientationPatient",
-            [1, 0, 0, 1, 0, 0],
-            "two unit vectors at a right angle, got [1.0, 0.0, 0.",
-        ),
+        ("ImageOrientationPatient", [1, 0, 0, 1, 0, 0], "two unit vectors at a right angle, got [1.0, 0.0"),
         ("RescaleSlope", "many", "RescaleSlope must hold 1 number, got 'many'"),
         ("SamplesPerPixel", 3, "has 3 values a voxel (colour), expected one"),
-        (
-            "Modality",
-            "MR",
-            "its modality is 'MR', which has no Hounsfield units. Set intensity = 'arbitrary'",
-        ),
+        ("Modality", "MR", "its modality is 'MR', which has no Hounsfield units. Set intensity ="),
         ("ModalityLUTSequence", Sequence([Dataset()]), "scales its values by a table (ModalityLUTSequence)"),
     ],
 )
@@ -110,16 +91,8 @@ def test_a_header_that_does_not_do_is_refused_with_its_value(write_series, name,
 
 
 def test_another_modality_is_read_as_arbitrary(write_series):
-    def change(image: Dataset, number: int) -> None:
-        image.Modality = "MR"
-
-    assert opened(write_series(scan(), change=change), intensity="arbitrary").intensity == "arbitrary"
-
-
-def test_a_folder_without_a_series_is_refused(tmp_path):
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "x.txt").write_text("x")
-    assert "a: is a folder that no format recognises. It holds the folders b. Name" in refusal(tmp_path / "a")
+    folder = write_series(scan(), values=lambda number: {"Modality": "MR"})
+    assert opened(folder, intensity="arbitrary").intensity == "arbitrary"
 
 
 @pytest.mark.parametrize(("name", "content"), [("96.dcm", b""), ("empty", b""), ("95.dcm", b"no image")])

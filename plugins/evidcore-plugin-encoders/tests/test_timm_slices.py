@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +14,6 @@ from evidcore_testing.checks_model import check_encoder
 from evidcore_testing.data import volume_case
 from safetensors.torch import load_file, save_file
 
-from evidcore.api import prepare
-from evidcore.builtin.views import Slices
 from evidcore.errors import PluginError, RecipeError, RunError
 
 # convolutions; a plain transformer with a class token; windows and channels last
@@ -66,16 +63,6 @@ def test_patches_are_those_of_each_slice_on_its_own():
             torch.testing.assert_close(whole.features[number, 4 * z : 4 * z + 4], by_hand)
 
 
-def test_a_patch_feels_its_own_corner_most():
-    # rows and columns are not swapped: a change at top right moves the patch of row 0, column 1 most
-    encoder = tiny(model="test_vit").eval()
-    plain = torch.zeros(1, 3, 1, 64, 64)
-    marked = plain.clone()
-    marked[..., :16, 48:] = 1.0
-    moved = (encoder(marked).features - encoder(plain).features).norm(dim=-1).reshape(4, 4)
-    assert int(moved.argmax()) == 3
-
-
 def test_the_grid_of_a_size_that_is_not_square():
     assert tiny().grid((2, 64, 128)) == (2, 2, 4)
 
@@ -86,13 +73,6 @@ def test_windows_are_channels_and_none_is_one():
     assert encoder(torch.zeros(1, 1, 2, 64, 64)).features.shape == (1, 8, encoder.width)
     with pytest.raises(ValueError, match=r"low below high; got \[240, -160\]"):
         tiny(windows=((240.0, -160.0),))
-
-
-def test_slices_of_a_case_are_encoded(tmp_path):
-    encoder, view = tiny().eval(), Slices(slices=2)
-    for part in view.render(volume_case(tmp_path))[1::2]:
-        volume = prepare(part.crop, encoder.input, view.size_zyx(part, encoder.input))
-        assert encoder(volume[None]).grid_zyx == encoder.grid((1, 64, 64)) == (1, 2, 2)
 
 
 def test_weights_come_from_a_folder_with_their_own_mean_and_spread(download):
@@ -129,41 +109,7 @@ def test_weights_of_another_backbone_are_refused(download):
     with pytest.raises(RunError) as caught:
         tiny(model="test_vit", pretrained=str(download)).load_pretrained()
     assert f"model.encoder.pretrained: '{download}' cannot be loaded into 'test_vit': " in str(caught.value)
-
-
-@pytest.mark.slow
-def test_weights_that_cannot_be_had_offline_are_named_with_the_way_out():
-    # in a process of its own: the Hub client reads HF_HUB_OFFLINE when it is imported
-    code = (
-        "from evidcore_plugin_encoders.timm_slices import TimmSlices\n"
-        "from evidcore.errors import RunError\n"
-        "try: TimmSlices(model='test_resnet', pretrained='timm/none-such@abc', size=64).load_pretrained()\n"
-        "except RunError as error: print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "'timm/none-such@abc' cannot be loaded into 'test_resnet': " in done.stdout, done.stderr
-    assert "`hf download timm/none-such --local-dir FOLDER` elsewhere, copy the folder here" in done.stdout
-
-
-def test_a_fit_learns_what_the_slices_show_and_is_read_back(tmp_path):
-    cases = [volume_case(tmp_path / "data", seed) for seed in range(16)]
-    encoder, logged = tiny(size=32, slices=6), []
-    options = replace(FIT, steps=40, learning_rate=3e-3, cases_per_step=6, shift_voxels=0)
-    encoder.fit(cases[:12], cases[12:], tmp_path / "fit", 3, logged.append, options=options)
-    assert logged[-1]["loss"] < 0.6 * logged[0]["loss"]
-    figures = json.loads((tmp_path / "fit/fit.json").read_text())
-    assert figures["validation_cases"] == 4
-    assert set(figures["validation_side_accuracy"].values()) == {None}  # one patch a slice has no halves
-    back = tiny(size=32, slices=6)
-    back.load(tmp_path / "fit")
-    volumes = torch.rand(1, 3, 6, 32, 32)
-    torch.testing.assert_close(back.eval()(volumes).features, encoder.eval()(volumes).features)
+    assert f"`hf download {download} --local-dir FOLDER` elsewhere, copy the folder here" in str(caught.value)
 
 
 def test_a_fit_starts_from_the_named_weights(download, tmp_path):

@@ -16,6 +16,14 @@ PAIRS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def _apart(tmp_path, monkeypatch):
+    """Keep answers of endpoints apart, and ask them directly."""
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def pairs():
     return PAIRS

@@ -9,7 +9,7 @@ from evidcore_testing import check_scorer
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from evidcore.errors import DataError, RecipeError
+from evidcore.errors import RecipeError
 
 logging.disable_progress_bar()
 
@@ -101,8 +101,3 @@ def test_no_text_is_too_long(folder, too_long):
 def test_a_layer_that_is_not_there_is_named_before_weights_are_read(folder, layer):
     with pytest.raises(RecipeError, match=rf"layer must be from -3 to 2, as it has 2 layers .*, got {layer}"):
         scorer(folder, layer).ready()
-
-
-def test_what_is_missing_is_named(folder):
-    with pytest.raises(DataError, match=r"scorer 'embedding-f1' \(none\): '.*none' holds no config.json"):
-        EmbeddingF1(folder, model=Pretrained(folder="none")).ready()

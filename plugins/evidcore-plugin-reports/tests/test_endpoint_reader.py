@@ -20,11 +20,6 @@ from evidcore.errors import DataError, RecipeError, RunError
 ASKED = "Which findings are seen?"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def volume(tmp_path):
     """Return a volume of 12 slices of 16 x 16 voxels, 5 x 2 x 4 mm each."""
@@ -99,15 +94,6 @@ def test_no_name_path_or_id_is_sent(volume):
         sent = json.dumps(server.requests) + json.dumps(server.headers)
     assert "secret-name" not in sent
     assert "case-0" not in sent
-
-
-def test_equal_questions_are_asked_once_and_kept(volume):
-    with chat_server(lambda body, number: Reply(content=f"Answer {number}.")) as server:
-        asked = [ask(one_slice(volume, 3)), ask(one_slice(volume, 3)), ask(one_slice(volume, 4))]
-        first = reader(server.url)(asked)
-        assert first[0] == first[1] != first[2]
-        assert reader(server.url)(asked) == first
-        assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize("said", ["", "  \n", Reply(content="cut o", finish="length"), Reply(status=400)])

@@ -139,13 +139,14 @@ def test_cases_without_findings_are_left_out_of_f1_and_counted():
         evaluated([], {})
 
 
-def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
-    class Shy(Labeler):
-        def __call__(self, text):
-            if "secret" in text:
-                raise LabelError("a text of 6 characters")
-            return Phrases()(text)
+class Shy(Labeler):
+    def __call__(self, text):
+        if text == "secret":
+            raise LabelError("a text of 6 characters")
+        return Phrases()(text)
 
+
+def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
     result = evaluated(
         CASES[:2], {"a": "secret", "b": "There is emphysema. There is a lung nodule."}, labeler=Shy()
     )
@@ -155,12 +156,6 @@ def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
 
 
 def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
-    class Shy(Labeler):
-        def __call__(self, text):
-            if text == "secret":
-                raise LabelError("a text of 6 characters")
-            return Phrases()(text)
-
     cases = [case("a", NAMES[:1]), case("b", NAMES[1:2])]  # one alone has a nodule
     reports = {"a": "There is emphysema.", "b": "There is a lung nodule."}
     every = evaluated(cases, reports).lines()

@@ -9,15 +9,9 @@ from evidcore_plugin_reports.testing import Reply, chat_server
 
 from evidcore.api import Unscored
 from evidcore.contracts import Measured
-from evidcore.errors import RecipeError
 
 GRADES = {"correctness": 4, "clarity": 5, "differential": 2, "concision": 3}
 ASKED = {name: {"score": grade, "reason": f"{name}, because"} for name, grade in GRADES.items()}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
 
 
 def judge(url, **options):
@@ -104,8 +98,3 @@ def test_unread_and_unanswered_texts_are_missing_and_say_why(written):
     assert good.figures["judge_concision"] == 3.0
     assert none.reason == "no reference report"
     assert len(server.requests) == 4  # a text without a reference is not sent
-
-
-def test_no_text_leaves_without_leave():
-    with pytest.raises(RecipeError, match=r"sent to '127.0.0.1', and the recipe does not allow it"):
-        Judge(endpoint=Endpoint(url="http://127.0.0.1:9/v1", model="tiny"))

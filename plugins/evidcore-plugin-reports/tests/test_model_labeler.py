@@ -18,13 +18,6 @@ NODULE = {"name": "lung nodule", "state": "present", "side": "left", "size_mm": 
 EFFUSION = {"name": "pleural effusion", "state": "absent", "side": None, "size_mm": None, "quote": "effusion"}
 
 
-@pytest.fixture(autouse=True)
-def _apart(tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-
-
 def labeler(server):
     endpoint = Endpoint(url=server.url, model="tiny", sends_text_away=True, tries=1)
     return ModelLabeler(endpoint=endpoint, findings=NAMES)
@@ -54,11 +47,8 @@ def test_a_model_is_asked_for_the_findings_and_its_answer_taken():
     assert user == {"role": "user", "content": TEXT}
 
 
-def test_a_fence_around_the_answer_is_taken_off():
+def test_a_fence_around_the_answer_is_taken_off_and_nothing_said_is_no_finding():
     assert read_findings(f"```json\n{told(NODULE, EFFUSION)}\n```", TEXT, NAMES) == FOUND
-
-
-def test_nothing_said_is_no_finding():
     assert read_findings(told(), TEXT, NAMES) == ()
 
 

@@ -14,16 +14,3 @@ def test_what_was_computed_is_held_up_to_a_bound():
     assert cache.get(["bb"], compute) == [2]
     assert cache.get(["a"], compute) == [1]
     assert asked == [["a", "bb"], ["ccc", "dddd"], ["a"]]
-
-
-def test_some_values_are_computed_anew():
-    asked = []
-
-    def compute(texts):
-        asked.append(texts)
-        return [None if text == "b" else text for text in texts]
-
-    cache = TextCache(unless=type(None))
-    assert cache.get(["a", "b"], compute) == ["a", None]
-    assert cache.get(["a", "b"], compute) == ["a", None]
-    assert asked == [["a", "b"], ["b"]]

@@ -4,7 +4,7 @@ import logging
 import pytest
 import torch
 from evidcore_plugin_reports.testing import tiny_reward_model, tiny_text_encoder
-from evidcore_plugin_reports.text_models import Pretrained, TextModel, fits, padded, passes
+from evidcore_plugin_reports.text_models import Pretrained, TextModel, fits, passes
 from evidcore_testing import tiny_language
 from transformers.utils import logging as transformers_logging
 
@@ -100,17 +100,9 @@ def test_passes_hold_every_text_once_within_the_budget(budget):
     assert list(passes([], budget)) == []
 
 
-def test_padding_stands_on_the_right_and_is_masked():
-    batch = padded([[7, 8, 9], [5]], 2, torch.device("cpu"))
-    assert batch["input_ids"].tolist() == [[7, 8, 9], [5, 2, 2]]
-    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
-
-
 def test_a_text_that_is_too_long_is_refused_or_told(caplog):
     texts = [[1] * 9, [1] * 4, [1] * 12]
-    with pytest.raises(
-        DataError, match="scorer x: a text of 12 tokens is longer than the 8 that may be read"
-    ):
+    with pytest.raises(DataError, match="scorer x: a text of 12 tokens is longer than the 8 that may be"):
         fits(texts, 8, Pretrained(folder="a"), "scorer x")
     with caplog.at_level(logging.WARNING):
         told = fits(texts, 8, Pretrained(folder="a", too_long="unscored"), "scorer x")

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tables_home
-from evidcore_plugin_tables.target import open_target
-from evidcore_testing import check_dataset
 from PIL import Image
 from tables_home import refusal
 
@@ -64,12 +62,6 @@ def home(tmp_path: Path) -> Home:
     home = Home(tmp_path)
     home.csv(ROW)
     return home
-
-
-def test_the_dataset_keeps_its_contract(home, tmp_path):
-    other = Home(tmp_path / "other")
-    other.csv(ROW | {"boxes": "lesion=2 1 5 5"})
-    check_dataset(home.dataset(), other=other.dataset())
 
 
 @pytest.mark.parametrize("image", ["a.png", "b.JPG"])
@@ -268,10 +260,3 @@ def test_boxes_outside_are_told_apart_and_the_rest_is_listed(home):
     assert [(case.id, list(case.masks)) for case in dataset.listed("train")] == [
         ("a.png", []), ("b.JPG", ["lesion"]), ("gone.png", []),
     ]  # fmt: skip
-
-
-def test_a_command_opens_a_folder_of_questions_with_boxes(home, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(home.folder / "cache"))
-    (made,) = open_target(home.folder, None, "arbitrary").values()
-    (case,) = made.cases("train")
-    assert np.array_equal(read_back(case)["lesion"], inside((2, 1, 5, 4)))

@@ -12,8 +12,7 @@ from evidcore_plugin_tables.folder import Folder
 from evidcore_testing.checks_dataset import check_dataset
 from tables_home import SECRET, refusal
 
-from evidcore.api import EncoderInput, Finding, MaskRef, prepare, read, read_mask
-from evidcore.builtin.views import Slices
+from evidcore.api import Finding, MaskRef, read, read_mask
 
 ROWS: list[dict[str, str]] = [
     {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}
@@ -151,9 +150,7 @@ def test_what_the_files_leave_out_is_said_once_for_all(home):
     image = nibabel.Nifti1Image(np.full((6, 5, 4), 1000, np.int16), leaning)
     nibabel.save(image, home.data / "scans/c0.nii.gz")
     home.csv(ROWS[:1])
-    assert "the voxel axes are sheared, 14.0° off the body axes" in refusal(
-        home.dataset(missing="skip", max_missing=0)
-    )
+    assert "the voxel axes are sheared, 14.0° off" in refusal(home.dataset(missing="skip", max_missing=0))
     options = {"rescale": (1.0, -1024.0), "spacing_mm_zyx": (3.0, 2.0, 1.0), "tilted": "resample"}
     (case,) = home.dataset(missing="skip", **options).cases("train")
     volume = read(case.volumes[0])
@@ -204,11 +201,6 @@ def test_a_missing_volume_stops(home):
     assert "set missing = \"skip\" on the dataset. (case 'c1')" in message
 
 
-def test_a_missing_mask_stops(home):
-    home.csv(changed(0, masks="lung=gone.nii.gz"))
-    assert "data/gone.nii.gz: there is no such file" in refusal(home.dataset())
-
-
 def test_missing_and_broken_volumes_are_left_out_counted_and_logged(home, caplog):
     (home.data / "scans/c1.nii.gz").unlink()
     break_scan(home, 2)
@@ -229,39 +221,12 @@ def test_more_left_out_cases_than_allowed_stop(home):
     (home.data / "scans/c1.nii.gz").unlink()
     break_scan(home, 2)
     message = refusal(home.dataset(missing="skip", max_missing=1))
-    assert (
-        "2 cases of split 'train' cannot be used, at most max_missing = 1 may be left out: c1, c2" in message
-    )
+    assert "2 cases of split 'train' cannot be used, at most max_missing = 1 may be" in message
+    assert "left out: c1, c2" in message
     assert "the gzip stream ends too early" in message
 
 
-def test_a_repaired_file_is_taken_again(home):
-    break_scan(home, 2)
-    assert len(list(home.dataset(missing="skip").cases("train"))) == 3
-    home.scan("scans/c2.nii.gz", 9)
-    assert len(list(home.dataset(missing="skip").cases("train"))) == 4
-
-
 # --- bad tables ------------------------------------------------------------------------------
-
-
-def test_a_patient_in_two_splits_is_named_with_both_cases(home):
-    home.csv(changed(6, patient="p1"))
-    assert (
-        "line 8: patient 'p1' is in two splits: case 'c2' in 'train', case 'c6' in 'test'. Move one"
-    ) in refusal(home.dataset())
-
-
-def test_a_case_that_stands_twice_is_named(home):
-    home.csv(changed(6, id="c2"))
-    assert "line 8: case 'c2' stands in line 4 already" in refusal(home.dataset())
-
-
-def test_an_unknown_split_is_named_with_the_nearest(home):
-    home.csv(changed(2, split="valid"))
-    message = refusal(home.dataset())
-    assert "line 4: case 'c2' has split 'valid', expected one of train, validation, test." in message
-    assert "Did you mean 'validation'?" in message
 
 
 def test_a_missing_column_is_named_with_the_nearest(home):
@@ -273,32 +238,25 @@ def test_a_missing_column_is_named_with_the_nearest(home):
 
 
 @pytest.mark.parametrize(
-    ("cells", "options", "shown"),
+    ("row", "cells", "options", "shown"),
     [
-        ({"id": ""}, {}, "line 3: column 'id' is empty"),
-        ({"volume": " "}, {}, "line 3, case 'c1': column 'volume' is empty"),
-        ({"patient": ""}, {}, "line 3: case 'c1' names no patient. Fill column 'patient'"),
-        (
-            {"nodule": "maybe"},
-            {"findings": ("nodule",)},
-            "line 3, case 'c1', column 'nodule': expected 1, 0, -1",
-        ),
-        (
-            {"masks": "lung"},
-            {},
-            "case 'c1': masks are written name=file, each name once, with ';' between, got 'lung'",
-        ),
-        ({"masks": "a=b.nii;a=c.nii"}, {}, "got 'a=b.nii;a=c.nii'"),
-        ({"masks": "a=b.nii#one"}, {}, "b.nii: a label is a whole number, got 'one'. Write file.nii.gz#5"),
-        (
-            {"masks": "a=b.nii"},
-            {"masks": {"a": "scans/c0.nii.gz"}},
-            "mask 'a' is named in the table and by a pattern",
-        ),
+        (6, {"patient": "p1"}, {}, "line 8: patient 'p1' is in two splits: case 'c2' in 'train', case 'c6'"),
+        (6, {"id": "c2"}, {}, "line 8: case 'c2' stands in line 4 already"),
+        (2, {"split": "valid"}, {}, "line 4: case 'c2' has split 'valid', expected one of train"),
+        (2, {"split": "valid"}, {}, "Did you mean 'validation'?"),
+        (1, {"id": ""}, {}, "line 3: column 'id' is empty"),
+        (1, {"volume": " "}, {}, "line 3, case 'c1': column 'volume' is empty"),
+        (1, {"patient": ""}, {}, "line 3: case 'c1' names no patient. Fill column 'patient'"),
+        (1, {"nodule": "?"}, {"findings": ("nodule",)}, "case 'c1', column 'nodule': expected 1, 0, -1"),
+        (1, {"masks": "a"}, {}, "masks are written name=file, each name once, with ';' between, got 'a'"),
+        (1, {"masks": "a=b.nii;a=c.nii"}, {}, "got 'a=b.nii;a=c.nii'"),
+        (1, {"masks": "a=b.nii#one"}, {}, "b.nii: a label is a whole number, got 'one'. Write file.nii.gz#5"),
+        (0, {"masks": "a=b.nii"}, {"masks": {"a": "c.nii"}}, "mask 'a' is named in the table and by a"),
+        (1, {"masks": "a=gone.nii.gz"}, {}, "data/gone.nii.gz: there is no such file"),
     ],
 )
-def test_a_bad_cell_is_named(home, cells, options, shown):
-    home.csv(changed(1, **cells))
+def test_a_bad_cell_is_named(home, row, cells, options, shown):
+    home.csv(changed(row, **cells))
     assert shown in refusal(home.dataset(**options))
 
 
@@ -316,23 +274,3 @@ def test_long_cells_are_told_by_their_length_alone(home, cells):
     said = refusal(home.dataset())
     assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
     assert "Miller" not in said
-
-
-def test_real_scans_go_from_the_table_to_what_an_encoder_is_given(home, real_data):
-    scans = real_data / "ibsi_validation"
-    names = sorted(path.name for path in scans.glob("STS_*"))
-    rows = [
-        {"id": name, "volume": str(scans / name / "CT_image.nii.gz"), "patient": name, "split": "train"}
-        for name in names
-    ]
-    rows[-1]["split"], rows[-2]["split"] = "test", "validation"
-    home.csv(rows)
-    dataset = home.dataset(masks={"tumour": str(scans / "{id}" / "CT_mask.nii.gz")}, missing="skip")
-    check_dataset(dataset, volumes_per_split=1)
-    spec = EncoderInput(size_zyx=(8, 64, 64), spacing_mm_zyx=None, windows=((-160.0, 240.0),), any_depth=True)
-    view = Slices(slices=2)
-    for case in dataset.cases("test"):
-        for part in view.render(case)[1::2]:
-            pixels = prepare(part.crop, spec, view.size_zyx(part, spec))
-            assert pixels.shape == (1, 1, 64, 64)
-            assert pixels.std() > 0.05

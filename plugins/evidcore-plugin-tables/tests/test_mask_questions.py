@@ -13,10 +13,7 @@ from evidcore_plugin_tables.mask_questions import MaskQuestions
 from evidcore_testing import check_dataset
 
 from evidcore.api import DataError, read, read_mask
-from evidcore.builtin.choice import Choice
-from evidcore.builtin.views import Volume
 from evidcore.errors import RecipeError
-from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.registry import factory
 
 SIZE = (6, 40, 60)  # z, y, x
@@ -189,7 +186,7 @@ def test_one_pass_over_a_label_map_finds_what_each_mask_alone_does(source):
         mask = np.zeros(SIZE, bool)
         mask[tuple(alone.T)] = True
         np.savez(path, mask=mask)
-    source.mask_patterns = {name: f"{name}.npz" for name in NAMES}
+    source.masks = {name: f"{name}.npz" for name in NAMES}
     apart = ask(source, kinds=("side", "larger"), questions_per_kind=99)
     assert {item for item in map(str, together) if "'c0'" in item} == {
         item for item in map(str, apart) if "'c0'" in item
@@ -199,39 +196,13 @@ def test_one_pass_over_a_label_map_finds_what_each_mask_alone_does(source):
 def test_a_broken_mask_is_named_with_its_case(source):
     (case, *_) = source.cases("test")
     np.savez(Path(case.masks["liver"].path).with_name("small.npz"), mask=np.ones((2, 2, 2), bool))
-    source.mask_patterns["liver"] = "small.npz"
+    source.masks["liver"] = "small.npz"
     with pytest.raises(DataError, match=r"small\.npz: .*\(2, 2, 2\).*\(case 'c9'\)"):
         ask(source, "test")
 
 
-def test_choice_asks_them_in_training_too_and_in_their_own_words(source):
-    dataset = MaskQuestions(source.cache_folder, source=source, kinds=("side",))
-    case = next(iter(dataset.cases("train")))
-    task = Choice(training_questions="given", permute=True)
-    prompts = task.prompts(case, Volume(), seed=5)
-    assert [prompt.reference["question"] for prompt in prompts] == [item.text for item in case.questions]
-    assert {prompt.reference["finding"] for prompt in prompts} == {"side"}
-    gold, _ = task.gold(prompts[0])
-    assert " true." in gold
-    assert " present" not in gold
-    assert task.parse(prompts[0], gold).choice == prompts[0].reference["letter"]
-
-
-def test_the_prior_only_line_knows_what_the_words_give_away(source):
-    dataset = MaskQuestions(source.cache_folder, source=source, kinds=("side",), questions_per_kind=9)
-    task = Choice(training_questions="given")
-    train, test = (
-        [prompt for case in dataset.cases(split) for prompt in task.prompts(case, Volume(), 0)]
-        for split in ("train", "test")
-    )
-    lines = reference_lines(test, train)
-    # liver and spleen lie where they always do: 6 of the 8 questions; the tumour's side is a coin toss
-    assert lines.prior_rule == "most often right to the same words"
-    assert lines.figures()["prior_only"] == pytest.approx((6 + 2 * 0.5) / 8)
-
-
 def test_the_source_is_a_table_of_its_own_in_the_recipe(source):
-    table = {"use": "mask-questions", "source": {"use": "folder", "path": ".", "masks": source.mask_patterns}}
+    table = {"use": "mask-questions", "source": {"use": "folder", "path": ".", "masks": source.masks}}
     given = {"recipe_folder": source.folder, "cache_folder": source.cache_folder}
     built = factory.build("dataset", table, given=given, where="dataset.ct")
     assert len(list(built.cases("test"))) == 3
@@ -241,7 +212,7 @@ def test_the_source_is_a_table_of_its_own_in_the_recipe(source):
 
 
 def test_a_case_without_masks_stays_and_is_asked_nothing(source):
-    source.mask_patterns = {}
+    source.masks = {}
     dataset = MaskQuestions(source.cache_folder, source=source)
     assert [case.questions for case in dataset.cases("test")] == [()] * 3
 
@@ -267,8 +238,8 @@ def test_anatomy_agrees_on_real_ct(real_data, tmp_path, midline):
 def test_what_is_listed_has_its_questions_and_stays_bare_where_masks_are_unusable(source):
     dataset = MaskQuestions(source.cache_folder, source=source)
     assert list(dataset.listed("train")) == list(dataset.cases("train"))
-    source = Folder(source.folder, source.cache_folder, path=".", masks=source.mask_patterns)
-    source.table.write_text(source.table.read_text() + "c99,c0.nii.gz,p99,test\nc98,c0.nii.gz,p98,val\n")
+    source = Folder(source.folder, source.cache_folder, path=".", masks=source.masks)
+    source.file.write_text(source.file.read_text() + "c99,c0.nii.gz,p99,test\nc98,c0.nii.gz,p98,val\n")
     dataset = MaskQuestions(source.cache_folder, source=source)
     *whole, bare = dataset.listed("test")
     assert (bare.id, bare.questions) == ("c99", ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +86,6 @@ def test_a_column_that_neither_name_has_is_asked_for_by_its_usual_name(home):
     assert "has no column 'image'" in refusal(dataset(home, "table"))
 
 
-def test_json_has_the_same_columns(home):
-    rows = [row for _, row in read_rows(home / "questions.csv", ())[0]]
-    rows = [row | {"nodule": {"yes": True, "no": 0}[row["nodule"]]} for row in rows]
-    (home / "questions.json").write_text(json.dumps(rows))
-    asked = {"findings": ["nodule"], "intensity": "hu"}
-    from_json = dataset(home, "table", table="questions.json", **asked)
-    assert said(from_json) == said(dataset(home, "table", **asked))
-
-
 @pytest.mark.parametrize("column", ["report", "masks", "nodule"])
 def test_records_of_one_scan_must_agree(home, column):
     lines = (home / "questions.csv").read_text()
@@ -104,9 +94,7 @@ def test_records_of_one_scan_must_agree(home, column):
     first, second = lines.split("q1,")
     (home / "questions.csv").write_text(f"{first}q1,{second.replace(before, after, 1)}")
     what = "'absent', not 'present'," if column == "nodule" else "another text"
-    assert f"column {column!r} says {what} than an earlier record" in refusal(
-        dataset(home, "table", findings=["nodule"])
-    )
+    assert f"column {column!r} says {what} than an" in refusal(dataset(home, "table", findings=["nodule"]))
 
 
 def test_a_report_may_be_left_unread(home):
@@ -197,13 +185,6 @@ def test_questions_without_options_may_be_answered_yes_or_no(home):
     (case,) = dataset(home, "table", free_text="keep").cases("train")
     assert not case.questions
     assert [list(item["answers"]) for item in case.notes["open_questions"]] == [["yes"], ["No"]]
-
-
-def test_three_options_need_no_word_about_their_columns(home):
-    (home / "questions.csv").write_text(
-        "id,volume,patient,split,question,A,B,C,answer\nq,a.nii.gz,p,train,Which?,one,two,three,C\n"
-    )
-    assert answers(dataset(home, "table")) == ["three"]
 
 
 def test_options_that_are_named_must_be_there(home):

@@ -161,12 +161,6 @@ def test_a_table_without_a_readable_record_is_refused(written):
         options(path)
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t"])
-def test_cells_parted_as_spreadsheets_of_half_of_europe_do_are_read(written, delimiter):
-    (line, row), _ = read_rows(written(rows(), delimiter=delimiter), ("id",))[0]
-    assert (line, row["image"], row["answer"]) == (2, "a.nii.gz", "A")
-
-
 def test_a_ragged_row_says_what_to_quote(written):
     path = written(rows(), delimiter=";")
     path.write_text(path.read_text() + "q2;b.nii.gz;x;y;z;too;many;cells;here;now\n")

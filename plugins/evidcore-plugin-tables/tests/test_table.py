@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ from evidcore_testing import check_dataset
 from tables_home import SECRET, Home, refusal
 
 from evidcore.api import DataError, Question
-from evidcore.builtin.choice import Choice
-from evidcore.builtin.views import Volume
 from evidcore.errors import RecipeError
 
 HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
@@ -162,19 +159,6 @@ def test_without_patients_a_case_is_shared_out_by_its_image(home):
     ]  # fmt: skip
 
 
-def test_choice_asks_the_questions_in_evaluation_and_training(home):
-    (case,) = home.dataset().cases("train")
-    for seed in (0, 7):
-        first, second = Choice().prompts(case, Volume(), seed)
-        assert first.id == "a.nii.gz:q0"
-        assert first.written().endswith(
-            "Which organ is largest?\nA) liver\nB) spleen\nC) kidney\nD) pancreas\nThink, then answer."
-        )
-        assert second.reference["letter"] == "B"
-        gold, _ = Choice().gold(second)
-        assert gold == "<think>A yes false. B no true.</think><answer>B</answer>"
-
-
 # --- what is refused -------------------------------------------------------------------------
 
 
@@ -250,9 +234,7 @@ def test_free_text_may_be_kept_beside_the_choices(home):
         ("a.nii.gz; c.nii.gz", ["q3"], {}),
     ]
     home.csv(changed(0, **bare, answer=" "))
-    assert "column 'answer' is empty. Write the answer, or drop the row." in refusal(
-        home.dataset(free_text="keep")
-    )
+    assert "column 'answer' is empty. Write the answer, or drop" in refusal(home.dataset(free_text="keep"))
 
 
 def test_all_mistakes_come_at_once(home):
@@ -262,21 +244,6 @@ def test_all_mistakes_come_at_once(home):
     said = refusal(home.dataset())
     assert said.count("got 'H'") == 20
     assert said.endswith("… and 5 more")
-
-
-def test_a_patient_in_two_splits_is_refused(home):
-    home.csv(changed(2, patient="p0"))
-    assert (
-        "line 4, case 'b.nii.gz': patient 'p0' is in two splits: case 'a.nii.gz' in 'train', this one in "
-        "'validation'" in refusal(home.dataset())
-    )
-
-
-def test_reports_of_one_image_must_agree_and_are_not_quoted(home):
-    home.csv([row | {"report": f"Secret {index}."} for index, row in enumerate(ROWS)])
-    said = refusal(home.dataset(report_column="report"))
-    assert "line 3, case 'a.nii.gz': column 'report' says another text" in said
-    assert "Secret" not in said
 
 
 @pytest.mark.parametrize(
@@ -323,15 +290,6 @@ def test_a_list_that_is_none_and_a_missing_separator_are_named(home):
 # --- missing files ---------------------------------------------------------------------------
 
 
-def test_a_missing_file_stops_or_is_left_out_by_name(home):
-    (home.folder / "a.nii.gz").unlink()
-    assert f"{home.folder / 'a.nii.gz'}: there is no such file." in refusal(home.dataset())
-    dataset = home.dataset(missing="skip")
-    assert list(dataset.cases("train")) == []
-    assert list(dataset.left_out["train"]) == ["a.nii.gz"]
-    assert [case.id for case in dataset.listed("train")] == ["a.nii.gz"]
-
-
 def test_the_fingerprint_changes_with_table_files_and_options(home):
     seen = [home.dataset().fingerprint(), home.dataset(intensity="hu").fingerprint()]
     home.csv(changed(0, answer="C"))
@@ -339,20 +297,6 @@ def test_the_fingerprint_changes_with_table_files_and_options(home):
     (home.folder / "a.nii.gz").write_bytes(b"other")
     seen.append(home.dataset().fingerprint())
     assert len(set(seen)) == 4
-
-
-def test_the_fingerprint_changes_with_a_slice_of_a_dicom_folder(home):
-    (home.folder / "scan").mkdir()
-    for number in range(2):
-        (home.folder / "scan" / f"{number}.dcm").write_bytes(b"\0" * 128 + b"DICM" + bytes([number]))
-    home.csv([ROWS[0] | {"image": "scan"}])
-    before = home.dataset().fingerprint()
-    assert home.dataset().fingerprint() == before
-    slice_file = home.folder / "scan" / "1.dcm"
-    with slice_file.open("r+b") as file:  # in place: name, size and the folder's own time stay
-        file.write(b"other")
-    os.utime(slice_file, ns=(0, 10**9))
-    assert home.dataset().fingerprint() != before
 
 
 # --- what is wrong is told apart from what can be read -----------------------------------------
@@ -379,7 +323,10 @@ def test_a_patient_in_two_splits_is_listed_in_both_and_refused(home):
     dataset = home.dataset()
     assert [case.patient for split in ("train", "validation") for case in dataset.listed(split)] == ["p0"] * 2
     assert list(dataset.unlisted()) == []
-    assert "patient 'p0' is in two splits: case 'a.nii.gz' in 'train', this one in" in refusal(dataset)
+    assert (
+        "line 4, case 'b.nii.gz': patient 'p0' is in two splits: case 'a.nii.gz' in 'train', this one in "
+        "'validation'" in refusal(dataset)
+    )
 
 
 def test_json_records_that_say_nothing_are_told_apart(home):

@@ -83,7 +83,7 @@ class AbdomenAtlas(PublishedSet):
     def _case(self, name: str, row: Row, where: str, image: str, masks: str) -> Case:
         text = row[f"{self.report} report"].strip()
         folder = self._files.path(masks)
-        found = sorted(folder.glob("*.nii.gz")) if folder.is_dir() else []
+        hits = sorted(folder.glob("*.nii.gz")) if folder.is_dir() else []
         return Case(
             id=name,
             patient=None,
@@ -91,17 +91,17 @@ class AbdomenAtlas(PublishedSet):
             report=Report(text=text) if text else None,
             findings=tuple(_finding(name, row, where) for name in LESIONS),
             masks={
-                path.name.removesuffix(".nii.gz").replace("_", " "): MaskRef(path=str(path)) for path in found
+                path.name.removesuffix(".nii.gz").replace("_", " "): MaskRef(path=str(path)) for path in hits
             },
         )
 
     def origins(self, name: str) -> Sequence[Origin]:
         """Return the archive of a case's file; tables lie in the repository as they are."""
         kind = name.partition("/")[0]
-        found = _ID.search(name)
-        if kind not in ("image_only", "mask_only") or found is None:
+        hits = _ID.search(name)
+        if kind not in ("image_only", "mask_only") or hits is None:
             return (Origin(name=name),)
-        first = (int(found[1]) - 1) // CASES_PER_ARCHIVE * CASES_PER_ARCHIVE + 1
+        first = (int(hits[1]) - 1) // CASES_PER_ARCHIVE * CASES_PER_ARCHIVE + 1
         last = min(first + CASES_PER_ARCHIVE - 1, LAST_CASE)
         what = "images" if kind == "image_only" else "masks"
         archive = f"{kind}/AbdomenAtlas3_{what}_BDMAP_BDMAP_{first:08d}_BDMAP_{last:08d}.tar.gz"
@@ -109,11 +109,11 @@ class AbdomenAtlas(PublishedSet):
 
     def inside(self, member: str) -> str | None:
         """Return where a member belongs: archives begin with the case, the set with images or masks."""
-        found = _ID.search(member)
-        if found is None:
+        hits = _ID.search(member)
+        if hits is None:
             return None
         kind = "mask_only" if "/segmentations/" in member else "image_only"
-        return f"{kind}/{member[found.start() :]}"
+        return f"{kind}/{member[hits.start() :]}"
 
     def _listed_ids(self, part: str) -> set[str]:
         file = self._files.table(f"TrainTestIDS/{self.id_lists}_{part}.csv")

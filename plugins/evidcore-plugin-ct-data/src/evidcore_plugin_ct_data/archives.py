@@ -10,7 +10,6 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -30,11 +29,7 @@ def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path)
     They get their names when the whole archive has been read: a killed process leaves nothing that could be
     taken for a file of the set. One process unpacks an archive at a time; the next finds what the first left.
 
-    Args:
-        archive: a .tar.gz, .tgz, .tar or .zip file.
-        wanted: names in the set; a name that ends in "/" stands for everything below.
-        inside: what a member is called in the set.
-        folder: where the set lies.
+    A wanted name that ends in "/" stands for everything below.
 
     Raises:
         DataError: if the archive is damaged.
@@ -42,37 +37,36 @@ def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path)
     with naming_full_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f".{archive.name}.unpacking"):
-            _unpack(archive, {name for name in wanted if not (folder / name).exists()}, inside, folder)
+            missing = {name for name in wanted if not (folder / name).exists()}
+            if missing:
+                _unpack(archive, missing, inside, folder)
 
 
 def _unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path) -> None:
     """Write the wanted members, none of which is there yet."""
-    if not wanted:
-        return
     for left in folder.glob(f".{glob.escape(archive.name)}.*.partial"):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", suffix=".partial", dir=folder))
     try:
-        _write_members(archive, wanted, inside, partial)
+        for member, content in _members(archive):
+            name = inside(member)
+            if name is None or not _is_wanted(name, wanted):
+                continue
+            to = partial / name
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with content() as source, to.open("wb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
         for name in wanted:
             made, place = partial / name, folder / name
             if made.exists() and not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(made, place)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as cause:
+        raise DataError(
+            f"{archive}: the archive is damaged ({cause}). Delete it and start again; it is fetched anew."
+        ) from cause
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def _write_members(archive: Path, wanted: Collection[str], inside: Inside, to_folder: Path) -> None:
-    with _readable(archive):
-        for member, content in _members(archive):
-            name = inside(member)
-            if name is None or not _is_wanted(name, wanted):
-                continue
-            to = to_folder / name
-            to.parent.mkdir(parents=True, exist_ok=True)
-            with content() as source, to.open("wb") as file:
-                shutil.copyfileobj(source, file, 1 << 20)
 
 
 def _is_wanted(name: str, wanted: Collection[str]) -> bool:
@@ -95,13 +89,3 @@ def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
             stream = tape.extractfile(member) if member.isfile() else None
             if stream is not None:
                 yield member.name, lambda stream=stream: stream  # type: ignore[misc]
-
-
-@contextmanager
-def _readable(archive: Path) -> Iterator[None]:
-    try:
-        yield
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as cause:
-        raise DataError(
-            f"{archive}: the archive is damaged ({cause}). Delete it and start again; it is fetched anew."
-        ) from cause

@@ -182,14 +182,14 @@ class CtRate(PublishedSet):
 def _label_columns(table: Path) -> dict[str, str]:
     """Return the column of each finding; publishers of derived tables order and write them differently."""
     first = next(iter(read_rows(table, ["VolumeName"])), None)
-    held = {column.strip().lower(): column for column in (first[1] if first else ())}
+    by_name = {column.strip().lower(): column for column in (first[1] if first else ())}
     for finding in CT_RATE_FINDINGS:
-        if finding not in held:
+        if finding not in by_name:
             raise DataError(
                 f"{table}: has no column {finding.capitalize()!r}, one of the 18 labels. Fetch the table "
                 f"again."
             )
-    return {finding: held[finding] for finding in CT_RATE_FINDINGS}
+    return {finding: by_name[finding] for finding in CT_RATE_FINDINGS}
 
 
 def _names(name: str, where: str) -> tuple[str, str, str]:

@@ -57,13 +57,13 @@ def _asked(row: Mapping[str, Any], place: int) -> Iterator[Question]:
         )
         yield question(str(place), text, options, letter=str(row.get("answer", "")))
         return
-    said = [(str(turn.get("from")), str(turn.get("value", ""))) for turn in turns]
-    for number, ((asker, text), (_, answer)) in enumerate(pairwise(said)):
+    exchanges = [(str(turn.get("from")), str(turn.get("value", ""))) for turn in turns]
+    for number, ((asker, text), (_, answer)) in enumerate(pairwise(exchanges)):
         if asker == "human" and MULTIPLE_CHOICE in text:
             stem, options = _parts(_TAG.sub(" ", text))
             result = _ANSWER.match(answer)
-            letter, told = (result[1], "") if result else ("", answer)
-            yield question(f"{place}-{number}", stem, options, letter=letter, answer=told)
+            letter, answer_text = (result[1], "") if result else ("", answer)
+            yield question(f"{place}-{number}", stem, options, letter=letter, answer=answer_text)
 
 
 def _parts(text: str) -> tuple[str, dict[str, str]]:

@@ -97,8 +97,8 @@ class Repository:
         part = to.with_name(f".{to.name}.{facts.etag[:16]}.part")
         part.touch()
         with part.open("r+b") as file:
-            held = file.seek(0, os.SEEK_END)  # the Hub's client begins anew after a kill
-            http_get(facts.location, file, resume_size=held, headers=headers, expected_size=facts.size)
+            offset = file.seek(0, os.SEEK_END)  # the Hub's client begins anew after a kill
+            http_get(facts.location, file, resume_size=offset, headers=headers, expected_size=facts.size)
         result = _checksum(part, facts.etag)
         if result != facts.etag:
             part.unlink()
@@ -156,9 +156,9 @@ class Repository:
                     f"{what}: the disk is full. Free space, or set `path` to another disk."
                 ) from cause
             status = getattr(getattr(cause, "response", None), "status_code", None)
-            said = f"status {status}" if status else f"{type(cause).__name__}: {cause}"
+            reason = f"status {status}" if status else f"{type(cause).__name__}: {cause}"
             raise DataError(
-                f"{what}: the Hub could not be reached, or broke off ({said}). What has arrived is kept: "
+                f"{what}: the Hub could not be reached, or broke off ({reason}). What has arrived is kept: "
                 f"check the network and start again."
             ) from cause
 

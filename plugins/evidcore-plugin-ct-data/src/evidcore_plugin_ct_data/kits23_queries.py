@@ -99,10 +99,10 @@ def meant(things: Sequence[Thing]) -> dict[str, Thing]:
     kinds = {item.name: {other.kind for other in things if other.kidney == item.name} for item in kidneys}
     result: dict[str, Thing] = {}
     for template, has in (
-        ("kidney_only_with_tumor", lambda own: "tumor" in own),
-        ("kidney_only_with_cyst", lambda own: "cyst" in own),
-        ("kidney_only_with_both_tumor_and_cyst", lambda own: set(LESIONS) <= own),
-        ("kidney_only_healthy", lambda own: not own & set(LESIONS)),
+        ("kidney_only_with_tumor", lambda present: "tumor" in present),
+        ("kidney_only_with_cyst", lambda present: "cyst" in present),
+        ("kidney_only_with_both_tumor_and_cyst", lambda present: set(LESIONS) <= present),
+        ("kidney_only_healthy", lambda present: not present & set(LESIONS)),
     ):
         some = [item for item in kidneys if has(kinds[item.name])]
         if len(some) == 1:
@@ -123,15 +123,8 @@ def meant(things: Sequence[Thing]) -> dict[str, Thing]:
 def things_of(masks: Mapping[str, MaskRef], cache_folder: Path) -> list[Thing]:
     """Measure the kidneys and lesions of a case, once for each state of their files.
 
-    Args:
-        masks: the file of each object by its name, as "kidney 1".
-        cache_folder: keeps what was measured.
-
     Returns:
         Those that have a voxel; nothing where no kidney has one, for nobody is told whose a lesion is.
-
-    Raises:
-        DataError: if a file cannot be used.
     """
     asked = [[name, content_hash(ref.path)] for name, ref in masks.items()]
     result = Cache("kits23-objects", cache_folder).get_or_make(

@@ -21,13 +21,6 @@ def question(
     Empty options are dropped. The answer is the option under `letter`; where the letter is empty, the one
     whose text is `answer`, without regard to case, spaces and a full stop at the end.
 
-    Args:
-        id: unique within the case.
-        text: the question.
-        options: letter -> text.
-        letter: the answer's letter.
-        answer: the answer's text.
-
     Raises:
         Unanswerable: if there are fewer than two options, or none of them is the answer, or letter and text
             name different ones.

@@ -90,8 +90,8 @@ def _pairs(known: Any, split: Split, file: Path) -> list[tuple[str, str]]:
     """Return image and text of each entry of a split's list."""
     pairs = known.get(split) if isinstance(known, dict) else None
     if not isinstance(pairs, list):
-        shown = ", ".join(map(repr, known)) if isinstance(known, dict) else f"a {type(known).__name__}"
-        raise DataError(f"{file}: has no list {split!r}; it holds {shown}. Fetch the file again.")
+        listed = ", ".join(map(repr, known)) if isinstance(known, dict) else f"a {type(known).__name__}"
+        raise DataError(f"{file}: has no list {split!r}; it holds {listed}. Fetch the file again.")
     for index, pair in enumerate(pairs):
         if not isinstance(pair, dict) or not pair.get("image") or not pair.get("text"):
             raise DataError(

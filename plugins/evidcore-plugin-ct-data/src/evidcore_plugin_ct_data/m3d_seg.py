@@ -26,13 +26,7 @@ from evidcore.api import Case, DataError, InlineOptions, MaskRef, VolumeRef
 from evidcore.case import Split
 from evidcore_plugin_ct_data.archives import ENDINGS
 from evidcore_plugin_ct_data.files import Origin
-from evidcore_plugin_ct_data.published import (
-    UNKNOWN_SPACING_MM,
-    Entry,
-    HubSource,
-    PublishedSet,
-    drawn_split,
-)
+from evidcore_plugin_ct_data.published import UNKNOWN_SPACING_MM, Entry, HubSource, PublishedSet, drawn_split
 from evidcore_plugin_ct_data.tables import read_json
 
 KNOWN_AXES: Mapping[str, str] = {"0004": "IPL"}  # KiTS23's files run to inferior, posterior, left

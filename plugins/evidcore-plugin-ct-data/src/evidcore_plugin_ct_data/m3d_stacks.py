@@ -68,15 +68,7 @@ def elsewhere(patient: str, split: Split, home: Split, where: str) -> str | None
 
 
 def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str], where: str) -> Stack:
-    """Find a stack by the path that a list gives, which ends in .npy also where slices were not stacked.
-
-    Args:
-        image: the path in the list.
-        files: of the set.
-        cache_folder: keeps arrays made of slices.
-        axes: by plane, in place of the usual.
-        where: the list and the entry, for messages.
-    """
+    """Find a stack by the path that a list gives, which ends in .npy also where slices were not stacked."""
     name = tail(image)
     if name is None or name.count("/") < 2:
         raise DataError(
@@ -85,42 +77,29 @@ def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str]
         )
     bare = name.removesuffix(".npy")
     patient, _, stem = bare.rpartition("/")
-    kept: dict[str, Any] = {"intensity": "arbitrary", "spacing_mm_zyx": UNKNOWN_SPACING_MM}
-    kept["axes"] = axes_of(stem, axes)
+    fields: dict[str, Any] = {"intensity": "arbitrary", "spacing_mm_zyx": UNKNOWN_SPACING_MM}
+    fields["axes"] = axes_of(stem, axes)
     for array in (f"{PREPARED}/{bare}.npy", f"{RAW}/{bare}.npy", f"{bare}.npy"):
         if files.path(array).is_file():
-            ref = VolumeRef(path=str(files.path(array)), **kept)
+            ref = VolumeRef(path=str(files.path(array)), **fields)
             return Stack(id=bare, patient=patient, volume=ref, names=(array,), prepare=None)
-    slices = next((result for root in (RAW, ".") if (result := _folder(files, root, patient, stem))), None)
-    slices = slices or f"{RAW}/{bare}/"
+    folders = (path for root in (RAW, ".") for path in sorted(files.path(f"{root}/{patient}").glob("*/")))
+    match = next((path for path in folders if same_text(path.name) == same_text(stem)), None)
+    slices = f"{RAW}/{bare}/" if match is None else f"{match.relative_to(files.folder).as_posix()}/"
     folder = files.path(slices)
-    cache, key = Cache("m3d-stacks", cache_folder), stack_key(folder)
+    pictures = sorted(path for path in folder.glob("*") if path.suffix.lower() in PICTURES)
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in pictures]
+    cache, key = Cache("m3d-stacks", cache_folder), [str(folder), facts]  # another array for another state
 
     def prepare() -> None:
         cache.file(key, ".npy", functools.partial(stack, folder))
 
-    ref = VolumeRef(path=str(cache.path(key, ".npy")), **kept)
+    ref = VolumeRef(path=str(cache.path(key, ".npy")), **fields)
     return Stack(id=bare, patient=patient, volume=ref, names=(slices,), prepare=prepare)
 
 
-def _folder(files: Files, root: str, patient: str, stem: str) -> str | None:
-    """Return the folder of slices whose name without accents is `stem`."""
-    above = files.path(f"{root}/{patient}")
-    if not above.is_dir():
-        return None
-    for path in sorted(above.iterdir()):
-        if path.is_dir() and same_text(path.name) == same_text(stem):
-            return f"{root}/{patient}/{path.name}/"
-    return None
-
-
 def axes_of(name: str, axes: Mapping[str, str]) -> str:
-    """Return where the axes (slice, row, column) of a stack run to; its name begins with its plane.
-
-    Args:
-        name: of the stack, such as `Axial_C__portal_venous_phase`.
-        axes: by plane, in place of what is usual.
-    """
+    """Return where the axes (slice, row, column) of a stack run to; its name begins with its plane."""
     plane = next((plane for plane in PLANES if plane in name.lower()), "axial")
     return {**PLANES, **axes}[plane]
 
@@ -129,16 +108,6 @@ def same_text(name: str) -> str:
     """Return a name without accents: the set's lists are written without, its folders with them."""
     decomposed = unicodedata.normalize("NFKD", name)
     return "".join(letter for letter in decomposed if not unicodedata.combining(letter))
-
-
-def stack_key(folder: Path) -> list[Any]:
-    """Return the key of the array made of a folder of slices: another one for another state of it."""
-    slices = (
-        sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
-        if folder.is_dir()
-        else []
-    )
-    return [str(folder), [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in slices]]
 
 
 def stack(folder: Path, to: Path) -> None:
@@ -166,9 +135,9 @@ def stack(folder: Path, to: Path) -> None:
                 f"{path}: is no readable picture ({cause}). Fetch it again or remove it."
             ) from cause
     usual = Counter(picture.shape for picture in pictures).most_common(1)
-    kept = [picture for picture in pictures if picture.shape == usual[0][0]]
-    if len(kept) < 2:
+    same_size = [picture for picture in pictures if picture.shape == usual[0][0]]
+    if len(same_size) < 2:
         raise DataError(
-            f"{folder}: holds {len(kept)} slices of one size, a volume has at least 2. Leave it out."
+            f"{folder}: holds {len(same_size)} slices of one size, a volume has at least 2. Leave it out."
         )
-    np.save(to, np.stack(kept))
+    np.save(to, np.stack(same_size))

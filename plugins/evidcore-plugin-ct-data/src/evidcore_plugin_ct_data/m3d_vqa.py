@@ -90,8 +90,8 @@ class M3dVqa(PublishedSet):
         result: dict[str, list[tuple[str, Row]]] = {}
         for line, row in read_rows(file, wanted):
             if not self.question_types or row["Question Type"].strip() in self.question_types:
-                kept = {column: row[column] for column in COLUMNS}  # a row repeats the whole report too
-                result.setdefault(_image(row), []).append((f"{file}: line {line}", kept))
+                cells = {column: row[column] for column in COLUMNS}  # a row repeats the whole report too
+                result.setdefault(_image(row), []).append((f"{file}: line {line}", cells))
         return result
 
     def _table_name(self, split: Split) -> str:

@@ -168,6 +168,6 @@ class OmniMedVqa(PublishedSet):
                     f"{file}: entry {index} must name image_path and gt_answer, got {row!r}. Fetch it again."
                 )
             facts = {**row, "modality_type": row.get("modality_type") or row.get("modality") or ""}
-            if all(not kept or facts.get(key) in kept for key, kept in chosen.items()):
+            if all(not allowed or facts.get(key) in allowed for key, allowed in chosen.items()):
                 result.setdefault(str(row["image_path"]), []).append(facts)
         return result

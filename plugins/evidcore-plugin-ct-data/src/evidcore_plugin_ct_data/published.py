@@ -168,8 +168,8 @@ class PublishedSet(Dataset):
     def _settings(self) -> dict[str, Any]:
         """Return its own options, for the fingerprint."""
         shared = {field.name for field in dataclasses.fields(PublishedSet)}
-        own = [field.name for field in dataclasses.fields(self) if field.name not in shared]
-        return {name: getattr(self, name) for name in own}
+        added = [field.name for field in dataclasses.fields(self) if field.name not in shared]
+        return {name: getattr(self, name) for name in added}
 
     def origins(self, name: str) -> Sequence[Origin]:
         """Return where a file of the set is in the repository; of several archives, any may hold it."""
@@ -300,8 +300,8 @@ class PublishedSet(Dataset):
         if limit is not None:
             entries = list(entries)
             names = {entry.case.patient or entry.case.id for entry in entries}
-            kept = set(sorted(names, key=lambda name: place_in_order(name, "limit"))[:limit])
-            entries = [entry for entry in entries if (entry.case.patient or entry.case.id) in kept]
+            drawn = set(sorted(names, key=lambda name: place_in_order(name, "limit"))[:limit])
+            entries = [entry for entry in entries if (entry.case.patient or entry.case.id) in drawn]
         return entries
 
     def _wanted(self) -> set[str]:

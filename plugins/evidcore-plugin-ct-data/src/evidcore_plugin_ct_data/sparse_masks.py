@@ -68,8 +68,8 @@ class SparseMasks(BareArray):
                 f"instance 'LPS'."
             )
         mask = np.zeros(int(np.prod(shape)), np.bool_)
-        own = slice(matrix.indptr[row], matrix.indptr[row + 1])
-        mask[matrix.indices[own][matrix.data[own] != 0]] = True
+        entries = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        mask[matrix.indices[entries][matrix.data[entries] != 0]] = True
         turned: Mask = turned_to_body(mask.reshape(shape), ref.axes, ref.path)
         if turned.shape != like.shape_zyx:
             raise DataError(

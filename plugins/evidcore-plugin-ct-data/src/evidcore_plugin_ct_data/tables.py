@@ -23,10 +23,6 @@ FEW = 12  # columns that a message lists before it counts the others
 def read_rows(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a CSV file with the number of the line where each ends.
 
-    Args:
-        path: the file.
-        wanted: columns that must be there.
-
     Raises:
         DataError: if the file is missing, no CSV, or lacks a column; names the nearest one.
     """
@@ -57,11 +53,7 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, Row
 
 
 def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
-
-    Raises:
-        DataError: if the file is missing or no JSON.
-    """
+    """Return what a JSON file holds."""
     if not path.is_file():
         raise DataError(
             f"{path}: there is no such file. Check path; docs/reference/layouts.md lists what belongs there."

@@ -47,11 +47,7 @@ def is_dicom(file: Path) -> bool:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files directly in a folder in order of name, without hidden ones.
-
-    Raises:
-        DataError: if the folder cannot be read.
-    """
+    """Return the files directly in a folder in order of name, without hidden ones."""
     try:
         return sorted(
             entry for entry in folder.iterdir() if entry.is_file() and not entry.name.startswith(".")
@@ -80,14 +76,7 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
 
 
 def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:
-    """Return the `count` numbers of an attribute.
-
-    Args:
-        held: the data set or sequence item that should hold it.
-        name: the attribute's keyword.
-        count: how many.
-        path: named in errors.
-    """
+    """Return the `count` numbers of an attribute."""
     value: Any = None if held is None else held.get(name)
     try:
         listed = [value] if count == 1 else list(value)

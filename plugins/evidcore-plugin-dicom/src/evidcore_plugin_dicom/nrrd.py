@@ -46,9 +46,9 @@ class Nrrd(Format):
         if given is None:
             grid = _grid(header, shape, path)
         else:
-            kept = tuple(count for count in shape if len(shape) == 3 or count != 1)
-            refuse_flat(kept, path)
-            grid = FileGrid(shape=(kept[0], kept[1], kept[2]), affine=given)
+            sides = tuple(count for count in shape if len(shape) == 3 or count != 1)
+            refuse_flat(sides, path)
+            grid = FileGrid(shape=(sides[0], sides[1], sides[2]), affine=given)
         return Stored(grid=grid, load=lambda: _voxels(path).reshape(grid.shape, order="F"))
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
@@ -69,11 +69,11 @@ class Nrrd(Format):
 
 def _grid(header: dict[str, Any], shape: tuple[int, ...], path: str) -> FileGrid:
     """Read where the file's voxels lie."""
-    directions, spatial = _directions(header, path)
+    space, (directions, spatial) = _space(header, path), _directions(header, path)
     affine = np.eye(4)
     affine[:3, :3] = directions.T
     affine[:3, 3] = np.asarray(header.get("space origin", np.zeros(3)), dtype=np.float64)
-    affine[:2] *= np.array(SPACES[_space(header, path)])[:, None]
+    affine[:2] *= np.array(SPACES[space])[:, None]
     x, y, z = (shape[axis] for axis in spatial)
     return FileGrid(shape=(x, y, z), affine=affine)
 
@@ -84,7 +84,7 @@ def read_header(path: str) -> dict[str, Any]:
         header: dict[str, Any] = nrrd.read_header(path)
         header["sizes"], header["type"]
     except MISTAKES as cause:
-        raise DataError(f"{path}: has no usable NRRD header ({_said(cause)}). {AGAIN}") from cause
+        raise DataError(f"{path}: has no usable NRRD header ({_reason(cause)}). {AGAIN}") from cause
     return header
 
 
@@ -140,7 +140,6 @@ def _space(header: dict[str, Any], path: str) -> str:
 
 def _directions(header: dict[str, Any], path: str) -> tuple[Array, tuple[int, ...]]:
     """Return a row (x, y, z) in mm for each of the 3 spatial axes, and which axes these are."""
-    _space(header, path)
     rows = np.atleast_2d(np.asarray(header["space directions"], dtype=np.float64))
     spatial = tuple(int(axis) for axis in np.flatnonzero(np.isfinite(rows).all(axis=1)))
     sizes = [int(count) for count in header["sizes"]]
@@ -161,10 +160,10 @@ def _voxels(path: str) -> Array:
     try:
         array: Array = nrrd.read(path, index_order="F")[0]
     except MISTAKES as cause:
-        raise DataError(f"{path}: its voxels cannot be read ({_said(cause)}). {AGAIN}") from cause
+        raise DataError(f"{path}: its voxels cannot be read ({_reason(cause)}). {AGAIN}") from cause
     refuse_type(array.dtype, path)
     return array
 
 
-def _said(cause: BaseException) -> str:
+def _reason(cause: BaseException) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__

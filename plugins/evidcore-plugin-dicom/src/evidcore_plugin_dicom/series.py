@@ -16,14 +16,7 @@ from evidcore.data import Array, FileGrid, Stored
 from evidcore.data.stored import AGAIN
 from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.frames import Frame, frames_of
-from evidcore_plugin_dicom.headers import (
-    MISTAKES,
-    SEGMENTATIONS,
-    files_in,
-    is_dicom,
-    read_dataset,
-    shown,
-)
+from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_dicom, read_dataset, shown
 from evidcore_plugin_dicom.stack import stack
 
 NOT_HU = {"MR", "PT", "NM", "US"}

@@ -21,10 +21,6 @@ def stack(frames: list[Frame], path: str) -> tuple[list[Frame], FileGrid]:
     The way from image to image need not run along the normal: under a tilted gantry it leans, and so does the
     grid.
 
-    Args:
-        frames: the images of one series, in any order.
-        path: named in errors.
-
     Raises:
         DataError: if they differ in size, direction or pixel spacing, or two lie at one place, or one is
             missing, or they lie at unequal distances.

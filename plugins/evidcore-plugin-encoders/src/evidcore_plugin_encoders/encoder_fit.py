@@ -2,7 +2,7 @@
 
 Order of events: every volume, label and mask is read once; then a fixed number of steps over shuffled cases,
 each on the sum of the asked objectives; then the frozen features are probed linearly on validation cases,
-for what is there and on which side.
+for the side of each finding. (Stage `linear-probe` tells what is there.)
 """
 
 from __future__ import annotations
@@ -11,25 +11,23 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from evidcore.api import Case, DataError, Encoder, View
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.compute.learning_rate import share_of_peak
-from evidcore.compute.logistic import Logistic, roc_auc
-from evidcore.contracts import FitLog, Grid
+from evidcore.compute.logistic import Logistic
+from evidcore.contracts import FitLog
 from evidcore.errors import did_you_mean
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
-from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES, pooled
-
-Values = Float[np.ndarray[Any, Any], "case ..."]
+from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES
 
 PROBE_CASES = 1000  # of the training cases; enough for a logistic regression on two values per feature
 PROBE_PATCHES = 24  # of each case, beside those with a finding
@@ -78,14 +76,8 @@ def fit_encoder(
 ) -> None:
     """Train `encoder` in place, starting from its present weights.
 
-    Args:
-        encoder: what is trained.
-        train: cases to learn from.
-        validation: cases for the figures in `fit.json`; nothing is learned from them.
-        folder: where `weights.safetensors` and `fit.json` go.
-        seed: decides initial heads, order and shifts.
-        log: takes the figures of a step.
-        options: how it is trained.
+    Nothing is learned from validation cases: they give the figures in `fit.json`, which goes into `folder`
+    beside `weights.safetensors`.
 
     Raises:
         DataError: if there are fewer training cases than one step takes, or they lack what is asked for.
@@ -140,7 +132,7 @@ def fit_encoder(
             for name in supervision
         }).to(device)
         _train(encoder, heads, known, seed, log, clock, options)
-    probes = probe(encoder, known, held_out)
+    sides = side_accuracy(encoder, known, held_out)
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: value.contiguous() for name, value in encoder.state_dict().items()}
     save_file(weights, folder / "weights.safetensors")
@@ -149,8 +141,7 @@ def fit_encoder(
         "steps": options.steps,
         "supervision": list(supervision),
         "validation_cases": len(validation),
-        "validation_probe_auc": probes.auc,
-        "validation_side_accuracy": probes.side_accuracy,
+        "validation_side_accuracy": sides,
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
@@ -259,85 +250,40 @@ def encode(
         yield part, features  # outside of no_grad, which would hold for the caller too
 
 
-class Probes(NamedTuple):
-    """What linear probes of frozen features, fitted on training cases, tell of validation cases, by finding.
+def side_accuracy(encoder: Encoder, known: Targets, held_out: Targets) -> dict[str, float | None]:
+    """Tell by finding how often the likest patch of held-out cases lies on the finding's side.
 
-    Args:
-        auc: area under the ROC curve of "is it there?", by a probe of the features' maximum and mean; None
-            where a class is missing.
-        side_accuracy: of cases with the finding in one half of the body, the share whose likest patch lies
-            in that half; chance is 0.5. The probe is one of single patches, so it needs masks of training
-            cases. None where there is no such mask or no such case, or the grid has no halves.
+    A linear probe of single frozen patches is fitted on training cases, so it needs their masks. It is asked
+    about cases with the finding in one half of the body; chance is 0.5. None where there is no such mask or
+    no such case, or the grid has no halves.
     """
-
-    auc: dict[str, float | None]
-    side_accuracy: dict[str, float | None]
-
-
-def probe(encoder: Encoder, known: Targets, held_out: Targets) -> Probes:
-    """Probe what the encoder shows of each finding: that it is there, and on which side."""
     names, grid = known.names, encoder.grid(known.size_zyx)
-    result = Probes(dict.fromkeys(names), dict.fromkeys(names))
-    if not len(held_out.reports):
+    result: dict[str, float | None] = dict.fromkeys(names)
+    if not len(held_out.reports) or grid[2] % HALVES:
         return result
     rows = min(PROBE_CASES, len(known.reports))
     one_sided = held_out.sides.clamp(min=0).sum(1) == 1
     asked = [index for index in range(len(names)) if one_sided[:, index].any()]
-    picked = _picked(known, rows, asked) if grid[2] % HALVES == 0 else torch.zeros(rows, 0).bool()
-    bodies, patches = [], []
-    for part, features in encode(encoder, known, rows):
-        bodies.append(pooled(features, grid)[:, 0])
-        patches.append(features[:, : picked.shape[1]][picked[part]])
-    seen, likeness = torch.cat(bodies).numpy(), _likeness(torch.cat(patches).numpy(), known, picked, asked)
-    bodies, likest = [], []
-    for _, features in encode(encoder, held_out, len(held_out.reports)):
-        bodies.append(pooled(features, grid)[:, 0])
-        likest.append([_likest_half(features, grid, logistic) for logistic in likeness.values()])
-    unseen = torch.cat(bodies).numpy()
-    for index, name in enumerate(names):
-        result.auc[name] = _auc(seen, unseen, known.findings[:rows, index], held_out.findings[:, index])
-    for index, halves in zip(likeness, zip(*likest, strict=True), strict=True):
-        right = torch.cat(halves) == held_out.sides[:, :, index].argmax(1)
-        result.side_accuracy[names[index]] = right[one_sided[:, index]].float().mean().item()
-    return result
-
-
-def _picked(known: Targets, rows: int, asked: Sequence[int]) -> Bool[Tensor, "case patch"]:
-    """Mark the patches that probes of patches learn from: those with a finding, and some of all."""
     patches = known.patches[:rows]
     chance = PROBE_PATCHES / max(1, patches.shape[2])
     drawn = torch.rand(rows, patches.shape[2], generator=torch.Generator().manual_seed(0)) < chance
-    return drawn | (patches[:, list(asked)] > 0).any(1)
-
-
-def _likeness(
-    patches: Values, known: Targets, picked: Bool[Tensor, "case patch"], asked: Sequence[int]
-) -> dict[int, Logistic]:
-    """Return by finding what tells how much a patch looks like it, where both kinds of patches are known."""
-    result = {}
-    for index in asked if picked.any() else ():
-        masked = (~known.unmasked[: len(picked), index])[:, None].expand_as(picked)[picked].numpy()
-        truth = (known.patches[: len(picked), index][picked] > 0).numpy()[masked]
+    picked = drawn | (patches[:, asked] > 0).any(1)  # those with a finding, and some of all
+    if not picked.any():
+        return result
+    learnt = torch.cat([features[picked[part]] for part, features in encode(encoder, known, rows)]).numpy()
+    probes: dict[int, Logistic] = {}
+    for index in asked:
+        masked = (~known.unmasked[:rows, index])[:, None].expand_as(picked)[picked].numpy()
+        truth = (patches[:, index][picked] > 0).numpy()[masked]
         if len(set(truth)) == 2:
-            result[index] = Logistic(patches[masked], truth.astype(np.int64), strength=0.1)
+            probes[index] = Logistic(learnt[masked], truth.astype(np.int64), strength=0.1)
+    likest: dict[int, list[Tensor]] = {index: [] for index in probes}  # half of each body: 0 right, 1 left
+    for _, features in encode(encoder, held_out, len(held_out.reports)):
+        for index, probe in probes.items():
+            odds = torch.from_numpy(probe.log_odds(features.flatten(0, 1).numpy()))
+            halves = odds.reshape(len(features), grid[0], grid[1], HALVES, grid[2] // HALVES)
+            likest[index].append(halves.amax((1, 2, 4)).argmax(1))
+    for index, parts in likest.items():
+        right = torch.cat(parts) == held_out.sides[:, :, index].argmax(1)
+        result[names[index]] = right[one_sided[:, index]].float().mean().item()
     return result
-
-
-def _likest_half(
-    features: Float[Tensor, "case patch width"], grid: Grid, logistic: Logistic
-) -> Int[Tensor, " case"]:
-    """Return in which half of each body the patch lies that looks most like a finding: 0 right, 1 left."""
-    odds = torch.from_numpy(logistic.log_odds(features.flatten(0, 1).numpy()))
-    z, y, x = grid
-    return odds.reshape(len(features), z, y, HALVES, x // HALVES).amax((1, 2, 4)).argmax(1)
-
-
-def _auc(
-    seen: Values, unseen: Values, truth: Int[Tensor, " case"], asked: Int[Tensor, " case"]
-) -> float | None:
-    learn, judge = (truth >= 0).numpy(), (asked >= 0).numpy()
-    present, wanted = truth.numpy()[learn] > 0, asked.numpy()[judge] > 0
-    if len(set(present)) < 2 or len(set(wanted)) < 2:
-        return None
-    logistic = Logistic(seen[learn], present.astype(np.int64), strength=0.1)
-    return roc_auc(wanted.astype(np.int64), logistic.log_odds(unseen[judge]))

@@ -90,8 +90,8 @@ def read_targets(
     Args:
         cases: one row each.
         encoder: says what volumes and patches are like.
-        names: the findings, in the order of the columns.
         masks: read these too.
+        names: the findings, in the order of the columns.
         voxels: keep what those of findings show of each voxel: a byte for each voxel, finding and case.
         structures: masks of what is no finding, as organs; columns after the findings. Of a case without
             such a mask nothing is known.
@@ -169,9 +169,15 @@ def read_targets(
         pool.shutdown(cancel_futures=True)
     reports = tuple(case.report.text if case.report else "" for case in cases)
     return Targets(
-        volumes=volumes, findings=findings, sides=sides, patches=shares, voxels=fine, unmasked=unmasked,
-        reports=reports, names=names,
-    )  # fmt: skip
+        volumes=volumes,
+        findings=findings,
+        sides=sides,
+        patches=shares,
+        voxels=fine,
+        unmasked=unmasked,
+        reports=reports,
+        names=names,
+    )
 
 
 def shown(case: Case, view: View | None, spec: EncoderInput) -> tuple[Crop, Grid]:

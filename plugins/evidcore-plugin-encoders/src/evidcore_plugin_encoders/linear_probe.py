@@ -84,15 +84,15 @@ class Probe:
 
     def rows(self) -> list[Row]:
         """Return the results rows: accuracy on the questions, mean and lowest AUC, AUC by finding."""
-        found = []
+        result = []
         if self.accuracy is not None:
-            found.append(Row.of(NAME, "probe_accuracy", self.accuracy, is_headline=True))
+            result.append(Row.of(NAME, "probe_accuracy", self.accuracy, is_headline=True))
         if self.auc:
             note = "; ".join(f"left out: {finding} ({why})" for finding, why in self.left_out.items())
-            found.append(self._row("probe_auc_mean", sum(self.auc.values()) / len(self.auc), note))
+            result.append(self._row("probe_auc_mean", sum(self.auc.values()) / len(self.auc), note))
             worst = min(self.auc, key=lambda finding: self.auc[finding])
-            found.append(self._row("probe_auc_min", self.auc[worst], worst))
-        return found + [self._row(f"probe_auc/{finding}", value) for finding, value in self.auc.items()]
+            result.append(self._row("probe_auc_min", self.auc[worst], worst))
+        return result + [self._row(f"probe_auc/{finding}", value) for finding, value in self.auc.items()]
 
     def _row(self, metric: str, value: float, note: str = "") -> Row:
         return Row(
@@ -111,10 +111,10 @@ def linear_probe(
     """Fit a logistic regression per finding on training cases and measure it on test cases.
 
     Args:
-        pooled: gives one feature vector per case, from the frozen encoder.
         training: cases with findings.
-        test: cases with findings, of other patients.
         prompts: choices about test cases.
+        pooled: gives one feature vector per case, from the frozen encoder.
+        test: cases with findings, of other patients.
         strength: inverse of the L2 penalty on standardised features.
 
     Raises:
@@ -154,10 +154,7 @@ def encoder_features(encoder: Encoder, view: View, bank: FeatureBank | None = No
 
     A case that is shown in several parts is pooled over all of them.
 
-    Args:
-        encoder: with its weights.
-        view: what is shown of a case.
-        bank: of features of this encoder; None: nothing is kept.
+    A bank keeps the features of one encoder; without, nothing is kept.
     """
     bank = bank or FeatureBank(encoder.input)
 

@@ -28,10 +28,7 @@ from evidcore_plugin_encoders.patch_centres import patch_centres
 
 Vision = Mapping[str, Any]
 # mean and spread of colours on 0..1 that each kind of tower was trained with
-COLOURS = {
-    "qwen2_5_vl": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD),
-    "qwen3_vl": ([0.5] * 3, [0.5] * 3),
-}
+COLOURS = {"qwen2_5_vl": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD), "qwen3_vl": ([0.5] * 3, [0.5] * 3)}
 SOFT_TISSUE = ((-160.0, 240.0),)  # HU
 COLOUR_CHANNELS = 3
 
@@ -243,10 +240,10 @@ def _tower_of(published: nn.Module, where: str) -> nn.Module:
     return tower
 
 
-def _copy(own: nn.Module, tower: nn.Module, where: str) -> None:
+def _copy(target: nn.Module, tower: nn.Module, where: str) -> None:
     """Copy the weights that both have."""
     given = tower.state_dict()
-    for name, weight in own.state_dict().items():
+    for name, weight in target.state_dict().items():
         result = given.get(name)
         if result is None or result.shape != weight.shape:
             shape = "is missing" if result is None else f"has shape {tuple(result.shape)}"

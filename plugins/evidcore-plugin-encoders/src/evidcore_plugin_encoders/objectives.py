@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import zlib
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ class Questionnaire(nn.Module):
         super().__init__()
         self.norm = nn.BatchNorm1d(2 * width)
         self.linear = nn.Linear(2 * width, findings)
-        nn.init.constant_(self.linear.bias, _logit(share))
+        nn.init.constant_(self.linear.bias, math.log(share / (1 - share)))
 
     def forward(self, zones: Float[Tensor, "case zone twice_width"]) -> Float[Tensor, "case zone finding"]:
         """Return logits."""
@@ -183,8 +184,8 @@ class Contrastive(Objective):
         text = self._texts(known.reports, features.device)
         logits = functional.normalize(image, dim=1) @ functional.normalize(text, dim=1).T
         logits = logits * self.log_scale.clamp(max=4.6).exp()
-        own = torch.arange(len(logits), device=logits.device)
-        return (functional.cross_entropy(logits, own) + functional.cross_entropy(logits.T, own)) / 2
+        diagonal = torch.arange(len(logits), device=logits.device)
+        return (functional.cross_entropy(logits, diagonal) + functional.cross_entropy(logits.T, diagonal)) / 2
 
     def _texts(self, reports: Sequence[str], device: torch.device) -> Float[Tensor, "case twice_width"]:
         rows: list[int] = []
@@ -226,7 +227,3 @@ def _hashed(sentence: str, buckets: int) -> list[int]:
     words = re.findall(r"[a-z0-9]+", sentence.lower()) or ["-"]
     grams = words + [f"{item} {two}" for item, two in itertools.pairwise(words)]
     return [zlib.crc32(gram.encode()) % buckets for gram in grams]
-
-
-def _logit(share: float) -> float:
-    return float(torch.logit(torch.tensor(share)))

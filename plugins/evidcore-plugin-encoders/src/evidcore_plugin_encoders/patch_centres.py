@@ -14,10 +14,7 @@ def patch_centres(
 ) -> Float[Tensor, "patch 3"]:
     """Return patch centres from the grid's middle, in `z, y, x` raster order.
 
-    Args:
-        grid_zyx: patches along each axis.
-        step_zyx: from one patch to the next, in mm or voxels; so is the result.
-        device: where the result lies.
+    They are in the unit of `step_zyx`, mm or voxels.
     """
     axes = [
         (torch.arange(count, device=device, dtype=torch.float32) - (count - 1) / 2) * step

@@ -56,10 +56,7 @@ class TimmSlices(Encoder):
                 raise ValueError(f"a window is [low, high] in HU, low below high; got [{low:g}, {high:g}]")
         self.model, self.pretrained = model, pretrained
         self.input = EncoderInput(
-            size_zyx=(slices, size, size),
-            spacing_mm_zyx=None,
-            windows=windows,
-            any_depth=True,
+            size_zyx=(slices, size, size), spacing_mm_zyx=None, windows=windows, any_depth=True
         )
         self.body = self._build(model)
         self._planes: dict[tuple[int, int], tuple[int, int]] = {}  # pixels -> patches

@@ -51,10 +51,7 @@ class Embedding(Scorer):
         _ = self.encoder.settings
 
     def __call__(
-        self,
-        candidates: Sequence[str],
-        references: Sequence[str],
-        questions: Sequence[str] | None = None,
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
         """Return the agreement per pair; None where one says nothing, or is too long and the recipe says so.
 

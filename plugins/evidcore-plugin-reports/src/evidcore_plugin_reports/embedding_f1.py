@@ -57,16 +57,9 @@ class EmbeddingF1(Scorer):
             )
 
     def __call__(
-        self,
-        candidates: Sequence[str],
-        references: Sequence[str],
-        questions: Sequence[str] | None = None,
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
-        """Return F1 per pair; 0 where one text alone is empty, 1 where both are.
-
-        Raises:
-            DataError: if the model cannot be used.
-        """
+        """Return F1 per pair; 0 where one text alone is empty, 1 where both are."""
         self.ready()
         pairs = list(zip(candidates, references, strict=True))
         scores: list[float | None] = []

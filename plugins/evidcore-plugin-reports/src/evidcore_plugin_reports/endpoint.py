@@ -12,26 +12,21 @@ Neither errors nor the log hold a word of what was sent or answered, nor the key
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import email.utils
 import hashlib
 import json
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
 from evidcore.api import Cache
 from evidcore.errors import RecipeError, RunError
-from evidcore_plugin_reports.endpoint_answers import (
-    Again,
-    Stop,
-    Unanswered,
-    read_answer,
-    wait_asked_s,
-    whole_characters,
-)
 from evidcore_plugin_reports.http_exchange import (
     Interrupted,
     Opened,
@@ -48,7 +43,9 @@ Conversation = Sequence[Mapping[str, Any]]  # messages with "role" and "content"
 
 ANSWERS = Cache("endpoint", is_private=True)  # answers may hold words of reports
 _MOST_BYTES = 8 * 2**20  # of one answer
-_OWN = ("model", "messages", "stream", "n")
+_RESERVED = ("model", "messages", "stream", "n")
+_TRY_AGAIN = (408, 409, 425, 429)
+_THIS_TEXT = (400, 413, 422)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,9 +113,9 @@ class ChatClient:
         keys = [hashlib.sha256(f"{self.endpoint.url}\n{body}".encode()).hexdigest() for body in bodies]
         result: dict[str, str | Unanswered] = {}
         for key in dict.fromkeys(keys):
-            kept = ANSWERS.get(key)
-            if kept is not None:
-                result[key] = kept.decode()
+            cached = ANSWERS.get(key)
+            if cached is not None:
+                result[key] = cached.decode()
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in result}
         if missing:
             result |= self._ask_all(missing)
@@ -129,21 +126,21 @@ class ChatClient:
         return whole_characters(json.dumps({**self.endpoint.body, **own}, sort_keys=True, ensure_ascii=False))
 
     def _ask_all(self, bodies: Mapping[str, str]) -> dict[str, str | Unanswered]:
-        work, client = _Work(), opener(self.authorization())
-        workers = min(self.endpoint.concurrent, len(bodies))
-        with ThreadPoolExecutor(workers, thread_name_prefix="endpoint") as pool:
-            asked = {
-                key: pool.submit(self._ask_and_keep, client, key, body, work) for key, body in bodies.items()
-            }
-            try:
-                return {key: future.result() for key, future in asked.items()}
-            except BaseException:
-                work.end(RunError(f"{self}: stopped."))
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        stop, client = threading.Event(), opener(self.authorization())
+        pool = ThreadPoolExecutor(min(self.endpoint.concurrent, len(bodies)), thread_name_prefix="endpoint")
+        try:
+            asked = {pool.submit(self._ask_and_keep, client, *item, stop): item[0] for item in bodies.items()}
+            return {asked[future]: future.result() for future in as_completed(asked)}
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
 
-    def _ask_and_keep(self, client: Opened, key: str, body: str, work: _Work) -> str | Unanswered:
-        answer = self._ask_until_answered(client, body, work)
+    def _ask_and_keep(self, client: Opened, key: str, body: str, stop: threading.Event) -> str | Unanswered:
+        try:
+            answer = self._ask_until_answered(client, body, stop)
+        except RunError:
+            stop.set()  # here, before this thread begins another
+            raise
         if isinstance(answer, str):
             ANSWERS.put(key, answer.encode())
         return answer
@@ -156,31 +153,30 @@ class ChatClient:
         """
         return authorization(self.endpoint.key_env, str(self))
 
-    def _ask_until_answered(self, client: Opened, body: str, work: _Work) -> str | Unanswered:
-        reason = ""
+    def _ask_until_answered(self, client: Opened, body: str, stop: threading.Event) -> str | Unanswered:
+        reason, pause_s = "", 0.0
         for number in range(self.endpoint.tries):
-            self._pace.wait(work)
+            if stop.wait(pause_s) or stop.wait(self._pace.delay_s()):
+                return Unanswered("another conversation ended the work")
             outcome = self._ask_once(client, body)
             if isinstance(outcome, Stop):
-                raise work.end(RunError(f"{self}: {outcome.reason}"))
+                raise RunError(f"{self}: {outcome.reason}")
             if not isinstance(outcome, Again):
                 return outcome
             reason, asked_s = outcome.reason, outcome.wait_s
             if asked_s is not None and asked_s > self.endpoint.longest_wait_s:
-                error = RunError(
+                raise RunError(
                     f"{self}: {reason}, and a pause of {asked_s:.0f} s is longer than longest_wait_s = "
                     f"{self.endpoint.longest_wait_s:g}. What was answered is kept; run again later."
                 )
-                raise work.end(error)
             if asked_s is not None:
                 self._pace.hold(asked_s)  # the endpoint asks all of us to pause
-            elif number + 1 < self.endpoint.tries:
-                work.wait(min(self.endpoint.first_wait_s * 2**number, self.endpoint.longest_wait_s))
-        error = RunError(
+            else:
+                pause_s = min(self.endpoint.first_wait_s * 2**number, self.endpoint.longest_wait_s)
+        raise RunError(
             f"{self}: gave up after {self.endpoint.tries} tries, the last of which ended with: {reason}. "
             "What was answered is kept; run again to go on."
         )
-        raise work.end(error)
 
     def _ask_once(self, client: Opened, body: str) -> str | Unanswered | Again | Stop:
         """Send once."""
@@ -201,31 +197,6 @@ class ChatClient:
         return f"endpoint {self.endpoint.url}, model {self.endpoint.model!r}"
 
 
-class _Work:
-    """What the threads of one call share: whether it has ended, and by what."""
-
-    def __init__(self) -> None:
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._error: RunError | None = None
-
-    def end(self, error: RunError) -> RunError:
-        """Stop all threads and return the first error, which is the cause of the others."""
-        with self._lock:
-            self._error = self._error or error
-            self._ended.set()
-            return self._error
-
-    def wait(self, seconds: float) -> None:
-        """Wait, unless the work ends meanwhile.
-
-        Raises:
-            RunError: what ended it.
-        """
-        if self._ended.wait(seconds) and self._error is not None:
-            raise self._error
-
-
 class _Pace:
     """Spaces the beginnings of requests, over all threads."""
 
@@ -234,17 +205,93 @@ class _Pace:
         self._next = 0.0
         self._lock = threading.Lock()
 
-    def wait(self, work: _Work) -> None:
-        """Wait for a turn, unless the work ends meanwhile."""
+    def delay_s(self) -> float:
+        """Take the next turn, and return how long it is until then."""
         with self._lock:
             begin = max(self._next, time.monotonic())
             self._next = begin + self._gap_s
-        work.wait(max(0.0, begin - time.monotonic()))
+        return max(0.0, begin - time.monotonic())
 
     def hold(self, seconds: float) -> None:
         """Let nobody begin before `seconds` have passed."""
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unanswered:
+    """One conversation got no answer; holds nothing of its words."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Again:
+    """It may work later; `wait_s` is what the endpoint asked for, None where it did not."""
+
+    reason: str
+    wait_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """It will not work for any conversation."""
+
+    reason: str
+
+
+def read_answer(status: int, content: bytes, wait_s: float | None) -> str | Unanswered | Again | Stop:
+    """Tell what an answer means.
+
+    `content` is the whole body of a status of 200, and not needed for others.
+    """
+    if status == 200:
+        return _completion(content)
+    if status in _TRY_AGAIN or status >= 500:
+        return Again(f"HTTP {status}", wait_s)
+    if status in _THIS_TEXT:
+        return Unanswered(f"the endpoint refused the request with HTTP {status}")
+    if status in (401, 403):
+        return Stop(f"it answered HTTP {status}: the key is missing or not allowed. Check key_env.")
+    if status == 404:
+        return Stop("it answered HTTP 404. Check url (it ends with the version, as in '/v1') and model.")
+    return Stop(f"it answered HTTP {status}, which is no completion. Check url.")
+
+
+def wait_asked_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that `Retry-After` asks for, as a number or as a date; None where it does not."""
+    asked = headers.get("Retry-After", "").strip()
+    if not asked:
+        return None
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked):
+        return float(asked)
+    try:
+        date = email.utils.parsedate_to_datetime(asked)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=datetime.UTC)
+    return max(0.0, (date - datetime.datetime.now(datetime.UTC)).total_seconds())
+
+
+def _completion(content: bytes) -> str | Unanswered | Again:
+    try:
+        choice = json.loads(content)["choices"][0]
+        text, finish = choice["message"].get("content"), choice.get("finish_reason")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return Again("HTTP 200 with a body that is no chat completion")
+    if finish == "length":
+        return Unanswered("the answer was cut off; raise body.max_tokens")
+    if finish == "content_filter":
+        return Unanswered("the endpoint's content filter withheld the answer")
+    if not isinstance(text, str) or not text.strip():
+        return Unanswered("the answer is empty")
+    return whole_characters(text)
+
+
+def whole_characters(text: str) -> str:
+    """Return a text in which half a character, as of an emoji that was cut, is U+FFFD: it has no UTF-8."""
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _check(endpoint: Endpoint, sends: Literal["text", "images"]) -> None:
@@ -259,6 +306,6 @@ def _check(endpoint: Endpoint, sends: Literal["text", "images"]) -> None:
             f"those whose {whose} these are agree, write: sends_{sends}_away = true"
         )
     check_key_env(endpoint.key_env, "endpoint.key_env")
-    for name in _OWN:
+    for name in _RESERVED:
         if name in endpoint.body:
             raise RecipeError(f"endpoint.body.{name}: this field is the client's own; leave it out.")

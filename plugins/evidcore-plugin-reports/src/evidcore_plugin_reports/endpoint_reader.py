@@ -14,9 +14,8 @@ from PIL import Image
 
 from evidcore.api import Crop, DataError, EncoderInput, Reader, prepare
 from evidcore.contracts import ImageQuestion
-from evidcore.data.reading import read_geometry
-from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
-from evidcore_plugin_reports.endpoint_answers import Unanswered
+from evidcore.data import read_geometry
+from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint, Unanswered
 
 ABDOMEN = (-160.0, 240.0)  # low, high in HU
 INSTRUCTION = "Answer from these pictures alone, in short sentences that each name one finding."
@@ -70,15 +69,15 @@ class EndpointReader(Reader):
             RunError: if the endpoint cannot be used at all.
         """
         asked = {question: self._conversation(question) for question in questions}
-        said = dict(zip(asked, self.client.ask(list(asked.values())), strict=True))
-        return [_words(said[question]) for question in questions]
+        answers = dict(zip(asked, self.client.ask(list(asked.values())), strict=True))
+        return [_words(answers[question]) for question in questions]
 
     def _conversation(self, question: ImageQuestion) -> Conversation:
         pictures = itertools.chain.from_iterable(map(self._pictures, question.crops))
-        shown = [{"type": "image_url", "image_url": {"url": _data_url(item)}} for item in pictures]
+        images = [{"type": "image_url", "image_url": {"url": _data_url(item)}} for item in pictures]
         return [
             {"role": "system", "content": self._instruction},
-            {"role": "user", "content": [*shown, {"type": "text", "text": question.text}]},
+            {"role": "user", "content": [*images, {"type": "text", "text": question.text}]},
         ]
 
     def _pictures(self, crop: Crop) -> Iterator[np.ndarray[Any, np.dtype[np.uint8]]]:
@@ -107,9 +106,9 @@ class EndpointReader(Reader):
 
 
 def _data_url(picture: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
-    held = io.BytesIO()
-    Image.fromarray(picture).save(held, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(held.getvalue()).decode('ascii')}"
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def _words(answer: str | Unanswered) -> str | None:

@@ -152,8 +152,12 @@ class ReportEvaluation(Evaluation[Answer]):
 
     def _score(self, given: Answers[Answer], task: Task, name: str) -> ReportResult:
         read = self.labeler.read([answer.report or "" for answer in given.said])
-        answers = []
+        answers, texts = [], []
         for prompt, answer, result in zip(given.prompts, given.said, read, strict=True):
+            reference, report = reference_of(prompt, task), answer.report or ""
+            texts.append(
+                TextSample(case=prompt.case, asked=prompt.written(), text=report, reference=reference)
+            )
             known = states(prompt.case.findings)
             answers.append(
                 ReportAnswer(
@@ -167,13 +171,6 @@ class ReportEvaluation(Evaluation[Answer]):
                     images=tuple(crop.uri() for crop in prompt.crops()),
                 )
             )
-        texts = [
-            TextSample(
-                case=prompt.case, asked=prompt.written(), text=answer.report or "",
-                reference=reference_of(prompt, task),
-            )
-            for prompt, answer in zip(given.prompts, given.said, strict=True)
-        ]  # fmt: skip
         return ReportResult(
             name=name,
             answers=tuple(answers),
@@ -206,15 +203,10 @@ def reference_of(prompt: Prompt, task: Task) -> Report | None:
     if text is None:
         return None
     start = gold.find(text)
-    inside = (
-        [] if start < 0 else [span for span in spans if start <= span.start and span.end <= start + len(text)]
-    )
-    return Report(
-        text=text,
-        spans=tuple(
-            Span(start=span.start - start, end=span.end - start, label=span.label) for span in inside
-        ),
-    )
+    end = start + len(text) if start >= 0 else start  # no span lies in a text that is not there
+    inside = (span for span in spans if start <= span.start and span.end <= end)
+    moved = (Span(start=span.start - start, end=span.end - start, label=span.label) for span in inside)
+    return Report(text=text, spans=tuple(moved))
 
 
 def _findings(answers: Sequence[ReportAnswer]) -> Measurement:

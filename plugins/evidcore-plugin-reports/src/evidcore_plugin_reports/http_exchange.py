@@ -65,7 +65,7 @@ def exchange(
     import httpx2
 
     async def run() -> Answered:
-        held = bytearray()
+        buffer = bytearray()
         async with (
             asyncio.timeout(timeout_s),  # ends a request whatever it waits for, which no read timeout does
             client() as opened,
@@ -77,10 +77,10 @@ def exchange(
                     text = f"it packs its answers ({packing}), which it was asked not to. Check url."
                     raise Unreadable(text)
                 async for chunk in response.aiter_raw():
-                    held += chunk
-                    if len(held) > most_bytes:
+                    buffer += chunk
+                    if len(buffer) > most_bytes:
                         raise TooLong(f"an answer is longer than {most_bytes} bytes")
-            return Answered(response.status_code, response.headers, bytes(held))
+            return Answered(response.status_code, response.headers, bytes(buffer))
 
     try:
         return _finished(run)

@@ -11,8 +11,7 @@ from typing import Any
 
 from evidcore.api import Metric, Unscored
 from evidcore.contracts import Measured, TextSample
-from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
-from evidcore_plugin_reports.endpoint_answers import Unanswered
+from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint, Unanswered
 from evidcore_plugin_reports.sentences import NO_REFERENCE, reference_of
 
 DIMENSIONS: Mapping[str, str] = {
@@ -65,17 +64,13 @@ class Judge(Metric):
 
     def __init__(self, *, endpoint: Endpoint, instruction: str | None = None) -> None:
         self.client = ChatClient(endpoint)
-        told = "\n".join(f"- {name}: {question}?" for name, question in DIMENSIONS.items())
+        questions = "\n".join(f"- {name}: {question}?" for name, question in DIMENSIONS.items())
         form = ", ".join(f'"{name}": {{"score": …, "reason": …}}' for name in DIMENSIONS)
         raw = instruction or INSTRUCTION
-        self._instruction = raw.replace("<dimensions>", told).replace("<form>", form)
+        self._instruction = raw.replace("<dimensions>", questions).replace("<form>", form)
 
     def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
-        """Ask about all texts, several at once.
-
-        Raises:
-            RunError: if the endpoint cannot be used at all.
-        """
+        """Ask about all texts, several at once."""
         references = [reference_of(text) for text in texts]
         asked = [
             self._conversation(text, said)
@@ -92,10 +87,10 @@ class Judge(Metric):
         return {_figure(name): said for name in DIMENSIONS}
 
     def _conversation(self, text: TextSample, reference: str) -> Conversation:
-        shown = (
+        prompt = (
             f"<asked>\n{text.asked}\n</asked>\n<report>\n{reference}\n</report>\n<text>\n{text.text}\n</text>"
         )
-        return [{"role": "system", "content": self._instruction}, {"role": "user", "content": shown}]
+        return [{"role": "system", "content": self._instruction}, {"role": "user", "content": prompt}]
 
 
 def _figure(dimension: str) -> str:

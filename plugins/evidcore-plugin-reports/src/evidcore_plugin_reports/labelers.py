@@ -238,13 +238,13 @@ class Phrases(_ByName):
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         result = []
-        for said, offset, mentions in _sentences_that_mention(text, _names(self.label_names())):
+        for sentence_text, offset, mentions in _sentences_that_mention(text, _names(self.label_names())):
             state: State = "present"
-            if _either(DOUBTS_AFTER + DOUBTS_BEFORE).search(said):
+            if _either(DOUBTS_AFTER + DOUBTS_BEFORE).search(sentence_text):
                 state = "uncertain"
-            elif _PLAIN_DENIAL.search(said):
+            elif _PLAIN_DENIAL.search(sentence_text):
                 state = "absent"
-            result += [_finding(name, state, said, mention, offset) for name, mention in mentions]
+            result += [_finding(name, state, sentence_text, mention, offset) for name, mention in mentions]
         return tuple(result)
 
 
@@ -263,11 +263,11 @@ class NegationRules(_ByName):
     def __call__(self, text: str) -> tuple[Finding, ...]:
         """Return every mention, in the order of the text."""
         result = []
-        for said, offset, mentions in _sentences_that_mention(text, _lexicon(self.label_names())):
+        for sentence_text, offset, mentions in _sentences_that_mention(text, _lexicon(self.label_names())):
             for name, mention in mentions:
-                state = None if _is_elsewhere(name, said) else _state(said, mention)
+                state = None if _is_elsewhere(name, sentence_text) else _state(sentence_text, mention)
                 if state is not None:
-                    result.append(_finding(name, state, said, mention, offset))
+                    result.append(_finding(name, state, sentence_text, mention, offset))
         return tuple(result)
 
 
@@ -280,19 +280,23 @@ def _sentences_that_mention(
     over each sentence; none of them can match a full stop, so no mention reaches into the next sentence. Of
     a very long sentence each mention is given its own surroundings, so that work grows as the text does.
     """
-    every = [(name, _mention(match)) for name, pattern in lexicon.items() for match in pattern.finditer(text)]
+    every = [
+        (name, Stretch(*match.span(match.lastgroup or 0)))  # of a group `at_…` that took part, else of all
+        for name, pattern in lexicon.items()
+        for match in pattern.finditer(text)
+    ]
     every.sort(key=lambda item: (item[1].start - item[1].end, item[1].start))
-    kept: list[tuple[str, Stretch]] = []
+    longest: list[tuple[str, Stretch]] = []
     is_taken = bytearray(len(text))
     for name, stretch in every:
         if not any(is_taken[stretch.start : stretch.end]):
             is_taken[stretch.start : stretch.end] = b"\1" * (stretch.end - stretch.start)
-            kept.append((name, stretch))
-    kept.sort(key=lambda item: item[1].start)
-    starts = [stretch.start for _, stretch in kept]
+            longest.append((name, stretch))
+    longest.sort(key=lambda item: item[1].start)
+    starts = [stretch.start for _, stretch in longest]
     for sentence in sentences(text):
         first, last = (bisect.bisect_left(starts, at) for at in (sentence.start, sentence.end))
-        inside = [(name, stretch) for name, stretch in kept[first:last] if stretch.end <= sentence.end]
+        inside = [(name, stretch) for name, stretch in longest[first:last] if stretch.end <= sentence.end]
         is_long = sentence.end - sentence.start > _WHOLE
         for mentions in ([item] for item in inside) if is_long else [inside] if inside else []:
             start = max(sentence.start, mentions[0][1].start - _REACH) if is_long else sentence.start
@@ -301,69 +305,52 @@ def _sentences_that_mention(
             yield text[start:end], start, placed
 
 
-def _mention(match: re.Match[str]) -> Stretch:
-    """Return what of a match names the finding: the group `at_…` that took part, else all of it."""
-    if match.lastgroup is None:
-        return Stretch(*match.span())
-    return Stretch(*match.span(match.lastgroup))
-
-
-def _is_elsewhere(name: str, said: str) -> bool:
+def _is_elsewhere(name: str, sentence_text: str) -> bool:
     """Tell whether a sentence speaks of another organ than the finding's."""
     others = ELSEWHERE.get(name)
     return (
         others is not None
-        and _either(others).search(said) is not None
-        and _either(LUNGS).search(said) is None
+        and _either(others).search(sentence_text) is not None
+        and _either(LUNGS).search(sentence_text) is None
     )
 
 
-def _state(said: str, mention: Stretch) -> State | None:
+def _state(sentence_text: str, mention: Stretch) -> State | None:
     """Return what a sentence says of a mention, None where it only tells history."""
-    aside = _either(ASIDE)
-    before = _cut_before(said[: mention.start])
-    after = _cut_after(aside.sub(" ", said[mention.end :]))
+    before, after = sentence_text[: mention.start], _either(ASIDE).sub(" ", sentence_text[mention.end :])
+    ends = list(_either(ENDS_SCOPE).finditer(before))
+    before = before[ends[-1].end() :] if ends else before
+    end = _either(ENDS_SCOPE).search(after)
+    after = after[: end.start()] if end else after
     if _either(TELLS_HISTORY).search(_either(COMPARES).sub(" ", before)):
         return None
     before = _either(DENIES_NOTHING).sub(" ", before)
     after = _either(DENIES_NOTHING).sub(" ", after)
     if _either(DOUBTS_AFTER).search(before) or _either(DOUBTS_BEFORE).search(after):
         return "uncertain"
-    inside = said[mention.start : mention.end]  # "lymph nodes were not enlarged"
+    inside = sentence_text[mention.start : mention.end]  # "lymph nodes were not enlarged"
     if _either(DENIES_AFTER).search(f"{before} {inside}") or _either(DENIES_BEFORE).search(after):
         return "absent"
     return "present"
 
 
-def _cut_before(text: str) -> str:
-    """Return what of the words before a mention still reaches it."""
-    ends = list(_either(ENDS_SCOPE).finditer(text))
-    return text[ends[-1].end() :] if ends else text
-
-
-def _cut_after(text: str) -> str:
-    """Return what of the words behind a mention still speaks of it."""
-    end = _either(ENDS_SCOPE).search(text)
-    return text[: end.start()] if end else text
-
-
-def _finding(name: str, state: State, said: str, mention: Stretch, offset: int) -> Finding:
+def _finding(name: str, state: State, sentence_text: str, mention: Stretch, offset: int) -> Finding:
     return Finding(
         name=name,
         state=state,
-        side=_side(said, mention),
-        size_mm=_size_mm(said, mention) if state != "absent" else None,
-        malignant=_malignant(said, mention) if state != "absent" else None,
-        location=_location(said, mention),
+        side=_side(sentence_text, mention),
+        size_mm=_size_mm(sentence_text, mention) if state != "absent" else None,
+        malignant=_malignant(sentence_text, mention) if state != "absent" else None,
+        location=_location(sentence_text, mention),
         span=Span(start=offset + mention.start, end=offset + mention.end, label=state),
     )
 
 
-def _side(said: str, mention: Stretch) -> Side | None:
+def _side(sentence_text: str, mention: Stretch) -> Side | None:
     """Return the side said nearest to a mention, in its own clause."""
-    start = max((m.end() for m in re.finditer(r"[,;]", said[: mention.start])), default=0)
-    stop = re.search(r"[,;]", said[mention.end :])
-    clause = said[start : mention.end + stop.start() if stop else len(said)]
+    start = max((m.end() for m in re.finditer(r"[,;]", sentence_text[: mention.start])), default=0)
+    stop = re.search(r"[,;]", sentence_text[mention.end :])
+    clause = sentence_text[start : mention.end + stop.start() if stop else len(sentence_text)]
     result = [match.group(1).lower() for match in _SIDE.finditer(clause)]
     if not result:
         return None
@@ -372,30 +359,30 @@ def _side(said: str, mention: Stretch) -> Side | None:
     return "left" if result[0] == "left" else "right"
 
 
-def _size_mm(said: str, mention: Stretch) -> float | None:
+def _size_mm(sentence_text: str, mention: Stretch) -> float | None:
     """Return the size said nearest to a mention, the larger axis where two are given."""
-    size = _nearest(_SIZE, said, mention)
+    size = _nearest(_SIZE, sentence_text, mention)
     if size is None:
         return None
     numbers = [float(n.replace(",", ".")) for n in re.findall(r"\d+(?:[.,]\d+)?", size.group())]
     return max(numbers) * (10.0 if size.group(2).lower() == "cm" else 1.0)
 
 
-def _malignant(said: str, mention: Stretch) -> bool | None:
+def _malignant(sentence_text: str, mention: Stretch) -> bool | None:
     """Return whether the word nearest to a mention calls it malignant; None without one, or in doubt."""
-    word = _nearest(_NATURE, said, mention)
+    word = _nearest(_NATURE, sentence_text, mention)
     return None if word is None or word["doubt"] else bool(word["malignant"]) != bool(word["not"])
 
 
-def _location(said: str, mention: Stretch) -> str | None:
+def _location(sentence_text: str, mention: Stretch) -> str | None:
     """Return the organ, or the part of one, that is named nearest to a mention, or in it."""
-    place = _nearest(_places(), said, mention)
+    place = _nearest(_places(), sentence_text, mention)
     return None if place is None or place.lastgroup is None else place.lastgroup.replace("_", " ")
 
 
-def _nearest(pattern: re.Pattern[str], said: str, mention: Stretch) -> re.Match[str] | None:
+def _nearest(pattern: re.Pattern[str], sentence_text: str, mention: Stretch) -> re.Match[str] | None:
     """Return what matches nearest to a mention, of equally near the first."""
-    result = pattern.finditer(said)
+    result = pattern.finditer(sentence_text)
     return min(result, key=lambda m: max(mention.start - m.end(), m.start() - mention.end, 0), default=None)
 
 

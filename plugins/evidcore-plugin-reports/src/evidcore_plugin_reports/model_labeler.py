@@ -15,8 +15,7 @@ from evidcore.api import Finding, Labeler, Span
 from evidcore.case import Side, State
 from evidcore.contracts import LabelError
 from evidcore.registry.factory import show
-from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint
-from evidcore_plugin_reports.endpoint_answers import Unanswered
+from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint, Unanswered
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 INSTRUCTION = """\

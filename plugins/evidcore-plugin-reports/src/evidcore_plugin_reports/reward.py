@@ -43,19 +43,16 @@ class ReportFindings(Reward):
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
         """Judge each answer by itself; equal reports are read once."""
-        early = [self._without_reading(rollout) for rollout in rollouts]
-        open_places = [place for place, verdict in enumerate(early) if verdict is None]
-        read = self.labeler.read_once(rollouts[place].answer.report or "" for place in open_places)
-        verdicts: list[Score | Unscored | None] = list(early)
-        for place in open_places:
-            result = read[rollouts[place].answer.report or ""]
+        verdicts = [self._without_reading(rollout) for rollout in rollouts]
+        places = [place for place, verdict in enumerate(verdicts) if verdict is None]
+        read = self.labeler.read_once(rollouts[place].answer.report or "" for place in places)
+        for place in places:
+            result, known = read[rollouts[place].answer.report or ""], rollouts[place].prompt.case.findings
             if isinstance(result, LabelError):
                 verdicts[place] = Unscored(kind="failed", reason=str(result))
             else:
-                known = rollouts[place].prompt.case.findings
-                verdicts[place] = compare_findings(
-                    result, known, known_only=True, details=self.details
-                ).score()
+                agreement = compare_findings(result, known, known_only=True, details=self.details)
+                verdicts[place] = agreement.score()
         return verdicts
 
     @staticmethod

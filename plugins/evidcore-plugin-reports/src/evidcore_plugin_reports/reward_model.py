@@ -67,10 +67,7 @@ class RewardModel(Scorer):
         _ = self.judge.settings
 
     def __call__(
-        self,
-        candidates: Sequence[str],
-        references: Sequence[str],
-        questions: Sequence[str] | None = None,
+        self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
         """Return the agreement per pair; None where a conversation is too long and the recipe says so.
 

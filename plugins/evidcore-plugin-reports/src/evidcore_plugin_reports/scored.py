@@ -33,13 +33,9 @@ class Scored(Metric):
     def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Return the score of each text; 0 for one without a word, whatever the scorer makes of that."""
         references = [reference_of(text) for text in texts]
-        held = [
-            (text, said)
-            for text, said in zip(texts, references, strict=True)
-            if said is not None and words(text.text)
-        ]
-        asked = [text.asked for text, _ in held]
-        scores = iter(self.scorer([text.text for text, _ in held], [said for _, said in held], asked))
+        pairs = zip(texts, references, strict=True)
+        asked = [(text.text, said, text.asked) for text, said in pairs if said and words(text.text)]
+        scores = iter(self.scorer(*(zip(*asked, strict=True) if asked else ((), (), ()))))
         silent = Unscored(kind="failed", reason="the scorer gave no score")
         result: list[Measured | Unscored] = []
         for text, said in zip(texts, references, strict=True):

@@ -126,10 +126,7 @@ def tiny_reward_model(folder: Path, seed: int = 0, *, labels: int = 1) -> Path:
 def tiny_text_encoder(folder: Path, *, places: int = 64, seed: int = 0) -> Path:
     """Write a two-layer BERT with random weights that reads bytes as a transformers folder; return it.
 
-    Args:
-        folder: where to.
-        places: most tokens that it reads at once, the two special ones among them.
-        seed: of the weights.
+    It reads at most `places` tokens at once, the two special ones among them.
     """
     from tokenizers import processors
     from transformers import BertConfig, BertModel

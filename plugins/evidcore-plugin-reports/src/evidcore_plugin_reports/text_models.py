@@ -160,8 +160,20 @@ class TextModel:
         return min(int(bound) for bound in bounds if bound)
 
     def _name(self) -> str:
-        folder = self.named.folder
-        return str(_folder(self.recipe_folder / folder, self.who)) if folder else self.named.id
+        if not self.named.folder:
+            return self.named.id
+        folder = self.recipe_folder / self.named.folder
+        if not (folder / "config.json").is_file():
+            raise DataError(
+                f"{self.who}: {str(folder)!r} holds no config.json. Name a folder that save_pretrained "
+                "wrote, or a model on the Hub by id and revision."
+            )
+        if not any(folder.glob("*.safetensors")):
+            raise DataError(
+                f"{self.who}: {str(folder)!r} holds no weights as safetensors, and a pickle may run code "
+                "when it is read. Put its model.safetensors there, as save_pretrained writes it."
+            )
+        return str(folder)
 
 
 def encoder(named: Pretrained, recipe_folder: Path, who: str) -> TextModel:
@@ -180,10 +192,7 @@ def encoder(named: Pretrained, recipe_folder: Path, who: str) -> TextModel:
 def states(encoder: TextModel, texts: Sequence[Tokens], layer: int = -1) -> Iterator[tuple[int, States]]:
     """Yield place and hidden states of each text, short ones first, on the CPU in 32 bits.
 
-    Args:
-        encoder: what reads them.
-        texts: token ids, with the special ones.
-        layer: which hidden states, 0 for the embeddings below the first layer, -1 for the last.
+    `texts` hold the special tokens. Layer 0 are the embeddings below the first layer, -1 is the last.
     """
     for group in passes([len(text) for text in texts], encoder.named.tokens_per_pass):
         chosen = [texts[place] for place in group]
@@ -210,20 +219,6 @@ def _naming(who: str) -> Iterator[None]:
             "network. Without network: `hf download ID --revision COMMIT --local-dir FOLDER` elsewhere, and "
             "folder = 'FOLDER' here."
         ) from cause
-
-
-def _folder(folder: Path, who: str) -> Path:
-    if not (folder / "config.json").is_file():
-        raise DataError(
-            f"{who}: {str(folder)!r} holds no config.json. Name a folder that save_pretrained wrote, or a "
-            "model on the Hub by id and revision."
-        )
-    if not any(folder.glob("*.safetensors")):
-        raise DataError(
-            f"{who}: {str(folder)!r} holds no weights as safetensors, and a pickle may run code when it is "
-            "read. Put its model.safetensors there, as save_pretrained writes it."
-        )
-    return folder
 
 
 def fits(texts: Sequence[Tokens], most: int, named: Pretrained, who: str) -> list[bool]:

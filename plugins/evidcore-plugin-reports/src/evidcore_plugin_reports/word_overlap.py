@@ -62,9 +62,7 @@ class Bleu(Metric):
         return measured(texts, figures)
 
     @staticmethod
-    def pool(
-        sums: Float[np.ndarray[Any, Any], "row number"],
-    ) -> Float[np.ndarray[Any, Any], " row"]:
+    def pool(sums: Float[np.ndarray[Any, Any], "row number"]) -> Float[np.ndarray[Any, Any], " row"]:
         """Return BLEU-n, not smoothed: of matches and n-grams of 1 … n words, and both lengths in words."""
         from sacrebleu.metrics.bleu import BLEU
 

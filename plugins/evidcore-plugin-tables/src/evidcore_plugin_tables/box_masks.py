@@ -58,9 +58,9 @@ class CaseBoxes:
         """Return a mask for each name; its file is written once.
 
         Args:
+            cache_folder: keeps the masks.
             height: of the picture, in pixels.
             width: of the picture, in pixels.
-            cache_folder: keeps the masks.
 
         Raises:
             DataError: if boxes reach outside the picture; names each.
@@ -91,8 +91,8 @@ def boxes_of_cell(value: Any, where: str) -> dict[str, tuple[PixelBox, ...]]:
     """Read `name=x0 y0 x1 y1; name=x0 y0 x1 y1`, or an object of JSON, into boxes by name.
 
     Args:
-        value: the cell; each value of an object is one list of four numbers, or a list of such lists.
         where: named in errors.
+        value: the cell; each value of an object is one list of four numbers, or a list of such lists.
 
     Raises:
         DataError: if it cannot be read; names `where`, the value and what would be right.

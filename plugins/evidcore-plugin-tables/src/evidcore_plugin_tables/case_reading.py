@@ -7,13 +7,14 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from evidcore.api import Case, DataError, Dataset
+from evidcore.api import Case, DataError, Dataset, InlineOptions
 from evidcore.case import Split
 from evidcore.data.files import file_state
 from evidcore.data.reading import read_error
@@ -49,13 +50,7 @@ def skip_unreadable(
 ) -> Iterator[Case]:
     """Yield the cases that can be used, in order; no other case ever takes the place of one.
 
-    Args:
-        cases: every case of the split.
-        why_not: says what is wrong with a case, None if nothing.
-        where: the table or folder that messages name.
-        split: named in messages.
-        rule: what is done about unusable cases.
-        left_out: takes case id -> why.
+    `why_not` says what is wrong with a case, None if nothing; `left_out` takes case id -> why.
 
     Raises:
         DataError: at the first unusable case, or when more than `max_missing` are left out.
@@ -84,27 +79,43 @@ def files_of(case: Case) -> list[str]:
     return [ref.path for ref in case.volumes] + sorted({ref.path for ref in case.masks.values()})
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class CaseTable(Dataset):
-    """A data set in a user's folder that one table lists.
+    """A data set in a user's folder that one table lists; its fields are its options.
 
     Args:
-        folder: names in the table are relative to it.
-        table: named in messages.
+        recipe_folder: where a relative `path` starts.
         cache_folder: keeps which files were found usable.
+        path: the folder; names in the table are relative to it.
+        table: the table in it.
+        findings: columns that hold findings, in the order of the vocabulary.
         on_missing: what is done about unusable cases.
     """
 
-    def __init__(self, folder: Path, table: Path, cache_folder: Path, on_missing: OnMissing) -> None:
-        self.folder, self.table, self.cache_folder = folder, table, cache_folder
-        self.on_missing = on_missing
+    recipe_folder: Path
+    cache_folder: Path
+    _: dataclasses.KW_ONLY
+    path: str
+    table: str
+    findings: tuple[str, ...] = ()
+    on_missing: Annotated[OnMissing, InlineOptions] = STOP
+
+    def __post_init__(self) -> None:
+        """Find the table's place; nothing is read."""
         self.left_out: dict[Split, dict[str, str]] = {}
+        self.folder = self.recipe_folder / self.path
+        self.file = self.folder / self.table
+
+    @abstractmethod
+    def _every(self) -> Iterable[Case]:
+        """Yield the cases of all splits, as far as they can be read."""
 
     def _usable(self, cases: Iterable[Case], split: Split) -> Iterator[Case]:
         """Yield the cases whose files can be used; see `skip_unreadable`."""
         yield from skip_unreadable(
             cases,
             self._why_unusable,
-            where=str(self.table),
+            where=str(self.file),
             split=split,
             rule=self.on_missing,
             left_out=self.left_out[split],
@@ -117,21 +128,25 @@ class CaseTable(Dataset):
         """
         for file in files_of(case):
             if not Path(file).exists():
-                return f"{file}: there is no such file. Put it there or correct {self.table}."
+                return f"{file}: there is no such file. Put it there or correct {self.file}."
         if self.on_missing.missing == "skip":
             reasons = (read_error(ref, self.cache_folder) for ref in case.volumes)
             return next((reason for reason in reasons if reason), None)
         return None
 
-    def _hash(self, settings: Sequence[Any], cases: Iterable[Case]) -> str:
+    def fingerprint(self) -> str:
         """Hash options, the table, and name, time and size of every file that is named.
 
         A DICOM folder or a header with its data beside it are many files. Names are relative to the folder,
         so that it may move.
         """
-        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
-        digest.update(self.table.read_bytes() if self.table.exists() else b"")
-        for case in cases:
+        places = {"recipe_folder", "cache_folder", "path", "table"}
+        names = {field.name for field in dataclasses.fields(self)} - places
+        settings = {name: getattr(self, name) for name in names} | {"on_missing": self.on_missing.missing}
+        text = json.dumps(settings, sort_keys=True, default=dataclasses.asdict)
+        digest = hashlib.blake2b(text.encode(), digest_size=16)
+        digest.update(self.file.read_bytes() if self.file.exists() else b"")
+        for case in self._every():
             for file in files_of(case):
                 state = file_state(file)
                 behind = state and [[os.path.relpath(name, self.folder), *facts] for name, *facts in state]

@@ -5,18 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from annotated_types import Gt
 
 from evidcore.api import Case, DataError, Finding, InlineOptions, MaskRef, Report, VolumeRef
 from evidcore.case import Intensity, Oblique, Split, State
-from evidcore_plugin_tables.case_reading import (
-    STOP,
-    CaseTable,
-    OnMissing,
-)
+from evidcore_plugin_tables.case_reading import CaseTable
 from evidcore_plugin_tables.csv_rows import Row
 from evidcore_plugin_tables.folder_table import (
     COLUMNS,
@@ -32,6 +27,10 @@ from evidcore_plugin_tables.folder_table import (
 T = TypeVar("T")
 
 
+Spacing = Annotated[float, Gt(0)]
+
+
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Folder(CaseTable):
     """Cases from a folder of volumes (NIfTI, DICOM, NRRD, arrays, pictures) and a table, one row a case.
 
@@ -44,59 +43,31 @@ class Folder(CaseTable):
     | `report` | the report text, may be empty; the column may be absent |
     | `masks` | `name=file`, `;` between; `file#5` is label 5, `file.npz#a`, `RS.dcm#a` what is called a |
     | each of `findings` | `1`, `0`, `-1`, `present`, `absent`, `uncertain`, `yes`, `no`; may be empty |
+
+    Args:
+        path: the folder.
+        table: the CSV file in it.
+        findings: columns that hold findings, in the order of the vocabulary.
+        masks: file pattern by mask name, `{id}` stands for the case: `{ liver = "masks/{id}.nii.gz#5" }`.
+        intensity: "hu" for CT in Hounsfield units, "arbitrary" for anything else.
+        rescale: slope and intercept that the values as read still need; for files that leave theirs out.
+        spacing_mm_zyx: in place of what the files state; bare arrays (.npy, .npz) need it.
+        axes: where the stored axes run to, for instance "SPL"; bare arrays need it, and with
+            spacing_mm_zyx it takes the place of the grid that a NIfTI or NRRD header states.
+        tilted: axes that lean from the body's, as under a tilted gantry: "refuse" stops, "resample" reads
+            onto a straight grid, masks too.
+        missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"
+            reads every volume once beforehand, leaves such cases out, logs and counts them.
     """
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        cache_folder: Path,
-        *,
-        path: str,
-        table: str = "cases.csv",
-        findings: tuple[str, ...] = (),
-        masks: dict[str, str] | None = None,
-        intensity: Intensity = "hu",
-        rescale: tuple[float, float] | None = None,
-        spacing_mm_zyx: tuple[Annotated[float, Gt(0)], Annotated[float, Gt(0)], Annotated[float, Gt(0)]]
-        | None = None,
-        axes: str | None = None,
-        tilted: Oblique = "refuse",
-        columns: Annotated[FolderColumns, InlineOptions] = COLUMNS,
-        on_missing: Annotated[OnMissing, InlineOptions] = STOP,
-    ) -> None:
-        """Take the folder and how its table is to be read.
-
-        Args:
-            recipe_folder: where a relative `path` starts.
-            cache_folder: keeps which files were found usable.
-            path: the folder.
-            table: the CSV file in it.
-            findings: columns that hold findings, in the order of the vocabulary.
-            masks: file pattern by mask name, `{id}` stands for the case: `{ liver = "masks/{id}.nii.gz#5" }`.
-            intensity: "hu" for CT in Hounsfield units, "arbitrary" for anything else.
-            rescale: slope and intercept that the values as read still need; for files that leave theirs out.
-            spacing_mm_zyx: in place of what the files state; bare arrays (.npy, .npz) need it.
-            axes: where the stored axes run to, for instance "SPL"; bare arrays need it, and with
-                spacing_mm_zyx it takes the place of the grid that a NIfTI or NRRD header states.
-            tilted: axes that lean from the body's, as under a tilted gantry: "refuse" stops, "resample" reads
-                onto a straight grid, masks too.
-            columns: see `FolderColumns`.
-            on_missing: see `OnMissing`.
-            missing: what to do about a case with a missing file or a broken volume. "stop" raises; "skip"
-                reads every volume once beforehand, leaves such cases out, logs and counts them.
-        """
-        folder = recipe_folder / path
-        super().__init__(folder, folder / table, cache_folder, on_missing)
-        self.findings = findings
-        self.mask_patterns = dict(masks or {})
-        self.reading: dict[str, Any] = {
-            "intensity": intensity,
-            "rescale": rescale,
-            "spacing_mm_zyx": spacing_mm_zyx,
-            "axes": axes,
-            "tilted": tilted,
-        }
-        self.columns = columns
+    table: str = "cases.csv"
+    masks: dict[str, str] | None = None
+    intensity: Intensity = "hu"
+    rescale: tuple[float, float] | None = None
+    spacing_mm_zyx: tuple[Spacing, Spacing, Spacing] | None = None
+    axes: str | None = None
+    tilted: Oblique = "refuse"
+    columns: Annotated[FolderColumns, InlineOptions] = COLUMNS
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split` in the table's order."""
@@ -127,17 +98,12 @@ class Folder(CaseTable):
         for line, row in self._table.rows:
             yield from self._case(line, row)[1]
 
-    def fingerprint(self) -> str:
-        """Hash the table, the options, and name, size and time of every file that is named."""
-        settings = [
-            dataclasses.asdict(self.columns), self.findings, self.mask_patterns, self.reading,
-            self.on_missing.missing,
-        ]  # fmt: skip
-        return self._hash(settings, (self._case(line, row)[0] for line, row in self._table.rows))
+    def _every(self) -> Iterator[Case]:
+        return (self._case(line, row)[0] for line, row in self._table.rows)
 
     @functools.cached_property
     def _table(self) -> Table:
-        return read_table(self.table, self.columns, self.findings)
+        return read_table(self.file, self.columns, self.findings)
 
     def _rows(self, split: Split) -> Iterator[tuple[int, Row]]:
         for line, row in self._table.rows:
@@ -147,7 +113,7 @@ class Folder(CaseTable):
     def _case(self, line: int, row: Row) -> tuple[Case, list[str]]:
         """Return what a row says, and what is wrong with its cells."""
         columns = self._table.columns
-        where = f"{self.table}: line {line}, case {row[columns.id_column]!r}"
+        where = f"{self.file}: line {line}, case {row[columns.id_column]!r}"
         wrong: list[str] = []
         volumes = [name.strip() for name in row[columns.volume_column].split(";") if name.strip()]
         if not volumes:
@@ -161,7 +127,15 @@ class Folder(CaseTable):
             id=row[columns.id_column] or f"line {line}",
             patient=(row[columns.patient_column] or None) if columns.patient_column else None,
             volumes=tuple(
-                VolumeRef(path=path, key=key, **self.reading)
+                VolumeRef(
+                    path=path,
+                    key=key,
+                    intensity=self.intensity,
+                    rescale=self.rescale,
+                    axes=self.axes,
+                    spacing_mm_zyx=self.spacing_mm_zyx,
+                    tilted=self.tilted,
+                )
                 for path, key in (file_and_key(name, self.folder) for name in volumes)
             ),
             report=Report(text=report) if report else None,
@@ -174,7 +148,7 @@ class Folder(CaseTable):
         columns = self._table.columns
         cell = row.get(columns.masks_column, "")
         masks = _tried(wrong, masks_of_cell, cell, self.folder, where) or {}
-        for name, pattern in self.mask_patterns.items():
+        for name, pattern in (self.masks or {}).items():
             if name in masks:
                 wrong.append(f"{where}: mask {name!r} is named in the table and by a pattern. Drop one.")
                 continue

@@ -49,10 +49,10 @@ class FolderColumns:
 
     def wanted(self) -> list[str]:
         """Return the columns that must be there; report and masks need not, under their usual names."""
-        held = [self.id_column, self.volume_column, self.patient_column, self.split_column]
-        held += [self.report_column] if self.report_column != COLUMNS.report_column else []
-        held += [self.masks_column] if self.masks_column != COLUMNS.masks_column else []
-        return [name for name in held if name]
+        wanted_names = [self.id_column, self.volume_column, self.patient_column, self.split_column]
+        wanted_names += [self.report_column] if self.report_column != COLUMNS.report_column else []
+        wanted_names += [self.masks_column] if self.masks_column != COLUMNS.masks_column else []
+        return [name for name in wanted_names if name]
 
 
 COLUMNS = FolderColumns()
@@ -71,10 +71,7 @@ class Table:
 def read_table(table: Path, columns: FolderColumns, findings: Iterable[str]) -> Table:
     """Read a table with everything that is wrong with its rows.
 
-    Args:
-        table: the CSV file.
-        columns: the file's column names.
-        findings: further columns that must be there.
+    `findings` are further columns that must be there.
 
     Raises:
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.

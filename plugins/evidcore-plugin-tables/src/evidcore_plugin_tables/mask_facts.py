@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from evidcore.api import Cache, Case, DataError, MaskRef, VolumeRef, read, read_mask
-from evidcore.data import Array, Volume, content_hash
-from evidcore.data.body import Region, midline_mm
+from evidcore.data import Array, Mask, Volume, content_hash
+from evidcore.data.body import midline_mm
 
 READING = 2  # raise whenever the same files give other facts
 
@@ -37,11 +37,7 @@ class CaseFacts:
 def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bool) -> CaseFacts:
     """Measure a case's masks; read once for each state of the files.
 
-    Args:
-        case: its first volume is the grid.
-        names: of masks of the case.
-        cache_folder: keeps what was measured.
-        body: look for the body's midline too, which needs HU.
+    The case's first volume is the grid. The body's midline, which `body` asks for, needs HU.
 
     Raises:
         DataError: if a file cannot be used; names the case.
@@ -78,9 +74,7 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
         for name in together.keys() - result.keys():
             result[name] = _facts(volume, read_mask(together[name], like=volume))
     return CaseFacts(
-        masks=result,
-        body_mm=midline_mm(volume) if body else None,
-        grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx,
+        masks=result, body_mm=midline_mm(volume) if body else None, grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx
     )
 
 
@@ -107,7 +101,7 @@ def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFa
     }
 
 
-def _facts(volume: Volume, mask: Region) -> MaskFacts:
+def _facts(volume: Volume, mask: Mask) -> MaskFacts:
     return _from_columns(volume, mask.sum(axis=(0, 1)))
 
 
@@ -117,7 +111,5 @@ def _from_columns(volume: Volume, columns: Array) -> MaskFacts:
     voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
     x = float((columns * np.arange(columns.size)).sum() / count) if count else None
     return MaskFacts(
-        voxels=count,
-        volume_ml=count * voxel_ml,
-        x_mm=None if x is None else x * volume.spacing_mm_zyx[2],
+        voxels=count, volume_ml=count * voxel_ml, x_mm=None if x is None else x * volume.spacing_mm_zyx[2]
     )

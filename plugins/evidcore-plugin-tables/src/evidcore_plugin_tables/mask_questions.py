@@ -29,6 +29,7 @@ KINDS: tuple[Kind, ...] = ("present", "side", "larger")
 Asked = tuple[str, tuple[str, ...]]  # the words, and the options with the right one first
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees one case
     """Cases of another data set, asked about what their masks show.
 
@@ -43,53 +44,40 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
     on the right) shows in the best blind rule beside every accuracy. Splits, reports, findings and masks are
     the source's; questions that came with its cases make room. Ask in training with task `choice`,
     `training_questions = "given"`.
+
+    Args:
+        cache_folder: keeps what was measured of masks.
+        source: the data set that has the masks.
+        kinds: which questions are asked.
+        names: masks that are asked about; all of a case if left out.
+        questions_per_kind: most questions of a kind about one case.
+        options_per_question: most options of a `present` question.
+        smallest_ml: a mask with less is neither visible nor absent, and is not asked about.
+        midline: what left and right are told by: "body" (the middle of the body's outline; needs HU, and
+            nothing is asked where the scan does not show both flanks), "grid" (the middle of the scan),
+            or the name of a mask such as "spine" (its centroid).
+        off_midline_mm: a centroid nearer to the midline has no side.
+        larger_by: how many times as large the larger of two must be.
+        seed: decides what is asked and under which letter.
     """
 
-    def __init__(
-        self,
-        cache_folder: Path,
-        *,
-        source: Dataset,
-        kinds: Annotated[tuple[Kind, ...], MinLen(1)] = KINDS,
-        names: tuple[str, ...] = (),
-        questions_per_kind: Annotated[int, Ge(1)] = 4,
-        options_per_question: Annotated[int, Ge(2), Le(len(LETTERS))] = 4,
-        smallest_ml: Annotated[float, Ge(0)] = 0.0,
-        midline: str = "body",
-        off_midline_mm: Annotated[float, Ge(0)] = 10.0,
-        larger_by: Annotated[float, Gt(1)] = 1.5,
-        seed: Annotated[int, Ge(0)] = 17,
-    ) -> None:
-        """Take the source; nothing is read before cases are asked for.
+    cache_folder: Path
+    _: dataclasses.KW_ONLY
+    source: Dataset
+    kinds: Annotated[tuple[Kind, ...], MinLen(1)] = KINDS
+    names: tuple[str, ...] = ()
+    questions_per_kind: Annotated[int, Ge(1)] = 4
+    options_per_question: Annotated[int, Ge(2), Le(len(LETTERS))] = 4
+    smallest_ml: Annotated[float, Ge(0)] = 0.0
+    midline: str = "body"
+    off_midline_mm: Annotated[float, Ge(0)] = 10.0
+    larger_by: Annotated[float, Gt(1)] = 1.5
+    seed: Annotated[int, Ge(0)] = 17
 
-        Args:
-            cache_folder: keeps what was measured of masks.
-            source: the data set that has the masks.
-            kinds: which questions are asked.
-            names: masks that are asked about; all of a case if left out.
-            questions_per_kind: most questions of a kind about one case.
-            options_per_question: most options of a `present` question.
-            smallest_ml: a mask with less is neither visible nor absent, and is not asked about.
-            midline: what left and right are told by: "body" (the middle of the body's outline; needs HU, and
-                nothing is asked where the scan does not show both flanks), "grid" (the middle of the scan),
-                or the name of a mask such as "spine" (its centroid).
-            off_midline_mm: a centroid nearer to the midline has no side.
-            larger_by: how many times as large the larger of two must be.
-            seed: decides what is asked and under which letter.
-        """
-        self.cache_folder = cache_folder
-        self.source = source
-        self.findings = source.findings
-        self.kinds = kinds
-        self.names = names
-        self.questions_per_kind = questions_per_kind
-        self.options_per_question = options_per_question
-        self.smallest_ml = smallest_ml
-        self.midline = midline
-        self.off_midline_mm = off_midline_mm
-        self.larger_by = larger_by
-        self.seed = seed
-        self.left_out = source.left_out
+    def __post_init__(self) -> None:
+        """Take over what the source says of itself; nothing is read before cases are asked for."""
+        self.findings = self.source.findings
+        self.left_out = self.source.left_out
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the source's cases with their questions; those without any stay, and are asked nothing."""
@@ -147,11 +135,10 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint and the options."""
-        settings = [
-            self.source.fingerprint(), self.kinds, self.names, self.questions_per_kind,
-            self.options_per_question, self.smallest_ml, self.midline, self.off_midline_mm, self.larger_by,
-            self.seed,
-        ]  # fmt: skip
+        option_names = [
+            field.name for field in dataclasses.fields(self) if field.name not in ("cache_folder", "source")
+        ]
+        settings = [self.source.fingerprint(), *(getattr(self, name) for name in option_names)]
         return hashlib.blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:

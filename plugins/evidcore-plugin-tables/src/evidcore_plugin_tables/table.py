@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 from evidcore.api import Case, DataError, InlineOptions
@@ -15,7 +14,7 @@ from evidcore.case import Intensity, Split
 from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
 from evidcore_plugin_tables.box_masks import CaseBoxes
-from evidcore_plugin_tables.case_reading import CaseTable, OnMissing
+from evidcore_plugin_tables.case_reading import CaseTable
 from evidcore_plugin_tables.csv_rows import shown
 from evidcore_plugin_tables.table_cases import CaseColumns, Gathered, Splitting
 from evidcore_plugin_tables.table_questions import QuestionColumns, open_question, question_of, written
@@ -35,6 +34,7 @@ class _Read:
     wrong: list[str]  # these, and patients that are in two splits
 
 
+@dataclasses.dataclass(eq=False, repr=False, kw_only=True)
 class Table(CaseTable):
     """Multiple-choice questions from a `.csv`, `.json` or `.jsonl` table, one question a record.
 
@@ -58,65 +58,46 @@ class Table(CaseTable):
     Boxes are in pixels of the picture as it is stored, x to the right and y down. `x1` and `y1` are
     exclusive; fractions are rounded outward. The boxes of one name together become a mask of the case. In
     JSON the value may be an object: `{"lesion": [x0, y0, x1, y1]}`, or a list of such lists for each name.
+
+    Args:
+        cache_folder: keeps which files were found usable, and the masks that boxes become.
+        path: the folder.
+        table: the table in it.
+        findings: columns that hold findings of the image, in the order of the vocabulary.
+        intensity: "hu" where the volumes are CT in Hounsfield units; pictures are arbitrary in any case.
+        free_text: what to do about a question without options, whose answer is free text and cannot be
+            judged by a letter: "stop" raises, "skip" leaves it out and logs how many there are, "keep"
+            gives it in `case.notes["open_questions"]`, for task `free-text` and others that read it.
+            Under "stop" and "skip" one that is answered yes or no has these two as options.
+        missing: what to do about a case with a missing file or a broken volume: see dataset `folder`.
     """
 
-    def __init__(
-        self,
-        recipe_folder: Path,
-        cache_folder: Path,
-        *,
-        path: str,
-        table: str = "questions.csv",
-        findings: tuple[str, ...] = (),
-        intensity: Intensity = "arbitrary",
-        free_text: Literal["stop", "skip", "keep"] = "stop",
-        columns: Annotated[CaseColumns, InlineOptions],
-        asked: Annotated[QuestionColumns, InlineOptions],
-        splitting: Annotated[Splitting, InlineOptions],
-        on_missing: Annotated[OnMissing, InlineOptions],
-    ) -> None:
-        """Take the folder and how its table is to be read.
+    table: str = "questions.csv"
+    intensity: Intensity = "arbitrary"
+    free_text: Literal["stop", "skip", "keep"] = "stop"
+    columns: Annotated[CaseColumns, InlineOptions]
+    asked: Annotated[QuestionColumns, InlineOptions]
+    splitting: Annotated[Splitting, InlineOptions]
 
-        Args:
-            recipe_folder: where a relative `path` starts.
-            cache_folder: keeps which files were found usable, and the masks that boxes become.
-            path: the folder.
-            table: the table in it.
-            findings: columns that hold findings of the image, in the order of the vocabulary.
-            intensity: "hu" where the volumes are CT in Hounsfield units; pictures are arbitrary in any case.
-            free_text: what to do about a question without options, whose answer is free text and cannot be
-                judged by a letter: "stop" raises, "skip" leaves it out and logs how many there are, "keep"
-                gives it in `case.notes["open_questions"]`, for task `free-text` and others that read it.
-                Under "stop" and "skip" one that is answered yes or no has these two as options.
-            columns: see `CaseColumns`.
-            asked: see `QuestionColumns`.
-            splitting: see `Splitting`.
-            on_missing: see `OnMissing`.
-            missing: what to do about a case with a missing file or a broken volume: see dataset `folder`.
-        """
-        shared_out = splitting.validation_share + splitting.test_share
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other."""
+        super().__post_init__()
+        shared_out = self.splitting.validation_share + self.splitting.test_share
         if shared_out > 1:
             raise RecipeError(
                 f"table: validation_share and test_share add up to {shared_out:g}, "
                 f"at most 1 can be shared out."
             )
-        if not asked.options_column and len(asked.option_columns) < 2:
+        if not self.asked.options_column and len(self.asked.option_columns) < 2:
             raise RecipeError(
-                f"table: option_columns must name at least 2 columns, got {list(asked.option_columns)!r}. "
-                f"Name options_column instead if one column holds all options."
+                f"table: option_columns must name at least 2 columns, got "
+                f"{list(self.asked.option_columns)!r}. Name options_column instead if one column holds all "
+                f"options."
             )
-        if not asked.separator:
+        if not self.asked.separator:
             raise RecipeError(
                 "table: separator must be a text, got ''. Name what stands between the options."
             )
-        folder = recipe_folder / path
-        super().__init__(folder, folder / table, cache_folder, on_missing)
-        self.findings = findings
-        self.intensity: Intensity = intensity
-        self.free_text = free_text
-        self.columns = columns
-        self.splitting = splitting
-        self.asked = asked
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split` in the order in which the table names their images."""
@@ -143,17 +124,14 @@ class Table(CaseTable):
                 with contextlib.suppress(DataError):  # a picture that cannot be read is a listed case
                     yield from boxes.outside(*_size(case))
 
-    def fingerprint(self) -> str:
-        """Hash the table, the options, and name, size and time of every file that is named."""
-        options = [dataclasses.asdict(part) for part in (self.columns, self.asked, self.splitting)]
-        settings = [*options, self.findings, self.intensity, self.free_text, self.on_missing.missing]
-        return self._hash(settings, (case for case, _ in self._read.cases))
+    def _every(self) -> Iterator[Case]:
+        return (case for case, _ in self._read.cases)
 
     @functools.cached_property
     def _read(self) -> _Read:
         """Read the whole table; a mistake in one record does not hide those of others."""
         records, unusable = read_records(
-            self.table,
+            self.file,
             lambda names: [
                 *self.columns.among(names).wanted(),
                 *self.asked.among(names).wanted(),
@@ -162,7 +140,7 @@ class Table(CaseTable):
         )
         names = set().union(*(record for _, record in records))
         columns, asked = self.columns.among(names), self.asked.among(names)
-        gathered = Gathered(self.table, self.folder, self.intensity, columns, self.splitting, self.findings)
+        gathered = Gathered(self.file, self.folder, self.intensity, columns, self.splitting, self.findings)
         skipped = 0
         for place, record in records:
             image = ""
@@ -188,7 +166,7 @@ class Table(CaseTable):
                 if image:
                     gathered.questions.setdefault(image, [])  # its scan can be looked at
         if skipped:
-            log.warning("%s: left out, free text without options: %d of the questions.", self.table, skipped)
+            log.warning("%s: left out, free text without options: %d of the questions.", self.file, skipped)
         cases = gathered.with_questions()
         return _Read(cases, gathered.boxes, unusable, [*unusable, *gathered.clashes])
 

@@ -112,17 +112,14 @@ class Gathered:
 
     def with_questions(self) -> list[tuple[Case, Split]]:
         """Return the cases that `questions` has an entry for, in the order of the table."""
-        return [
-            (self._with_own(case), self._splits[name])
-            for name, case in self._cases.items()
-            if name in self.questions
-        ]
-
-    def _with_own(self, case: Case) -> Case:
-        questions, kept = tuple(self.questions[case.id]), self.open_questions.get(case.id)
-        return dataclasses.replace(
-            case, questions=questions, notes={"open_questions": tuple(kept)} if kept else {}
-        )
+        result = []
+        for name, case in self._cases.items():
+            if name in self.questions:
+                questions, open_ones = tuple(self.questions[name]), self.open_questions.get(name)
+                notes = {"open_questions": tuple(open_ones)} if open_ones else {}
+                whole = dataclasses.replace(case, questions=questions, notes=notes)
+                result.append((whole, self._splits[name]))
+        return result
 
     def take(self, record: Record, place: str) -> tuple[str, str, str]:
         """Enter the case of a record; return the question's id, the image, and what errors call the place.
@@ -166,16 +163,16 @@ class Gathered:
         return Case(
             id=image,
             patient=patient,
-            volumes=tuple(self._volume(name) for name in names),
+            volumes=tuple(
+                VolumeRef(
+                    path=str(self.folder / name),
+                    intensity="arbitrary" if name.lower().endswith(PICTURES) else self.intensity,
+                )
+                for name in names
+            ),
             report=Report(text=report) if report else None,
             findings=tuple(Finding(name=name, state=state) for name, state in states.items() if state),
             masks=masks_of_cell(masks, self.folder, where),
-        )
-
-    def _volume(self, name: str) -> VolumeRef:
-        is_picture = name.lower().endswith(PICTURES)
-        return VolumeRef(
-            path=str(self.folder / name), intensity="arbitrary" if is_picture else self.intensity
         )
 
     def _boxes(self, record: Record, case: Case, where: str) -> CaseBoxes:
@@ -218,7 +215,7 @@ class Gathered:
         known = self._cases.setdefault(case.id, case)
         known_boxes = self.boxes.setdefault(case.id, boxes)
         home = self._splits.setdefault(case.id, split)
-        said: dict[str, tuple[Any, Any]] = {
+        facts: dict[str, tuple[Any, Any]] = {
             self.columns.patient_column: (known.patient, case.patient),
             self.columns.split_column: (home, split),
             self.columns.report_column: (known.report, case.report),
@@ -226,7 +223,7 @@ class Gathered:
             self.columns.boxes_column: (known_boxes, boxes),
             **{name: (known.state_of(name), case.state_of(name)) for name in self.findings},
         }
-        for column, (before, now) in said.items():
+        for column, (before, now) in facts.items():
             if before != now:
                 columns = self.columns
                 is_long = column in {columns.report_column, columns.masks_column, columns.boxes_column}

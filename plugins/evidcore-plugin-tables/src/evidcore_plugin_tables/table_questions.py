@@ -64,12 +64,7 @@ def question_of(
 ) -> Question | None:
     """Read the question of a record; None where it has no options, so that its answer is free text.
 
-    Args:
-        record: its cells.
-        columns: how they are read.
-        identity: the question's id.
-        where: named in errors.
-        yes_or_no: a question without options that is answered yes or no has these two.
+    With `yes_or_no`, a question without options that is answered yes or no has these two.
 
     Raises:
         DataError: if a cell cannot be read; names `where`, the value and what would be right.

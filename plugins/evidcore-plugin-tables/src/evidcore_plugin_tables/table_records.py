@@ -17,13 +17,10 @@ Found = tuple[list[tuple[str, Record]], list[str]]
 def read_records(table: Path, columns: Wanted) -> Found:
     """Return the records of a `.csv`, `.json` or `.jsonl` file, and a message for each that is unusable.
 
-    Each record comes with its place ("line 3").
+    Each record comes with its place ("line 3"). Those of a `.json` file, a list of objects, count from 1
+    ("entry 3").
 
-    A `.json` file holds a list of objects; their places count from 1 ("entry 3").
-
-    Args:
-        table: the file.
-        columns: names that every record must have; or what gives them, from the names that are there.
+    `columns` must be in every record; they may depend on the names that are there.
 
     Raises:
         DataError: if the file cannot be read, or no record has one of the columns.
@@ -52,41 +49,41 @@ def _csv(table: Path, columns: Wanted) -> Found:
 
 def _json(table: Path, columns: Wanted) -> Found:
     try:
-        held = json.loads(table.read_text(encoding="utf-8-sig"))
+        entries = json.loads(table.read_text(encoding="utf-8-sig"))
     except json.JSONDecodeError as cause:
         raise DataError(f"{table}: line {cause.lineno}: is not JSON ({cause.msg}). Correct it.") from cause
-    if not isinstance(held, list):
+    if not isinstance(entries, list):
         raise DataError(
-            f"{table}: must be a list of objects, got a {type(held).__name__}. "
+            f"{table}: must be a list of objects, got a {type(entries).__name__}. "
             f"Put the list alone into the file, or write one object a line and name it .jsonl."
         )
-    return _objects(table, columns, [(f"entry {number}", each) for number, each in enumerate(held, 1)])
+    return _objects(table, columns, [(f"entry {number}", each) for number, each in enumerate(entries, 1)])
 
 
 def _json_lines(table: Path, columns: Wanted) -> Found:
-    held: list[tuple[str, Any]] = []
+    entries: list[tuple[str, Any]] = []
     wrong: list[str] = []
     with table.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:
-                held.append((f"line {number}", json.loads(line)))
+                entries.append((f"line {number}", json.loads(line)))
             except json.JSONDecodeError as cause:
                 wrong.append(f"{table}: line {number}: is not JSON ({cause.msg}). Write one object a line.")
-    records, unusable = _objects(table, columns, held)
+    records, unusable = _objects(table, columns, entries)
     return records, wrong + unusable
 
 
-def _objects(table: Path, columns: Wanted, held: Collection[tuple[str, Any]]) -> Found:
+def _objects(table: Path, columns: Wanted, entries: Collection[tuple[str, Any]]) -> Found:
     """Take the objects that have every column; a column that none of them has is the table's mistake."""
     records: list[tuple[str, Record]] = []
     wrong: list[str] = []
-    names = dict.fromkeys(name for _, each in held if isinstance(each, dict) for name in each)
+    names = dict.fromkeys(name for _, each in entries if isinstance(each, dict) for name in each)
     columns = list(columns(names) if callable(columns) else columns)
     if names:
         check_columns(names, columns, str(table))
-    for place, each in held:
+    for place, each in entries:
         where = f"{table}: {place}"
         try:
             if not isinstance(each, dict):

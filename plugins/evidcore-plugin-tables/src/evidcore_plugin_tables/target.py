@@ -10,7 +10,7 @@ from evidcore.api import DataError, Dataset, Task
 from evidcore.cache import cache_folder
 from evidcore.case import Intensity
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.recipe import Recipe, load
+from evidcore.recipe import load
 from evidcore.registry import factory
 from evidcore.runs.assembly import Assembly
 from evidcore_plugin_tables.csv_rows import read_rows
@@ -37,22 +37,18 @@ def open_target(target: Path, only: str | None, intensity: Intensity) -> dict[st
     if target.is_dir():
         return {target.resolve().name: open_folder(target, intensity)}
     if target.suffix == ".toml":
-        return open_recipe(load(target), only)
+        recipe = load(target)
+        if only is not None and only not in recipe.datasets:
+            raise RecipeError(
+                f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
+                f"It has: {', '.join(recipe.datasets)}."
+            )
+        result = Assembly(recipe).datasets
+        return result if only is None else {only: result[only]}
     what = "no such file or folder" if not target.exists() else "neither a recipe nor a folder"
     raise DataError(
         f"{target}: {what}. Give a recipe (.toml), or a folder that holds {TABLE} or {QUESTIONS}."
     )
-
-
-def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
-    """Build the data sets of a recipe."""
-    if only is not None and only not in recipe.datasets:
-        raise RecipeError(
-            f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
-            f"It has: {', '.join(recipe.datasets)}."
-        )
-    result = Assembly(recipe).datasets
-    return result if only is None else {only: result[only]}
 
 
 def open_tasks(target: Path) -> dict[str, Task]:
@@ -63,7 +59,9 @@ def open_tasks(target: Path) -> dict[str, Task]:
 def open_folder(folder: Path, intensity: Intensity) -> Dataset:
     """Build the data set of a folder, `folder` or `table`, its options read from its table's columns."""
     if (folder / QUESTIONS).is_file() and not (folder / TABLE).exists():
-        options = {"use": "table", **_question_options(folder)}
+        placed, (rows, _) = place(folder / QUESTIONS, folder, {}), read_rows(folder / QUESTIONS, ())
+        findings = [name for name in placed.unused if states([row for _, row in rows], name)]
+        options = {"use": "table", **placed.options, "findings": findings}
     else:
         options = {"use": "folder", **folder_options(folder / TABLE)}
     table = {"path": str(folder.resolve()), "intensity": intensity, **options}
@@ -72,13 +70,6 @@ def open_folder(folder: Path, intensity: Intensity) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise TypeError(f"expected a Dataset, got {dataset!r}")
     return dataset
-
-
-def _question_options(folder: Path) -> dict[str, Any]:
-    """Read from the columns of a folder's questions what a recipe would say of them."""
-    placed = place(folder / QUESTIONS, folder, {})
-    rows = [row for _, row in read_rows(folder / QUESTIONS, ())[0]]
-    return {**placed.options, "findings": [name for name in placed.unused if states(rows, name)]}
 
 
 def folder_options(table: Path) -> dict[str, Any]:

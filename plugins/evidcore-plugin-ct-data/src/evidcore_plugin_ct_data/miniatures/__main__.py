@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+
+import click
 
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 
 
-def main(words: list[str]) -> int:
-    """Write what the words ask for; say what is wrong with them otherwise."""
-    if len(words) != 2:
-        sys.stderr.write(f"usage: NAME FOLDER; the names are {', '.join(WRITERS)}\n")
-        return 2
+@click.command()
+@click.argument("name", type=click.Choice(list(WRITERS)))
+@click.argument("folder", type=click.Path(path_type=Path))
+def main(name: str, folder: Path) -> None:
+    """Write the miniature of the data set NAME into FOLDER."""
     try:
-        write(words[0], Path(words[1]))
+        write(name, folder)
     except ValueError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    return 0
+        raise click.UsageError(str(error)) from error
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main()

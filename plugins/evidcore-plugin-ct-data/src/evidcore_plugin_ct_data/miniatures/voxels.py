@@ -38,22 +38,13 @@ def turned(array: Array, axes: str) -> Array:
     return np.ascontiguousarray(orientations.apply_orientation(array, way))
 
 
-def affine(axes: str, spacing_mm_zyx: Sequence[float] = SPACING_MM_ZYX) -> Array:
-    """Return an affine (RAS, mm) of a file whose axes run to `axes`."""
-    result = np.eye(4)
-    result[:3, :3] = 0
-    for index, letter in enumerate(axes):
-        row = next(row for row, pair in enumerate(("RL", "AP", "SI")) if letter in pair)
-        step = spacing_mm_zyx[2 - row]
-        result[row, index] = step if letter in "RAS" else -step
-    return result
-
-
 def nifti(path: Path, array: Array, axes: str, spacing_mm_zyx: Sequence[float] = SPACING_MM_ZYX) -> None:
     """Write an array (z, y, x) in body axes as a NIfTI file whose axes run to `axes`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    stored = turned(array, axes)
-    nib.save(nib.Nifti1Image(stored, affine(axes, spacing_mm_zyx)), path)
+    dz, dy, dx = spacing_mm_zyx
+    image = nib.Nifti1Image(array.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
+    way = orientations.ornt_transform(nib.io_orientation(image.affine), orientations.axcodes2ornt(axes))
+    nib.save(image.as_reoriented(way), path)
 
 
 def table(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
