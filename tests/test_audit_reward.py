@@ -49,13 +49,13 @@ def words(*overrides):
 
 def test_the_demos_rewards_pass_and_single_notes_can_fail(evid):
     result = evid("audit", "reward", RECIPE, *words())
-    assert "05-grpo, choice" in result.output
+    assert "05-grpo: note" in result.output
     assert result.output.splitlines()[-1] == "0 alarms, 1 notes"
     evid("audit", "reward", RECIPE, *words(), "--fail-under", "note", exit_code=1)
 
 
 def test_an_alarm_is_exit_status_1_and_stands_in_the_json(evid, constant):
-    result = evid("audit", "reward", RECIPE, *words(CONSTANT), "--stage", 5, "--json", exit_code=1)
+    result = evid("audit", "reward", RECIPE, *words(CONSTANT), "--json", exit_code=1)
     checks = json.loads(result.stdout)["stages"]["05-grpo"]
     (over,) = [item for item in checks if item["check"] == "right over wrong"]
     assert (over["outcome"], over["task"], over["reward"]) == ("alarm", "choice", "")
@@ -66,17 +66,18 @@ def test_what_a_reward_checks_of_itself_is_printed_also_where_it_is_fine(evid, o
     offered("evid-checks", "[evidcore.reward]\nchecks-itself = evid_checks:It\n", It=ChecksItself)
     own = words('stage.grpo.reward=[{use="checks-itself", name="mine"}]')
     result = evid("audit", "reward", RECIPE, *own, "--limit", 3)
-    (line,) = [line for line in result.output.splitlines() if line.startswith("mine: own")]
-    assert line.split() == ["mine:", "own", "fine", "looked", "at", "3"]
+    (line,) = [line for line in result.output.splitlines() if line.startswith("mine: choice, own")]
+    assert line.split() == ["mine:", "choice,", "own", "fine", "looked", "at", "3"]
     result = evid("audit", "reward", RECIPE, *own, "--limit", 3, "--json")
     checks = json.loads(result.stdout)["stages"]["05-grpo"]
     (results,) = [item for item in checks if item["check"] == "own"]
     assert (results["reward"], results["figures"]) == ("mine", {"seen": 1.0})
 
 
-def test_a_stage_that_is_none_of_grpo_is_named(evid):
-    result = evid("audit", "reward", RECIPE, *words(), "--stage", 3, exit_code=2)
-    assert "there is no such grpo stage. Numbers of grpo stages: 5." in result.stderr
+def test_a_recipe_without_a_grpo_stage_is_named(evid):
+    fit = 'stage=[{kind="fit", component="model.encoder", data=[{dataset="chest"}]}]'
+    result = evid("audit", "reward", RECIPE, *words(fit), exit_code=2)
+    assert "has no grpo stage, so there is no reward to judge" in result.stderr
 
 
 def test_a_function_of_trl_is_audited_in_place_of_the_stages_rewards(evid, tmp_path):

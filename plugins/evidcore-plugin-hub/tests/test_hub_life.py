@@ -89,8 +89,8 @@ def test_a_rewards_whole_life(hub, machine, small_run, tmp_path):
     said = other.evid("install", "--lock", run / "evid.lock", typed="evid-reward-brevity\n")
     assert "installed evid-reward-brevity 0.1.0, pinned in" in said
 
-    hub.stop()
     assert '"evid_reward_brevity:Brevity"' in other.evid("info", f"hub:{REPOSITORY}@v0.1.0")
+    hub.stop()
     other.evid("run", recipe, "--locked", run / "lock.toml")
     assert "the Hub cannot be reached" in machine.evid(
         "install", source, typed="evid-reward-brevity\n", status=2

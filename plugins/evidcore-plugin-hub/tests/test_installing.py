@@ -1,6 +1,5 @@
 """Dishonest repositories against a local Hub: each refused by name, none of their code run."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -20,7 +19,7 @@ from evidcore.errors import PluginError
 
 REPOSITORY = "mallory/evid-reward-laterality"
 WHEEL = f"dist/{made.FILE}"
-WRONG, FINE = {"sha256": "0" * 64, "size": 3}, {"outcome": "fine", "notes": []}
+FINE = {"outcome": "fine", "notes": []}
 PIPS = []
 PIP, COMPARE = installing.pip, installing.compare
 pytestmark = pytest.mark.filterwarnings(
@@ -109,9 +108,8 @@ def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
 
 def test_another_wheel_under_the_same_commit_is_refused(hub):
     at = published(repository())
-    other = made.wheel(other_code())
-    hub.replace(REPOSITORY, at.commit, WHEEL, other)
-    assert f"{WHEEL} has the sha256 {hashlib.sha256(other).hexdigest()}, and must have" in refusal(at)
+    hub.replace(REPOSITORY, at.commit, WHEEL, made.wheel(other_code()))
+    assert "sha256 of evid-plugin.json is not the wheel's" in refusal(at)
 
 
 def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_path):
@@ -120,11 +118,9 @@ def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_pa
     installing.pin(lock, {"evid-reward-laterality": installing.look(at).table()})
     for path, text in repository(other_code()).items():
         hub.replace(REPOSITORY, at.commit, path, text)
-    for path in remote.snapshot(at).rglob("*"):
-        if path.is_file():
-            path.unlink()
+        (remote.snapshot(at) / path).unlink()  # as on another machine
     done = run(install_command, "--lock", str(lock), "--yes")
-    assert f"{FILE} has the sha256" in str(done.exception)
+    assert f"its record, wheel, manifest is not what {lock} pins" in str(done.exception)
     assert PIPS == []
 
 
@@ -141,8 +137,7 @@ def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_pa
         ({"wheel": "src/x.whl"}, "must have it under dist/"),
         ({"commit": "main"}, "commit: String should match pattern"),
         ({"components": {}}, "components: Dictionary should have at least 1 item"),
-        ({"files": {f"{made.NAME}.py": WRONG}}, "files of evid-plugin.json is not the wheel's"),
-        ({"file": WRONG}, f"{WHEEL} has the sha256"),
+        ({"sha256": "0" * 64}, "sha256 of evid-plugin.json is not the wheel's"),
         ({"lint": {"reward/laterality\n  from        hub:x": FINE}}, "is no manifest of schema 1"),
         ({"lint": {"reward/other": FINE}}, "names what the plugin does not offer"),
     ],
@@ -158,7 +153,7 @@ README = {"README.md": b"---\ntags: [evidcore-plugin]\n---\n# Harmless\n"}
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({SOURCE: b"# looks harmless" + b" " * 484}, f"{SOURCE} has the sha256"),
+        ({SOURCE: b"# looks harmless" + b" " * 484}, f"{SOURCE} is not the wheel's"),
         ({SOURCE: made.REWARD.encode() + b"# more\n"}, f"{SOURCE} is longer than"),
         ({"src/extra.py": b""}, "src/extra.py is not in the wheel"),
         ({SOURCE: None}, f"{SOURCE} is in the wheel and cannot be read here"),
@@ -184,15 +179,14 @@ def test_a_manifest_that_is_none(hub):
         assert said.isprintable()
 
 
-def test_a_copy_that_was_changed_in_the_cache_is_fetched_anew_or_refused(hub):
+def test_copies_that_were_changed_in_the_cache_are_fetched_anew(hub):
     at = published(repository())
     installing.look(at)
-    kept = remote.snapshot(at) / WHEEL
-    kept.write_bytes(b"tampered")
-    assert installing.look(at).wheel.content != b"tampered"
-    kept.write_bytes(b"tampered")
+    for path, text in repository(other_code()).items():
+        (remote.snapshot(at) / path).write_bytes(text)
+    assert b"1.0)" in installing.look(at).wheel.source[f"{made.NAME}.py"]
     hub.stop()
-    assert "the Hub cannot be reached, and no copy is kept here" in refusal(at)
+    assert "the Hub cannot be reached" in refusal(at)
 
 
 def test_a_requirement_is_never_installed_and_is_told_with_its_hashes(hub):
@@ -273,7 +267,7 @@ def test_references_that_are_none(text):
 def test_what_the_hub_does_not_know_is_told_in_a_sentence(hub):
     at = published(repository())
     for ask, says in (
-        (lambda: remote.resolve("hub:nobody/nothing"), "there is no such repository, or you may not see it"),
+        (lambda: remote.resolve("hub:nobody/nothing"), "no such repository, or you may not see it"),
         (lambda: remote.resolve(f"hub:{REPOSITORY}@v9"), "there is no such revision"),
         (lambda: remote.fetch(at, "gone.txt", 10), "there is no such file at this commit"),
         (lambda: remote.fetch(at, "../../x", 10), "leads out of the repository"),
@@ -365,19 +359,6 @@ def test_what_is_not_a_plugin_of_the_hub_is_not_taken_away(package):
     assert PIPS == []
 
 
-def test_copies_that_were_changed_together_are_not_believed(hub):
-    at = published(repository())
-    installing.look(at)
-    other = repository(other_code())
-    for path, text in other.items():
-        (remote.snapshot(at) / path).write_bytes(text)
-    assert b"1.0)" in installing.look(at).wheel.source[f"{made.NAME}.py"]
-    for path, text in other.items():
-        (remote.snapshot(at) / path).write_bytes(text)
-    hub.stop()
-    assert "the Hub cannot be reached" in refusal(at)
-
-
 def test_a_repository_that_holds_something_else_is_not_emptied(hub):
     api = HfApi(endpoint=hub.url, token=hub.token)
     api.create_repo(REPOSITORY)
@@ -393,18 +374,6 @@ def test_text_of_a_plugin_cannot_forge_lines_of_the_screen(hub):
     result = installing.look(published(repository(made.files(meta=meta))))
     assert sum(line.startswith("  from ") for line in installing.lines(result)) == 1
     assert all("\n" not in line for line in installing.lines(result))
-
-
-def test_a_commit_that_the_hub_named_is_known_without_it_to_be_read_alone(hub):
-    at = published(repository())
-    assert remote.resolve(f"hub:{REPOSITORY}", allow_cached=True) == at
-    assert remote.fetch(at, "README.md", 10_000)
-    hub.stop()
-    assert remote.resolve(f"hub:{REPOSITORY}", allow_cached=True) == at
-    assert remote.fetch(at, "README.md", 10_000, allow_cached=True)
-    for ask in (lambda: remote.resolve(f"hub:{REPOSITORY}"), lambda: remote.fetch(at, "README.md", 10_000)):
-        with pytest.raises(PluginError, match="the Hub cannot be reached"):
-            ask()
 
 
 def test_an_update_shows_what_changed_and_asks_again(hub, tmp_path):
@@ -425,8 +394,6 @@ def test_an_update_shows_what_changed_and_asks_again(hub, tmp_path):
     changes = [f"{package} 1.0 -> 1.0, {second}", f"  changed: {made.NAME}.py"]
     assert json.loads(done.stdout)["changes"] == changes
     assert pinned() == str(second)
-    run(*words, "--revision", "v1.0", typed=f"{package}\n")
-    assert pinned() == str(first)
     done = run(update, "evid-reward-lateralty", "--lock", lock)
     assert "Did you mean 'evid-reward-laterality'?" in str(done.exception)
     installing.pin(lock, {"evid-reward-side": installing.look(first).table()})

@@ -52,11 +52,11 @@ def test_how_it_ended_is_told(doing, given, error, says, status):
 def test_what_it_raises_is_told_and_it_goes_on(worker):
     with pytest.raises(Raised, match=r"KeyError: 'glossary.csv'") as caught:
         worker.ask("raises")
-    assert caught.value.error.classes[:2] == ["KeyError", "LookupError"]
-    assert 'raise KeyError("glossary.csv")' in caught.value.error.trace
+    assert caught.value.classes[:2] == ["KeyError", "LookupError"]
+    assert 'raise KeyError("glossary.csv")' in caught.value.trace
     with pytest.raises(Raised, match="SystemExit: 4") as caught:
         worker.ask("exits")
-    assert caught.value.error.is_exit
+    assert caught.value.is_exit
     with pytest.raises(Raised, match="must give plain data, got object"):
         worker.ask("gives")
     assert worker.ask("add")["call"] == 1

@@ -17,7 +17,6 @@ from evidcore.errors import PluginError, RecipeError, did_you_mean, printable
 from evidcore.registry import LOCK
 
 if TYPE_CHECKING:
-    from evidcore.contracts.judging import Checked
     from evidcore_plugin_hub.plugin.installing import Looked
 
 MOST_SHOWN = 64 * 1024  # of a card or manifest
@@ -41,16 +40,21 @@ def _print(as_json: bool, table: Mapping[str, Any], *lines: str) -> None:
     click.echo(json.dumps(table, indent=1) if as_json else "\n".join(lines))
 
 
-def _print_checks(title: str, outcome: str, rows: Iterable[tuple[str, str, str]]) -> None:
-    """Print checks as rows of name, outcome and sentence, below a title with the outcome of all."""
+def _print_checks(title: str, outcome: str, checks: Iterable[Mapping[str, Any]]) -> None:
+    """Print checks, a row each, below a title with the outcome of all."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
     table = Table(show_header=False, box=None, pad_edge=False)
-    for name, of_check, says in rows:
-        table.add_row(Text(name), Text(of_check, style=_COLOURS[of_check]), Text(says))
+    for check in checks:
+        name = ", ".join(filter(None, [check["task"], check["check"]]))
+        whose = f"{check['reward']}: {name}" if check["reward"] else name
+        says = Text(check["says"])
+        if check["outcome"] == "alarm" and check.get("guards"):
+            says.append(f"\n(guards against: {check['guards']})")
+        table.add_row(Text(whose), Text(check["outcome"], style=_COLOURS[check["outcome"]]), says)
     with contextlib.suppress(BrokenPipeError):
         console.print(Text(f"{title}: ") + Text(outcome, style=_COLOURS[outcome]))
         if table.row_count:
@@ -76,7 +80,7 @@ def new(kind: str, name: str, out: Path | None, as_json: bool) -> None:
 
     folder = out or Path(f"evid-{kind}-{name}")
     files = write_package(kind, name, folder)
-    names = [str(one) for one in files]
+    names = [str(file) for file in files]
     hint = f"Next: pip install -e {folder} && cd {folder} && pytest, then evid lint {folder}"
     _print(as_json, {"folder": str(folder), "files": names}, *names, hint)
 
@@ -93,11 +97,6 @@ def new(kind: str, name: str, out: Path | None, as_json: bool) -> None:
     "--recipe", type=_file,
     help="Ask over the data of its grpo stage; by itself: lint its rewards as composed.",
 )  # fmt: skip
-@click.option("--all", "show_all", is_flag=True, help="Also print checks that are fine.")
-@click.option(
-    "--time-limit", "time_limit_s", type=click.FloatRange(min=1), default=300.0, show_default=True,
-    help="Seconds for one component.",
-)  # fmt: skip
 @_fail_under
 @_json
 def lint(
@@ -106,8 +105,6 @@ def lint(
     functions: tuple[str, ...],
     chat: bool,
     recipe: Path | None,
-    show_all: bool,
-    time_limit_s: float,
     fail_under: str,
     as_json: bool,
 ) -> None:
@@ -122,33 +119,21 @@ def lint(
         named, kind=kind, functions=functions, is_chat=chat, recipe="" if recipe is None else str(recipe)
     )
     results = []
-    for result in lint_all(asked, time_limit_s=time_limit_s):
+    for result in lint_all(asked):
         results.append(result)
         if not as_json:
             package = f" from {result['package']} {result['version']}".rstrip() if result["package"] else ""
-            rows = [
-                ("  " + ", ".join(filter(None, [one["task"], one["check"]])), one["outcome"], _guarding(one))
-                for one in result["checks"]
-                if show_all or one["outcome"] in ("alarm", "note")
-            ]
-            _print_checks(f"{result['kind']} {result['name']}{package}", result["outcome"], rows)
+            shown = [check for check in result["checks"] if check["outcome"] in ("alarm", "note")]
+            _print_checks(f"{result['kind']} {result['name']}{package}", result["outcome"], shown)
     count = {one: sum(result["outcome"] == one for result in results) for one in ("alarm", "note")}
     summary = f"{len(results)} linted: {count['alarm']} with alarms, {count['note']} with notes"
     _print(as_json, {"results": results}, summary)
     _exit_from(fail_under, (result["outcome"] for result in results))
 
 
-def _guarding(check: Mapping[str, Any]) -> str:
-    is_shown = check["outcome"] == "alarm" and check["guards"]
-    return f"{check['says']}\n(guards against: {check['guards']})" if is_shown else str(check["says"])
-
-
 @click.command("reward")
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
-@click.option(
-    "--stage", "number", type=click.IntRange(min=1), help="Number of a grpo stage; else all of them."
-)
 @click.option(
     "--limit", type=click.IntRange(min=2), default=16, show_default=True, help="Cases per data entry."
 )
@@ -163,7 +148,6 @@ def _guarding(check: Mapping[str, Any]) -> str:
 def audit_reward(
     recipe: Path,
     overrides: tuple[str, ...],
-    number: int | None,
     limit: int,
     functions: tuple[str, ...],
     chat: bool,
@@ -178,16 +162,12 @@ def audit_reward(
 
     from evidcore.reward.composer import check_start, most_of
     from evidcore_plugin_hub.lint.linting import audited_rows, grpo_stages
-    from evidcore_plugin_hub.lint.reward_audit import ORDER, RULES, audit_rewards
+    from evidcore_plugin_hub.lint.reward_audit import RULES, audit_rewards
+    from evidcore_plugin_hub.lint.target import ORDER
     from evidcore_plugin_hub.trl_reward import read_function
 
-    stages = grpo_stages(loaded)
-    chosen = [one for place, one in stages.items() if number in (None, place)]
-    if not chosen:
-        listing = ", ".join(map(str, stages)) or "none"
-        raise RecipeError(f"{recipe}: there is no such grpo stage. Numbers of grpo stages: {listing}.")
-    found: dict[str, list[Checked]] = {}
-    for stage, context in chosen:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for stage, context in grpo_stages(loaded):
         rewards = stage.rewards(context)
         with contextlib.redirect_stdout(sys.stderr):  # what a reward prints is no result
             if functions:
@@ -195,25 +175,20 @@ def audit_reward(
             checks = audit_rewards(rewards, audited_rows(stage, context, limit))
         if rollouts is not None:
             checks.append(check_start(_first_step(rollouts), most_of(rewards)))
-        found[context.where] = checks
+        found[context.where] = [dataclasses.asdict(check) for check in checks]
         if not as_json:
-            tasks = {one.task for one in checks if one.task}
-            shown = [one for one in checks if not one.reward]
-            shown += [
-                one for one in checks
-                if one.reward and (one.outcome in ("alarm", "note") or one.check not in RULES)
-            ]  # fmt: skip
-            of_task = "{0.task}, " if len(tasks) > 1 else ""
-            names = [(of_task + ("{0.reward}: " if one.reward else "") + "{0.check}") for one in shown]
-            rows = [(name.format(one), one.outcome, one.says) for name, one in zip(names, shown, strict=True)]
-            worst = max((one.outcome for one in checks), key=ORDER.index, default="fine")
-            _print_checks(", ".join([context.where, *sorted(tasks)]), worst, rows)
-            count = {name: sum(one.outcome == name for one in checks) for name in ("alarm", "note")}
+            shown = [
+                vars(check)
+                for check in checks
+                if not check.reward or check.outcome in ("alarm", "note") or check.check not in RULES
+            ]
+            worst = max((check.outcome for check in checks), key=ORDER.index, default="fine")
+            _print_checks(context.where, worst, shown)
+            count = {name: sum(check.outcome == name for check in checks) for name in ("alarm", "note")}
             click.echo(f"{count['alarm']} alarms, {count['note']} notes")
     if as_json:
-        tables = {name: [dataclasses.asdict(one) for one in checks] for name, checks in found.items()}
-        click.echo(json.dumps({"recipe": str(recipe), "stages": tables}, indent=1))
-    _exit_from(fail_under, (one.outcome for checks in found.values() for one in checks))
+        click.echo(json.dumps({"recipe": str(recipe), "stages": found}, indent=1))
+    _exit_from(fail_under, (check["outcome"] for checks in found.values() for check in checks))
 
 
 def _first_step(path: Path) -> list[list[float]]:
@@ -289,9 +264,9 @@ def info(reference: str, as_json: bool) -> None:
     """Show the card and manifest of a plugin of the Hub as text. Nothing is installed or run."""
     from evidcore_plugin_hub.plugin import manifest, remote
 
-    at = remote.resolve(reference, allow_cached=True)
+    at = remote.resolve(reference)
     texts = {
-        path: remote.fetch(at, path, 2 * manifest.MOST_BYTES, allow_cached=True).decode(errors="replace")
+        path: remote.fetch(at, path, 2 * manifest.MOST_BYTES).decode(errors="replace")
         for path in ("README.md", remote.FILE)
     }
     lines = [str(at)]
@@ -319,7 +294,7 @@ def install(reference: str | None, lock: Path, yes: bool, as_json: bool) -> None
         return
     looked = []
     for package, table in installing.tables(lock).items():
-        found = installing.look(remote.reference(table["source"]), table.get("manifest", ""))
+        found = installing.look(remote.reference(table["source"]))
         keys = ("version", "record", "wheel", "manifest")
         wrong = [key for key in keys if found.table()[key] != table.get(key)]
         if wrong or found.wheel.package != package:
@@ -331,11 +306,10 @@ def install(reference: str | None, lock: Path, yes: bool, as_json: bool) -> None
 
 @click.command()
 @click.argument("package")
-@click.option("--revision", help="Else the newest.")
 @_lock
 @_yes
 @_json
-def update(package: str, revision: str | None, lock: Path, yes: bool, as_json: bool) -> None:
+def update(package: str, lock: Path, yes: bool, as_json: bool) -> None:
     """Show what changed in a pinned plugin since it was looked at, and install it if you agree."""
     from evidcore_plugin_hub.plugin import installing, remote
 
@@ -344,8 +318,7 @@ def update(package: str, revision: str | None, lock: Path, yes: bool, as_json: b
         hint = did_you_mean(package, pinned)
         raise PluginError(f"{package}: not pinned in {lock}.{hint} Pinned: {', '.join(pinned) or 'none'}.")
     before = remote.reference(pinned[package]["source"])
-    asked = f"hub:{before.repository}" + (f"@{revision}" if revision else "")
-    now = remote.resolve(asked)
+    now = remote.resolve(f"hub:{before.repository}")
     if now == before:
         _print(as_json, {"installed": [], "changes": []}, f"{package}: is at {before}")
         return

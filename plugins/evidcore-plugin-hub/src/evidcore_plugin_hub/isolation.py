@@ -37,7 +37,6 @@ from evidcore.contracts.judging import Checked
 from evidcore.errors import ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError
 from evidcore.registry import Offer, find
 from evidcore.registry.factory import Mistake, arguments, check_options, options
-from evidcore_plugin_hub.isolated import Encoder
 from evidcore_plugin_hub.trust import pins
 from evidcore_plugin_hub.worker import FENCE, Broken, Late, Raised, Worker
 from evidcore_plugin_hub.worker import workers_ended as workers_ended
@@ -130,15 +129,14 @@ class IsolatedProcess:
         self._given, self._where, self._traits = given, where, traits
         self._lock, self._owner, self._is_ready = threading.RLock(), 0, False
         self._clear: Callable[[], Any] = lambda: None
-        self._states: tuple[Any, ...] = ()
 
     def start(self) -> dict[str, Any]:
         """Start it; return its traits."""
         self._clear()
-        self._owner, self._states = os.getpid(), (None, None, None)
+        self._owner = os.getpid()
         self.worker = Worker(
             "evidcore_plugin_hub.isolated:Server", before=FENCE if network_blocked() else (),
-            environment=_environment(), encode=Encoder(), given=self._given,
+            environment=_environment(), given=self._given,
         )  # fmt: skip
         self.home = tempfile.mkdtemp(prefix="evid-isolated-")
         self._clear = weakref.finalize(self, shutil.rmtree, self.home, ignore_errors=True)
@@ -165,9 +163,8 @@ class IsolatedProcess:
                 self.start()
                 if self._is_ready:
                     self.ask("ready", TypeAdapter(Any))
-            before, self._states = self._states, _random_states()
-            news = [None if new == old else new for old, new in zip(before, self._states, strict=True)]
-            result = self._answer("call", (method, given, news), form)
+            states = random.getstate(), np.random.get_state(), torch.get_rng_state().numpy().tobytes()
+            result = self._answer("call", (method, given, states), form)
             self._is_ready |= method == "ready"
             return result
 
@@ -195,7 +192,7 @@ class IsolatedProcess:
         except (TypeError, AttributeError, pickle.PicklingError) as cause:
             self._fail("cannot be told what it is asked", f": {cause}")
         except Raised as cause:
-            error, fixable = cause.error, next((item for item in cause.error.classes if item in FIXABLE), "")
+            error, fixable = cause, next((item for item in cause.classes if item in FIXABLE), "")
         if error.is_exit:
             self._fail(f"tried to end its process with {error.name}", f": {error.message}")
         if method == "build":
@@ -219,13 +216,6 @@ def _environment() -> dict[str, str]:
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     hub = {"HF_HUB_CACHE": HF_HUB_CACHE, "HF_HUB_OFFLINE": "1"}
     return passed | threads | hub | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-
-
-def _random_states() -> tuple[Any, Any, Any]:
-    """Return the states of the generators that training draws from."""
-    name, keys, *rest = np.random.get_state()
-    numpys = name, tuple(np.asarray(keys).tolist()), *rest
-    return random.getstate(), numpys, torch.get_rng_state().numpy().tobytes()
 
 
 Number = int | float

@@ -6,8 +6,6 @@ other text may name a folder, a hospital or a patient. Elsewhere a text is withh
 
 from __future__ import annotations
 
-import dataclasses
-import re
 import typing
 from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
@@ -15,33 +13,25 @@ from typing import Any
 
 from evidcore.api import find
 from evidcore.recipe import Recipe, to_toml
+from evidcore.recipe.resolve import toml_key, toml_tables, toml_value
+from evidcore.registry import parse_toml
 from evidcore.registry.factory import options
 
 WITHHELD = "(withheld)"
-_ORIGIN = re.compile(r"  # (?:line \d+|default|command line|folder of the recipe)$|^# .*\n", re.MULTILINE)
 
 
 def published_recipe(recipe: Recipe) -> str:
     """Return a recipe as TOML with every default, without what is private or where a value came from."""
-    language = without_paths(recipe.model.language)
-    if language.get("folder"):
-        language = {**language, "folder": WITHHELD}
-    model = dataclasses.replace(
-        recipe.model,
-        language=language,
-        **{part: without_paths(getattr(recipe.model, part)) for part in ("encoder", "bridge", "view")},
+    table = {**parse_toml(to_toml(recipe)), "recipe_folder": ".", "fitted": ""}
+    table["dataset"] = {name: _dataset(row, "dataset") for name, row in recipe.datasets.items()}
+    if table["model"]["language"].get("folder"):
+        table["model"]["language"]["folder"] = WITHHELD
+    table = without_paths(table)
+    stages = "".join(
+        "\n[[stage]]\n" + "".join(f"{toml_key(key)} = {toml_value(value)}\n" for key, value in stage.items())
+        for stage in table.pop("stage")
     )
-    shown = dataclasses.replace(
-        recipe,
-        folder=Path(),
-        fitted="",
-        datasets={name: _dataset(table, "dataset") for name, table in recipe.datasets.items()},
-        tasks=without_paths(recipe.tasks),
-        services=without_paths(recipe.services),
-        model=model,
-        stages=tuple(_stage(stage) for stage in recipe.stages),
-    )
-    return _ORIGIN.sub("", to_toml(shown))
+    return toml_tables(table) + stages
 
 
 def published_lock(lock: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,12 +64,6 @@ def _is_choice(annotation: Any) -> bool:
         return True
     parts = typing.get_args(annotation)
     return bool(parts) and all(part is type(None) or _is_choice(part) for part in parts)
-
-
-def _stage(stage: Any) -> Any:
-    """Return a stage none of whose keys holds a local path."""
-    keys = {item.name: without_paths(getattr(stage, item.name)) for item in dataclasses.fields(stage)}
-    return dataclasses.replace(stage, **keys)
 
 
 def without_paths(value: Any) -> Any:

@@ -16,6 +16,7 @@ import ctypes
 import dataclasses
 import functools
 import importlib
+import io
 import json
 import math
 import os
@@ -28,14 +29,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
+from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList
 from evidcore.errors import ContractError
 
 # Begins a command that has no network and a process table of its own, which ends with it. `setpriv` ends
@@ -63,9 +64,9 @@ class Broken(Exception):
         self.status = status
 
 
-@dataclasses.dataclass(frozen=True)
-class RemoteError:
-    """An exception of the program, in words."""
+@dataclasses.dataclass(eq=False)
+class Raised(Exception):
+    """The program raised an exception: what it was, in words."""
 
     name: str
     classes: list[str]  # the names of its classes, itself first
@@ -80,13 +81,25 @@ class RemoteError:
         if not re.fullmatch(r"\w{1,80}", self.name):
             raise ValueError("an exception's name has letters, digits and underscores")
 
+    def __str__(self) -> str:
+        """Return its name and message."""
+        return f"{self.name}: {self.safe}{self.message}"
 
-class Raised(Exception):
-    """What it was asked raised an exception."""
 
-    def __init__(self, error: RemoteError) -> None:
-        super().__init__(f"{error.name}: {error.safe}{error.message}")
-        self.error = error
+class _Pickler(pickle.Pickler):
+    """Keeps what is read-only read-only; by itself it becomes plain."""
+
+    dispatch_table: Mapping[type, Any] = {
+        ReadOnlyDict: lambda item: (ReadOnlyDict, (dict(item),)),
+        ReadOnlyList: lambda item: (ReadOnlyList, (list(item),)),
+    }
+
+
+def pickled(value: Any) -> bytes:
+    """Return what the program reads."""
+    written = io.BytesIO()
+    _Pickler(written).dump(value)
+    return written.getvalue()
 
 
 class Worker:
@@ -100,7 +113,6 @@ class Worker:
         environment: Mapping[str, str] | None = None,
         keeps_errors: bool = False,
         most_bytes: int = MOST_BYTES,
-        encode: Callable[[Any], bytes] = pickle.dumps,
         given: Mapping[str, Any] | None = None,
     ) -> None:
         """Start it.
@@ -111,10 +123,9 @@ class Worker:
             environment: of the program; None: this one's.
             keeps_errors: what it prints is kept for `last_words`, and goes to standard error otherwise.
             most_bytes: of an answer.
-            encode: writes what is asked, so that `decode` of the class reads it; else it is pickled.
             given: functions by name that it may ask for.
         """
-        self._encode, self._given, self._lock = encode, given or {}, threading.RLock()
+        self._given, self._lock = given or {}, threading.RLock()
         self._most_bytes = most_bytes
         self._errors: IO[bytes] | None = tempfile.TemporaryFile() if keeps_errors else None  # noqa: SIM115
         if self._errors is not None:
@@ -131,7 +142,7 @@ class Worker:
         self._end = weakref.finalize(self, _end, self.process, self._pipe, os.getpid())
         _running.add(self)
         path = [entry or os.getcwd() for entry in sys.path]
-        self._send(pickle.dumps((serves, path)))
+        self._send((serves, path))
 
     @property
     def is_running(self) -> bool:
@@ -155,18 +166,18 @@ class Worker:
         """
         with self._lock, contextlib.ExitStack() as failing, self._limited(limit_s):
             failing.callback(self.end)
-            self._send(self._encode((method, given)))
+            self._send((method, given))
             kind, text = self._receive()
             while kind == _ASKS:
                 ask = self._given.get(text.decode("ascii", "replace"))
                 if not callable(ask):
                     raise Broken("asked for what it is not given")
-                self._send(self._encode(ask()))
+                self._send(ask())
                 kind, text = self._receive()
             if kind == _RAISED:
-                error = _error_form().validate_json(text, strict=True)
+                raised = _raised_form().validate_json(text, strict=True)
                 failing.pop_all()
-                raise Raised(error)
+                raise raised
             result = json.loads(text) if form is None else form.validate_json(text, strict=True)
             failing.pop_all()
             return result
@@ -177,14 +188,10 @@ class Worker:
         answered, is_late = threading.Event(), threading.Event()
 
         def watch() -> None:
-            left_s = limit_s
-            while left_s > 0:
-                start_s, piece_s = time.monotonic(), min(1.0, left_s)
-                if answered.wait(piece_s):
-                    return
-                left_s -= min(piece_s, time.monotonic() - start_s)
-            is_late.set()
-            _kill(self.process, self._pipe)
+            pieces = math.ceil(limit_s)
+            if not any(answered.wait(limit_s / pieces) for _ in range(pieces)):
+                is_late.set()
+                _kill(self.process, self._pipe)
 
         watching = threading.Thread(target=watch, daemon=True)
         if limit_s < math.inf:
@@ -198,9 +205,10 @@ class Worker:
         finally:
             answered.set()
 
-    def _send(self, content: bytes) -> None:
+    def _send(self, value: Any) -> None:
+        message = pickled(value)
         with contextlib.suppress(OSError):  # `_receive` meets whoever closed it
-            self._pipe.send_bytes(content)
+            self._pipe.send_bytes(message)
 
     def _receive(self) -> tuple[bytes, bytes]:
         try:
@@ -275,11 +283,11 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection, owner: int) -> None
 
 
 @functools.cache
-def _error_form() -> Any:
-    """Return pydantic's adapter of `RemoteError`; trusted answers do without pydantic."""
+def _raised_form() -> Any:
+    """Return pydantic's adapter of `Raised`; trusted answers do without pydantic."""
     from pydantic import TypeAdapter
 
-    return TypeAdapter(RemoteError)
+    return TypeAdapter(Raised)
 
 
 def main(descriptor: int, parent: int) -> None:
@@ -290,25 +298,23 @@ def main(descriptor: int, parent: int) -> None:
         if os.getppid() != parent:
             return
     pipe, owner = Connection(descriptor), os.getpid()
-    decode: Callable[[bytes], Any] = pickle.loads
 
     def ask(name: str) -> Any:
         pipe.send_bytes(_ASKS + name.encode())
-        return decode(pipe.recv_bytes())
+        return pickle.loads(pipe.recv_bytes())
 
-    serves, path = decode(pipe.recv_bytes())
+    serves, path = pickle.loads(pipe.recv_bytes())
     sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
     module, _, name = serves.partition(":")
     failed: BaseException | None = None
     server: Any = None
     try:
         server = getattr(importlib.import_module(module), name)(ask)
-        decode = getattr(server, "decode", decode)
     except BaseException as cause:
         failed = cause
     with contextlib.suppress(EOFError):
         while True:
-            method, given = decode(pipe.recv_bytes())
+            method, given = pickle.loads(pipe.recv_bytes())
             try:
                 if failed is not None:
                     raise failed
@@ -334,9 +340,9 @@ def _plain(value: Any) -> Any:
     raise ContractError(f"must give plain data, got {type(value).__name__}")
 
 
-def _in_words(cause: BaseException) -> RemoteError:
+def _in_words(cause: BaseException) -> Raised:
     safe = str(getattr(cause, "safe", ""))
-    return RemoteError(
+    return Raised(
         name=type(cause).__name__, classes=[item.__name__ for item in type(cause).__mro__],
         is_exit=not isinstance(cause, Exception), has_cause=cause.__cause__ is not None,
         safe=safe[:_MOST_LETTERS], message=str(cause).removeprefix(safe)[:_MOST_LETTERS],

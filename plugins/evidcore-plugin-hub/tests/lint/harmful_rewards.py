@@ -94,10 +94,10 @@ HARMFUL = {  # what it does: the act, the check that tells of it, and the outcom
 }
 
 ENDING = {  # source of a TRL function, and what is said of it
-    "leaves": ("os._exit(0)", "ended the process with status 0"),
-    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended the process by signal 9"),
-    "faults": ("ctypes.string_at(0)", "ended the process by signal 11"),
-    "never answers": ("re.match(r'(a+)+$', 'a' * 40 + 'b')", "no answer for"),
+    "leaves": ("os._exit(0)", "ended its process with status 0"),
+    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended its process by SIGKILL"),
+    "faults": ("ctypes.string_at(0)", "ended its process by SIGSEGV"),
+    "never answers": ("re.match(r'(a+)+$', 'a' * 40 + 'b')", "has not answered for 90 s"),
 }
 SOURCE = """
 import ctypes, os, re, signal

@@ -11,7 +11,7 @@ import bad_rewards as bad
 import harmful_rewards as harmful
 import pytest
 from evidcore_plugin_hub.lint.linting import GUARDS, lint_rewards
-from evidcore_plugin_hub.lint.target import Target, lint_all, targets
+from evidcore_plugin_hub.lint.target import function_target, lint_all, targets
 from evidcore_plugin_reports.reward import ReportFindings
 from evidcore_plugin_reports.task import ReportTask
 
@@ -19,6 +19,7 @@ from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.case import Answer, Evidence, written
 from evidcore.errors import PluginError
 from evidcore.prompts.rows import Row
+from evidcore.registry import Offer
 
 RECIPES = Path(__file__).parents[4] / "recipes"
 in_repository = pytest.mark.skipif(not RECIPES.is_dir(), reason="needs the recipes of the repository")
@@ -108,11 +109,14 @@ MUTANTS = {
     "empty against empty": lambda: alarms(
         bad.Planted(recalled_or_nothing), bad.rows(ReportTask(), prompts=5)
     ),
-    "reference": lambda: alarms(
-        bad.Planted(lambda one: len(set(one.text.split())), judges=frozenset({"report"}))
+    "another key": lambda: alarms(
+        bad.Planted(
+            lambda one: bad.is_right(one) + len(set(one.text.split())),
+            judges=frozenset({"correctness", "report"}),
+        )
     ),
     "siblings": lambda: alarms(bad.Planted(bad.is_right, compares_group=True)),
-    "evidence": lambda: alarms(bad.Planted(finds, judges=frozenset({"evidence"})), slices()),
+    "right over wrong": lambda: alarms(bad.Planted(finds, judges=frozenset({"evidence"})), slices()),
     "policies that do not look": lambda: alarms(bad.BAD["right, A pays 4 times"][0]()),
     "time": lambda: alarms(bad.Planted(quadratic)),
 }
@@ -124,19 +128,13 @@ def test_each_check_kills_its_mutant(check):
     assert check in MUTANTS[check]()
 
 
-def test_equal_answers_that_earn_differently_are_told():
-    result = outcomes(bad.Planted(every=bad.first_of_group))["policies that do not look"]
-    assert result.outcome == "alarm"
-    assert "four equal answers to one prompt earn up to 1" in result.says
-
-
 @pytest.mark.slow
 def test_what_an_answer_costs_is_noted_where_it_is_slow():
     assert outcomes(bad.Planted(slow), bad.rows(prompts=2))["cost"].outcome == "note"
 
 
 def test_a_sound_reward_of_evidence_and_one_that_compares_its_group_pass():
-    assert "evidence" not in alarms(bad.Planted(points, judges=frozenset({"evidence"})), slices())
+    assert alarms(bad.Planted(points, judges=frozenset({"evidence"})), slices()) == set()
     result = outcomes(bad.Planted(every=bad.rank_in_group, compares_group=True))
     assert result["siblings"].outcome == "fine"
 
@@ -144,7 +142,7 @@ def test_a_sound_reward_of_evidence_and_one_that_compares_its_group_pass():
 def test_every_check_of_a_reward_has_a_mutant():
     of_components = {"construction", "loads", "card"}
     killed = {check for _, check in bad.BAD.values()} | {check for _, check, _ in harmful.HARMFUL.values()}
-    elsewhere = {"malformed", "format alone", "another key", "blind"}  # in test_reward_audit.py
+    elsewhere = {"malformed", "format alone", "blind"}  # in test_reward_audit.py
     assert killed | set(MUTANTS) | elsewhere | {"cost"} == set(GUARDS) - of_components
 
 
@@ -186,13 +184,13 @@ def ended(tmp_path_factory):
     for number, (act, _) in enumerate(harmful.ENDING.values()):
         file = folder / f"ending_{number}.py"
         file.write_text(harmful.SOURCE.format(act=act))
-        asked.append(Target(form="function", name=f"{file}:planted"))
+        asked.append(function_target(f"{file}:planted"))
     file = folder / "sound.py"
     file.write_text(
         "def sound(completions, solution, **_):\n"
         "    return [float(a == b) for a, b in zip(completions, solution)]\n"
     )
-    asked.append(Target(form="function", name=f"{file}:sound"))
+    asked.append(function_target(f"{file}:sound"))
     return list(lint_all(asked, time_limit_s=90.0))
 
 
@@ -211,16 +209,17 @@ def test_names_packages_and_folders_are_found(tmp_path):
         '[project]\nname = "mine"\nversion = "2"\n[project.entry-points."evidcore.reward"]\na = "m:A"\n'
         '[project.entry-points."evidcore.task"]\nb = "m:B"\n'
     )
-    result = targets([str(tmp_path)])
-    assert [(item.kind, item.name, item.package, item.version, item.target) for item in result] == [
-        ("reward", "a", "mine", "2", "m:A"), ("task", "b", "mine", "2", "m:B"),
-    ]  # fmt: skip
-    assert [item.name for item in targets([str(tmp_path)], kind="task")] == ["b"]
-    assert {item.kind for item in targets(["choice"])} == {"task", "evaluation"}
+    mine = {"package": "mine", "version": "2"}
+    assert [item.offer for item in targets([str(tmp_path)])] == [
+        Offer(kind="reward", name="a", target="m:A", **mine),
+        Offer(kind="task", name="b", target="m:B", **mine),
+    ]
+    assert [item.offer.name for item in targets([str(tmp_path)], kind="task")] == ["b"]
+    assert {item.offer.kind for item in targets(["choice"])} == {"task", "evaluation"}
     assert len(targets(["evidcore-plugin-emrl"], kind="reward")) == 2
-    everything = targets([])
-    assert {"reward", "task", "stage"} <= {item.kind for item in everything}
-    assert "command" not in {item.kind for item in everything}
+    everything = {item.offer.kind for item in targets([])}
+    assert {"reward", "task", "stage"} <= everything
+    assert "command" not in everything
     with pytest.raises(PluginError, match="no reward is called 'acuracy'"):
         targets(["acuracy"])
     with pytest.raises(PluginError, match="offers no component of kind 'view'"):

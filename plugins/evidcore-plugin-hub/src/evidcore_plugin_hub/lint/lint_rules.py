@@ -23,12 +23,13 @@ import numpy as np
 import torch
 from evidcore_testing import check_reward
 
-from evidcore.api import Prompt, Report, Reward, Rollout, Score, TextPart, VolumeRef
+from evidcore.api import Report, Reward, Rollout, Score, TextPart, VolumeRef
 from evidcore.case import Action, Turn, Verdict
 from evidcore.errors import EvidError
 from evidcore.reward.composer import RewardComposer
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_hub.lint.reward_audit import ANSWER, CONTENT, Found, Rule, Subject, alarm_if
+from evidcore_plugin_hub.lint.target import PROCESS_GUARDS
 from evidcore_plugin_hub.lint.twins import options_of, rekeyed
 
 WORDS = ("emphysema ", "There is emphysema. ", "<think>", "[", "a")
@@ -45,19 +46,12 @@ def regrouped(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
     return [dataclasses.replace(one, group=number) for number, group in enumerate(groups) for one in group]
 
 
-class _Wrapped(Reward):
-    """A reward within something that looks at its calls."""
+class _Watched(Reward):
+    """A reward, and what its calls left behind in the process."""
 
     def __init__(self, reward: Reward, bounds: tuple[float, float]) -> None:
         self.reward, self.bounds, self.left = reward, bounds, dict[str, str]()
         self.judges, self.compares_group = reward.judges, reward.compares_group
-
-    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Any:
-        return self.reward(rollouts, earlier)
-
-
-class _Watched(_Wrapped):
-    """Notes what each call left behind in the process."""
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Any:
         before, printed = _state(), io.StringIO()
@@ -95,11 +89,10 @@ def _state() -> dict[str, str]:
 
 def process(subject: Subject) -> Found:
     """A call leaves the process as it was."""
-    watched = [
-        dataclasses.replace(one, reward=_Watched(one.reward, one.reward.bounds)) for one in subject.rewards
-    ]
-    RewardComposer(watched)(regrouped([[gold] * 2 for gold in subject.answers("right").values()]))
-    left = {name: text for one in watched for name, text in vars(one.reward)["left"].items()}
+    watched = [_Watched(one.reward, one.reward.bounds) for one in subject.rewards]
+    named = [dataclasses.replace(one, reward=it) for one, it in zip(subject.rewards, watched, strict=True)]
+    RewardComposer(named)(regrouped([[gold] * 2 for gold in subject.answers("right").values()]))
+    left = {name: text for reward in watched for name, text in reward.left.items()}
     if not left:
         return Found("fine", "leaves the process as it was")
     contained = left.keys() <= {"print", "random", "threads"}  # training gives these back
@@ -111,10 +104,7 @@ def contract(subject: Subject) -> Found:
     needed = [item for item in subject.rewards if not item.weight]
 
     def earlier(rollouts: Sequence[Rollout]) -> Mapping[str, Sequence[Verdict]]:
-        found: dict[str, Sequence[Verdict]] = {}
-        for item in needed:
-            found[item.name] = tuple(item.reward(rollouts, dict(found)))  # type: ignore[arg-type]
-        return found
+        return RewardComposer(needed)(rollouts).verdicts if needed else {}
 
     for one in subject.counted:
         judges, right = one.reward.judges, subject.answers("right")
@@ -129,7 +119,7 @@ def contract(subject: Subject) -> Found:
         tells = tells and worse.keys() >= set(judged) and "malformed" not in one.reward.declared
         bad = regrouped([[worse[place]] * 2 for place in judged]) if tells else None
         bounded = np.isfinite(one.reward.bounds).all()  # others are given some, to try all else
-        reward = one.reward if bounded else _Wrapped(one.reward, (-1e9, 1e9))
+        reward = one.reward if bounded else _Watched(one.reward, (-1e9, 1e9))
         try:
             check_reward(reward, good, bad, earlier=earlier)
         except AssertionError as broken:
@@ -184,57 +174,32 @@ def cost(subject: Subject) -> Found:
     return Found("note" if seconds > DEAR_S or added > MUCH_MIB else "fine", says, figures)
 
 
-Pairs = Sequence[tuple[Rollout, Rollout]]
-
-
-def _paid(subject: Subject, pairs: Pairs, *, in_one_group: bool = False) -> list[tuple[float, float]]:
+def _paid(subject: Subject, pairs: Sequence[tuple[Rollout, Rollout]]) -> list[tuple[float, float]]:
     """Return what is paid for two answers each, where both are judged."""
-    groups = pairs if in_one_group else [[one] for pair in pairs for one in pair]
-    paid = subject.paid_for(regrouped(groups)) if pairs else []
-    both = zip(paid[::2], paid[1::2], strict=True)
-    return [(one, other) for one, other in both if one is not None and other is not None]
+    paid = subject.paid_for(regrouped([[one] for pair in pairs for one in pair])) if pairs else []
+    return _both(paid[::2], paid[1::2])
 
 
-def _moved(subject: Subject, paid: Sequence[tuple[float, float]], says: str) -> Found | None:
-    """Hold that something else moves the pay; `says` has a place for the share of prompts."""
-    if not paid:
-        return None
-    share = statistics.fmean(abs(one - other) > subject.least for one, other in paid)
-    return alarm_if(share == 0, says.format(100 * share), {"share_of_prompts": share})
-
-
-def _gain(paid: Sequence[tuple[float, float]]) -> float:
-    return statistics.fmean(one - other for one, other in paid)
+def _both(ones: Sequence[float | None], others: Sequence[float | None]) -> list[tuple[float, float]]:
+    pairs = zip(ones, others, strict=True)
+    return [(one, other) for one, other in pairs if one is not None and other is not None]
 
 
 def policies_that_do_not_look(subject: Subject) -> Found | None:
-    """Equal answers earn the same, and over all orders of the options no letter earns more than another."""
-    if not subject.judges & ANSWER:
-        return None
-    paid = subject.paid_for(regrouped([[gold] * 4 for gold in subject.answers("right").values()]))
-    fours = [[value for value in paid[at : at + 4] if value is not None] for at in range(0, len(paid), 4)]
-    spread = max((max(four) - min(four) for four in fours if four), default=0.0)
-    if spread > subject.least:
-        says = f"four equal answers to one prompt earn up to {spread:.3g} more or less than each other"
-        return Found("alarm", says, {"spread": spread})
-    groups = [
-        [
-            dataclasses.replace(twin.rollout, text=text, answer=row.task.parse(prompt, text))
-            for letter in LETTERS[: len(options_of(prompt))]
-            for text in [row.task.gold(rekeyed(prompt, letter, alone=True))[0]]
-        ]
-        for twin in subject.twins
-        if twin.kind in ("own order", "permuted")
-        for row, prompt in [(subject.rows[twin.place], twin.rollout.prompt)]
-    ]
-    if not groups:
-        return Found("fine", "four equal answers to one prompt earn the same", {"spread": spread})
-    paying = iter(subject.paid_for(regrouped(groups)))
+    """Over all orders of the options no letter earns more than another."""
     by_letter: dict[str, list[float]] = {}
-    for group in groups:
-        values = [value for _ in group if (value := next(paying)) is not None]
+    for twin in subject.twins if subject.judges & ANSWER else ():
+        if twin.kind not in ("own order", "permuted"):
+            continue
+        prompt, task = twin.rollout.prompt, subject.rows[twin.place].task
+        letters = LETTERS[: len(options_of(prompt))]
+        texts = [task.gold(rekeyed(prompt, letter, alone=True))[0] for letter in letters]
+        group = [
+            dataclasses.replace(twin.rollout, text=text, answer=task.parse(prompt, text)) for text in texts
+        ]
+        values = [value for value in subject.paid_for(regrouped([group])) if value is not None]
         if len(values) == len(group):  # else none has an advantage that could be told
-            for letter, value in zip(LETTERS, values, strict=False):
+            for letter, value in zip(letters, values, strict=True):
                 by_letter.setdefault(letter, []).append(value - statistics.fmean(values))
     if not by_letter:
         return None
@@ -243,28 +208,6 @@ def policies_that_do_not_look(subject: Subject) -> Found | None:
     says = f"a policy that always answers {most} has a mean advantage of {means[most]:+.3g} over all orders"
     figures = {f"advantage_{letter}": value for letter, value in means.items()}
     return alarm_if(abs(means[most]) > subject.least, says, figures)
-
-
-def reference(subject: Subject) -> Found | None:
-    """The same answer earns something else against another patient's report."""
-    options = any(options_of(row.prompt) for row in subject.rows)
-    if "report" not in subject.judges and (options or "correctness" not in subject.judges):
-        return None
-    pairs = []
-    for place, gold in subject.answers("right").items():
-        for row in (*subject.rows[place + 1 :], *subject.rows[:place]):
-            other = row.prompt.case
-            if other.report and other.report != gold.prompt.case.report:
-                case = dataclasses.replace(gold.prompt.case, report=other.report, findings=other.findings)
-                pairs.append((gold, _about(gold, dataclasses.replace(gold.prompt, case=case))))
-                break
-    says = "against another patient's report the same answer earns more or less on {:.0f} %"
-    return _moved(subject, _paid(subject, pairs), says)
-
-
-def _about(rollout: Rollout, prompt: Prompt) -> Rollout:
-    """Return an answer as it is, to be judged against another prompt."""
-    return dataclasses.replace(rollout, prompt=prompt)
 
 
 def siblings(subject: Subject) -> Found | None:
@@ -279,26 +222,12 @@ def siblings(subject: Subject) -> Found | None:
         for others in ([right[place]] * 2, [wrong[place]] * 2)
     ]
     firsts = subject.paid_for(regrouped(groups))[::4]
-    both = zip(firsts[::2], firsts[1::2], strict=True)
-    paid = [(one, other) for one, other in both if one is not None and other is not None]
-    says = "with other siblings the right answer earns something else on {:.0f} % of the prompts"
-    return _moved(subject, paid, says)
-
-
-def evidence(subject: Subject) -> Found | None:
-    """A reward of evidence earns something else where the answer points elsewhere."""
-    if "evidence" not in subject.judges:
+    paid = _both(firsts[::2], firsts[1::2])
+    if not paid:
         return None
-    wrong = subject.answers("wrong")
-    pairs = [
-        (gold, wrong[place])
-        for place, gold in subject.answers("right").items()
-        if gold.answer.evidence and place in wrong and wrong[place].answer.evidence != gold.answer.evidence
-    ]
-    if not (paid := _paid(subject, pairs, in_one_group=True)):
-        return None
-    says = f"pointing where another prompt's answer points loses {_gain(paid):.3g}"
-    return alarm_if(_gain(paid) <= subject.least, says, {"loss": _gain(paid)})
+    share = statistics.fmean(abs(one - other) > subject.least for one, other in paid)
+    says = f"with other siblings the right answer earns something else on {100 * share:.0f} % of the prompts"
+    return alarm_if(share == 0, says, {"share_of_prompts": share})
 
 
 def tool_words(subject: Subject) -> Found | None:
@@ -314,8 +243,9 @@ def tool_words(subject: Subject) -> Found | None:
     pairs = [(replied(place, right[place].text), replied(place, neutral)) for place in wrong]
     if not subject.judges or not (paid := _paid(subject, pairs)):
         return None
-    says = f"a wrong answer earns {_gain(paid):+.3g} where a tool's reply holds the right one"
-    return alarm_if(_gain(paid) > subject.least, says, {"gain": _gain(paid)})
+    gain = statistics.fmean(one - other for one, other in paid)
+    says = f"a wrong answer earns {gain:+.3g} where a tool's reply holds the right one"
+    return alarm_if(gain > subject.least, says, {"gain": gain})
 
 
 def missing_file(subject: Subject) -> Found | None:
@@ -332,8 +262,9 @@ def missing_file(subject: Subject) -> Found | None:
             },
         )
         before = dict(_by_reward(subject, gold))
+        lost_scan = dataclasses.replace(gold, prompt=dataclasses.replace(gold.prompt, case=gone))
         try:
-            after = dict(_by_reward(subject, _about(gold, dataclasses.replace(gold.prompt, case=gone))))
+            after = dict(_by_reward(subject, lost_scan))
         except EvidError:
             continue
         falls = [before[name] - value for name, value in after.items() if name in before]
@@ -379,9 +310,7 @@ def empty_against_empty(subject: Subject) -> Found | None:
 
 
 LINT_RULES: Mapping[str, Rule] = {
-    "process": Rule(
-        process, "a reward's exit ended a run with status 0; a print broke the output for other programs"
-    ),
+    "process": Rule(process, PROCESS_GUARDS),
     "contract": Rule(
         contract, "TRL #6533: one score for all answers was broadcast; VLM-R1: errors turned into zeros"
     ),
@@ -392,9 +321,7 @@ LINT_RULES: Mapping[str, Rule] = {
     "policies that do not look": Rule(
         policies_that_do_not_look, "arXiv:2506.10947: random rewards, and policies that never look, gain"
     ),
-    "reference": Rule(reference, "Med3D-R1's released reward model is never shown the report"),
     "siblings": Rule(siblings, "a group reward that compares with nobody gives no advantage"),
-    "evidence": Rule(evidence, "MedVol-R1's released slice reward pays 0.87 half-way to the organ's tip"),
     "tool words": Rule(tool_words, "words that a tool replied are paid as the model's own"),
     "missing file": Rule(missing_file, "VLM-R1, MedVol-R1: a file that is missing scores 0"),
     "empty against empty": Rule(

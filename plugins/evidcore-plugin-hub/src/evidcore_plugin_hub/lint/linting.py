@@ -13,7 +13,7 @@ from evidcore_testing import check_construction
 
 from evidcore.api import Case, DataError, Finding, Report, Reward, Task, VolumeRef, find
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError, EvidError
+from evidcore.errors import ContractError, EvidError, RecipeError
 from evidcore.prompts.rows import PromptSet, PromptSource, Row, prompt_sets
 from evidcore.recipe import Recipe, load
 from evidcore.recipe.check import stage_class
@@ -43,43 +43,32 @@ class Linter:
         """Hold plugins to the lock of the folder that lint was called in."""
         pins.keep(Path(LOCK).resolve())
 
-    def lint(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the result of a target that is given as a table."""
-        target = Target(**table)
+    def lint(self, target: Target) -> dict[str, Any]:
+        """Return the result of a target, with the published failure that each check guards against."""
         if target.folder:
             sys.path[:0] = [str(Path(target.folder, "src").resolve()), str(Path(target.folder).resolve())]
         judges: Sequence[str] | None = None
         if target.form == "recipe":
-            found = [
-                one for _, rows, rewards in _stages(target.recipe) for one in lint_rewards(rewards, rows)
+            checks = [
+                check for _, rows, rewards in _stages(target.recipe) for check in lint_rewards(rewards, rows)
             ]
         elif target.form == "function":
             tasks, rows, _ = _asked(target.recipe)
-            found = lint_rewards([read_function(target.name, tasks, is_chat=target.is_chat)], rows)
+            checks = lint_rewards([read_function(target.offer.name, tasks, is_chat=target.is_chat)], rows)
         else:
-            found = list(_of_component(target))
-            if target.kind == "reward" and all(one.outcome != "alarm" for one in found):
-                tasks, rows, stage_rewards = _asked(target.recipe)
+            checks = list(_of_component(target))
+            if target.offer.kind == "reward" and all(check.outcome != "alarm" for check in checks):
+                _, rows, stage_rewards = _asked(target.recipe)
                 try:
-                    rewards = _composed(target, stage_rewards)
+                    rewards = _composed(target.offer, stage_rewards)
                 except (EvidError, TypeError) as cause:
                     says = f"cannot be built without options ({cause}). Lint it with --recipe RECIPE"
-                    found.append(Checked(check="asked", outcome="note", says=says[:400]))
+                    checks.append(Checked(check="asked", outcome="note", says=says[:400]))
                 else:
-                    said = rewards[-1].reward.judges
-                    judges = None if said is None else sorted(said)
-                    found += lint_rewards(rewards, rows)
-        return target.result(
-            [as_json(one.check, one.outcome, one.says, one.task, one.figures) for one in found], judges
-        )
-
-
-def as_json(
-    check: str, outcome: str, says: str, task: str = "", figures: Mapping[str, float] | None = None
-) -> dict[str, Any]:
-    """Return what a check found as plain JSON values, with the published failure that it guards against."""
-    found = {"check": check, "outcome": outcome, "says": says, "task": task, "figures": dict(figures or {})}
-    return {**found, "guards": GUARDS.get(check, "")}
+                    judged = rewards[-1].reward.judges
+                    judges = None if judged is None else sorted(judged)
+                    checks += lint_rewards(rewards, rows)
+        return target.result([{**vars(one), "guards": GUARDS.get(one.check, "")} for one in checks], judges)
 
 
 def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[Checked]:
@@ -147,11 +136,11 @@ def _unasked(cause: EvidError, task: str) -> Checked:
 def _of_component(target: Target) -> Iterator[Checked]:
     """Yield what is asked of every component: it loads, its construction is light, its package has a card."""
     try:
-        made = _offer(target).load()
+        made = target.offer.load()
     except EvidError as cause:
         yield Checked(check="loads", outcome="alarm", says=str(cause)[:400])
         return
-    yield Checked(check="loads", outcome="fine", says=f"{target.target} loads")
+    yield Checked(check="loads", outcome="fine", says=f"{target.offer.target} loads")
     try:
         check_construction(made)
     except AssertionError as broken:
@@ -166,30 +155,26 @@ def _of_component(target: Target) -> Iterator[Checked]:
         readme = Path(target.folder) / "README.md"
         has_card = readme.is_file() and bool(card_in(readme.read_text(encoding="utf-8"), str(readme)))
     else:
-        has_card = bool(card(target.package)) or target.package == "evidcore"
+        has_card = bool(card(target.offer.package)) or target.offer.package == "evidcore"
     says = "its package has a card" if has_card else "its package has no `toml card` block in its README"
     yield Checked(check="card", outcome="fine" if has_card else "note", says=says)
 
 
-def _offer(target: Target) -> Offer:
-    return Offer(**{field.name: getattr(target, field.name) for field in dataclasses.fields(Offer)})
-
-
-def _composed(target: Target, stage_rewards: Sequence[NamedReward]) -> list[NamedReward]:
+def _composed(offer: Offer, stage_rewards: Sequence[NamedReward]) -> list[NamedReward]:
     """Return a reward as a recipe has it, or as its defaults make it, behind those that it needs."""
     for place, one in enumerate(stage_rewards):
-        if f"{type(one.reward).__module__}:{type(one.reward).__name__}" == target.target:
+        if f"{type(one.reward).__module__}:{type(one.reward).__name__}" == offer.target:
             before = [dataclasses.replace(item, weight=0.0) for item in stage_rewards[:place]]
             return [*before, dataclasses.replace(one, weight=1.0, gate="")]
-    reward: Reward = _offer(target).load()()
-    known = {one.name for one in offers("reward")}
+    reward: Reward = offer.load()()
+    known = {row.name for row in offers("reward")}
     needed = [
         NamedReward(name=name, reward=find("reward", name).load()(), weight=0.0)
         for name in reward.requires
         if name in known
     ]
-    package = f"{target.package} {target.version}".strip()
-    return [*needed, NamedReward(name=target.name, reward=reward, package=package)]
+    package = f"{offer.package} {offer.version}".strip()
+    return [*needed, NamedReward(name=offer.name, reward=reward, package=package)]
 
 
 Asked = tuple[Mapping[str, Task], Sequence[Row], Sequence[NamedReward]]
@@ -201,21 +186,25 @@ def _asked(recipe: str) -> Asked:
 
 
 def _stages(recipe: str) -> Iterator[Asked]:
-    stages = grpo_stages(load(Path(recipe)))
-    if not stages:
-        raise EvidError(f"{recipe}: has no grpo stage, so there is no reward to lint.")
-    for stage, context in stages.values():
+    for stage, context in grpo_stages(load(Path(recipe))):
         yield context.tasks, audited_rows(stage, context, CASES), stage.rewards(context)
 
 
-def grpo_stages(recipe: Recipe) -> dict[int, tuple[Any, Context]]:
-    """Return the grpo stages of a recipe by their number, each with its context."""
+def grpo_stages(recipe: Recipe) -> list[tuple[Any, Context]]:
+    """Return the grpo stages of a recipe, each with its context.
+
+    Raises:
+        RecipeError: if it has none.
+    """
     assembly = Assembly(recipe)
-    return {
-        place + 1: (stage, Context(assembly, assembly.recipe.stage_name(place)))
+    result = [
+        (stage, Context(assembly, assembly.recipe.stage_name(place)))
         for place, stage in enumerate(assembly.recipe.stages)
         if isinstance(stage, stage_class("grpo"))
-    }
+    ]
+    if not result:
+        raise RecipeError(f"{recipe.name}: has no grpo stage, so there is no reward to judge.")
+    return result
 
 
 def audited_rows(stage: Any, context: Context, limit: int) -> list[Row]:

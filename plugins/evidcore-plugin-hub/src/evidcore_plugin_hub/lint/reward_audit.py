@@ -8,9 +8,9 @@ reward is asked.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from evidcore.api import Rollout, Score
@@ -19,14 +19,13 @@ from evidcore.errors import EvidError
 from evidcore.prompts.rows import Row
 from evidcore.reward.composer import EQUAL, Judgement, NamedReward, RewardComposer
 from evidcore.reward.process_state import preserved_process_state
+from evidcore_plugin_hub.lint.target import ORDER
 from evidcore_plugin_hub.lint.twins import Twin, options_of, twins
 
 GAINED = 0.02  # of the widest difference in pay: less is not a gain
 MOSTLY = 0.9  # of the prompts on which an answer should earn more
-ORDER: tuple[Outcome, ...] = ("not applicable", "fine", "note", "alarm")  # the worst last
 ANSWER: frozenset[Judged] = frozenset({"correctness", "evidence"})
 CONTENT: frozenset[Judged] = frozenset({*ANSWER, "report"})
-ANSWER_OR_FORMAT: frozenset[Judged] = frozenset({*ANSWER, "format"})
 ANY: frozenset[Judged] = frozenset({*CONTENT, "format"})
 
 
@@ -62,22 +61,22 @@ class Subject:
     rows: Sequence[Row]
     constants: bool = True  # some answers are given to all prompts alike
 
-    @functools.cached_property
+    @cached_property
     def twins(self) -> Sequence[Twin]:
         """Return the answers, in whole groups."""
         return twins(self.rows, constants=self.constants)
 
-    @functools.cached_property
+    @cached_property
     def judgement(self) -> Judgement:
         """Return what the rewards say of them."""
         return RewardComposer(self.rewards)([twin.rollout for twin in self.twins])
 
-    @functools.cached_property
+    @cached_property
     def values(self) -> Mapping[str, Sequence[float | None]]:
         """Return the verdicts on them by reward; None: no verdict."""
         return {name: _values(self.judgement, name) for name in self.judgement.verdicts}
 
-    @functools.cached_property
+    @cached_property
     def changes(self) -> Mapping[str, Mapping[str, tuple[int, float]]]:
         """Return for each reward the verdicts that change in other calls: how many, and by how much."""
         every = list(range(len(self.twins)))
@@ -115,7 +114,7 @@ class Subject:
         """Return what the rewards that count say they judge."""
         return _judged_by(self.counted)
 
-    @functools.cached_property
+    @cached_property
     def least(self) -> float:
         """Return the smallest difference in pay that counts."""
         return least_difference(self.paid_for([twin.rollout for twin in self.twins], self.judgement), 1e-6)
@@ -132,22 +131,16 @@ class Subject:
         """Return the first answer of a kind to each prompt, by the prompt's place."""
         return {twin.place: twin.rollout for twin in reversed(self.twins) if twin.kind == kind}
 
-    def composed(self, some: Sequence[NamedReward]) -> Paid:
-        """Return what some of the rewards pay together."""
-        totals = self.judgement.totals(some) if some else [0.0] * len(self.twins)
-        return self._paid(some, totals, _judged_by(some))
-
-    def alone(self, one: NamedReward) -> Paid:
-        """Return what a reward gives by itself."""
-        return self._paid([one], self.values[one.name], one.reward.judges or frozenset())
-
-    def _paid(
-        self, some: Sequence[NamedReward], values: Sequence[float | None], judges: frozenset[Judged]
-    ) -> Paid:
+    def paid(self, some: Sequence[NamedReward], *, alone: bool = False) -> Paid:
+        """Return what some of the rewards pay together; `alone`: what one gives without weight and gate."""
+        values: Sequence[float | None] = [0.0] * len(self.twins)
+        if some:
+            values = self.values[some[0].name] if alone else self.judgement.totals(some)
         moved = {
             check: (sum(by[one.name][0] for one in some), max((by[one.name][1] for one in some), default=0.0))
             for check, by in self.changes.items()
         }
+        judges = some[0].reward.judges or frozenset() if alone else _judged_by(some)
         return Paid(self.twins, values, judges, moved)
 
 
@@ -248,7 +241,7 @@ def _gains(paid: Paid, changed: str, plain: str) -> Found:
     return alarm_if(gain > paid.least, says, {"gain": gain, "share_of_prompts": share})
 
 
-def _far_below(paid: Paid, kind: str) -> Found:
+def far_below(paid: Paid, kind: str) -> Found:
     """Hold that a right answer earns more; note what earns over half of the way to it from a wrong one."""
     found, low = _beats(paid, kind), paid.mean("wrong")
     if found.outcome != "fine" or low is None:
@@ -259,8 +252,8 @@ def _far_below(paid: Paid, kind: str) -> Found:
     return found.noted(way) if share > 0.5 else found
 
 
-def _worst(*found: Found) -> Found:
-    return max(found, key=lambda one: ORDER.index(one.outcome))
+def _severity(found: Found) -> int:
+    return ORDER.index(found.outcome)
 
 
 def right_over_wrong(paid: Paid) -> Found:
@@ -277,11 +270,6 @@ def malformed(paid: Paid) -> Found:
     if found.outcome == "alarm" and "format" not in paid.judges and gained < paid.least:
         return found.noted("no reward judges the format")
     return found
-
-
-def no_answer(paid: Paid) -> Found:
-    """Nothing, an empty answer or an option that there is not earns less than a right answer."""
-    return _far_below(paid, "no answer")
 
 
 def format_alone(paid: Paid) -> Found:
@@ -302,7 +290,7 @@ def length(paid: Paid) -> Found:
     longer = [_gains(paid, "padded", "right"), _gains(paid, "padded wrong", "wrong")]
     if paid.judges & ANSWER:
         longer.append(_beats(paid, "padded wrong", short, by=statistics.fmean))
-    return _worst(*longer)
+    return max(longer, key=_severity)
 
 
 def option_order(paid: Paid) -> Found:
@@ -320,36 +308,23 @@ def option_order(paid: Paid) -> Found:
     return alarm_if(max(apart) > paid.least, says, figures)
 
 
-def _pasted(paid: Paid, kind: str) -> Found:
+def pasted(paid: Paid, kind: str) -> Found:
     """A wrong answer with borrowed words loses to the right one; what they earn is noted."""
     lost, gained = _beats(paid, kind), _gains(paid, kind, "wrong")
     if gained.outcome == "alarm" and lost.outcome != "alarm" and "report" in paid.judges:
         return gained.noted(lost.says)
-    return _worst(lost, gained)
-
-
-def copied_report(paid: Paid) -> Found:
-    """The reference report before a wrong answer loses to the right answer, and earns nothing."""
-    if not paid.of("copied report"):
-        return _no("the cases have no report, or it is the answer")
-    return _pasted(paid, "copied report")
-
-
-def echoed_prompt(paid: Paid) -> Found:
-    """The prompt's own words lose to the right answer, and earn nothing."""
-    return _pasted(paid, "echoed prompt")
-
-
-def everything_affirmed(paid: Paid) -> Found:
-    """An answer that affirms everything loses to the right one."""
-    if not paid.of("everything affirmed"):
-        return _no("nothing tells how everything could be affirmed")
-    return _far_below(paid, "everything affirmed")
+    return max(lost, gained, key=_severity)
 
 
 def another_key(paid: Paid) -> Found:
-    """An answer earns less where another is right, or where it is held against another patient."""
-    kind = "another key" if paid.judges & ANSWER else "another case"
+    """An answer earns less where another is right, and against the report of another patient."""
+    kinds = (["another key"] if paid.judges & ANSWER else []) + ["another case"]
+    if "report" not in paid.judges:
+        kinds = kinds[:1]
+    return max((_loses(paid, kind) for kind in kinds), key=_severity)
+
+
+def _loses(paid: Paid, kind: str) -> Found:
     lost, share = _differences(paid, kind, "right", lambda ours, theirs: theirs - ours[0])
     if not lost:
         return _no("there are not two patients with different answers")
@@ -385,13 +360,11 @@ def blind(paid: Paid) -> Found:
     return dataclasses.replace(found, outcome="note") if found.outcome == "fine" and share > 0.5 else found
 
 
-def _stays(check: str, when: str) -> Callable[[Paid], Found]:
-    def stays(paid: Paid) -> Found:
-        count, most = paid.moved[check]
-        says = f"{count} verdicts change {when}" + (f", by up to {most:.3g}" if count else "")
-        return alarm_if(count > 0, says, {"changed": float(count), "largest_change": most})
-
-    return stays
+def stays(paid: Paid, check: str, when: str) -> Found:
+    """Verdicts are the same in another call."""
+    count, most = paid.moved[check]
+    says = f"{count} verdicts change {when}" + (f", by up to {most:.3g}" if count else "")
+    return alarm_if(count > 0, says, {"changed": float(count), "largest_change": most})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -409,29 +382,39 @@ RULES: Mapping[str, Rule] = {
         "Med3D-R1's released reward: the letter that the prompt asks for earns 0 of 10",
         ANSWER,
     ),
-    "malformed": Rule(malformed, "open-r1 #407: answers outside the format are paid", ANSWER_OR_FORMAT),
-    "no answer": Rule(no_answer, "an option that is not there, or silence, is paid as an answer", ANSWER),
+    "malformed": Rule(malformed, "open-r1 #407: answers outside the format are paid", ANSWER | {"format"}),
+    "no answer": Rule(
+        partial(far_below, kind="no answer"),
+        "an option that is not there, or silence, is paid as an answer",
+        ANSWER,
+    ),
     "format alone": Rule(format_alone, "Visual-RFT #79: well-formed nonsense is paid", ANSWER),
     "length": Rule(length, "open-r1 #407: long reasoning that says nothing is paid", ANY),
     "option order": Rule(
         option_order, "a letter is paid more than another: position bias of released choice rewards", ANY
     ),
     "copied report": Rule(
-        copied_report, "a consistency reward pays the copied report behind a wrong answer", CONTENT
+        partial(pasted, kind="copied report"),
+        "a consistency reward pays the copied report behind a wrong answer",
+        CONTENT,
     ),
-    "echoed prompt": Rule(echoed_prompt, "words of the prompt are paid as reasoning", ANSWER),
+    "echoed prompt": Rule(
+        partial(pasted, kind="echoed prompt"), "words of the prompt are paid as reasoning", ANSWER
+    ),
     "everything affirmed": Rule(
-        everything_affirmed, "Visual-RFT #79: 'A or B or C' earns the full score", ANSWER
+        partial(far_below, kind="everything affirmed"),
+        "Visual-RFT #79: 'A or B or C' earns the full score",
+        ANSWER,
     ),
     "another key": Rule(
         another_key, "MedGround-R1 #7: the text that is judged is taken from the solution", CONTENT
     ),
     "blind": Rule(blind, "arXiv:2603.21687: 70 to 80 % of accuracy is kept without the image", ANSWER),
-    # equal calls give equal verdicts
-    "repeat": Rule(_stays("repeat", "when asked again"), "verl #1683: equal calls give other scores"),
-    # a verdict hangs neither on the order nor on the other answers
+    "repeat": Rule(
+        partial(stays, check="repeat", when="when asked again"), "verl #1683: equal calls give other scores"
+    ),
     "company": Rule(
-        _stays("company", "in another order, or beside other answers"),
+        partial(stays, check="company", when="in another order, or beside other answers"),
         "Med3D-R1's released trainer: answers are scored against another prompt's label",
     ),
 }
@@ -480,19 +463,19 @@ def audit(subject: Subject, task: str) -> list[Checked]:
         says = f"the task cannot write right answers: {cause}"
         return [Checked(check=name, task=task, outcome="not applicable", says=says) for name in RULES]
     found: list[Checked] = []
-    together = subject.composed(subject.counted)
+    together = subject.paid(subject.counted)
     for name, rule in RULES.items():
         result = _run(rule, together)
         declared = [one for one in subject.counted if name in one.reward.declared]
         if result.outcome == "alarm" and declared:
             rest = [one for one in subject.counted if one not in declared]
-            if not rest or _run(rule, subject.composed(rest)).outcome != "alarm":
+            if not rest or _run(rule, subject.paid(rest)).outcome != "alarm":
                 result = excused(result, declared, name)
         found.append(Checked(check=name, task=task, **vars(result)))
         for one in subject.rewards:
             if one.reward.judges is None and rule.needs:
                 continue  # what it is for is not known; it is judged in company
-            result = _run(rule, subject.alone(one))
+            result = _run(rule, subject.paid([one], alone=True))
             if result.outcome == "alarm" and name in one.reward.declared:
                 result = result.noted(f"Declared: {one.reward.declared[name]}", ". ")
             if result.outcome != "not applicable":

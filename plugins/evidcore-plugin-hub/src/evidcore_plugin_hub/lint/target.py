@@ -7,39 +7,45 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from evidcore.api import find
 from evidcore.errors import EvidError, PluginError
-from evidcore.registry import KIND_NAMES, Offer, find, offers
+from evidcore.registry import KIND_NAMES, Offer, offers
 from evidcore_plugin_hub.worker import Broken, Late, Raised, Worker
 
 PREFIX = "evidcore."
 TIME_LIMIT_S = 300.0  # of one target; loading of libraries counts
 AFTERWARDS_S = 20.0  # in which the process must end once all is done
 ORDER = ("not applicable", "fine", "note", "alarm")  # the worst last
+PROCESS_GUARDS = "a reward's exit ended a run with status 0; a print broke the output for other programs"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """One thing to be linted, in words that another process understands."""
+    """One thing to be linted."""
 
     form: Literal["component", "function", "recipe"]
-    kind: str = "reward"
-    name: str
-    package: str = ""
-    version: str = ""
-    target: str = ""  # of a component: "module:attribute"
+    offer: Offer  # a function and a recipe have their place as its name
     folder: str = ""  # of a package that need not be installed
     recipe: str = ""
     is_chat: bool = False  # a function takes lists of messages
 
-    def result(self, checks: Sequence[dict[str, Any]], judges: Sequence[str] | None = None) -> dict[str, Any]:
+    def result(
+        self, checks: Sequence[Mapping[str, Any]], judges: Sequence[str] | None = None
+    ) -> dict[str, Any]:
         """Return what was found of it as plain JSON values; its outcome is that of the worst check."""
-        named = {key: getattr(self, key) for key in ("kind", "name", "package", "version")}
-        outcome = max((item["outcome"] for item in checks), key=ORDER.index, default=ORDER[0])
+        named = {key: getattr(self.offer, key) for key in ("kind", "name", "package", "version")}
+        outcome = max((check["outcome"] for check in checks), key=ORDER.index, default=ORDER[0])
         return {**named, "judges": judges, "checks": [*checks], "outcome": outcome}
+
+
+def function_target(place: str, *, recipe: str = "", is_chat: bool = False) -> Target:
+    """Return a function with TRL's signature, `file.py:function`, as a target."""
+    offer = Offer(kind="reward", name=place, package=place.rpartition(":")[0], version="", target="")
+    return Target(form="function", offer=offer, recipe=recipe, is_chat=is_chat)
 
 
 def targets(
@@ -63,24 +69,20 @@ def targets(
     Raises:
         PluginError: if nothing of a name is installed and no such folder is there.
     """
-    result = [
-        Target(form="function", name=place, recipe=recipe, is_chat=is_chat, package=place.rpartition(":")[0])
-        for place in functions
-    ]
+    result = [function_target(place, recipe=recipe, is_chat=is_chat) for place in functions]
     for name in named:
         is_folder = (Path(name) / "pyproject.toml").is_file()
         rows = _of_folder(Path(name), kind) if is_folder else _installed(name, kind)
-        result += [_of_offer(item, folder=name if is_folder else "", recipe=recipe) for item in rows]
+        folder = name if is_folder else ""
+        result += [Target(form="component", offer=row, folder=folder, recipe=recipe) for row in rows]
     if recipe and not result:
-        return [Target(form="recipe", name=f"rewards of {Path(recipe).name}", recipe=recipe)]
+        name = f"rewards of {Path(recipe).name}"
+        offer = Offer(kind="reward", name=name, package="", version="", target="")
+        return [Target(form="recipe", offer=offer, recipe=recipe)]
     if not named and not functions:
-        result = [_of_offer(item) for item in offers() if kind in ("", item.kind) and item.kind != "command"]
+        rows = [row for row in offers() if kind in ("", row.kind) and row.kind != "command"]
+        result = [Target(form="component", offer=row) for row in rows]
     return result
-
-
-def _of_offer(offer: Offer, **more: str) -> Target:
-    fields = {key: getattr(offer, key) for key in ("kind", "name", "package", "version", "target")}
-    return Target(form="component", **fields, **more)  # type: ignore[arg-type]
 
 
 def _installed(name: str, kind: str) -> list[Offer]:
@@ -99,15 +101,13 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
         raise PluginError(
             f"{file}: is no table of a project ({cause!r}). Make one with `evid new`."
         ) from cause
+    package, version = str(project.get("name", folder.name)), str(project.get("version", ""))
     result = [
-        Offer(
-            kind=group.removeprefix(PREFIX), name=name, package=str(project.get("name", folder.name)),
-            version=str(project.get("version", "")), target=target,
-        )
+        Offer(kind=group.removeprefix(PREFIX), name=name, package=package, version=version, target=target)
         for group, names in project.get("entry-points", {}).items()
         if group.startswith(PREFIX) and kind in ("", group.removeprefix(PREFIX))
         for name, target in names.items()
-    ]  # fmt: skip
+    ]
     if not result:
         raise PluginError(
             f"{file}: offers no component{f' of kind {kind!r}' if kind else ''}. Name one under "
@@ -128,35 +128,24 @@ def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -
     for number, target in enumerate(targets, 1):
         worker = worker or Worker("evidcore_plugin_hub.lint.linting:Linter", keeps_errors=True)
         try:
-            result: dict[str, Any] = worker.ask("lint", dataclasses.asdict(target), limit_s=time_limit_s)
+            result: dict[str, Any] = worker.ask("lint", target, limit_s=time_limit_s)
         except (Late, Broken, Raised) as cause:
             worker.end()
-            yield target.result([_ended(_how(cause, time_limit_s, worker.last_words()))])
+            if isinstance(cause, Raised) and "EvidError" in cause.classes:
+                raise EvidError(cause.safe + cause.message) from None
+            last = worker.last_words()
+            yield target.result([
+                _alarm(f"{cause}; the last that it said: {last[:200]!r}" if last else str(cause))
+            ])
             worker = None
             continue
         if number == len(targets) and not worker.ends_by_itself(AFTERWARDS_S):
             left = "leaves a thread or process running that keeps the process from ending"
-            result = target.result([*result["checks"], _ended(left)], result["judges"])
+            result = target.result([*result["checks"], _alarm(left)], result["judges"])
         yield result
 
 
-def _ended(says: str) -> dict[str, Any]:
-    from evidcore_plugin_hub.lint.linting import as_json  # imports what this process does without else
-
-    return as_json("process", "alarm", says)
-
-
-def _how(cause: Exception, time_limit_s: float, last: str) -> str:
-    """Return in words how a process ended; raise what a person can fix."""
-    if isinstance(cause, Raised):
-        if "EvidError" in cause.error.classes:
-            raise EvidError(cause.error.safe + cause.error.message) from None
-        name, message = cause.error.name, cause.error.message
-        status = int(message) if name == "SystemExit" and message.isdecimal() else 1
-        ended, last = f"ended the process with status {status}", last or str(cause)
-    elif isinstance(cause, Broken) and cause.status is not None:
-        by = f"by signal {-cause.status}" if cause.status < 0 else f"with status {cause.status}"
-        ended = f"ended the process {by}"
-    else:
-        ended = f"no answer for {time_limit_s:g} s" if isinstance(cause, Late) else str(cause)
-    return f"{ended}; the last that it said: {last[:200]!r}" if last else ended
+def _alarm(says: str) -> dict[str, Any]:
+    """Return the check of the process, as `Linter` has others."""
+    named = {"check": "process", "outcome": "alarm", "says": says, "task": "", "reward": "", "figures": {}}
+    return {**named, "guards": PROCESS_GUARDS}

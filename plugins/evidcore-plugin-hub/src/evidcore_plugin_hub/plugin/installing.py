@@ -55,19 +55,19 @@ class Looked:
         }  # fmt: skip
 
 
-def look(at: remote.Reference, manifest_sha256: str = "") -> Looked:
+def look(at: remote.Reference) -> Looked:
     """Fetch a plugin at a commit, and compare manifest, wheel, README and readable source with each other.
 
     Raises:
         PluginError: for whatever reason it is refused. None of its code was run.
     """
     pins.refuse_denied(str(at))
-    content = remote.fetch(at, FILE, MOST_BYTES, manifest_sha256)
+    content = remote.fetch(at, FILE, MOST_BYTES)
     manifest = read_manifest(content, str(at))
     folder, _, name = manifest.wheel.partition("/")
     if folder != "dist" or "/" in name:
         raise PluginError(f"{at}: {FILE} has its wheel at {manifest.wheel!r}, and must have it under dist/.")
-    wheel = open_wheel(name, remote.fetch(at, manifest.wheel, MOST_OF_WHEEL, manifest.file.sha256))
+    wheel = open_wheel(name, remote.fetch(at, manifest.wheel, MOST_OF_WHEEL))
     wrong = differences(manifest, wheel)
     readable = {f"src/{path}": text for path, text in wheel.source.items()}
     there = {path for path in remote.paths(at) if path.startswith(("src/", "dist/"))}
@@ -76,11 +76,12 @@ def look(at: remote.Reference, manifest_sha256: str = "") -> Looked:
     readme = remote.fetch(at, "README.md", 2 * MOST_BYTES).decode(errors="replace")
     if without_front_matter(readme).strip() != without_front_matter(wheel.readme).strip():
         wrong.append("README.md is not the wheel's")
+    for path in sorted(there & readable.keys()):
+        if remote.fetch(at, path, len(readable[path])) != readable[path]:
+            wrong.append(f"{path} is not the wheel's")
     if wrong:
         listing = "".join(f"\n  {line}" for line in wrong[:5])
         raise PluginError(f"{at}: refused, and none of its code was run{listing}")
-    for path, text in readable.items():
-        remote.fetch(at, path, len(text), hashlib.sha256(text).hexdigest())
     if not SpecifierSet(wheel.core).contains(__version__, prereleases=True):
         raise PluginError(
             f"{at}: is made for evidcore {wheel.core}, and this is {__version__}. "

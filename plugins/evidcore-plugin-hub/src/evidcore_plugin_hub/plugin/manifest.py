@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Annotated, Any, Literal
 
@@ -15,18 +14,10 @@ from evidcore_plugin_hub.plugin.wheel import Wheel
 MOST_BYTES = 2**20
 _Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f]*$")]
 _Name = Annotated[str, Field(max_length=200, pattern=r"^[\w./ -]+$")]
-_Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class File(_Table):
-    """One file: its hash and its bytes' number."""
-
-    sha256: _Hash
-    size: Annotated[int, Field(ge=0)]
 
 
 class Lint(_Table):
@@ -42,14 +33,10 @@ class Manifest(_Table):
     schema_version: Literal[1] = Field(1, alias="schema")
     name: _Line
     version: _Line
-    about: _Line
-    licence: _Line
     components: Annotated[dict[_Name, _Line], Field(min_length=1, max_length=200)]  # "kind/name" -> target
-    core: _Line  # the versions of evidcore that it is made for
     capabilities: dict[_Name, _Line]  # what it may reach -> what shows it
     wheel: _Line  # the path of the wheel
-    file: File  # of the wheel
-    files: Annotated[dict[_Name, File], Field(max_length=1000)]  # in the wheel
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # of the wheel
     requires: tuple[_Line, ...]  # as requirements files write them, with --hash where not of evidcore
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]  # of its source
     tools: dict[_Name, _Line]  # versions of what built and linted it
@@ -70,36 +57,30 @@ def read_manifest(content: bytes, where: str) -> Manifest:
     try:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
-        said = [
+        faults = [
             f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors()[:3]
         ]
         raise PluginError(
-            f"{where}: {FILE} is no manifest of schema 1 ({printable('; '.join(said))})."
+            f"{where}: {FILE} is no manifest of schema 1 ({printable('; '.join(faults))})."
         ) from error
 
 
 def manifest_of(wheel: Wheel, **beside: Any) -> Manifest:
     """Return the manifest of a wheel; `beside` are the fields that no wheel tells."""
     return Manifest(
-        name=wheel.package, version=wheel.version, about=wheel.about, licence=wheel.licence,
-        components=dict(wheel.components), core=wheel.core, capabilities=dict(wheel.capabilities),
-        wheel=f"dist/{wheel.file}", file=_file(wheel.content),
-        files={path: _file(content) for path, content in wheel.files.items()}, **beside,
+        name=wheel.package, version=wheel.version, components=dict(wheel.components),
+        capabilities=dict(wheel.capabilities), wheel=f"dist/{wheel.file}", sha256=wheel.sha256, **beside,
     )  # fmt: skip
 
 
 def differences(manifest: Manifest, wheel: Wheel) -> list[str]:
     """Return where a manifest does not say what the wheel holds."""
     beside = {key: getattr(manifest, key) for key in ("requires", "commit", "tools", "lint")}
-    right, said = dict(manifest_of(wheel, **beside)), dict(manifest)
-    result = [f"{key} of {FILE} is not the wheel's" for key in said if said[key] != right[key]]
+    right, given = dict(manifest_of(wheel, **beside)), dict(manifest)
+    result = [f"{key} of {FILE} is not the wheel's" for key in given if given[key] != right[key]]
     if not manifest.lint.keys() <= manifest.components.keys():
         result.append(f"lint of {FILE} names what the plugin does not offer")
     pinned = sorted(line.partition(" --hash")[0].replace(" ", "") for line in manifest.requires)
     if pinned != sorted(line.replace(" ", "") for line in wheel.requires):
         result.append(f"requires of {FILE} is not the wheel's")
     return result
-
-
-def _file(content: bytes) -> File:
-    return File(sha256=hashlib.sha256(content).hexdigest(), size=len(content))

@@ -170,7 +170,7 @@ def _readme(wheel: Wheel, manifest: Manifest) -> bytes:
 
     text = without_front_matter(wheel.readme)
     kinds = sorted({f"evidcore-{name.partition('/')[0]}" for name in manifest.components})
-    licence = manifest.licence.lower() or None
+    licence = wheel.licence.lower() or None
     data = ModelCardData(library_name="evidcore", license=licence, tags=[TAG, *kinds])
     return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text.lstrip()}")).encode()
 

@@ -1,14 +1,12 @@
-"""The Hub's side: names become commits once, and every byte that is read is bounded and hashed here.
+"""The Hub's side: names become commits once, and files are fetched anew, none longer than it may be.
 
-huggingface_hub fetches files and keeps them. A file that was changed in its cache is given back without a
-word, so a cached one is taken only where its hash is known from elsewhere, and fetched anew otherwise.
+A file that was changed in huggingface_hub's cache is given back without a word, so no cached one is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -54,10 +52,8 @@ def reference(source: str) -> Reference:
     return Reference(match["repository"], match["commit"])
 
 
-def resolve(text: str, *, allow_cached: bool = False) -> Reference:
+def resolve(text: str) -> Reference:
     """Turn `hub:OWNER/NAME[@REV]` into a commit, once. A commit needs no network.
-
-    Where the Hub cannot be reached, `allow_cached` takes the commit that it named last: to be read, not run.
 
     Raises:
         PluginError: if the Hub does not know it or cannot be reached.
@@ -67,11 +63,8 @@ def resolve(text: str, *, allow_cached: bool = False) -> Reference:
         return Reference(repository, revision)
     from huggingface_hub import HfApi
 
-    hub = HfApi()
     with _explained(f"hub:{repository}@{revision or 'main'}"):
-        if allow_cached:
-            return Reference(repository, hub.resolve_revision(repository, revision=revision).resolved)
-        result = hub.model_info(repository, revision=revision)
+        result = HfApi().model_info(repository, revision=revision)
     commit = str(result.sha)
     if not _COMMIT.fullmatch(commit) or result.id.lower() != repository.lower():
         raise PluginError(
@@ -80,45 +73,25 @@ def resolve(text: str, *, allow_cached: bool = False) -> Reference:
     return Reference(repository, commit)
 
 
-def fetch(
-    at: Reference, path: str, most_bytes: int, sha256: str = "", *, allow_cached: bool = False
-) -> bytes:
+def fetch(at: Reference, path: str, most_bytes: int) -> bytes:
     """Return a file at a commit; what is longer than `most_bytes` is refused before it is read.
 
-    A cached copy is taken where it has the `sha256` that the file must have. Where the Hub cannot be reached,
-    `allow_cached` takes it as it is: to be read, not to be run.
-
     Raises:
-        PluginError: if it is not there, too long or another, or the Hub cannot be reached.
+        PluginError: if it is not there or too long, or the Hub cannot be reached.
     """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.utils import disable_progress_bars
 
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise PluginError(f"{at}: {path!r} leads out of the repository.")
-    cached = try_to_load_from_cache(at.repository, path, revision=at.commit)
-    copy = Path(cached).read_bytes() if isinstance(cached, str) else None
-    if copy is not None and sha256 and _hash(copy) == sha256:
-        return copy
     disable_progress_bars()
-    try:
-        with _explained(f"{at}: {path}"):
-            size = get_hf_file_metadata(hf_hub_url(at.repository, path, revision=at.commit)).size
-            if size is None or size > most_bytes:
-                raise PluginError(f"{at}: {path} is longer than {most_bytes} bytes, so it was not read.")
-            file = hf_hub_download(at.repository, path, revision=at.commit, force_download=True)
-            content = Path(file).read_bytes()
-    except PluginError as cause:
-        if allow_cached and copy is not None and _is_offline(cause.__context__):
-            return copy
-        raise
-    if sha256 and _hash(content) != sha256:
-        raise PluginError(f"{at}: {path} has the sha256 {_hash(content)}, and must have {sha256}.")
-    return content
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    with _explained(f"{at}: {path}"):
+        size = get_hf_file_metadata(hf_hub_url(at.repository, path, revision=at.commit)).size
+        if size is None or size > most_bytes:
+            raise PluginError(f"{at}: {path} is longer than {most_bytes} bytes, so it was not read.")
+        return Path(
+            hf_hub_download(at.repository, path, revision=at.commit, force_download=True)
+        ).read_bytes()
 
 
 def snapshot(at: Reference) -> Path:
@@ -192,32 +165,24 @@ def _explained(what: str) -> Iterator[None]:
     """Turn an exception of the Hub's client into a sentence."""
     from huggingface_hub import errors
 
+    known = {
+        errors.RepositoryNotFoundError: "no such repository, or you may not see it (`hf auth login`)",
+        errors.RevisionNotFoundError: "there is no such revision",
+        errors.RemoteEntryNotFoundError: "there is no such file at this commit",
+        errors.OfflineModeIsEnabled: "the Hub cannot be reached",
+        errors.LocalEntryNotFoundError: "the Hub cannot be reached",
+    }
     try:
         yield
     except PluginError:
         raise
     except Exception as cause:  # of the client, its transport and the answer's parser
-        status = cause.response.status_code if isinstance(cause, errors.HfHubHTTPError) else 0
-        if isinstance(cause, errors.RepositoryNotFoundError):
-            words = "there is no such repository, or you may not see it (`hf auth login`)"
-        elif isinstance(cause, errors.RevisionNotFoundError):
-            words = "there is no such revision"
-        elif isinstance(cause, errors.RemoteEntryNotFoundError):
-            words = "there is no such file at this commit"
-        elif status in (401, 403):
-            words = "the Hub wants to know who you are, or that you may: `hf auth login`"
-        elif _is_offline(cause):
-            words = "the Hub cannot be reached, and no copy is kept here"
-        else:
+        words = next((text for form, text in known.items() if isinstance(cause, form)), "")
+        if isinstance(cause, errors.HfHubHTTPError) and cause.response.status_code in (401, 403):
+            words = words or "the Hub wants to know who you are, or that you may: `hf auth login`"
+        elif "Connect" in type(cause).__name__:
+            words = words or "the Hub cannot be reached"
+        if not words:
             first = printable(str(cause).partition("\n")[0][:200])
             raise PluginError(f"{what}: {type(cause).__name__}: {first}.") from cause
         raise PluginError(f"{what}: {words}.") from None
-
-
-def _is_offline(cause: BaseException | None) -> bool:
-    from huggingface_hub import errors
-
-    unreachable = (
-        errors.OfflineModeIsEnabled | errors.RevisionResolutionError | errors.LocalEntryNotFoundError
-    )
-    return isinstance(cause, unreachable) or "Connect" in type(cause).__name__
