@@ -23,8 +23,7 @@ from evidcore_plugin_doctor.anatomy import find_body, misplaced
 from evidcore_plugin_doctor.check import check, list_cases
 from evidcore_plugin_doctor.coarse import coarsen
 from evidcore_plugin_doctor.fault import Fault
-from evidcore_plugin_doctor.fill import empty_parts
-from evidcore_plugin_doctor.intensity import not_hounsfield
+from evidcore_plugin_doctor.intensity import empty_parts, not_hounsfield
 from evidcore_plugin_doctor.likeness import fingerprint
 from evidcore_plugin_tables.target import open_folder
 from scipy import ndimage

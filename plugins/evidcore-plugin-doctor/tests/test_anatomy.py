@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_doctor.anatomy import find_body, misplaced
 from evidcore_plugin_doctor.coarse import STEP_MM, coarsen
-from evidcore_plugin_doctor.outline import better_turn
+from evidcore_plugin_doctor.masks import better_turn
 
 from evidcore.data import Volume
 

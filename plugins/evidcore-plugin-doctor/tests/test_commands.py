@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_reports.sentences import sentences
+from evidcore_testing.recipes import recipe_text
 
 
 def save(path, array):
@@ -27,40 +26,17 @@ def folder(tmp_path):
     return tmp_path
 
 
-RECIPE = """
-schema = 1
-name = "two"
-[task.mine]
-use = "choice"
-options_per_question = 2
-[dataset.good]
-use = "folder"
-path = "."
-patient_column = ""
-findings = ["nodule", "cyst"]
-[dataset.bad]
-use = "folder"
-path = "."
-table = "bad.csv"
-patient_column = ""
-[model]
-language = { use = "tiny" }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-steps = 1
-learning_rate = 1e-3
-data = [{ dataset = "good", task = "choice" }]
-"""
+SFT = {"kind": "sft", "train": ["bridge", "language"], "steps": 1, "learning_rate": 1e-3}
+GOOD = {"use": "folder", "path": ".", "patient_column": "", "findings": ["nodule", "cyst"]}
+BAD = {"use": "folder", "path": ".", "patient_column": "", "table": "bad.csv"}
 
 
 @pytest.fixture
 def recipe(folder):
     (folder / "bad.csv").write_text("id,volume,split\nx,gone.nii.gz,train\ny,c0.nii.gz,train\n")
-    (folder / "two.toml").write_text(RECIPE)
+    stage = {**SFT, "data": [{"dataset": "good", "task": "choice"}]}
+    mine = {"mine": {"use": "choice", "options_per_question": 2}}
+    (folder / "two.toml").write_text(recipe_text(stage, task=mine, dataset={"good": GOOD, "bad": BAD}))
     return folder / "two.toml"
 
 
@@ -181,19 +157,3 @@ def test_a_file_of_labels_is_profiled_by_its_columns(evid, tmp_path):
 def test_columns_belong_to_a_csv(evid, folder):
     said = evid("data", "profile", folder, "--patient", "who", exit_code=2)
     assert "columns belong to a CSV" in said.stderr
-
-
-@pytest.mark.slow
-def test_no_sentence_of_the_real_reports_is_printed(evid, real_data, tmp_path):
-    path = real_data / "ctrate_reports/train.csv"
-    options = ["--id", "AccessionNo", "--report", "report_text", "--labeler", "negation-rules"]
-    said = evid("data", "profile", path, *options, "--out", tmp_path)
-    assert "best blind rule       4" in said.output
-    printed = said.output + said.stderr
-    printed += "".join(
-        (tmp_path / name).read_text(encoding="utf-8") for name in ("profile.json", "index.html")
-    )
-    with path.open(encoding="utf-8", newline="") as file:
-        texts = [row["report_text"] for row in csv.DictReader(file)]
-    told = {text[part.start : part.end] for text in texts for part in sentences(text)}
-    assert not [sentence for sentence in told if len(sentence) > 15 and sentence in printed]

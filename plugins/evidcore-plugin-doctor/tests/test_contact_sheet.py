@@ -13,8 +13,9 @@ from typing import Any
 import lxml.html
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.contact_sheet import MOST_BYTES, Filters, gather, page
+from evidcore_plugin_doctor.contact_sheet import MOST_BYTES, gather, page
 from evidcore_plugin_tables.target import open_target
+from evidcore_testing.recipes import recipe_text
 from PIL import Image
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -207,7 +208,7 @@ def test_the_page_stays_below_its_size_whatever_texts_say(home, tools):
         home.add(f"c{number}", array if number == 0 else None, report=long, **names)
     (dataset,) = open_target(home.write(), None, "hu").values()
     options = {"pictures_bytes": 1_000_000, "processes": 1, "progress": lambda count, total: None}
-    text, no_room = page([gather(dataset, "set", Filters(limit=200), **options)], "'" * 100_000)
+    text, no_room = page([gather(dataset, "set", limit=200, **options)], "'" * 100_000)
     assert len(text.encode()) <= MOST_BYTES
     cards = len(of(lxml.html.fromstring(text), "article"))
     assert cards + no_room == 160
@@ -243,34 +244,15 @@ def test_questions_show_their_options_and_the_right_one(evid, home, tools):
     (home.folder / "questions.csv").write_text(
         "id,image,patient,split,question,A,B,answer\nq,a.nii.gz,p,train,Which <i>organ</i>?,liver,spleen,B\n"
     )
-    (home.folder / "quiz.toml").write_text(QUIZ)
+    quiz = {"use": "table", "path": ".", "intensity": "hu", "option_columns": ["A", "B"]}
+    stage = {"kind": "sft", "train": ["bridge", "language"], "steps": 1, "learning_rate": 1e-3}
+    stage["data"] = [{"dataset": "quiz", "task": "choice"}]
+    (home.folder / "quiz.toml").write_text(recipe_text(stage, dataset={"quiz": quiz}))
     out = home.folder / "quiz.html"
     evid("data", "view", home.folder / "quiz.toml", "--out", out, "--processes", 1)
     result = lxml.html.fromstring(out.read_text(encoding="utf-8"))
     assert "Which <i>organ</i>?" in of(result, "ul", "questions")[0].text_content()
     assert [item.text_content() for item in of(result, "li", "right")] == ["B) spleen"]
-
-
-QUIZ = """
-schema = 1
-name = "quiz"
-[dataset.quiz]
-use = "table"
-path = "."
-intensity = "hu"
-option_columns = ["A", "B"]
-[model]
-language = { use = "tiny" }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-steps = 1
-learning_rate = 1e-3
-data = [{ dataset = "quiz", task = "choice" }]
-"""
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.coarse import coarsen
@@ -8,7 +11,8 @@ from scipy import ndimage
 
 
 def alike(*volumes):
-    with Library() as library:
+    with tempfile.TemporaryDirectory() as folder:
+        library = Library(Path(folder))
         for volume in volumes:
             coarse = coarsen(volume)
             library.add(None if coarse is None else fingerprint(coarse, volume.intensity))

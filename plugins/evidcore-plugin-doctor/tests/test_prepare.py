@@ -12,31 +12,18 @@ import numpy as np
 import psutil
 import pytest
 from click.testing import CliRunner
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.api import Cache, VolumeRef, read
 from evidcore.cli import main
 from evidcore.data import volume_cache
 
 CASES = 9
-RECIPE = """\
-schema = 1
-name = "set"
-[dataset.scans]
-use = "folder"
-path = "."
-missing = "skip"
-[model]
-language = { use = "tiny" }
-view = { use = "volume" }
-encoder = { use = "vit3d", size_zyx = [8, 16, 16], patch_zyx = [4, 8, 8] }
-bridge = { use = "projection" }
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-steps = 1
-learning_rate = 1e-3
-data = [{ dataset = "scans", task = "report" }]
-"""
+ENCODER = {"use": "vit3d", "size_zyx": [8, 16, 16], "patch_zyx": [4, 8, 8]}
+STAGE = {
+    "kind": "sft", "train": ["bridge", "language"], "steps": 1, "learning_rate": 1e-3,
+    "data": [{"dataset": "scans", "task": "report"}],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -52,7 +39,9 @@ def scans(tmp_path, monkeypatch) -> Path:
         rows.append(f"{number},{number}.nii,p{number},{'test' if number % 3 == 2 else 'train'}")
     (tmp_path / "4.nii").write_bytes((tmp_path / "4.nii").read_bytes()[:-5])
     (tmp_path / "cases.csv").write_text("\n".join(rows) + "\n")
-    (tmp_path / "set.toml").write_text(RECIPE)
+    dataset = {"scans": {"use": "folder", "path": ".", "missing": "skip"}}
+    text = recipe_text(STAGE, dataset=dataset, model={"encoder": ENCODER})
+    (tmp_path / "set.toml").write_text(text)
     return tmp_path
 
 
@@ -111,7 +100,7 @@ def test_shards_share_the_set_out(scans):
 def test_split_and_data_set_narrow_it_down(scans):
     assert prepare("--json", "--split", "test", "--dataset", "scans")["outcomes"]["done"] == 3
     said = prepare("--dataset", "scan", exit_code=2).stderr
-    assert "set.toml: no dataset is called 'scan'. Did you mean 'scans'? It names: scans." in said
+    assert "set.toml: has no data set 'scan'. Did you mean 'scans'? It has: scans." in said
     said = prepare("--split", "validation", exit_code=2).stderr
     assert "the validation splits of scans hold no cases to prepare" in said
 

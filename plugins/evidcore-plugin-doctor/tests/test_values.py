@@ -6,8 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from evidcore_plugin_doctor.fill import empty_parts, even_regions, runs
-from evidcore_plugin_doctor.intensity import impossible, not_hounsfield
+from evidcore_plugin_doctor.intensity import empty_parts, even_regions, impossible, not_hounsfield, runs
 from evidcore_plugin_doctor.spacing import too_small, unlikely
 
 from evidcore.api import VolumeRef
@@ -49,6 +48,8 @@ RNG = np.random.default_rng(0)
         (lambda hu: filled(hu, -2048), None, ""),
         (lambda hu: filled(hu, -3024), None, ""),
         (cropped, None, ""),
+        (lambda hu: (hu + 1024) / 4095, "error", r"values run from 0 to 0\.\d+: scaled to a unit range"),
+        (lambda hu: ((hu + 160) * 0.6).clip(0, 255), "error", "values run from 0 to 255: a windowed picture"),
         (lambda hu: hu - 1024, "error", "the intercept was applied twice"),
         (lambda hu: filled(hu, -2000) - 1024, "error", "the intercept was applied twice"),
         (lambda hu: cropped(hu) - 1024, "error", "the intercept was applied twice"),  # told by its fat
@@ -68,7 +69,7 @@ RNG = np.random.default_rng(0)
     ],
 )
 def test_values_are_told_by_where_air_and_tissue_lie(tools, change, severity, told):
-    array = change(tools.torso(1).astype(np.float32)).astype(np.int16)
+    array = change(tools.torso(1).astype(np.float32)).astype(np.float32)
     result = not_hounsfield(tools.as_volume(array))
     if severity is None:
         assert result is None

@@ -16,6 +16,7 @@ import pytest
 from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
 from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.api import Crop, read, read_mask
 from evidcore.cache import cache_folder
@@ -23,44 +24,18 @@ from evidcore.registry.factory import build
 
 sys.path.insert(0, str(Path(__file__).parent))  # browser_page
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ASKED = """
-data = [
-  { dataset = "chest", task = "choice", split = "test" },
-  { dataset = "abdomen", task = "point", split = "test" },
-  { dataset = "abdomen", task = "tell", split = "test" },
-]
-"""
-RECIPE = f"""
-schema = 1
-name = "looked"
-seed = 17
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 3
-validation_cases = 0
-test_cases = 6
-questions_per_finding = 1
-[dataset.abdomen]
-use = "phantom-abdomen"
-train_cases = 1
-validation_cases = 0
-test_cases = 2
-[[stage]]
-kind = "sft"
-data = [{{ dataset = "chest", task = "choice" }}]
-[[stage]]
-kind = "evaluate"
-{ASKED}
-[[stage]]
-kind = "grpo"
-{ASKED.replace(', split = "test"', "")}
-[[stage]]
-kind = "evaluate"
-{ASKED}
-[[stage]]
-kind = "audit"
-data = [{{ dataset = "chest", task = "choice", split = "test" }}]
-"""
+ASKED = [("chest", "choice"), ("abdomen", "point"), ("abdomen", "tell")]
+TESTED = [{"dataset": dataset, "task": task, "split": "test"} for dataset, task in ASKED]
+ABDOMEN = {"use": "phantom-abdomen", "train_cases": 1, "validation_cases": 0, "test_cases": 2}
+RECIPE = recipe_text(
+    {"kind": "sft", "data": [{"dataset": "chest", "task": "choice"}]},
+    {"kind": "evaluate", "data": TESTED},
+    {"kind": "grpo", "data": [{"dataset": dataset, "task": task} for dataset, task in ASKED]},
+    {"kind": "evaluate", "data": TESTED},
+    {"kind": "audit", "data": TESTED[:1]},
+    name="looked",
+    dataset={"chest": phantoms(3, 0, 6, questions_per_finding=1), "abdomen": ABDOMEN},
+)
 LONG = 10_000_000
 EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
 
@@ -310,8 +285,8 @@ def asked():
     """Return a function that sends a bare request: it gives status, headers and body."""
 
     def ask(server, path, **headers):
-        line = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
-        line.request("GET", path, headers={"Host": f"127.0.0.1:{server.server_port}", **headers})
+        line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        line.request("GET", path, headers={"Host": f"127.0.0.1:{server.port}", **headers})
         answer = line.getresponse()
         body = answer.read()
         line.close()

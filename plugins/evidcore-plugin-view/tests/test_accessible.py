@@ -1,7 +1,7 @@
 """Every view by axe-core, in light and dark, and on a telephone: names, contrast, width, no errors."""
 
 import pytest
-from evidcore_plugin_view.niivue import FetchError, pack, read_member
+from evidcore_plugin_view.niivue import FetchError, fetch_member
 
 AXE = "axe-core@4.14.1"
 INTEGRITY = "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
@@ -18,12 +18,10 @@ VIEWS = {
 
 
 @pytest.fixture(scope="session")
-def axe(tmp_path_factory):
+def axe():
     """The source of axe-core; skipped where npm cannot fetch it."""
     try:
-        return read_member(
-            pack(AXE, INTEGRITY, tmp_path_factory.mktemp("axe")), "package/axe.min.js"
-        ).decode()
+        return fetch_member(AXE, INTEGRITY, "package/axe.min.js").decode()
     except FetchError as error:
         pytest.skip(str(error))
 

@@ -60,7 +60,7 @@ def test_a_real_run_is_described_with_its_stages(small_run):
     )
     assert [item["stage"] for item in told["answers"]] == ["02-evaluate", "04-evaluate"]
     assert {item["kind"] for item in told["answers"]} == {"evaluate"}
-    rows = run.rows("answers", "04-evaluate")
+    rows = run.index("answers", "04-evaluate").rows()
     assert rows
     assert {row["condition"] for row in rows} == {"own"}
 
@@ -77,10 +77,10 @@ def test_a_run_is_read_again_when_it_has_gone_on(copied_run):
     run.read_again()
     assert (run.described()["state"], run.described()["step"]) == ("running", 1)
     assert [item["stage"] for item in run.described()["rollouts"]] == ["05-grpo"]
-    assert len(run.rows("rollouts", "05-grpo")) == 1
+    assert len(run.index("rollouts", "05-grpo").rows()) == 1
     with path.open("a") as file:
         file.write(json.dumps(group) + "\n")
-    assert len(run.rows("rollouts", "05-grpo")) == 2
+    assert len(run.index("rollouts", "05-grpo").rows()) == 2
     status.write_text(json.dumps({"state": "failed", "stage": "05-grpo", "step": 2, "message": "no room"}))
     run.read_again()
     assert (run.described()["state"], run.described()["message"]) == ("failed", "no room")
@@ -90,4 +90,4 @@ def test_a_stage_without_answers_is_named(looked):
     with pytest.raises(
         RunError, match=r"stage '03-grpo' has no answers. Stages with answers: 02-evaluate, 04-evaluate"
     ):
-        OpenedRun(looked, show_reports=False).rows("answers", "03-grpo")
+        OpenedRun(looked, show_reports=False).index("answers", "03-grpo")

@@ -11,6 +11,8 @@ from browser_page import at_voxels
 from evidcore_plugin_view.background import FollowedMask, FollowRequest, names_segmenter
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.question_scene import Reference, compose
+from evidcore_testing.recipes import recipe_text
+from pydantic import TypeAdapter
 
 from evidcore.api import Answer, Answers, Box, Crop, Rollout
 from evidcore.case import Evidence
@@ -19,59 +21,47 @@ from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 
-ASKED = 'data = [{ dataset = "abdomen", task = "answer", split = "test" }]'
-RECIPE = f"""
-schema = 1
-name = "followed"
-seed = 17
-task.answer = {{ use = "reasoning-segmentation", think = false }}
-service.grower = {{ kind = "segmenter", use = "region-growing", smoothing_steps = 2 }}
+ASKED = {"data": [{"dataset": "abdomen", "task": "answer", "split": "test"}]}
+TRAINED = {
+    "data": [{"dataset": "abdomen", "task": "answer"}], "train": ["bridge", "language"], "steps": 1,
+    "learning_rate": 1e-3,
+}  # fmt: skip
+GROWING = {"use": "region-growing", "reach": 0.0}
+MEASURED = {"kind": "evaluate", **ASKED, "segmenter": "grower"}
+ABDOMEN = {
+    "use": "phantom-abdomen", "train_cases": 1, "validation_cases": 0, "test_cases": 3,
+    "size_zyx": [20, 48, 64],
+}  # fmt: skip
 
-[dataset.abdomen]
-use = "phantom-abdomen"
-train_cases = 1
-validation_cases = 0
-test_cases = 3
-size_zyx = [20, 48, 64]
 
-[model]
-language = {{ use = "tiny", width = 32, layers = 1 }}
-view = {{ use = "slices", slices = 20 }}
-encoder = {{ use = "vit3d", size_zyx = [20, 48, 64], patch_zyx = [1, 8, 8], width = 24 }}
-bridge = {{ use = "projection" }}
+def recipe(*more, reward=None, growing="region-growing", test_cases=3, **services):
+    """A recipe that evaluates before and after a step of GRPO, and then does more."""
+    judged = [{"use": "key-slice"}, {"use": "volume-consistency"} | ({} if reward is None else reward)]
+    grower = {"kind": "segmenter", "use": growing, "smoothing_steps": 2}
+    return recipe_text(
+        {"kind": "sft", **TRAINED, "rows_per_step": 1},
+        MEASURED,
+        {
+            "kind": "grpo",
+            **TRAINED,
+            "prompts_per_step": 1,
+            "answers_per_prompt": 2,
+            "max_new_tokens": 48,
+            "reward": judged,
+        },
+        MEASURED,
+        *more,
+        name="followed",
+        task={"answer": {"use": "reasoning-segmentation", "think": False}},
+        service={"grower": grower, **services},
+        dataset={"abdomen": {**ABDOMEN, "test_cases": test_cases}},
+        model={
+            "view": {"use": "slices", "slices": 20},
+            "encoder": {"use": "vit3d", "size_zyx": [20, 48, 64], "patch_zyx": [1, 8, 8], "width": 24},
+        },
+    )
 
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{{ dataset = "abdomen", task = "answer" }}]
-steps = 1
-rows_per_step = 1
-learning_rate = 1e-3
 
-[[stage]]
-kind = "evaluate"
-{ASKED}
-segmenter = "grower"
-
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{{ dataset = "abdomen", task = "answer" }}]
-steps = 1
-prompts_per_step = 1
-answers_per_prompt = 2
-learning_rate = 1e-3
-max_new_tokens = 48
-reward = [
-  {{ use = "key-slice" }},
-  {{ use = "volume-consistency", segmenter = {{ use = "region-growing", reach = 0.0 }} }},
-]
-
-[[stage]]
-kind = "evaluate"
-{ASKED}
-segmenter = "grower"
-"""
 WIDER = 2  # voxels by which boxes of the first evaluation are too wide
 PINK = (255, 157, 230)  # masks of side B
 
@@ -93,7 +83,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "followed" / "20261120-221504-3fa9c1"
     for name in ("answers", "rollouts", "results"):
         (folder / name).mkdir(parents=True)
-    (folder / "resolved.toml").write_text(RECIPE)
+    (folder / "resolved.toml").write_text(recipe(reward={"segmenter": GROWING}))
     (folder / "STATUS").write_text(json.dumps({"state": "finished", "stage": "", "step": 0, "message": ""}))
     assembly = Assembly(load(folder / "resolved.toml"))
     task, stages = assembly.tasks["answer"], assembly.recipe.stages
@@ -320,21 +310,6 @@ class Fitted(Segmenter):
         mask[: self.depth] = True
         return Session(lambda prompts: mask.copy())
 """
-FIT = f"""
-[service.fitted]
-kind = "segmenter"
-use = "fitted"
-
-[[stage]]
-kind = "fit"
-component = "service.fitted"
-data = [{{ dataset = "abdomen" }}]
-
-[[stage]]
-kind = "evaluate"
-{ASKED}
-segmenter = "fitted"
-"""
 KINDS = ("raising", "halved", "missing", "dying", "waiting")
 
 
@@ -351,10 +326,11 @@ def planted(run, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(site))
     monkeypatch.setenv("PLANTED_FOLDER", str(tmp_path))
     shutil.copytree(run, copy)
-    stages = [f'[[stage]]\nkind = "evaluate"\n{ASKED}\nsegmenter = {{ use = "{name}" }}\n' for name in KINDS]
-    rewarded = RECIPE.replace(', segmenter = { use = "region-growing", reach = 0.0 }', "")
-    assert rewarded != RECIPE
-    (copy / "resolved.toml").write_text(rewarded + "".join(stages) + FIT)
+    stages = [{"kind": "evaluate", **ASKED, "segmenter": {"use": name}} for name in KINDS]
+    stages.append({"kind": "fit", "component": "service.fitted", "data": [{"dataset": "abdomen"}]})
+    stages.append({"kind": "evaluate", **ASKED, "segmenter": "fitted"})
+    fitted = {"kind": "segmenter", "use": "fitted"}
+    (copy / "resolved.toml").write_text(recipe(*stages, fitted=fitted))  # rewards name no segmenter
     (copy / "checkpoints/10-fit-fitted").mkdir(parents=True)
     (copy / "checkpoints/10-fit-fitted/depth").write_text("7")
     for stage in ("05", "06", "07", "08", "09", "11"):
@@ -448,9 +424,9 @@ def test_a_recipe_that_cannot_be_built_any_more_says_so(run, serve, followed, tm
         time.sleep(0.1)
     while server.routes.answer("scene", {"a": "a:answers:04-evaluate:0"})["waiting"]:
         time.sleep(0.1)
-    (copy / "resolved.toml").write_text(RECIPE.replace("region-growing", "region-groing", 1))
+    (copy / "resolved.toml").write_text(recipe(growing="region-groing"))
     assert "Did you mean 'region-growing'?" in followed(server, "a:answers:04-evaluate:0")["fault"]
-    (copy / "resolved.toml").write_text(RECIPE.replace("test_cases = 3", "test_cases = 1"))
+    (copy / "resolved.toml").write_text(recipe(test_cases=1))
     prompt, case = lines[last]["prompt_id"], lines[last]["case_id"]
     assert followed(server, f"a:answers:04-evaluate:{last}")["fault"] == (
         f"04-evaluate: task 'answer' asks no {prompt!r} of case {case!r} any more, so its boxes are not "
@@ -489,10 +465,10 @@ def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases)
     [
         ({}, False),
         ({"service": {"words": {"kind": "labeler", "use": "phrases"}}, "stage": [{"kind": "sft"}]}, False),
+        ({"stage": [{"kind": "evaluate", "labeler": "words"}]}, False),
         ({"service": {"grower": {"kind": "segmenter", "use": "gone"}}}, True),
         ({"stage": [{"kind": "evaluate", "segmenter": {"use": "gone"}}]}, True),
         ({"stage": [{"kind": "grpo", "reward": [{"use": "x", "of": {"use": "region-growing"}}]}]}, True),
-        ({"stage": [{"kind": "evaluate", "reward": [{"use": "x"}], "segmenter": "words"}]}, False),
     ],
 )
 def test_whether_a_recipe_has_a_segmenter_is_read_without_building_one(recipe, expected):
@@ -505,8 +481,8 @@ def test_a_mask_goes_from_process_to_process_unchanged(seed):
     mask = np.zeros((7, 9, 11), dtype=bool)
     if seed:  # one holds no voxel
         mask[2:6, 1:8, seed:9] = rng.random((4, 7, 9 - seed)) > 0.6
-    told = json.loads(json.dumps(dataclasses.asdict(FollowedMask.of(mask, "it"))))
-    result = FollowedMask(**told)
+    told = json.dumps(dataclasses.asdict(FollowedMask.of(mask, "it")))
+    result = TypeAdapter(FollowedMask).validate_json(told, strict=True)
     assert (result.by, result.fault) == ("it", "")
     assert np.array_equal(result.mask(), mask)
     assert FollowedMask(fault="no").mask() is None

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from evidcore_plugin_view.line_index import LineIndex
+from evidcore_plugin_view.opened_run import LineIndex
 
 from evidcore.errors import RunError
 

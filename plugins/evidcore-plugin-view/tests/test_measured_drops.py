@@ -12,42 +12,55 @@ from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.question_scene import Reference, compose
 from test_overlay import painted
 
+from evidcore.api import Crop, VolumeRef
 from evidcore.errors import RunError
 
 EDGES = ((0, 2, 5), (0, 4, 6, 8), (0, 10))
-CELLS = overlay.Cells(edges_zyx=EDGES, drops=(0.1, -0.2, None, 0.4, 0.0, 0.2), largest=3)
+DROPS = (0.1, -0.2, None, 0.4, 0.0, 0.2)
+SHAPE = (5, 8, 10)
 RED, YELLOW = (255, 84, 112), (255, 225, 77)  # maps of sides A and B
 
 
-def boxes():
-    return [(*z, *y, *EDGES[2]) for z in ((0, 2), (2, 5)) for y in ((0, 4), (4, 6), (6, 8))]
+def map_of(drops, largest):
+    """The overlay of a map over a scan, and how strongly each voxel should be drawn."""
+    found = {
+        "image": Crop(volume=VolumeRef(path="scan.nii")).uri(),
+        "grid": {"edges_zyx": EDGES},
+        "drops": drops,
+        "largest": None if largest is None else {"cell": largest},
+    }
+    (item,) = overlay.of_drops(found, "a", "scan.nii")
+    strength = np.zeros(SHAPE)
+    boxes = [(*z, *y, *EDGES[2]) for z in ((0, 2), (2, 5)) for y in ((0, 4), (4, 6), (6, 8))]
+    for (z0, z1, y0, y1, x0, x1), drop in zip(boxes, drops, strict=True):
+        strength[z0:z1, y0:y1, x0:x1] = round(255 * max(0.0, drop or 0.0) / 0.4)
+    return item, strength
 
 
 @pytest.mark.parametrize("plane", ["axial", "coronal", "sagittal"])
 def test_cells_are_shaded_by_their_share_of_the_largest_drop(plane):
-    strength = np.zeros((5, 8, 10))
-    for (z0, z1, y0, y1, x0, x1), drop in zip(boxes(), CELLS.drops, strict=True):
-        strength[z0:z1, y0:y1, x0:x1] = max(0.0, drop or 0.0) / 0.4
-    item = overlay.Overlay(name="occlusion", role="occlusion", source="a", cells=CELLS)
+    item, strength = map_of(DROPS, 3)
+    drawn = overlay.voxels(item, None, SHAPE)
+    assert drawn.dtype == np.uint8
+    assert (drawn == strength).all()
     seen = []
     for index in range(strength.shape[gallery.AXES[plane]]):
         expected = gallery.cut(strength, plane, index)
-        drawn = overlay.drawn(item, None, plane, index, 5)
-        assert (drawn is not None) == expected.any()
-        if drawn is not None:
+        shape = overlay.shape(item, drawn, plane, index)
+        assert (shape is not None) == expected.any()
+        if shape is not None:
             seen.append(index)
-            result = sum(share * painted(path, expected.shape) for path, share in drawn["shades"])
-            assert result == pytest.approx(expected, abs=1e-3)
-            assert (painted(drawn["outline"], expected.shape) == (expected == 1)).all()
-    assert overlay.extent(item, None, plane) == seen
-    assert overlay.fullest(item, None, plane) == {"axial": 3, "coronal": 2, "sagittal": 5}[plane]
+            result = sum(share * painted(path, expected.shape) for path, share in shape["shades"])
+            assert result == pytest.approx(expected / 255)
+            assert shape["outline"] == gallery.outline(expected == 255)
+    assert overlay.extent(item, drawn, plane) == (seen, {"axial": 3, "coronal": 2, "sagittal": 5}[plane])
 
 
 def test_the_legend_says_what_the_colours_are():
-    assert CELLS.legend().endswith("with this cell covered. Full colour: 0.4 nats a token.")
-    none = overlay.Cells(edges_zyx=EDGES, drops=(0.0,) * 6, largest=None)
-    assert none.legend() == "The answer stays as likely whichever cell is covered."
-    assert none.falls() == []
+    assert map_of(DROPS, 3)[0].legend.endswith("with this cell covered. Full colour: 0.4 nats a token.")
+    nothing, _ = map_of((0.0,) * 6, None)
+    assert nothing.legend == "The answer stays as likely whichever cell is covered."
+    assert nothing.boxes == ()
 
 
 def line_of(answer, cell, drop=0.5):
@@ -177,13 +190,6 @@ def is_painted(clear, shaded, colour):
         assert all(max(pair) > 0.85 for pair in shares), shares  # lines and letters lie over it
         result.append([int(item > other) for item, other in shares])
     return result
-
-
-def test_strengths_are_shares_of_the_largest_drop():
-    result = overlay.strengths(CELLS, (5, 8, 10))
-    assert result.dtype == np.uint8
-    for (z0, z1, y0, y1, x0, x1), drop in zip(boxes(), CELLS.drops, strict=True):
-        assert (result[z0:z1, y0:y1, x0:x1] == round(255 * max(0.0, drop or 0.0) / 0.4)).all()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from evidcore_plugin_view.opened_scan import Scan, Scans
+from evidcore_plugin_view.opened_scan import Scan
 from PIL import Image
 
 from evidcore.api import VolumeRef
@@ -67,16 +67,3 @@ def test_a_window_around_a_mask_shows_what_lies_beside_it(written):
     assert scan.window_around(nodule) == "lung"
     assert scan.window_around(heart) == "mediastinum"
     assert scan.window_around(np.zeros_like(heart)) is None
-
-
-def test_the_scan_asked_for_last_stays_and_older_ones_give_way(written):
-    refs = [written(np.zeros((4, 5, 6)), f"{number}.nii.gz") for number in range(3)]
-    item = Scan(refs[0]).memory_bytes
-    scans = Scans(most_bytes=2 * item)
-    first, second = scans.get(refs[0]), scans.get(refs[1])
-    assert scans.get(refs[0]) is first
-    scans.get(refs[2])  # the second was asked for before the first
-    assert scans.get(refs[0]) is first
-    assert scans.get(refs[1]) is not second
-    tight = Scans(most_bytes=1)
-    assert tight.get(refs[0]) is tight.get(refs[0])

@@ -30,20 +30,21 @@ def test_the_filled_area_is_the_mask(seed):
 
 @pytest.mark.parametrize("plane", ["axial", "coronal", "sagittal"])
 def test_a_box_is_drawn_where_the_same_box_as_a_mask_is(plane):
-    depth = 6
-    mask = np.zeros((depth, 8, 10), dtype=bool)
+    mask = np.zeros((6, 8, 10), dtype=bool)
     mask[1:3, 2:5, 4:9] = True
     box = Overlay(name="box", role="predicted", boxes=((1, 3, 2, 5, 4, 9),))
     masked = Overlay(name="mask", role="truth", mask=MaskRef(path="m"))
-    assert overlay.extent(box, None, plane) == overlay.extent(masked, mask, plane)
+    drawn = overlay.voxels(box, None, mask.shape)
+    assert overlay.voxels(masked, mask, mask.shape) is mask
+    assert overlay.extent(box, drawn, plane) == overlay.extent(masked, mask, plane)
     for index in range(mask.shape[gallery.AXES[plane]]):
-        drawn = overlay.drawn(box, None, plane, index, depth)
+        shape, shape_of_mask = (overlay.shape(*pair, plane, index) for pair in ((box, drawn), (masked, mask)))
         seen = gallery.cut(mask, plane, index)
-        assert (drawn is not None) == seen.any()
-        if drawn is not None:
-            assert (painted(drawn["outline"], seen.shape) == seen).all()
-            filled = overlay.drawn(masked, mask, plane, index, depth)["fill"]
-            assert (painted(filled, seen.shape) == seen).all()
+        assert (shape is not None) == (shape_of_mask is not None) == seen.any()
+        if shape is not None:
+            assert shape == {"outline": gallery.outline(seen), "fill": "", "shades": []}
+            assert shape_of_mask["outline"] == shape["outline"]
+            assert (painted(shape_of_mask["fill"], seen.shape) == seen).all()
 
 
 def test_the_head_is_up_on_coronal_and_sagittal_slices():
@@ -56,10 +57,12 @@ def test_the_head_is_up_on_coronal_and_sagittal_slices():
 def test_the_fullest_slice_shows_most_of_a_mask():
     mask = np.zeros((5, 4, 4), dtype=bool)
     mask[1, 0, 0] = mask[3, :2] = True
-    one = Overlay(name="m", role="truth", mask=MaskRef(path="m"))
-    assert overlay.fullest(one, mask, "axial") == 3
-    assert overlay.fullest(one, np.zeros_like(mask), "axial") is None
-    assert overlay.fullest(Overlay(name="s", role="predicted", slices=(4,)), None, "axial") == 4
+    item = Overlay(name="m", role="truth", mask=MaskRef(path="m"))
+    assert overlay.extent(item, mask, "axial") == ([1, 3], 3)
+    assert overlay.extent(item, np.zeros_like(mask), "axial") == ([], None)
+    slices = Overlay(name="s", role="predicted", slices=(4,))
+    assert overlay.extent(slices, np.zeros_like(mask), "axial") == ([4], 4)
+    assert overlay.extent(slices, np.zeros_like(mask), "coronal") == ([], None)
 
 
 def test_an_answer_gives_what_it_said_what_is_right_and_what_was_shown():

@@ -6,21 +6,12 @@ import shutil
 import time
 
 import pytest
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.api import Crop, VolumeRef
 
 MARK = "XYZZY-SECRET"
-RECIPE = """
-schema = 1
-name = "real"
-seed = 1
-[dataset.own]
-use = "folder"
-path = "scans"
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "own", task = "choice", split = "test" }]
-"""
+STAGE = {"kind": "evaluate", "data": [{"dataset": "own", "task": "choice", "split": "test"}]}
 
 
 @pytest.fixture
@@ -35,7 +26,8 @@ def real(tmp_path, cases):
         table = csv.writer(file)
         table.writerow(["id", "volume", "patient", "split", "report"])
         table.writerow(["p1", "p1.nii", "pat", "test", f"{MARK} in the left lung."])
-    (folder / "resolved.toml").write_text(f'recipe_folder = "{folder}"\n{RECIPE}')
+    text = recipe_text(STAGE, recipe_folder=str(folder), dataset={"own": {"use": "folder", "path": "scans"}})
+    (folder / "resolved.toml").write_text(text)
     shown = [Crop(volume=VolumeRef(path=str(scan), intensity="hu")).uri()]
     line = {"prompt_id": "p1:0", "case_id": "p1", "patient": "pat", "task": "choice", "images": shown}
     answer = {

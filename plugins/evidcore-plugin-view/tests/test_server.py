@@ -34,7 +34,7 @@ def test_strangers_are_refused(asked, served, headers, said):
 def test_the_address_exchanges_its_key_for_a_cookie(asked, served):
     status, headers, _ = asked(served, f"/?key={served.key}")
     assert (status, headers["Location"]) == (303, "/")
-    assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+    assert "HttpOnly; Path=/; SameSite=Strict" in headers["Set-Cookie"]
     status, _, body = asked(served, "/", Cookie=headers["Set-Cookie"].partition(";")[0])
     assert (status, b"<title>evidcore view" in body) == (200, True)
     assert asked(served, "/?key=wrong")[0] == 403
@@ -93,5 +93,5 @@ def test_a_long_text_is_cut_and_its_length_told(get, served):
 
 
 def test_a_port_that_is_taken_is_named(served, looked):
-    with pytest.raises(RunError, match=rf"--port {served.server_port}: Address already in use"):
-        ViewServer({"a": OpenedRun(looked, show_reports=False)}, port=served.server_port)
+    with pytest.raises(RunError, match=rf"--port {served.port}: Address already in use"):
+        ViewServer({"a": OpenedRun(looked, show_reports=False)}, port=served.port)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from browser_page import at_voxels, near, rows
 from evidcore_plugin_view.background import RunProcess
-from evidcore_plugin_view.public_lines import cited_sentences
-from evidcore_plugin_view.staircase import staircases
+from evidcore_plugin_view.public_lines import cited_sentences, staircases
 
 from evidcore.api import read as read_volume
 from evidcore.api import read_mask

@@ -21,7 +21,7 @@ def pointing(served, cases):
     """The first question that points at something: its line, and its case."""
     number = next(
         number
-        for number, row in enumerate(served.routes.runs["a"].rows("answers", "04-evaluate"))
+        for number, row in enumerate(served.routes.runs["a"].index("answers", "04-evaluate").rows())
         if row["task"] == "point"
     )
     return f"a:answers:04-evaluate:{number}", cases["abdomen"]["test"][0]

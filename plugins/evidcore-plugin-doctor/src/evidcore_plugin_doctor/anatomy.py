@@ -17,14 +17,12 @@ the edges of the field of view are passed over.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
+from evidcore.data.boxes import Mask
 from evidcore_plugin_doctor.coarse import STEP_MM, Grid
-
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 TISSUE_HU = -300.0
 BONE_HU = 200.0
@@ -44,11 +42,12 @@ LIVER_ML = 60.0  # of its core, 15 mm below its surface
 TIMES = 4.0  # as much on one side as on the other
 HEART_MM = 8.0  # off the spine
 LUNG_RATIO = (0.85, 2.0)  # lung on the liver's side to the other one
+_WITHIN_SLICE = ndimage.generate_binary_structure(2, 1)[None]
 
 
 def find_tissue(coarse: Grid) -> Mask:
     """Return all tissue, (z, y, x) on the coarse grid and filled slice by slice; a table counts too."""
-    return np.stack([ndimage.binary_fill_holes(piece) for piece in coarse > TISSUE_HU])
+    return np.asarray(ndimage.binary_fill_holes(coarse > TISSUE_HU, _WITHIN_SLICE))
 
 
 def find_body(coarse: Grid) -> Mask | None:
@@ -59,10 +58,8 @@ def find_body(coarse: Grid) -> Mask | None:
     pieces, count = ndimage.label(coarse > TISSUE_HU)
     if not count:
         return None
-    sizes = np.bincount(pieces.ravel())
-    sizes[0] = 0
-    largest = pieces == sizes.argmax()
-    return np.stack([ndimage.binary_fill_holes(piece) for piece in largest])
+    largest = np.bincount(pieces[pieces > 0]).argmax()
+    return np.asarray(ndimage.binary_fill_holes(pieces == largest, _WITHIN_SLICE))
 
 
 def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -51,29 +51,26 @@ def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
     - `random distractors` and `negatives`: drawn from the findings, one for every present finding.
     - the multiple-choice tasks of a recipe, each as evaluation would ask it.
     """
-    ways: list[Asked] = []
-
-    def add(name: str, prompts: Mapping[Split, Sequence[Prompt]], training: Sequence[Prompt] = ()) -> None:
-        if any(prompts.values()):
-            ways.append(Asked(name=name, prompts=prompts, training=training or prompts.get("train", ())))
-
-    add("given", {
-        split: _prompts(Choice(), [case for case in some if case.questions], 0)
-        for split, some in cases.items()
-    })  # fmt: skip
+    given = {
+        split: _prompts(Choice(), [case for case in some if case.questions]) for split, some in cases.items()
+    }
+    prompts = {"given": given}
     for name, distractors in POLICIES.items():
         task = Choice(distractors=distractors, questions_per_case=0)
-        add(name, {split: _drawn(some, task) for split, some in cases.items()})
+        prompts[name] = {split: _drawn(some, task) for split, some in cases.items()}
+    ways = [
+        Asked(name=name, prompts=asked, training=asked.get("train", ())) for name, asked in prompts.items()
+    ]
     for name, asking in tasks.items():
-        asked = {split: _prompts(asking, some, 0) for split, some in cases.items()}
+        asked = {split: _prompts(asking, some) for split, some in cases.items()}
         training = training_prompts(partial(_prompts, asking, cases.get("train", ())))
         every = [prompt for prompts in (*asked.values(), training) for prompt in prompts]
         if all(prompt.reference.get("options") for prompt in every):
-            add(name, asked, training)
-    return ways
+            ways.append(Asked(name=name, prompts=asked, training=training or asked.get("train", ())))
+    return [way for way in ways if any(way.prompts.values())]
 
 
-def _prompts(task: Task, cases: Sequence[Case], seed: int) -> list[Prompt]:
+def _prompts(task: Task, cases: Sequence[Case], seed: int = 0) -> list[Prompt]:
     return [prompt for case in cases for prompt in task.prompts(case, BlindView(), seed)]
 
 
@@ -87,25 +84,21 @@ def _drawn(cases: Sequence[Case], task: Choice) -> list[Prompt]:
     ]
 
 
-def lines(asked: Asked) -> list[dict[str, Any]]:
-    """Return the reference lines of each split that can be measured on, with intervals by patient.
+def lines(asked: Asked) -> Iterator[dict[str, Any]]:
+    """Yield the reference lines of each split that can be measured on, with intervals by patient.
 
     The blind rules learn from the training split. A set without another split is measured on the questions
     that the rules have learnt from, and says so.
     """
-    measured: list[Split] = [
-        split for split, prompts in asked.prompts.items() if prompts and split != "train"
-    ]
-    note = "" if measured else "the blind rules learnt from the same questions"
-    rows = []
-    if not measured:
-        measured = ["train"]
-    for split in measured:
-        prompts = asked.prompts[split]
+    prompts_of = {split: prompts for split, prompts in asked.prompts.items() if prompts}
+    measured = {split: prompts for split, prompts in prompts_of.items() if split != "train"}
+    for split, prompts in (measured or prompts_of).items():
+        note = "" if measured else "the blind rules learnt from the same questions"
         if not asked.training:
             note = f"no training questions: the blind rules learnt from the {split} questions themselves"
         result = reference_lines(prompts, asked.training or prompts)
-        row: dict[str, Any] = {
+        unknown = {"value": None, "low": None, "high": None, "note": UNKNOWN}
+        yield {
             "asked": asked.name,
             "split": split,
             "questions": len(prompts),
@@ -113,13 +106,7 @@ def lines(asked: Asked) -> list[dict[str, Any]]:
             "prior_rule": result.prior_rule,
             "rules": dict(result.rules),
             "note": note,
+        } | {
+            name: {key: getattr(interval, key) for key in unknown} if interval else unknown
+            for name, interval in result.intervals().items()
         }
-        for name, interval in result.intervals().items():
-            row[name] = {
-                "value": interval and interval.value,
-                "low": interval and interval.low,
-                "high": interval and interval.high,
-                "note": interval.note if interval is not None else UNKNOWN,
-            }
-        rows.append(row)
-    return rows

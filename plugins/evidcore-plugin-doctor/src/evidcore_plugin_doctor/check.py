@@ -10,10 +10,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import tempfile
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import attrgetter
+from pathlib import Path
 from typing import Any, get_args
 
 from evidcore.api import Case, DataError, Dataset
@@ -21,10 +22,9 @@ from evidcore.case import Split
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor import texts
-from evidcore_plugin_doctor.copies import Copy, copied_volumes
-from evidcore_plugin_doctor.fault import Fault
+from evidcore_plugin_doctor.fault import Fault, Severity
 from evidcore_plugin_doctor.inspection import Inspected, inspect
-from evidcore_plugin_doctor.likeness import Library
+from evidcore_plugin_doctor.likeness import Copy, Library, copied_volumes
 from evidcore_plugin_doctor.rendering import Rendering
 from evidcore_plugin_doctor.workers import in_processes
 
@@ -91,7 +91,8 @@ def check(
         add(fault)
     voxels: dict[str, list[int]] = collections.defaultdict(list)
     volumes: list[Copy] = []
-    with Library() as library:
+    with tempfile.TemporaryDirectory() as folder:
+        library = Library(Path(folder))
         workers = min(processes, len(chosen)) or 1
         look = functools.partial(inspect, processes=workers, rendering=rendering)
         # what is read of a case, without its texts
@@ -110,13 +111,24 @@ def check(
                 voxels[mask].append(count)
             progress(number, len(chosen))
         copied, relatives = copied_volumes(volumes, library)
-    for fault in (*_empty_masks(voxels), *copied):
+    for mask, numbers in voxels.items():
+        if len(numbers) > 1 and not any(numbers):
+            text = f"mask {mask!r} is empty in all {len(numbers)} cases that name it."
+            remedy = "Check its label, key or file pattern."
+            add(Fault(check="mask", severity="error", text=f"{text} {remedy}"))
+    for fault in copied:
         add(fault)
     reports = [(split, case, case.report.text) for split, case in cases if case.report]
     owners = [f"case {case.id}" if case.patient is None else case.patient for _, case, _ in reports]
-    compared = texts.compare([text for *_, text in reports], owners)
-    for alike in compared.alike:
-        add(_copied_report(alike, *reports[alike.first][:2], *reports[alike.second][:2]))
+    copies, templates = texts.compare([text for *_, text in reports], owners)
+    for copy in copies:
+        (home, other, _), (split, case, _) = reports[copy.first], reports[copy.second]
+        how = "is word for word that" if copy.share == 1 else f"is {100 * copy.share:.0f} % that"
+        where = f" in {home}, this one in {split}" if split != home else ""
+        text = f"its report ({copy.words} words) {how} of case {other.id!r}, another patient{where}."
+        remedy = "Look whether it belongs to this scan, and drop one of them otherwise."
+        severity: Severity = "error" if split != home else "warning"
+        add(Fault(check="report", severity=severity, case=case.id, text=f"{text} {remedy}"))
     return Summary(
         cases=dict(collections.Counter(split for split, _ in cases)),
         patients=len({case.patient for _, case in cases} - {None}) or None,
@@ -126,32 +138,25 @@ def check(
         errors=dict(counts["error"]),
         warnings=dict(counts["warning"]),
         relatives=relatives,
-        templates=compared.templates,
+        templates=templates,
         seconds=time.monotonic() - began,
     )
 
 
 def _shared_names(cases: Sequence[Listed]) -> Iterator[Fault]:
     """Yield ids given twice, and patients and ids of two splits, in another spelling too."""
-    for (home, _), (split, case) in _repeated(cases, attrgetter("id")):
+    for _, (home, _), (split, case) in _repeated(cases, "id"):
         text = f"the id stands in {home} already, again in {split}. Give each case its own."
         yield Fault(check="id", severity="error", case=case.id, text=text)
-    reported = set()
-    for (home, other), (split, case) in _repeated(cases, attrgetter("patient")):
-        if split != home and (case.patient, split) not in reported:
-            reported.add((case.patient, split))
-            text = (
-                f"patient {case.patient!r} is in {split} and, with case {other.id!r}, in {home}. "
-                f"Move one of them: a patient may be in one split only."
-            )
-            yield Fault(check="split", severity="error", case=case.id, text=text)
+    for patient, (home, other), (split, case) in _repeated(cases, "patient"):
+        if split != home:
+            text = f"patient {patient!r} is in {split} and, with case {other.id!r}, in {home}."
+            remedy = "Move one of them: a patient may be in one split only."
+            yield Fault(check="split", severity="error", case=case.id, text=f"{text} {remedy}")
     for what in ("patient", "id"):
-        reported = set()
-        name_of = attrgetter(what)
-        for (home, other), (split, case) in _repeated(cases, name_of, folded):
-            name, first = name_of(case), name_of(other)
-            if name != first and split != home and (name, split) not in reported:
-                reported.add((name, split))
+        for name, (home, other), (split, case) in _repeated(cases, what, _folded):
+            first = getattr(other, what)
+            if name != first and split != home:
                 text = (
                     f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in {home}: they "
                     f"differ in case, Unicode form or blanks alone. Write a {what} in one way, or rename one "
@@ -161,40 +166,21 @@ def _shared_names(cases: Sequence[Listed]) -> Iterator[Fault]:
 
 
 def _repeated(
-    cases: Sequence[Listed], name_of: Callable[[Case], str | None], spelt: Callable[[str], str] = str
-) -> Iterator[tuple[Listed, Listed]]:
-    """Yield each case whose name an earlier one has, behind the first of that name."""
+    cases: Sequence[Listed], what: str, spelt: Callable[[str], str] = str
+) -> Iterator[tuple[str, Listed, Listed]]:
+    """Yield each name that an earlier case has, once a split, with the first case and the later one."""
     first: dict[str, Listed] = {}
-    for listed in cases:
-        name = name_of(listed[1])
-        if name is not None and first.setdefault(spelt(name), listed) is not listed:
-            yield first[spelt(name)], listed
+    reported = set()
+    for split, case in cases:
+        name = getattr(case, what)
+        if name is not None:
+            earlier = first.setdefault(spelt(name), (split, case))
+            if earlier[1] is not case and (name, split) not in reported:
+                reported.add((name, split))
+                yield name, earlier, (split, case)
 
 
-def folded(name: str) -> str:
+def _folded(name: str) -> str:
     """Return what is left of a name without case, blanks, invisible characters and its form in Unicode."""
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     return "".join(sign for sign in plain if unicodedata.category(sign) not in {"Zs", "Cf", "Cc"})
-
-
-def _empty_masks(voxels: Mapping[str, Sequence[int]]) -> Iterator[Fault]:
-    """Yield the masks that are empty in every case."""
-    for mask, counts in voxels.items():
-        if len(counts) > 1 and not any(counts):
-            text = (
-                f"mask {mask!r} is empty in all {len(counts)} cases that name it. Check its label, "
-                f"key or file pattern."
-            )
-            yield Fault(check="mask", severity="error", text=text)
-
-
-def _copied_report(alike: texts.Alike, home: Split, other: Case, split: Split, case: Case) -> Fault:
-    how = "is word for word that" if alike.share == 1 else f"is {100 * alike.share:.0f} % that"
-    where = f" in {home}, this one in {split}" if split != home else ""
-    return Fault(
-        check="report",
-        severity="error" if split != home else "warning",
-        case=case.id,
-        text=f"its report ({alike.words} words) {how} of case {other.id!r}, another patient{where}. "
-        f"Look whether it belongs to this scan, and drop one of them otherwise.",
-    )

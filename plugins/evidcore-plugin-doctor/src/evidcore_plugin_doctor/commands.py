@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,10 +19,9 @@ from evidcore.cli.run import follow
 from evidcore.errors import DataError, printable
 
 if TYPE_CHECKING:
-    from evidcore.contracts import Labeler, Task
     from evidcore_plugin_doctor.check import Summary
     from evidcore_plugin_doctor.fault import Fault
-    from evidcore_plugin_doctor.listing import Cases, Columns
+    from evidcore_plugin_doctor.listing import Cases
 
 data = CommandGroup("data", help="Check, view, profile and prepare a data set.")
 _only = click.option("--dataset", "only", metavar="NAME", help="Of a recipe, only this data set.")
@@ -31,7 +30,7 @@ _splits = click.option(
     "splits",
     multiple=True,
     type=click.Choice(get_args(Split)),
-    help="Only this split; may be repeated.",
+    help="Only this split; repeatable.",
 )
 _processes = click.option(
     "--processes",
@@ -109,10 +108,12 @@ def _summary(summary: Summary) -> Iterator[str]:
     """Yield what was looked at and how much was found."""
     splits = ", ".join(f"{split} {count}" for split, count in summary.cases.items())
     pace = f", {summary.volumes / summary.seconds:.1f} a second" if summary.volumes else ""
-    yield (
-        f"{sum(summary.cases.values())} cases ({splits}), {_patients(summary.patients)}, {summary.volumes} "
-        f"volumes, {summary.masks} masks, {summary.reports} reports in {summary.seconds:.0f} s{pace}"
+    patients = "patients not known" if summary.patients is None else f"{summary.patients} patients"
+    looked_at = (
+        f"{sum(summary.cases.values())} cases ({splits}), {patients}, {summary.volumes} volumes, "
+        f"{summary.masks} masks, {summary.reports} reports"
     )
+    yield f"{looked_at} in {summary.seconds:.0f} s{pace}"
     if summary.relatives:
         yield f"{summary.relatives} volumes are like others of their patient and split: no fault"
     if summary.templates:
@@ -124,10 +125,6 @@ def _summary(summary: Summary) -> Iterator[str]:
             yield f"{total} {word}{'s' if total > 1 else ''} ({parts})"
     if not summary.errors and not summary.warnings:
         yield "nothing wrong found"
-
-
-def _patients(count: int | None) -> str:
-    return "patients not known" if count is None else f"{count} patients"
 
 
 @click.command()
@@ -142,14 +139,10 @@ def _patients(count: int | None) -> str:
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
-    help="At most so many cases of a data set, evenly spaced.",
+    help="At most so many, evenly spaced.",
 )
 @_processes
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The page. Default: NAME.html of TARGET, here.",
-)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Default: NAME.html of TARGET.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the page holds as numbers.")
 def view(
     target: Path,
@@ -168,7 +161,7 @@ def view(
     """
     from evidcore_plugin_tables.target import open_target
 
-    from evidcore_plugin_doctor.contact_sheet import KICKER, PICTURES_BYTES, Filters, gather, page
+    from evidcore_plugin_doctor.contact_sheet import KICKER, PICTURES_BYTES, gather, page
 
     path = out or Path(f"{target.resolve().stem}.html")
     if path.exists() and KICKER.encode() not in path.read_bytes():
@@ -177,12 +170,11 @@ def view(
     datasets = open_target(target, only, intensity)
     for name, dataset in datasets.items():
         with follow(name) as progress:
-            sheets.append(
-                gather(
-                    dataset, name, Filters(**filters), pictures_bytes=PICTURES_BYTES // len(datasets),
-                    processes=processes, progress=progress,
-                )
-            )  # fmt: skip
+            most_bytes = PICTURES_BYTES // len(datasets)
+            sheet = gather(
+                dataset, name, pictures_bytes=most_bytes, processes=processes, progress=progress, **filters
+            )
+            sheets.append(sheet)
     text, no_room = page(sheets, str(target))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -219,11 +211,7 @@ def view(
 @click.option("--patient", default="", help="Of a CSV: the column with the patient.")
 @click.option("--split", default="", help="Of a CSV: the column with the split. Without, all is train.")
 @click.option("--report", default="", help="Of a CSV: the column with the report.")
-@click.option(
-    "--labels",
-    callback=_list,
-    help="Of a CSV: the findings' columns, commas between. Default: all that fit.",
-)
+@click.option("--labels", callback=_list, help="Of a CSV: the findings' columns. Default: all that fit.")
 @click.option("--question", default="", help="Of a CSV of questions: the column with the question.")
 @click.option("--options", callback=_list, help="Its options: one column each, or one for all.")
 @click.option("--answer", default="", help="The right one: a letter, or its text.")
@@ -243,22 +231,37 @@ def profile(
 
     TARGET is a recipe, a folder that holds cases.csv or questions.csv, or any CSV of labels or questions.
     """
-    from evidcore_plugin_doctor.listing import Columns
+    from evidcore_plugin_tables.target import open_target, open_tasks
+
+    from evidcore.cache import cache_folder
+    from evidcore.registry import factory
+    from evidcore_plugin_doctor.listing import Columns, read_listing
     from evidcore_plugin_doctor.profile import page, text
     from evidcore_plugin_doctor.profile import profile as describe
 
     columns = Columns(**named)
-    if columns.named() and target.suffix != ".csv":
+    is_csv = target.is_file() and target.suffix == ".csv"
+    if columns.named() and not is_csv:
         raise click.UsageError(f"columns belong to a CSV, {target} is none; a recipe names them itself.")
-    built = _labeler(labeler)
+    given = {"cache_folder": cache_folder(), "recipe_folder": Path.cwd()}
+    built = labeler and factory.build("labeler", {"use": labeler}, given=given, where="--labeler")
+    tasks = open_tasks(target) if target.suffix == ".toml" else {}
+    listings: dict[str, tuple[Cases, int]] = {}
+    if is_csv:
+        listings[target.stem] = read_listing(target, columns), 0
+    else:
+        for name, dataset in open_target(target, only, intensity).items():
+            listed = {split: list(dataset.listed(split)) for split in get_args(Split)}
+            listings[name] = listed, len(list(dataset.unlisted()))
     profiles = []
-    for name, cases, unlisted, tasks in _opened(target, only, intensity, columns):
+    for name, (cases, unlisted) in listings.items():
         with follow(name) as progress:
             profiles.append(
                 describe(
-                    cases, name, tasks=tasks, asked=asked, labeler=built, progress=progress, unlisted=unlisted
+                    cases, name, tasks=tasks, asked=asked, labeler=built or None, progress=progress,
+                    unlisted=unlisted,
                 )
-            )
+            )  # fmt: skip
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "profile.json").write_text(json.dumps(profiles, indent=1), encoding="utf-8")
@@ -273,71 +276,21 @@ def profile(
         click.echo(f"page: {out / 'index.html'}")
 
 
-def _opened(
-    target: Path, only: str | None, intensity: Intensity, columns: Columns
-) -> Iterator[tuple[str, Cases, int, Mapping[str, Task]]]:
-    """Yield name, cases, number of unreadable rows and cells, and tasks of what TARGET stands for."""
-    from evidcore_plugin_tables.target import open_target, open_tasks
-
-    from evidcore_plugin_doctor.listing import read_listing
-
-    if target.is_file() and target.suffix == ".csv":
-        yield target.stem, read_listing(target, columns), 0, {}
-        return
-    tasks = open_tasks(target) if target.suffix == ".toml" else {}
-    for name, dataset in open_target(target, only, intensity).items():
-        cases = {split: list(dataset.listed(split)) for split in get_args(Split)}
-        yield name, cases, len(list(dataset.unlisted())), tasks
-
-
-def _labeler(name: str | None) -> Labeler | None:
-    if name is None:
-        return None
-    from evidcore.cache import cache_folder
-    from evidcore.contracts import Labeler
-    from evidcore.registry import factory
-
-    given = {"cache_folder": cache_folder(), "recipe_folder": Path.cwd()}
-    built = factory.build("labeler", {"use": name}, given=given, where="--labeler")
-    return built if isinstance(built, Labeler) else None
-
-
-_OUTCOMES = {
-    "done": "done",
-    "already_there": "already there",
-    "no_room": "without room",
-    "not_needed": "too small to be worth keeping",
-    "left_out": "left out",
-}
-
-
 @click.command()
 @click.argument("recipe", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key of the recipe.")
-@click.option(
-    "--dataset", "datasets", multiple=True, metavar="NAME", help="Only this data set; may be repeated."
-)
+@_only
 @_splits
 @click.option(
-    "--processes",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="How many cases are read at once.",
+    "--processes", type=click.IntRange(1), default=1, show_default=True, help="How many read cases at once."
 )
-@click.option(
-    "--shard",
-    default="1/1",
-    callback=_shard,
-    metavar="I/N",
-    help="Only share I of N, for instance one a machine.",
-)
+@click.option("--shard", default="1/1", callback=_shard, metavar="I/N", help="Only share I of N.")
 @click.option("--inputs-only", is_flag=True, help="Keep what the encoder is given, not the volumes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
 def prepare(
     recipe: Path,
     overrides: tuple[str, ...],
-    datasets: tuple[str, ...],
+    only: str | None,
     splits: tuple[Split, ...],
     processes: int,
     shard: tuple[int, int],
@@ -354,11 +307,11 @@ def prepare(
     loaded = load(recipe, overrides)  # a mistake is named before all else is imported
 
     from evidcore.cache import cache_folder
-    from evidcore_plugin_doctor.prepare import fill
+    from evidcore_plugin_doctor.prepare import OUTCOMES, fill
 
     with follow("prepare") as progress:
         summary = fill(
-            loaded, datasets=datasets, splits=splits, processes=processes, shard=shard,
+            loaded, only=only, splits=splits, processes=processes, shard=shard,
             keeps_volumes=not inputs_only, progress=progress,
         )  # fmt: skip
     if as_json:
@@ -369,7 +322,7 @@ def prepare(
         click.echo(printable(f"not read: {message}"))
     for case, reason in summary.left_out.items():
         click.echo(printable(f"left out: {case}: {reason}", keep=""))
-    counts = ", ".join(f"{count} {_OUTCOMES[name]}" for name, count in summary.outcomes.items() if count)
+    counts = ", ".join(f"{count} {OUTCOMES[name]}" for name, count in summary.outcomes.items() if count)
     written = f"{summary.size_bytes / 1e9:.3g} GB written to {cache_folder()}"
     click.echo(f"{recipe}: {counts or 'no case is in this share'}; {written} in {summary.seconds:.0f} s")
     if summary.deleted_bytes:

@@ -24,8 +24,8 @@ from evidcore.errors import did_you_mean
 from evidcore_plugin_doctor.check import Listed, Summary, check, list_cases
 from evidcore_plugin_doctor.fault import CHECKS, Fault
 from evidcore_plugin_doctor.inspection import Inspected
-from evidcore_plugin_doctor.rendering import HISTOGRAM_HU, MOST_PICTURES, Picture, Rendering
-from evidcore_plugin_doctor.sentences import quantiles
+from evidcore_plugin_doctor.profile import quantiles
+from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering
 
 KICKER = "evidcore contact sheet"
 MOST_BYTES = 15_000_000
@@ -36,31 +36,6 @@ _MOST_CHARACTERS = 1_000  # of a text on a card, but for its report
 _MOST_OF_NAME = 100  # characters
 _MOST_ITEMS = 60  # of a list of a case
 _MOST_ROWS = 200  # of a list above the cards
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Filters:
-    """Which cases are wanted.
-
-    Args:
-        limit: at most so many are shown, evenly spaced in the order of the set.
-        splits: of these splits; all where there is none.
-        ids: of these names; all where there is none.
-        finding: with this finding present, or with a mask of this name.
-    """
-
-    limit: int
-    splits: tuple[Split, ...] = ()
-    ids: tuple[str, ...] = ()
-    finding: str | None = None
-
-    def accept(self, split: Split, case: Case) -> bool:
-        """Tell whether a case is wanted."""
-        return (
-            (not self.splits or split in self.splits)
-            and (not self.ids or case.id in self.ids)
-            and (self.finding is None or self.finding in names_of(case))
-        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,85 +89,79 @@ class Sheet:
 
     def distributions(self) -> dict[str, dict[str, dict[str, float] | None]]:
         """Return quantiles over the volumes of the sheet: what is measured -> split -> quantile -> value."""
-        measured: dict[str, dict[str, list[float]]] = {}
-        for split, picture in (
-            (entry.split, picture) for entry in self.entries for picture in entry.pictures
-        ):
-            unit = "HU" if picture.intensity == "hu" else "as stored"
-            values = {
-                f"spacing {axis}, mm": step for axis, step in zip("zyx", picture.spacing_mm_zyx, strict=True)
-            }
-            values |= {
-                f"values at {share} of a volume, {unit}": picture.values[share]
-                for share in ("1 %", "50 %", "99 %")
-            }
-            for what, value in values.items():
-                measured.setdefault(what, {}).setdefault(split, []).append(value)
+        measured: dict[str, dict[str, list[float]]] = collections.defaultdict(
+            lambda: collections.defaultdict(list)
+        )
+        for entry in self.entries:
+            for picture in entry.pictures:
+                unit = "HU" if picture.intensity == "hu" else "as stored"
+                for axis, step in zip("zyx", picture.spacing_mm_zyx, strict=True):
+                    measured[f"spacing {axis}, mm"][entry.split].append(step)
+                for share in ("1 %", "50 %", "99 %"):
+                    what = f"values at {share} of a volume, {unit}"
+                    measured[what][entry.split].append(picture.values[share])
         return {
             what: {split: quantiles(values) for split, values in by_split.items()}
             for what, by_split in measured.items()
-        }
-
-    def histograms(self) -> dict[str, list[float]]:
-        """Return how densely values in HU lie by split, each volume counting alike; 1 is an even spread."""
-        shares: dict[str, list[tuple[float, ...]]] = collections.defaultdict(list)
-        for entry in self.entries:
-            shares[entry.split] += [picture.histogram for picture in entry.pictures if picture.histogram]
-        return {
-            split: (np.mean(some, axis=0) * len(some[0])).tolist() for split, some in shares.items() if some
         }
 
 
 def gather(
     dataset: Dataset,
     name: str,
-    filters: Filters,
     *,
+    limit: int,
+    splits: Sequence[Split] = (),
+    ids: Sequence[str] = (),
+    finding: str | None = None,
     pictures_bytes: int,
     processes: int,
     progress: Callable[[int, int], None],
 ) -> Sheet:
     """Look at the cases that are wanted, each volume being read once for its faults and its picture.
 
-    All pictures together take at most `pictures_bytes`: they become coarser to fit.
+    Wanted are at most `limit`, evenly spaced, of these `splits` and `ids`, all where there is none, that have
+    the `finding` or a mask of its name. All pictures together take at most `pictures_bytes`: they become
+    coarser to fit.
 
     Raises:
         DataError: if the set's table as a whole cannot be read, or no case is accepted.
     """
     cases, unlisted = list_cases(dataset, name)
-    accepted = [(split, case) for split, case in cases if filters.accept(split, case)]
+    accepted = [
+        (split, case)
+        for split, case in cases
+        if (not splits or split in splits)
+        and (not ids or case.id in ids)
+        and (finding is None or finding in names_of(case))
+    ]
     if cases and not accepted:
-        raise _nothing_accepted(name, cases, filters)
-    places = np.linspace(0, len(accepted) - 1, min(len(accepted), filters.limit)).round().astype(int)
+        raise _nothing_accepted(name, cases, ids, finding)
+    places = np.linspace(0, len(accepted) - 1, min(len(accepted), limit)).round().astype(int)
     chosen = [accepted[place] for place in places]
     pictures = sum(min(len(case.volumes), MOST_PICTURES) for _, case in chosen)
+    rendering = Rendering(most_bytes=pictures_bytes // max(1, pictures), finding=finding)
     faults: list[Fault] = []
     inspected: list[Inspected] = []
     summary = check(
-        cases,
-        unlisted,
-        processes=processes,
-        on_fault=faults.append,
-        progress=progress,
-        chosen=chosen,
-        rendering=Rendering(most_bytes=pictures_bytes // max(1, pictures), finding=filters.finding),
-        on_case=inspected.append,
-    )
+        cases, unlisted, processes=processes, on_fault=faults.append, progress=progress, chosen=chosen,
+        rendering=rendering, on_case=inspected.append,
+    )  # fmt: skip
     by_case: dict[str, list[Fault]] = collections.defaultdict(list)
     for fault in faults:
         by_case[fault.case].append(fault)
     findings: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for finding in (finding for _, case in cases for finding in case.findings):
-        findings[finding.name][finding.state] += 1
-    ids = {case.id for _, case in chosen}
+    for item in (item for _, case in cases for item in case.findings):
+        findings[item.name][item.state] += 1
+    on_sheet = {case.id for _, case in chosen}
     return Sheet(
         name=name,
         entries=tuple(
-            Entry(split=split, case=case, faults=tuple(by_case[case.id]), pictures=seen.pictures)
+            Entry(split=split, case=case, faults=tuple(by_case[case.id]), pictures=tuple(seen.pictures))
             for (split, case), seen in zip(chosen, inspected, strict=True)
         ),
         matching=len(accepted),
-        other_faults=tuple(fault for fault in faults if fault.case not in ids),
+        other_faults=tuple(fault for fault in faults if fault.case not in on_sheet),
         findings=dict(sorted(findings.items(), key=lambda item: -item[1]["present"])),
         summary=summary,
     )
@@ -203,25 +172,25 @@ def names_of(case: Case) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*case.present(), *case.masks)))
 
 
-def _nothing_accepted(name: str, cases: Sequence[Listed], filters: Filters) -> DataError:
+def _nothing_accepted(
+    name: str, cases: Sequence[Listed], ids: Sequence[str], finding: str | None
+) -> DataError:
     """Say which filter accepts nothing."""
-    known = {case.id for _, case in cases}
-    for wanted in filters.ids:
-        if wanted not in known:
-            return DataError(
-                f"dataset {name!r}: has no case {wanted!r}.{did_you_mean(wanted, sorted(known))} "
-                f"It lists {len(cases)} cases. Correct --case."
-            )
-    names = {item for _, case in cases for item in names_of(case)}
-    if filters.finding is not None and filters.finding not in names:
-        return DataError(
-            f"dataset {name!r}: no case shows {filters.finding!r}, as a finding or a mask."
-            f"{did_you_mean(filters.finding, sorted(names))} Correct --finding."
+    known = sorted({case.id for _, case in cases})
+    missing = next((wanted for wanted in ids if wanted not in known), None)
+    names = sorted({item for _, case in cases for item in names_of(case)})
+    if missing is not None:
+        hint = did_you_mean(missing, known)
+        text = f"has no case {missing!r}.{hint} It lists {len(cases)} cases. Correct --case."
+    elif finding is not None and finding not in names:
+        hint = did_you_mean(finding, names)
+        text = f"no case shows {finding!r}, as a finding or a mask.{hint} Correct --finding."
+    else:
+        text = (
+            f"none of its {len(cases)} cases is accepted by --split, --case and --finding together. "
+            "Drop one of them."
         )
-    return DataError(
-        f"dataset {name!r}: none of its {len(cases)} cases is accepted by --split, --case and --finding "
-        f"together. Drop one of them."
-    )
+    return DataError(f"dataset {name!r}: {text}")
 
 
 def page(sheets: Sequence[Sheet], target: str) -> tuple[str, int]:
@@ -265,7 +234,6 @@ def _cards() -> Any:
     }  # fmt: skip
     made.globals |= {
         "CHECKS": CHECKS, "MOST_ITEMS": _MOST_ITEMS, "MOST_ROWS": _MOST_ROWS,
-        "RANGE_HU": [f"{edge:.0f} HU".replace("-", "\N{MINUS SIGN}") for edge in HISTOGRAM_HU],
         "SIDES": SIDES,
     }  # fmt: skip
     return made.get_template("cards.html").module

@@ -9,6 +9,17 @@ from typing import Literal
 Severity = Literal["error", "warning"]
 Remark = tuple[Severity, str]  # of a volume: how bad, and what is wrong, what would be right, what to do
 
+
+def error(text: str) -> Remark:
+    """Return what makes training or evaluation wrong."""
+    return "error", text
+
+
+def warning(text: str) -> Remark:
+    """Return what works, but is very likely not what was meant."""
+    return "warning", text
+
+
 # What is looked for, in the order of docs/start/own_scans.md.
 CHECKS: Mapping[str, str] = {
     "table": "rows and cells that cannot be read",

@@ -9,21 +9,26 @@ Source:
     The way from keypoints to a vote follows Lowe 2004, Distinctive image features from scale-invariant
     keypoints, IJCV 60, sections 3, 5 and 7, without scale, with turns up to 15 degrees. Turns are
     fitted after Kabsch 1976, A solution for the best rotation to relate two sets of vectors, Acta Cryst. A32.
+
+Equal voxels are a fault wherever they stand. What is only alike is none within one patient and one split:
+scanners give several reconstructions of one examination, and published sets hold them all.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import tempfile
-from collections.abc import Iterator
-from typing import IO, Any, Self
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import fft, ndimage, spatial
 
-from evidcore.case import Intensity
-from evidcore_plugin_doctor.coarse import STEP_MM, Grid
+from evidcore.api import Case
+from evidcore.case import Intensity, Split
+from evidcore_plugin_doctor.coarse import STEP_MM, Grid, block_means
+from evidcore_plugin_doctor.fault import Fault, Severity
 
 POINTS = 40  # at most, of a volume
 SIGMAS = (1.2, 2.4)  # in cubes: 6 and 12 mm
@@ -58,13 +63,6 @@ class Fingerprint:
     structure: np.ndarray[Any, np.dtype[np.int8]]  # (z, y, x), cubes of STEP_MM
     places: Array  # (point, 3): z, y, x in cubes
     vectors: Array  # (point, number), each of length 1
-
-
-_EMPTY = Fingerprint(
-    structure=np.zeros((0, 0, 0), np.int8),
-    places=np.zeros((0, 3), np.float32),
-    vectors=np.zeros((0, LOWPASS**3 - 1), np.float32),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,30 +127,23 @@ def _vectors(fine: Array, places: Array) -> Array:
 
 
 class Library:
-    """The fingerprints of a data set; structures lie in a file, so that a large set fits into memory."""
+    """The fingerprints of a data set; structures lie in a folder, so that a large set fits into memory."""
 
-    def __init__(self) -> None:
-        """Open the file; it vanishes with the library."""
-        self._file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the library
-        self._at: list[tuple[int, tuple[int, ...]]] = []  # start and shape of each structure
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._places: list[Array] = []  # of each volume
         self._vectors: list[Array] = []
 
-    def __enter__(self) -> Self:
-        """Return the library."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Delete the file."""
-        self._file.close()
-
     def add(self, volume: Fingerprint | None) -> None:
         """Take in the next volume; one without a fingerprint is like no other."""
-        volume = volume or _EMPTY
-        self._at.append((self._file.seek(0, 2), volume.structure.shape))
-        self._file.write(volume.structure.tobytes())
-        self._places.append(volume.places)
-        self._vectors.append(volume.vectors)
+        if volume is not None:
+            np.save(self._file(len(self._places)), volume.structure)
+        self._places.append(np.zeros((0, 3), np.float32) if volume is None else volume.places)
+        empty = np.zeros((0, LOWPASS**3 - 1), np.float32)
+        self._vectors.append(empty if volume is None else volume.vectors)
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{number}.npy"
 
     def alike(self) -> Iterator[Likeness]:
         """Yield the pairs of volumes that show the same scan, the smaller number first."""
@@ -179,12 +170,6 @@ class Library:
         numbers = {pair: np.array(some).T for pair, some in matches.items() if len(some) >= VOTES}
         return {pair: (places[ours], places[theirs]) for pair, (ours, theirs) in numbers.items()}
 
-    def _structure(self, number: int) -> Array:
-        start, shape = self._at[number]
-        self._file.seek(start)
-        values = np.frombuffer(self._file.read(int(np.prod(shape))), np.int8)
-        return values.reshape(shape).astype(np.float32)
-
     def _compare(self, first: int, second: int, turn: Array, shift: Array) -> Likeness | None:
         """Lay two structures over each other and correlate where both are.
 
@@ -194,7 +179,7 @@ class Library:
             turn: (3, 3).
             shift: z, y, x in cubes.
         """
-        ours, theirs = self._structure(first), self._structure(second)
+        ours, theirs = (np.load(self._file(number)).astype(np.float32) for number in (first, second))
         smaller = min(ours.size, theirs.size)
         theirs = ndimage.affine_transform(theirs, turn, shift, output_shape=ours.shape, order=1, cval=np.nan)
         both = np.isfinite(theirs)
@@ -213,14 +198,13 @@ class Library:
         if agreement < AGREEMENT or weakest_tenth(ours, theirs) < everywhere:
             return None
         z, y, x = (float(step) * STEP_MM for step in shift)
-        cosine = float(np.clip((np.trace(turn) - 1) / 2, -1, 1))
         return Likeness(
             first=first,
             second=second,
             agreement=agreement,
             overlap=min(overlap, 1.0),
             shift_mm=(z, y, x),
-            turn_degrees=float(np.rad2deg(np.arccos(cosine))),
+            turn_degrees=float(np.rad2deg(spatial.transform.Rotation.from_matrix(turn).magnitude())),
         )
 
 
@@ -230,17 +214,12 @@ def weakest_tenth(ours: Array, theirs: Array) -> float:
     Blocks without structure say nothing; what does not fill a last block is left out.
     """
     edges = [min(BLOCK, count) for count in ours.shape]
-    z, y, x = (count // edge for count, edge in zip(ours.shape, edges, strict=True))
-    first, second = (
-        item[: z * edges[0], : y * edges[1], : x * edges[2]].reshape(z, edges[0], y, edges[1], x, edges[2])
-        for item in (ours, theirs)
-    )
-    products = ((first * second), (first * first), (second * second))
-    both, entry, other = (product.mean(axis=(1, 3, 5)).ravel() for product in products)
-    structured = np.maximum(entry, other) > STRUCTURED**2
+    products = (ours * theirs, ours * ours, theirs * theirs)
+    both, first, second = (block_means(product, edges).ravel() for product in products)
+    structured = np.maximum(first, second) > STRUCTURED**2
     if not structured.any():
         return 0.0
-    length = np.sqrt(entry * other)[structured]
+    length = np.sqrt(first * second)[structured]
     return float(np.quantile(both[structured] / np.maximum(length, 1e-6), 0.1))
 
 
@@ -286,3 +265,75 @@ def _fitted(ours: Array, theirs: Array) -> tuple[Array, Array]:
     turns = right.transpose(0, 2, 1) @ (signs[:, :, None] * left.transpose(0, 2, 1))
     shifts = other[:, 0] - (turns @ middle.transpose(0, 2, 1))[:, :, 0]
     return turns, shifts
+
+
+class Copy(NamedTuple):
+    """A volume and whose it is."""
+
+    split: Split
+    case: Case
+    file: str
+    digest: str  # of its voxels
+
+
+def copied_volumes(volumes: Sequence[Copy], library: Library) -> tuple[list[Fault], int]:
+    """Return a fault for each volume that was there before, with the first that is like it.
+
+    Args:
+        volumes: in the order in which the library has them.
+        library: their structures.
+
+    Returns:
+        The faults, and how many volumes are like others of their patient and split.
+    """
+    faults: list[Fault] = []
+    first: dict[str, Copy] = {}
+    equal: set[int] = set()
+    for number, volume in enumerate(volumes):
+        before = first.setdefault(volume.digest, volume)
+        if before.case.id != volume.case.id:
+            equal.add(number)
+            where = " (the same file)" if before.file == volume.file else f" ({before.file})"
+            text = f"the voxels are those of case {before.case.id!r}{where}"
+            faults.append(_copy_fault("duplicate", volume, before, text))
+    pairs = {(alike.first, alike.second): alike for alike in library.alike()}
+    originals: dict[int, int] = {}  # of the copies
+    relatives = 0
+    for (earlier, later), alike in pairs.items():
+        before, volume = volumes[earlier], volumes[later]
+        if {earlier, later} & equal or later in originals or volume.case.id == before.case.id:
+            continue
+        if (originals.get(earlier), later) in pairs:
+            continue  # compared with the original
+        patient = volume.case.patient
+        if patient is not None and (patient, volume.split) == (before.case.patient, before.split):
+            relatives += 1
+            continue
+        originals[later] = earlier
+        shift = ", ".join(f"{step:.0f}" for step in alike.shift_mm)
+        turned = f"turned by {alike.turn_degrees:.0f} degrees and " if alike.turn_degrees >= 1 else ""
+        text = (
+            f"shows what case {before.case.id!r} shows ({before.file}): correlation {alike.agreement:.3f} "
+            f"over {100 * alike.overlap:.0f} % of the smaller one, {turned}shifted by ({shift}) mm (z, y, "
+            "x). It is another crop, resampling, turned or noisy copy"
+        )
+        faults.append(_copy_fault("near-duplicate", volume, before, text))
+    return faults, relatives
+
+
+def _copy_fault(check: str, volume: Copy, before: Copy, text: str) -> Fault:
+    severity: Severity = "warning"
+    if volume.split != before.split:
+        severity = "error"
+        text += f"; it is in {volume.split}, the other in {before.split}"
+    patient, other = volume.case.patient, before.case.patient
+    remedy = "Drop one of them."
+    if None in (patient, other):
+        remedy = "Drop one of them, or keep both in one split."
+    elif patient != other:
+        severity = "error" if check == "duplicate" else severity
+        text += f"; patients {patient!r} and {other!r}"
+        remedy = "Find out whose it is, and drop the other."
+    return Fault(
+        check=check, severity=severity, case=volume.case.id, file=volume.file, text=f"{text}. {remedy}"
+    )

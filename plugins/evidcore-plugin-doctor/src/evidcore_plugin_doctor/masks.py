@@ -1,41 +1,46 @@
-"""What is wrong with the masks of one case."""
+"""What is wrong with the masks of one case.
+
+A mask lies on its object where its outline follows edges of the scan, and that of no mirror image does. An
+object whose outline does not show (a tumour in muscle, on CT) says nothing.
+"""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import Volume, read_geometry
+from evidcore.data.boxes import Mask
 from evidcore_plugin_doctor.coarse import STEP_MM
-from evidcore_plugin_doctor.fault import Severity
+from evidcore_plugin_doctor.fault import Remark, error, warning
 from evidcore_plugin_doctor.organs import Place, contradictions
-from evidcore_plugin_doctor.outline import better_turn
 
 OUTSIDE = 0.5  # of a mask's voxels; a mask drawn a little too large is passed over
 FULL = 0.98  # of a volume; no object fills it
 AIR_HU = -940.0  # a lung that the field of view cuts open is not filled, and is denser
-
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
-FileRemark = tuple[Severity, str, str]  # severity, file, text
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What was seen of a case's masks."""
-
-    faults: tuple[FileRemark, ...]
-    voxels: Mapping[str, int]  # by mask name; those that could be read
-    backwards: Mapping[str, str]  # axis -> what the masks say against it
+SLICES = 12  # looked at
+MARGIN = 8  # pixels around the mask
+FEWEST = 50  # pixels of outline, and within
+SIGMA = 1.0  # pixels
+CLIP_HU = (-200.0, 300.0)
+UNFIT = 1.5  # median slope along the outline to that within: misplaced masks stay at 0.8 to 1.5
+FIT = 1.8  # masks in place, of objects whose outline shows, have 1.9 to 9
+TIMES = 1.3  # as much as the mask's own
 
 
 def look_at_masks(
-    masks: Mapping[str, MaskRef], volume: Volume, tissue: Mask | None, present: frozenset[str]
-) -> Seen:
+    masks: Mapping[str, MaskRef],
+    volume: Volume,
+    tissue: Mask | None,
+    present: frozenset[str],
+    add: Callable[[str, Remark], None],
+) -> tuple[dict[str, int], dict[str, str]]:
     """Read the masks of a volume, each file once or twice however many labels it holds.
 
     Args:
@@ -43,20 +48,19 @@ def look_at_masks(
         volume: whose grid they lie on.
         tissue: of a CT, on the coarse grid (z, y, x); None for others.
         present: findings that the case is said to show; a mask of that name should not be empty.
+        add: is told of each fault, and of the file that has it.
+
+    Returns:
+        The voxels of each mask that could be read, and by axis what the masks say against it.
     """
     refused: dict[tuple[str, str], list[str]] = {}  # file and reason -> mask names
-    faults: list[FileRemark] = []
     voxels: dict[str, int] = {}
     places: dict[str, Place] = {}
-    voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
-    paths = {ref.path for ref in masks.values()}
-    turned = {path: text for path in paths if (text := _exchanged(path, volume))}
+    exchanged = {path: _exchanged(path, volume) for path in {ref.path for ref in masks.values()}}
     for name, ref, mask in read_masks(masks, volume):
-        if not isinstance(mask, DataError) and ref.path in turned:
-            mask = DataError(turned[ref.path])
-        if isinstance(mask, DataError):
-            reason = str(mask).removeprefix(f"{ref.path}: ")
-            refused.setdefault((ref.path, reason), []).append(name)
+        if isinstance(mask, DataError) or exchanged[ref.path]:
+            text = str(mask) if isinstance(mask, DataError) else exchanged[ref.path]
+            refused.setdefault((ref.path, text.removeprefix(f"{ref.path}: ")), []).append(name)
             continue
         inside = np.nonzero(mask)
         voxels[name] = len(inside[0])
@@ -64,55 +68,48 @@ def look_at_masks(
             why = "the case is said to show it" if name in present else "the file holds nothing else"
             if name in present or (ref.label is None and ref.key is None):
                 text = f"{name!r}: the mask is empty, and {why}. Draw it, or take it out of the table."
-                faults.append(("warning", ref.path, text))
+                add(ref.path, warning(text))
             continue
         if voxels[name] > FULL * mask.size:
-            text = (
-                f"{name!r}: the mask holds {100 * voxels[name] / mask.size:.0f} % of the volume, and so "
-                "marks nothing in it. Draw it, or take it out of the table."
-            )
-            faults.append(("error", ref.path, text))
+            share = f"{100 * voxels[name] / mask.size:.0f} %"
+            text = f"{name!r}: the mask holds {share} of the volume, and so marks nothing in it."
+            add(ref.path, error(f"{text} Draw it, or take it out of the table."))
             continue
         better = better_turn(volume, mask)
         if better:
             text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
-            faults.append(("error", ref.path, text))
-        steps = zip(inside, volume.spacing_mm_zyx, strict=True)
-        z, y, x = (float(axis.mean() * step) for axis, step in steps)
+            add(ref.path, error(text))
+        z, y, x = np.mean(inside, axis=1) * volume.spacing_mm_zyx
         places[name] = (z, y, x)
         beyond = _share_beyond(inside, volume, tissue)
         if beyond > OUTSIDE and np.median(volume.array[inside]) < AIR_HU:
-            text = (
-                f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body. "
-                f"Look whether it belongs to this scan and is not flipped."
-            )
-            faults.append(("error", ref.path, text))
-    sizes = {name: count * voxel_ml for name, count in voxels.items() if count}
+            text = f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body."
+            add(ref.path, error(f"{text} Look whether it belongs to this scan and is not flipped."))
     for (file, reason), names in refused.items():
-        text = f"{', '.join(map(repr, names))}: {reason}"
-        faults.append(("error", file, text))
+        add(file, error(f"{', '.join(map(repr, names))}: {reason}"))
     backwards: dict[str, str] = {}
-    for axis, text in contradictions(places, sizes):
+    voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
+    for axis, text in contradictions(places, {name: voxels[name] * voxel_ml for name in places}):
         if axis is not None:
             backwards[axis] = text
         else:
             files = " ".join(sorted({masks[name].path for name in places}))
-            faults.append(("error", files, f"{text}. Look at the masks; correct them or their names."))
-    return Seen(faults=tuple(faults), voxels=voxels, backwards=backwards)
+            add(files, error(f"{text}. Look at the masks; correct them or their names."))
+    return voxels, backwards
 
 
-def _exchanged(path: str, volume: Volume) -> str | None:
-    """Say that a mask's file has the volume's axes in another order; None where not, or without grid."""
+def _exchanged(path: str, volume: Volume) -> str:
+    """Say that a mask's file has the volume's axes in another order; "" where not, or without grid."""
     try:
         shape = read_geometry(VolumeRef(path=path, intensity="arbitrary")).shape_zyx
     except DataError:
-        return None  # said by the reader, or the file holds objects and no grid
+        return ""  # said by the reader, or the file holds objects and no grid
     whole = volume.file_geometry.shape_zyx
     if shape == whole or sorted(shape) != sorted(whole):
-        return None
+        return ""
     return (
-        f"{path}: the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's "
-        f"place. Write it again as the volume was written."
+        f"the mask has {shape} voxels (z, y, x), its volume {whole}: axes stand in each other's place. "
+        "Write it again as the volume was written."
     )
 
 
@@ -121,37 +118,74 @@ def read_masks(
 ) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
     """Yield each mask; further labels of one file are picked from a single reading of it."""
     labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
-    maps: dict[str, np.ndarray[Any, Any] | None] = {}
+    maps: dict[str, np.ndarray[Any, Any]] = {}
     for name, ref in masks.items():
+        if ref.label is not None and ref.path in maps:
+            yield name, ref, maps[ref.path] == ref.label
+            continue
         try:
-            held = maps.get(ref.path)
-            if held is not None and ref.label is not None:
-                yield name, ref, held == ref.label
-                continue
             mask = read_mask(ref, volume)
-            if labels[ref.path] > 1 and ref.label is not None and ref.path not in maps:
-                maps[ref.path] = _label_map(ref, mask)
-            yield name, ref, mask
-        except DataError as error:
-            yield name, ref, error
-
-
-def _label_map(ref: MaskRef, mask: Mask) -> np.ndarray[Any, Any] | None:
-    """Return all labels of a file, None where they do not lie as `read_mask` has put one of them."""
-    try:
-        values = read(VolumeRef(path=ref.path, intensity="arbitrary")).array
-    except DataError:
-        return None  # not every file of masks is a volume too
-    agrees = values.shape == mask.shape and np.array_equal(values == ref.label, mask)
-    return values if agrees else None
+        except DataError as cause:
+            yield name, ref, cause
+            continue
+        yield name, ref, mask
+        if ref.label is not None and labels.pop(ref.path, 0) > 1:
+            with contextlib.suppress(DataError):  # not every file of masks is a volume too
+                values = read(VolumeRef(path=ref.path, intensity="arbitrary")).array
+                if values.shape == mask.shape and np.array_equal(values == ref.label, mask):
+                    maps[ref.path] = values
 
 
 def _share_beyond(inside: tuple[np.ndarray[Any, Any], ...], volume: Volume, tissue: Mask | None) -> float:
     """Return which share of a mask's voxels lies outside all tissue, 0 where that is not known."""
     if tissue is None:
         return 0.0
-    cubes = tuple(
-        np.minimum((axis * (step / STEP_MM)).astype(np.intp), count - 1)
-        for axis, step, count in zip(inside, volume.spacing_mm_zyx, tissue.shape, strict=True)
+    cubes = np.transpose(inside) * (np.array(volume.spacing_mm_zyx) / STEP_MM)
+    cubes = np.minimum(cubes.astype(np.intp), np.array(tissue.shape) - 1)
+    return 1.0 - float(tissue[tuple(cubes.T)].mean())
+
+
+def better_turn(volume: Volume, mask: Mask) -> str | None:
+    """Return how a mask must be turned to lie on an object, None where it lies well or nothing is clear.
+
+    Args:
+        volume: whose grid the mask lies on.
+        mask: (z, y, x), not empty.
+    """
+    own = _fit(volume, mask)
+    if own is None or own >= UNFIT:
+        return None
+    turned = {f"with {name} mirrored": np.flip(mask, axis) for axis, name in enumerate("zyx")}
+    if mask.shape[1] == mask.shape[2]:
+        turned["with x and y exchanged"] = mask.transpose(0, 2, 1)
+    fits = {how: fit for how, other in turned.items() if (fit := _fit(volume, other)) is not None}
+    if not fits:
+        return None
+    best = max(fits, key=lambda how: fits[how])
+    if fits[best] < max(FIT, TIMES * own):
+        return None
+    return (
+        f"its outline follows no edge of the scan ({own:.2f} times the slope within), and {best} it does "
+        f"({fits[best]:.2f} times)"
     )
-    return 1.0 - float(tissue[cubes].mean())
+
+
+def _fit(volume: Volume, mask: Mask) -> float | None:
+    """Return how much steeper values change along a mask's outline than within it; None if it is small."""
+    slices, rows, columns = (np.flatnonzero(mask.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))
+    taken = np.unique(slices[np.linspace(0, len(slices) - 1, SLICES).astype(int)])
+    within = tuple(slice(max(0, int(at[0]) - MARGIN), int(at[-1]) + MARGIN + 1) for at in (rows, columns))
+    pieces, values = mask[taken][:, *within], volume.array[taken][:, *within].astype(np.float32)
+    if volume.intensity == "hu":
+        values = np.clip(values, *CLIP_HU)
+    across = [
+        ndimage.gaussian_filter(values, (0, SIGMA, SIGMA), order=order) for order in ((0, 1, 0), (0, 0, 1))
+    ]
+    slope = np.hypot(*across)
+    cross = ndimage.generate_binary_structure(2, 1)[None]
+    core = ndimage.binary_erosion(pieces, cross, border_value=1)
+    edge = ndimage.binary_dilation(pieces, cross) & ~core
+    if min(core.sum(), edge.sum()) < FEWEST:
+        return None
+    inner = float(np.median(slope[core]))  # medians: the skin that a misplaced outline crosses does not count
+    return float(np.median(slope[edge])) / inner if inner > 0 else None

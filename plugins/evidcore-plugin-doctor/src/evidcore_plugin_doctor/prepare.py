@@ -12,8 +12,10 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
 
 from evidcore.case import Case, Crop, Split, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
@@ -21,12 +23,13 @@ from evidcore.data.cached_volume import LEAST_BYTES, VOLUMES, volume_cache
 from evidcore.data.content import content_key, volume_key
 from evidcore.data.preparation import get_input, prepare, put_input
 from evidcore.data.reading import read_geometry
-from evidcore.errors import DataError, RecipeError, did_you_mean
+from evidcore.errors import DataError
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor.workers import in_processes
 
 if TYPE_CHECKING:
+    from evidcore.contracts import Dataset
     from evidcore.recipe import Recipe
     from evidcore.runs.assembly import Assembly
 
@@ -34,6 +37,13 @@ if TYPE_CHECKING:
 # "done" where anything was written; else "already_there" where anything was; else "not_needed": volume and
 # inputs are small, or no smaller than what they are made of. "left_out" where it cannot be used.
 Outcome = Literal["no_room", "done", "already_there", "not_needed", "left_out"]
+OUTCOMES: Mapping[Outcome, str] = {  # as they are told
+    "done": "done",
+    "already_there": "already there",
+    "no_room": "without room",
+    "not_needed": "too small to be worth keeping",
+    "left_out": "left out",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +67,7 @@ class Filled:
     reason: str = ""  # why it was left out
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
     """What became of the cases."""
 
@@ -72,7 +82,7 @@ class Summary:
 def fill(
     recipe: Recipe,
     *,
-    datasets: Sequence[str],
+    only: str | None,
     splits: Sequence[Split],
     processes: int,
     shard: tuple[int, int],
@@ -81,36 +91,30 @@ def fill(
 ) -> Summary:
     """Fill the cache for a recipe's data.
 
-    No `datasets` or `splits` are all of them. A `shard` is a share of the cases from 1 on, and of how many.
+    Of the data sets `only` this one, of the splits those named, if any are. A `shard` is a share of the cases
+    from 1 on, and of how many.
 
     Raises:
-        RecipeError: if the recipe names no such data set.
+        RecipeError: if the recipe has no such data set.
         DataError: if there are no cases.
         RunError: if the disk is full, or a process was killed.
     """
+    from evidcore_plugin_tables.target import open_recipe
+
     from evidcore.runs.assembly import Assembly
     from evidcore.runs.context import Context  # not at the top: worker processes need none of it
 
     began_s = time.time()
     assembly = Assembly(recipe)
-    unknown = next((name for name in datasets if name not in assembly.datasets), None)
-    if unknown is not None:
-        raise RecipeError(
-            f"{recipe.path}: no dataset is called {unknown!r}.{did_you_mean(unknown, assembly.datasets)} "
-            f"It names: {', '.join(assembly.datasets)}."
-        )
-    names, splits = tuple(datasets) or tuple(assembly.datasets), tuple(splits) or get_args(Split)
-    cases = list(_cases(assembly, names, splits))
+    datasets, splits = open_recipe(recipe, only), tuple(splits) or get_args(Split)
+    cases = list(_cases(datasets, splits))
     if not cases:
-        raise DataError(
-            f"{recipe.path}: the {', '.join(splits)} splits of {', '.join(names)} hold no cases to prepare. "
-            f"Check the tables."
-        )
+        where = f"the {', '.join(splits)} splits of {', '.join(datasets)}"
+        raise DataError(f"{recipe.path}: {where} hold no cases to prepare. Check the tables.")
     share = cases[shard[0] - 1 :: shard[1]]
     spec = Context(assembly, "prepare").encoder_input
     unlisted: list[str] = []
-    for name in names:
-        source = assembly.datasets[name]
+    for name, source in datasets.items():
         with blame(offer_of(source), f"reading the tables of {name}"):
             unlisted += (f"{name}: {message}" for message in source.unlisted())
     keep = functools.partial(fill_case, spec=spec, keeps_volumes=keeps_volumes, began_s=began_s)
@@ -125,7 +129,7 @@ def fill(
         progress(len(filled), len(share))
     counts = Counter(result.outcome for result in filled)
     return Summary(
-        outcomes={outcome: counts[outcome] for outcome in _OUTCOMES},
+        outcomes={outcome: counts[outcome] for outcome in OUTCOMES},
         left_out={result.case: result.reason for result in filled if result.outcome == "left_out"},
         unlisted=tuple(unlisted),
         size_bytes=sum(result.size_bytes for result in filled),
@@ -134,15 +138,9 @@ def fill(
     )
 
 
-_OUTCOMES: tuple[Outcome, ...] = ("done", "already_there", "no_room", "not_needed", "left_out")
-
-
-def _cases(
-    assembly: Assembly, names: Sequence[str], splits: Sequence[Split]
-) -> Iterator[tuple[str, Case | str]]:
+def _cases(datasets: Mapping[str, Dataset], splits: Sequence[Split]) -> Iterator[tuple[str, Case | str]]:
     """Yield every case with its full name, or why it is left out."""
-    for name in names:
-        source = assembly.datasets[name]
+    for name, source in datasets.items():
         seen: Counter[str] = Counter()
         for split in splits:
             with blame(offer_of(source), f"listing the cases of {name}, {split}"):
@@ -153,10 +151,8 @@ def _cases(
                     yield f"{name}/{split}/{case.id}", case
                 else:
                     twice = f"its id {case.id!r} is that of another case of the data set."
-                    yield (
-                        f"{name}/{split}/{case.id} ({seen[case.id]})",
-                        f"{twice} Give each an id of its own.",
-                    )
+                    place = f"{name}/{split}/{case.id} ({seen[case.id]})"
+                    yield place, f"{twice} Give each an id of its own."
             left_out = source.left_out.get(split, {})
             for case_id in sorted(left_out.keys() - {case.id for case in listed}):
                 yield f"{name}/{split}/{case_id}", left_out[case_id]
@@ -190,23 +186,15 @@ def fill_case(wanted: Wanted, *, spec: EncoderInput, keeps_volumes: bool, began_
     if wanted.fault:
         return Filled(case=wanted.case, outcome="left_out", reason=wanted.fault)
     before_bytes = VOLUMES.evicted_bytes
-    reason, outcomes, size_bytes = "", {"not_needed"}, 0
     try:
-        for ref in wanted.volumes if keeps_volumes else ():
-            outcome, written_bytes = _fill_volume(ref, began_s)
-            outcomes.add(outcome)
-            size_bytes += written_bytes
-        for crop, size_zyx in wanted.shown:
-            outcome, written_bytes = _fill_input(crop, spec, size_zyx, began_s)
-            outcomes.add(outcome)
-            size_bytes += written_bytes
+        parts = [_fill_volume(ref, began_s) for ref in wanted.volumes if keeps_volumes]
+        parts += [_fill_input(crop, spec, size_zyx, began_s) for crop, size_zyx in wanted.shown]
+        outcomes = {"not_needed", *(outcome for outcome, _ in parts)}
         first: Outcome = next(outcome for outcome in get_args(Outcome) if outcome in outcomes)
+        filled = Filled(case=wanted.case, outcome=first, size_bytes=sum(size for _, size in parts))
     except DataError as cause:
-        first, reason, size_bytes = "left_out", str(cause), 0
-    deleted_bytes = VOLUMES.evicted_bytes - before_bytes
-    return Filled(
-        case=wanted.case, outcome=first, size_bytes=size_bytes, deleted_bytes=deleted_bytes, reason=reason
-    )
+        filled = Filled(case=wanted.case, outcome="left_out", reason=str(cause))
+    return dataclasses.replace(filled, deleted_bytes=VOLUMES.evicted_bytes - before_bytes)
 
 
 def _fill_volume(ref: VolumeRef, began_s: float) -> tuple[Outcome, int]:
@@ -224,11 +212,9 @@ def _fill_volume(ref: VolumeRef, began_s: float) -> tuple[Outcome, int]:
 def _fill_input(crop: Crop, spec: EncoderInput, size_zyx: Grid, began_s: float) -> tuple[Outcome, int]:
     if crop.blank:
         return "not_needed", 0
-    if crop.box_zyx is None:
-        voxels = math.prod(read_geometry(crop.volume).shape_zyx)
-    else:
-        z0, z1, y0, y1, x0, x1 = crop.box_zyx
-        voxels = (z1 - z0) * (y1 - y0) * (x1 - x0)
+    box = crop.box_zyx
+    shape_zyx = np.subtract(box[1::2], box[::2]) if box else read_geometry(crop.volume).shape_zyx
+    voxels = math.prod(shape_zyx)
     if 4 * math.prod(size_zyx) * spec.channels > 2 * voxels:  # float32 of voxels of int16
         return "not_needed", 0
     key = content_key(crop, spec, size_zyx)

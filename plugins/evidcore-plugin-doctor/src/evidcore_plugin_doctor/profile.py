@@ -1,26 +1,42 @@
-"""What a data set holds, before anything is trained on it: numbers alone, no text of any report."""
+"""What a data set holds, before anything is trained on it: numbers alone, no text of any report.
+
+Reports tell the normal first. A model trained on them can lower its loss by position alone, so a profile says
+where normal and abnormal sentences stand, and how long reports are.
+
+Source:
+    Lai et al. 2026, Med3D-R1, arXiv:2602.01200, figures 1 and 3.
+"""
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from evidcore_plugin_pages.charts import Lane, lanes
 from evidcore_plugin_pages.jinja import environment
 from evidcore_plugin_pages.jinja import page as page_from_template
 from evidcore_plugin_pages.markup import Html, join, tag
+from evidcore_plugin_reports.sentences import labelled, sentences
 
-from evidcore.api import Case, DataError, Labeler, Task, VolumeRef, mean_interval
+from evidcore.api import Case, DataError, Labeler, Report, Span, Task, mean_interval
+from evidcore.contracts import LabelError
 from evidcore.data import Geometry, read_geometry
 from evidcore.errors import did_you_mean
 from evidcore.evaluate.reference_lines import cluster
-from evidcore_plugin_doctor import blind, sentences
+from evidcore_plugin_doctor import blind
 from evidcore_plugin_doctor.listing import Cases
 
 Profile = dict[str, Any]
 _PACKAGE = "evidcore_plugin_doctor"
 _INTERVAL_DRAWS = 1000
+BINS = 20  # of a report's length
+LABELS = ("normal", "abnormal")
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _LINES = {
     "uniform_chance": "uniform chance",
     "prior_only": "best blind rule",
@@ -59,7 +75,7 @@ def profile(
                 f"It can be asked: {', '.join(known) or 'nothing, there are neither questions nor findings'}."
             )
     reports = {split: [case.report for case in some if case.report] for split, some in cases.items()}
-    positions = {split: sentences.positions(some, labeler) for split, some in reports.items()}
+    where = {split: positions(some, labeler) for split, some in reports.items()}
     return {
         "dataset": name,
         "unlisted": unlisted,
@@ -68,8 +84,8 @@ def profile(
         "reference_lines": [
             row for way in ways if not asked or way.name in asked for row in blind.lines(way)
         ],
-        "positions": {split: measured for split, measured in positions.items() if measured is not None},
-        "reports": {split: sentences.lengths(some) for split, some in reports.items() if some},
+        "positions": {split: measured for split, measured in where.items() if measured is not None},
+        "reports": {split: lengths(some) for split, some in reports.items() if some},
         "volumes": _volumes(cases, progress),
     }
 
@@ -118,35 +134,77 @@ def _volumes(cases: Cases, progress: Callable[[int, int], None]) -> dict[str, An
     for split, some in refs.items():
         grids: list[Geometry] = []
         for ref in some:
-            grid = _grid(ref)
-            grids += [grid] if grid is not None else []
+            with contextlib.suppress(DataError):  # counted; `evid data check` says why
+                grids.append(read_geometry(ref))
             count += 1
             progress(count, total)
+        spacing = np.array([grid.spacing_mm_zyx for grid in grids]).reshape(-1, 3)
+        shape = np.array([grid.shape_zyx for grid in grids]).reshape(-1, 3)
+        measured = {"spacing_mm": spacing, "voxels": shape, "extent_mm": spacing * shape}
         if some:
-            volumes[split] = {
-                "volumes": len(some),
-                "unreadable": len(some) - len(grids),
-                "spacing_mm": _by_axis([grid.spacing_mm_zyx for grid in grids]),
-                "voxels": _by_axis([grid.shape_zyx for grid in grids]),
-                "extent_mm": _by_axis([
-                    [count * step for count, step in zip(grid.shape_zyx, grid.spacing_mm_zyx, strict=True)]
-                    for grid in grids
-                ]),
+            volumes[split] = {"volumes": len(some), "unreadable": len(some) - len(grids)} | {
+                name: {axis: quantiles(column) for axis, column in zip("zyx", rows.T, strict=True)}
+                for name, rows in measured.items()
             }
     return volumes
 
 
-def _grid(ref: VolumeRef) -> Geometry | None:
-    try:
-        return read_geometry(ref)
-    except DataError:
-        return None  # counted; `evid data check` says why
+def positions(reports: Sequence[Report], labeler: Labeler | None) -> dict[str, Any] | None:
+    """Return how densely normal and abnormal sentences stand along a report, None where no label is known.
+
+    A sentence stands where its middle is, 0 at the start of the report and 1 at its end, in characters. A
+    density of 1 everywhere is a report in which position tells nothing.
+
+    Args:
+        reports: texts; their spans are taken where they have any.
+        labeler: labels the sentences of the others: abnormal if it finds anything present or uncertain in
+            one, normal if all that it finds is absent. What it cannot read is counted as "unread".
+    """
+    places: dict[str, list[float]] = collections.defaultdict(list)
+    sources: collections.Counter[str] = collections.Counter()
+    for report in reports:
+        if not report.text or not (report.spans or labeler):
+            continue
+        spans: Sequence[Span] = report.spans
+        source = "spans"
+        if not spans and labeler is not None:
+            try:
+                spans, source = list(labelled(report.text, labeler)), "labeler"
+            except LabelError:
+                source = "unread"
+        sources[source] += 1
+        for span in spans:
+            places[span.label].append((span.start + span.end) / 2 / len(report.text))
+    if not any(places[label] for label in LABELS):
+        return None
+    result: dict[str, Any] = {"bins": BINS, "reports": dict(sources), "unlabelled": len(places["other"])}
+    for label in LABELS:
+        counts, _ = np.histogram(places[label], bins=BINS, range=(0, 1))
+        total = int(counts.sum())
+        result[label] = {
+            "sentences": total,
+            "mean_position": float(np.mean(places[label])) if total else None,
+            "density": [float(count) * BINS / total for count in counts] if total else None,
+        }
+    return result
 
 
-def _by_axis(triples: Sequence[Sequence[float]]) -> dict[str, Any]:
+def lengths(reports: Sequence[Report]) -> dict[str, Any]:
+    """Return how many words and sentences the reports have."""
+    words = [len(re.findall(r"\w+", report.text)) for report in reports]
     return {
-        axis: sentences.quantiles([triple[index] for triple in triples]) for index, axis in enumerate("zyx")
+        "reports": len(reports),
+        "words": quantiles(words),
+        "sentences": quantiles([sum(1 for _ in sentences(report.text)) for report in reports]),
     }
+
+
+def quantiles(numbers: npt.ArrayLike) -> dict[str, float] | None:
+    """Return the distribution of some numbers, None where there are none."""
+    if not np.size(numbers):
+        return None
+    result = np.quantile(np.asarray(numbers, dtype=np.float64), QUANTILES)
+    return {f"{100 * share:g} %": float(value) for share, value in zip(QUANTILES, result, strict=True)}
 
 
 def text(profile: Profile, target: str) -> str:
@@ -176,14 +234,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Html | str:
         )
         for row in rows
     ]
-    keys = [
-        tag(
-            "span",
-            label,
-            class_="line-key" + ("" if name == "uniform_chance" else f" {name}".replace("_", "-")),
-        )
-        for name, label in _LINES.items()
-    ]
+    keys = [tag("span", label, class_=f"line-key {name.replace('_', '-')}") for name, label in _LINES.items()]
     caption = join(["The dot is the best blind rule, with its interval by patient. ", *keys])
     return lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption) if drawn else ""
 

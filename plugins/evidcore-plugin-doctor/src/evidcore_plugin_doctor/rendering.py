@@ -10,20 +10,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, png_uri
+from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, png_uri, window_of
 
-from evidcore.api import DataError, MaskRef, VolumeRef, read_mask
+from evidcore.api import DataError, MaskRef, read_mask
 from evidcore.data import Volume
+from evidcore.data.boxes import Mask
 from evidcore.data.placement import Placement
-from evidcore_plugin_doctor.masks import Mask, read_masks
+from evidcore_plugin_doctor.coarse import block_means
+from evidcore_plugin_doctor.masks import read_masks
 
 MOST_PICTURES = 4  # volumes of a case
 MOST_MASKS = 24  # of a volume; more outlines cannot be told apart
-HISTOGRAM_HU = (-1024.0, 1536.0)
-BINS = 24
 _PIXELS = (256, 192, 128, 96)  # the longest edge of a plane, the first that is small enough
 _SAMPLES = 1_000_000  # voxels that intensities are told from
-_AERATED_HU = (-930.0, -500.0)
 _AERATED_SHARE = 0.15  # of the surroundings of what is shown; an abdomen has less
 _AROUND = 0.2  # of each axis, on both sides of what is shown
 
@@ -33,15 +32,10 @@ Triple = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rendering:
-    """How volumes are drawn.
+    """How volumes are drawn."""
 
-    Args:
-        most_bytes: what the planes of a volume may take on the page; they become coarser to fit.
-        finding: planes go through this one's mask where a case has it.
-    """
-
-    most_bytes: int
-    finding: str | None = None
+    most_bytes: int  # what the planes of a volume may take on the page; they become coarser to fit
+    finding: str | None = None  # planes go through its mask where a case has it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +57,6 @@ class Plane:
 class Picture:
     """What a page shows of a volume."""
 
-    file: str
     intensity: str
     shape_zyx: Triple
     spacing_mm_zyx: tuple[float, float, float]
@@ -76,7 +69,6 @@ class Picture:
     left_out: tuple[str, ...]  # masks beyond MOST_MASKS
     planes: tuple[Plane, ...]
     values: Mapping[str, float]  # quantiles of the voxels
-    histogram: tuple[float, ...]  # share of voxels in equal parts of HISTOGRAM_HU; empty where not HU
 
     def extent_mm_zyx(self) -> list[float]:
         """Return how far the volume reaches."""
@@ -93,7 +85,6 @@ def axes_of(placement: Placement) -> str:
 
 
 def render(
-    ref: VolumeRef,
     volume: Volume,
     axes: str,
     masks: Mapping[str, MaskRef],
@@ -127,13 +118,8 @@ def render(
         sizes = [len(text) for plane in planes for text in (plane.source, *plane.outlines.values())]
         if sum(sizes) <= rendering.most_bytes:
             break
-    histogram: tuple[float, ...] = ()
-    if ref.intensity == "hu":  # what is beyond the range lies at its ends
-        counts, _ = np.histogram(np.clip(samples, *HISTOGRAM_HU), bins=BINS, range=HISTOGRAM_HU)
-        histogram = tuple((counts / max(1, samples.size)).tolist())
     return Picture(
-        file=ref.path,
-        intensity=ref.intensity,
+        intensity=volume.intensity,
         shape_zyx=volume.shape_zyx,
         spacing_mm_zyx=volume.spacing_mm_zyx,
         axes=axes,
@@ -145,7 +131,6 @@ def render(
         left_out=tuple(ranked[MOST_MASKS:]),
         planes=planes,
         values={f"{q} %": float(np.percentile(samples, q)) for q in (0, 1, 50, 99, 100)},
-        histogram=histogram,
     )
 
 
@@ -165,10 +150,7 @@ def _window(volume: Volume, at: Triple, samples: Array) -> tuple[str, tuple[floa
         return "1st to 99th percentile", (low, max(high, low + 1e-6))
     reach = [max(1, round(_AROUND * count)) for count in volume.shape_zyx]
     box = tuple(slice(max(0, place - far), place + far) for place, far in zip(at, reach, strict=True))
-    low, high = _AERATED_HU
-    around = volume.array[box]
-    aerated = float(((around > low) & (around < high)).mean())
-    name = "lung" if aerated > _AERATED_SHARE else "mediastinum"
+    name = window_of(volume.array[box], _AERATED_SHARE)
     return name, WINDOWS_HU[name]
 
 
@@ -176,7 +158,9 @@ def _plane(
     volume: Volume, name: str, index: int, edges: tuple[float, float], cuts: Mapping[str, Mask], most_px: int
 ) -> Plane:
     values = cut(volume.array, name, index).astype(np.float32)
-    picture = grey(_blocks(values, most_px).mean(axis=(1, 3)), *edges)
+    # each axis has a factor of its own: what has few voxels is not made coarser
+    merged = [-(-count // most_px) for count in values.shape]
+    picture = grey(block_means(values, merged), *edges)
     rows, columns = (axis for axis in range(3) if axis != AXES[name])
     shape, spacing = volume.shape_zyx, volume.spacing_mm_zyx
     return Plane(
@@ -189,19 +173,6 @@ def _plane(
         width_mm=shape[columns] * spacing[columns],
         height_mm=shape[rows] * spacing[rows],
         outlines={
-            mask: outline(np.asarray(_blocks(piece, most_px).any(axis=(1, 3))))
-            for mask, piece in cuts.items()
-            if piece.any()
+            mask: outline(block_means(piece, merged) > 0) for mask, piece in cuts.items() if piece.any()
         },
     )
-
-
-def _blocks(plane: Array, most_px: int) -> Array:
-    """Return a plane (y, x) in blocks (y, within, x, within), at most so many along an axis.
-
-    Each axis has a factor of its own: what has few voxels is not made coarser. The rest at an end is cut.
-    """
-    height, width = plane.shape
-    down, across = (-(-count // most_px) for count in plane.shape)
-    kept = plane[: height // down * down, : width // across * across]
-    return kept.reshape(height // down, down, width // across, across)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import pdist, squareform
 
 from evidcore.data import Volume
-from evidcore_plugin_doctor.coarse import STEP_MM, merge
-from evidcore_plugin_doctor.fault import Remark
-from evidcore_plugin_doctor.fill import runs
+from evidcore_plugin_doctor.coarse import Grid, block_means, merged_pixels
+from evidcore_plugin_doctor.fault import Remark, error, warning
+from evidcore_plugin_doctor.intensity import runs
 
 FEWEST = 6  # slices that hold more than one value
 FEWEST_PIXELS = 100  # of 5 mm; noise makes slices of fewer alike by chance
@@ -32,23 +33,22 @@ SAME_PATTERN = 0.95  # correlation of a slice with its neighbour scaled; where a
 NEGATIVE = -0.5  # correlation below which bright is dark in the next slice; that of noise lies around 0
 SLICE_AXIS = 1.3  # spacing across slices to that within, where these are not the axial ones
 
-Grid = np.ndarray[Any, np.dtype[np.float32]]
-
 
 def disordered(volume: Volume) -> Iterator[Remark]:
     """Yield how the slices of a volume do not follow each other."""
     axis = _across(volume)
     array = np.moveaxis(volume.array, axis, 0)
-    within = [step for at, step in enumerate(volume.spacing_mm_zyx) if at != axis]
+    pixels = np.minimum(np.delete(merged_pixels(volume.spacing_mm_zyx), axis), array.shape[1:]).tolist()
     kept = [index for index, plane in enumerate(array) if plane.min() != plane.max()]
     if len(kept) < FEWEST:
         return
     yield from _repeated(array, kept, axis)
-    planes = np.stack([_coarse(array[index], within) for index in kept])
+    planes = np.stack([block_means(array[index], pixels) for index in kept])
     if planes[0].size < FEWEST_PIXELS:
         return
     low, high = CLIP_HU if volume.intensity == "hu" else np.percentile(planes, CLIP_PERCENTILES)
-    distance = _distances(np.clip(planes, low, high))
+    flat = np.clip(planes, low, high).reshape(len(planes), -1)
+    distance = squareform(pdist(flat)) / np.sqrt(flat.shape[1])  # root mean square, (slice, slice)
     misplaced = list(_misplaced(distance, kept, axis))
     yield from misplaced
     steps = [] if volume.intensity != "hu" else list(_steps(planes, kept, axis))
@@ -66,32 +66,13 @@ def _across(volume: Volume) -> int:
     return widest if is_clear else 0
 
 
-def _coarse(plane: np.ndarray[Any, Any], steps_mm: list[float]) -> Grid:
-    for axis, step in enumerate(steps_mm):
-        count = max(1, int(STEP_MM / step + 1e-6))
-        if plane.shape[axis] >= count:
-            plane = merge(plane, axis, count)
-    return plane.astype(np.float32)
-
-
-def _distances(planes: Grid) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the root mean square difference of each two slices, (slice, slice)."""
-    flat = planes.reshape(len(planes), -1).astype(np.float64)
-    flat -= flat.mean()
-    length = (flat**2).sum(axis=1)
-    squared = length[:, None] + length[None] - 2 * flat @ flat.T
-    distance: np.ndarray[Any, np.dtype[np.float64]] = np.sqrt(np.maximum(squared, 0) / flat.shape[1])
-    return distance
-
-
 def _repeated(array: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
     """Yield the slices that hold what the one before holds."""
     same = [b for a, b in itertools.pairwise(kept) if b == a + 1 and np.array_equal(array[a], array[b])]
     if same:
-        yield (
-            "warning",
+        yield warning(
             f"{len(same)} of {len(array)} slices hold the voxels of the slice before: {'zyx'[axis]} = "
-            f"{runs(same)}. Slices were repeated or filled in. Convert the series again.",
+            f"{runs(same)}. Slices were repeated or filled in. Convert the series again."
         )
 
 
@@ -108,18 +89,16 @@ def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> It
     elsewhere = float(np.mean(far < LIKER * near))
     name = "zyx"[axis]
     if elsewhere > INTERLEAVED:
-        yield (
-            "error",
+        yield error(
             f"{100 * elsewhere:.0f} % of the {count} slices are less like their neighbours than like slices "
             "farther off: the slices are out of order. Sort them by their position and write the scan "
-            "again.",
+            "again."
         )
     elif odd:
-        yield (
-            "error",
+        yield error(
             f"{len(odd)} of {count} slices are unlike both neighbours, though these are alike: {name} = "
             f"{runs(odd)}. They stand in the wrong place, come from another scan, or have other values. "
-            f"Look at the scan; convert the series again.",
+            f"Look at the scan; convert the series again."
         )
 
 
@@ -136,13 +115,12 @@ def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[Remark]:
     at = np.flatnonzero(is_step)
     if len(at):
         first = at[0]
-        yield (
-            "error",
+        yield error(
             f"Hounsfield units change from slice to slice at {'zyx'[axis]} = "
             f"{runs([kept[i + 1] for i in at])}: at the first, the median pixel by {shift[first]:.0f} HU, "
             f"the spread {ratio[first]:.2f}-fold, correlation {alike[first]:.2f}. Part of the slices was "
             "scaled, shifted or negated. Apply each slice's own slope and intercept once; convert the "
-            "series again.",
+            "series again."
         )
 
 
@@ -153,9 +131,8 @@ def _gap(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator
     second, widest = np.sort(beside)[-2:]
     if widest > GAP * max(second, 1e-6):
         at = kept[int(beside.argmax())]
-        yield (
-            "warning",
+        yield warning(
             f"the step from {'zyx'[axis]} = {at} to {at + 1} is {widest / max(second, 1e-6):.1f} times as "
             "large as any other between neighbouring slices: slices are missing there, or parts of two "
-            "scans were joined. Convert the series again.",
+            "scans were joined. Convert the series again."
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from evidcore.api import VolumeRef
 from evidcore.data import Geometry, Volume
-from evidcore_plugin_doctor.fault import Remark
+from evidcore_plugin_doctor.fault import Remark, error, warning
 
 SMALLEST_MM, LARGEST_MM = 0.05, 30.0
 FIELD_MM = (20.0, 2500.0)  # of a scan, along any axis
@@ -26,6 +27,10 @@ LUNG_SHARE = 0.1  # of a body's outline in a slice
 FULL_MATRIX = (512, 768, 1024)
 DIFFERENT = 0.01  # of the stated spacing
 
+Triple = np.ndarray[Any, np.dtype[np.float64]]  # z, y, x in mm
+
+_SCANNER = "Set the affine from the scanner's own spacing."
+
 
 def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[Remark]:
     """Yield what is odd about the size of voxels.
@@ -36,75 +41,59 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[R
         stated: the grid as the file alone says.
     """
     if ref.spacing_mm_zyx is not None:
-        pairs = zip(ref.spacing_mm_zyx, stated.spacing_mm_zyx, strict=True)
-        if any(abs(table - file) > DIFFERENT * table for table, file in pairs):
-            yield (
-                "warning",
-                f"the file states a spacing of {_written(stated.spacing_mm_zyx)} mm (z, y, x), the table "
-                f"{_written(ref.spacing_mm_zyx)} mm; the table's is used. Look which one is true.",
+        file, table = np.array(stated.spacing_mm_zyx), np.array(ref.spacing_mm_zyx)
+        if (np.abs(table - file) > DIFFERENT * table).any():
+            text = (
+                f"the file states a spacing of {_written(file)} mm (z, y, x), the table {_written(table)} mm"
             )
-    spacing = geometry.spacing_mm_zyx
+            yield warning(f"{text}; the table's is used. Look which one is true.")
+    spacing = np.array(geometry.spacing_mm_zyx)
+    smallest, largest = spacing.min(), spacing.max()
     size = f"a spacing of {_written(spacing)} mm (z, y, x)"
-    if max(spacing) < SMALLEST_MM and min(spacing) > SMALLEST_MM / 1000:
-        metres = _written(tuple(1000 * step for step in spacing))
-        yield (
-            "error",
-            f"{size}, {geometry.shape_zyx} voxels: no scanner is as fine. Taken as metres it would be "
-            f"{metres} mm. Write the affine in mm.",
-        )
-    elif min(spacing) > LARGEST_MM:
-        microns = _written(tuple(step / 1000 for step in spacing))
-        yield (
-            "error",
-            f"{size}, {geometry.shape_zyx} voxels: no scanner is as coarse. Taken as micrometres it would be "
-            f"{microns} mm. Write the affine in mm.",
-        )
-    elif min(spacing) < SMALLEST_MM or max(spacing) > LARGEST_MM:
-        yield (
-            "error",
-            f"{size}: one axis is beyond {SMALLEST_MM:g} to {LARGEST_MM:g} mm. Set the affine from the "
-            f"scanner's own spacing.",
-        )
-    elif ref.intensity == "hu" and spacing == (1.0, 1.0, 1.0) and geometry.shape_zyx[1] in FULL_MATRIX:
-        yield (
-            "warning",
-            f"{size} with a matrix of {geometry.shape_zyx[1]} x {geometry.shape_zyx[2]}: what a header says "
-            f"that nobody has filled in, and a field of view of {geometry.shape_zyx[1]} mm. Set the affine "
-            f"from the scanner's own spacing.",
+    rows, columns = geometry.shape_zyx[1:]
+    if largest < SMALLEST_MM and smallest > SMALLEST_MM / 1000:
+        taken = f"Taken as metres it would be {_written(1000 * spacing)} mm. Write the affine in mm."
+        yield error(f"{size}, {geometry.shape_zyx} voxels: no scanner is as fine. {taken}")
+    elif smallest > LARGEST_MM:
+        taken = f"Taken as micrometres it would be {_written(spacing / 1000)} mm. Write the affine in mm."
+        yield error(f"{size}, {geometry.shape_zyx} voxels: no scanner is as coarse. {taken}")
+    elif smallest < SMALLEST_MM or largest > LARGEST_MM:
+        yield error(f"{size}: one axis is beyond {SMALLEST_MM:g} to {LARGEST_MM:g} mm. {_SCANNER}")
+    elif ref.intensity == "hu" and (spacing == 1).all() and rows in FULL_MATRIX:
+        yield warning(
+            f"{size} with a matrix of {rows} x {columns}: what a header says that nobody has filled in, and "
+            f"a field of view of {rows} mm. {_SCANNER}"
         )
     else:
-        yield from _pixels(ref, geometry)
-        yield from _field(ref, geometry)
+        yield from _pixels(spacing, size, is_ct=ref.intensity == "hu")
+        yield from _field(spacing, spacing * geometry.shape_zyx, is_ct=ref.intensity == "hu")
 
 
-def _pixels(ref: VolumeRef, geometry: Geometry) -> Iterator[Remark]:
+def _pixels(spacing: Triple, size: str, *, is_ct: bool) -> Iterator[Remark]:
     """Yield what is odd about the shape and size of the pixels of a slice; slices of a CT are axial."""
-    spacing = sorted(geometry.spacing_mm_zyx)
-    size = f"a spacing of {_written(geometry.spacing_mm_zyx)} mm (z, y, x)"
-    if ref.intensity == "hu":
-        z, *pixel = geometry.spacing_mm_zyx
-        ratio = max(pixel) / min(pixel)
-    else:
-        ratio = min(spacing[1] / spacing[0], spacing[2] / spacing[1])  # any axis may be the slices'
-        z, pixel = spacing[2], spacing[:2]
+    z, *pixel = spacing if is_ct else np.sort(spacing)[::-1]
+    ratio = max(pixel) / min(pixel)
+    if not is_ct:
+        ratio = min(ratio, z / max(pixel))  # any axis may be the slices'
     if ratio > SQUARE:
-        yield (
-            "warning",
-            f"{size}: pixels are {ratio:.2g} times as long as wide, and scanners make square ones. Set the "
-            "affine from the scanner's own spacing.",
-        )
-    elif ref.intensity == "hu" and max(pixel) < PIXEL_MM:
-        yield (
-            "warning",
-            f"{size}: no clinical CT has pixels below {PIXEL_MM:g} mm. Set the affine from the scanner's own "
-            f"spacing.",
-        )
-    elif ref.intensity == "hu" and z < THIN * max(pixel):
-        yield (
-            "warning",
-            f"{size}: slices stand closer than {THIN:g} of a pixel, as no scanner puts them. Set the "
-            "affine from the scanner's own spacing.",
-        )
+        text = f"{size}: pixels are {ratio:.2g} times as long as wide, and scanners make square ones."
+        yield warning(f"{text} {_SCANNER}")
+    elif is_ct and max(pixel) < PIXEL_MM:
+        yield warning(f"{size}: no clinical CT has pixels below {PIXEL_MM:g} mm. {_SCANNER}")
+    elif is_ct and z < THIN * max(pixel):
+        text = f"{size}: slices stand closer than {THIN:g} of a pixel, as no scanner puts them."
+        yield warning(f"{text} {_SCANNER}")
+
+
+def _field(spacing: Triple, extent_mm: Triple, *, is_ct: bool) -> Iterator[Remark]:
+    """Yield what is odd about the extent of the scan and the distance of its slices."""
+    least, most = FIELD_MM
+    if not least <= extent_mm.max() <= most:
+        text = f"the scan spans {_written(extent_mm)} mm (z, y, x), expected {least:g} to {most:g} mm."
+        yield warning(f"{text} {_SCANNER}")
+    elif is_ct and spacing[0] > SLICE_MM:
+        text = f"slices lie {spacing[0]:g} mm apart; anatomy between them is not seen."
+        yield warning(f"{text} Look whether slices are missing.")
 
 
 def too_small(volume: Volume) -> Remark | None:
@@ -128,29 +117,11 @@ def too_small(volume: Volume) -> Remark | None:
     if width >= least:
         return None
     what = "chest" if least == TRUNK_MM else "body"
-    return "warning", (
+    return warning(
         f"a spacing of {_written(volume.spacing_mm_zyx)} mm (z, y, x) makes the {what} {width:.0f} mm "
-        f"wide, expected at least {least:g} mm. Set the affine from the scanner's own spacing."
+        f"wide, expected at least {least:g} mm. {_SCANNER}"
     )
 
 
-def _field(ref: VolumeRef, geometry: Geometry) -> Iterator[Remark]:
-    """Yield what is odd about the extent of the scan and the distance of its slices."""
-    spacing = geometry.spacing_mm_zyx
-    extent = [count * step for count, step in zip(geometry.shape_zyx, spacing, strict=True)]
-    if not FIELD_MM[0] <= max(extent) <= FIELD_MM[1]:
-        yield (
-            "warning",
-            f"the scan spans {_written(tuple(extent))} mm (z, y, x), expected {FIELD_MM[0]:g} to "
-            f"{FIELD_MM[1]:g} mm. Set the affine from the scanner's own spacing.",
-        )
-    elif ref.intensity == "hu" and spacing[0] > SLICE_MM:
-        yield (
-            "warning",
-            f"slices lie {spacing[0]:g} mm apart; anatomy between them is not seen. Look whether slices are "
-            f"missing.",
-        )
-
-
-def _written(numbers: tuple[float, ...]) -> str:
+def _written(numbers: Iterable[float]) -> str:
     return " x ".join(f"{number:.4g}" for number in numbers)

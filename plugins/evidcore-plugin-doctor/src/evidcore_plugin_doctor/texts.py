@@ -19,8 +19,6 @@ ALIKE = 0.8  # Jaccard: runs in both over runs in either
 TEMPLATE_PATIENTS = 5  # as many share a template
 _COMMON = 20  # runs that more reports hold point to no pair
 
-Runs = frozenset[int]  # by hash: the words themselves would fill the memory
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alike:
@@ -32,23 +30,16 @@ class Alike:
     words: int  # of the shorter
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Compared:
-    """What a comparison of all reports found."""
+def compare(reports: Sequence[str], patients: Sequence[str]) -> tuple[list[Alike], int]:
+    """Return the reports that are alike, and how many texts are shared by many patients.
 
-    alike: tuple[Alike, ...]
-    templates: int  # texts that many patients share
-
-
-def compare(reports: Sequence[str], patients: Sequence[str]) -> Compared:
-    """Compare each report with each other one.
-
-    Args:
-        reports: the texts.
-        patients: whose they are; reports of one patient are not compared.
+    Reports of one of the `patients`, whose they are, are not compared.
     """
     words = [tuple(re.findall(r"\w+", report.casefold())) for report in reports]
-    runs = [_runs(item) for item in words]
+    runs = [  # by hash: the words themselves would fill the memory
+        {hash(item[start : start + RUN_WORDS]) for start in range(len(item) - RUN_WORDS + 1)}
+        for item in words
+    ]
     holders: dict[int, list[int]] = collections.defaultdict(list)
     for number, mine in enumerate(runs):
         for run in mine:
@@ -76,8 +67,4 @@ def compare(reports: Sequence[str], patients: Sequence[str]) -> Compared:
         if share >= ALIKE and rare >= RARE_RUNS:
             count = min(len(words[first]), len(words[second]))
             alike.append(Alike(first=first, second=second, share=share, words=count))
-    return Compared(alike=tuple(alike), templates=templates)
-
-
-def _runs(words: tuple[str, ...]) -> Runs:
-    return frozenset(hash(words[start : start + RUN_WORDS]) for start in range(len(words) - RUN_WORDS + 1))
+    return alike, templates

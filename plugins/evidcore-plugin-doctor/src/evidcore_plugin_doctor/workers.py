@@ -1,21 +1,18 @@
-"""Work through cases one by one, in this process or in several, and keep their order."""
+"""Work through items in this process or in several, and keep their order."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, parent_process
 from typing import TypeVar
 
 from evidcore.errors import RunError
 
-WAITING_PER_PROCESS = 4  # cases that are handed out before their turn
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -32,18 +29,11 @@ def in_processes(
         yield from map(function, items)
         return
     # torch's threads do not survive a fork
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin)
-    rest = iter(items)
-    try:
-        first = itertools.islice(rest, WAITING_PER_PROCESS * processes)
-        begun: deque[Future[Made]] = deque(pool.submit(function, item) for item in first)
-        while begun:
-            yield begun.popleft().result()
-            begun.extend(pool.submit(function, item) for item in itertools.islice(rest, 1))
-    except BrokenProcessPool as cause:
-        raise RunError(killed) from cause
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_begin) as pool:
+        try:
+            yield from pool.map(function, items)
+        except BrokenProcessPool as cause:
+            raise RunError(killed) from cause
 
 
 def _begin() -> None:

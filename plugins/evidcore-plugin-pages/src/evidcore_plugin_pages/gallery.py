@@ -25,6 +25,7 @@ from evidcore_plugin_pages.markup import Html, data_block, join
 
 Plane = npt.NDArray[np.uint8]
 WINDOWS_HU = {"lung": (-1350.0, 150.0), "mediastinum": (-160.0, 240.0), "bone": (-500.0, 1300.0)}
+_LUNG_HU = (-930.0, -500.0)  # values of aerated lung; air beside a body is lower, noise and all
 AXES = {"axial": 0, "coronal": 1, "sagittal": 2}  # which of z, y, x a slice cuts
 SIDES = {  # of the body, by edge
     "axial": (("left", "R"), ("right", "L"), ("top", "A"), ("bottom", "P")),
@@ -126,10 +127,10 @@ def outline(mask: npt.NDArray[np.bool_]) -> str:
     # a horizontal edge lies between rows that differ, a vertical one between columns that differ
     rows = np.diff(padded, axis=0)[:, 1:-1] != 0
     for y in np.flatnonzero(rows.any(axis=1)).tolist():
-        pieces += [f"M{start} {y}H{stop}" for start, stop in _runs(rows[y])]
+        pieces += [f"M{start} {y}H{stop}" for start, stop in runs(rows[y])]
     columns = np.diff(padded, axis=1)[1:-1, :] != 0
     for x in np.flatnonzero(columns.any(axis=0)).tolist():
-        pieces += [f"M{x} {start}V{stop}" for start, stop in _runs(columns[:, x])]
+        pieces += [f"M{x} {start}V{stop}" for start, stop in runs(columns[:, x])]
     return "".join(pieces)
 
 
@@ -137,6 +138,11 @@ def cut(array: npt.NDArray[Any], plane: str, index: int) -> npt.NDArray[Any]:
     """Return a slice of an array (z, y, x) as it is looked at: rows down, head up where z is seen."""
     seen = np.asarray(np.take(array, index, axis=AXES[plane]))
     return seen if plane == "axial" else seen[::-1]
+
+
+def window_of(voxels: npt.NDArray[Any], share: float) -> str:
+    """Return the lung's window where more than a share of some voxels in HU is aerated lung."""
+    return "lung" if ((voxels > _LUNG_HU[0]) & (voxels < _LUNG_HU[1])).mean() > share else "mediastinum"
 
 
 def _blocks(planes: npt.NDArray[Any], factor: int) -> npt.NDArray[Any]:
@@ -160,7 +166,8 @@ def png_uri(plane: Plane) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def _runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+def runs(line: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return where each run of a line begins and ends, end excluded."""
     edges = np.flatnonzero(np.diff(np.pad(line.astype(np.int8), 1)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]
 

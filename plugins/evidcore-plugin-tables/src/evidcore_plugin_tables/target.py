@@ -10,7 +10,7 @@ from evidcore.api import DataError, Dataset, Task
 from evidcore.cache import cache_folder
 from evidcore.case import Intensity
 from evidcore.errors import RecipeError, did_you_mean
-from evidcore.recipe import load
+from evidcore.recipe import Recipe, load
 from evidcore.registry import factory
 from evidcore.runs.assembly import Assembly
 from evidcore_plugin_tables.csv_rows import read_rows
@@ -37,18 +37,22 @@ def open_target(target: Path, only: str | None, intensity: Intensity) -> dict[st
     if target.is_dir():
         return {target.resolve().name: open_folder(target, intensity)}
     if target.suffix == ".toml":
-        recipe = load(target)
-        if only is not None and only not in recipe.datasets:
-            raise RecipeError(
-                f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
-                f"It has: {', '.join(recipe.datasets)}."
-            )
-        result = Assembly(recipe).datasets
-        return result if only is None else {only: result[only]}
+        return open_recipe(load(target), only)
     what = "no such file or folder" if not target.exists() else "neither a recipe nor a folder"
     raise DataError(
         f"{target}: {what}. Give a recipe (.toml), or a folder that holds {TABLE} or {QUESTIONS}."
     )
+
+
+def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:
+    """Build the data sets of a recipe, or the one that is wanted."""
+    if only is not None and only not in recipe.datasets:
+        raise RecipeError(
+            f"{recipe.path}: has no data set {only!r}.{did_you_mean(only, recipe.datasets)} "
+            f"It has: {', '.join(recipe.datasets)}."
+        )
+    result = Assembly(recipe).datasets
+    return result if only is None else {only: result[only]}
 
 
 def open_tasks(target: Path) -> dict[str, Task]:

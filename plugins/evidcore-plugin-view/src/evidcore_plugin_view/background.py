@@ -7,37 +7,43 @@ Threads wait for their answers, so that a question is answered at once with what
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
+import json
 import threading
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from evidcore_plugin_hub.worker import Broken, Raised, Worker
+from pydantic import TypeAdapter
 
 from evidcore.api import Box, MaskRef
 from evidcore.data.boxes import Mask
 from evidcore.errors import RunError
 from evidcore.registry import offers
 
+Made = TypeVar("Made")
 _MOST_BYTES = 1 << 30  # of the cases of a whole data set
 _MOST_WAITING = 4  # older requests are made when they are asked for again
 Sentences = list[dict[str, Any]]  # start and end, in characters, and the findings that are present
 
 
 class RunProcess:
-    """A process that answers for a run: started when it is first asked, and again where it ended."""
+    """A process that answers for a run, and a thread that waits for it.
+
+    The process is started when it is first asked, and again where it ended.
+    """
 
     def __init__(self) -> None:
         self._worker: Worker | None = None
+        self._thread = ThreadPoolExecutor(1)
         self._lock = threading.Lock()
 
-    def __call__(self, doing: str, *given: Any) -> Any:
-        """Return what a method of `RunWorker` gives.
+    def __call__(self, doing: str, *given: Any, form: Any = None) -> Any:
+        """Return what a method of `RunWorker` gives, in a type if one is named.
 
         Raises:
             Broken, Raised: as of `Worker`.
@@ -47,7 +53,7 @@ class RunProcess:
                 serves = "evidcore_plugin_view.run_worker:RunWorker"
                 self._worker = Worker(serves, most_bytes=_MOST_BYTES)
             worker = self._worker
-        return worker.ask(doing, *given)
+        return worker.ask(doing, *given, form=None if form is None else TypeAdapter(form))
 
     def sentences(self, text: str, names: Sequence[str]) -> Sentences:
         """Return the sentences of a text that affirm one of some findings, by the labeler `negation-rules`.
@@ -61,11 +67,20 @@ class RunProcess:
             ended = "The sentences could not be read: their process ended. Choose the question again."
             raise RunError(ended) from cause
 
+    def submit(self, function: Callable[..., Made], *given: Any) -> Future[Made]:
+        """Have the thread do something, behind all that it has to do."""
+        try:
+            return self._thread.submit(function, *given)
+        except RuntimeError:  # the viewer ends
+            return Future()
+
     def close(self) -> None:
         """End the process, whatever it does."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             if self._worker is not None:
                 self._worker.end()
+        self._thread.shutdown()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,29 +88,25 @@ class CaseEntry:
     """What a data set tells of a case; a real patient's report only where it may be shown."""
 
     phantom: bool
-    paths: Sequence[str]  # of its volumes
-    masks: Mapping[str, MaskRef]
-    findings: Sequence[Mapping[str, Any]]
-    report: Mapping[str, Any] | None
+    paths: tuple[str, ...]  # of its volumes
+    masks: dict[str, MaskRef]
+    present: tuple[str, ...]  # findings
+    report: dict[str, Any] | None
     report_withheld: bool
 
 
 class CaseIndex:
     """Looks cases up in the background, in the order in which they are asked for.
 
-    Args:
-        folder: of the run.
-        show_reports: whether reports of real patients may be shown.
+    Reports of real patients are told where `show_reports` says so.
     """
 
     def __init__(self, folder: Path, *, show_reports: bool) -> None:
         self._folder, self._show_reports = folder, show_reports
-        self._cases: dict[str, CaseEntry] = {}
-        self._asked: set[str] = set()
-        self._answered: set[str] = set()
+        self._lookups: dict[str, Future[dict[str, CaseEntry]]] = {}  # by `key_of`; they give cases by id
         self._faults: list[str] = []
-        self._process, self._thread = RunProcess(), ThreadPoolExecutor(1)
-        self._lock = threading.Lock()
+        self._process, self._lock = RunProcess(), threading.Lock()
+        self.close = self._process.close
 
     def ask(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Have the cases of some lines looked up; those that were asked about before are left out.
@@ -106,45 +117,36 @@ class CaseIndex:
         by_task: dict[str, dict[str, Mapping[str, Any]]] = {}
         with self._lock:
             for line in lines:
-                if key_of(line) not in self._asked:
+                if key_of(line) not in self._lookups:
                     by_task.setdefault(str(line["task"]), {}).setdefault(key_of(line), line)
-            self._asked.update(*by_task.values())
-        for wanted in by_task.values():
-            with contextlib.suppress(RuntimeError):  # the viewer ends
-                self._thread.submit(self._look_up, wanted)
+            for wanted in by_task.values():
+                lookup = self._process.submit(self._look_up, list(wanted.values()))
+                self._lookups |= dict.fromkeys(wanted, lookup)
 
     def case(self, line: Mapping[str, Any]) -> CaseEntry | None:
         """Return the case of a line; None while it is looked for, and where no data set has it."""
-        return self._cases.get(key_of(line))
+        lookup = self._lookups.get(key_of(line))
+        return lookup.result().get(line["case_id"]) if lookup is not None and lookup.done() else None
 
     def is_waiting(self, line: Mapping[str, Any]) -> bool:
         """Tell whether the case of a line is still looked for."""
-        with self._lock:
-            return key_of(line) in self._asked - self._answered and not self._faults
+        lookup = self._lookups.get(key_of(line))
+        return lookup is not None and not lookup.done() and not self._faults
 
     def faults(self) -> list[str]:
         """Return a sentence for each data set that could not be read."""
-        return list(self._faults)
+        return list(dict.fromkeys(self._faults))
 
-    def close(self) -> None:
-        """End what was started for it."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._process.close()
-        self._thread.shutdown()
-
-    def _look_up(self, wanted: Mapping[str, Mapping[str, Any]]) -> None:
-        """Ask about the lines of one task, by the keys of their cases."""
+    def _look_up(self, lines: list[Mapping[str, Any]]) -> dict[str, CaseEntry]:
+        """Ask about the lines of one task."""
+        form = tuple[dict[str, CaseEntry], list[str]]
+        found: dict[str, CaseEntry] = {}
         try:
-            answer = self._process("cases", self._folder, list(wanted.values()), self._show_reports)
+            found, faults = self._process("cases", self._folder, lines, self._show_reports, form=form)
         except (Broken, Raised) as cause:
-            answer = {"cases": {}, "faults": [f"The data sets could not be read: {cause}"]}
-        with self._lock:
-            for key, line in wanted.items():
-                if (fields := answer["cases"].get(line["case_id"])) is not None:
-                    masks = {name: MaskRef(**ref) for name, ref in fields["masks"].items()}
-                    self._cases[key] = CaseEntry(**{**fields, "masks": masks})
-            self._faults += [fault for fault in answer["faults"] if fault not in self._faults]
-            self._answered |= wanted.keys()
+            faults = [f"The data sets could not be read: {cause}"]
+        self._faults += faults
+        return found
 
 
 def key_of(line: Mapping[str, Any]) -> str:
@@ -154,46 +156,27 @@ def key_of(line: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FollowRequest:
-    """The boxes of one answer or rollout, and whose they are.
+    """The boxes of one answer or rollout, and whose they are."""
 
-    Args:
-        run: by the name that references use.
-        kind: "answers" or "rollouts".
-        stage: that wrote the line.
-        task: of the question.
-        case: its id.
-        prompt: its id.
-        image: URI of the volume.
-        slice: that the answer names.
-        boxes: in voxels of the volume.
-    """
-
-    run: str
-    kind: str
-    stage: str
+    run: str  # by the name that references use
+    kind: str  # "answers" or "rollouts"
+    stage: str  # that wrote the line
     task: str
     case: str
     prompt: str
-    image: str
-    slice: int | None
-    boxes: tuple[Box, ...]
+    image: str  # URI of the volume
+    slice: int | None  # that the answer names
+    boxes: tuple[Box, ...]  # in voxels of the volume
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FollowedMask:
-    """What became of some boxes: a mask, or a sentence that says why there is none.
+    """What became of some boxes: a mask, or a sentence that says why there is none."""
 
-    Args:
-        by: the segmenter, and whom it serves in the run.
-        fault: why there is no mask; empty where there is one.
-        shape_zyx: of the volume.
-        bits: the mask, packed; a scan's mask takes a thousandth of it.
-    """
-
-    by: str = ""
-    fault: str = ""
-    shape_zyx: Sequence[int] = (0, 0, 0)
-    bits: str = ""
+    by: str = ""  # the segmenter, and whom it serves in the run
+    fault: str = ""  # empty where there is a mask
+    shape_zyx: tuple[int, ...] = ()
+    bits: str = ""  # the mask, packed; a scan's mask takes a thousandth of it
 
     @classmethod
     def of(cls, mask: Mask, by: str) -> Self:
@@ -217,13 +200,12 @@ class FollowedMasks:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder of a run; nothing is started before boxes are to be followed."""
-        self._folder = folder
+        self._folder = folder  # of the run
         self._made: dict[FollowRequest, FollowedMask] = {}
         self._waiting: list[FollowRequest] = []  # the newest last
         self._current: FollowRequest | None = None
-        self._process, self._thread = RunProcess(), ThreadPoolExecutor(1)
-        self._lock = threading.Lock()
+        self._process, self._lock = RunProcess(), threading.Lock()
+        self.close = self._process.close
 
     def get(self, wanted: FollowRequest) -> FollowedMask | None:
         """Return what became of some boxes; None while they are followed, which begins if it has not."""
@@ -231,15 +213,8 @@ class FollowedMasks:
             if wanted not in self._made and wanted != self._current:
                 others = [request for request in self._waiting if request != wanted]
                 self._waiting = [*others, wanted][-_MOST_WAITING:]
-                with contextlib.suppress(RuntimeError):  # the viewer ends
-                    self._thread.submit(self._follow)
+                self._process.submit(self._follow)
             return self._made.get(wanted)
-
-    def close(self) -> None:
-        """End the process, whatever it does."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
-        self._process.close()
-        self._thread.shutdown()
 
     def _follow(self) -> None:
         """Have the process follow the newest boxes; one that ends meanwhile makes nothing of them."""
@@ -248,7 +223,7 @@ class FollowedMasks:
                 return
             self._current = wanted = self._waiting.pop()
         try:
-            made = FollowedMask(**self._process("follow", self._folder, wanted))
+            made = self._process("follow", self._folder, wanted, form=FollowedMask)
         except (Broken, Raised) as cause:
             status = cause.status if isinstance(cause, Broken) else 1
             made = FollowedMask(
@@ -261,19 +236,6 @@ class FollowedMasks:
 
 def names_segmenter(recipe: Mapping[str, Any]) -> bool:
     """Tell whether a resolved recipe has a segmenter: as a service, or in the table of a stage."""
-    if any(table.get("kind") == "segmenter" for table in recipe.get("service", {}).values()):
-        return True
-    return _has_segmenter(recipe.get("stage", ()), {offer.name for offer in offers("segmenter")})
-
-
-def _has_segmenter(value: Any, installed: set[str]) -> bool:
-    """Tell whether nested tables hold one of a segmenter, which may be missing here."""
-    if isinstance(value, list | tuple):
-        return any(_has_segmenter(inner, installed) for inner in value)
-    if not isinstance(value, Mapping):
-        return False
-    return (
-        value.get("use") in installed
-        or isinstance(value.get("segmenter"), Mapping)
-        or any(_has_segmenter(inner, installed) for inner in value.values())
-    )
+    tables = json.dumps([recipe.get("service"), recipe.get("stage")], default=str)
+    names = ["segmenter", *(offer.name for offer in offers("segmenter"))]  # some may be missing here
+    return any(f'"{name}"' in tables for name in names)

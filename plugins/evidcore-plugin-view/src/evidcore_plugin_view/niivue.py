@@ -33,24 +33,19 @@ def fetch(asset: Path = ASSET) -> None:
     Raises:
         FetchError: if npm is not there or fails, or what it gives has another hash.
     """
-    if asset.is_file() and hashlib.sha256(asset.read_bytes()).hexdigest() == SHA256:
-        return
-    with tempfile.TemporaryDirectory() as name:
-        content = read_member(pack(PACKAGE, INTEGRITY, Path(name)), MEMBER)
-        if hashlib.sha256(content).hexdigest() != SHA256:
-            raise FetchError(f"{MEMBER} of {PACKAGE}: another sha256 than {SHA256} is in it.")
+    if not asset.is_file() or hashlib.sha256(asset.read_bytes()).hexdigest() != SHA256:
         beside = asset.with_suffix(".part")
-        beside.write_bytes(content)
+        beside.write_bytes(fetch_member(PACKAGE, INTEGRITY, MEMBER))
         beside.replace(asset)
 
 
-def pack(package: str, integrity: str, folder: Path) -> Path:
-    """Return the archive of a package, which npm writes into `folder`.
+def fetch_member(package: str, integrity: str, member: str) -> bytes:
+    """Have npm fetch a package, and return one file of it.
 
     Args:
         package: with its exact version.
-        integrity: what npm calls so: "sha512-" and the hash in base64.
-        folder: an empty one.
+        integrity: of the archive, what npm calls so: "sha512-" and the hash in base64.
+        member: the file's path in the archive.
 
     Raises:
         FetchError: if npm is not there or fails, or the archive has another hash.
@@ -59,34 +54,24 @@ def pack(package: str, integrity: str, folder: Path) -> Path:
     if npm is None:
         raise FetchError(f"npm is not installed, and it fetches {PACKAGE}.")
     words = [npm, "pack", package, "--ignore-scripts", "--silent", "--fetch-retries=1"]
-    try:
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired as cause:
-        raise FetchError(f"npm pack {package}: no answer in {LIMIT_S} s.") from cause
-    archives = sorted(folder.glob("*.tgz"))
-    if done.returncode or len(archives) != 1:
-        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise FetchError(f"npm pack {package}: exit {done.returncode}: {said}")
-    result = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
-    if f"sha512-{result}" != integrity:
-        raise FetchError(f"{package}: has the integrity sha512-{result}, and {integrity} is wanted.")
-    return archives[0]
-
-
-def read_member(archive: Path, member: str) -> bytes:
-    """Return one file of an archive.
-
-    Raises:
-        FetchError: if it is not there.
-    """
-    with tarfile.open(archive) as opened:
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            held = opened.extractfile(member)
-        except KeyError:
-            held = None
-        if held is None:
-            raise FetchError(f"{archive.name}: has no {member}.")
-        return held.read()
+            done = subprocess.run(
+                words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
+        except subprocess.TimeoutExpired as cause:
+            raise FetchError(f"npm pack {package}: no answer in {LIMIT_S} s.") from cause
+        archives = sorted(Path(folder).glob("*.tgz"))
+        if done.returncode or len(archives) != 1:
+            said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise FetchError(f"npm pack {package}: exit {done.returncode}: {said}")
+        result = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
+        if f"sha512-{result}" != integrity:
+            raise FetchError(f"{package}: has the integrity sha512-{result}, and {integrity} is wanted.")
+        with tarfile.open(archives[0]) as opened:
+            content = opened.extractfile(member)
+            assert content is not None  # the hash says so
+            return content.read()
 
 
 if __name__ == "__main__":

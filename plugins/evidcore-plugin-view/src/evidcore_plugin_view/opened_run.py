@@ -1,29 +1,29 @@
-"""A run folder as the viewer reads it: its stages' answers and rollouts, line by line, while it may grow."""
+"""A run folder as the viewer reads it: its stages' answers and rollouts, line by line, while it may grow.
+
+Files of lines are never kept in memory: only where each line starts, and a short row of each.
+"""
 
 from __future__ import annotations
 
+import array
 import functools
+import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from evidcore.errors import RunError, did_you_mean
-from evidcore.runs.read import RunRecord, read_head
+from evidcore.runs.read import Line, RunRecord, read_head
 from evidcore.runs.read import lines as read_lines
 from evidcore_plugin_view.background import CaseIndex, FollowedMasks, RunProcess, names_segmenter
-from evidcore_plugin_view.line_index import Line, LineIndex, Row
-from evidcore_plugin_view.public_lines import answer_row, group_row
+from evidcore_plugin_view.public_lines import Row, answer_row, group_row
 
-Kind = Literal["answers", "rollouts"]
+KINDS = ("answers", "rollouts")
 
 
 class OpenedRun:
-    """One run that is looked at.
-
-    Args:
-        folder: what `evid run` wrote, or still writes.
-        show_reports: whether reports of real patients may be shown.
+    """One run that is looked at; reports of real patients where `show_reports` says so.
 
     Raises:
         RunError: if the folder is not a run or a file in it cannot be read.
@@ -31,28 +31,20 @@ class OpenedRun:
 
     def __init__(self, folder: Path, *, show_reports: bool) -> None:
         self.folder = folder.resolve()
-        self._read_at = self._status_time_ns()
         self.head: RunRecord = read_head(self.folder)
         self.cases = CaseIndex(self.folder, show_reports=show_reports)
         self.reader = RunProcess()
         self.has_segmenter = names_segmenter(self.head.recipe)
         self.followed = FollowedMasks(self.folder)
-        self._indexes: dict[tuple[Kind, str], LineIndex] = {}
-        self._looked_up: list[LineIndex] = []
+        self._indexes: dict[tuple[str, str], LineIndex] = {}
+        self._looked_up: set[LineIndex] = set()
         self._lock = threading.Lock()
 
     def read_again(self) -> None:
-        """Read what a run has written since, if it trains or its STATUS is another."""
-        told = self._status_time_ns()
-        if self.head.status.get("state") == "running" or told != self._read_at:
-            self._read_at = told
-            self.head = read_head(self.folder)
+        """Read what a run has written since."""
+        self.head = read_head(self.folder)
 
-    def _status_time_ns(self) -> int:
-        path = self.folder / "STATUS"
-        return path.stat().st_mtime_ns if path.exists() else 0
-
-    def stages(self, kind: Kind) -> list[str]:
+    def stages(self, kind: str) -> list[str]:
         """Return the stages that have answers or rollouts, in their order."""
         return sorted(path.stem for path in (self.folder / kind).glob("*.jsonl"))
 
@@ -62,9 +54,9 @@ class OpenedRun:
         Raises:
             RunError: if the stage has none; names those that have.
         """
-        if kind not in get_args(Kind):
-            raise RunError(f"{self.folder}: lines are of {get_args(Kind)}, got {kind!r}.")
-        known = self.stages(kind)  # type: ignore[arg-type]  # it was just compared
+        if kind not in KINDS:
+            raise RunError(f"{self.folder}: lines are of {KINDS}, got {kind!r}.")
+        known = self.stages(kind)
         if stage not in known:
             hint = did_you_mean(stage, known)
             raise RunError(
@@ -72,18 +64,13 @@ class OpenedRun:
                 f"Stages with {kind}: {', '.join(known) or 'none'}."
             )
         with self._lock:
-            key: tuple[Kind, str] = (kind, stage)  # type: ignore[assignment]
-            if key not in self._indexes:
+            if (kind, stage) not in self._indexes:
                 results = [result for result in self.head.results if result.get("stage") == stage]
                 rows = [row for result in results for row in result.get("rows") or ()]
                 headlines = frozenset(str(row["metric"]) for row in rows if row.get("headline"))
                 row_of = group_row if kind == "rollouts" else lambda line: answer_row(line, headlines)
-                self._indexes[key] = LineIndex(self.folder / kind / f"{stage}.jsonl", row_of)
-            return self._indexes[key]
-
-    def rows(self, kind: str, stage: str) -> Sequence[Row]:
-        """Return a row for each line of a stage."""
-        return self.index(kind, stage).rows()
+                self._indexes[kind, stage] = LineIndex(self.folder / kind / f"{stage}.jsonl", row_of)
+            return self._indexes[kind, stage]
 
     def line(self, kind: str, stage: str, number: int) -> Line:
         """Return a line of a stage, which it names."""
@@ -109,10 +96,10 @@ class OpenedRun:
         index = self.index(kind, stage)
         self.cases.ask([_asked(stage, index.line(number))])
         with self._lock:
-            if index in self._looked_up:
-                return
-            self._looked_up.append(index)
-        threading.Thread(target=self._look_up_all, args=(stage, index), daemon=True).start()
+            is_first = index not in self._looked_up
+            self._looked_up.add(index)
+        if is_first:
+            threading.Thread(target=self._look_up_all, args=(stage, index), daemon=True).start()
 
     def _look_up_all(self, stage: str, index: LineIndex) -> None:
         first: dict[tuple[str, str], int] = {}
@@ -144,20 +131,20 @@ class OpenedRun:
             "message": str(head.status.get("message", "")),
             "phantoms": list(head.phantom_datasets()),
             "real": list(head.real_datasets()),
-            "answers": [self._stage(stage, tables) for stage in self.stages("answers")],
-            "rollouts": [self._stage(stage, tables) for stage in self.stages("rollouts")],
+            **{kind: [_described(stage, tables) for stage in self.stages(kind)] for kind in KINDS},
         }
-
-    def _stage(self, stage: str, tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        number = stage.partition("-")[0]
-        table = tables[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(tables) else {}
-        return {"stage": stage, "kind": str(table.get("kind", "")), "arm": str(table.get("arm") or "")}
 
     def close(self) -> None:
         """End what was started for it."""
         self.cases.close()
         self.reader.close()
         self.followed.close()
+
+
+def _described(stage: str, tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    number = stage.partition("-")[0]
+    table = tables[int(number) - 1] if number.isdigit() and 0 < int(number) <= len(tables) else {}
+    return {"stage": stage, "kind": str(table.get("kind", "")), "arm": str(table.get("arm") or "")}
 
 
 @functools.lru_cache(maxsize=8)
@@ -169,3 +156,98 @@ def _occlusion_maps(path: Path, time_ns: int) -> Mapping[tuple[str, str], Line]:
 def _asked(stage: str, line: Line) -> dict[str, Any]:
     """Return what a line's case is looked up by."""
     return {"stage": stage, **{name: line.get(name) for name in ("task", "case_id", "images")}}
+
+
+class LineIndex:
+    """Reads each line once, keeps its offset and its row, and reads on when the file has grown.
+
+    A last line without its end is being written and is left for the next time. A file that another one has
+    replaced, as when a run resumes or moves a finished stage, is read anew.
+
+    Args:
+        path: the file; it may not exist yet.
+        row: what is kept of a line.
+    """
+
+    def __init__(self, path: Path, row: Callable[[Line], Row]) -> None:
+        self.path = path
+        self._row = row
+        self._lock = threading.Lock()
+        self._identity: tuple[int, int] | None = None
+        self._forget()
+
+    def rows(self) -> Sequence[Row]:
+        """Return the rows of all whole lines that the file holds now.
+
+        Raises:
+            RunError: if a line is not JSON; names the file and the line.
+        """
+        with self._lock:
+            self._read_on()
+            return list(self._rows)
+
+    def line(self, number: int) -> Line:
+        """Return a line, counted from 0.
+
+        Raises:
+            RunError: if there is no such line.
+        """
+        with self._lock:
+            self._read_on()
+            if not 0 <= number < len(self._starts):
+                raise RunError(
+                    f"{self.path}: has {len(self._starts)} lines, so no line {number} (counted from 0). "
+                    "Choose one from the list again: the run may have been resumed."
+                )
+            with self.path.open("rb") as file:
+                file.seek(self._starts[number])
+                return self._parsed(file.readline(), number)
+
+    def containing(self, words: str, texts: Callable[[Line], str]) -> list[int]:
+        """Return the numbers of the lines in whose texts some words occur, whatever their case."""
+        wanted = words.casefold()
+        with self._lock:
+            self._read_on()
+            count = len(self._starts)
+        result = []
+        if count:
+            with self.path.open("rb") as file:
+                for number, raw in zip(range(count), file, strict=False):  # it may be cut meanwhile
+                    if wanted in texts(self._parsed(raw, number)).casefold():
+                        result.append(number)
+        return result
+
+    def _forget(self) -> None:
+        self._starts = array.array("Q")
+        self._rows: list[Row] = []
+        self._end = 0
+
+    def _read_on(self) -> None:
+        if not self.path.is_file():
+            self._forget()
+            return
+        state = self.path.stat()
+        identity = (state.st_dev, state.st_ino)
+        if identity != self._identity or state.st_size < self._end:
+            self._identity = identity
+            self._forget()
+        if state.st_size == self._end:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._end)
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    return  # the run is writing this line right now
+                self._rows.append(self._row(self._parsed(raw, len(self._rows))))
+                self._starts.append(self._end)
+                self._end += len(raw)
+
+    def _parsed(self, raw: bytes, number: int) -> Line:
+        remedy = "Remove the line or resume the run, then `evid view` again."
+        try:
+            line = json.loads(raw)
+        except ValueError as cause:
+            raise RunError(f"{self.path}, line {number + 1}: not JSON, {raw[:60]!r}. {remedy}") from cause
+        if not isinstance(line, dict):
+            raise RunError(f"{self.path}, line {number + 1}: must be an object, got {raw[:60]!r}. {remedy}")
+        return line

@@ -10,7 +10,7 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 import numpy.typing as npt
-from evidcore_plugin_pages.gallery import AXES, SIDES, WINDOWS_HU, cut
+from evidcore_plugin_pages.gallery import AXES, SIDES, WINDOWS_HU, cut, window_of
 from PIL import Image
 
 from evidcore.api import MaskRef, VolumeRef, read, read_mask
@@ -18,11 +18,9 @@ from evidcore.data import Volume
 from evidcore.data.grid import LPS_RAS
 from evidcore_plugin_view.overlay import Mask, Plane
 
-_LUNG_HU = (-930.0, -500.0)  # values of aerated lung; air beside a body is lower, noise and all
 _LUNG_SHARE = 0.12  # of the middle of a volume: chest CT has 15 to 50 %, an abdomen with lung bases less
 _LUNG_AROUND = 0.25  # of the box around a mask
 _AROUND = 3  # voxels that the box is wider on each side
-_MOST_BYTES = 1_000_000_000  # of scans and masks together
 
 
 class Scan:
@@ -38,12 +36,6 @@ class Scan:
         self.name = hashlib.blake2b(repr(ref).encode(), digest_size=8).hexdigest()
         self._masks: dict[MaskRef, Mask] = {}
         self._lock = threading.Lock()
-
-    @property
-    def memory_bytes(self) -> int:
-        """Return how much memory it takes."""
-        with self._lock:
-            return self.volume.array.nbytes + sum(mask.nbytes for mask in self._masks.values())
 
     def mask(self, ref: MaskRef) -> Mask:
         """Return a mask, shape (z, y, x) on the volume's grid.
@@ -63,7 +55,7 @@ class Scan:
             return {"full range": (low, max(high, low + 1e-6))}
         _, y, x = self.volume.shape_zyx
         middle = self.volume.array[:, y // 5 : y - y // 5, x // 5 : x - x // 5]  # without air around the body
-        best = _fitting(middle, _LUNG_SHARE)
+        best = window_of(middle, _LUNG_SHARE)
         return {best: WINDOWS_HU[best], **{name: edges for name, edges in WINDOWS_HU.items() if name != best}}
 
     def window_around(self, mask: Mask) -> str | None:
@@ -72,7 +64,7 @@ class Scan:
             return None
         spans = [np.flatnonzero(mask.any(axis=others)) for others in ((1, 2), (0, 2), (0, 1))]
         around = tuple(slice(max(0, span[0] - _AROUND), span[-1] + 1 + _AROUND) for span in spans)
-        return _fitting(self.volume.array[around], _LUNG_AROUND)
+        return window_of(self.volume.array[around], _LUNG_AROUND)
 
     def plane(self, plane: Plane) -> dict[str, Any]:
         """Return what a viewer must know of a plane: slices, pixels, width / height in mm, body sides."""
@@ -133,34 +125,3 @@ class Scan:
         count = self.volume.shape_zyx[AXES[plane]]
         if not 0 <= index < count:
             raise ValueError(f"{plane} slices are 0 to {count - 1}, got {index}")
-
-
-def _fitting(voxels: npt.NDArray[Any], share: float) -> str:
-    """Return the lung's window where more than a share of some voxels is aerated lung."""
-    low, high = _LUNG_HU
-    return "lung" if ((voxels > low) & (voxels < high)).mean() > share else "mediastinum"
-
-
-class Scans:
-    """The scans that were looked at last, as many as fit into memory."""
-
-    def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        self._scans: dict[VolumeRef, Scan] = {}  # the last asked for at the end
-        self._most_bytes = most_bytes
-        self._lock = threading.Lock()
-
-    def get(self, ref: VolumeRef) -> Scan:
-        """Return a scan, read if it has to be; the scan asked for last always stays.
-
-        Raises:
-            DataError: if its file cannot be used.
-        """
-        with self._lock:
-            scan = self._scans.pop(ref) if ref in self._scans else Scan(ref)
-            self._scans[ref] = scan
-            while len(self._scans) > 1 and self._memory_bytes() > self._most_bytes:
-                del self._scans[next(iter(self._scans))]
-            return scan
-
-    def _memory_bytes(self) -> int:
-        return sum(scan.memory_bytes for scan in self._scans.values())

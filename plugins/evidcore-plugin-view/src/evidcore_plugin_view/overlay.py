@@ -13,85 +13,35 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from evidcore_plugin_pages.gallery import AXES, cut, outline
+from evidcore_plugin_pages.gallery import AXES, cut, outline, runs
 
 from evidcore.api import Crop, MaskRef
 
 if TYPE_CHECKING:
     from evidcore_plugin_view.background import FollowRequest
 
-Role = Literal["truth", "predicted", "followed", "looked-at", "shown", "occlusion"]
+Role = Literal["truth", "predicted", "followed", "looked-at", "shown", "occlusion"]  # as they are listed
 Plane = Literal["axial", "coronal", "sagittal"]
 Mask = npt.NDArray[np.bool_]
+Voxels = npt.NDArray[np.uint8]
+FULL = 255  # how strongly a voxel is drawn at most
 SpanZYX = tuple[int, int, int, int, int, int]  # z0, z1, y0, y1, x0, x1: starts included, stops excluded
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cells:
-    """How much less likely an answer becomes with each cell of a grid covered.
-
-    Args:
-        edges_zyx: of the cells along each axis, in voxels.
-        drops: of the log-probability, in nats a token; cells in raster order, x changes first. None: nothing
-            of the cell was shown.
-        largest: the cell with the largest drop; None: no drop is large enough to count.
-    """
-
-    edges_zyx: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-    drops: tuple[float | None, ...]
-    largest: int | None
-
-    def falls(self) -> list[tuple[SpanZYX, float]]:
-        """Return the box of each cell whose covering lowers the answer, and its share of the largest drop."""
-        if self.largest is None:
-            return []
-        most = self.drops[self.largest] or 0.0
-        spans = itertools.product(*(itertools.pairwise(edges) for edges in self.edges_zyx))
-        return [
-            ((*z, *y, *x), drop / most)
-            for (z, y, x), drop in zip(spans, self.drops, strict=True)
-            if drop is not None and drop > 0
-        ]
-
-    def peak(self) -> SpanZYX | None:
-        """Return the box of the cell with the largest drop."""
-        return next((span for span, share in self.falls() if share == 1), None)
-
-    def legend(self) -> str:
-        """Say what the colours are."""
-        if self.largest is None:
-            return "The answer stays as likely whichever cell is covered."
-        return (
-            "How much less likely the answer is with this cell covered. "
-            f"Full colour: {self.drops[self.largest]:.3g} nats a token."
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Overlay:
-    """One thing to draw; it is switched by itself.
+    """One thing to draw; it is switched by itself."""
 
-    Args:
-        name: what it shows: a finding, "box", "slice".
-        role: who says so.
-        source: "a" or "b" for an answer on that side, empty for the data set.
-        boxes: in voxels.
-        mask: where its mask lies, read when it is drawn.
-        follow: boxes of which a segmenter makes its mask.
-        slices: axial slices that are named without a box.
-        cells: of an occlusion map.
-        asked: whether the question is about it; then it is drawn at first.
-    """
-
-    name: str
+    name: str  # what it shows: a finding, "box", "slice"
     role: Role
-    source: str = ""
+    source: str = ""  # "a" or "b" for an answer on that side, empty for the data set
     boxes: tuple[SpanZYX, ...] = ()
-    mask: MaskRef | None = None
-    follow: FollowRequest | None = None
-    slices: tuple[int, ...] = ()
-    cells: Cells | None = None
-    asked: bool = True
+    mask: MaskRef | None = None  # read when it is drawn
+    follow: FollowRequest | None = None  # boxes of which a segmenter makes its mask
+    slices: tuple[int, ...] = ()  # axial ones, named without a box
+    strengths: tuple[int, ...] = ()  # of an occlusion map: how strongly each box is drawn, 255 at most
+    legend: str = ""  # of an occlusion map
+    asked: bool = True  # whether the question is about it; then it is drawn at first
 
     @property
     def id(self) -> str:
@@ -138,13 +88,28 @@ def of_rollout(rollout: Mapping[str, Any], side: str, path: str) -> list[Overlay
 
 
 def of_drops(found: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
-    """Return the map of a line of occlusion, where it is of the volume of a path."""
+    """Return the map of a line of occlusion, where it is of the volume of a path.
+
+    It has a box for each cell whose covering makes the answer less likely. Drops are of the log-probability,
+    in nats a token; cells lie in raster order, x changes first.
+    """
     if Crop.parse_uri(found["image"]).volume.path != path:
         return []
-    z, y, x = (tuple(edges) for edges in found["grid"]["edges_zyx"])
-    largest = None if found["largest"] is None else int(found["largest"]["cell"])
-    cells = Cells(edges_zyx=(z, y, x), drops=tuple(found["drops"]), largest=largest)
-    return [Overlay(name="occlusion", role="occlusion", source=side, cells=cells)]
+    drawn: dict[SpanZYX, int] = {}
+    legend = "The answer stays as likely whichever cell is covered."
+    if found["largest"] is not None:
+        most = found["drops"][found["largest"]["cell"]]
+        legend = (
+            "How much less likely the answer is with this cell covered. "
+            f"Full colour: {most:.3g} nats a token."
+        )
+        spans = itertools.product(*(itertools.pairwise(edges) for edges in found["grid"]["edges_zyx"]))
+        for (z, y, x), drop in zip(spans, found["drops"], strict=True):
+            if drop is not None and drop > 0:  # None: nothing of the cell was shown
+                drawn[*z, *y, *x] = round(FULL * drop / most)
+    boxes, strengths = tuple(drawn), tuple(drawn.values())
+    name: Role = "occlusion"
+    return [Overlay(name=name, role=name, source=side, boxes=boxes, strengths=strengths, legend=legend)]
 
 
 def of_masks(masks: Mapping[str, MaskRef], asked: Sequence[str]) -> list[Overlay]:
@@ -153,95 +118,56 @@ def of_masks(masks: Mapping[str, MaskRef], asked: Sequence[str]) -> list[Overlay
     return [Overlay(name=name, role="truth", mask=masks[name], asked=name in asked) for name in order]
 
 
-def extent(overlay: Overlay, mask: Mask | None, plane: Plane) -> list[int]:
-    """Return the slices of a plane on which an overlay is seen; `mask` has shape (z, y, x)."""
-    axis = AXES[plane]
-    seen: set[int] = set(overlay.slices) if plane == "axial" else set()
-    falls = [] if overlay.cells is None else [span for span, _ in overlay.cells.falls()]
-    for span in (*overlay.boxes, *falls):
-        seen.update(range(span[2 * axis], span[2 * axis + 1]))
+def voxels(overlay: Overlay, mask: Mask | None, shape_zyx: tuple[int, int, int]) -> Mask | Voxels:
+    """Return an overlay's mask, else how strongly each voxel is drawn, 0 to 255; shape (z, y, x)."""
     if mask is not None:
-        others = tuple(other for other in range(3) if other != axis)
-        seen.update(np.flatnonzero(mask.any(axis=others)).tolist())
-    return sorted(seen)
+        return mask
+    drawn = np.zeros(shape_zyx, dtype=np.uint8)
+    strengths = overlay.strengths or (FULL,) * len(overlay.boxes)
+    for (z0, z1, y0, y1, x0, x1), strength in zip(overlay.boxes, strengths, strict=True):
+        drawn[z0:z1, y0:y1, x0:x1] = strength
+    return drawn
 
 
-def fullest(overlay: Overlay, mask: Mask | None, plane: Plane) -> int | None:
-    """Return the slice of a plane that shows most of an overlay; None where none shows any."""
-    seen = extent(overlay, mask, plane)
-    if overlay.cells is not None and (peak := overlay.cells.peak()) is not None:
-        return (peak[2 * AXES[plane]] + peak[2 * AXES[plane] + 1]) // 2
-    if mask is None or not seen:
-        return seen[len(seen) // 2] if seen else None
-    others = tuple(other for other in range(3) if other != AXES[plane])
-    return int(mask.sum(axis=others).argmax())
+def extent(overlay: Overlay, drawn: Mask | Voxels, plane: Plane) -> tuple[list[int], int | None]:
+    """Return the slices of a plane on which an overlay is seen, and the one that shows most of it.
+
+    `drawn` is what `voxels` gives. An occlusion map is seen best through its largest drop.
+    """
+    if overlay.slices:
+        slices = sorted(overlay.slices) if plane == "axial" else []
+        return slices, slices[len(slices) // 2] if slices else None
+    others = tuple(axis for axis in range(3) if axis != AXES[plane])
+    seen = np.flatnonzero(drawn.any(axis=others))
+    areas = (drawn == drawn.max()).sum(axis=others)
+    fullest = np.flatnonzero(areas == areas.max())
+    return seen.tolist(), int(fullest[len(fullest) // 2]) if len(seen) else None
 
 
-def drawn(overlay: Overlay, mask: Mask | None, plane: Plane, index: int, depth: int) -> Shape | None:
+def shape(overlay: Overlay, drawn: Mask | Voxels, plane: Plane, index: int) -> Shape | None:
     """Return an overlay's shape on a slice, None where it is not seen there.
 
-    Axial slices show y down and x right; the other planes show z up. `mask` has shape (z, y, x), `depth` is
-    the number of the volume's slices along z.
+    Axial slices show y down and x right; the other planes show z up. `drawn` is what `voxels` gives.
     """
-    axis = AXES[plane]
-    if overlay.cells is not None:
-        return _shaded(overlay.cells, plane, index, depth)
-    edges = [
-        _rectangle(span, plane, depth)
-        for span in overlay.boxes
-        if span[2 * axis] <= index < span[2 * axis + 1]
-    ]
-    if mask is not None:
-        seen = cut(mask, plane, index)
-        if seen.any():
-            return Shape(outline="".join([outline(seen), *edges]), fill=filled(seen), shades=())
-    return Shape(outline="".join(edges), fill="", shades=()) if edges else None
-
-
-def voxels(overlay: Overlay, mask: Mask | None, shape_zyx: tuple[int, int, int]) -> Mask:
-    """Return the voxels of an overlay's mask and boxes, shape (z, y, x)."""
-    held = np.zeros(shape_zyx, dtype=np.bool_) if mask is None else mask.copy()
-    for z0, z1, y0, y1, x0, x1 in overlay.boxes:
-        held[z0:z1, y0:y1, x0:x1] = True
-    return held
-
-
-def strengths(cells: Cells, shape_zyx: tuple[int, int, int]) -> npt.NDArray[np.uint8]:
-    """Return how strongly each voxel of an occlusion map is drawn, 0 to 255, shape (z, y, x)."""
-    held = np.zeros(shape_zyx, dtype=np.uint8)
-    for (z0, z1, y0, y1, x0, x1), share in cells.falls():
-        held[z0:z1, y0:y1, x0:x1] = round(255 * share)
-    return held
+    seen = cut(drawn, plane, index)
+    if not seen.any():
+        return None
+    shades = []
+    if overlay.strengths:  # the cell with the largest drop is outlined
+        shades = [
+            (filled(seen == strength), strength / FULL) for strength in np.unique(seen[seen > 0]).tolist()
+        ]
+    fill = filled(seen) if seen.dtype == np.bool_ else ""
+    return Shape(outline=outline(seen == drawn.dtype.type(FULL)), fill=fill, shades=shades)
 
 
 def filled(mask: Mask) -> str:
     """Return the area of a mask, shape (y, x), as an SVG path: a strip for each run of a row."""
-    edges = np.diff(np.pad(mask, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    pieces = []
-    for y in np.flatnonzero(mask.any(axis=1)).tolist():
-        ends = np.flatnonzero(edges[y]).reshape(-1, 2).tolist()
-        pieces += [f"M{start} {y}H{stop}V{y + 1}H{start}Z" for start, stop in ends]
-    return "".join(pieces)
-
-
-def _shaded(cells: Cells, plane: Plane, index: int, depth: int) -> Shape | None:
-    """Return the cells of a slice, the one with the largest drop outlined."""
-    axis = AXES[plane]
-    here = [item for item in cells.falls() if item[0][2 * axis] <= index < item[0][2 * axis + 1]]
-    if not here:
-        return None
-    largest = cells.peak()
-    peak = "".join(_rectangle(span, plane, depth) for span, _ in here if span == largest)
-    # cells behind each other along the plane's axis never share a slice
-    shades = tuple((_rectangle(span, plane, depth), round(share, 3)) for span, share in here)
-    return Shape(outline=peak, fill="", shades=shades)
-
-
-def _rectangle(span: SpanZYX, plane: Plane, depth: int) -> str:
-    z0, z1, y0, y1, x0, x1 = span
-    top, bottom = (y0, y1) if plane == "axial" else (depth - z1, depth - z0)
-    left, right = (y0, y1) if plane == "sagittal" else (x0, x1)
-    return f"M{left} {top}H{right}V{bottom}H{left}Z"
+    return "".join(
+        f"M{start} {y}H{stop}V{y + 1}H{start}Z"
+        for y in np.flatnonzero(mask.any(axis=1)).tolist()
+        for start, stop in runs(mask[y])
+    )
 
 
 def _predicted(evidence: Mapping[str, Any], side: str) -> list[Overlay]:

@@ -1,4 +1,4 @@
-"""What is shown of a line: its row of the list, and its fields, long texts cut.
+"""What is shown of a line: its row of the list, its fields, long texts cut, and the steps of an audit.
 
 Nothing is shown that a patient's report may have written.
 
@@ -8,18 +8,20 @@ a real case stand what the model was asked and wrote, numbers, and the fields th
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evidcore_plugin_pages.durations import is_number
 from evidcore_plugin_pages.examples import OPEN_KEYS, READINGS
+from evidcore_plugin_pages.tables import unit_of_row, with_tasks
 
-from evidcore.runs.read import findings_of
+from evidcore.runs.read import Line, findings_of
 from evidcore.text.tags import inside
 from evidcore_plugin_view.background import Sentences
-from evidcore_plugin_view.line_index import Line, Row
 
+Row = dict[str, Any]
 MOST_CHARACTERS = 20_000
 _OPEN = {
     "prompt_id", "case_id", "patient", "task", "condition", "stage",
@@ -31,9 +33,10 @@ _OPEN = {
 _ELSEWHERE = {"images", "rollouts"}  # drawn, or told one by one
 
 
-def shortened(text: str, most: int = MOST_CHARACTERS) -> dict[str, Any]:
-    """Return a text, cut where it is longer than `most` characters, and its length."""
-    return {"text": text[:most], "characters": len(text), "cut": len(text) > most}
+def shortened(text: Any) -> dict[str, Any]:
+    """Return a text, cut where it is long, and its length."""
+    text = str(text)
+    return {"text": text[:MOST_CHARACTERS], "characters": len(text), "cut": len(text) > MOST_CHARACTERS}
 
 
 def public_fields(line: Line, *, phantom: bool) -> dict[str, Any]:
@@ -53,12 +56,12 @@ def public_reference(reference: Mapping[str, Any], *, phantom: bool) -> dict[str
 def with_turns(line: Line) -> dict[str, Any]:
     """Return the text of an answer or a rollout, and the turns before it with the tools' replies."""
     return {
-        "text": shortened(str(line.get("text", ""))),
+        "text": shortened(line.get("text", "")),
         "turns": [
             {
-                "text": shortened(str(turn.get("text", ""))),
+                "text": shortened(turn.get("text", "")),
                 "tools": [str(action.get("tool") or "no tool") for action in turn.get("actions") or ()],
-                "reply": shortened(str(turn.get("reply", ""))),
+                "reply": shortened(turn.get("reply", "")),
             }
             for turn in line.get("turns") or ()
         ],
@@ -162,3 +165,66 @@ def cited_sentences(line: Line, read: Callable[[str, Sequence[str]], Sentences])
         "sentences": [{**one, "start": one["start"] + start, "end": one["end"] + start} for one in sentences],
         "slices": {name: slices.get(name, whole) for name in dict.fromkeys(map(str, cited))},
     }
+
+
+def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the steps of each task that an audit asked, lowest first; empty for other stages.
+
+    A step is a condition of the audit. A rule that does not look is one too: results hold own volumes minus
+    the rule on the same questions, so the rule's figure follows from it, and its interval is that of the row
+    that holds this figure. Each step has the difference to own volumes, `above`, where it was measured.
+
+    Args:
+        result: of `results/<stage>.json`.
+    """
+    by_task: dict[str, list[Line]] = {}
+    for row in with_tasks(result):
+        if row.get("value") is not None:
+            by_task.setdefault(str(row["task"]), []).append(row)
+    results = []
+    for task, rows in by_task.items():
+        levels = {str(row["condition"]): row for row in rows if row.get("condition") and row.get("headline")}
+        own = levels.get("own")
+        if own is None:
+            continue
+        differences = {
+            str(row["against"]): row
+            for row in rows
+            if row.get("against") and "/" not in str(row["metric"]) and row["metric"] != "own_minus_blind"
+        }
+        steps: list[dict[str, Any]] = [
+            {"name": str(row["name"]), "condition": name, "note": row.get("note") or "", **_interval(row)}
+            for name, row in levels.items()
+        ]
+        for step in steps:
+            difference = differences.pop(step["condition"], None)
+            step["above"] = None if difference is None else _interval(difference)
+        others = [row for row in rows if not row.get("condition") and not row.get("against")]
+        steps += [_rule(name, float(own["value"]), row, others) for name, row in differences.items()]
+        steps.sort(key=lambda step: float(step["value"]))
+        results.append({
+            "task": task,
+            "metric": str(own["metric"]),
+            "unit": unit_of_row(own),
+            "verdict": str((result.get("verdict") or {}).get(task, "")),
+            "steps": steps,
+        })
+    return results
+
+
+def _rule(name: str, own: float, difference: Line, others: Sequence[Line]) -> dict[str, Any]:
+    """Return the step of a rule that does not look."""
+    value = own - float(difference["value"])
+    level = next((row for row in others if math.isclose(float(row["value"]), value, abs_tol=1e-9)), {})
+    says = str(difference.get("note") or name).partition(";")[0]
+    return {
+        "name": says.rpartition("own minus ")[2],
+        "condition": None,
+        "note": str(level.get("note") or ""),
+        **_interval({"value": value, **level}),
+        "above": _interval(difference),
+    }
+
+
+def _interval(row: Line) -> dict[str, Any]:
+    return {name: row.get(name) for name in ("value", "low", "high")}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from evidcore_plugin_pages.gallery import WORDS
 
 from evidcore.api import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
-from evidcore.runs.read import findings_of
+from evidcore.runs.read import Line, findings_of
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.background import CaseEntry, FollowRequest
-from evidcore_plugin_view.line_index import Line
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.overlay import Overlay
 
@@ -108,49 +108,50 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     case = cases.case(lines[0])
     is_own = case is not None and path == case.paths[0]  # boxes are followed through the case's own volume
     notes: list[str] = []
-    truth: list[Overlay] = []
+    sides: list[str] = []
+    overlays: list[Overlay] = []
     target: Mapping[str, MaskRef] = {}
     if case is not None and path in case.paths:
         asked = _asked(lines[0], case)
-        truth = overlay.of_masks(case.masks, asked)
+        overlays += overlay.of_masks(case.masks, asked)
         if set(asked) <= case.masks.keys():
             target = {name: case.masks[name] for name in asked}
-    sides: list[str] = []
-    pointed: list[Overlay] = []
-    followed: list[Overlay] = []
-    maps: list[Overlay] = []
+    elif case is not None:
+        notes.append("This is not the scan of the case that is asked about, so its masks are not drawn.")
     for side, reference, line, crops in zip("ab", references, lines, shown, strict=False):
         if crops and crops[0].volume.path != path:
             notes.append(f"Side {side.upper()} was shown another scan: its evidence is not drawn here.")
             continue
         sides.append(side)
-        notes += _about(crops, side if len(references) > 1 else "")
+        notes += _about(crops[0], side if len(references) > 1 else "") if crops else []
         said: Line = line
         if reference.kind == "answers":
-            pointed += overlay.of_answer(line, side, path)
+            overlays += overlay.of_answer(line, side, path)
             if (drops := runs[reference.run].occlusion(line)) is not None:
-                maps += overlay.of_drops(drops, side, path)
+                overlays += overlay.of_drops(drops, side, path)
         else:
-            pointed += overlay.of_group(line, path)
             rollout = {} if reference.rollout is None else reference.rollout_of(line)
-            pointed += overlay.of_rollout(rollout, side, path)
+            overlays += overlay.of_group(line, path)
+            overlays += overlay.of_rollout(rollout, side, path)
             said = rollout.get("evidence") or {}
         if is_own and runs[reference.run].has_segmenter and said.get("boxes"):
-            request = _request(reference, line, said, first)
-            followed.append(Overlay(name="mask", role="followed", source=side, follow=request))
-    if case is not None and path not in case.paths:
-        notes.append("This is not the scan of the case that is asked about, so its masks are not drawn.")
-    if any(item.asked for item in (*truth, *pointed, *followed)):  # maps cover the whole scan
-        maps = [dataclasses.replace(item, asked=False) for item in maps]
-    order = {"truth": 0, "predicted": 1, "followed": 2, "looked-at": 3, "shown": 4, "occlusion": 5}
+            request = FollowRequest(
+                run=reference.run, kind=reference.kind, stage=reference.stage, task=str(line["task"]),
+                case=str(line["case_id"]), prompt=str(line["prompt_id"]), slice=said.get("slice"),
+                image=Crop(volume=first.volume).uri(), boxes=tuple(Box(**box) for box in said["boxes"]),
+            )  # fmt: skip
+            overlays.append(Overlay(name="mask", role="followed", source=side, follow=request))
+    is_any_drawn = any(item.asked for item in overlays if item.role != "occlusion")
     distinct: dict[str, Overlay] = {}
-    for item in (*truth, *pointed, *followed, *maps):
-        is_shared = item.role in ("truth", "shown")  # alike on both sides
-        whole = dataclasses.replace(item, source="") if is_shared else item
+    for item in overlays:
+        source = "" if item.role in ("truth", "shown") else item.source  # those are alike on both sides
+        is_asked = item.asked and not (item.role == "occlusion" and is_any_drawn)  # maps cover the whole scan
+        whole = dataclasses.replace(item, source=source, asked=is_asked)
         distinct.setdefault(whole.id, whole)
+    order = get_args(overlay.Role)
     return Scene(
         volume=first.volume,
-        overlays=tuple(sorted(distinct.values(), key=lambda item: (not item.asked, order[item.role]))),
+        overlays=tuple(sorted(distinct.values(), key=lambda item: (not item.asked, order.index(item.role)))),
         notes=(*dict.fromkeys(notes), *cases.faults()),
         sides=tuple(sides),
         target=target,
@@ -158,32 +159,11 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     )
 
 
-def _request(one: Reference, line: Line, said: Line, shown: Crop) -> FollowRequest:
-    """Return what a segmenter is asked about the boxes of an answer or a rollout."""
-    return FollowRequest(
-        run=one.run,
-        kind=one.kind,
-        stage=one.stage,
-        task=str(line["task"]),
-        case=str(line["case_id"]),
-        prompt=str(line["prompt_id"]),
-        image=Crop(volume=shown.volume).uri(),
-        slice=said.get("slice"),
-        boxes=tuple(Box(**box) for box in said["boxes"]),
-    )
-
-
 def _asked(line: Line, case: CaseEntry) -> list[str]:
     """Return the names of the masks that a question is about."""
     reference = line.get("reference") or {}
-    named = line.get("masks") or reference.get("masks")
-    if named:
-        return [str(name) for name in named]
-    return (
-        findings_of(line)
-        or findings_of(reference)
-        or [str(item["name"]) for item in case.findings if item["state"] == "present"]
-    )
+    named = line.get("masks") or reference.get("masks") or ()
+    return list(map(str, named)) or findings_of(line) or findings_of(reference) or list(case.present)
 
 
 def _crops(line: Line) -> list[Crop]:
@@ -193,14 +173,14 @@ def _crops(line: Line) -> list[Crop]:
         raise RunError(f"{line['stage']}, {line.get('prompt_id')!r}: {cause}.") from cause
 
 
-def _about(crops: Sequence[Crop], side: str) -> list[str]:
+def _about(crop: Crop, side: str) -> list[str]:
     """Say how a prompt's showing differs from the scan itself."""
     who = f"Side {side.upper()}: " if side else ""
     result = []
-    if crops and crops[0].blank:
+    if crop.blank:
         result.append(f"{who}every voxel that the prompt showed was air.")
-    if crops and crops[0].change:
-        result.append(f"{who}the prompt showed this scan {crops[0].change}.")
-    if crops and crops[0].drawing is not None:
-        result.append(f"{who}{WORDS[crops[0].drawing.kind]} Here is the scan that it was made of.")
+    if crop.change:
+        result.append(f"{who}the prompt showed this scan {crop.change}.")
+    if crop.drawing is not None:
+        result.append(f"{who}{WORDS[crop.drawing.kind]} Here is the scan that it was made of.")
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
@@ -13,27 +14,23 @@ from evidcore.data.boxes import dice
 from evidcore.errors import DataError, RunError
 from evidcore_plugin_view import niivue, overlay, public_lines
 from evidcore_plugin_view.opened_run import OpenedRun
-from evidcore_plugin_view.opened_scan import Scan, Scans
+from evidcore_plugin_view.opened_scan import Scan
 from evidcore_plugin_view.overlay import Mask, Overlay, Plane
 from evidcore_plugin_view.question_scene import Reference, Scene, compose
-from evidcore_plugin_view.staircase import staircases
 
 Query = Mapping[str, str]
 Answer = dict[str, Any] | list[Any] | bytes
-_ROW_KEYS = ("name", "task", "metric", "value", "low", "high", "note", "headline", "questions", "patients")
-_OVERLAY_KEYS = ("id", "name", "role", "source", "asked")
+_MOST_SCANS = 3  # that are kept in memory, with their masks
+_OVERLAY_KEYS = ("id", "name", "role", "source", "asked", "legend")
 
 
 class Routes:
-    """Answers by name; every value of a query is text.
-
-    Args:
-        runs: by name; "a" is the first, "b" the second.
-    """
+    """Answers by name about runs "a" and "b"; every value of a query is text."""
 
     def __init__(self, runs: Mapping[str, OpenedRun]) -> None:
         self.runs = runs
-        self._scans = Scans()
+        self._read = functools.lru_cache(maxsize=_MOST_SCANS)(Scan)
+        self._lock = threading.Lock()  # of three planes that are asked for at once, the first reads
 
     def answer(self, name: str, query: Query) -> Answer | None:
         """Return what is asked for; None where nothing has that name.
@@ -74,28 +71,30 @@ class Routes:
     def _scan(self, scene: Scene) -> Scan:
         if scene.volume is None:
             raise RunError(" ".join(scene.notes))
-        return self._scans.get(scene.volume)
+        with self._lock:
+            return self._read(scene.volume)
 
     def _scene(self, scene: Scene) -> Answer:
         fields: dict[str, Any] = {"notes": list(scene.notes), "waiting": scene.waiting, "overlays": []}
         if scene.volume is None:
             return fields
         scan = self._scan(scene)
-        fields |= {
-            "windows": scan.windows(),
-            "planes": {plane: scan.plane(plane) for plane in get_args(Plane)},
-        }
-        fields |= {"scan": scan.name, "sides": scene.sides, "niivue": niivue.ASSET.is_file()}
-        fields["overlays"] = [
+        overlays = [
             {
                 **{name: getattr(item, name) for name in _OVERLAY_KEYS},
-                "solid": bool(item.mask or item.boxes or item.follow or item.cells),
-                "legend": "" if item.cells is None else item.cells.legend(),
+                "solid": bool(item.mask or item.boxes or item.follow or item.legend),
                 "follows": item.follow is not None,
             }
             for item in scene.overlays
         ]
-        return fields
+        return fields | {
+            "windows": scan.windows(),
+            "planes": {plane: scan.plane(plane) for plane in get_args(Plane)},
+            "scan": scan.name,
+            "sides": scene.sides,
+            "niivue": niivue.ASSET.is_file(),
+            "overlays": overlays,
+        }
 
     def mask_of(self, one: Overlay, scan: Scan) -> Mask | None:
         """Return the mask of an overlay, None for one that has none.
@@ -106,36 +105,42 @@ class Routes:
         if one.follow is None:
             return None if one.mask is None else scan.mask(one.mask)
         followed = self._run(one.follow.run).followed.get(one.follow)
-        if followed is None:
-            raise RunError(f"{one.id}: its boxes are still followed. Ask again.")
-        if followed.fault:
-            raise RunError(followed.fault)
+        if followed is None or followed.fault:
+            raise RunError(
+                followed.fault if followed else f"{one.id}: its boxes are still followed. Ask again."
+            )
         return followed.mask()
+
+    def slice(self, scene: Scene, scan: Scan, query: Query) -> Answer:
+        """Return a slice in a window, as PNG."""
+        return scan.png(_plane(query), int(query["index"]), float(query["low"]), float(query["high"]))
 
     def voxels(self, scene: Scene, scan: Scan, query: Query) -> Answer:
         """Return the voxels of an overlay, on the grid of `volume.nii`; those of a map run from 0 to 255."""
-        item, shape_zyx = scene.overlay(query["overlay"]), scan.volume.shape_zyx
-        if item.cells is not None:
-            return scan.nifti(overlay.strengths(item.cells, shape_zyx))
-        return scan.nifti(overlay.voxels(item, self.mask_of(item, scan), shape_zyx))
+        item = scene.overlay(query["overlay"])
+        drawn = overlay.voxels(item, self.mask_of(item, scan), scan.volume.shape_zyx)
+        return scan.nifti(drawn if item.strengths else drawn > 0)
 
     def shapes(self, scene: Scene, scan: Scan, query: Query) -> Answer:
         """Return the shapes of some overlays on one slice, by id."""
-        plane, index, depth = _plane(query), int(query["index"]), scan.volume.shape_zyx[0]
-        names = query["overlays"].split("|") if query["overlays"] else []
-        drawn = {
-            name: overlay.drawn(item, self.mask_of(item, scan), plane, index, depth)
-            for name, item in ((name, scene.overlay(name)) for name in names)
-        }
-        return {name: shape for name, shape in drawn.items() if shape is not None}
+        plane, index = _plane(query), int(query["index"])
+        shapes = {}
+        for name in query["overlays"].split("|") if query["overlays"] else ():
+            item = scene.overlay(name)
+            drawn = overlay.voxels(item, self.mask_of(item, scan), scan.volume.shape_zyx)
+            if (shape := overlay.shape(item, drawn, plane, index)) is not None:
+                shapes[name] = shape
+        return shapes
 
     def extent(self, scene: Scene, scan: Scan, query: Query) -> Answer:
         """Return the slices on which an overlay is seen, by plane, and on which most of it is."""
         item = scene.overlay(query["overlay"])
         mask = self.mask_of(item, scan)
+        drawn = overlay.voxels(item, mask, scan.volume.shape_zyx)
+        seen = {plane: overlay.extent(item, drawn, plane) for plane in get_args(Plane)}
         return {
-            **{plane: overlay.extent(item, mask, plane) for plane in get_args(Plane)},
-            "fullest": {plane: overlay.fullest(item, mask, plane) for plane in get_args(Plane)},
+            **{plane: slices for plane, (slices, _) in seen.items()},
+            "fullest": {plane: fullest for plane, (_, fullest) in seen.items()},
             "window": None if mask is None else scan.window_around(mask),
         }
 
@@ -183,11 +188,8 @@ def _search(run: OpenedRun, query: Query) -> Answer:
 
 
 def _audits(run: OpenedRun, query: Query) -> Answer:
-    return [
-        {"stage": str(result.get("stage", "")), **item}
-        for result in run.head.results
-        for item in staircases(result)
-    ]
+    results = [(str(result.get("stage", "")), result) for result in run.head.results]
+    return [{"stage": stage, **item} for stage, result in results for item in public_lines.staircases(result)]
 
 
 def _results(run: OpenedRun, query: Query) -> Answer:
@@ -197,8 +199,7 @@ def _results(run: OpenedRun, query: Query) -> Answer:
             "stage": result.get("stage"),
             "kind": result.get("kind"),
             "rows": [
-                {name: row[name] for name in _ROW_KEYS if row.get(name) is not None}
-                | {"unit": unit_of_row(row)}
+                {name: value for name, value in row.items() if value is not None} | {"unit": unit_of_row(row)}
                 for row in result.get("rows") or ()
             ],
             "verdict": result.get("verdict") or {},
@@ -233,19 +234,15 @@ def _sentences(run: OpenedRun, reference: Reference) -> Answer:
     return public_lines.cited_sentences(line, run.reader.sentences)
 
 
-def _slice(routes: Routes, scene: Scene, scan: Scan, query: Query) -> Answer:
-    return scan.png(_plane(query), int(query["index"]), float(query["low"]), float(query["high"]))
-
-
 _OF_RUN: Mapping[str, Callable[[OpenedRun, Query], Answer]] = {
-    "rows": lambda run, query: list(run.rows(query["kind"], query["stage"])),
+    "rows": lambda run, query: list(run.index(query["kind"], query["stage"]).rows()),
     "search": _search,
     "results": _results,
     "audits": _audits,
 }
 _OF_LINE: Mapping[str, Callable[[OpenedRun, Reference], Answer]] = {"line": _line, "sentences": _sentences}
 _OF_SCAN: Mapping[str, Callable[[Routes, Scene, Scan, Query], Answer]] = {
-    "slice.png": _slice,
+    "slice.png": Routes.slice,
     "volume.nii": lambda routes, scene, scan, query: scan.nifti(),
     "mask.nii": Routes.voxels,
     "shapes": Routes.shapes,

@@ -28,7 +28,7 @@ from evidcore.contracts import BoxPrompt
 from evidcore.data import read_geometry
 from evidcore.data.boxes import Mask
 from evidcore.errors import ContractError, EvidError, RunError
-from evidcore.recipe import DataUse, Recipe, load
+from evidcore.recipe import Recipe, load
 from evidcore.registry import blame
 from evidcore.registry.factory import build, offer_of, options
 from evidcore.runs.assembly import Assembly
@@ -37,7 +37,7 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder
 from evidcore.runs.post_run import last_asking
 from evidcore.runs.read import read_head
-from evidcore_plugin_view.background import FollowedMask, FollowRequest
+from evidcore_plugin_view.background import CaseEntry, FollowedMask, FollowRequest
 
 
 class RunWorker:
@@ -48,24 +48,24 @@ class RunWorker:
         self._head = functools.cache(read_head)
         self._follower = functools.cache(BoxFollower)
 
-    def cases(self, folder: Path, lines: Sequence[Mapping[str, Any]], show_reports: bool) -> dict[str, Any]:
-        """Return the fields of `CaseEntry` of the cases of one task's lines by id, and what is wrong."""
+    def cases(
+        self, folder: Path, lines: Sequence[Mapping[str, Any]], show_reports: bool
+    ) -> tuple[dict[str, CaseEntry], list[str]]:
+        """Return the cases of one task's lines by id, and what is wrong."""
         known, faults = look_up(self._head(folder), lines)
         cases = {}
         for name, entry in known.items():
-            case, may_show = entry.case, entry.phantom or show_reports
-            cases[name] = {
-                "phantom": entry.phantom,
-                "paths": [ref.path for ref in case.volumes],
-                "masks": {mask: dataclasses.asdict(ref) for mask, ref in case.masks.items()},
-                "findings": [
-                    {key: getattr(finding, key) for key in ("name", "state", "side", "size_mm")}
-                    for finding in case.findings
-                ],
-                "report": dataclasses.asdict(case.report) if case.report is not None and may_show else None,
-                "report_withheld": case.report is not None and not may_show,
-            }
-        return {"cases": cases, "faults": faults}
+            case, report = entry.case, entry.case.report
+            may_show = entry.phantom or show_reports
+            cases[name] = CaseEntry(
+                phantom=entry.phantom,
+                paths=tuple(ref.path for ref in case.volumes),
+                masks=dict(case.masks),
+                present=case.present(),
+                report=dataclasses.asdict(report) if report is not None and may_show else None,
+                report_withheld=report is not None and not may_show,
+            )
+        return cases, faults
 
     def affirming(self, text: str, names: Sequence[str]) -> list[dict[str, Any]]:
         """Return the sentences of a text in which a finding is present, with all such findings."""
@@ -80,18 +80,17 @@ class RunWorker:
                 affirming.append({"start": stretch.start, "end": stretch.end, "findings": findings})
         return affirming
 
-    def follow(self, folder: Path, wanted: FollowRequest) -> dict[str, Any]:
-        """Return the fields of a `FollowedMask`; a component that fails stops no later one."""
+    def follow(self, folder: Path, wanted: FollowRequest) -> FollowedMask:
+        """Follow boxes; a component that fails stops no later one."""
         try:
-            return dataclasses.asdict(self._follower(folder)(wanted))
+            return self._follower(folder)(wanted)
         except Exception as cause:
             if isinstance(cause, ContractError) or not isinstance(cause, EvidError):
                 traceback.print_exc()
+            fault = str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"
             if isinstance(cause, ContractError) and cause.__cause__ is not None:
                 fault = f"{cause.safe}: {cause.__cause__}"  # its traceback stands in the terminal
-            else:
-                fault = str(cause) if isinstance(cause, EvidError) else f"{type(cause).__name__}: {cause}"
-            return {"fault": fault}
+            return FollowedMask(fault=fault)
 
 
 class BoxFollower:
@@ -111,9 +110,7 @@ class BoxFollower:
         """
         volume = Crop.parse_uri(wanted.image).volume
         evidence = Evidence(slice=wanted.slice, boxes=wanted.boxes)
-        result = None
-        if wanted.kind == "rollouts":
-            result = self._as_rewarded(wanted, evidence, volume)
+        result = self._as_rewarded(wanted, evidence, volume) if wanted.kind == "rollouts" else None
         result = result or self._as_measured(wanted, evidence, volume)
         if result is None:
             raise RunError(f"{wanted.stage}: no segmenter of the recipe follows boxes of {wanted.task!r}.")
@@ -157,8 +154,12 @@ class BoxFollower:
         """Return what the rewards' segmenter makes of a rollout's boxes; None where they name none."""
         place = self._place(wanted)
         assembly = self._assembly(place)
-        named = [] if place == len(self._recipe.stages) else [*self._rewards(place)]
-        for table in named:
+        tables: list[Mapping[str, Any]] = []
+        for stage in self._recipe.stages[place : place + 1]:
+            for kind, named in stage.components(self._recipe):
+                if kind == "reward":
+                    tables += [named] if isinstance(named, Mapping) else named
+        for table in tables:
             for option in options(find("reward", str(table["use"])).load(), "reward").values():
                 value = table.get(option.name, option.default)
                 if option.kind == "segmenter" and isinstance(value, str | Mapping):
@@ -171,42 +172,23 @@ class BoxFollower:
                     return mask, segmenter, whom
         return None
 
-    def _rewards(self, place: int) -> Iterator[Mapping[str, Any]]:
-        """Yield the tables of a stage's rewards."""
-        for kind, tables in self._recipe.stages[place].components(self._recipe):
-            if kind == "reward":
-                yield from (tables,) if isinstance(tables, Mapping) else tables
-
     def _as_measured(
         self, wanted: FollowRequest, evidence: Evidence, volume: VolumeRef
     ) -> tuple[Mask, object, str] | None:
         """Return what an evaluation makes of the boxes; None where none measures the task or follows them."""
-        place = self._place(wanted)
-        measuring = self._measuring(wanted, place)
-        if measuring is None:
-            return None
-        at, stage, use = measuring
-        assembly = self._assembly(at)
-        name = self._recipe.stage_name(at)
-        evaluation: Evaluation[Any] = stage.evaluation(use, Context(assembly, name))
-        asking = self._recipe.stages[place] if place < len(self._recipe.stages) else stage
-        prompt = _prompt(assembly, asking, wanted)
-        with _refusal():
-            followed = evaluation.follow(prompt, evidence, volume)
-        return None if followed is None else (*followed, f"as {name} measures answers")
-
-    def _measuring(self, wanted: FollowRequest, place: int) -> tuple[int, EvalStage, DataUse] | None:
-        """Return the stage that measures a line, its place, and its entry for the task."""
-        stages = list(enumerate(self._recipe.stages))
-        if wanted.kind == "answers" and place < len(stages):
-            stages = stages[place : place + 1]
-        elif wanted.kind == "answers":
-            last = last_asking(tuple(self._recipe.line.values()))
-            stages = [pair for pair in stages if pair[1] is last]
-        for at, stage in reversed(stages):
-            use = next((use for use in stage.data if use.task == wanted.task), None)
-            if isinstance(stage, EvalStage) and use is not None:
-                return at, stage, use
+        place, stages = self._place(wanted), self._recipe.stages
+        asking = stages[place] if place < len(stages) else last_asking(tuple(self._recipe.line.values()))
+        for at, stage in reversed(list(enumerate(stages))):
+            use = next((use for use in stage.data_uses() if use.task == wanted.task), None)
+            if use is None or not isinstance(stage, EvalStage):
+                continue
+            if wanted.kind == "rollouts" or stage is asking:
+                assembly, name = self._assembly(at), self._recipe.stage_name(at)
+                evaluation: Evaluation[Any] = stage.evaluation(use, Context(assembly, name))
+                prompt = _prompt(assembly, asking or stage, wanted)
+                with _refusal():
+                    followed = evaluation.follow(prompt, evidence, volume)
+                return None if followed is None else (*followed, f"as {name} measures answers")
         return None
 
 
@@ -214,8 +196,9 @@ def _prompt(assembly: Assembly, stage: Stage, wanted: FollowRequest) -> Prompt:
     """Return a question of a stage."""
     for use in stage.data_uses():
         cases = assembly.split(use.dataset, use.split) if use.task == wanted.task else []
-        for case in (case for case in cases if case.id == wanted.case):
-            for prompt in assembly.asked(wanted.task, case):
+        for case in cases:
+            asked = assembly.asked(wanted.task, case) if case.id == wanted.case else []
+            for prompt in asked:
                 if prompt.id == wanted.prompt:
                     return prompt
     raise RunError(
