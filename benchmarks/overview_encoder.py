@@ -22,7 +22,7 @@ import torch
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, encode
 from evidcore_plugin_encoders.encoder_targets import Targets, read_targets
 from evidcore_plugin_encoders.vit3d import ViT3D
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 from torch.nn import functional
 from zoom_bounds import table
 

@@ -24,13 +24,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from evidcore_plugin_phantoms.slices import patterns
-from evidcore_plugin_phantoms.slices.dataset import (
+from evidcore_plugin_phantoms.slices import (
     BLUR_PX,
     CONTRAST_HU,
     NOISE_HU,
+    PATTERNS,
+    SIDE_PX,
     SIZE_PX,
     PhantomSlices,
+    shares,
 )
 from scipy import ndimage, stats
 from torch import Tensor, nn
@@ -118,7 +120,7 @@ def classifier() -> nn.Module:
     """Return a small network that tells the pattern wherever it lies in a picture of any size."""
     return nn.Sequential(
         *layer(1, 16, 5), *layer(16, 24), nn.MaxPool2d(2), *layer(24, 32), *layer(32, 48),
-        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(48, len(patterns.PATTERNS)),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(48, len(PATTERNS)),
     )  # fmt: skip
 
 
@@ -174,10 +176,10 @@ def averages(
     centre = rng.uniform(-REDUCED / 2, REDUCED / 2, 2)
     whole = np.floor(centre + 0.5).astype(int)
     offset, angle = centre - whole, rng.uniform(0, 2 * np.pi)
-    drawn = patterns.shares(pattern, radius_px, (offset[0], offset[1]), angle)
+    drawn = shares(pattern, radius_px, (offset[0], offset[1]), angle)
     plane = np.zeros((KNOWN_PX * REDUCED,) * 2)
-    y, x = plane.shape[0] // 2 + whole - patterns.SIDE_PX // 2
-    plane[y : y + patterns.SIDE_PX, x : x + patterns.SIDE_PX] = drawn
+    y, x = plane.shape[0] // 2 + whole - SIDE_PX // 2
+    plane[y : y + SIDE_PX, x : x + SIDE_PX] = drawn
     weight = rng.uniform(*CONTRAST_HU) * np.pi * radius_px**2
     blurred = weight * ndimage.gaussian_filter(plane, BLUR_PX)
     return np.asarray(blurred.reshape(KNOWN_PX, REDUCED, KNOWN_PX, REDUCED).mean(axis=(1, 3)).reshape(-1))
@@ -190,7 +192,7 @@ def best_reader(radius_px: tuple[float, float], known: int, asked: int, seed: in
     def draw(count: int) -> list[np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
         return [
             np.stack([averages(pattern, rng.uniform(*radius_px), rng) for _ in range(count)])
-            for pattern in patterns.PATTERNS
+            for pattern in PATTERNS
         ]
 
     left_hu = NOISE_HU / REDUCED
@@ -286,7 +288,7 @@ def main() -> None:
     count = asked.drawn // 4
     for least, most in ((4.0, 5.0), (4.0, 4.0), (5.0, 5.0), (6.0, 6.0), (8.0, 8.0)):
         right = best_reader((least, most), asked.drawn, count, asked.seed)
-        lines += table([(f"radius {least:g} to {most:g} pixels", right, count * len(patterns.PATTERNS))])
+        lines += table([(f"radius {least:g} to {most:g} pixels", right, count * len(PATTERNS))])
         say(lines[-1])
     print("\n".join(lines))
     if asked.keep:

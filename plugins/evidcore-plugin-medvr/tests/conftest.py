@@ -1,5 +1,5 @@
 import pytest
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 
 
 @pytest.fixture(scope="session")

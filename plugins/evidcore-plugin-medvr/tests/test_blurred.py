@@ -4,7 +4,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from evidcore_plugin_medvr.blurred import Blurred, squares
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_plugin_views.views import Image
 from evidcore_testing.checks_evaluation import check_condition
 

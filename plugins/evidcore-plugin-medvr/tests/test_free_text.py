@@ -12,7 +12,7 @@ from evidcore_plugin_medvr.free_text import (
 )
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomFreeText
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_testing.checks_evaluation import check_evaluation
 from evidcore_testing.checks_reward import answer_group, check_reward
 from evidcore_testing.checks_task import check_task

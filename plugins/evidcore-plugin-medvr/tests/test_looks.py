@@ -5,7 +5,7 @@ import pytest
 from evidcore_plugin_medvr.looks import Looks
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_plugin_tables.table import Table
 from evidcore_testing import check_metric
 from PIL import Image

@@ -9,7 +9,7 @@ from evidcore_plugin_medvr.consensus import ZoomConsensus
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_testing import tiny_language, volume_case
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

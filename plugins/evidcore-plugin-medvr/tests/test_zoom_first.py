@@ -6,7 +6,7 @@ import pytest
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice, ZoomFreeText
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_testing import check_task
 
 from evidcore.api import DataError, VisualPart, read, read_mask

@@ -3,7 +3,7 @@ import functools
 import pytest
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 from evidcore_plugin_phantoms.chest import PhantomChest
-from evidcore_plugin_phantoms.slices.dataset import PhantomSlices
+from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_testing.fixtures import real_data as real_data
 
 

@@ -57,7 +57,7 @@ class Region:
         return self.table(phantom, clean)
 
     def has(self, phantom):
-        return any(each["present"] and each["name"] == self.finding for each in phantom.known["findings"])
+        return any(each.state == "present" and each.name == self.finding for each in phantom.known.findings)
 
 
 REGIONS = {
@@ -92,7 +92,7 @@ def clean(region):
 def test_a_cue_follows_the_patient_s_type(region, cue, clean):
     result = region.draw(**{cue: 1.0})
     names = list(region.types)
-    types = [names.index(each.known["indication"].partition(", pain")[0]) for each in result]
+    types = [names.index(each.known.indication.partition(", pain")[0]) for each in result]
     levels = [region.level(cue, item, other) for item, other in zip(result, clean, strict=True)]
     assert np.corrcoef(types, levels)[0, 1] > (0.9 if cue == "table_cue" else 0.95)
 
@@ -137,8 +137,8 @@ def test_a_cue_changes_nothing_else(name, region):
     plain = region.draw()
     for cue in CUES:
         for item, other in zip(region.draw(**{cue: 1.0}), plain, strict=True):
-            assert item.known["findings"] == other.known["findings"]
-            assert item.known["report"] == other.known["report"]
+            assert item.known.findings == other.known.findings
+            assert item.known.report == other.known.report
             if name == "chest":
                 assert all(np.array_equal(item.arrays[key], other.arrays[key]) for key in other.arrays)
                 kept = np.ones(item.hu.shape, bool)

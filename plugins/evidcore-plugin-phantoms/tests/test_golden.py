@@ -46,10 +46,9 @@ SETS = {
     "slices cut": SLICES | {"cut_px": [32, 96], "seed": 1017},
     "slices without annotation": SLICES | {"annotated": False, "radius_px": [4.5, 4.7]},
     "implant": IMPLANT,
-    "implant inside": IMPLANT | {"kinds": [*INSIDE, "lung nodule"], "inside": INSIDE, "report": "appended"},
+    "implant inside": IMPLANT | {"kinds": [*INSIDE, "lung nodule"], "inside": INSIDE},
     "implant in a chest": IMPLANT | {"source": CHEST | {"prevalence": 0.02}, "kinds": ["lung nodule"]},
-    "implant, twice": IMPLANT
-    | {"copies": 2, "contrast": 0.4, "sizes_mm": {"stone": [12, 14]}, "prevalence": 0.5, "kinds": ["stone"]},
+    "implant, twice": IMPLANT | {"copies": 2, "contrast": 0.4, "prevalence": 0.5, "kinds": [*INSIDE]},
 }
 DOCUMENTS = {  # data set, view, tokens of a visual part, share of sentences left out
     "documents": ("chest", {"use": "volume"}, 40, 0.3),

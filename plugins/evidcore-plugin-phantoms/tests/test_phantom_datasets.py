@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_phantoms.cues import Cues
-from evidcore_plugin_phantoms.phantoms import shared as by_workers
-from evidcore_plugin_phantoms.phantoms import write
+from evidcore_plugin_phantoms.phantoms import spread, write
 from evidcore_testing.checks_dataset import check_dataset
 
-from evidcore.api import read, read_mask
+from evidcore.api import read
 
 GRIDS_XYZ = {
     "chest": ((64, 64, 32), (5.5, 5.5, 10.0)),
@@ -59,8 +57,10 @@ def asked(cases):
     return [(case, each.text) for case in cases for each in (*case.questions, *case.queries)]
 
 
-def test_it_keeps_the_contract_of_a_dataset(phantoms):
-    check_dataset(phantoms(), other=phantoms(seed=18))
+@pytest.mark.parametrize("name", ["phantom-chest", "phantom-abdomen", "phantom-slices"])
+def test_it_keeps_the_contract_of_a_dataset(name, request):
+    make = request.getfixturevalue(name.removeprefix("phantom-"))
+    check_dataset(make(), other=make(seed=18))
 
 
 def test_a_volume_lies_in_the_body_as_declared(region, phantoms, cases):
@@ -75,27 +75,10 @@ def test_a_volume_lies_in_the_body_as_declared(region, phantoms, cases):
     assert volume.spacing_mm_zyx == pytest.approx(spacing_mm[::-1])
 
 
-def test_a_case_can_be_shown_without_a_finding(phantoms, cases):
-    dataset, compared = phantoms(), 0
-    for case in cases[:8]:
-        own = read(case.volumes[0])
-        assert dataset.without(case, "broken leg") is None
-        for finding in case.findings:
-            refs = dataset.without(case, finding.name)
-            if finding.state == "absent":
-                assert refs == case.volumes
-                continue
-            (ref,) = refs
-            other, mask = read(ref), read_mask(case.masks[finding.name], like=own)
-            assert np.array_equal(other.affine, own.affine)
-            assert (other.array != own.array)[mask].mean() > 0.5
-            compared += 1
-    assert compared > 10
-
-
 def test_a_volume_without_a_finding_is_drawn_when_it_is_asked_for_and_kept(phantoms, tmp_path):
     dataset = type(phantoms())(tmp_path, **phantoms.keywords)
     case = next(case for case in dataset.cases("test") if case.present())
+    assert dataset.without(case, "broken leg") is None
     before = set(tmp_path.rglob("*.nii"))
     (ref,) = dataset.without(case, case.present()[0])
     assert set(tmp_path.rglob("*.nii")) - before == {Path(ref.path)}
@@ -156,8 +139,7 @@ def test_worker_processes_draw_the_same_bytes(phantoms, tmp_path):
     for folder in (alone, shared):
         folder.mkdir()
     known = [write(phantoms(), "train", alone, number) for number in range(4)]
-    told = by_workers(functools.partial(write, phantoms(), "train", shared), 4, workers=2)
-    assert json.dumps(told) == json.dumps(known)
+    assert spread(functools.partial(write, phantoms(), "train", shared), 4, workers=2) == known
     names = sorted(file.name for file in alone.iterdir())
     assert len(names) == 8
     assert names == sorted(file.name for file in shared.iterdir())

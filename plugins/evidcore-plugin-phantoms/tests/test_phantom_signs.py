@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms.anatomy import SIZE_ZYX, SPACING_MM_ZYX, Body, healthy, level, smooth_field
+from evidcore_plugin_phantoms.anatomy import SIZE_ZYX, SPACING_MM_ZYX, healthy, level, smooth_field
 from evidcore_plugin_phantoms.chest import TABLES, PhantomChest
 from evidcore_plugin_phantoms.signs import SIGNS, index_of
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
@@ -43,7 +43,7 @@ def phantoms():
 
 
 def shown_by(phantom):
-    return [item for item in phantom.known["findings"] if item["present"]]
+    return [item for item in phantom.known.findings if item.state == "present"]
 
 
 def showing(phantoms, name):
@@ -64,12 +64,10 @@ def test_every_finding_is_drawn_by_its_sign_or_by_the_anatomy():
 
 def test_a_phantom_shows_each_labelled_finding_and_no_other(phantoms):
     for phantom in phantoms:
-        assert [item["name"] for item in shown_by(phantom)] == list(phantom.arrays)
+        assert [item.name for item in shown_by(phantom)] == list(phantom.arrays)
         assert all(mask.shape == SIZE_ZYX and mask.dtype == bool for mask in phantom.arrays.values())
         assert all(mask.sum() >= 10 for mask in phantom.arrays.values())
-        assert all(
-            (item["side"] in {"left", "right"}) == (item["name"] in SIDED) for item in shown_by(phantom)
-        )
+        assert all((item.side in {"left", "right"}) == (item.name in SIDED) for item in shown_by(phantom))
         assert sum(mask.astype(int) for mask in phantom.arrays.values()).max() <= 1  # one sign a voxel
 
 
@@ -111,10 +109,10 @@ def test_other_signs_keep_their_places_in_a_twin(phantoms):
 @pytest.mark.parametrize("name", sorted(SIDED))
 def test_a_sided_sign_lies_on_its_side(phantoms, name):
     for phantom, mask in showing(phantoms, name):
-        (item,) = [item for item in shown_by(phantom) if item["name"] == name]
+        (item,) = [item for item in shown_by(phantom) if item.name == name]
         x = np.nonzero(mask)[2]
         middle = body_centre(phantom)[2]
-        is_left = item["side"] == "left"  # x grows to the patient's left
+        is_left = item.side == "left"  # x grows to the patient's left
         assert (x > middle).mean() == pytest.approx(1.0 if is_left else 0.0, abs=0.05), item
 
 
@@ -159,18 +157,19 @@ def test_a_sign_lies_in_its_half_of_the_chest(phantoms, name):
 def test_a_size_in_mm_is_the_sign_s_width(phantoms):
     step_mm = SPACING_MM_ZYX[1]
     for phantom, mask in showing(phantoms, "lung nodule"):
-        (size_mm,) = (item["size_mm"] for item in shown_by(phantom) if item["name"] == "lung nodule")
+        (size_mm,) = (item.size_mm for item in shown_by(phantom) if item.name == "lung nodule")
         widest = max(np.ptp(np.nonzero(mask)[axis]) + 1 for axis in (1, 2)) * step_mm
         assert size_mm - 2 * step_mm <= widest <= size_mm + step_mm
         assert size_mm <= 30
     items = (item for phantom in phantoms for item in shown_by(phantom))
-    assert all(10 <= item["size_mm"] <= 40 for item in items if item["name"] == "lymphadenopathy")
+    assert all(10 <= item.size_mm <= 40 for item in items if item.name == "lymphadenopathy")
 
 
 def test_a_large_heart_is_wider_than_half_the_chest_and_a_normal_one_is_not():
     for large in (True, False):
         for seed in range(12):
-            body = healthy(np.random.default_rng(seed), large_heart=large, cardiomegaly=2, thick_airways=None)
+            index = 2 if large else None
+            body = healthy(np.random.default_rng(seed), large_heart=index, thick_airways=None)
             columns = np.flatnonzero((body.air | (body.heart.level < 1)).any((0, 1)))
             chest = columns[-1] - columns[0] + 1
             ratio = 2 * body.heart.radii[2] / chest
@@ -196,20 +195,8 @@ def test_a_smooth_field_is_the_linear_interpolation_of_its_cells():
 
 
 def test_the_pen_marks_only_what_it_changes():
-    hu = np.zeros(SIZE_ZYX, np.float32)
-    hu[0, 0, 0] = 40
-    body = Body(
-        hu=hu,
-        owner=np.full(SIZE_ZYX, -1, np.int8),
-        centre=(16, 32, 32),
-        scale=1.0,
-        wall=np.zeros(SIZE_ZYX[1:], np.float32),
-        lungs=(None, None),
-        air=np.ones(SIZE_ZYX, bool),
-        heart=None,
-        aorta_yx=(0, 0),
-        aorta_radius=1.0,
-    )
+    body = healthy(np.random.default_rng(0), large_heart=None, thick_airways=None)
+    body.hu[0, 0, :3] = 40, 0, 0
     region = np.zeros(SIZE_ZYX, bool)
     region[0, 0, :2] = True
     body.draw(index_of("lung nodule"), region, 50.0)

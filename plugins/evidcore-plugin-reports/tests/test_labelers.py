@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from evidcore_plugin_phantoms.chest import Shown
 from evidcore_plugin_phantoms.chest import sentences as phantom_sentences
 from evidcore_plugin_reports.agreement import states
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_reports.labelers import NegationRules, Phrases, _lexicon, _sentences_that_mention
 from evidcore_plugin_reports.sentences import labelled, sentences
 from evidcore_testing.checks_text import check_labeler
+
+from evidcore.api import Finding
 
 LABELERS = [Phrases(), NegationRules()]
 BOTH = pytest.mark.parametrize("labeler", LABELERS, ids=["phrases", "negation-rules"])
@@ -284,7 +285,7 @@ def test_phantom_reports_are_read_without_a_mistake(labeler):
     for _ in range(60):
         there = rng.random(len(CT_RATE_FINDINGS)) < 0.3
         shown = [
-            Shown(
+            Finding(
                 name=str(name),
                 side=("left", "right", None)[rng.integers(3)],
                 size_mm=(None, 12.4)[rng.integers(2)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -28,14 +29,8 @@ ys = np.arange(SIZE_ZYX[1], dtype=np.float32)[None, :, None]
 xs = np.arange(SIZE_ZYX[2], dtype=np.float32)[None, None, :]
 
 
-def level(centre: Triple, radii: Triple) -> Volume:
-    """Return the squared distance from `centre` in units of `radii` (voxels): below 1 inside."""
-    return shapes.level((zs, ys, xs), centre, radii)
-
-
-def smooth_field(rng: np.random.Generator, cells: tuple[int, int, int]) -> Volume:
-    """Return unit noise on a coarse grid of `cells`, interpolated to the volume."""
-    return shapes.smooth_field(rng, cells, SIZE_ZYX)
+level = functools.partial(shapes.level, (zs, ys, xs))
+smooth_field = functools.partial(shapes.smooth_field, size_zyx=SIZE_ZYX)
 
 
 class Ellipsoid:
@@ -135,14 +130,12 @@ def ring(
     np.copyto(body.hu[box], hu, where=region)
 
 
-def healthy(
-    rng: np.random.Generator, *, large_heart: bool, cardiomegaly: int, thick_airways: int | None
-) -> Body:
+def healthy(rng: np.random.Generator, *, large_heart: int | None, thick_airways: int | None) -> Body:
     """Draw a chest without lung signs.
 
     The size of the heart and of the airway walls belongs to the anatomy, so the two findings that are nothing
-    but a size are drawn here: a heart beyond half of the chest's width, and thick airways where their index
-    is given. With or without them the stream gives as many numbers.
+    but a size are drawn here where their index is given: a heart beyond half of the chest's width, and thick
+    airways. With or without them the stream gives as many numbers.
     """
     scale = 1 + rng.uniform(-0.07, 0.07)
     cz, cy, cx = 16 + rng.uniform(-1.5, 1.5), 32 + rng.uniform(-2, 2), 32 + rng.uniform(-2, 2)
@@ -160,7 +153,7 @@ def healthy(
     texture = 12 * smooth_field(rng, (4, 6, 6)) + (LUNG_HU + rng.uniform(-20, 20))
     np.copyto(hu, texture, where=air)
 
-    size = (rng.uniform(1.38, 1.55) if large_heart else rng.uniform(0.85, 1.08)) * scale
+    size = rng.uniform(*((0.85, 1.08) if large_heart is None else (1.38, 1.55))) * scale
     at = (cz - 6 + rng.uniform(-1, 1), cy - 5 + rng.uniform(-1, 1), cx + 4 + rng.uniform(-1, 1))
     radii = (8 * size, 8 * size, 9 * size)
     heart = Ellipsoid(at, radii)
@@ -184,7 +177,7 @@ def healthy(
     inside = heart.level < 1
     body.hu[inside] = BLOOD_HU
     body.air[inside] = False
-    body.owner[inside] = cardiomegaly if large_heart else -1
+    body.owner[inside] = -1 if large_heart is None else large_heart
     return body
 
 
@@ -201,17 +194,9 @@ def draw_table(body: Body, share: float) -> None:
 def _lung(rng: np.random.Generator, centre: tuple[float, float, float], scale: float, side: int) -> Ellipsoid:
     cz, cy, cx = centre
     outward = 1 if side == LEFT else -1
-    at = (
-        cz,
-        cy - 1 + rng.uniform(-0.7, 0.7),
-        cx + outward * (14 * scale + rng.uniform(-0.7, 0.7)),
-    )
+    at = (cz, cy - 1 + rng.uniform(-0.7, 0.7), cx + outward * (14 * scale + rng.uniform(-0.7, 0.7)))
     width = 9.7 if side == LEFT else 10.3
-    radii = (
-        14.5 * scale,
-        16 * scale + rng.uniform(-0.8, 0.8),
-        width * scale + rng.uniform(-0.6, 0.6),
-    )
+    radii = (14.5 * scale, 16 * scale + rng.uniform(-0.8, 0.8), width * scale + rng.uniform(-0.6, 0.6))
     return Ellipsoid(at, radii)
 
 
@@ -265,11 +250,8 @@ def _airways(rng: np.random.Generator, body: Body, thick: int | None) -> None:
     cz, cy, cx = body.centre
     for outward in (-1, 1):
         for _ in range(2):
-            at = np.array([
-                cz + rng.uniform(-3, 3),
-                cy + rng.uniform(-5, 5),
-                cx + outward * (9 * body.scale + rng.uniform(-1, 1)),
-            ])
+            z, y = cz + rng.uniform(-3, 3), cy + rng.uniform(-5, 5)
+            at = np.array([z, y, cx + outward * (9 * body.scale + rng.uniform(-1, 1))])
             thickened = rng.uniform(2.8, 3.4)
             if thick is None:
                 ring(body, at, 1.7, 1.0, -450)

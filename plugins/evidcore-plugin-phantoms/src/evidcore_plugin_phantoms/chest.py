@@ -7,9 +7,10 @@ the questions text alone is no help: findings, letters and distractors are balan
 from __future__ import annotations
 
 import dataclasses
+import functools
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,27 +18,19 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore.api import InlineOptions, MaskRef, Question
+from evidcore.api import Finding, InlineOptions, MaskRef, Question
+from evidcore.case import Side
 from evidcore_plugin_phantoms.anatomy import LEFT, RIGHT, SPACING_MM_ZYX, Body, Choices, draw_table, healthy
 from evidcore_plugin_phantoms.cues import NO_CUES, Cues
-from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, chances, described, noisy, reported
-from evidcore_plugin_phantoms.signs import SIGNS, VISIBLE_VOXELS, VISIBLE_VOXELS_OTHERWISE, index_of
-from evidcore_plugin_phantoms.wording import ABSENT, Sentence, naming, on_the, one_of, written
+from evidcore_plugin_phantoms.phantoms import BALANCING, Count, Described, Drawn, Phantoms, chances, noisy
+from evidcore_plugin_phantoms.signs import SIGNS, index_of, is_visible
+from evidcore_plugin_phantoms.wording import ABSENT, Sentence, naming, on_the, one_of
 
 TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 INDICATIONS: dict[str, list[str]] = TABLES["indications"]
 LETTERS = 4
 # streams of a phantom; each sign's is SIGN with its index, each cue's CUE with its own
 PATIENT, ANATOMY, SIGN, NOISE, WORDS, CUE = range(6)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A finding that a phantom shows."""
-
-    name: str
-    side: str | None = None
-    size_mm: float | None = None
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -76,7 +69,7 @@ class PhantomChest(Phantoms):
     findings = CT_RATE_FINDINGS
     folder_name = "phantom-chest"
     asked = ("questions_per_finding",)
-    case_mb = 0.3
+    known_as = Described
 
     def __post_init__(self) -> None:
         """Refuse cues that mean nothing; nothing is drawn before cases are asked for."""
@@ -89,79 +82,75 @@ class PhantomChest(Phantoms):
         that the phantom shows, differs in that finding's voxels; without a large heart also in what lies on
         it. It has the phantom's cues.
         """
+        stream = functools.partial(self.stream, split, number)
         strength = self.cues.company or self.prior_strength
         wanted, sides, indication = draw_patient(
-            self.stream(split, number, PATIENT), prevalence=self.prevalence, prior_strength=strength
+            stream(PATIENT), prevalence=self.prevalence, prior_strength=strength
         )
         choices: Choices = {}
-        body, sizes = self._painted(split, number, sides, wanted, choices)
-        while hidden := {
-            name
-            for name in wanted
-            if np.count_nonzero(body.visible(index_of(name)))
-            < VISIBLE_VOXELS.get(name, VISIBLE_VOXELS_OTHERWISE)
-        }:
+        body, sizes = painted(stream, sides, wanted, choices)
+        while hidden := [name for name in wanted if not is_visible(body, name)]:
             wanted = [name for name in wanted if name not in hidden]
-            body, sizes = self._painted(split, number, sides, wanted, choices)
-        scanned = self.cues.scanner(
-            lambda which: self.stream(split, number, CUE, which), tuple(INDICATIONS), indication, wanted
-        )
+            body, sizes = painted(stream, sides, wanted, choices)
+        types = tuple(INDICATIONS)
+        scanned = self.cues.scanner(functools.partial(stream, CUE), types, indication, wanted)
         if without in wanted:
             wanted.remove(without)
-            body, sizes = self._painted(split, number, sides, wanted, choices)
-        shown = [Shown(name=name, side=sides.get(name), size_mm=sizes.get(name)) for name in wanted]
+            body, sizes = painted(stream, sides, wanted, choices)
+        shown = [Finding(name=name, side=sides.get(name), size_mm=sizes.get(name)) for name in wanted]
         if scanned.table is not None:
             draw_table(body, scanned.table)
-        noise = self.stream(split, number, NOISE)
-        lines = sentences(self.stream(split, number, WORDS), shown, names_absent=self.names_absent)
-        told: dict[str, tuple[bool, Any, Any]] = dict.fromkeys(CT_RATE_FINDINGS, (False, None, None))
-        told |= {item.name: (True, item.side, item.size_mm) for item in shown}
+        noise = stream(NOISE)
+        findings = {name: Finding(name=name, state="absent") for name in CT_RATE_FINDINGS}
         return Drawn(
             hu=noisy(body.hu, scanned.noise_hu(noise) * self.subtlety, noise),
             spacing_mm_zyx=scanned.spacing_mm(SPACING_MM_ZYX),
             arrays={name: body.visible(index_of(name)) for name in wanted},
-            known=described(written(lines), impression(shown), indication, told),
+            known=Described.of(
+                sentences(stream(WORDS), shown, names_absent=self.names_absent),
+                (findings | {item.name: item for item in shown}).values(),
+                impression=impression(shown),
+                indication=indication,
+            ),
         )
 
-    def _painted(
-        self, split: str, number: int, sides: dict[str, str], names: list[str], choices: Choices
-    ) -> tuple[Body, dict[str, float | None]]:
-        """Draw the chest with its signs; return it with the sizes of the signs, in mm."""
-        airways = "peribronchial thickening"
-        body = healthy(
-            self.stream(split, number, ANATOMY),
-            large_heart="cardiomegaly" in names,
-            cardiomegaly=index_of("cardiomegaly"),
-            thick_airways=index_of(airways) if airways in names else None,
-        )
-        body.choices = choices
-        sizes: dict[str, float | None] = {}
-        for name, sign in SIGNS.items():
-            if name in names:
-                stream = self.stream(split, number, SIGN, index_of(name))
-                sizes[name] = sign(body, index_of(name), stream, LEFT if sides.get(name) == "left" else RIGHT)
-        return body, sizes
-
-    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+    def parts(self, split: str, known: Sequence[Described], paths: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield report, findings, masks and balanced questions of each case."""
         per_finding = round(self.questions_per_finding * len(known) / (self.test_cases or len(known)))
-        rng, indicated = self.balancing(split), self.prior_strength > 0
-        present = [[item["name"] for item in facts["findings"] if item["present"]] for facts in known]
+        rng, indicated = self.stream(split, *BALANCING), self.prior_strength > 0
+        present = [[item.name for item in each.findings if item.state == "present"] for each in known]
         asked: list[list[Question]] = [[] for _ in known]
         for case, options, answer in balanced_items(present, CT_RATE_FINDINGS, per_finding, rng):
-            text = question(rng, known[case]["indication"] if indicated else None)
+            text = question(rng, known[case].indication if indicated else None)
             id = f"{split}-{case:05d}-{len(asked[case])}"
             asked[case].append(
                 Question(id=id, text=text, options=options, answer=answer, true_options=(answer,))
             )
-        for facts, names, questions, path in zip(known, present, asked, paths, strict=True):
+        for each, names, questions, path in zip(known, present, asked, paths, strict=True):
             masks = {name: MaskRef(path=path, key=name) for name in names}
-            yield {**reported(facts, indicated=indicated), "masks": masks, "questions": tuple(questions)}
+            yield {**each.fields(indicated=indicated), "masks": masks, "questions": tuple(questions)}
+
+
+def painted(
+    stream: Callable[..., np.random.Generator], sides: Mapping[str, str], names: list[str], choices: Choices
+) -> tuple[Body, dict[str, float | None]]:
+    """Draw the chest with its signs; return it with the sizes of the signs, in mm."""
+    large_heart, airways = (
+        index_of(name) if name in names else None for name in ("cardiomegaly", "peribronchial thickening")
+    )
+    body = healthy(stream(ANATOMY), large_heart=large_heart, thick_airways=airways)
+    body.choices = choices
+    sizes: dict[str, float | None] = {}
+    for name, sign in SIGNS.items():
+        if name in names:
+            side, index = LEFT if sides.get(name) == "left" else RIGHT, index_of(name)
+            sizes[name] = sign(body, index, stream(SIGN, index), side)
+    return body, sizes
 
 
 def draw_patient(
     rng: np.random.Generator, *, prevalence: float, prior_strength: float
-) -> tuple[list[str], dict[str, str], str]:
+) -> tuple[list[str], dict[str, Side], str]:
     """Draw a patient's type, then the findings given the type, then sides.
 
     Returns:
@@ -179,7 +168,7 @@ def draw_patient(
 
 
 def sentences(
-    rng: np.random.Generator, shown: Sequence[Shown], *, names_absent: bool = True
+    rng: np.random.Generator, shown: Sequence[Finding], *, names_absent: bool = True
 ) -> list[Sentence]:
     """Return a report's sentences: what is normal first, then what is not.
 
@@ -206,7 +195,7 @@ def sentences(
     return lines
 
 
-def impression(shown: Sequence[Shown]) -> str:
+def impression(shown: Sequence[Finding]) -> str:
     """Return the abnormal findings alone, one short sentence each."""
     return " ".join(f"{item.name.capitalize()}{on_the(item.side)}." for item in shown) or "No abnormality."
 

@@ -12,7 +12,6 @@ from annotated_types import Ge, Le
 from evidcore.errors import RecipeError, did_you_mean
 
 PATIENT_TYPE = ""
-SLICE_SHARE = (0.8, 1.2)  # times the usual distance of slices
 NOISE_HU = (12.0, 22.0)
 Chance = Annotated[float, Ge(0), Le(1)]
 
@@ -69,17 +68,19 @@ class Cues:
         """
         by_type = self.cue_of == PATIENT_TYPE
         state, states = (types.index(own), len(types)) if by_type else (int(self.cue_of in shown), 2)
-        slices, noise, table = (
-            _level(stream(which), state, states, chance) if chance else None
-            for which, chance in enumerate((self.header_cue, self.device_cue, self.table_cue))
-        )
-        return Scanner(slices=slices, noise=noise, table=table)
+        levels: list[float | None] = [None] * 3
+        for which, chance in enumerate((self.header_cue, self.device_cue, self.table_cue)):
+            if chance:
+                rng = stream(which)
+                follows, other = rng.random() < chance, int(rng.integers(states))
+                levels[which] = (state if follows else other) / (states - 1)
+        return Scanner(*levels)
 
 
 NO_CUES = Cues()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Scanner:
     """How one phantom was scanned, each from 0 to 1 of its range; None as usual."""
 
@@ -88,21 +89,12 @@ class Scanner:
     table: float | None
 
     def spacing_mm(self, usual_mm_zyx: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Return the voxel spacing that the header states."""
+        """Return the voxel spacing that the header states: 0.8 to 1.2 times the usual distance of slices."""
         z, y, x = usual_mm_zyx
-        return (z if self.slices is None else z * _between(SLICE_SHARE, self.slices)), y, x
+        return (z if self.slices is None else z * (0.8 + self.slices * (1.2 - 0.8))), y, x
 
     def noise_hu(self, rng: np.random.Generator) -> float:
         """Return the noise; the stream gives a number in either case."""
-        usual = rng.uniform(*NOISE_HU)
-        return usual if self.noise is None else _between(NOISE_HU, self.noise)
-
-
-def _level(rng: np.random.Generator, state: int, states: int, chance: float) -> float:
-    follows, other = rng.random() < chance, int(rng.integers(states))
-    return (state if follows else other) / (states - 1)
-
-
-def _between(ends: tuple[float, float], share: float) -> float:
-    low, high = ends
-    return low + share * (high - low)
+        low, high = NOISE_HU
+        usual = rng.uniform(low, high)
+        return usual if self.noise is None else low + self.noise * (high - low)

@@ -7,7 +7,6 @@ a pool would import the caller's main module again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -18,24 +17,48 @@ import subprocess
 import sys
 import zipfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import nibabel
 import numpy as np
 from annotated_types import Ge
+from pydantic import TypeAdapter
 
-from evidcore.api import Cache, Case, DataError, Dataset, Finding, Report, Span, VolumeRef
+from evidcore.api import Cache, Case, Dataset, Finding, Report, VolumeRef
 from evidcore.case import Split
-from evidcore.errors import RunError
-from evidcore_plugin_phantoms.wording import Written
+from evidcore_plugin_phantoms.wording import Sentence, written
 
 Result = TypeVar("Result")
 SMALL = 48  # cases that are drawn sooner than a second process has started
 SPLITS = ("train", "validation", "test")
+BALANCING = (1 << 32, 1)  # the stream that decides what is asked about a split: two words more, no phantom's
 Count = Annotated[int, Ge(0)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Described:
+    """What is said of a phantom, and what is true of it; what is asked is decided over its split."""
+
+    report: Report
+    impression: str
+    indication: str
+    findings: tuple[Finding, ...]
+
+    @classmethod
+    def of(cls, lines: Sequence[Sentence], findings: Iterable[Finding], **more: Any) -> Self:
+        """Write the report, and mark where it names each finding."""
+        report, spans = written(lines)
+        marked = (dataclasses.replace(finding, span=spans.get(finding.name)) for finding in findings)
+        return cls(report=report, findings=tuple(marked), **more)
+
+    def fields(self, *, indicated: bool) -> dict[str, Any]:
+        """Return report, findings and notes of the case; the notes tell the indication only if asked to."""
+        indication = {"indication": self.indication} if indicated else {}
+        notes = {"impression": self.impression, **indication}
+        return {"report": self.report, "findings": self.findings, "notes": notes}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +68,7 @@ class Drawn:
     hu: np.ndarray[Any, np.dtype[np.int16]]  # (z, y, x) in body axes
     spacing_mm_zyx: tuple[float, float, float]  # as the header states it
     arrays: Mapping[str, np.ndarray[Any, Any]]  # masks and label maps by key, each (z, y, x)
-    known: dict[str, Any]  # everything else that is known, in JSON's types
+    known: Any  # everything else that is known, as the set's `known_as`
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -72,11 +95,7 @@ class Phantoms(Dataset):
     version: ClassVar[int] = 1
     folder_name: ClassVar[str]  # of the set, in messages and keys
     asked: ClassVar[tuple[str, ...]]  # options that decide what is asked about the cases, and no voxel
-
-    @property
-    @abstractmethod
-    def case_mb(self) -> float:
-        """Return what a case takes on disk, in MB."""
+    known_as: ClassVar[type]  # the dataclass that holds what is known of a phantom
 
     @abstractmethod
     def draw(self, split: str, number: int, *, without: str | None = None) -> Drawn:
@@ -86,12 +105,12 @@ class Phantoms(Dataset):
         """
 
     @abstractmethod
-    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+    def parts(self, split: str, known: Sequence[Any], paths: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield the fields of each case of a split, with what it is asked; `paths` are those of its masks."""
 
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of a split; draws them first if they are not in the cache."""
-        if self.count(split):
+        if getattr(self, f"{split}_cases"):
             folder, known = self.drawn(split)
             paths = [str(folder / f"{number:05d}.npz") for number in range(len(known))]
             for number, parts in enumerate(self.parts(split, known, paths)):
@@ -103,27 +122,13 @@ class Phantoms(Dataset):
         """Return one of a phantom's own random streams."""
         return np.random.default_rng([self.seed, SPLITS.index(split), number, *part])
 
-    def balancing(self, split: str) -> np.random.Generator:
-        """Return the stream that decides what is asked about a split."""
-        return self.stream(split, 1 << 32, 1)  # two words and one more: no phantom's
-
-    def count(self, split: str) -> int:
-        """Return how many cases a split has."""
-        return int(getattr(self, f"{split}_cases"))
-
-    def _options(self) -> dict[str, Any]:
-        options = dataclasses.asdict(self)
-        del options["cache_folder"]
-        return {**options, "version": self.version}
-
-    @property
-    def _cache(self) -> Cache:
-        return Cache("phantoms", self.cache_folder)
+    def _options(self, *left_out: str) -> dict[str, Any]:
+        options = dataclasses.asdict(self) | {"version": self.version}
+        return {name: value for name, value in options.items() if name not in ("cache_folder", *left_out)}
 
     def _key(self, **of: Any) -> dict[str, Any]:
         """Return all that decides the voxels."""
-        other = {*self.asked, *(f"{split}_cases" for split in SPLITS)}
-        options = {name: value for name, value in self._options().items() if name not in other}
+        options = self._options(*self.asked, *(f"{split}_cases" for split in SPLITS))
         return {**options, "set": self.folder_name, **of}
 
     def fingerprint(self) -> str:
@@ -141,74 +146,24 @@ class Phantoms(Dataset):
             path.write_bytes(_nifti(self.draw(split, int(number), without=finding)))
 
         key = self._key(split=split, number=number, without=finding)
-        with _writing(f"{self._cache.path(key, '.nii')}: the phantom without {finding!r}", "Free"):
-            path = self._cache.file(key, ".nii", write_twin)
+        path = Cache("phantoms", self.cache_folder).file(key, ".nii", write_twin)
         return (dataclasses.replace(case.volumes[0], path=str(path)),)
 
-    def drawn(self, split: str) -> tuple[Path, list[dict[str, Any]]]:
-        """Return a split's folder and what is known about its cases; draw it if it is not in the cache.
-
-        Raises:
-            DataError: if the disk is full or cannot be written; names the folder.
-        """
-        count = self.count(split)
-        key = self._key(split=split, count=count)
+    def drawn(self, split: str) -> tuple[Path, list[Any]]:
+        """Return a split's folder and what is known about its cases; draw it if it is not in the cache."""
+        count = int(getattr(self, f"{split}_cases"))
 
         def fill(partial: Path) -> None:
-            known = spread(functools.partial(write, dataclasses.replace(self), split, partial), count)
-            (partial / "cases.json").write_text(json.dumps(known), encoding="utf-8")
+            known = spread(functools.partial(write, self, split, partial), count)
+            plain = [dataclasses.asdict(each) for each in known]
+            (partial / "cases.json").write_text(json.dumps(plain), encoding="utf-8")
 
-        what = f"{self._cache.path(key).parent}: the {count} phantoms of split {split!r}"
-        with _writing(what, f"They take about {count * self.case_mb:.0f} MB; free"):
-            folder = self._cache.folder(key, fill)
-        return folder, json.loads((folder / "cases.json").read_text(encoding="utf-8"))
-
-
-@contextlib.contextmanager
-def _writing(what: str, remedy: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, RunError) as cause:
-        raise DataError(
-            f"{what} could not be written ({cause}). {remedy} some space, or "
-            "set EVID_CACHE to another folder."
-        ) from cause
+        folder = Cache("phantoms", self.cache_folder).folder(self._key(split=split, count=count), fill)
+        known: TypeAdapter[list[Any]] = TypeAdapter(list[self.known_as])  # type: ignore[name-defined]
+        return folder, known.validate_python(json.loads((folder / "cases.json").read_text("utf-8")))
 
 
-def reported(known: Mapping[str, Any], *, indicated: bool) -> dict[str, Any]:
-    """Return report, findings and notes of a case that `described` described."""
-    spans = tuple(Span(start=start, end=end, label=label) for start, end, label in known["spans"])
-    indication = {"indication": known["indication"]} if indicated else {}
-    findings = []
-    for item in known["findings"]:
-        label = "abnormal" if item["present"] else "normal"
-        span = item["span"] and Span(start=item["span"][0], end=item["span"][1], label=label)
-        facts: dict[str, Any] = {key: item[key] for key in ("name", "side", "size_mm")}
-        findings.append(Finding(**facts, state="present" if item["present"] else "absent", span=span))
-    return {
-        "report": Report(text=known["report"], spans=spans),
-        "notes": {"impression": known["impression"], **indication},
-        "findings": tuple(findings),
-    }
-
-
-def described(
-    report: Written, impression: str, indication: str, findings: Mapping[str, tuple[bool, Any, Any]]
-) -> dict[str, Any]:
-    """Return what is known of a phantom, in JSON's types; findings are whether present, side and size."""
-    return {
-        "report": report.text,
-        "spans": report.spans,
-        "impression": impression,
-        "indication": indication,
-        "findings": [
-            {"name": name, "present": present, "side": side, "size_mm": size, "span": report.places.get(name)}
-            for name, (present, side, size) in findings.items()
-        ],
-    }
-
-
-def write(phantoms: Phantoms, split: str, folder: Path, number: int) -> dict[str, Any]:
+def write(phantoms: Phantoms, split: str, folder: Path, number: int) -> Any:
     """Write volume and masks of a case; return what is known of it."""
     drawn = phantoms.draw(split, number)
     (folder / f"{number:05d}.nii").write_bytes(_nifti(drawn))
@@ -267,18 +222,18 @@ def chances(
     return np.asarray(prevalence + (extreme - prevalence) * prior_strength, dtype=np.float64)
 
 
-def spread(work: Callable[[int], Result], count: int) -> list[Result]:
-    """Return what `work` gives for each number, by as many processes as there are cores and enough to do.
+def spread(work: Callable[[int], Result], count: int, workers: int | None = None) -> list[Result]:
+    """Return what `work` gives for each number; each worker process takes every so many-th.
+
+    There are as many as cores and enough to do, if not told.
 
     Raises:
         OSError: if a file could not be written, here or in a worker.
     """
-    workers = min(len(os.sched_getaffinity(0)), count // SMALL)
-    return shared(work, count, workers) if workers > 1 else [work(number) for number in range(count)]
-
-
-def shared(work: Callable[[int], Result], count: int, workers: int) -> list[Result]:
-    """Return what `work` gives for each number; each worker takes every so many-th."""
+    if workers is None:
+        workers = min(len(os.sched_getaffinity(0)), count // SMALL)
+    if workers < 2:
+        return [work(number) for number in range(count)]
     code = f"from {__name__} import run_share; run_share()"
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -287,10 +242,11 @@ def shared(work: Callable[[int], Result], count: int, workers: int) -> list[Resu
         command = [sys.executable, "-c", code, share]
         ended = subprocess.run(command, capture_output=True, env={**os.environ, **threads}, check=False)
         if ended.returncode:
-            lines = ended.stderr.decode().strip().splitlines()
-            raise OSError(lines[-1] if lines else f"exit {ended.returncode}")
-        results: list[Result] = pickle.loads(ended.stdout)
-        return results
+            raise RuntimeError(f"a worker ended with {ended.returncode}: {ended.stderr.decode()}")
+        part: list[Result] | OSError = pickle.loads(ended.stdout)
+        if isinstance(part, OSError):
+            raise part
+        return part
 
     results: list[Any] = [None] * count
     with ThreadPoolExecutor(workers) as pool:
@@ -302,5 +258,8 @@ def shared(work: Callable[[int], Result], count: int, workers: int) -> list[Resu
 def run_share() -> None:
     """Do what the command line holds, and stop if the process that asked for it is gone."""
     work, numbers, parent = pickle.loads(bytes.fromhex(sys.argv[1]))
-    results = [work(number) for number in numbers if os.getppid() == parent]
-    sys.stdout.buffer.write(pickle.dumps(results))
+    try:
+        result: Any = [work(number) for number in numbers if os.getppid() == parent]
+    except OSError as cause:  # a full disk: the cache names it
+        result = cause
+    sys.stdout.buffer.write(pickle.dumps(result))

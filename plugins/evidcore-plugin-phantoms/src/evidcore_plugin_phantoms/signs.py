@@ -20,10 +20,6 @@ from evidcore_plugin_phantoms.anatomy import (
     zs,
 )
 
-# A sign that shows in fewer voxels than this, because others hide it, is not labelled.
-VISIBLE_VOXELS = {"lung nodule": 12, "lung opacity": 60}
-VISIBLE_VOXELS_OTHERWISE = 10
-
 Rng = np.random.Generator
 Sign = Callable[[Body, int, Rng, int], float | None]  # body, index, stream, side -> size in mm if it has one
 
@@ -31,6 +27,12 @@ Sign = Callable[[Body, int, Rng, int], float | None]  # body, index, stream, sid
 def index_of(finding: str) -> int:
     """Return the finding's place in the vocabulary."""
     return CT_RATE_FINDINGS.index(finding)
+
+
+def is_visible(body: Body, finding: str) -> bool:
+    """Tell whether a sign shows in so many voxels, though others hide it, that it is labelled."""
+    fewest = {"lung nodule": 12, "lung opacity": 60}.get(finding, 10)
+    return int(body.visible(index_of(finding)).sum()) >= fewest
 
 
 def ball(at: Point, radius_mm: float, squash: float = 1.0) -> np.ndarray:
@@ -124,11 +126,8 @@ def _lymph_nodes(body: Body, sign: int, rng: Rng, side: int) -> float:
     largest_mm = 0.0
     for _ in range(int(rng.integers(4, 8))):
         outward = rng.choice([-1, 1])
-        at = np.array([
-            cz + rng.uniform(2, 10),
-            cy + rng.uniform(-8, 7),
-            cx + outward * rng.uniform(3.5, 6.5),
-        ])
+        z, y = cz + rng.uniform(2, 10), cy + rng.uniform(-8, 7)
+        at = np.array([z, y, cx + outward * rng.uniform(3.5, 6.5)])
         radius_mm = rng.uniform(12, 17)
         body.draw(sign, ball(at, radius_mm, 1.3) < 1, rng.uniform(30, 60))
         largest_mm = max(largest_mm, 2 * radius_mm)
@@ -165,11 +164,7 @@ def _coronary_calcification(body: Body, sign: int, rng: Rng, side: int) -> None:
     rz, ry, rx = body.heart.radii
     for _ in range(int(rng.integers(4, 8))):
         turn = rng.uniform(-1.2, 1.2)
-        at = (
-            z + rng.uniform(-0.2, 0.6) * rz,
-            y - 0.8 * ry * np.cos(turn),
-            x + 0.8 * rx * np.sin(turn),
-        )
+        at = (z + rng.uniform(-0.2, 0.6) * rz, y - 0.8 * ry * np.cos(turn), x + 0.8 * rx * np.sin(turn))
         body.draw(sign, level(at, (1.1, 1.0, 1.3)) < 1, rng.uniform(500, 900))
 
 

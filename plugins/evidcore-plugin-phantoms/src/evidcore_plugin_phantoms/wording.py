@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from evidcore.api import Report, Span
+
 ABSENT = ("No {name}.", "There is no {name}.", "{Name} is not seen.")
 
 
@@ -21,15 +23,6 @@ class Sentence:
     offset: int = 0  # where in the sentence the name begins
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Written:
-    """Sentences as one text: where each lies with its label, and where each finding is first named."""
-
-    text: str
-    spans: tuple[tuple[int, int, str], ...]  # start, end, label
-    places: dict[str, tuple[int, int]]  # finding -> start, end
-
-
 def one_of(rng: np.random.Generator, words: Sequence[str]) -> str:
     """Return one of some words, each as likely as the others."""
     return words[int(rng.integers(len(words)))]
@@ -41,18 +34,18 @@ def naming(pattern: str, finding: str, label: str, **slots: Any) -> Sentence:
     return Sentence(text=text, label=label, finding=finding, offset=text.lower().index(finding))
 
 
-def written(lines: Sequence[Sentence], before: str = "") -> Written:
-    """Put sentences into one text, behind another that is not theirs."""
-    text, spans = before, []
-    places: dict[str, tuple[int, int]] = {}
+def written(lines: Sequence[Sentence]) -> tuple[Report, dict[str, Span]]:
+    """Put sentences into one text; return it with a span for each, and where each finding is first named."""
+    text, spans = "", []
+    names: dict[str, Span] = {}
     for line in lines:
         start = len(text) + 1 if text else 0
         text = f"{text} {line.text}" if text else line.text
-        spans.append((start, len(text), line.label))
+        spans.append(Span(start=start, end=len(text), label=line.label))
         if line.finding is not None:
             named = start + line.offset
-            places.setdefault(line.finding, (named, named + len(line.finding)))
-    return Written(text=text, spans=tuple(spans), places=places)
+            names.setdefault(line.finding, Span(start=named, end=named + len(line.finding), label=line.label))
+    return Report(text=text, spans=tuple(spans)), names
 
 
 def on_the(side: str | None) -> str:

@@ -18,8 +18,14 @@ def tokenizer():
     return build_tokenizer(WORDS, ("lung nodule", "cardiomegaly", "pleural effusion"))
 
 
-def test_spellings_of_a_word_start_close_and_other_words_far(tokenizer):
-    model = tiny_model(tiny_config(tokenizer), tokenizer, seed=0)
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    made = tiny_model(tiny_config(tokenizer), tokenizer, seed=0)
+    made.set_attn_implementation("eager")
+    return made
+
+
+def test_spellings_of_a_word_start_close_and_other_words_far(model, tokenizer):
     rows = model.get_input_embeddings().weight.detach()
 
     def row(text):
@@ -50,9 +56,7 @@ def test_numbers_start_like_their_neighbours_where_that_is_asked_for():
     assert abs(alike(400, 410)[0]) < 0.35
 
 
-def test_two_heads_of_the_first_layer_start_by_looking_one_and_two_tokens_back(tokenizer):
-    model = tiny_model(tiny_config(tokenizer), tokenizer, seed=0)
-    model.set_attn_implementation("eager")
+def test_two_heads_of_the_first_layer_start_by_looking_one_and_two_tokens_back(model, tokenizer):
     ids = torch.tensor([tokenizer(WORDS[0] + WORDS[1]).input_ids])
     heads = model(ids, output_attentions=True).attentions[0][0]
     for head, back in ((0, 1), (1, 2)):
@@ -60,9 +64,7 @@ def test_two_heads_of_the_first_layer_start_by_looking_one_and_two_tokens_back(t
     assert heads[2].diagonal(-1).mean() < 0.5
 
 
-def test_half_of_the_heads_of_later_layers_start_by_looking_at_the_same_word(tokenizer):
-    model = tiny_model(tiny_config(tokenizer), tokenizer, seed=0)
-    model.set_attn_implementation("eager")
+def test_half_of_the_heads_of_later_layers_start_by_looking_at_the_same_word(model, tokenizer):
     filler = tokenizer("." * 60).input_ids
     there = tokenizer("Lung nodule.").input_ids
     asked = tokenizer("A) lung nodule").input_ids

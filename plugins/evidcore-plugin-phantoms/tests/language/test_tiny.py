@@ -9,22 +9,36 @@ from evidcore_plugin_phantoms.language.documents import DocumentDrawer
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_plugin_phantoms.language.tiny import TextFit, Tiny, _token_weights, answer_loss
 from evidcore_plugin_reports.task import ReportTask
+from evidcore_testing import check_language
 from evidcore_testing.data import FINDINGS
 
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.contracts import Corpus
 from evidcore.model.language import Pretrained
+from evidcore.registry.factory import build
 
 TASKS = {"choice": Choice(), "report": ReportTask()}
 SMALL = {"width": 32, "layers": 1, "heads": 2}
 CORPUS = Corpus(lambda: ["Which finding is present? A lung nodule.", "There is no cardiomegaly."], FINDINGS)
 
 
-def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer):
-    model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=0)
+def test_it_keeps_the_contract_of_a_language_model():
+    check_language(build("language", {"use": "tiny", "width": 32, "layers": 1}, given={}, where="test"))
+
+
+@pytest.fixture
+def model(tokenizer):
+    return tiny_model(tiny_config(tokenizer, **SMALL), tokenizer, seed=0)
+
+
+@pytest.fixture
+def documents(cases, tokenizer):
     drawer = DocumentDrawer(tokenizer, TASKS, Volume(), 20, cases, {})
-    documents = [drawer.draw(random.Random(seed), 0.0) for seed in range(12)]
+    return [drawer.draw(random.Random(seed), 0.0) for seed in range(12)]
+
+
+def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(model, documents, tokenizer):
     weights = torch.rand(model.config.vocab_size) + 0.5
     together = answer_loss(model, documents, tokenizer.pad_token_id, weights, abnormal_gain=3.0)
     assert any(any(one.is_abnormal) for one in documents)
@@ -40,10 +54,7 @@ def test_the_loss_is_the_weighted_mean_over_answer_tokens_alone(cases, tokenizer
     assert together.item() == pytest.approx(total / weight, rel=1e-5)
 
 
-def test_noise_blurs_what_stands_for_the_volume_and_nothing_else(cases, tokenizer):
-    model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=0)
-    drawer = DocumentDrawer(tokenizer, TASKS, Volume(), 20, cases, {})
-    documents = [drawer.draw(random.Random(seed), 0.0) for seed in range(12)]
+def test_noise_blurs_what_stands_for_the_volume_and_nothing_else(model, documents, tokenizer):
     blind = [dataclasses.replace(one, shows=[False] * len(one.shows)) for one in documents]
     weights = torch.ones(model.config.vocab_size)
 
@@ -108,10 +119,3 @@ def test_the_same_seed_builds_the_same_weights():
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     assert not torch.equal(one.lm_head.weight, three.lm_head.weight)
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_its_shape_is_known_before_it_has_weights():
-    tiny = Tiny(**SMALL)
-    assert tiny.width() == tiny.config(CORPUS).hidden_size == 32
-    assert tiny.config(CORPUS).vocab_size >= len(tiny.tokenizer(CORPUS))
-    assert len(tiny.tokenizer(CORPUS)(" lung nodule").input_ids) == 1

@@ -30,21 +30,13 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
     _back(rng, scene)
     _vessels(rng, scene, tissue)
     for side, outward, height_mm in (("left", 1, 22.0), ("right", -1, 8.0)):
-        scene.ellipsoid(
-            f"{side} kidney",
-            scene.place(height_mm + rng.uniform(-8, 8), 0.42, outward * rng.uniform(0.47, 0.53)),
-            (rng.uniform(44, 55), rng.uniform(22, 27), rng.uniform(24, 30)),
-            tissue["kidney"],
-            gap_mm=5,
-        )
+        at = scene.place(height_mm + rng.uniform(-8, 8), 0.42, outward * rng.uniform(0.47, 0.53))
+        radii = (rng.uniform(44, 55), rng.uniform(22, 27), rng.uniform(24, 30))
+        scene.ellipsoid(f"{side} kidney", at, radii, tissue["kidney"], gap_mm=5)
     depth_mm, width_mm = scene.half_mm
-    scene.ellipsoid(
-        "gallbladder",
-        scene.place(rng.uniform(8, 20), -0.45, rng.uniform(-0.40, -0.32)),
-        (rng.uniform(20, 28), rng.uniform(13, 17), rng.uniform(13, 17)),
-        rng.uniform(4, 14),
-        gap_mm=2,
-    )
+    at = scene.place(rng.uniform(8, 20), -0.45, rng.uniform(-0.40, -0.32))
+    radii = (rng.uniform(20, 28), rng.uniform(13, 17), rng.uniform(13, 17))
+    scene.ellipsoid("gallbladder", at, radii, rng.uniform(4, 14), gap_mm=2)
     head_mm, tail_mm = rng.uniform(8, 16), rng.uniform(42, 54)
     forward = rng.uniform(0.10, 0.20)
     for share in np.linspace(0, 1, 12):  # from head to tail, bent forward over the spine
@@ -52,13 +44,9 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
         at = scene.place(height_mm, 0.08 - forward * np.sin(np.pi * share), -0.14 + 0.60 * share)
         thick_mm = 15 - 3.5 * share
         scene.ellipsoid("pancreas", at, (thick_mm + 2, thick_mm, thick_mm), tissue["pancreas"])
-    scene.ellipsoid(
-        "spleen",
-        scene.place(rng.uniform(64, 80), 0.30, rng.uniform(0.68, 0.74)),
-        (rng.uniform(40, 52), 0.42 * depth_mm, rng.uniform(0.21, 0.27) * width_mm),
-        tissue["spleen"],
-        gap_mm=4,
-    )
+    at = scene.place(rng.uniform(64, 80), 0.30, rng.uniform(0.68, 0.74))
+    radii = (rng.uniform(40, 52), 0.42 * depth_mm, rng.uniform(0.21, 0.27) * width_mm)
+    scene.ellipsoid("spleen", at, radii, tissue["spleen"], gap_mm=4)
     at = scene.place(rng.uniform(64, 80), -0.36, rng.uniform(0.40, 0.46))
     radii = (rng.uniform(34, 44), 0.38 * depth_mm, rng.uniform(0.28, 0.34) * width_mm)
     scene.ellipsoid("stomach", at, radii, rng.uniform(12, 28), gap_mm=4)
@@ -68,13 +56,9 @@ def healthy(rng: Rng, grid: Grid, tissue: Tissue) -> Scene:
     left = (rng.uniform(32, 42), 0.42 * depth_mm, rng.uniform(0.36, 0.46) * width_mm)
     scene.ellipsoid("liver", scene.place(height_mm, -0.05, -0.48), right, tissue["liver"])
     scene.ellipsoid("liver", scene.place(height_mm + 12, -0.42, -0.04), left, tissue["liver"])
-    scene.ellipsoid(
-        "bladder",
-        scene.place(rng.uniform(-121, -114), -0.10, rng.uniform(-0.05, 0.05)),
-        (rng.uniform(22, 29), rng.uniform(24, 32), rng.uniform(28, 38)),
-        rng.uniform(2, 10),
-        gap_mm=4,
-    )
+    at = scene.place(rng.uniform(-121, -114), -0.10, rng.uniform(-0.05, 0.05))
+    radii = (rng.uniform(22, 29), rng.uniform(24, 32), rng.uniform(28, 38))
+    scene.ellipsoid("bladder", at, radii, rng.uniform(2, 10), gap_mm=4)
     for _ in range(16):
         at = scene.place(rng.uniform(-100, -8), rng.uniform(-0.65, 0.15), rng.uniform(-0.75, 0.75))
         radius_mm = rng.uniform(13, 19)

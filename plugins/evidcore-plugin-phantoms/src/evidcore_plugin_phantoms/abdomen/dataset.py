@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
 
-from evidcore.api import InlineOptions, MaskRef
+from evidcore.api import Finding, InlineOptions, MaskRef
 from evidcore.case import Query
 from evidcore_plugin_phantoms.abdomen.anatomy import draw_tissue, healthy, lower_table
 from evidcore_plugin_phantoms.abdomen.lesions import (
@@ -33,9 +33,9 @@ from evidcore_plugin_phantoms.abdomen.queries import KINDS as QUERY_KINDS
 from evidcore_plugin_phantoms.abdomen.queries import QueryKind, chosen, text_of
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS, TABLES, Grid, label_of
 from evidcore_plugin_phantoms.cues import NO_CUES, Cues
-from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, chances, described, noisy, reported
+from evidcore_plugin_phantoms.phantoms import BALANCING, Count, Described, Drawn, Phantoms, chances, noisy
 from evidcore_plugin_phantoms.shapes import Volume
-from evidcore_plugin_phantoms.wording import ABSENT, Sentence, naming, on_the, one_of, written
+from evidcore_plugin_phantoms.wording import ABSENT, Sentence, naming, on_the, one_of
 
 INDICATIONS: dict[str, list[str]] = TABLES["indications"]
 SECOND = 0.45  # share of findings of which there are two
@@ -43,6 +43,13 @@ CROWD = 2  # an organ that has so many lesions gets no second one of a kind
 # streams of a phantom: noise alone depends on the grid; a lesion's is LESION with its finding and number, a
 # cue's CUE with its own
 ANATOMY, NOISE, WORDS, QUERIES, RANGE, LESION, POSE, CUE = range(8)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DescribedAbdomen(Described):
+    """What is said of an abdomen, and what was measured."""
+
+    facts: Facts
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -97,15 +104,11 @@ class PhantomAbdomen(Phantoms):
     findings = FINDINGS
     folder_name = "phantom-abdomen"
     asked = ("queries_per_case", "kinds")
+    known_as = DescribedAbdomen
 
     def __post_init__(self) -> None:
         """Refuse cues that mean nothing; nothing is drawn before cases are asked for."""
         self.cues.check(self.folder_name, FINDINGS, self.prior_strength)
-
-    @property
-    def case_mb(self) -> float:
-        """Return what a case takes on disk, in MB."""
-        return float(np.prod(self.size_zyx)) * 2.1e-6
 
     def draw(self, split: str, number: int, *, without: str | None = None) -> Drawn:
         """Draw one phantom; on another grid it is the same patient with other noise.
@@ -113,15 +116,15 @@ class PhantomAbdomen(Phantoms):
         A twin, without a finding that the phantom shows, differs in the voxels of its lesions and where the
         scanner's blur reaches from there. It has the phantom's cues.
         """
-        rng = self.stream(split, number, ANATOMY)
+        stream = functools.partial(self.stream, split, number)
+        rng = stream(ANATOMY)
         strength = self.cues.company or self.prior_strength
         wishes, kind, pain = draw_patient(rng, prevalence=self.prevalence, prior_strength=strength)
         grid, mirror = self._pose(split, number)
         scene = healthy(rng, grid, draw_tissue(rng))
-        grown = grow(functools.partial(self.stream, split, number, LESION), scene, wishes, without=without)
+        grown = grow(functools.partial(stream, LESION), scene, wishes, without=without)
         shows = {each.finding for each in grown} | ({without} if without else set())
-        cue_stream = functools.partial(self.stream, split, number, CUE)
-        scanned = self.cues.scanner(cue_stream, tuple(INDICATIONS), kind, shows)
+        scanned = self.cues.scanner(functools.partial(stream, CUE), tuple(INDICATIONS), kind, shows)
         if scanned.table is not None:
             lower_table(scene, scanned.table)
         if mirror:
@@ -133,17 +136,20 @@ class PhantomAbdomen(Phantoms):
         for index, each in enumerate(grown, start=1):
             lesions[each.box][each.region] = index
             findings[each.box][each.region] = FINDINGS.index(each.finding) + 1
-        noise = self.stream(split, number, NOISE)
+        noise = stream(NOISE)
         noise_hu = scanned.noise_hu(noise) * self.subtlety
-        report = written(sentences(self.stream(split, number, WORDS), facts))
-        told = {finding: _told(facts.of_finding(finding)) for finding in FINDINGS}
-        known = described(report, impression(facts.lesions), f"{kind}, pain on the {pain}", told)
         return Drawn(
             hu=noisy(_blurred(_blurred(scene.hu, 1), 2), noise_hu, noise),
             spacing_mm_zyx=scanned.spacing_mm(grid.spacing_mm_zyx),
             # places from 1: in ORGANS, lesions belonging to their organ; in the facts; in FINDINGS
             arrays={"organs": scene.organs, "lesions": lesions, "findings": findings},
-            known={**known, "facts": dataclasses.asdict(facts)},
+            known=DescribedAbdomen.of(
+                sentences(stream(WORDS), facts),
+                (finding_of(name, facts.of_finding(name)) for name in FINDINGS),
+                impression=impression(facts.lesions),
+                indication=f"{kind}, pain on the {pain}",
+                facts=facts,
+            ),
         )
 
     def _pose(self, split: str, number: int) -> tuple[Grid, bool]:
@@ -155,37 +161,28 @@ class PhantomAbdomen(Phantoms):
         grid = Grid(self.size_zyx, (higher_mm / scale, back_mm / scale, left_mm / scale), scale)
         return grid, bool(rng.random() < self.mirrored)
 
-    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+    def parts(
+        self, split: str, known: Sequence[DescribedAbdomen], paths: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
         """Yield report, findings, masks and queries of each case."""
-        facts = [Facts.read(each["facts"]) for each in known]
+        facts = [each.facts for each in known]
         streams = [self.stream(split, number, QUERIES) for number in range(len(facts))]
-        asked = chosen(facts, self.kinds, self.queries_per_case, streams, self.balancing(split))
+        asked = chosen(facts, self.kinds, self.queries_per_case, streams, self.stream(split, *BALANCING))
         indicated = self.prior_strength > 0
-        for described_case, own, referents, stream, path in zip(
-            known, facts, asked, streams, paths, strict=True
-        ):
-            fields = reported(described_case, indicated=indicated)
-            fields["findings"] = tuple(
-                dataclasses.replace(
-                    finding, malignant=some[0].malignant, location=without_side(some[0].organ)
-                )
-                if (some := own.of_finding(finding.name))
-                else finding
-                for finding in fields["findings"]
-            )
-            fields["notes"]["lesions"] = [dataclasses.asdict(lesion) for lesion in own.lesions]
-            indication = described_case["indication"] if indicated else None
+        for each, referents, stream, path in zip(known, asked, streams, paths, strict=True):
+            fields = each.fields(indicated=indicated)
+            fields["notes"]["lesions"] = [dataclasses.asdict(lesion) for lesion in each.facts.lesions]
             queries = tuple(
                 Query(
                     id=f"query-{index}",
-                    text=text_of(referent, stream, indication),
+                    text=text_of(referent, stream, each.indication if indicated else None),
                     masks=referent.masks,
                     among=referent.among,
                     kind=referent.kind,
                 )
                 for index, referent in enumerate(referents)
             )
-            yield {**fields, "masks": _masks(path, own), "queries": queries}
+            yield {**fields, "masks": _masks(path, each.facts), "queries": queries}
 
 
 def _blurred(hu: Volume, axis: int, share: float = 0.12) -> Volume:
@@ -196,11 +193,18 @@ def _blurred(hu: Volume, axis: int, share: float = 0.12) -> Volume:
     return soft
 
 
-def _told(lesions: Sequence[Lesion]) -> tuple[bool, str | None, float | None]:
-    """Return whether a finding is present, its side and its size."""
+def finding_of(name: str, lesions: Sequence[Lesion]) -> Finding:
+    """Return a finding with what its lesions have in common; the largest tells its size."""
+    if not lesions:
+        return Finding(name=name, state="absent")
     sides = {lesion.side for lesion in lesions} - {None}
-    side = "both" if len(sides) == 2 else next(iter(sides), None)
-    return bool(lesions), side, max((lesion.size_mm for lesion in lesions), default=None)
+    return Finding(
+        name=name,
+        side="both" if len(sides) == 2 else next(iter(sides), None),
+        size_mm=max(lesion.size_mm for lesion in lesions),
+        malignant=lesions[0].malignant,
+        location=without_side(lesions[0].organ),
+    )
 
 
 def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:

@@ -84,7 +84,7 @@ def grow(
         radius_mm = wish.diameter_mm / 2
         radii_mm = (radius_mm * flat[0], radius_mm * flat[1], radius_mm)
         room = scene.of(wish.organ) & ~taken
-        spot = _best(_centres(draws, scene, room, wish), radii_mm, scene, room)
+        spot = _best_place(draws, scene, room, wish, radii_mm)
         if spot is None:
             continue
         box, region = spot
@@ -114,28 +114,27 @@ def other_side(name: str) -> str:
     return re.sub("left|right", lambda side: "right" if side[0] == "left" else "left", name)
 
 
-def _centres(draws: Draws, scene: Scene, room: Region, wish: LesionSpec) -> list[Triple]:
-    """Choose voxels in the half of the organ that the lesion leans to."""
+def _best_place(
+    draws: Draws, scene: Scene, room: Region, wish: LesionSpec, radii_mm: Triple
+) -> tuple[Box, Region] | None:
+    """Return the box where most of a lesion fits, with a voxel to spare, and its voxels; None if few do.
+
+    Voxels of the half of the organ that the lesion leans to are tried as its centre.
+    """
     z, y, x = (axis.reshape(-1) for axis in scene.grid.axes_mm)
     at = np.argwhere(room)
     if not len(at):
-        return []
+        return None
     half = (x[at[:, 2]] - np.median(x[at[:, 2]])) * wish.lean >= 0
     if KINDS[wish.finding].sinks:
         half &= y[at[:, 1]] >= np.median(y[at[:, 1]])
     at = at[half]
-    chosen = at[(draws * len(at)).astype(int)] if len(at) else at
-    return [(float(z[k]), float(y[j]), float(x[i])) for k, j, i in chosen]
-
-
-def _best(centres: list[Triple], radii_mm: Triple, scene: Scene, room: Region) -> tuple[Box, Region] | None:
-    """Return the box where most of a lesion fits, with a voxel to spare, and its voxels."""
+    reach_z, reach_y, reach_x = 1.3 * np.array(radii_mm) + scene.grid.step_mm_zyx
     best, best_share = None, 0.0
-    z, y, x = (1.3 * radius + step for radius, step in zip(radii_mm, scene.grid.step_mm_zyx, strict=True))
-    for centre in centres:
-        box = scene.grid.box(centre, (z, y, x))
-        level = scene.grid.level(box, centre, radii_mm)
-        whole = level < 1 + 0.08 * scene.unevenness[box]
+    for k, j, i in at[(draws * len(at)).astype(int)] if len(at) else ():
+        centre = (float(z[k]), float(y[j]), float(x[i]))
+        box = scene.grid.box(centre, (reach_z, reach_y, reach_x))
+        whole = scene.grid.level(box, centre, radii_mm) < 1 + 0.08 * scene.unevenness[box]
         fits = whole & room[box]
         share = float(fits.sum()) / max(int(whole.sum()), 1)
         if share > best_share and fits.sum() >= FEWEST_VOXELS:
@@ -193,14 +192,6 @@ class Facts:
     def of_finding(self, finding: str) -> list[Lesion]:
         """Return the lesions of a kind."""
         return [lesion for lesion in self.lesions if lesion.finding == finding]
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Facts:
-        """Read back what `dataclasses.asdict` gave."""
-        lesions = tuple(
-            Lesion(**{**lesion, "centre_mm": tuple(lesion["centre_mm"])}) for lesion in plain["lesions"]
-        )
-        return cls(lesions=lesions, organs_ml=plain["organs_ml"], mirrored=plain["mirrored"])
 
 
 def measure(scene: Scene, grown: Sequence[LesionMask], *, mirrored: bool = False) -> Facts:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from scipy import ndimage
@@ -20,18 +20,21 @@ from scipy import ndimage
 from evidcore.case import Side
 from evidcore.data import Volume
 from evidcore.data.body import coarse, midline_mm, outline
-from evidcore_plugin_phantoms.implant.noise import (
-    TooLittleTissue,
+from evidcore_plugin_phantoms.implant.tissue import (
+    Array,
+    NoPlace,
+    Region,
+    Tissue,
     autocovariance,
     noise_like,
     point_spread_mm,
+    room_beside,
+    room_mm,
+    tissue_in_mask,
+    tissue_of,
 )
-from evidcore_plugin_phantoms.implant.places import room_beside, room_mm, tissue_in_mask, tissue_of
-from evidcore_plugin_phantoms.implant.shape import Box, Ellipsoid, box_around, draw, filled
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Region = np.ndarray[Any, np.dtype[np.bool_]]
-Tissue = Literal["lung", "soft"]
+Box = tuple[slice, slice, slice]
 KindName = Literal["lung nodule", "hypodense lesion", "fluid collection", "stone"]
 
 EDGE_MM = 2.0  # of a tissue, that does not count as its inside
@@ -43,6 +46,8 @@ FEWEST_VOXELS = 4  # of a mask; a smaller lesion could not be seen or pointed at
 TRIES = 20
 RANGE_HU = (-1024.0, 3071.0)
 VESSEL_HU = -600.0  # above: vessels and walls, not the lung's own texture
+FINEST_SHARE = 1 / 12  # of the shortest radius: a sample lies this near to the next
+MOST_SAMPLES = 24  # along one axis of a voxel
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,60 +88,16 @@ class Lesion:
     point_spread_mm: float  # standard deviation within a slice
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Planted:
-    """A scan with lesions, their masks by kind, and what found no place, with the reason."""
-
-    array: Array
-    masks: Mapping[str, Region]
-    lesions: tuple[Lesion, ...]
-    no_place: Mapping[str, str]
-    before: Mapping[str, tuple[Array, Array]]  # by kind: flat indices, and what is there without that lesion
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LesionSpec:
     """A lesion that is to be planted."""
 
     kind: Kind
-    size_mm: tuple[float, float]
     region: str  # the name of the mask that it lies in; "" for the kind's tissue anywhere
 
 
-def plant(
-    volume: Volume,
-    wishes: Sequence[LesionSpec],
-    regions: Mapping[str, Region],
-    *,
-    contrast: float,
-    rng: np.random.Generator,
-) -> Planted:
-    """Plant what is wished for, one lesion of each kind, none near another; the volume is not changed.
-
-    `regions` are the masks (z, y, x) that wishes name.
-    """
-    site = _Site(volume)
-    masks: dict[str, Region] = {}
-    lesions: list[Lesion] = []
-    no_place: dict[str, str] = {}
-    for wish, own in zip(wishes, rng.spawn(len(wishes)), strict=True):
-        result = site.plant(wish, regions.get(wish.region), contrast, own)
-        if isinstance(result, str):
-            no_place[wish.kind.name] = result
-        else:
-            lesion, masks[wish.kind.name] = result
-            lesions.append(lesion)
-    return Planted(
-        array=site.finished(site.array),
-        masks=masks,
-        lesions=tuple(lesions),
-        no_place=no_place,
-        before={kind: site.before(kind) for kind in masks},
-    )
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Stroke:
+class Stroke:
     """What a lesion does to the voxels that it changes."""
 
     at: Array  # flat indices, rising
@@ -148,21 +109,41 @@ class _Stroke:
         return np.asarray(np.clip(self.kept[part] * values + self.added[part], *RANGE_HU))
 
 
-class _Site:
-    """A scan while lesions are planted."""
+class Site:
+    """A scan and the lesions that are planted into it, one of each kind, none near another.
+
+    `volume` is not changed; `array` is, in HU.
+    """
 
     def __init__(self, volume: Volume) -> None:
         self.volume = volume
-        self.blocks = coarse(volume)
         self.array = volume.array.astype(np.float32)
-        self.body = outline(self.blocks)
-        self.middle_mm = midline_mm(volume, self.body)
-        self.spread_mm, _ = point_spread_mm(volume)
-        self.taken: list[Ellipsoid] = []
-        self.strokes: dict[str, _Stroke] = {}
-        self.rooms: dict[tuple[Tissue, str], Array] = {}
-        spacing, fine = np.array(self.blocks.spacing_mm_zyx), np.array(volume.spacing_mm_zyx)
-        self.first_block_mm = (spacing - fine) / 2  # its centre, from the first voxel's centre
+        self.lesions: list[Lesion] = []
+        self.masks: dict[str, Region] = {}  # by kind
+        self.no_place: dict[str, str] = {}  # by kind, with the reason
+        self._blocks = coarse(volume)
+        self._body = outline(self._blocks)
+        self._middle_mm = midline_mm(volume, self._body)
+        self._spread_mm = point_spread_mm(volume)
+        self._taken: list[Ellipsoid] = []
+        self._strokes: dict[str, Stroke] = {}
+        self._rooms: dict[tuple[Tissue, str], Array] = {}
+        spacing, fine = np.array(self._blocks.spacing_mm_zyx), np.array(volume.spacing_mm_zyx)
+        self._first_block_mm = (spacing - fine) / 2  # its centre, from the first voxel's centre
+
+    def plant(
+        self,
+        wishes: Sequence[LesionSpec],
+        regions: Mapping[str, Region],
+        contrast: float,
+        rng: np.random.Generator,
+    ) -> None:
+        """Plant what is wished for; `regions` are the masks (z, y, x) that wishes name."""
+        for wish, own in zip(wishes, rng.spawn(len(wishes)), strict=True):
+            try:
+                self._plant(wish, regions.get(wish.region), contrast, own)
+            except NoPlace as cause:
+                self.no_place[wish.kind.name] = str(cause)
 
     def finished(self, values: Array) -> Array:
         """Return values in the scan's own type."""
@@ -170,91 +151,92 @@ class _Site:
 
     def before(self, kind: str) -> tuple[Array, Array]:
         """Return the flat indices of the voxels that a lesion changed, and their values without it."""
-        at = self.strokes[kind].at
+        at = self._strokes[kind].at
         values = self.volume.array.reshape(-1)[at].astype(np.float32)
-        for other, stroke in self.strokes.items():
+        for other, stroke in self._strokes.items():
             if other != kind:
                 _, here, there = np.intersect1d(at, stroke.at, assume_unique=True, return_indices=True)
                 values[here] = stroke.over(values[here], there)
         return at, self.finished(values)
 
-    def plant(
+    def _plant(
         self, wish: LesionSpec, mask: Region | None, contrast: float, rng: np.random.Generator
-    ) -> tuple[Lesion, Region] | str:
-        """Plant one lesion; return it with its mask, or why there is no place."""
-        room = self._room(wish, mask)
-        for other in self.taken:
+    ) -> None:
+        room = self._room(wish.kind.tissue, wish.region, mask)
+        spacing = np.array(self._blocks.spacing_mm_zyx)
+        for other in self._taken:
             reach = float(other.radii_mm.max()) + APART_MM
-            centre = other.centre_mm - self.first_block_mm
-            room = room_beside(room, self.blocks.spacing_mm_zyx, centre, reach)
-        inner = room > max(EDGE_MM, 3 * self.spread_mm)  # further out the tissue's edge would count as noise
+            centre = other.centre_mm - self._first_block_mm
+            room = room_beside(room, self._blocks.spacing_mm_zyx, centre, reach)
+        # further out the tissue's edge would count as noise
+        inner = room > max(EDGE_MM, 3 * self._spread_mm)
         room = room - MARGIN_MM
-        smallest, largest = wish.size_mm
+        smallest, largest = wish.kind.size_mm
         if 2 * room.max(initial=0.0) < smallest:
-            return (
+            raise NoPlace(
                 f"no {wish.region or wish.kind.tissue + ' tissue'} holds a {wish.kind.name} of "
                 f"{smallest:g} mm with {MARGIN_MM:g} mm around it"
             )
-        why = ""
-        for _ in range(TRIES):
+        for tries in range(1, TRIES + 1):
             size_mm = rng.uniform(smallest, min(largest, 2 * float(room.max())))
             places = np.argwhere(2 * room >= size_mm)
-            at = places[int(rng.integers(len(places)))] * np.array(self.blocks.spacing_mm_zyx)
-            jitter = rng.uniform(-0.25, 0.25, 3) * np.array(self.blocks.spacing_mm_zyx)
-            shape = draw(rng, at + jitter + self.first_block_mm, size_mm)
-            result = self._put(shape, wish, inner, contrast, rng)
-            if not isinstance(result, str):
-                self.taken.append(shape)
-                return result
-            why = result
-        return f"in {TRIES} tries, the last: {why}"
+            at = places[int(rng.integers(len(places)))] * spacing
+            jitter = rng.uniform(-0.25, 0.25, 3) * spacing
+            shape = draw(rng, at + jitter + self._first_block_mm, size_mm)
+            try:
+                self._put(shape, wish, inner, contrast, rng)
+            except NoPlace as cause:
+                if tries == TRIES:
+                    raise NoPlace(f"in {TRIES} tries, the last: {cause}") from cause
+            else:
+                self._taken.append(shape)
+                return
 
-    def _room(self, wish: LesionSpec, mask: Region | None) -> Array:
+    def _room(self, tissue: Tissue, name: str, mask: Region | None) -> Array:
         """Return how much room there is around each block for a lesion, in mm; 0 where it may not lie."""
-        kind, key = wish.kind.tissue, (wish.kind.tissue, wish.region)
-        if key not in self.rooms:
+        if (tissue, name) not in self._rooms:
             if mask is None:
-                tissue = tissue_of(kind, self.blocks, self.body)
+                region = tissue_of(tissue, self._blocks, self._body)
             else:
                 part = dataclasses.replace(self.volume, array=mask.astype(np.float32))
-                tissue = tissue_in_mask(kind, self.blocks, coarse(part).array)
-            self.rooms[key] = room_mm(tissue, self.blocks.spacing_mm_zyx)
-        return self.rooms[key]
+                region = tissue_in_mask(tissue, self._blocks, coarse(part).array)
+            self._rooms[tissue, name] = room_mm(region, self._blocks.spacing_mm_zyx)
+        return self._rooms[tissue, name]
 
     def _put(
         self, shape: Ellipsoid, wish: LesionSpec, inner: Region, contrast: float, rng: np.random.Generator
-    ) -> tuple[Lesion, Region] | str:
+    ) -> None:
+        """Draw a lesion, unless it would show in too few voxels or the tissue around is too little."""
         spacing = self.volume.spacing_mm_zyx
-        box = box_around(shape, self.volume.shape_zyx, spacing, max(MARGIN_MM, 4 * self.spread_mm))
+        box = box_around(shape, self.volume.shape_zyx, spacing, max(MARGIN_MM, 4 * self._spread_mm))
         share = filled(shape, box, spacing)
         if (share > 0.5).sum() < FEWEST_VOXELS:
-            return f"{int((share > 0.5).sum())} voxels are more than half filled, fewer than {FEWEST_VOXELS}"
+            raise NoPlace(
+                f"{int((share > 0.5).sum())} voxels are more than half filled, fewer than {FEWEST_VOXELS}"
+            )
         wide = box_around(shape, self.volume.shape_zyx, spacing, SURROUNDINGS_MM)
         values, around = self._surroundings(wide, inner, wish)
-        try:
-            covariance = autocovariance(values, around, spacing)
-        except TooLittleTissue as cause:
-            return str(cause)
+        covariance = autocovariance(values, around, spacing)
         surroundings_hu = float(values[around].mean())
         density = float(rng.uniform(*wish.kind.hu)) + (surroundings_hu if wish.kind.over_tissue else 0.0)
         hu = surroundings_hu + contrast * (density - surroundings_hu)
         # blurred within slices as the scan does; along z a slice's own thickness has done so already
-        sigma = (0, *(self.spread_mm / step for step in spacing[1:]))
+        sigma = (0, *(self._spread_mm / step for step in spacing[1:]))
         spread = np.clip(ndimage.gaussian_filter(share, sigma, mode="constant"), 0.0, 1.0)
         noise = noise_like(covariance, share.shape, rng)
         kept, changed = 1 - spread, spread > 0
         added = spread * hu + np.sqrt(1 - np.square(kept)) * noise
         index = np.arange(self.array.size).reshape(self.array.shape)[box][changed]
-        stroke = _Stroke(at=index, kept=kept[changed], added=added[changed])
-        self.strokes[wish.kind.name] = stroke
+        stroke = self._strokes[wish.kind.name] = Stroke(at=index, kept=kept[changed], added=added[changed])
         self.array[box][changed] = stroke.over(self.array[box][changed])
         mask = np.zeros(self.volume.shape_zyx, bool)
         mask[box] = share > 0.5
         z, y, x = (float(at) for at in shape.centre_mm / np.array(spacing))
         left_mm = float(shape.centre_mm[2])  # x grows to the patient's left
         side: Side | None = None
-        if self.middle_mm is not None and abs(left_mm - self.middle_mm) >= OFF_MIDLINE_MM:
-            side = "left" if left_mm > self.middle_mm else "right"
+        if self._middle_mm is not None and abs(left_mm - self._middle_mm) >= OFF_MIDLINE_MM:
+            side = "left" if left_mm > self._middle_mm else "right"
+        self.masks[wish.kind.name] = mask
         lesion = Lesion(
             kind=wish.kind.name,
             region=wish.region or wish.kind.tissue,
@@ -265,14 +247,14 @@ class _Site:
             hu=float(hu),
             surroundings_hu=surroundings_hu,
             noise_hu=float(np.sqrt(covariance[tuple(extent // 2 for extent in covariance.shape)])),
-            point_spread_mm=self.spread_mm,
+            point_spread_mm=self._spread_mm,
         )
-        return lesion, mask
+        self.lesions.append(lesion)
 
     def _surroundings(self, box: Box, inner: Region, wish: LesionSpec) -> tuple[Array, Region]:
         """Return the scan in a box, and which of its voxels are of the tissue around."""
         values = self.volume.array[box].astype(np.float64)
-        ratios = np.array(self.blocks.spacing_mm_zyx) / np.array(self.volume.spacing_mm_zyx)
+        ratios = np.array(self._blocks.spacing_mm_zyx) / np.array(self.volume.spacing_mm_zyx)
         factors = np.rint(ratios).astype(int)
         places = [
             np.minimum(np.arange(part.start, part.stop) // factor, count - 1)
@@ -280,3 +262,73 @@ class _Site:
         ]
         around = inner[np.ix_(*places)]
         return values, around & (values < VESSEL_HU) if wish.kind.tissue == "lung" else around
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Ellipsoid:
+    """Where a lesion lies and how it is turned; all in mm along z, y, x from the first voxel's centre."""
+
+    centre_mm: Array
+    radii_mm: Array
+    axes: Array  # (3, 3), each column the direction of one radius
+
+    @property
+    def volume_ml(self) -> float:
+        """Return 4/3 pi abc."""
+        return float(4 / 3 * np.pi * np.prod(self.radii_mm) / 1000)
+
+    def reach_mm(self) -> Array:
+        """Return how far it reaches from its centre along z, y and x."""
+        return np.asarray(np.sqrt(np.square(self.axes * self.radii_mm).sum(axis=1)))
+
+    def depth(self, points_mm: Array) -> Array:
+        """Return how far out each point lies, last axis z, y, x: 0 at the centre, 1 on the surface."""
+        inward = (points_mm - self.centre_mm) @ (self.axes / self.radii_mm)
+        return np.asarray(np.sqrt(np.square(inward).sum(axis=-1)))
+
+
+def draw(rng: np.random.Generator, centre_mm: Array, size_mm: float) -> Ellipsoid:
+    """Draw an ellipsoid of the given longest diameter, the others 75 to 100 % of it, turned at random."""
+    radii = size_mm / 2 * np.array([1.0, *rng.uniform(0.75, 1.0, 2)])
+    axes, triangle = np.linalg.qr(rng.standard_normal((3, 3)))
+    return Ellipsoid(centre_mm=centre_mm, radii_mm=radii, axes=axes * np.sign(np.diag(triangle)))
+
+
+def box_around(
+    shape: Ellipsoid,
+    size_zyx: tuple[int, int, int],
+    spacing_mm_zyx: tuple[float, float, float],
+    rim_mm: float,
+) -> Box:
+    """Return the voxels within `rim_mm` of an ellipsoid, cut at the grid's edges."""
+    spacing = np.array(spacing_mm_zyx)
+    low = np.floor((shape.centre_mm - shape.reach_mm() - rim_mm) / spacing).astype(int)
+    high = np.ceil((shape.centre_mm + shape.reach_mm() + rim_mm) / spacing).astype(int) + 1
+    (z0, y0, x0), (z1, y1, x1) = np.maximum(low, 0), np.minimum(high, size_zyx)
+    return slice(int(z0), int(z1)), slice(int(y0), int(y1)), slice(int(x0), int(x1))
+
+
+def filled(shape: Ellipsoid, box: Box, spacing_mm_zyx: tuple[float, float, float]) -> Array:
+    """Return which share of each voxel of `box` (z, y, x) lies inside, 0..1, by sampling within voxels."""
+    steps = np.array(spacing_mm_zyx)
+    places = [np.arange(part.start, part.stop) * step for part, step in zip(box, steps, strict=True)]
+    centres = np.stack(np.meshgrid(*places, indexing="ij"), axis=-1)
+    # in units of the radii a voxel reaches at most this far from its centre
+    reach = np.sqrt(np.square(steps).sum()) / 2 / shape.radii_mm.min()
+    depth = shape.depth(centres)
+    share = (depth < 1).astype(np.float64)
+    edge = np.abs(depth - 1) <= reach
+    finest = shape.radii_mm.min() * FINEST_SHARE
+    counts = np.clip(np.ceil(steps / finest), 6, MOST_SAMPLES).astype(int)
+    offsets = [
+        ((np.arange(count) + 0.5) / count - 0.5) * step for count, step in zip(counts, steps, strict=True)
+    ]
+    within = np.stack(np.meshgrid(*offsets, indexing="ij"), axis=-1).reshape(-1, 3)
+    on_edge = centres[edge]
+    few = max(1, 2_000_000 // len(within))  # voxels at a time, for memory
+    parts = [
+        (shape.depth(on_edge[first : first + few, None] + within) < 1).mean(axis=1)
+        for first in range(0, len(on_edge), few)
+    ]
+    share[edge] = np.concatenate([np.zeros(0), *parts])
+    return share

@@ -7,21 +7,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.case import Case, Crop, MaskRef, Prompt, Span, VisualPart, VolumeRef
-from evidcore.contracts import Task, View
-from evidcore.data import read, read_mask
-from evidcore.errors import DataError
+from evidcore.api import (
+    Case,
+    Crop,
+    DataError,
+    MaskRef,
+    Prompt,
+    Task,
+    View,
+    VisualPart,
+    VolumeRef,
+    read,
+    read_mask,
+)
 from evidcore.model.processor import IMAGE_TOKEN
 from evidcore.model.template import Turns, read_turns
 from evidcore.prompts.rows import texts_of
 
-_FILLER = "."
 _EASY_TOKENS = 16  # the fewest that stand for a visual part in the first steps
 
 
@@ -40,68 +47,71 @@ class Document:
         return [*self.prompt_ids, *self.answer_ids]
 
 
+@dataclasses.dataclass(frozen=True)
 class DocumentDrawer:
     """Draw documents: a prompt in which text stands for the volume, and its gold answer."""
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        tasks: Mapping[str, Task],
-        view: View,
-        image_tokens: int,
-        cases: Sequence[Case],
-        shares: Mapping[str, float],
-        omitted: float = 0.0,
-    ) -> None:
-        """Keep what is drawn from.
+    tokenizer: Any
+    tasks: Mapping[str, Task]
+    view: View
+    image_tokens: int
+    cases: Sequence[Case]
+    shares: Mapping[str, float]  # by task, where it is not 1
+    omitted: float = 0.0  # share of an impression's sentences
 
-        Raises:
-            DataError: if there is no case with a finding, or a share names no task.
-        """
-        if not cases:
+    def __post_init__(self) -> None:
+        if not self.cases:
             raise DataError(
                 "fit of model.language: no training case has a present finding; check the data set's labels."
             )
-        if unknown := sorted(set(shares) - set(tasks)):
-            raise DataError(f"fit of model.language: shares names {unknown[0]!r}; tasks: {', '.join(tasks)}.")
-        self._tokenizer, self._tasks, self._view, self._tokens = tokenizer, tasks, view, image_tokens
-        self._turns = read_turns(tokenizer, where="fit of model.language")
-        self._names = list(tasks)
-        self._shares = [shares.get(name, 1.0) for name in tasks]
-        self._cases = cases
-        self._omitted = omitted
-        few = sorted(cases, key=lambda case: len(case.present()))
-        self._easy = few[: max(1, len(few) // 2)]
+
+    @functools.cached_property
+    def _easy(self) -> list[Case]:
+        few = sorted(self.cases, key=lambda case: len(case.present()))
+        return few[: max(1, len(few) // 2)]
+
+    @functools.cached_property
+    def _turns(self) -> Turns:
+        return read_turns(self.tokenizer, where="fit of model.language")
 
     def draw(self, rng: random.Random, ease: float) -> Document:
         """Return a document; `ease` in 0..1 favours short prefixes that say little."""
+        names = list(self.tasks)
         for _ in range(100):
             easy = rng.random() < ease
-            case = rng.choice(self._easy if easy else self._cases)
-            task = self._tasks[rng.choices(self._names, self._shares)[0]]
-            prompts = task.prompts(case, self._view, rng.randrange(1, 2**31))
+            case = rng.choice(self._easy if easy else self.cases)
+            task = self.tasks[rng.choices(names, [self.shares.get(name, 1.0) for name in names])[0]]
+            prompts = task.prompts(case, self.view, rng.randrange(1, 2**31))
             if not prompts:
                 continue
             prompt = rng.choice(prompts)
-            shortest = min(_EASY_TOKENS, self._tokens) if ease else self._tokens
-            each = shortest if easy else rng.randint(shortest, self._tokens)
-            shown = shown_ids(self._tokenizer, prompt, each, rng, 0.0 if easy else self._omitted)
-            return self._document(prompt_ids(self._tokenizer, self._turns, prompt, shown), *task.gold(prompt))
+            shortest = min(_EASY_TOKENS, self.image_tokens) if ease else self.image_tokens
+            each = shortest if easy else rng.randint(shortest, self.image_tokens)
+            shown = shown_ids(self.tokenizer, prompt, each, rng, 0.0 if easy else self.omitted)
+            text, spans = task.gold(prompt)
+            answer = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            is_abnormal = [
+                any(span.label == "abnormal" and span.start < stop and start < span.end for span in spans)
+                for start, stop in answer.offset_mapping
+            ]
+            answer_ids = [*answer.input_ids, self.tokenizer.eos_token_id]
+            return Document(*self.prompt_ids(prompt, shown), answer_ids, [*is_abnormal, False])
         raise DataError(
-            f"fit of model.language: 100 draws in a row asked nothing; tasks: {', '.join(self._names)}."
+            f"fit of model.language: 100 draws in a row asked nothing; tasks: {', '.join(names)}."
         )
 
-    def _document(self, prompt: Sequence[int], text: str, spans: Sequence[Span]) -> Document:
-        answer = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        abnormal = [span for span in spans if span.label == "abnormal"]
-        told = [
-            any(span.start < stop and start < span.end for span in abnormal)
-            for start, stop in answer.offset_mapping
-        ]
-        start, stop = self._tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>"])
-        depth = itertools.accumulate((token == start) - (token == stop) for token in prompt)
-        shows = [bool(inside) and token != start for inside, token in zip(depth, prompt, strict=True)]
-        return Document(prompt, shows, [*answer.input_ids, self._tokenizer.eos_token_id], [*told, False])
+    def prompt_ids(self, prompt: Prompt, shown: Sequence[Sequence[int]]) -> tuple[list[int], list[bool]]:
+        """Return the chat's token ids up to the answer, and which are those `shown` for its visual parts."""
+        image = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
+        asked = "".join(image if isinstance(part, VisualPart) else part.text for part in prompt.parts)
+        text = f"{self._turns.before_question}{asked}{self._turns.before_answer}"
+        image_id = self.tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+        parts, ids, shows = iter(shown), list[int](), list[bool]()
+        for token in self.tokenizer(text, add_special_tokens=False).input_ids:
+            stands_for = next(parts) if token == image_id else [token]
+            ids += stands_for
+            shows += [token == image_id] * len(stands_for)
+        return ids, shows
 
 
 def shown_ids(
@@ -164,21 +174,10 @@ def _filled(tokenizer: Any, sentences: Sequence[str], tokens: int, rng: random.R
     ]
     while sum(map(len, pieces)) > tokens:
         pieces.pop()
-    filler = tokenizer(_FILLER, add_special_tokens=False).input_ids[:1]
+    filler = tokenizer(".", add_special_tokens=False).input_ids[:1]
     for _ in range(tokens - sum(map(len, pieces))):
         pieces.insert(rng.randint(0, len(pieces)), filler)
     return [token for piece in pieces for token in piece]
-
-
-def prompt_ids(tokenizer: Any, turns: Turns, prompt: Prompt, shown: Sequence[Sequence[int]]) -> list[int]:
-    """Return the chat's token ids up to the answer, with `shown` in the place of its visual parts."""
-    image = f"<|vision_start|>{IMAGE_TOKEN}<|vision_end|>"
-    asked = "".join(image if isinstance(part, VisualPart) else part.text for part in prompt.parts)
-    text = f"{turns.before_question}{asked}{turns.before_answer}"
-    image_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
-    dealt = iter(shown)
-    ids = tokenizer(text, add_special_tokens=False).input_ids
-    return [each for token in ids for each in (next(dealt) if token == image_id else [token])]
 
 
 def vocabulary_texts(cases: Sequence[Case], tasks: Mapping[str, Task], view: View) -> list[str]:

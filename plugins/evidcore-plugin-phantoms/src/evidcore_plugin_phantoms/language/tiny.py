@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 
 from evidcore.api import Case, InlineOptions, Language, Task, View
 from evidcore.compute.clock import clock_for
 from evidcore.contracts import Corpus, FitLog
-from evidcore.model.template import read_turns
 from evidcore_plugin_phantoms.language.documents import (
     Document,
     DocumentDrawer,
-    prompt_ids,
     shown_ids,
     vocabulary_texts,
 )
@@ -39,7 +38,6 @@ from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer, sp
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-_IGNORED = -100
 _CHECKED = 64  # questions that tell whether a fit is worth finishing
 _FAR = 1_000_003  # between the seeds of attempts
 
@@ -107,17 +105,13 @@ class Tiny(Language):
         heads: Annotated[int, Ge(1)] = 4,
         ordered_numbers: bool = False,
     ) -> None:
-        self._width, self._shape = width, {"width": width, "layers": layers, "heads": heads}
+        self._shape = {"width": width, "layers": layers, "heads": heads}
         self._ordered_numbers = ordered_numbers
-        self.tasks: Mapping[str, Task] = {}  # from here on: set by `fit`
-        self.view: Any = None
-        self.image_tokens = 0
-        self.model: Any = None
-        self._tokenizer: Any = None
+        self.model: Any = None  # set by `fit`
 
     def width(self) -> int:
         """Return the width of its embeddings."""
-        return self._width
+        return self._shape["width"]
 
     def config(self, corpus: Corpus) -> LlamaConfig:
         """Return its shape; the vocabulary needs the texts."""
@@ -153,108 +147,108 @@ class Tiny(Language):
         Raises:
             DataError: if a case has no impression, or no task asks anything.
         """
-        self.tasks, self.view, self.image_tokens = tasks, view, image_tokens
         cases = [case for case in train if case.present()]
         corpus = Corpus(lambda: vocabulary_texts(train[:500], tasks, view), tuple(phrases))
         emphasis = {**dict.fromkeys(spellings(phrases), options.phrase_gain), **(options.emphasis or {})}
         for attempt in range(options.restarts + 1):
             drawn = seed + attempt * _FAR
-            self.model, self._tokenizer = self.load(corpus, drawn)
-            weights = _token_weights(self._tokenizer, self.model.config.vocab_size, emphasis)
-            drawer = DocumentDrawer(
-                self._tokenizer, tasks, view, image_tokens, cases, shares, options.omitted
-            )
+            self.model, tokenizer = self.load(corpus, drawn)
+            drawer = DocumentDrawer(tokenizer, tasks, view, image_tokens, cases, shares, options.omitted)
+            weights = _token_weights(tokenizer, self.model.config.vocab_size, emphasis)
             asked = 0 if attempt == options.restarts else min(options.validation_questions, _CHECKED)
-            if self._train(drawer, weights, options, drawn, log, validation, asked):
+            if _train(self.model, drawer, weights, options, drawn, log, validation, asked):
                 break
-        figures = self._figures(validation, options.validation_questions, options.documents_per_step)
+        figures = _figures(
+            self.model, drawer, validation, options.validation_questions, options.documents_per_step
+        )
         self.model.save_pretrained(folder)
-        self._tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
         result = {"steps": options.steps, "restarts": attempt, **figures}
         (folder / "fit.json").write_text(json.dumps(result, indent=2), encoding="utf-8")
 
-    def _train(
-        self,
-        drawer: DocumentDrawer,
-        weights: Tensor,
-        plan: TextFit,
-        seed: int,
-        log: FitLog,
-        validation: Sequence[Case],
-        asked: int,
-    ) -> bool:
-        """Train the model in place; return False if it was given up half way, `asked` questions unread."""
-        rng = random.Random(f"text-fit/{seed}")
-        generator = torch.Generator().manual_seed(seed)
-        optimizer = torch.optim.AdamW(
-            self.model.parameters(), plan.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
-        )
-        self.model.train()
-        clock = clock_for(self.model.device)
-        for step in range(plan.steps):
-            if asked and step == plan.steps // 2:
-                self.model.eval()
-                figures = self._figures(validation, asked, plan.documents_per_step)
-                self.model.train()
-                rates = [value for name, value in figures.items() if name.endswith("_text_accuracy")]
-                if rates and max(rates) < 0.5:  # of the task that is read best
-                    return False
-            done = step / plan.steps
-            rate = plan.learning_rate * min(1.0, (step + 1) / 40) * (0.51 + 0.49 * math.cos(math.pi * done))
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            ease = max(0.0, 1.0 - done / plan.easy_share) if plan.easy_share else 0.0
-            with clock.part("data"):
-                documents = [drawer.draw(rng, ease) for _ in range(plan.documents_per_step)]
-            with clock.part("forward_backward"):
-                loss = answer_loss(
-                    self.model,
-                    documents,
-                    self._tokenizer.pad_token_id,
-                    weights,
-                    abnormal_gain=plan.abnormal_gain,
-                    noise=plan.noise * done,
-                    generator=generator,
-                )
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-            with clock.part("optimizer"):
-                norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-                optimizer.step()
-            figures = {"loss": loss.item(), "gradient_norm": norm.item(), "learning_rate": rate}
-            log({"step": step + 1, **figures, **clock.lap()})
-        self.model.eval()
-        return True
 
-    @torch.no_grad()
-    def _figures(self, cases: Sequence[Case], most: int, at_once: int) -> dict[str, float]:
-        """Answer the validation questions from the impression, per task that asks for a letter."""
-        figures: dict[str, float] = {}
-        rng = random.Random("text-fit/validation")
-        turns, pad = read_turns(self._tokenizer, where="fit of model.language"), self._tokenizer.pad_token_id
-        for name, task in self.tasks.items():
-            asked = [prompt for case in cases for prompt in task.prompts(case, self.view, 0)[:1]]
-            asked = [prompt for prompt in asked if "letter" in prompt.reference][:most]
-            if not asked:
-                continue
-            right = 0
-            longest = max(len(self._tokenizer(task.gold(prompt)[0]).input_ids) for prompt in asked) + 8
-            for start in range(0, len(asked), at_once):
-                batch, ids = asked[start : start + at_once], []
-                for prompt in batch:
-                    shown = shown_ids(self._tokenizer, prompt, self.image_tokens, rng)
-                    ids.append(prompt_ids(self._tokenizer, turns, prompt, shown))
-                width = max(map(len, ids))
-                padded = torch.tensor([[pad] * (width - len(row)) + row for row in ids])
-                out = self.model.generate(
-                    padded, attention_mask=(padded != pad).long(), max_new_tokens=longest, do_sample=False
-                )
-                texts = self._tokenizer.batch_decode(out[:, width:], skip_special_tokens=True)
-                for prompt, text in zip(batch, texts, strict=True):
-                    right += task.parse(prompt, text).choice == prompt.reference["letter"]
-            figures[f"{name}_text_accuracy"] = right / len(asked)
-            figures[f"{name}_questions"] = len(asked)
-        return figures
+def _train(
+    model: Any,
+    drawer: DocumentDrawer,
+    weights: Tensor,
+    plan: TextFit,
+    seed: int,
+    log: FitLog,
+    validation: Sequence[Case],
+    asked: int,
+) -> bool:
+    """Train the model in place; return False if it was given up half way, `asked` questions unread."""
+    rng = random.Random(f"text-fit/{seed}")
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), plan.learning_rate, weight_decay=0.01, betas=(0.9, 0.98)
+    )
+    model.train()
+    clock = clock_for(model.device)
+    for step in range(plan.steps):
+        if asked and step == plan.steps // 2:
+            model.eval()
+            figures = _figures(model, drawer, validation, asked, plan.documents_per_step)
+            model.train()
+            rates = [value for name, value in figures.items() if name.endswith("_text_accuracy")]
+            if rates and max(rates) < 0.5:  # of the task that is read best
+                return False
+        done = step / plan.steps
+        rate = plan.learning_rate * min(1.0, (step + 1) / 40) * (0.51 + 0.49 * math.cos(math.pi * done))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        ease = max(0.0, 1.0 - done / plan.easy_share) if plan.easy_share else 0.0
+        with clock.part("data"):
+            documents = [drawer.draw(rng, ease) for _ in range(plan.documents_per_step)]
+        with clock.part("forward_backward"):
+            loss = answer_loss(
+                model,
+                documents,
+                drawer.tokenizer.pad_token_id,
+                weights,
+                abnormal_gain=plan.abnormal_gain,
+                noise=plan.noise * done,
+                generator=generator,
+            )
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+        with clock.part("optimizer"):
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        figures = {"loss": loss.item(), "gradient_norm": norm.item(), "learning_rate": rate}
+        log({"step": step + 1, **figures, **clock.lap()})
+    model.eval()
+    return True
+
+
+@torch.no_grad()
+def _figures(
+    model: Any, drawer: DocumentDrawer, cases: Sequence[Case], most: int, at_once: int
+) -> dict[str, float]:
+    """Answer the validation questions from the impression, per task that asks for a letter."""
+    figures: dict[str, float] = {}
+    rng, tokenizer = random.Random("text-fit/validation"), drawer.tokenizer
+    for name, task in drawer.tasks.items():
+        asked = [prompt for case in cases for prompt in task.prompts(case, drawer.view, 0)[:1]]
+        asked = [prompt for prompt in asked if "letter" in prompt.reference][:most]
+        if not asked:
+            continue
+        right = 0
+        longest = max(len(tokenizer(task.gold(prompt)[0]).input_ids) for prompt in asked) + 8
+        for start in range(0, len(asked), at_once):
+            batch = asked[start : start + at_once]
+            prompts = []
+            for prompt in batch:
+                shown = shown_ids(tokenizer, prompt, drawer.image_tokens, rng)
+                prompts.append({"input_ids": drawer.prompt_ids(prompt, shown)[0]})
+            padded = tokenizer.pad(prompts, return_tensors="pt")
+            out = model.generate(**padded, max_new_tokens=longest, do_sample=False)
+            texts = tokenizer.batch_decode(out[:, padded["input_ids"].shape[1] :], skip_special_tokens=True)
+            for prompt, text in zip(batch, texts, strict=True):
+                right += task.parse(prompt, text).choice == prompt.reference["letter"]
+        figures[f"{name}_text_accuracy"] = right / len(asked)
+        figures[f"{name}_questions"] = len(asked)
+    return figures
 
 
 def answer_loss(
@@ -272,28 +266,27 @@ def answer_loss(
     A token weighs `weights[token]`, times `abnormal_gain` in a sentence on something abnormal. `noise` is the
     greatest spread of the noise on what stands for the volume, see `Tiny.fit`.
     """
-    width = max(len(item.ids) for item in documents)
-    ids = torch.tensor([item.ids + [pad] * (width - len(item.ids)) for item in documents])
-    labels = torch.full_like(ids, _IGNORED)
-    gains = torch.ones(ids.shape)
-    mask = torch.zeros_like(ids)
-    shows = torch.zeros(ids.shape)
-    for number, item in enumerate(documents):
-        start, stop = len(item.prompt_ids), len(item.ids)
-        labels[number, start:stop] = ids[number, start:stop]
-        gains[number, start:stop][torch.tensor(item.is_abnormal)] = abnormal_gain
-        mask[number, :stop] = 1
-        shows[number, : len(item.prompt_ids)] = torch.tensor(item.shows, dtype=torch.float32)
+
+    def padded(rows: Sequence[Sequence[float]], fill: float) -> Tensor:
+        return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=fill)
+
+    ids = padded([item.ids for item in documents], pad)
+    mask = padded([[1] * len(item.ids) for item in documents], 0)
+    shows = padded([[*map(float, item.shows), *[0.0] * len(item.answer_ids)] for item in documents], 0.0)
+    gains = torch.zeros(ids.shape)  # 0 where there is no answer
+    for row, item in zip(gains, documents, strict=True):
+        answer = torch.tensor(item.is_abnormal)
+        row[len(item.prompt_ids) : len(item.ids)] = torch.where(answer, abnormal_gain, 1.0)
     embeddings = model.get_input_embeddings()(ids)
     if noise:
         spread = noise * torch.rand(*ids.shape, 1, generator=generator) * embeddings.detach().std()
         drawn = spread * torch.randn(embeddings.shape, generator=generator)
         embeddings = embeddings + drawn * shows.unsqueeze(-1)
     hidden = model.model(inputs_embeds=embeddings, attention_mask=mask).last_hidden_state[:, :-1]
-    kept = labels[:, 1:] != _IGNORED
-    target = labels[:, 1:][kept]
-    losses = F.cross_entropy(model.lm_head(hidden[kept]).float(), target, reduction="none")
-    weight = weights[target] * gains[:, 1:][kept]
+    answers = gains[:, 1:] > 0
+    target = ids[:, 1:][answers]
+    losses = functional.cross_entropy(model.lm_head(hidden[answers]).float(), target, reduction="none")
+    weight = weights[target] * gains[:, 1:][answers]
     return (losses * weight).sum() / weight.sum()
 
 

@@ -1,8 +1,8 @@
-"""How sharp a scan is, and noise like that of the tissue around a lesion."""
+"""The tissue around a lesion: where one may lie, how sharp the scan is, and noise like that of a place."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import fft, ndimage
@@ -10,8 +10,19 @@ from scipy.special import erfinv
 
 from evidcore.data import Volume
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = np.ndarray[Any, np.dtype[Any]]
 Region = np.ndarray[Any, np.dtype[np.bool_]]
+Tissue = Literal["lung", "soft"]
+
+AERATED_HU = -400.0  # below: air or lung
+LUMEN_HU = -950.0  # below, in means over 2 mm: an airway's lumen, a bulla, bowel gas
+LUNG_MEDIAN_HU = (-930.0, -550.0)  # of a whole lung; gas in the bowel lies below
+LEAST_LUNG_ML = 30.0
+VESSELS_MM = 4.0  # vessels up to about twice this across count as lung
+SOFT_HU = (0.0, 120.0)  # smoothed: neither fat nor bone
+SMOOTH_MM = 2.0
+LEAST_SOFT_ML = 10.0
+MASK_HU = {"lung": (-1000.0, -400.0), "soft": (-50.0, 250.0)}
 
 TREND_MM = 6.0  # what changes over longer distances is anatomy, not noise
 LONGEST_LAG_MM = 8.0
@@ -24,8 +35,74 @@ STEEPEST = 0.9  # quantile: edges that a line meets at a right angle are the ste
 FWHM = 2 * np.sqrt(2 * np.log(2))  # of a Gaussian, in standard deviations
 
 
-class TooLittleTissue(ValueError):
-    """The surroundings hold too few voxels to measure noise on."""
+def tissue_of(kind: Tissue, blocks: Volume, body: Region) -> Region:
+    """Return the blocks (`body.coarse`) of a tissue in a body (`body.outline`), shape (z, y, x)."""
+    return _lung(blocks, body) if kind == "lung" else _soft(blocks, body)
+
+
+def tissue_in_mask(kind: Tissue, blocks: Volume, filled: Array) -> Region:
+    """Return the blocks that a mask fills whole (`filled` near 1) and whose density is that of the tissue."""
+    low, high = MASK_HU[kind]
+    return np.asarray((filled > 0.999) & (blocks.array > low) & (blocks.array < high))
+
+
+def _lung(blocks: Volume, body: Region) -> Region:
+    """Return what is aerated inside the body, connected and of a lung's density, with the vessels in it."""
+    inside = np.stack([ndimage.binary_fill_holes(plane) for plane in body])
+    labels, _ = ndimage.label(inside & (blocks.array < AERATED_HU))
+    lung = np.zeros(labels.shape, bool)
+    for number in np.flatnonzero(_sizes_ml(labels, blocks) >= LEAST_LUNG_ML):
+        part = labels == number
+        if LUNG_MEDIAN_HU[0] < np.median(blocks.array[part]) < LUNG_MEDIAN_HU[1]:
+            lung |= part
+    lung &= blocks.array > LUMEN_HU
+    if not lung.any():
+        return lung
+    spacing = blocks.spacing_mm_zyx
+    reach = [max(1, round(VESSELS_MM / step)) for step in spacing]
+    axes = (np.arange(-each, each + 1) * step for each, step in zip(reach, spacing, strict=True))
+    squares = sum(np.square(axis) for axis in np.meshgrid(*axes, indexing="ij"))
+    ball = np.asarray(squares <= max(VESSELS_MM, *spacing) ** 2)
+    padded = np.pad(ndimage.binary_dilation(lung, ball), [(each, each) for each in reach], mode="edge")
+    closed = ndimage.binary_erosion(padded, ball)
+    inner = tuple(slice(each, -each) for each in reach)
+    return np.asarray(lung | (closed[inner] & (blocks.array > LUMEN_HU)))
+
+
+def _soft(blocks: Volume, body: Region) -> Region:
+    low, high = SOFT_HU
+    sigma = [SMOOTH_MM / step for step in blocks.spacing_mm_zyx]
+    smooth = ndimage.gaussian_filter(blocks.array, sigma)  # noise alone must not make holes
+    labels, _ = ndimage.label(body & (smooth >= low) & (smooth <= high))
+    return np.asarray((_sizes_ml(labels, blocks) >= LEAST_SOFT_ML)[labels])
+
+
+def room_mm(region: Region, spacing_mm_zyx: tuple[float, float, float]) -> Array:
+    """Return how far each block lies from all that is not of the region; beyond the grid nothing is."""
+    distance = ndimage.distance_transform_edt(np.pad(region, 1), sampling=spacing_mm_zyx)
+    # the centre of the nearest other block is known, not its edge
+    return np.asarray(np.maximum(distance[1:-1, 1:-1, 1:-1] - np.max(spacing_mm_zyx) / 2, 0.0))
+
+
+def room_beside(
+    room: Array, spacing_mm_zyx: tuple[float, float, float], centre_mm: Array, radius_mm: float
+) -> Array:
+    """Return the room that is left beside a ball; its centre is in mm from the first block's."""
+    axes = [np.arange(count) * step for count, step in zip(room.shape, spacing_mm_zyx, strict=True)]
+    z, y, x = (np.square(axis - at) for axis, at in zip(axes, centre_mm, strict=True))
+    distance = np.sqrt(z[:, None, None] + y[None, :, None] + x[None, None, :]) - radius_mm
+    return np.asarray(np.clip(room, 0.0, np.maximum(distance, 0.0)))
+
+
+def _sizes_ml(labels: Array, blocks: Volume) -> Array:
+    """Return the size of each connected piece by its label; 0 of what is no piece."""
+    sizes = np.bincount(labels.reshape(-1)) * (float(np.prod(blocks.spacing_mm_zyx)) / 1000)
+    sizes[0] = 0
+    return np.asarray(sizes)
+
+
+class NoPlace(ValueError):
+    """A lesion cannot lie there, or nowhere; says why."""
 
 
 def autocovariance(values: Array, tissue: Region, spacing_mm_zyx: tuple[float, float, float]) -> Array:
@@ -40,10 +117,10 @@ def autocovariance(values: Array, tissue: Region, spacing_mm_zyx: tuple[float, f
         Covariance in HU² by lag, odd sizes, lag 0 in the middle; it falls to 0 at the longest lags.
 
     Raises:
-        TooLittleTissue: with fewer than 200 voxels.
+        NoPlace: with fewer than 200 voxels.
     """
     if tissue.sum() < FEWEST_VOXELS:
-        raise TooLittleTissue(f"{int(tissue.sum())} voxels of tissue, fewer than {FEWEST_VOXELS}")
+        raise NoPlace(f"{int(tissue.sum())} voxels of tissue, fewer than {FEWEST_VOXELS}")
     spacing = np.array(spacing_mm_zyx)
     sigma = TREND_MM / spacing
     weight = ndimage.gaussian_filter(tissue.astype(np.float64), sigma, mode="constant")
@@ -91,8 +168,8 @@ def _correlate(values: Array, lags: Array) -> Array:
     return np.asarray(sums)
 
 
-def point_spread_mm(volume: Volume) -> tuple[float, bool]:
-    """Return the point spread's standard deviation within a slice, and whether it was measured.
+def point_spread_mm(volume: Volume) -> float:
+    """Return the point spread's standard deviation within a slice, measured where skin meets air.
 
     At an edge of height h, a Gaussian spread of s mm makes the largest step between neighbours d mm apart
     h * erf(d / (2 sqrt(2) s)). The voxel's own width, which the step shows too, is taken off.
@@ -106,9 +183,7 @@ def point_spread_mm(volume: Volume) -> tuple[float, bool]:
             share = min(float(np.quantile(shares, STEEPEST)), 0.999)
             spread = step / (2 * np.sqrt(2) * float(erfinv(share)))
             result.append(max(0.0, spread**2 - step**2 / 12))
-    if not result:
-        return ASSUMED_FWHM_MM / FWHM, False
-    return float(np.sqrt(np.mean(result))), True
+    return float(np.sqrt(np.mean(result))) if result else ASSUMED_FWHM_MM / FWHM
 
 
 def _steepest_shares(lines: Array) -> Array:

@@ -1,29 +1,46 @@
-"""Data set `phantom-slices`: one slice, one lesion, and a question that only a closer look answers."""
+"""Data set `phantom-slices`: one slice, one lesion, and a question that only a closer look answers.
+
+What tells the four patterns of a lesion apart is finer than 8 pixels. Averaging over 8 x 8 pixels keeps how
+much a lesion changes and, where the edge of an average cuts through it, how far out it does so. So each
+pattern has the same sum, and the same second moment as a disc of its radius, r² / 4 along every axis: the
+sizes below are shares of the radius that give it. Centre and angle are drawn for each lesion, so that no
+pattern has a place of its own among the averages.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from evidcore.api import Finding, MaskRef, Question
+from evidcore.case import Side
 from evidcore.errors import RecipeError
 from evidcore_plugin_phantoms.abdomen import anatomy
 from evidcore_plugin_phantoms.abdomen.lesions import longest_mm, side_of, without_side
 from evidcore_plugin_phantoms.abdomen.scene import ORGANS, Grid, label_of
 from evidcore_plugin_phantoms.phantoms import Count, Drawn, Phantoms, noisy
-from evidcore_plugin_phantoms.slices.patterns import (
-    FINDING_OF,
-    LARGEST_PX,
-    PATTERNS,
-    SIDE_PX,
-    SMALLEST_PX,
-    disc,
-    shares,
-)
+
+# each pattern with the finding that has it
+FINDING_OF = {
+    "solid": "solid lesion",
+    "ring": "ring lesion",
+    "stripes": "striped lesion",
+    "dots": "dotted lesion",
+}
+PATTERNS = tuple(FINDING_OF)
+LARGEST_PX = 5.0  # in radius; at 6 the best reader of averages over 8 x 8 pixels is right in 36 of 100
+SMALLEST_PX = 4.0  # in radius; smaller ones have stripes and gaps of about a pixel, which the blur takes
+RING = (0.40, 0.92)  # inner and outer radius
+STRIPES = (-0.63, 0.0, 0.63)  # their middles; as far as the disc reaches
+STRIPE_WIDTH = 0.31
+DOTS = ((0.0, 0.0), *((0.75 * np.cos(turn), 0.75 * np.sin(turn)) for turn in np.arange(6) * np.pi / 3))
+DOT_RADIUS = 0.20
+SIDE_PX = 19  # of a drawn pattern: a radius of 8, above what is offered, its centre half a pixel off
+FINER = 8  # points of a pixel along each axis
 
 LESION = "lesion"  # its mask, whatever its pattern
 STEM = "Which pattern does the lesion have?"
@@ -44,6 +61,7 @@ ANATOMY, PLACE, NOISE, OTHER, PATTERN, LETTER, ORDER, CUT = range(8)
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]
 Labels = np.ndarray[Any, np.dtype[np.uint8]]
+Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +74,17 @@ class Lesion:
     radius_px: float
     angle: float  # of stripes and dots, in radians
     sum_hu: float  # of the changes of all pixels, below 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DescribedSlice:
+    """What is known of a slice."""
+
+    pattern: str
+    side: Side | None
+    organ: str  # where the lesion is, without its side
+    size_mm: float  # of the lesion
+    organs: tuple[str, ...]  # that it shows
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -92,6 +121,7 @@ class PhantomSlices(Phantoms):
     findings = tuple(FINDING_OF.values())
     folder_name = "phantom-slices"
     asked = ("annotated",)
+    known_as = DescribedSlice
 
     def __post_init__(self) -> None:
         """Refuse what cannot be drawn or would leak; nothing is drawn before cases are asked for."""
@@ -107,11 +137,6 @@ class PhantomSlices(Phantoms):
                 f"{self.folder_name}: cut_px must be empty or two numbers that do not fall, from "
                 f"{SMALLEST_CUT_PX} to {SIZE_PX} pixels, got {list(self.cut_px)!r}."
             )
-
-    @property
-    def case_mb(self) -> float:
-        """Return what a case takes on disk, in MB."""
-        return SLICES * (self.cut_px[1] if self.cut_px else SIZE_PX) ** 2 * 2.1e-6
 
     def pattern(self, split: str, number: int) -> str:
         """Return a case's pattern: among each four cases of a split, from the first on, every one."""
@@ -144,50 +169,44 @@ class PhantomSlices(Phantoms):
                 "organs": np.repeat(organs[None], SLICES, axis=0),
                 "lesion": np.repeat(region[None], SLICES, axis=0),
             },
-            known={
-                "pattern": pattern,
-                "organ": lesion.organ,
-                "side": side_of(lesion.organ),
-                "size_mm": size_mm,
-                "organs": [organ for organ in ORGANS if (organs == label_of(organ)).any()],
-            },
+            known=DescribedSlice(
+                pattern=pattern,
+                side=side_of(lesion.organ),
+                organ=without_side(lesion.organ),
+                size_mm=size_mm,
+                organs=tuple(organ for organ in ORGANS if (organs == label_of(organ)).any()),
+            ),
         )
 
-    def parts(self, split: str, known: Sequence[Mapping[str, Any]], paths: Sequence[str]) -> Iterator[Any]:
+    def parts(
+        self, split: str, known: Sequence[DescribedSlice], paths: Sequence[str]
+    ) -> Iterator[dict[str, Any]]:
         """Yield findings, masks and question of each case; among four, the right option has each letter."""
         for number, (facts, path) in enumerate(zip(known, paths, strict=True)):
-            pattern = facts["pattern"]
+            shown = FINDING_OF[facts.pattern]
             answer = self.place_in_group(split, number, LETTER)
-            rng = self.stream(split, number, ORDER)
-            options = [str(each) for each in rng.permutation([each for each in PATTERNS if each != pattern])]
-            options.insert(answer, pattern)
+            others = [pattern for pattern in PATTERNS if pattern != facts.pattern]
+            options = [str(each) for each in self.stream(split, number, ORDER).permutation(others)]
+            options.insert(answer, facts.pattern)
             question = Question(
                 id="pattern",
                 text=STEM,
                 options=tuple(options),
                 answer=answer,
                 true_options=(answer,),
-                kind=FINDING_OF[pattern],
+                kind=shown,
             )
             fields: dict[str, Any] = {"questions": (question,)}
             if self.annotated or split != "train":
-                fields["findings"] = tuple(
-                    Finding(
-                        name=name,
-                        side=facts["side"],
-                        size_mm=facts["size_mm"],
-                        location=without_side(facts["organ"]),
-                    )
-                    if name == FINDING_OF[pattern]
-                    else Finding(name=name, state="absent")
-                    for name in FINDING_OF.values()
+                findings = {name: Finding(name=name, state="absent") for name in FINDING_OF.values()}
+                findings[shown] = Finding(
+                    name=shown, side=facts.side, size_mm=facts.size_mm, location=facts.organ
                 )
-                lesion = MaskRef(path=path, key="lesion")
-                organs = {
-                    organ: MaskRef(path=path, key="organs", label=label_of(organ))
-                    for organ in facts["organs"]
+                fields["findings"] = tuple(findings.values())
+                masks = {
+                    organ: MaskRef(path=path, key="organs", label=label_of(organ)) for organ in facts.organs
                 }
-                fields["masks"] = organs | {LESION: lesion, FINDING_OF[pattern]: lesion}
+                fields["masks"] = masks | dict.fromkeys((LESION, shown), MaskRef(path=path, key="lesion"))
             yield fields
 
 
@@ -257,3 +276,43 @@ def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:
     region = np.zeros(hu.shape, np.uint8)
     region[box] = disc(lesion.radius_px, lesion.offset_yx)
     return region
+
+
+def shares(pattern: str, radius_px: float, offset_yx: tuple[float, float], angle: float) -> Shares:
+    """Return what each pixel has of a lesion, shape (y, x), 19 x 19 pixels; the sum is 1.
+
+    Args:
+        pattern: one of `PATTERNS`.
+        radius_px: of the disc in which the pattern lies, at most 8.
+        offset_yx: of the disc's centre from the middle pixel's, in pixels, at most 0.5 either way.
+        angle: by which stripes and dots are turned, in radians.
+    """
+    y, x = _points(offset_yx, radius_px)
+    u, v = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
+    distance = np.hypot(y, x)
+    if pattern == "solid":
+        region = distance <= 1
+    elif pattern == "ring":
+        region = (distance > RING[0]) & (distance <= RING[1])
+    elif pattern == "stripes":
+        beside = np.min([np.abs(u - middle) for middle in STRIPES], axis=0)
+        region = (beside <= STRIPE_WIDTH / 2) & (distance <= 1)
+    else:
+        region = np.min([np.hypot(u - at_u, v - at_v) for at_u, at_v in DOTS], axis=0) <= DOT_RADIUS
+    covered = _averaged(region)
+    return np.asarray(covered / covered.sum())
+
+
+def disc(radius_px: float, offset_yx: tuple[float, float]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return the pixels that the disc of a lesion covers by half, shape (y, x), 19 x 19 pixels."""
+    return np.asarray(_averaged(np.hypot(*_points(offset_yx, radius_px)) <= 1) >= 0.5)
+
+
+def _points(offset_yx: tuple[float, float], radius_px: float) -> tuple[Shares, Shares]:
+    """Return how far points finer than pixels lie from the centre, in radii, shapes (y, 1) and (1, x)."""
+    at = (np.arange(SIDE_PX * FINER) + 0.5) / FINER - SIDE_PX / 2
+    return (at - offset_yx[0])[:, None] / radius_px, (at - offset_yx[1])[None, :] / radius_px
+
+
+def _averaged(region: np.ndarray[Any, np.dtype[np.bool_]]) -> Shares:
+    return np.asarray(region.reshape(SIDE_PX, FINER, SIDE_PX, FINER).mean(axis=(1, 3)), dtype=np.float64)

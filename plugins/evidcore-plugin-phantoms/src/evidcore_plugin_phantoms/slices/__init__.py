@@ -1,1 +1,0 @@
-"""Data set `phantom-slices`: fine patterns that only a look at full resolution tells apart."""
