@@ -91,7 +91,7 @@ def measure(folder: Path, count: int, depth: int, rounds: int) -> dict[str, Any]
         peaks["stock"].append(peak)
         signs.append(float(np.mean([(one == other).mean() for one, other in zip(ours, theirs, strict=True)])))
         dice = float(np.mean([overlap(one, other) for one, other in zip(ours, theirs, strict=True)]))
-        kept_mb = segmenter.kept.bytes / 1e6
+        kept_mb = segmenter.cache.bytes / 1e6
     return {
         "device": device,
         "prompts": count,

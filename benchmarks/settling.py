@@ -14,16 +14,28 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
-from evidcore_plugin_emrl.settled import BINDS, CELLS, FALSE, MOST_LEAKED, Agreement, Cell, Settled
+from evidcore_plugin_emrl.settled import (
+    AGREEMENTS,
+    BINDS,
+    CELLS,
+    CONTROLS,
+    FALSE,
+    MOST_LEAKED,
+    Agreement,
+    Cell,
+    Pay,
+    Settled,
+)
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
@@ -53,7 +65,7 @@ def tables(settled: Settled) -> list[str]:
     lines = [
         *(f"  {name:15}{says}" for name, says in CONDITIONS.items()),
         "",
-        *settled.table(),
+        *pay_table(settled),
         "",
         "outcomes",
     ]
@@ -62,6 +74,31 @@ def tables(settled: Settled) -> list[str]:
             checks = dataclasses.replace(settled, own=own).checks()
             lines += ["", str(own), *(f"  {item.outcome:6}{item.check:26}{item.says}" for item in checks)]
     return lines
+
+
+def pay_table(settled: Settled) -> Iterator[str]:
+    """Yield the pay of all conditions under all options as lines."""
+    yield from (item.says for item in settled.checks()[:2])
+    for bind, agreement in itertools.product(BINDS, AGREEMENTS):
+        yield ""
+        yield f'agreement = "{agreement}", bind = "{bind}"; mean pay, 95 % bounds, [perfect eyes]'
+        yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^33}" for control in CONTROLS).rstrip()
+        for name, gate in itertools.product((*CONDITIONS, FALSE), (False, True)):
+            pays = settled.pays.get(name, {})
+            row = [pays.get(Cell(agreement, control, bind, gate)) for control in CONTROLS]
+            known = [pay for pay in row if pay is not None]
+            if known and (not gate or settled.is_gated(name, agreement, bind)):
+                label = "  mask gate" if gate else name
+                cells = "".join(f"{_cell(pay):^33}" for pay in row)
+                yield f"{label:15}{known[0].pairs:>6}{cells}".rstrip()
+
+
+def _cell(pay: Pay | None) -> str:
+    if pay is None:
+        return "-"
+    bounds = "" if pay.low is None else f" ({pay.low:.3f}..{pay.high:.3f})"
+    eyes = "-" if pay.eyes is None else f"{pay.eyes:.3f}"
+    return f"{pay.value:.3f}{bounds} [{eyes}]"
 
 
 def figures(settled: Settled) -> dict[str, Any]:

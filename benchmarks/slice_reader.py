@@ -20,14 +20,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.reader_fit import ReaderFit, validated
-from evidcore_plugin_emrl.reading_figures import measure_reader, shortfalls
+from evidcore_plugin_emrl.reading_figures import is_known, reading_figures, shortfalls, shown
 from evidcore_plugin_emrl.slice_reader import SliceReader
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_plugin_reports.agreement import affirmed
 from evidcore_plugin_reports.labelers import NegationRules
 
-from evidcore.api import Case, Reader, read, read_mask
+from evidcore.api import Case, Crop, Labeler, Reader, read, read_mask
 from evidcore.cache import cache_folder
 from evidcore.contracts import ImageQuestion
 
@@ -134,8 +137,8 @@ def main() -> None:
         for split, cases in (("validation", validation), ("test", test))
     }
     result |= {
-        "planted: everything": _measured(Everything(reader.findings), test, reader, labeler),
-        "planted: by height": _measured(ByHeight(train, reader.findings), test, reader, labeler),
+        "planted: everything": _measured(Everything(reader.findings), test, reader.findings, labeler),
+        "planted: by height": _measured(ByHeight(train, reader.findings), test, reader.findings, labeler),
     }
     lines = [
         f"phantom numbers: {fit['cases']} patients, {fit['slices']} slices, {fit['steps']} steps, {spent};"
@@ -154,8 +157,25 @@ def log(figures: Any) -> None:
         print({name: round(value, 4) for name, value in figures.items()}, flush=True)
 
 
-def _measured(reader: Reader, cases: Sequence[Case], fitted: SliceReader, labeler: Any) -> dict[str, Any]:
-    return measure_reader(reader, cases, fitted.findings, labeler, ReaderFit().least_pixels)
+def _measured(
+    reader: Reader, cases: Sequence[Case], findings: Sequence[str], labeler: Labeler
+) -> dict[str, Any]:
+    """Ask a reader about every slice of cases, and measure what its answers name.
+
+    The AUC is that of a name given or not: a reader without scores has one point of the curve.
+    """
+    volumes, named = [], []
+    for case in cases:
+        if not is_known(case, findings):
+            continue
+        volumes.append(shown(case, findings))
+        depth, height, width = read(case.volumes[0]).shape_zyx
+        crops = [Crop(volume=case.volumes[0], box_zyx=(z, z + 1, 0, height, 0, width)) for z in range(depth)]
+        answers = reader([ImageQuestion(crops=(crop,), text=QUESTION) for crop in crops])
+        words = [affirmed(labeler(answer or "")) for answer in answers]
+        named.append(np.array([[name in some for name in findings] for some in words]))
+    scores = [some.astype(np.float64) for some in named]
+    return reading_figures(volumes, scores, named, findings, ReaderFit().least_pixels)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from evidcore.case import Answer, Prompt
+from evidcore.case import Answer, Prompt, Turn
 from evidcore.contracts import Task
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.registry import blame
@@ -15,7 +15,7 @@ from evidcore.registry.factory import offer_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnswerRecord:
-    """One prompt answered."""
+    """One prompt answered: a line of `answers/<stage>.jsonl`."""
 
     prompt_id: str
     case_id: str
@@ -25,6 +25,14 @@ class AnswerRecord:
     prompt: str  # what was asked, as text
     text: str  # what was answered
     malformed: str | None
+    images: tuple[str, ...]
+    turns: tuple[Turn, ...] = ()  # before the last
+
+    def line(self) -> dict[str, Any]:
+        """Return the JSON form; without turns where there are none."""
+        line = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        turns = [turn.to_json() for turn in line.pop("turns")]
+        return line | ({"turns": turns} if turns else {})
 
     @property
     def cluster(self) -> str:
@@ -35,8 +43,9 @@ class AnswerRecord:
 def question_of(prompt: Prompt, condition: str = "own") -> dict[str, Any]:
     """Return what is kept of a prompt beside its answer: the fields that `AnswerRecord` has of it."""
     case = {"case_id": prompt.case.id, "patient": prompt.case.patient}
-    record = {"task": prompt.task, "condition": condition, "prompt": prompt.written()}
-    return {"prompt_id": prompt.id, **case, **record}
+    asked = {"task": prompt.task, "condition": condition, "prompt": prompt.written()}
+    images = tuple(crop.uri() for crop in prompt.crops())
+    return {"prompt_id": prompt.id, **case, **asked, "images": images}
 
 
 def unknown_patients(patients: Iterable[str | None]) -> str:

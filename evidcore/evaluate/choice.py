@@ -35,6 +35,7 @@ from evidcore.contracts import (
 from evidcore.evaluate.answer_record import AnswerRecord, question_of, unknown_patients
 from evidcore.evaluate.bootstrap import mean_interval, ratio_interval
 from evidcore.evaluate.measuring import Measurement, NamedMetric, measure, named_metrics
+from evidcore.evaluate.numeric_result import NumericResult
 from evidcore.evaluate.reference_lines import reference_lines
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -77,7 +78,7 @@ def measure_turns(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceAnswer(AnswerRecord):
-    """One question answered: a line of `answers/<stage>.jsonl`."""
+    """One question answered."""
 
     choice: str | None
     lenient_choice: str | None
@@ -86,8 +87,6 @@ class ChoiceAnswer(AnswerRecord):
     verdict_log_likelihood_choice: str | None
     answer: str  # the right letter
     finding: str  # what it stands for
-    turns: tuple[Turn, ...]  # before the last
-    images: tuple[str, ...]
 
     @property
     def correct(self) -> bool:
@@ -96,22 +95,14 @@ class ChoiceAnswer(AnswerRecord):
 
     def line(self) -> dict[str, Any]:
         """Return the JSON form."""
-        entry = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        entry |= {"turns": [turn.to_json() for turn in turns]} if (turns := entry.pop("turns")) else {}
-        return {**entry, "images": list(self.images), "correct": self.correct}
+        return {**super().line(), "correct": self.correct}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChoiceResult(EvalResult):
+class ChoiceResult(NumericResult):
     """All answers to one task's questions, and what metrics say of thinking and turns before them."""
 
-    name: str
     answers: tuple[ChoiceAnswer, ...]
-    measured: Measurement
-
-    @property
-    def clusters(self) -> tuple[str, ...]:
-        return tuple(answer.cluster for answer in self.answers)
 
     @property
     def asked_about(self) -> tuple[str, ...]:
@@ -129,13 +120,7 @@ class ChoiceResult(EvalResult):
 
     def values(self, metric: str) -> tuple[float, ...]:
         """Return 1 or 0 per question: is the answer right, or is it in its format?"""
-        if metric == "format_rate":
-            return tuple(float(answer.malformed is None) for answer in self.answers)
-        return self.correct(ACCURACIES[metric])
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return a line for each answer, with the figures of what stands before it."""
-        return self.measured.beside([answer.line() for answer in self.answers])
+        return super().values(metric) if metric == "format_rate" else self.correct(ACCURACIES[metric])
 
     def rows(self) -> list[Row]:
         """Return accuracies, format, strict accuracy by finding, then what metrics say of the rest."""
@@ -236,7 +221,6 @@ class ChoiceEvaluation(Evaluation[ChoiceAnswer]):
                         answer=prompt.reference["letter"],
                         finding=prompt.reference["finding"],
                         turns=item.turns,
-                        images=tuple(crop.uri() for crop in prompt.crops()),
                     )
                 )
         return answers

@@ -8,9 +8,10 @@ from typing import Any
 
 from evidcore.case import Answer
 from evidcore.contracts import Answers, EvalResult, Row
-from evidcore.evaluate.answer_record import question_of, unknown_patients
+from evidcore.evaluate.answer_record import AnswerRecord, question_of, unknown_patients
+from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.evaluate.measuring import Measurement, TextFigures
-from evidcore.evaluate.reference_lines import cluster_of
+from evidcore.evaluate.pooling import pooled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,38 +19,39 @@ class NumericResult(EvalResult):
     """Answers and what was measured of each."""
 
     name: str
-    given: Answers[Answer]
-    figures: Sequence[Mapping[str, float]]  # of each answer
-    measured: Measurement  # the same, for tables
+    answers: Sequence[AnswerRecord]
+    measured: Measurement
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        return tuple(cluster_of(prompt) for prompt in self.given.prompts)
+        return tuple(answer.cluster for answer in self.answers)
 
     def values(self, metric: str) -> tuple[float, ...]:
-        """Return a figure of each question; one that has none counts as 0."""
-        return tuple(float(figures.get(metric, 0.0)) for figures in self.figures)
+        """Return a figure of each question; one that has none, or 0 over 0, counts as 0."""
+        if metric == "format_rate":
+            return tuple(float(answer.malformed is None) for answer in self.answers)
+        return tuple(pooled([text.figures.get(metric, 0.0)]) or 0.0 for text in self.measured.texts)
 
     def unit(self, metric: str) -> str:
-        return self.measured.units[metric]
+        return self.measured.units.get(metric, "")
 
     def rows(self) -> list[Row]:
         """Return a row for each figure, all of them shown at a glance."""
-        note = unknown_patients(prompt.case.patient for prompt in self.given.prompts)
+        unknown = unknown_patients(answer.patient for answer in self.answers)
         rows = self.measured.rows(self.name, self.clusters)
-        notes = ["; ".join(part for part in (note, row.note) if part) for row in rows]
+        notes = ["; ".join(part for part in (unknown, row.note) if part) for row in rows]
         pairs = zip(rows, notes, strict=True)
-        return [dataclasses.replace(row, note=text, is_headline=True) for row, text in pairs]
+        return [dataclasses.replace(row, note=note, is_headline=True) for row, note in pairs]
+
+    def format_row(self) -> Row:
+        """Return the row of the share of answers that keep their format."""
+        unknown = unknown_patients(answer.patient for answer in self.answers)
+        formed = mean_interval(self.values("format_rate"), self.clusters)
+        return Row.of(self.name, "format_rate", formed, note=unknown, is_headline=True)
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
-        return self.measured.beside([
-            {
-                **question_of(prompt, self.given.condition), "text": answer.text,
-                "malformed": answer.malformed, "images": [crop.uri() for crop in prompt.crops()],
-            }
-            for prompt, answer in zip(self.given.prompts, self.given.said, strict=True)
-        ])  # fmt: skip
+        return self.measured.beside([answer.line() for answer in self.answers])
 
 
 def numeric_result(
@@ -64,6 +66,10 @@ def numeric_result(
     for item, answer in zip(figures, given.said, strict=True):
         missing = {metric: answer.malformed or "not told" for metric in units if metric not in item}
         texts.append(TextFigures(figures=dict(item), unscored=missing))
-    metrics = {metric: metric for metric in units if any(metric in item for item in figures)}
-    measured = Measurement(texts=tuple(texts), units=units, notes={}, sources=metrics)
-    return NumericResult(name=name, given=given, figures=figures, measured=measured)
+    known = {metric: metric for metric in units if any(metric in item for item in figures)}
+    measured = Measurement(texts=tuple(texts), units=units, notes={}, sources=known)
+    answers = [
+        AnswerRecord(**question_of(prompt, given.condition), text=answer.text, malformed=answer.malformed)
+        for prompt, answer in zip(given.prompts, given.said, strict=True)
+    ]
+    return NumericResult(name=name, answers=answers, measured=measured)

@@ -15,3 +15,10 @@ def discs(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("discs")
     return [disc_case(folder, number) for number in range(70)]
+
+
+@pytest.fixture
+def healthy(tmp_path):
+    from disc_cases import disc_case
+
+    return disc_case(tmp_path, 2, [])

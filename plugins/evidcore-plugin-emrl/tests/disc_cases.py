@@ -6,6 +6,7 @@ import numpy as np
 from evidcore.api import Case, Finding, MaskRef, Report, Span, VolumeRef
 
 SHAPE = (6, 32, 48)  # z, y, x
+CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels, by slice
 HU = {"cyst": 0.0, "stone": 90.0}  # in tissue of 50
 
 

@@ -86,7 +86,6 @@ def test_the_reason_names_what_disagrees(judge):
 )
 def test_an_answer_out_of_its_form_earns_nothing_and_says_why(judge, text, reason):
     result = judge("sick", "", "", text=text)
-    assert isinstance(result, Score)
     assert result.value == 0.0
     assert reason in result.reason
 
@@ -107,10 +106,6 @@ def test_a_report_that_could_not_be_read_is_not_judged(judge):
 
 def test_other_tasks_are_not_judged(cases, tmp_path):
     (prompt,) = ReportEvidence(tmp_path).prompts(cases["sick"], Slices(slices=6), 0)
-    rollout = Rollout(
-        prompt=dataclasses.replace(prompt, reference={"letter": "A"}),
-        group=0,
-        text="A",
-        answer=Answer(text="A", choice="A"),
-    )
+    other = dataclasses.replace(prompt, reference={"letter": "A"})
+    rollout = Rollout(prompt=other, group=0, text="A", answer=Answer(text="A", choice="A"))
     assert ConsistentEvidence(lambda: ("cyst",))([rollout], {}) == [None]

@@ -192,9 +192,7 @@ FALSE = {
 @pytest.mark.parametrize(("affirmed", "by_slice", "whole", "local"), FALSE.values(), ids=FALSE)
 def test_a_false_finding_is_paid_nothing_where_findings_are_bound(judge, affirmed, by_slice, whole, local):
     for agreement, value in {"whole": whole, "local": local}.items():
-        assert (
-            judge("cyst", affirmed, 2, agreement=agreement).value == by_slice
-        )  # the report is not looked at
+        assert judge("cyst", affirmed, 2, agreement=agreement).value == by_slice  # whatever the report says
         found = judge("cyst", affirmed, 2, agreement=agreement, bind="finding")
         assert found.value == pytest.approx(value)
 
@@ -207,6 +205,8 @@ def test_a_finding_that_is_not_seen_on_its_slice_is_paid_nothing(judge):
     assert judge("both", PAIR, 5, bind="finding").value == 0.0
     false = judge("cyst", PAIR, 2, bind="finding").reason
     assert false == "cyst on slice 2: seen; false: stone"
+    nothing = judge("cyst", ["stone"], 2, bind="finding").reason
+    assert nothing == "the report affirms nothing that is there"
 
 
 @pytest.mark.parametrize("agreement", AGREEMENTS)
@@ -294,15 +294,13 @@ def test_free_findings_go_with_bound_ones(judge):
         judge("cyst", ["cyst"], 2, elsewhere="free")
 
 
-@pytest.mark.parametrize("control", ["none", "blank", "text", "others"])
+@pytest.mark.parametrize("control", ["none", "others"])
 @pytest.mark.parametrize("bind", ["slice", "finding"])
-@pytest.mark.parametrize("agreement", AGREEMENTS)
-def test_a_healthy_scan_is_not_scored(judge, control, bind, agreement):
+def test_a_healthy_scan_is_not_scored(judge, control, bind):
+    reason = "case 'case-2' is healthy: no slice shows a finding"
     for affirmed, z in (([], "null"), (["cyst"], 2)):
-        found = judge("healthy", affirmed, z, control=control, bind=bind, agreement=agreement, mask_gate=True)
-        assert isinstance(found, Unscored)
-        assert found.kind == "not-applicable"
-        assert found.reason == "case 'case-2' is healthy: no slice shows a finding"
+        found = judge("healthy", affirmed, z, control=control, bind=bind, mask_gate=True)
+        assert found == Unscored(kind="not-applicable", reason=reason)
 
 
 @pytest.mark.parametrize("control", ["none", "others"])
@@ -312,10 +310,6 @@ def test_a_healthy_scan_is_not_scored(judge, control, bind, agreement):
         ("null", "no slice is named"),
         ("slice 2", "the evidence is 'slice 2', expected"),
         ('{"slice": 99}', "'slice' is slice 99, which was not shown"),
-        ('{"slice": -1}', "'slice' is slice -1, which was not shown"),
-        ('{"slice": 1, "slice": 2}', "the evidence is"),
-        ("</evidence><evidence>", "2 times <evidence>"),
-        ("", "the evidence is ''"),
     ],
 )
 @pytest.mark.parametrize("bind", ["slice", "finding"])
@@ -323,11 +317,6 @@ def test_an_answer_without_a_slice_is_paid_nothing_and_told_why(judge, evidence,
     found = judge("both", PAIR, evidence, control=control, bind=bind)
     assert found.value == 0.0
     assert said in found.reason
-
-
-def test_a_report_that_affirms_nothing_there_is_told_so(judge):
-    found = judge("cyst", ["stone"], 2, bind="finding")
-    assert found.reason == "the report affirms nothing that is there"
 
 
 @pytest.mark.parametrize(
@@ -385,21 +374,6 @@ def test_what_the_labeler_cannot_read_is_no_verdict(judge):
     assert found == Unscored(kind="failed", reason="the report could not be read: it is in another language")
 
 
-@pytest.mark.parametrize(
-    ("said", "value"),
-    [
-        ("No cyst is seen.", 0.0),
-        ("A cyst cannot be excluded.", 0.0),
-        ("History of cyst.", 0.0),
-        ("A cyst on the left, but no stone.", 1.0),
-    ],
-)
-def test_denial_doubt_and_history_are_not_seen(judge, said, value):
-    for bind in ("slice", "finding"):
-        eyes = {"instead": {("case-3", 2): said}}
-        assert judge("cyst", ["cyst"], 2, eyes=eyes, bind=bind).value == value
-
-
 def test_what_the_case_is_uncertain_of_counts_nowhere(judge):
     def unsure(case):
         findings = [case.findings[0], Finding(name="stone", state="uncertain")]
@@ -438,12 +412,9 @@ def test_a_labeler_without_the_words_of_the_data_is_refused(cases, tmp_path):
 
     reward().ready()
     reward(labeler=NegationRules(findings=("cyst", "stone"))).ready()
-    with pytest.raises(
-        DataError, match=r"reads no finding 'cyst' in 'There is a cyst\.'.* findings = \['cyst'"
-    ):
-        reward(labeler=NegationRules()).ready()
-    with pytest.raises(DataError, match=r"reads no finding 'cyst'"):
-        reward(labeler=Puzzled()).ready()
+    for labeler in (NegationRules(), Puzzled()):
+        with pytest.raises(DataError, match=r"reads no finding 'cyst' in 'There is .* findings = \['cyst'"):
+            reward(labeler=labeler).ready()
 
 
 def test_others_of_one_patient_are_refused(cases, tmp_path):

@@ -16,14 +16,8 @@ COUNTS = {"train_cases": 30, "validation_cases": 2, "test_cases": 4}
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    return PhantomAbdomen(
-        tmp_path_factory.mktemp("hearsay"),
-        size_zyx=(20, 48, 64),
-        prior_strength=0.9,
-        prevalence=0.12,
-        queries_per_case=0,
-        **COUNTS,
-    )
+    options = {"prior_strength": 0.9, "prevalence": 0.12, "queries_per_case": 0, **COUNTS}
+    return PhantomAbdomen(tmp_path_factory.mktemp("hearsay"), size_zyx=(20, 48, 64), **options)
 
 
 @pytest.fixture(scope="module")

@@ -1,88 +1,11 @@
-"""What is measured of a reader: by hand, against scikit-learn, and of readers that look at nothing."""
+"""What is measured of a reader: by hand, and against scikit-learn."""
 
 import numpy as np
 import pytest
-from disc_cases import HU
-from evidcore_plugin_emrl.reading_figures import (
-    QUESTION,
-    Shown,
-    measure_reader,
-    reading_figures,
-    shortfalls,
-    shown,
-)
-from evidcore_plugin_reports.labelers import NegationRules
+from evidcore_plugin_emrl.reading_figures import Shown, reading_figures, shortfalls, shown
 from sklearn.metrics import roc_auc_score
 
-from evidcore.api import Reader, read, read_mask
-
-FINDINGS = tuple(HU)
-
-
-class Planted(Reader):
-    deterministic = True
-
-    def __call__(self, questions):
-        assert {question.text for question in questions} == {QUESTION}
-        return [self.said(question.crops[0]) for question in questions]
-
-
-class Everything(Planted):
-    def said(self, crop):
-        return "There is a cyst. There is a stone."
-
-
-class Nothing(Planted):
-    def said(self, crop):
-        return None
-
-
-class ByHeight(Planted):
-    """It has learnt which slices show a finding in most patients, and looks at no pixel."""
-
-    def __init__(self, cases):
-        self.share = {
-            name: np.mean([shown(case, (name,)).areas[:, 0] > 0 for case in cases], axis=0) for name in HU
-        }
-
-    def said(self, crop):
-        z = crop.box_zyx[0]
-        return " ".join(f"There is a {name}." for name in HU if self.share[name][z] >= 0.15) or "Nothing."
-
-
-class Eyes(Planted):
-    """It sees what differs from tissue: darker is a cyst, brighter a stone."""
-
-    def said(self, crop):
-        z = crop.box_zyx[0]
-        plane = read(crop.volume).array[z]
-        seen = {"cyst": (plane < 20).sum() >= 5, "stone": (plane > 80).sum() >= 5}
-        return " ".join(f"There is a {name}." for name in HU if seen[name]) or "Nothing is seen."
-
-
-def measured(reader, cases):
-    return measure_reader(reader, cases, FINDINGS, NegationRules(findings=FINDINGS), 3)
-
-
-def test_eyes_reach_all_three_lines(discs):
-    figures = measured(Eyes(), discs[:30])
-    assert shortfalls(figures) == []
-    assert figures["lesions"] == sum(len(case.masks) for case in discs[:30])
-
-
-@pytest.mark.parametrize(
-    ("made", "missed"),
-    [
-        (lambda cases: Everything(), "auc is 0.500, needs at least 0.95"),
-        (lambda cases: Everything(), "specificity is 0.000, needs at least 0.97"),
-        (lambda cases: Nothing(), "sensitivity is 0.000, needs at least 0.80"),
-        (ByHeight, "specificity is"),
-        (ByHeight, "auc is"),
-    ],
-)
-def test_a_reader_that_looks_at_nothing_misses_a_line(discs, made, missed):
-    result = shortfalls(measured(made(discs), discs[:30]))
-    assert any(line.startswith(missed) for line in result), result
+from evidcore.api import read, read_mask
 
 
 def test_a_lesion_is_looked_for_on_the_slice_that_shows_most_of_it(discs):
@@ -118,3 +41,8 @@ def test_what_could_not_be_measured_is_missing_and_no_zero():
     figures = reading_figures([item], [np.ones((2, 1))], [np.ones((2, 1), bool)], ("a",), 3)
     assert (figures["auc"], figures["sensitivity"], figures["specificity"]) == (None, None, None)
     assert shortfalls(figures)[0] == "auc was not measured, needs at least 0.95"
+    low = {"auc": 0.5, "sensitivity": 0.8, "specificity": 0.0}
+    assert shortfalls(low) == [
+        "auc is 0.500, needs at least 0.95",
+        "specificity is 0.000, needs at least 0.97",
+    ]

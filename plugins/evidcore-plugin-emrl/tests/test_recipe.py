@@ -5,8 +5,7 @@ import json
 import pytest
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.api import DataError, Reader, Reward, Score, Unscored
-from evidcore.contracts import ImageQuestion
+from evidcore.api import DataError
 from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs.begin import run, start
@@ -20,7 +19,7 @@ SFT = {"kind": "sft", "train": ["encoder", "bridge", "language"], "data": [TASK]
 GRPO = {
     "kind": "grpo", "train": ["bridge", "language"], "data": [TASK], "steps": 1, "prompts_per_step": 2,
     "answers_per_prompt": 2, "learning_rate": 1e-3, "max_new_tokens": 160,
-    "reward": [{"use": "key-slice", "over": "global"}, {"use": "is-seen", "reader": "judge"}],
+    "reward": [{"use": "key-slice", "over": "global"}, {"use": "cross-view", "reader": "judge"}],
 }  # fmt: skip
 
 
@@ -29,23 +28,8 @@ def abdomens(train, validation, test, **options):
     return {"use": "phantom-abdomen", **counts, "size_zyx": [20, 48, 64], **options}
 
 
-class IsSeen(Reward):
-    """1 where the reader sees anything on any slice that is shown."""
-
-    def __init__(self, *, reader: Reader):
-        self.reader = reader
-
-    def __call__(self, rollouts, earlier):
-        asked = [ImageQuestion(crops=item.prompt.crops(), text="What is seen?") for item in rollouts]
-        answers = self.reader(asked)
-        none = Unscored(kind="not-applicable", reason="the reader gave no answer")
-        return [none if item is None else Score(value=float("There is" in item)) for item in answers]
-
-
 @pytest.fixture
-def recipe(tmp_path, offered):
-    offered("evid-seeing", "[evidcore.reward]\nis-seen = evid_seeing:It\n", It=IsSeen)
-
+def recipe(tmp_path):
     def write(*stages, test_cases=2, **reader):
         judge = {"kind": "reader", "use": "slice-reader", "size_yx": [48, 64], "channels": [8, 8], **reader}
         encoder = {"use": "vit3d", "size_zyx": [20, 16, 16], "patch_zyx": [1, 8, 8], "width": 24}
@@ -82,16 +66,6 @@ def test_a_reader_that_was_never_fitted_is_refused_by_check_and_by_run(recipe, t
 def test_a_folder_that_is_not_there_is_refused_by_check(recipe):
     with pytest.raises(RecipeError, match=r"none/reader\.json: there is no such file"):
         dry_run(recipe(SFT, GRPO, pretrained="none"))
-
-
-@pytest.mark.slow
-def test_a_reader_is_fitted_and_asked_in_a_run(recipe, tmp_path):
-    folder = start(recipe(FIT, SFT, GRPO), tmp_path / "runs")
-    run(folder)
-    lines = (folder.path / "rollouts" / "03-grpo.jsonl").read_text(encoding="utf-8").splitlines()
-    judged = [item["rewards"] for line in lines for item in json.loads(line)["rollouts"]]
-    assert len(judged) == 4
-    assert all(item.keys() == {"key-slice", "is-seen"} for item in judged)
 
 
 def measuring(evaluation="report-evidence", **options):

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from disc_cases import disc_case
+from disc_cases import CYST, disc_case
 from evidcore_plugin_emrl.report_evidence import ReportEvidence, best_evidence
 from evidcore_plugin_medvol_r1.key_slice import KeySlice
 from evidcore_testing import check_task
@@ -15,18 +15,12 @@ from evidcore.case import Evidence
 from evidcore.errors import RecipeError
 
 REPORT = "There is a cyst. There is a stone."
-CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels
 STONE = {2: (slice(20, 23), slice(20, 23)), 3: (slice(20, 26), slice(20, 26))}  # 9 and 36
 
 
 @pytest.fixture
 def sick(tmp_path):
     return disc_case(tmp_path, 1, ["cyst", "stone"], where={"cyst": CYST, "stone": STONE})
-
-
-@pytest.fixture
-def healthy(tmp_path):
-    return disc_case(tmp_path, 2, [])
 
 
 @pytest.fixture
@@ -39,11 +33,6 @@ def asked(tmp_path):
     return ask
 
 
-def fault(asked, case, completion, **options):
-    task, prompt = asked(case, **options)
-    return task.parse(prompt, completion).malformed
-
-
 @pytest.mark.parametrize("cite", ["report", "finding"])
 @pytest.mark.parametrize("order", ["report-first", "evidence-first"])
 @pytest.mark.parametrize("think", [False, True])
@@ -52,34 +41,40 @@ def test_it_keeps_the_contract_of_a_task(sick, healthy, tmp_path, cite, order, t
     check_task(task, Slices(slices=6), [sick, healthy], garbage=[REPORT, "<report>x</report>", "null"])
 
 
-def test_the_gold_slice_shows_most_of_all_findings_and_spans_move_with_the_report(sick, asked):
-    task, prompt = asked(sick)
+EVIDENCE = '<evidence>{"slice": 2}</evidence>'  # 36 + 9; slice 3 has 36
+
+
+@pytest.mark.parametrize(
+    ("options", "expected", "told"),
+    [
+        ({}, f"<report>{REPORT}</report>{EVIDENCE}", '<report>…</report><evidence>{"slice": 12}</evidence>'),
+        (
+            {"order": "evidence-first", "think": True},
+            f"<think>cyst, stone on slice 2.</think>{EVIDENCE}<report>{REPORT}</report>",
+            '<think>…</think><evidence>{"slice": 12}</evidence><report>…</report>',
+        ),
+        (
+            {"cite": "finding", "instruction": "Report."},
+            f'<report>{REPORT}</report><evidence>{{"cyst": 2, "stone": 3}}</evidence>',
+            "Indication: pain on the left. Report.",
+        ),
+    ],
+)
+def test_the_gold_slice_shows_most_of_all_findings_and_spans_move_with_the_report(
+    sick, asked, options, expected, told
+):
+    task, prompt = asked(dataclasses.replace(sick, notes={"indication": "pain on the left"}), **options)
     gold, spans = task.gold(prompt)
-    assert gold == f'<report>{REPORT}</report><evidence>{{"slice": 2}}</evidence>'  # 36 + 9; slice 3 has 36
-    assert [(gold[span.start : span.end], span.label) for span in spans] == [
-        ("There is a cyst.", "abnormal"),
-        ("There is a stone.", "abnormal"),
-    ]
-    assert prompt.reference["target"] == {"slice": 2, "areas": {"1": 16, "2": 45, "3": 36}}
+    assert gold == expected
+    assert prompt.words().endswith(told)
+    abnormal = [("There is a cyst.", "abnormal"), ("There is a stone.", "abnormal")]
+    assert [(gold[span.start : span.end], span.label) for span in spans] == abnormal
     assert prompt.reference["present"] == ["cyst", "stone"]
-
-
-def test_evidence_may_come_first_and_thought_before_it(sick, asked):
-    task, prompt = asked(sick, order="evidence-first", think=True)
-    gold, spans = task.gold(prompt)
-    assert gold == (
-        f'<think>cyst, stone on slice 2.</think><evidence>{{"slice": 2}}</evidence><report>{REPORT}</report>'
-    )
-    assert gold[spans[0].start : spans[0].end] == "There is a cyst."
-    assert task.parse(prompt, gold).think == "cyst, stone on slice 2."
-
-
-def test_each_finding_may_cite_a_slice_of_its_own(sick, asked):
-    task, prompt = asked(sick, cite="finding")
-    gold, _ = task.gold(prompt)
-    assert gold.endswith('<evidence>{"cyst": 2, "stone": 3}</evidence>')
-    assert task.parse(prompt, gold).evidence == Evidence(slices={"cyst": 2, "stone": 3})
-    assert prompt.reference["target"] is None
+    if "cite" in options:
+        assert task.parse(prompt, gold).evidence == Evidence(slices={"cyst": 2, "stone": 3})
+        assert prompt.reference["target"] is None
+    else:
+        assert prompt.reference["target"] == {"slice": 2, "areas": {"1": 16, "2": 45, "3": 36}}
 
 
 def test_gold_answers_may_hold_the_impression_alone(sick, healthy, asked):
@@ -162,13 +157,10 @@ def test_gold_answers_may_name_any_slice_of_the_organ(sick, tmp_path, cyst, expe
         assert {**prompt.reference, "cited": plain.reference["cited"]} == plain.reference
         drawn.add(prompt.reference["cited"]["cyst"])
     assert drawn == expected
-
-
-def test_one_slice_for_the_report_is_one_of_any_organ_with_a_finding(sick, tmp_path):
-    left = {"location": "kidney", "side": "left"}
-    case = in_organs(tmp_path, sick, cyst=left, stone=left)
-    task = ReportEvidence(tmp_path, slices_of="organ")
-    prompts = [task.prompts(case, Slices(slices=6), seed)[0] for seed in range(60)]
+    kidney = {"location": "kidney", "side": "left"}
+    left = in_organs(tmp_path, sick, cyst=kidney, stone=kidney)
+    whole = ReportEvidence(tmp_path, slices_of="organ")  # one slice for the report is one of any organ
+    prompts = [whole.prompts(left, Slices(slices=6), seed)[0] for seed in range(60)]
     assert {prompt.reference["cited"]["slice"] for prompt in prompts} == {0, 1, 2, 3}
 
 
@@ -215,7 +207,6 @@ def test_key_slice_reads_what_the_task_writes(sick, asked):
     ("evidence", "said"),
     [
         ('{"slice": 99}', "'slice' is slice 99, which was not shown; shown are 0, 1, 2, 3, 4, 5"),
-        ('{"slice": -1}', "'slice' is slice -1, which was not shown"),
         (f'{{"slice": {"9" * 900}}}', f"'slice' is slice {'9' * 40}…, which was not shown"),
         ('{"slice": "two"}', "'slice' is \"two\", expected the number of a slice"),
         ('{"slice": 2.0}', "'slice' is 2.0, expected the number of a slice"),
@@ -244,28 +235,14 @@ def test_evidence_that_is_no_slice_is_malformed_by_name(sick, asked, evidence, s
     [
         (f"{REPORT}", "no tags, expected <report></report><evidence></evidence>"),
         (f"<report>{REPORT}</report>", "no <evidence>"),
-        (
-            f'<report>{REPORT}</report><evidence>{{"slice": 2}}</evidence><evidence>null</evidence>',
-            "2 times <evidence>, expected once",
-        ),
-        (
-            f'<report>{REPORT}<evidence>{{"slice": 2}}</evidence></report>',
-            "tags in the order <report><evidence></evidence></report>",
-        ),
-        (
-            f'<evidence>{{"slice": 2}}</evidence><report>{REPORT}</report>',
-            "tags in the order <evidence></evidence><report></report>",
-        ),
-        ('<report>7 7</report><evidence>{"slice": 2}</evidence>', "the report has no words: '7 7'"),
-        (
-            f'<think>x</think><report>{REPORT}</report><evidence>{{"slice": 2}}</evidence>',
-            "unexpected tag <think>",
-        ),
-        (f'<report>{REPORT}</report>see<evidence>{{"slice": 2}}</evidence>', "text outside the tags: 'see'"),
+        (f"{EVIDENCE}<report>{REPORT}</report>", "tags in the order <evidence></evidence><report></report>"),
+        (f"<report>7 7</report>{EVIDENCE}", "the report has no words: '7 7'"),
+        (f"<think>x</think><report>{REPORT}</report>{EVIDENCE}", "unexpected tag <think>"),
     ],
 )
 def test_another_form_is_malformed_by_name(sick, asked, completion, said):
-    assert said in fault(asked, sick, completion)
+    task, prompt = asked(sick)
+    assert said in task.parse(prompt, completion).malformed
 
 
 def test_what_no_shown_slice_shows_is_not_asked(sick, tmp_path, caplog):
@@ -274,9 +251,6 @@ def test_what_no_shown_slice_shows_is_not_asked(sick, tmp_path, caplog):
     assert "case case-1: none of the 2 slices shown shows finding 'stone'" in caplog.text
     assert task.prompts(sick, Slices(slices=2), 0) == ()
     assert caplog.text.count("none of the 2 slices") == 1
-
-
-def test_a_finding_without_a_mask_is_not_asked(sick, tmp_path, caplog):
     bare = dataclasses.replace(sick, masks={"cyst": sick.masks["cyst"]})
     assert ReportEvidence(tmp_path).prompts(bare, Slices(slices=6), 0) == ()
     assert "finding 'stone' has no mask" in caplog.text
@@ -293,19 +267,3 @@ def test_several_volumes_are_refused(sick, tmp_path):
     two = dataclasses.replace(sick, volumes=sick.volumes * 2)
     with pytest.raises(DataError, match=r"case 'case-1': has 2 volumes, and a slice is named by its index"):
         ReportEvidence(tmp_path).prompts(two, Slices(slices=6), 0)
-
-
-def test_an_indication_is_told(sick, asked):
-    _, prompt = asked(
-        dataclasses.replace(sick, notes={"indication": "pain on the left"}), instruction="Report."
-    )
-    assert prompt.parts[-1].text == "Indication: pain on the left. Report."
-
-
-def test_the_form_is_told_as_it_is_asked(sick, asked):
-    _, prompt = asked(sick, order="evidence-first", think=True, cite="finding")
-    assert prompt.words().endswith(
-        '<think>…</think><evidence>{"liver cyst": 12, "gallstone": 9}</evidence><report>…</report>'
-    )
-    _, prompt = asked(sick, instruction="Report.")
-    assert prompt.words().endswith("Report.")

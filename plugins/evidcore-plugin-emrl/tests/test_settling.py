@@ -8,12 +8,11 @@ from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import MatchedSlices, shown_findings
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell
-from evidcore_plugin_emrl.settling import NOTHING, Asked, OracleReader
+from evidcore_plugin_emrl.settling import NOTHING, OracleReader
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, conditions
 
 from evidcore.api import DataError, Reader, Rollout, Score
 from evidcore.builtin.views import Slices
-from evidcore.contracts import ImageQuestion
 from evidcore.data.preparation import show
 
 KINDS = {"cyst": 0.0, "stone": 90.0, "scar": 130.0, "bleed": 170.0, "fat": -60.0, "gas": -200.0}
@@ -36,6 +35,11 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
+@pytest.fixture(scope="module")
+def matched(cases, cache):
+    return MatchedSlices(lambda: cases, cache)
+
+
 def gold(cases, cache, cite="report", margin_slices=0):
     task, found = ReportEvidence(cache, cite=cite, margin_slices=margin_slices), []
     for group, case in enumerate(cases):
@@ -46,9 +50,9 @@ def gold(cases, cache, cite="report", margin_slices=0):
 
 
 @pytest.fixture(scope="module")
-def settle(cases, cache):
+def settle(cases, cache, matched):
     """Return the checks of a reader by name under options, and what was settled, once for each reader."""
-    known, rollouts, matched = {}, gold(cases, cache), MatchedSlices(lambda: cases, cache)
+    known, rollouts = {}, gold(cases, cache)
 
     def run(reader, made=CrossView, *, second_reader=None, **options):
         key = type(reader), made, type(second_reader)
@@ -114,9 +118,8 @@ def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
     wanted = {"reader", "goes by", *CONDITIONS} | ({FALSE} if bind == "finding" else set())
     assert checks.keys() == wanted
     assert checks["goes by"].says.startswith("the reader goes by the lesions of the slice; ")
-    assert checks["reader"].says.startswith(
-        "names 100.0% of the findings that the right slices show, leaves 100.0%"
-    )
+    names = "names 100.0% of the findings that the right slices show, leaves 100.0%"
+    assert checks["reader"].says.startswith(names)
 
 
 @pytest.mark.slow
@@ -135,14 +138,9 @@ def test_each_planted_reader_is_named(cases, settle, planted, says):
     assert checks["goes by"].outcome == "alarm"
     assert says in checks["goes by"].says
     assert checks["reader"].outcome == "note"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("planted", [Prior, Everything, ByHeight])
-def test_a_reader_that_does_not_see_is_paid_too_little_on_right_slices(cases, settle, planted):
-    checks, _ = settle(planted(cases))
-    assert checks["right"].outcome == "alarm"
-    assert checks["right"].says.endswith("; at least 0.4 is needed")
+    if planted in (Prior, Everything, ByHeight):
+        assert checks["right"].outcome == "alarm"
+        assert checks["right"].says.endswith("; at least 0.4 is needed")
 
 
 def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(cases, settle):
@@ -221,9 +219,6 @@ def test_the_mask_gate_shuts_what_the_masks_do_not_show(cases, settle):
         assert settled.pays[name][gated].value == 0.0
         assert "; with mask gate 0.000" in checks[name].says
     assert settled.pays["right"][gated] == settled.pays["right"][settled.own]
-    table = "\n".join(settled.table())
-    assert "contradicting" in table
-    assert "  mask gate" in table
 
 
 def test_the_figures_hold_every_option(cases, cache, settle):
@@ -235,9 +230,8 @@ def test_the_figures_hold_every_option(cases, cache, settle):
         assert figures[str(cell)] == pay.value
         assert figures[f"{cell} high"] == pay.high
         assert figures[f"{cell} perfect eyes"] == pay.eyes
-    assert str(Cell("whole", "others", "finding", True)) == (
-        "whole, control others, bound to the finding, mask gate"
-    )
+    gated = Cell("whole", "others", "finding", True)
+    assert str(gated) == "whole, control others, bound to the finding, mask gate"
 
 
 @pytest.mark.slow
@@ -261,17 +255,6 @@ def test_each_question_is_asked_once(cases, cache, settle):
 
     settle(Counted(cases, cache))
     assert len(asked) == len(set(asked))
-
-
-def test_a_reader_with_too_few_answers_is_named():
-    class Short(Reader):
-        deterministic = True
-
-        def __call__(self, questions):
-            return []
-
-    with pytest.raises(ValueError, match="the reader gave 0 answers to 1 questions"):
-        Asked(Short())([ImageQuestion(crops=(), text="What is seen?")])
 
 
 def test_the_options_of_a_reward_are_its_own(cases, cache):
@@ -315,8 +298,7 @@ def test_fewer_than_20_pairs_tell_nothing(cases, cache):
     assert checks["settling: contradicting"].says.endswith("; 9 pairs are too few to say; raise --limit")
 
 
-def test_what_the_conditions_show(cases, cache):
-    matched = MatchedSlices(lambda: cases, cache)
+def test_what_the_conditions_show(cases, cache, matched):
     (rollout,) = gold(cases[1:2], cache)
     case = rollout.prompt.case
     z = rollout.answer.evidence.slice
@@ -340,8 +322,7 @@ def test_what_the_conditions_show(cases, cache):
     assert len({one.prompt.id for one in made.values()}) == len(made)
 
 
-def test_slices_cited_for_findings_are_each_contradicted(cases, cache):
-    matched = MatchedSlices(lambda: cases, cache)
+def test_slices_cited_for_findings_are_each_contradicted(cases, cache, matched):
     (rollout,) = gold(cases[4:5], cache, cite="finding")
     cited = rollout.answer.evidence.slices
     made = conditions(rollout, matched, list(KINDS), cache)
@@ -353,13 +334,12 @@ def test_slices_cited_for_findings_are_each_contradicted(cases, cache):
     assert made["omitted"].answer.evidence.slices.keys() < cited.keys()
 
 
-def test_an_answer_without_a_slice_has_no_conditions(cases, cache):
+def test_an_answer_without_a_slice_has_no_conditions(cases, cache, matched):
     (healthy,) = gold(cases[-1:], cache)
-    assert conditions(healthy, MatchedSlices(lambda: cases, cache), list(KINDS), cache) == {}
+    assert conditions(healthy, matched, list(KINDS), cache) == {}
 
 
-def test_a_slice_of_another_patient_is_matched_by_its_own_area(cases, cache):
-    matched = MatchedSlices(lambda: cases, cache)
+def test_a_slice_of_another_patient_is_matched_by_its_own_area(cases, cache, matched):
     (rollout,) = gold(cases[1:2], cache)
     made = conditions(rollout, matched, list(KINDS), cache)
     (crop,) = made["contradicting"].prompt.crops()

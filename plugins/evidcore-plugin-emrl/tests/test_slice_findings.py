@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from disc_cases import disc_case
+from disc_cases import CYST, disc_case
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.slice_findings import SliceFindings
 from evidcore_plugin_reports.reward import ReportFindings
@@ -12,10 +12,7 @@ from evidcore_testing import check_task
 from evidcore.api import Rollout
 from evidcore.builtin.views import Slices
 
-WHERE = {
-    "cyst": {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))},
-    "stone": {2: (slice(20, 26), slice(20, 26))},
-}
+WHERE = {"cyst": CYST, "stone": {2: (slice(20, 26), slice(20, 26))}}
 SHOWN = {1: ["cyst"], 2: ["cyst", "stone"]}  # by slice
 VIEW = Slices(slices=6)
 
@@ -23,11 +20,6 @@ VIEW = Slices(slices=6)
 @pytest.fixture
 def sick(tmp_path):
     return disc_case(tmp_path, 1, ["cyst", "stone"], where=WHERE)
-
-
-@pytest.fixture
-def healthy(tmp_path):
-    return disc_case(tmp_path, 2, [])
 
 
 def drawn(task, case, seeds=range(60)):

@@ -52,10 +52,8 @@ def test_the_named_slice_is_shown_and_the_second_answer_counts(language, prompts
 def test_tokens_of_the_second_answer_are_trained_or_not(language, prompts, trained, own):
     sampler = scripted(language, DRAFT, FINAL)
     [episode] = Verify(trained=trained)(sampler, prompts[:1], 1)
-    assert (
-        sampler.decode([token for token, mask in zip(episode.ids, episode.loss_mask, strict=True) if mask])
-        == own
-    )
+    trained_ids = [token for token, mask in zip(episode.ids, episode.loss_mask, strict=True) if mask]
+    assert sampler.decode(trained_ids) == own
     assert sampler.text(episode) == FINAL  # judged all the same
 
 
@@ -63,9 +61,8 @@ def test_slices_of_several_findings_are_shown_once_each_behind_their_tags(langua
     cited = '<report>x</report><evidence>{"cyst": 4, "stone": 0, "mass": 4}</evidence>'
     [episode] = Verify()(scripted(language, cited, FINAL), prompts[:1], 1)
     [reply] = episode.replies
-    assert [part.text for part in reply.parts if isinstance(part, TextPart)] == [
-        "slice 4:", "slice 0:", INSTRUCTION,
-    ]  # fmt: skip
+    texts = [part.text for part in reply.parts if isinstance(part, TextPart)]
+    assert texts == ["slice 4:", "slice 0:", INSTRUCTION]
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 import logging
 
-import nibabel
-import numpy as np
 import pytest
 import torch
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config, write_checkpoint
@@ -10,16 +8,6 @@ from evidcore_plugin_medsam2.segmenter import MedSam2
 from evidcore.api import DataError, VolumeRef
 from evidcore.errors import RecipeError, RunError
 from evidcore.registry import card, downloads
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A folder with a small model in transformers' format and a volume."""
-    folder = tmp_path_factory.mktemp("home")
-    seeded_model(small_config()).save_pretrained(folder / "small")
-    ramp = np.arange(24 * 20 * 5, dtype=np.int16).reshape(24, 20, 5)
-    nibabel.save(nibabel.Nifti1Image(ramp, np.diag([-1.0, -1.0, 3.0, 1.0])), folder / "scan.nii.gz")
-    return folder
 
 
 def test_the_model_is_loaded_once_and_when_it_is_needed(home, tmp_path):

@@ -82,16 +82,11 @@ class Planted(Policy):
 
     def __init__(self, world):
         self.world = world
-        self.place, off = {}, []
-        places = [self.known(prompt) for prompt in world.training]
-        for name in ORGANS:
-            own = [
-                place for prompt, place in zip(world.training, places, strict=True) if asked(prompt) == name
-            ]
-            self.place[name] = np.median(own, axis=0)
-        for prompt, place in zip(world.training, places, strict=True):
-            off.append(place - self.place[asked(prompt)])
-        self.learn(world.training, np.array(off))
+        pairs = [(asked(prompt), self.known(prompt)) for prompt in world.training]
+        self.place = {
+            organ: np.median([place for name, place in pairs if name == organ], axis=0) for organ in ORGANS
+        }
+        self.learn(world.training, np.array([place - self.place[name] for name, place in pairs]))
 
     def known(self, prompt):
         evidence = gold_evidence(prompt, self.world.task)

@@ -9,68 +9,29 @@ import pytest
 from evidcore_plugin_medvol_r1.blind_boxes import USUAL, WORDED, best_answers
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.scan_facts import stated
+from filled_boxes import Boxed, Filled, Fills
 
+from evidcore.api import EvalOptions, Policy
 from evidcore.case import Answer, Box, Case, Crop, Evidence, MaskRef, Prompt, TextPart, VisualPart, VolumeRef
-from evidcore.contracts import EvalOptions, Policy, Segmenter, SegmenterSession, Task
-from evidcore.errors import DataError
 from evidcore.registry import factory
 from evidcore.registry.factory import build
 
 SHAPE = (6, 12, 20)
 
 
-class Boxed(Task):
-    """Asks for the only mask; its place is in the case's notes."""
-
-    def prompts(self, case, view, seed):
-        raise NotImplementedError("prompts are made here")
-
-    def gold(self, prompt):
-        return " ".join(map(str, prompt.case.notes["box"])), ()
-
-    def parse(self, prompt, completion):
-        try:
-            z, y0, y1, x0, x1 = map(int, completion.split())
-        except ValueError:
-            return Answer(text=completion, malformed="no box")
-        return Answer(
-            text=completion, evidence=Evidence(slice=z, boxes=(Box(z=z, y0=y0, y1=y1, x0=x0, x1=x1),))
-        )
-
-
-class Block(SegmenterSession):
-    def __init__(self, made):
-        self.made = made
-
-    def mask(self, prompts, z_window=None):
-        self.made.append(prompts)
-        mask = np.zeros(SHAPE, dtype=bool)
-        for prompt in prompts:
-            box = prompt.box
-            mask[:, box.y0 : box.y1, box.x0 : box.x1] = True
-        return mask
-
-
-class Blocks(Segmenter):
-    """Fills the box on every slice, and remembers for each session what was made."""
-
-    def __init__(self):
-        self.sessions = []
-
-    def session(self, volume):
-        self.sessions.append([])
-        return Block(self.sessions[-1])
+class Blocks(Fills):
+    shape = SHAPE
 
 
 class Looker(Policy):
     """Boxes what the shown volume shows; over air it says nothing that can be read."""
 
     def __init__(self, cases):
-        self.shown = {case.volumes[0].path: case.notes["box"] for case in cases}
+        self.shown = {case.volumes[0].path: case.notes["gold"]["block"] for case in cases}
 
     def generate(self, prompts, *, max_new_tokens, temperature=0.0):
         crops = [prompt.crops()[0] for prompt in prompts]
-        return ["?" if crop.blank else " ".join(map(str, self.shown[crop.volume.path])) for crop in crops]
+        return ["?" if crop.blank else self.shown[crop.volume.path] for crop in crops]
 
     def log_likelihoods(self, prompts, completions):
         raise NotImplementedError("boxes are read, not weighed")
@@ -100,7 +61,7 @@ def cases(tmp_path):
                 patient=f"p{number}",
                 volumes=(VolumeRef(path=str(path)),),
                 masks={"block": MaskRef(path=str(tmp_path / f"{number}.npz"), key="block")},
-                notes={"box": box, "words": "high" if is_high else "low"},
+                notes={"gold": {"block": " ".join(map(str, box))}, "words": "high" if is_high else "low"},
             )
         )
     return result
@@ -153,9 +114,8 @@ def test_a_policy_that_looks_has_a_margin_and_nothing_over_air(cases, segmenter)
 
 def test_each_volume_is_opened_once_and_no_mask_made_twice(cases, segmenter):
     audited(Looker(cases), cases, segmenter, exchanges=3)
-    assert len(segmenter.sessions) == len(cases)
-    for made in segmenter.sessions:
-        assert len(made) == len(set(made))
+    assert len(segmenter.opened) == len(cases)
+    assert all(len(made) == len(set(made)) for made in segmenter.asked)
 
 
 def test_the_best_blind_rule_goes_by_the_words(cases, segmenter):
@@ -168,13 +128,11 @@ def test_the_best_blind_rule_goes_by_the_words(cases, segmenter):
 
 
 def test_a_blind_answer_is_the_median_gold_box_on_the_grid_of_the_case(cases):
-    some = [case for case in cases if case.notes["box"][3] == 2]  # all on one side
+    some = cases[::2]  # all on one side
     answers = blind_answers(asked(some), asked(some), Boxed())
-    for prompt, answer in zip(
-        asked(some), answers["the usual place of what is asked in these words"], strict=True
-    ):
-        (box,) = answer.evidence.boxes
-        assert (box.z, box.y0, box.y1, box.x0, box.x1) == prompt.case.notes["box"]
+    worded = answers["the usual place of what is asked in these words"]
+    for prompt, answer in zip(asked(some), worded, strict=True):
+        assert answer.evidence == Boxed().parse(prompt, Boxed().gold(prompt)[0]).evidence
     (box,) = answers["the usual place"][0].evidence.boxes
     assert (box.x0, box.x1) == (2, 8)
 
@@ -189,9 +147,8 @@ class TwoBoxed(Boxed):
         result = super().parse(prompt, completion).evidence
         [large] = result.boxes
         both = [large, Box(z=large.z, y0=0, y1=1, x0=0, x1=19)]  # wider, but smaller
-        return Answer(
-            text="", evidence=Evidence(slice=large.z, boxes=tuple(both[place] for place in self.places))
-        )
+        boxes = tuple(both[place] for place in self.places)
+        return Answer(text="", evidence=Evidence(slice=large.z, boxes=boxes))
 
 
 @pytest.mark.parametrize("places", [(0, 1), (1, 0)])
@@ -202,28 +159,20 @@ def test_of_several_gold_boxes_the_largest_is_where_a_thing_lies(cases, places):
         assert [item.evidence for item in several[rule]] == [item.evidence for item in answers]
 
 
-class Nothing(Blocks):
-    """A segmenter that draws nothing."""
-
-    def session(self, volume):
-        return Blank()
+class Nothing(Filled):
+    def fill(self, part, box):
+        """Draw nothing."""
 
 
-class Blank(SegmenterSession):
-    def mask(self, prompts, z_window=None):
-        return np.zeros(SHAPE, dtype=bool)
-
-
-def test_a_figure_that_cannot_be_measured_counts_0_in_the_margin(cases, offered, tmp_path):
+def test_a_figure_that_cannot_be_measured_counts_0_in_the_margin(cases, segmenter, tmp_path):
     np.savez(tmp_path / "empty.npz", block=np.zeros(SHAPE, dtype=bool))
     empty = MaskRef(path=str(tmp_path / "empty.npz"), key="block")
     some = [
         dataclasses.replace(case, masks={"block": empty} if number < 6 else case.masks)
         for number, case in enumerate(cases)
     ]
-    offered("evid-nothing", "[evidcore.segmenter]\nnothing = evid_nothing:It\n", It=Nothing)
-    drawing_nothing = build("segmenter", {"use": "nothing"}, given={}, where="test")
-    result = audited(Looker(some), some, drawing_nothing, exchanges=1)
+    segmenter.session_class = Nothing
+    result = audited(Looker(some), some, segmenter, exchanges=1)
     [own] = result.results["own"]
     assert own.values("dsc") == (0.0,) * 24
     assert [name for name in own.measured.texts[0].unscored if "dsc" in name] == ["dsc", "oracle_dsc"]
@@ -253,8 +202,3 @@ def test_words_that_training_never_used_get_the_usual_place(cases):
     assert [item.evidence for item in usual] == [item.evidence for item in worded]
     with pytest.raises(ValueError, match="there are none"):
         blind_answers(others, [], Boxed())
-
-
-def test_one_patient_cannot_be_exchanged(cases, segmenter):
-    with pytest.raises(DataError, match="at least two patients"):
-        audited(Looker(cases[:1]), cases[:1], segmenter, exchanges=1)

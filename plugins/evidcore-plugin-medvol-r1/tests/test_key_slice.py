@@ -106,12 +106,8 @@ def test_slices_of_findings_are_averaged_over_those_that_are_there():
 
 @pytest.mark.parametrize("reference", [{"letter": "A"}, {"target": None}, {"targets": {}}])
 def test_where_no_slice_is_right_nothing_is_scored(reference):
-    assert KeySlice()([answered(3, **reference)], {}) == [
-        Unscored(
-            kind="not-applicable",
-            reason="prompt 'c7:gland' asks for no slice, or nobody knows the right one",
-        )
-    ]
+    reason = "prompt 'c7:gland' asks for no slice, or nobody knows the right one"
+    assert KeySlice()([answered(3, **reference)], {}) == [Unscored(kind="not-applicable", reason=reason)]
 
 
 @pytest.mark.parametrize("reward", [KeySlice(), KeySlice(over="global"), KeySlice(over="shown")])

@@ -9,16 +9,9 @@ import pytest
 from evidcore_plugin_medvol_r1.consistency import VolumeConsistency
 from evidcore_plugin_medvol_r1.rewards import BoxOverlap, EvidenceFormat
 from evidcore_testing.checks_reward import check_reward
+from filled_boxes import LEFT_BOX, RIGHT_BOX, liver_box
 
 from evidcore.api import Unscored
-
-RIGHT_BOX, LEFT_BOX = (100, 500, 300, 700), (700, 500, 900, 750)  # rows 20 to 27 and 20 to 29
-
-
-def liver_box(z):
-    """Rows 5 to 4 + z, columns 2 to 11."""
-    return (40, 125, 240, 125 + 25 * z)
-
 
 GOOD = '<think>Here.</think><answer>{"slice": 5, "bbox_2d_list": [[1, 2, 3, 4]]}</answer>'
 
@@ -36,11 +29,7 @@ def value_of(reward, rollout):
         (f"Well. {GOOD}", 3 / 4, 0.0),  # its only fault is a word in front
         (GOOD.replace("Here.", ""), 3 / 4 - 1 / 4, 0.0),  # an empty think text breaks two shares
         (GOOD.replace("<think>Here.</think>", ""), 2 / 4, 0.0),
-        (
-            GOOD.replace('"slice": 5', '"slice": 99'),
-            1.0,
-            0.0,
-        ),  # graded, as released: the slice does not count
+        (GOOD.replace('"slice": 5', '"slice": 99'), 1.0, 0.0),  # graded, as released: any slice will do
         (GOOD.replace("}", ', "why": 1}'), 1.0, 0.0),
         ("<think>Here.</think><answer>[]</answer>", 2 / 4, 0.0),  # it names nothing, and earns half
         ("<think>Here.</think><answer>liver</answer>", 2 / 4, 0.0),
@@ -103,15 +92,6 @@ def test_format_refuses_a_bare_object_where_an_array_was_asked_for(asked):
     assert value_of(EvidenceFormat(), answered(text=GOOD)) == 1.0  # as released
 
 
-def test_half_a_box_beside_is_half_over_one_and_a_half(asked):
-    _, answered = asked()
-    x0, y0, x1, y1 = LEFT_BOX
-    moved = (x0 + 100, y0, x1 + 100, y1)  # by 5 of its 10 columns: 50 voxels shared, 150 covered
-    assert value_of(BoxOverlap(), answered(6, moved, RIGHT_BOX)) == pytest.approx((1 / 3 + 1) / 2)
-    inner = (x0, y0, x1, y0 + 125)  # 5 of 10 rows
-    assert value_of(BoxOverlap(), answered(6, inner, RIGHT_BOX)) == pytest.approx((1 / 2 + 1) / 2)
-
-
 def test_at_the_gold_slice_a_slice_that_shows_nothing_is_paid_in_full_and_at_the_predicted_one_not(asked):
     """The released code pays for boxes that lie right in the plane, on a slice without the target."""
     _, answered = asked()
@@ -136,11 +116,7 @@ def test_no_box_earns_nothing(asked):
         assert score.reason
 
 
-OF_A_REPORT = {
-    "shown": [2, 6],
-    "target": {"slice": 6, "areas": {"6": 12}},
-    "targets": {},
-}  # that cites a slice
+OF_A_REPORT = {"shown": [2, 6], "target": {"slice": 6, "areas": {"6": 12}}, "targets": {}}  # cites a slice
 
 
 @pytest.mark.parametrize("reference", [{"letter": "A"}, OF_A_REPORT])
@@ -149,20 +125,14 @@ def test_other_tasks_are_not_applicable(asked, reward, reference):
     _, answered = asked()
     item = answered(6, LEFT_BOX)
     other = dataclasses.replace(item, prompt=dataclasses.replace(item.prompt, reference=reference))
-    assert reward([other], {}) == [
-        Unscored(
-            kind="not-applicable",
-            reason="prompt 'c7:filters' asks for no segmentation, or nobody knows the answer",
-        )
-    ]
+    reason = "prompt 'c7:filters' asks for no segmentation, or nobody knows the answer"
+    assert reward([other], {}) == [Unscored(kind="not-applicable", reason=reason)]
 
 
-@pytest.mark.parametrize(
-    "reward",
-    [
-        EvidenceFormat(), EvidenceFormat(levels="binary"), BoxOverlap(), BoxOverlap(at="predicted"),
-    ],
-)  # fmt: skip
+STRICT = EvidenceFormat(levels="binary")
+
+
+@pytest.mark.parametrize("reward", [EvidenceFormat(), STRICT, BoxOverlap(), BoxOverlap(at="predicted")])
 def test_they_keep_the_contract_of_a_reward(asked, reward):
     _, liver = asked("gland")
     _, kidneys = asked("filters")
@@ -173,12 +143,3 @@ def test_they_keep_the_contract_of_a_reward(asked, reward):
         kidneys(text="", group=1),
     ]  # fmt: skip
     check_reward(reward, good, bad)
-
-
-@pytest.mark.parametrize(
-    "reward", [BoxOverlap(), BoxOverlap(at="predicted"), EvidenceFormat(levels="binary")]
-)
-def test_a_loop_on_one_box_earns_less_than_the_box(asked, reward):
-    _, liver = asked("gland")
-    box = liver_box(11)
-    check_reward(reward, [liver(11, box), liver(11, box)], [liver(11, box, box), liver(11, *[box] * 9)])

@@ -5,18 +5,14 @@ import json
 
 import numpy as np
 import pytest
-from evidcore_plugin_lab.predict import Inquiry, predict_scan
-from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore_plugin_pages.document import write_page
-from evidcore_plugin_segmenters.region_growing import RegionGrowing
 from evidcore_testing import volume_case
 from evidcore_testing.recipes import recipe_text
 
-from evidcore.api import Box, MaskRef, Segmenter, VolumeRef, read, read_mask
+from evidcore.api import Segmenter
 from evidcore.cli.summary import summary
-from evidcore.contracts import BoxPrompt, SegmenterSession
+from evidcore.contracts import SegmenterSession
 from evidcore.data import read_geometry
-from evidcore.errors import RunError
 from evidcore.recipe import load
 from evidcore.runs.begin import run, start
 
@@ -119,43 +115,3 @@ def test_a_run_is_scored_by_its_masks_and_scored_again_by_others_without_trainin
     for metric in ("dsc", "iou from dsc", "oracle dsc", "unparsable rate", "box iou", "grounding margin"):
         assert metric in said
         assert metric in page
-
-
-class Told(ReasoningSegmentation):
-    """Reads the same box in whatever is written: the model here is too small to write one."""
-
-    def parse(self, prompt, completion):
-        z = prompt.reference["shown"][1]
-        return super().parse(
-            prompt, f'<answer>{{"slice": {z}, "bbox_2d_list": [[250, 250, 750, 750]]}}</answer>'
-        )
-
-
-@pytest.mark.slow
-def test_a_trained_model_is_asked_where_something_is_in_a_scan(root, offered):
-    offered("evid-told", "[evidcore.task]\ntold = evid_told:It\n", It=Told)
-    (root / "told.toml").write_text(
-        RECIPE.replace('use = "reasoning-segmentation"', 'use = "told"', 1).replace("steps = 30", "steps = 1")
-    )
-    folder = start(load(root / "told.toml"), root / "runs")
-    run(folder)
-    scan = VolumeRef(path=str(root / "data" / "case-6.nii.gz"))
-    with pytest.raises(
-        RunError, match=r"asks nothing about a scan by itself. Put the question: --question 'the"
-    ):
-        predict_scan(folder.path, Inquiry(scan=scan.path, task="cold-start"), root / "nothing")
-    asked = Inquiry(scan=scan.path, task="cold-start", question="the lung nodule")
-    record = predict_scan(folder.path, asked, root / "answer").record
-    assert "the lung nodule" in record["prompt"]
-    (box,) = record["evidence"]["boxes"]
-    assert record["evidence"]["slice"] == box["z"]
-    assert (
-        record["evidence"]["segmenter"] == "segmenter 'region-growing' from evidcore-plugin-segmenters 0.1.0"
-    )
-    own = Box(**{name: box[name] for name in ("z", "y0", "y1", "x0", "x1")})
-    expected = RegionGrowing().session(scan).mask([BoxPrompt(box=own)])
-    result = read_mask(MaskRef(path=str(root / "answer" / "mask.nii.gz")), like=read(scan))
-    np.testing.assert_array_equal(result, expected)
-    filled = np.zeros_like(expected)
-    filled[own.z, own.y0 : own.y1, own.x0 : own.x1] = True
-    assert (expected != filled).any()

@@ -8,7 +8,7 @@ from evidcore_plugin_medvol_r1.target import (
     PARTS,
     SMALLEST_PART,
     Rule,
-    _kept,
+    _cached,
     gold_slice,
     measure,
     slice_boxes,
@@ -16,20 +16,20 @@ from evidcore_plugin_medvol_r1.target import (
 
 from evidcore.api import Box, DataError, MaskRef
 
-RULE = Rule(parts=tuple(PARTS.items()), smallest_part=SMALLEST_PART)
 
-
-def test_the_gold_slice_is_the_upper_median_of_the_ten_largest_not_the_largest():
-    areas = {z: 100 + z for z in range(30)}  # the largest ten are slices 20 to 29
-    assert gold_slice(areas, range(30)) == 25
-    assert gold_slice(areas, range(0, 30, 2)) == 20  # shown: 10, 12, … 28; their upper median
-    assert gold_slice({7: 4, 9: 400}, [7, 9]) == 9  # two slices: the upper one
-    assert gold_slice({7: 400, 9: 4}, [7, 9]) == 9
-
-
-def test_slices_without_the_target_never_enter_the_median():
-    assert gold_slice({40: 5, 41: 5}, range(64)) == 41
-    assert gold_slice({40: 5}, [39, 41]) is None
+@pytest.mark.parametrize(
+    ("areas", "shown", "gold"),
+    [
+        ({z: 100 + z for z in range(30)}, range(30), 25),  # the largest ten are slices 20 to 29
+        ({z: 100 + z for z in range(30)}, range(0, 30, 2), 20),  # shown: 10, 12, … 28; their upper median
+        ({7: 4, 9: 400}, [7, 9], 9),  # two slices: the upper one
+        ({7: 400, 9: 4}, [7, 9], 9),
+        ({40: 5, 41: 5}, range(64), 41),  # slices without the target never enter the median
+        ({40: 5}, [39, 41], None),
+    ],
+)
+def test_the_gold_slice_is_the_upper_median_of_the_ten_largest_not_the_largest(areas, shown, gold):
+    assert gold_slice(areas, shown) == gold
 
 
 def test_it_is_the_high_median_of_the_standard_library():
@@ -90,52 +90,41 @@ def test_two_hundred_pixels_are_counted_on_a_grid_of_512():
 
 
 def test_kidneys_give_a_box_each_and_other_masks_one(case, tmp_path):
-    rule = Rule(parts=RULE.parts, smallest_part=0.01)  # 20 of 40 x 50 voxels
-    kidneys = measure(case, ["kidneys"], rule, tmp_path)
+    rule = Rule(parts=tuple(PARTS.items()), smallest_part=0.01)  # 20 of 40 x 50 voxels
+    kidneys = measure(case, ["kidneys"], tmp_path, rule)
     right, left = Box(z=5, y0=20, y1=28, x0=5, x1=15), Box(z=5, y0=20, y1=30, x0=35, x1=45)
     assert kidneys.boxes[5] == (right, left)
     assert kidneys.boxes[8] == (Box(z=8, y0=20, y1=30, x0=35, x1=45),)
     assert kidneys.areas == {z: 180 if z < 7 else 100 for z in range(3, 9)}
-    item = measure(case, ["kidneys"], Rule(parts=(), smallest_part=0.01), tmp_path)
+    item = measure(case, ["kidneys"], tmp_path)
     assert item.boxes[5] == (Box(z=5, y0=20, y1=30, x0=5, x1=45),)
 
 
 def test_a_mask_that_is_written_in_capitals_gives_as_many_boxes(case, tmp_path):
     rule = Rule(parts=(("KIDNEYS", 2),), smallest_part=0.01)
     capital = dataclasses.replace(case, masks={"Kidneys": case.masks["kidneys"]})
-    assert measure(capital, ["Kidneys"], rule, tmp_path) == measure(case, ["kidneys"], rule, tmp_path)
+    assert measure(capital, ["Kidneys"], tmp_path, rule) == measure(case, ["kidneys"], tmp_path, rule)
 
 
 def test_several_masks_are_one_target_with_a_box_of_each(case, tmp_path):
-    both = measure(case, ["liver", "left kidney"], RULE, tmp_path)
+    both = measure(case, ["liver", "left kidney"], tmp_path)
     assert both.areas[4] == 40 + 100
     assert both.boxes[4] == (Box(z=4, y0=5, y1=9, x0=2, x1=12), Box(z=4, y0=20, y1=30, x0=35, x1=45))
 
 
 def test_an_empty_mask_is_seen_nowhere(case, tmp_path):
-    nothing = measure(case, ["bladder"], RULE, tmp_path)
+    nothing = measure(case, ["bladder"], tmp_path)
     assert (nothing.areas, nothing.boxes) == ({}, {})
-
-
-def test_what_was_measured_is_kept_and_measured_again_where_the_file_is_broken(case, tmp_path):
-    first = measure(case, ["liver"], RULE, tmp_path / "cache")
-    (kept,) = (tmp_path / "cache" / "segmentation-targets").glob("[!C]*")
-    whole = kept.read_bytes()
-    for content in (whole, whole[:-1], b""):
-        kept.write_bytes(content)
-        _kept.cache_clear()
-        assert measure(case, ["liver"], RULE, tmp_path / "cache") == first
-        assert kept.read_bytes() == whole
 
 
 def test_an_edited_mask_is_measured_again_by_the_next_process(case, tmp_path):
     cache = tmp_path / "cache"
-    before = measure(case, ["stone"], RULE, cache)
+    before = measure(case, ["stone"], cache)
     masks = dict(np.load(tmp_path / "masks.npz"))
     masks["stone"] = np.roll(masks["stone"], (3, 5, 7), axis=(0, 1, 2))
     np.savez(tmp_path / "masks.npz", **masks)
-    _kept.cache_clear()
-    after = measure(case, ["stone"], RULE, cache)
+    _cached.cache_clear()
+    after = measure(case, ["stone"], cache)
     assert before.boxes == {1: (Box(z=1, y0=3, y1=4, x0=7, x1=8),)}
     assert after.boxes == {4: (Box(z=4, y0=8, y1=9, x0=14, x1=15),)}
 
@@ -144,4 +133,4 @@ def test_a_mask_that_cannot_be_read_is_named_with_its_case(case, tmp_path):
     gone = MaskRef(path=str(tmp_path / "none.npz"), key="liver")
     case = dataclasses.replace(case, masks={**case.masks, "liver": gone})
     with pytest.raises(DataError, match=r"none\.npz.*\(case 'c7'\)"):
-        measure(case, ["liver"], RULE, tmp_path)
+        measure(case, ["liver"], tmp_path)

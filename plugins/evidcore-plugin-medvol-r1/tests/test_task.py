@@ -6,12 +6,13 @@ import pytest
 from evidcore_plugin_doctor.blind import BlindView
 from evidcore_plugin_medvol_r1.queries import read_descriptions
 from evidcore_plugin_medvol_r1.target import measure
-from evidcore_testing.checks_task import check_task
+from evidcore_testing import check_evaluation, check_task, volume_case
 
 from evidcore.api import Box, Case, Crop, DataError, Question, TextPart, View, VisualPart, VolumeRef
 from evidcore.builtin.views import Slices, Volume
 from evidcore.case import Evidence, Query
 from evidcore.errors import PluginError
+from evidcore.registry.factory import build
 
 GARBAGE = (
     "slice 5",
@@ -22,26 +23,27 @@ GARBAGE = (
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"think": False},
-        {"rules": True},
-        {"form": "array", "rules": True},
-        {"ask": "masks"},
-        {"ask": "masks", "names": ("liver",)},
-    ],
+    "options", [{}, {"think": False}, {"rules": True}, {"form": "array", "rules": True}, {"ask": "masks"}]
 )
 def test_it_keeps_the_contract_of_a_task(case, task_of, options):
     check_task(task_of(**options), Slices(slices=20), [case], garbage=GARBAGE)
 
 
+def test_task_and_evaluation_keep_their_contracts_on_the_kit_s_cases(tmp_path):
+    given = {"view": Slices(), "recipe_folder": tmp_path, "cache_folder": tmp_path / "cache"}
+    task = build("task", {"use": "reasoning-segmentation", "ask": "masks"}, given=given, where="test")
+    cases = [volume_case(tmp_path, seed) for seed in range(4)]
+    check_task(task, Slices(), cases)
+    prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(), 0)]
+    given.pop("view")
+    check_evaluation(build("evaluation", {"use": "segmentation"}, given=given, where="test"), task, prompts)
+
+
 def test_the_queries_of_a_case_are_asked_without_a_name_of_what_they_mean(case, task_of):
     gland, filters = task_of().prompts(case, Slices(slices=20), 0)
     assert gland.id == "c7:gland"
-    assert gland.parts[-1] == TextPart(
-        text="The largest gland.\nThink, then name one slice and box it there."
-    )
+    words = "The largest gland.\nThink, then name one slice and box it there."
+    assert gland.parts[-1] == TextPart(text=words)
     assert gland.parts[0] == TextPart(text="slice 0:")
     facts = ("masks", "finding", "kind")
     assert [gland.reference[name] for name in facts] == [["liver"], "liver", None]
@@ -61,9 +63,7 @@ def test_a_query_may_have_several_masks_that_answer_together(case, task_of):
 
 def test_a_query_about_a_mask_that_the_case_lacks_is_named(case, task_of):
     wrong = dataclasses.replace(case, queries=(Query(id="q3", text="It.", masks=("liver", "spleen")),))
-    said = (
-        "case 'c7': query 'q3' is answered by mask 'spleen', which the case lacks. It has: bladder, kidneys"
-    )
+    said = "query 'q3' is answered by mask 'spleen', which the case lacks. It has: bladder, kidneys"
     with pytest.raises(DataError, match=said):
         task_of().prompts(wrong, Slices(slices=20), 0)
 
@@ -79,13 +79,6 @@ def test_gold_is_the_upper_median_slice_with_its_boxes_and_comes_back_in_voxels(
     right, left = Box(z=6, y0=20, y1=28, x0=5, x1=15), Box(z=6, y0=20, y1=30, x0=35, x1=45)
     answer = task.parse(prompt, gold)
     assert (answer.evidence, answer.malformed, spans) == (Evidence(slice=6, boxes=(right, left)), None, ())
-
-
-def test_answers_alone_are_written_and_read_where_no_thinking_is_asked_for(asked, task_of):
-    prompt, _ = asked("gland", think=False)
-    gold, _ = task_of(think=False).gold(prompt)
-    assert gold == '<answer>{"slice": 11, "bbox_2d_list": [[40, 125, 240, 400]]}</answer>'
-    assert prompt.words().endswith("The largest gland.\nName one slice and box it there.")
 
 
 @pytest.mark.parametrize("think", [True, False])
@@ -112,6 +105,9 @@ def test_gold_boxes_may_be_drawn_wider_but_not_beyond_the_slice(asked, task_of):
     assert wide == '<answer>{"slice": 11, "bbox_2d_list": [[0, 50, 300, 475]]}</answer>'
     tight, _ = asked("gland", think=False)
     assert prompt.reference == tight.reference
+    gold, _ = task_of(think=False).gold(tight)  # an answer alone, where no thinking is asked for
+    assert gold == '<answer>{"slice": 11, "bbox_2d_list": [[40, 125, 240, 400]]}</answer>'
+    assert tight.words().endswith("The largest gland.\nName one slice and box it there.")
 
 
 def test_the_gold_slice_is_one_that_is_shown(asked):
@@ -126,7 +122,7 @@ def test_every_box_of_every_slice_comes_back_exactly(case, task_of, tmp_path):
     task, view = task_of(), Slices(slices=20)
     parts = {part.crop.box_zyx[0]: part for part in view.render(case) if isinstance(part, VisualPart)}
     for name in ("liver", "left kidney", "stone"):
-        for z, boxes in measure(case, [name], task._rule, tmp_path).boxes.items():
+        for z, boxes in measure(case, [name], tmp_path, task._rule).boxes.items():
             for box in boxes:
                 assert view.to_source(parts[z], task._shown_box(parts[z], box)) == box
 
@@ -165,11 +161,8 @@ def test_names_of_masks_are_matched_in_capitals_too(case, task_of, tmp_path):
     masks = {"Kidneys": case.masks["kidneys"], "LIVER": case.masks["liver"]}
     capital = dataclasses.replace(case, masks=masks, queries=())
     (tmp_path / "terms.json").write_text(json.dumps({"kidneys": ["filters"], "Liver": ["a gland"]}))
-    task, view = (
-        task_of(ask="masks", names=("liver", "KIDNEYS"), descriptions="terms.json"),
-        Slices(slices=20),
-    )
-    liver, kidneys = task.prompts(capital, view, 0)
+    task = task_of(ask="masks", names=("liver", "KIDNEYS"), descriptions="terms.json")
+    liver, kidneys = task.prompts(capital, Slices(slices=20), 0)
     assert [item.reference["query"] for item in (liver, kidneys)] == ["a gland", "filters"]
     assert [item.reference["masks"] for item in (liver, kidneys)] == [["LIVER"], ["Kidneys"]]
     assert len(kidneys.reference["target"]["boxes"]["6"]) == 2
@@ -202,9 +195,8 @@ def test_what_someone_puts_is_asked_whatever_masks_there_are(case, task_of):
     scan = Case(id="scan", patient=None, volumes=case.volumes, questions=(question,))
     task = task_of()
     (prompt,) = task.ask(scan, Slices(slices=20))
-    answer = task.parse(
-        prompt, '<think>There.</think><answer>{"slice": 5, "bbox_2d_list": [[0, 0, 20, 25]]}</answer>'
-    )
+    said = '<think>There.</think><answer>{"slice": 5, "bbox_2d_list": [[0, 0, 20, 25]]}</answer>'
+    answer = task.parse(prompt, said)
     assert answer.evidence == Evidence(slice=5, boxes=(Box(z=5, y0=0, y1=1, x0=0, x1=1),))
     assert prompt.reference["target"] is None
 

@@ -1,11 +1,31 @@
+import sys
+from pathlib import Path
+
 import pytest
 from evidcore_plugin_phantoms.slices import PhantomSlices
+from evidcore_testing.models import tiny_language
+
+sys.path.insert(0, str(Path(__file__).parent))  # letters
 
 
 @pytest.fixture(scope="session")
-def cases(tmp_path_factory):
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def cases(folder):
     """Give slices with a lesion each, and masks."""
-    phantoms = PhantomSlices(
-        tmp_path_factory.mktemp("cache"), train_cases=6, validation_cases=0, test_cases=0
-    )
-    return list(phantoms.cases("train"))
+    return list(PhantomSlices(folder, train_cases=6, validation_cases=0, test_cases=0).cases("train"))
+
+
+@pytest.fixture(scope="session")
+def unannotated(folder):
+    """Give a slice with a lesion, and no mask."""
+    phantoms = PhantomSlices(folder, train_cases=1, validation_cases=0, test_cases=0, annotated=False)
+    return next(iter(phantoms.cases("train")))
+
+
+@pytest.fixture(scope="session")
+def language(tmp_path_factory):
+    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")

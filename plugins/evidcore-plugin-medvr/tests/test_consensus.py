@@ -4,7 +4,7 @@ import types
 
 import pytest
 from evidcore_plugin_medvr.consensus import ZoomConsensus
-from evidcore_testing.data import volume_case
+from evidcore_testing import check_reward, volume_case
 
 from evidcore.api import Answer, Case, Crop, Prompt, Rollout, Score, TextPart, Unscored, VisualPart
 from evidcore.case import Action, Turn
@@ -50,6 +50,14 @@ def test_who_looks_where_most_of_the_successful_looked_is_paid_1(prompt):
     assert [item.value for item in result] == [1.0, 1.0, 0.5, 0.0, 0.0]
     assert [item.parts.get("iou") for item in result] == [1.0, 1.0, 0.0, None, None]
     assert [item.reason for item in result[3:]] == ["right pays nothing", "did not look"]
+
+
+def test_it_keeps_the_contract_of_a_reward(prompt):
+    good, bad = ([rollout(prompt, box)] * 2 for box in (LEFT, RIGHT))
+    check_reward(
+        ZoomConsensus(success="right"), good, bad,
+        earlier=lambda some: {"right": [WON if item.crops[0].box_zyx[4] == 0 else LOST for item in some]},
+    )  # fmt: skip
 
 
 def test_the_iou_is_that_of_the_union_of_boxes_with_the_strict_majority(prompt):
@@ -110,9 +118,8 @@ def test_the_reward_that_tells_success_must_stand_above():
         options = {name: value for name, value in table.items() if name not in {"weight", "gate", "name"}}
         return factory.build(kind, options, given=given, where=key)
 
-    context = types.SimpleNamespace(
-        component=component, where="stage.grpo", recipe=types.SimpleNamespace(services={})
-    )
+    recipe = types.SimpleNamespace(services={})
+    context = types.SimpleNamespace(component=component, where="stage.grpo", recipe=recipe)
     keys = {"weight": 1.0, "gate": "", "name": ""}
     accuracy, consensus = (
         {"use": "choice-accuracy", **keys, "name": "accuracy"},

@@ -5,7 +5,6 @@ import pytest
 from evidcore_plugin_medvr.looks import Looks
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
-from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_plugin_tables.table import Table
 from evidcore_testing import check_metric
 from PIL import Image
@@ -19,21 +18,11 @@ from evidcore.registry.factory import build
 VIEW = Slices(slices=1)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(scope="module")
-def case(folder):
-    return next(iter(PhantomSlices(folder, train_cases=2, validation_cases=0, test_cases=0).cases("train")))
-
-
 @pytest.fixture
-def gold(case, folder):
+def gold(cases, folder):
     """Give the prompt and the turn that looks at the lesion's square."""
     task = ZoomChoice(VIEW, folder, tool=Zoom(VIEW), look=FirstLook(boxes="findings", smallest_side=0.125))
-    [prompt] = task.prompts(case, VIEW, 0)
+    [prompt] = task.prompts(cases[0], VIEW, 0)
     return prompt, task.gold_turns(prompt)[0]
 
 
@@ -45,9 +34,8 @@ def text(prompt, *turns):
 
 def turn(prompt, box):
     arguments = {"slice": prompt.crops()[0].box_zyx[0], "box": box}
-    return Turn(
-        text="", actions=(Action(tool="zoom", arguments=arguments),), reply=Zoom(VIEW)(arguments, prompt)
-    )
+    action = Action(tool="zoom", arguments=arguments)
+    return Turn(text="", actions=(action,), reply=Zoom(VIEW)(arguments, prompt))
 
 
 def test_it_keeps_the_contract_of_a_metric(folder):
@@ -61,31 +49,25 @@ def test_the_square_itself_is_the_best_look_there_is(gold, folder):
 
 
 def test_the_whole_slice_covers_the_lesion_and_points_at_nothing(gold, folder):
-    prompt, _ = gold
+    prompt, looked = gold
     [result] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 1000, 1000]))])
     assert result.figures["zoom_cover"] == 1.0
     assert result.figures["zoom_iou"] == pytest.approx(1 / 64)
-
-
-def test_boxes_of_several_calls_are_united(gold, folder):
-    prompt, looked = gold
     [result] = Looks(folder)([text(prompt, looked, looked, turn(prompt, [0, 0, 1000, 1000]))])
     assert result.figures["zoom_iou"] == pytest.approx(1 / 64)
 
 
 def test_who_calls_nothing_or_wrongly_has_looked_nowhere(gold, folder):
     prompt, _ = gold
-    wrong = Turn(
-        text="", actions=(Action(tool="zoom", arguments={}, error="no"),), reply=(TextPart(text="error"),)
-    )
+    action = Action(tool="zoom", arguments={}, error="no")
+    wrong = Turn(text="", actions=(action,), reply=(TextPart(text="error"),))
     for turns in ((), (wrong,)):
         [result] = Looks(folder)([text(prompt, *turns)])
         assert result.figures == {"valid_calls": 0.0, "zoom_cover": 0.0, "zoom_iou": 0.0}
 
 
-def test_a_case_without_masks_has_calls_alone(folder):
-    phantoms = PhantomSlices(folder, train_cases=2, validation_cases=0, test_cases=0, annotated=False)
-    [prompt] = ZoomChoice(VIEW, folder, tool=Zoom(VIEW)).prompts(next(iter(phantoms.cases("train"))), VIEW, 0)
+def test_a_case_without_masks_has_calls_alone(unannotated, folder):
+    [prompt] = ZoomChoice(VIEW, folder, tool=Zoom(VIEW)).prompts(unannotated, VIEW, 0)
     [result] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 500, 500]))])
     assert result.figures == {"valid_calls": 1.0}
 

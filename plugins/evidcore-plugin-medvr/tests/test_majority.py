@@ -47,9 +47,8 @@ def prompts(tmp_path):
 def voted(prompts, *letters, samples=5):
     policy = Drawn({prompt.case.id: said for prompt, said in zip(prompts, letters, strict=True)})
     evaluation = MajorityChoice(samples=samples, temperature=0.7, rescue=TokenF1())
-    [scored] = evaluation.score(
-        [Answers(prompts, evaluation.answer(policy, prompts, TASK, ASKING))], TASK, "vqa"
-    )
+    answers = Answers(prompts, evaluation.answer(policy, prompts, TASK, ASKING))
+    [scored] = evaluation.score([answers], TASK, "vqa")
     return policy, scored
 
 
@@ -106,13 +105,9 @@ def test_questions_answered_always_never_or_not_asked_are_dropped_from_training_
 def test_of_a_case_with_several_questions_those_stay_that_are_between(tmp_path, answers):
     class Twice(Cases):
         def cases(self, split):
-            more = [
-                dataclasses.replace(
-                    case, questions=(*case.questions, dataclasses.replace(case.questions[0], id="2"))
-                )
-                for case in super().cases(split)
-            ]
-            return more
+            for case in super().cases(split):
+                second = dataclasses.replace(case.questions[0], id="2")
+                yield dataclasses.replace(case, questions=(*case.questions, second))
 
     kept = list(SometimesRight(tmp_path, source=Twice(tmp_path), answers=answers).cases("train"))
     assert [[one.id for one in case.questions] for case in kept] == [["case-1-question-0"]]

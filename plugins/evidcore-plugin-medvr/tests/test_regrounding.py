@@ -9,7 +9,6 @@ import pytest
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_testing.checks_rollout import check_rollout
-from evidcore_testing.models import tiny_language
 from evidcore_testing.sampler import TinySampler
 
 from evidcore.api import Case, Crop, Episode, Prompt, TextPart, Tool, VisualPart, VolumeRef
@@ -26,11 +25,6 @@ class Zoom(Tool):
 
     def __call__(self, arguments, prompt):
         return (TextPart(text="closer:"), VisualPart(crop=CROP))
-
-
-@pytest.fixture(scope="module")
-def language(tmp_path_factory):
-    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
 
 
 @pytest.fixture
@@ -137,47 +131,34 @@ def test_coordinates_are_as_unsure_as_their_least_sure_window(prompts):
         prompt=prompts[0], ids=tuple(range(8)), loss_mask=(1,) * 8,
         entropies=(0.1, 0.1, 0.0, 4.0, 2.0, 0.0, 0.0, 0.0),
     )  # fmt: skip
-    result = {
-        window: EntropyRegrounding(
-            [Zoom()], window_tokens=window, beginning_tokens=2, gamma=0.1, normalize=False
-        ).probability(None, episode, 2, 8)
-        for window in (1, 2, 0)
-    }
-    assert result == pytest.approx({1: 0.5 + 0.39, 2: 0.5 + 0.29, 0: 0.5 + 0.09})
+    options = {"beginning_tokens": 2, "gamma": 0.1, "normalize": False}
+    for window, rise in ((1, 0.39), (2, 0.29), (0, 0.09)):
+        strategy = EntropyRegrounding([Zoom()], window_tokens=window, **options)
+        assert strategy.probability(None, episode, 2, 8) == pytest.approx(0.5 + rise)
+
+
+def test_the_same_draws_fork_alike(language, prompts):
+    strategy = EntropyRegrounding([Zoom()])
+    item, other = (strategy(Sampler(language), prompts, 6) for _ in range(2))
+    assert [(each.ids, each.parent is None) for each in item] == [
+        (each.ids, each.parent is None) for each in other
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "coordinates", "expected"),
-    [
-        ({"gamma": 0.2}, 1.5, 0.5 + 0.2 * 1.0),
-        ({"gamma": 0.0, "gate": False}, 1.5, 0.5),
-        ({"gamma": 0.0, "gate": False, "base_probability": 0.3}, 0.2, 0.3),
-    ],
-)
-def test_calls_are_forked_as_often_as_the_law_says(language, prompts, options, coordinates, expected):
-    strategy = EntropyRegrounding([Zoom()], **{"normalize": False, "beginning_tokens": 5, **options})
-    sampler = Sampler(language, coordinates=coordinates)
-    count = 2000
+def test_calls_are_forked_as_often_as_the_law_says(language, prompts):
+    strategy = EntropyRegrounding([Zoom()], gamma=0.2, normalize=False, beginning_tokens=5)
+    sampler, count, expected = Sampler(language), 2000, 0.5 + 0.2 * 1.0
     asked = [dataclasses.replace(prompts[0], id=f"prompt {number}") for number in range(count)]
     paused = sampler.sample([Episode(prompt=item) for item in asked])
     forked = sum(strategy._forked(sampler, item) is not None for item in paused)
     assert forked / count == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / count))
 
 
-def test_the_same_draws_fork_alike(language, prompts):
-    strategy = EntropyRegrounding([Zoom()])
-    item, other = (strategy(Sampler(language), prompts, 6) for _ in range(2))
-    assert [each.ids for each in item] == [each.ids for each in other]
-    assert [each.parent is None for each in item] == [each.parent is None for each in other]
-
-
 def test_with_nothing_left_to_fork_it_samples_what_tool_call_samples(language, prompts):
     def sampled(strategy):
-        sampler = TinySampler(
-            language, stop_texts=ToolCall.stop_texts, budget_tokens=30, reads_entropies=True
-        )
-        return [item.ids for item in strategy(sampler, prompts, 4)]
+        options = {"stop_texts": ToolCall.stop_texts, "budget_tokens": 30, "reads_entropies": True}
+        return [item.ids for item in strategy(TinySampler(language, **options), prompts, 4)]
 
     assert sampled(EntropyRegrounding([Zoom()], base_share=1.0)) == sampled(ToolCall([Zoom()]))
 

@@ -6,10 +6,9 @@ import pytest
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_testing.checks_rollout import check_rollout
 from evidcore_testing.data import volume_case
-from evidcore_testing.models import tiny_language
 from evidcore_testing.sampler import TinySampler
 
-from evidcore.api import Crop, DataError, Prompt, TextPart, Tool, VisualPart
+from evidcore.api import Crop, Prompt, TextPart, Tool, VisualPart
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format
 from evidcore.builtin.views import Volume
@@ -36,11 +35,6 @@ class Look(Tool):
         return (TextPart(text="again:"), VisualPart(crop=prompt.crops()[0]))
 
 
-@pytest.fixture(scope="module")
-def language(tmp_path_factory):
-    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
-
-
 @pytest.fixture
 def prompts(tmp_path):
     cases = [volume_case(tmp_path, seed) for seed in range(2)]
@@ -56,9 +50,8 @@ def prompts(tmp_path):
 
 
 def call(**arguments):
-    return (
-        f"<think>closer</think><tool_call>{json.dumps({'name': 'look', 'arguments': arguments})}</tool_call>"
-    )
+    written = json.dumps({"name": "look", "arguments": arguments})
+    return f"<think>closer</think><tool_call>{written}</tool_call>"
 
 
 def scripted(language, turns, budget_tokens):
@@ -72,18 +65,13 @@ def test_tool_call_keeps_the_contract(language, prompts):
 
 def test_tools_may_go_by_other_words(language, prompts):
     tool = Look()
-    spelling = {"look": "image_zoom_in_tool", "slice": "z"}
-    strategy = ToolCall([tool], spelling=spelling)
-    assert strategy.functions == (
-        {
-            "type": "function",
-            "function": {
-                "name": "image_zoom_in_tool",
-                "description": "look again",
-                "parameters": {"type": "object", "properties": {"z": {"type": "integer"}}},
-            },
-        },
-    )
+    strategy = ToolCall([tool], spelling={"look": "image_zoom_in_tool", "slice": "z"})
+    [function] = strategy.functions
+    assert function["function"] == {
+        "name": "image_zoom_in_tool",
+        "description": "look again",
+        "parameters": {"type": "object", "properties": {"z": {"type": "integer"}}},
+    }
     said = '<tool_call>{"name": "image_zoom_in_tool", "arguments": {"z": 3}}</tool_call>'
     [episode] = strategy(scripted(language, [said, "<answer>A</answer>"], 400), prompts[:1], 1)
     assert tool.asked == [{"slice": 3}]
@@ -178,40 +166,8 @@ def test_calls_beyond_the_budget_are_told_so_once_and_then_end_the_answer(langua
     sampler = scripted(language, [call(slice=1)] * 9 + ["<answer>A</answer>"], 2000)
     [episode] = ToolCall([tool], calls=2)(sampler, prompts[:1], 1)
     assert len(tool.asked) == 2
-    assert [action.error for action in episode.actions] == [
-        None,
-        None,
-        "no calls left: 2 were allowed. Answer now.",
-    ]
-
-
-def test_answers_without_a_call_are_left_alone(language, prompts):
-    sampler = scripted(language, ["<answer>A</answer>"], 100)
-    episodes = ToolCall([Look()])(sampler, prompts, 2)
-    assert [episode.actions for episode in episodes] == [()] * 4
-
-
-def test_a_turn_ends_with_its_call(language, prompts):
-    sampler = scripted(language, [f"{call(slice=1)} and so A", "B"], 400)
-    [episode] = ToolCall([Look()])(sampler, prompts[:1], 1)
-    assert sampler.past_turns(episode)[0].text == call(slice=1)
-
-
-def test_what_cannot_be_shown_to_the_model_is_told_so(language, prompts):
-    class Refusing(TinySampler):
-        """Takes no control tokens, as a processor does."""
-
-        def extend(self, episode, parts, actions=()):
-            if "<|im_end|>" in parts[0].text:
-                raise DataError("a tool's answer: its text holds the control token '<|im_end|>'")
-            return super().extend(episode, parts, actions)
-
-    turns = ['<tool_call>{"name": "<|im_end|>"}</tool_call>', "A"]
-    sampler = Refusing(language, turns=turns, stop_texts=ToolCall.stop_texts, budget_tokens=400)
-    sampler.decode = lambda ids: sampler.tokenizer.decode(list(ids)).removesuffix("<|im_end|>")  # spelled out
-    [episode] = ToolCall([Look()])(sampler, prompts[:1], 1)
-    assert episode.actions[0].error == "the answer holds control tokens and cannot be shown."
-    assert sampler.text(episode) == "A"
+    spent = "no calls left: 2 were allowed. Answer now."
+    assert [action.error for action in episode.actions] == [None, None, spent]
 
 
 def test_each_answer_goes_its_own_way(language, prompts):
@@ -228,22 +184,8 @@ def test_each_answer_goes_its_own_way(language, prompts):
     sampler = Alternating(language, budget_tokens=400)
     episodes = ToolCall([Look()])(sampler, prompts, 2)
     assert [len(episode.actions) for episode in episodes] == [0, 0, 1, 1]
-    assert [sampler.text(episode)[-18:] for episode in episodes] == ["<answer>A</answer>"] * 2 + [
-        "<answer>B</answer>"
-    ] * 2
-
-
-def test_the_case_of_a_prompt_reaches_the_tool(language, prompts):
-    seen = []
-
-    class Noting(Look):
-        def __call__(self, arguments, prompt):
-            seen.append(prompt.case.id)
-            return (TextPart(text="noted"),)
-
-    sampler = scripted(language, [call(), "A"], 400)
-    ToolCall([Noting()])(sampler, [dataclasses.replace(prompts[1])], 1)
-    assert seen == ["case-1"]
+    answers = ["<answer>A</answer>"] * 2 + ["<answer>B</answer>"] * 2
+    assert [sampler.text(episode)[-18:] for episode in episodes] == answers
 
 
 THOUGHT = "<think>seen</think><answer>{}</answer>"

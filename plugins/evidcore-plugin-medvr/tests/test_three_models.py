@@ -12,9 +12,10 @@ from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_testing import tiny_language, volume_case
 from evidcore_testing.models import tiny_vision_language
+from letters import Letters
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
-from evidcore.api import Episode, Reward, Score
+from evidcore.api import Episode
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
@@ -83,13 +84,6 @@ class GuidedChooser(generation._TokenSampler):
         return super().__call__(logits, step, rows, required)
 
 
-class Letters(Reward):
-    """The share of letters in an answer: sampled answers differ in it."""
-
-    def __call__(self, rollouts, earlier):
-        return [Score(value=sum(map(str.isalpha, item.text)) / max(len(item.text), 1)) for item in rollouts]
-
-
 @pytest.fixture(params=["volume", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"])
 def made(request, tmp_path):
     """A model of each kind and its processor."""
@@ -119,10 +113,10 @@ def prompts(source):
     return [source[number].prompt for number in range(2)]
 
 
-def forking(kind=EntropyRegrounding, **changed):
+def forking(**changed):
     """Give a strategy that forks each call while its group has forks left."""
     options = {"base_probability": 1.0, "gate": False, "told": False, **changed}
-    return kind([Zoom(Volume(), smallest_side=4)], **options)
+    return EntropyRegrounding([Zoom(Volume(), smallest_side=4)], **options)
 
 
 def calling(**changed):
@@ -145,24 +139,6 @@ def sampled(made, prompts, strategy, budget, answers, engine=None):
 def of_tools(episode):
     """Return whether each token was given by a tool."""
     return [any(item.start <= at < item.stop for item in episode.replies) for at in range(len(episode.ids))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("answers", [1, 5])
-@pytest.mark.parametrize(
-    ("budget", "forks"),
-    [(LONG, True), (len(CALL) + 1, True), (len(CALL), False), (OPEN + 4, False)],
-    ids=["two calls", "a call and a token", "a call", "half a call"],
-)
-def test_a_prompt_has_its_number_of_answers_and_none_writes_beyond_its_budget(
-    made, prompts, monkeypatch, answers, budget, forks
-):
-    result = sampled(made, prompts, forking(), budget, answers, Guided(monkeypatch, calls=2))
-    assert [item.prompt.id for item in result] == [item.id for item in prompts for _ in range(answers)]
-    written = [len(item.ids) - sum(of_tools(item)) for item in result]
-    assert max(written) == budget
-    assert any(item.parent for item in result) == (forks and answers > 1)
-    assert all(item.finished for item in result)
 
 
 @pytest.mark.slow
@@ -274,41 +250,6 @@ def test_the_loss_has_no_gradient_at_the_logits_of_what_a_tool_gave(made, source
             assert turn or any(value for _, value in tokens)  # each turn of the model learns
         assert not row[: before - 1].any()
         assert not row[before - 1 + len(episode.ids) :].any()
-
-
-class Credited(EntropyRegrounding):
-    """Gives each token of an answer the credit of one."""
-
-    def __call__(self, sampler, prompts, answers_per_prompt):
-        episodes = super().__call__(sampler, prompts, answers_per_prompt)
-        return [dataclasses.replace(item, credit=(1.0,) * len(item.ids)) for item in episodes]
-
-
-@pytest.mark.slow
-def test_credit_of_ones_is_the_gradient_without_credit(made, source, monkeypatch, tmp_path):
-    settings = GrpoSettings(
-        train=("bridge", "language"), steps=1, learning_rate=0.05, prompts_per_step=2, answers_per_prompt=4,
-        max_new_tokens=LONG, trl={"optim": "sgd", "max_grad_norm": 1e9},
-    )  # fmt: skip
-    model, processor = made
-    start = {name: item.clone() for name, item in model.state_dict().items()}
-
-    def moved(kind):
-        model.load_state_dict(start)
-        trainer = make_trainer(
-            model, processor, source, [NamedReward(name="letters", reward=Letters())], settings,
-            tmp_path / kind.__name__, seed=1, announce=NullSink(), strategy=forking(kind),
-            engine=Guided(monkeypatch, calls=2),
-        )  # fmt: skip
-        stage.train(trainer, tmp_path / kind.__name__, resume=False)
-        return trainer.episodes, {name: item - start[name] for name, item in model.state_dict().items()}
-
-    (plain, without), (add_credit, ones) = moved(EntropyRegrounding), moved(Credited)
-    assert [item.ids for item in plain] == [item.ids for item in add_credit]
-    assert all(item.credit for item in add_credit)
-    assert not any(item.credit for item in plain)
-    assert max(item.abs().max() for item in without.values()) > 1e-5
-    torch.testing.assert_close(ones, without, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("token", ["<|im_end|>", "<|image_pad|>"])

@@ -8,10 +8,8 @@ from evidcore_plugin_medvr.tools import CropTool, Measure, Zoom
 from evidcore_plugin_views.views import Drr, Montage, Video
 from evidcore_testing.checks_tool import check_tool
 from evidcore_testing.data import volume_case
-from evidcore_testing.fixtures import evid as evid
-from evidcore_testing.recipes import phantoms, recipe_text
 
-from evidcore.api import Case, Crop, Prompt, TextPart, VisualPart
+from evidcore.api import Case, Crop, EncoderInput, Prompt, TextPart, VisualPart
 from evidcore.builtin.views import Slices, Volume
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
@@ -52,7 +50,11 @@ def test_the_zoom_tool_keeps_its_contract(case, view):
     check_tool(tool, prompt(case, view), [{"slice": 6, "box": [0, 0, 500, 800], "label": "cyst"}], bad=bad)
 
 
-def test_a_zoom_needs_no_slice_where_one_is_shown(case):
+def test_a_slice_is_cropped_on_its_own_and_a_zoom_needs_none_where_one_is_shown(case):
+    view = Slices(slices=3)
+    tag, part = CropTool(view)({"slice": 6, "box": [100, 200, 500, 800]}, prompt(case, view))
+    assert tag == TextPart(text="slice 6, closer:")
+    assert part == VisualPart(crop=Crop(volume=case.volumes[0], box_zyx=(6, 7, 4, 16, 4, 20)))
     tool = Zoom(Slices(slices=1), smallest_side=4)
     named, bare = ({"slice": 6, "box": [0, 0, 500, 800]}, {"box": [0, 0, 500, 800]})
     asked = prompt(case, Slices(slices=1))
@@ -104,19 +106,11 @@ def test_a_zoom_shows_4_voxels_at_least_and_less_is_refused_by_name(case):
         table = {"use": "zoom", "smallest_side": smallest_side}
         return factory.build("tool", table, given={"view": Slices(slices=1)}, where="tools[0]")
 
-    _, part = built(4)({"box": [0, 0, 100, 200]}, prompt(case, Slices(slices=1)))
-    assert part.crop.box_zyx == (6, 7, 0, 4, 0, 4)
-    with pytest.raises(
-        RecipeError, match=r"tools\[0\]\.smallest_side: must be greater than or equal to 4, got 3"
-    ):
+    for tool in (built(4), CropTool(Slices(slices=1))):
+        _, part = tool({"slice": 6, "box": [0, 0, 100, 200]}, prompt(case, Slices(slices=1)))
+        assert part.crop.box_zyx == (6, 7, 0, 4, 0, 4)
+    with pytest.raises(RecipeError, match=r"tools\[0\]\.smallest_side: must be greater than or equal to 4"):
         built(3)
-
-
-def test_a_slice_is_cropped_on_its_own(case):
-    view = Slices(slices=3)
-    tag, part = CropTool(view)({"slice": 6, "box": [100, 200, 500, 800]}, prompt(case, view))
-    assert tag == TextPart(text="slice 6, closer:")
-    assert part == VisualPart(crop=Crop(volume=case.volumes[0], box_zyx=(6, 7, 4, 16, 4, 20)))
 
 
 @pytest.mark.parametrize(("z", "slab"), [(6, (4, 8)), (0, (0, 4)), (11, (8, 12))])
@@ -184,10 +178,7 @@ def test_one_of_several_volumes_is_named(case, tmp_path):
             r"\[0, 0, 50, 50\] is too small: 2 x 1 voxels; each side needs",
         ),
         ({"slice": 6, "box": [0, 0, 9, 1001]}, r"the box \[0\.0, 0\.0, 9\.0, 1001\.0\] must lie inside"),
-        (
-            {"slice": 6, "box": [0, 0, float("nan"), 9]},
-            r"box must be a list of 4 numbers, got \[0, 0, nan, 9\]",
-        ),
+        ({"slice": 6, "box": [0, 0, float("nan"), 9]}, r"a list of 4 numbers, got \[0, 0, nan, 9\]"),
         ({"slice": 6, "box": [0, 0, 10**400, 9]}, "box must be a list of 4 numbers, got .0, 0, 1000"),
         ({"slice": 6}, r"takes slice, box, volume; unknown: \[\], missing: \['box'\]"),
         ({"slice": 6, "box": [0, 0, 9, 9], "zoom": 2}, r"unknown: \['zoom'\]"),
@@ -200,42 +191,16 @@ def test_a_bad_call_says_what_would_be_right(case, arguments, message):
         CropTool(view)(arguments, prompt(case, view))
 
 
-def test_four_voxels_are_enough_to_look_closer(case):
-    view = Slices(slices=3)
-    _, part = CropTool(view)({"slice": 6, "box": [0, 0, 100, 200]}, prompt(case, view))
-    assert part.crop.box_zyx == (6, 7, 0, 4, 0, 4)
-
-
 def test_a_slice_beyond_a_whole_volume_is_named_with_the_range(case):
     with pytest.raises(ValueError, match="slice 12 is not shown; shown: 0 to 11"):
         Measure(Volume())({"slice": 12, "from": [0, 0], "to": [1, 1]}, prompt(case, Volume()))
 
 
-ENCODER = {"use": "vit3d", "size_zyx": [1, 64, 64], "patch_zyx": [1, 8, 8], "spacing_mm_zyx": [3.0, 0.8, 0.8]}
-RECIPE = recipe_text(
-    {"kind": "sft", "train": ["bridge", "language"], "data": [{"dataset": "slices", "task": "zoom"}],
-     "rollout": {"use": "tool-call"}, "tools": [{"use": "zoom"}], "steps": 1, "rows_per_step": 2,
-     "learning_rate": 1e-3},
-    name="zoomed",
-    dataset={"slices": {**phantoms(4, 0, 0), "use": "phantom-slices"}},
-    task={"zoom": {"use": "zoom-choice", "tool": {"use": "zoom"}}},
-    model={"view": {"use": "slices", "slices": 1}, "encoder": ENCODER},
-)  # fmt: skip
-
-
-@pytest.mark.slow
-def test_an_encoder_with_a_spacing_of_its_own_shows_no_crop_larger_so_check_refuses_zoom(
-    evid, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "zoomed.toml"
-    file.write_text(RECIPE, encoding="utf-8")
-    said = evid("check", file, exit_code=2).stderr
-    assert "zoom: the encoder shows everything at a spacing of 3 x 0.8 x 0.8 mm" in said
-    assert "Leave out its spacing_mm_zyx, or use tool 'crop'." in said
-    for old, new in (
-        (", spacing_mm_zyx = [3.0, 0.8, 0.8]", ""),
-        ('tools = [{ use = "zoom" }]', 'tools = [{ use = "crop" }]'),
+def test_an_encoder_with_a_spacing_of_its_own_shows_no_crop_larger():
+    view = Slices(slices=1)
+    spaced = EncoderInput(size_zyx=(1, 64, 64), spacing_mm_zyx=(3.0, 0.8, 0.8), windows=())
+    with pytest.raises(
+        RecipeError, match=r"zoom: the encoder shows everything at a spacing of 3 x 0\.8 x 0\.8"
     ):
-        file.write_text(RECIPE.replace(old, new), encoding="utf-8")
-        evid("check", file)
+        Zoom(view, spaced)
+    assert Zoom(view, dataclasses.replace(spaced, spacing_mm_zyx=None))

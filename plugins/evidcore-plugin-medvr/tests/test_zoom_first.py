@@ -6,7 +6,6 @@ import pytest
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice, ZoomFreeText
-from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_testing import check_task
 
 from evidcore.api import DataError, VisualPart, read, read_mask
@@ -78,10 +77,9 @@ def test_boxes_around_findings_hold_the_lesion(task, cases):
         assert lesion[y0:y1, x0:x1].sum() == lesion.sum() > 0
 
 
-def test_without_masks_no_box_lies_around_a_finding(task, tmp_path):
-    phantoms = PhantomSlices(tmp_path / "c", train_cases=1, validation_cases=0, test_cases=0, annotated=False)
+def test_without_masks_no_box_lies_around_a_finding(task, unannotated):
     zoom = task(boxes="findings")
-    [prompt] = zoom.prompts(next(phantoms.cases("train")), VIEW, 0)
+    [prompt] = zoom.prompts(unannotated, VIEW, 0)
     with pytest.raises(DataError, match=r"has no mask of a present finding .* Use boxes = 'random'"):
         zoom.gold_turns(prompt)
     assert task().gold_turns(prompt)

@@ -15,7 +15,8 @@ def drawn(rows, **options):
 
 def fall(label, values, low=None, high=None):
     nothing = [None] * len(values)
-    return Fall(label=label, values=values, lows=low or nothing, highs=high or nothing)
+    ends = zip(values, low or nothing, high or nothing, strict=True)
+    return Fall(label=label, points=[None if point[0] is None else point for point in ends])
 
 
 def test_a_line_has_a_dot_for_each_known_value_in_proportion():

@@ -51,7 +51,7 @@ def test_it_writes_what_it_prints_and_a_page(evid, folder, tmp_path):
 def test_segmenters_are_named_or_given_as_tables_and_compared(evid, folder):
     table = '{ use = "region-growing", smoothing_steps = 0 }'
     options = ["--segmenter", "region-growing", "--segmenter", table, "--jitter", "", "--limit", "1"]
-    result = json.loads(evid("audit", "segmenter", folder, *options, "--json").output)
+    result = json.loads(evid("audit", "segmenter", folder, *options, "--json").stdout)
     names = [item["name"] for item in result["segmenters"]]
     assert names == ["region-growing", table]
     (dataset,) = result["datasets"].values()

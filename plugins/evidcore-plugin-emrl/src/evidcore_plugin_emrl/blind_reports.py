@@ -75,10 +75,7 @@ def best_answers(
 ) -> tuple[Rule, list[Said]]:
     """Return the rule that is best about training patients it has not learnt from, and what it says.
 
-    Args:
-        prompts: what is asked; their cases are not looked at.
-        training: training questions of the same task; of equally good rules the first is taken.
-        cache_folder: keeps what was measured of masks.
+    The cases of `prompts` are not looked at. Of equally good rules the first is taken.
 
     Raises:
         ValueError: if there are no training questions.
@@ -93,7 +90,7 @@ def best_answers(
         for prompt in training
     ]  # fmt: skip
     cites_each = any(entry.seen.cites_each for entry in known)
-    scores: dict[Rule, float] = dict.fromkeys(RULES, 0.0)
+    scores = dict.fromkeys(RULES, 0.0)
     for others, held in folds([entry.patient for entry in known]):
         for rule in RULES:
             fitted = _Fitted([known[index] for index in others], rule, cites_each)
@@ -114,11 +111,6 @@ def usual_slices(
     The volume of a prompt is not looked at, but which findings it has is told. Where one slice is cited for a
     report, it is the one on which any of them is likeliest seen, taken as independent of each other, and the
     first of slices alike. None for a healthy scan, and where training has none of its findings.
-
-    Args:
-        prompts: what is asked.
-        training: training questions of the same task.
-        cache_folder: keeps what was measured of masks.
     """
     hits: dict[str, list[list[bool]]] = {}  # by finding and training scan, by height
     for item in training:

@@ -128,20 +128,13 @@ class CrossView(Reward):
                 f"cross-view.elsewhere: 'free' is about findings that a report affirms, and bind = {bind!r} "
                 'asks for none. Set bind = "finding", or leave elsewhere out.'
             )
-        self.reader = reader
-        self.agreement = agreement
-        self.control = control
-        self.control_slices = control_slices
-        self.mask_gate = mask_gate
-        self.bind = bind
-        self.elsewhere = elsewhere
-        self.question = question
-        self.second_reader = second_reader
+        self.reader, self.second_reader, self.question = reader, second_reader, question
+        self.agreement, self.bind, self.elsewhere = agreement, bind, elsewhere
+        self.control, self.control_slices, self.mask_gate = control, control_slices, mask_gate
         self.bounds = (-1.0, 1.0) if control == "others" else (0.0, 1.0)
         self.judges = frozenset({"report", "evidence"} if bind == "finding" else {"evidence"})
         self.audit_exemption = reader.audit_exemption or (labeler.audit_exemption if labeler else "")
-        self._cases = cases
-        self._cache_folder = cache_folder
+        self._cases, self._cache_folder = cases, cache_folder
         self.matched = MatchedSlices(cases, cache_folder)
         self._labeler = labeler
 
@@ -335,7 +328,9 @@ class CrossView(Reward):
             self._agreement(claim.gold, Seen().union(*some)) for some in zip(*controls.values(), strict=False)
         ]
         what = ", ".join(sorted(sees)) or "nothing"
-        return self._score(value, fmean(others) if others else 0.0, f"on {_listed(own)} is seen: {what}")
+        where = ", ".join(map(str, own))
+        control = fmean(others) if others else 0.0
+        return self._score(value, control, f"on slice {where} is seen: {what}")
 
     def _by_finding(
         self, claim: _Claim, visible: Seen, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]
@@ -383,7 +378,3 @@ def _names(cases: Iterable[Case]) -> tuple[str, ...]:
 
 def _unsure(case: Case) -> Seen:
     return Seen(name for name, state in states(case.findings).items() if state == "uncertain")
-
-
-def _listed(slices: Iterable[int]) -> str:
-    return "slice " + ", ".join(str(z) for z in slices)

@@ -1,25 +1,10 @@
 """Evaluate reports with evidence: what they assert and omit, and whether the slice they cite shows it.
 
-Masks decide whether a slice shows a finding. No reader is asked, so none that paid can judge. What an answer
-says of findings that the case doubts, or knows nothing of, counts nowhere. What is counted how:
-
-- `grounded_accuracy`, the headline, is a mean over prompts: findings that are rightly affirmed, and shown by
-  the slice that is cited for them, over all that are affirmed or present. A healthy scan has 1 if nothing is
-  affirmed and no slice cited. An answer out of its form has 0. One slice seldom shows all lesions of a scan:
-  `gold_grounded_accuracy`, the right report with the gold slice, is the ceiling.
-- `hallucination_rate`: findings affirmed and absent over affirmed. A report that affirms nothing, also an
-  empty one, adds nothing to either number. Where no report affirms anything there is no rate.
-- `omission_rate`: findings present and not affirmed over present. An empty report omits all of them; a
-  healthy scan adds nothing.
-- `evidence_hit_rate`: answers whose slice shows a lesion that the report rightly affirms, over the scans with
-  a finding; with a slice for each finding, findings over findings present. No slice is a miss.
-- `false_citation_rate`: healthy scans for which a slice is cited.
-- `slice_off`, in slices, and `slice_off_mm`: how far the cited slice lies from the one that shows most; not
-  measured where none is cited.
-- `side_accuracy`, `malignancy_accuracy`, `location_accuracy`: of the findings rightly affirmed of which the
-  gold report tells it, as the case does, those of which the report tells the same. Silence is an error.
-
-A report that the labeler cannot read is not measured, and has 0 of the headline where an audit compares.
+Masks decide whether a slice shows a finding. No reader is asked, so none that paid can judge. How each figure
+is counted stands in the README of the package. What an answer says of findings that the case doubts, or knows
+nothing of, counts nowhere. A report that the labeler cannot read is not measured, and has 0 of the headline
+where an audit compares. One slice seldom shows all lesions of a scan: `gold_grounded_accuracy`, the right
+report with the gold slice, is the ceiling.
 """
 
 from __future__ import annotations
@@ -27,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from evidcore_plugin_reports.agreement import affirmed, compare_details
 from evidcore_plugin_reports.evaluation import report_refusal
@@ -42,12 +26,11 @@ from evidcore.api import (
     Prompt,
     Row,
     Task,
-    mean_interval,
 )
-from evidcore.contracts import BlindRule, LabelError, Totals
-from evidcore.evaluate.answer_record import AnswerRecord, question_of, unknown_patients
+from evidcore.contracts import LabelError, Totals
+from evidcore.evaluate.answer_record import AnswerRecord, question_of
 from evidcore.evaluate.measuring import Measurement, TextFigures
-from evidcore.evaluate.pooling import Figure
+from evidcore.evaluate.numeric_result import NumericResult
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.evidence_figures import BY_FINDING, CEILING, HEADLINE, UNITS, figures, seen
 
@@ -58,52 +41,26 @@ Read = tuple[Finding, ...] | LabelError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvidenceAnswer(AnswerRecord):
-    """One report with its evidence: a line of `answers/<stage>.jsonl`."""
+    """One report with its evidence."""
 
     affirmed: tuple[str, ...]
     present: tuple[str, ...]
     slices: dict[str, int]  # cited, by finding, or under "" for the report
     gold_slices: dict[str, int]
     unread: str | None  # why the labeler could not read the report
-    images: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvidenceResult(EvalResult):
+class EvidenceResult(NumericResult):
     """All reports of one policy, or of a rule in its place."""
-
-    name: str
-    answers: tuple[EvidenceAnswer, ...]
-    measured: Measurement
-
-    @property
-    def clusters(self) -> tuple[str, ...]:
-        """Return whose report each is."""
-        return tuple(answer.cluster for answer in self.answers)
-
-    def values(self, metric: str) -> tuple[float, ...]:
-        """Return a figure of each prompt; one that it lacks counts as 0."""
-        if metric == "format_rate":
-            return tuple(float(answer.malformed is None) for answer in self.answers)
-        return tuple(_number(text.figures.get(metric, 0.0)) for text in self.measured.texts)
-
-    def unit(self, metric: str) -> str:
-        """Return the unit of a figure."""
-        return UNITS.get(metric, "")
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
-        return self.measured.beside([dataclasses.asdict(answer) for answer in self.answers])
 
     def rows(self) -> list[Row]:
         """Return the results rows: well-formed answers, the figures, then those by finding."""
-        note = unknown_patients(answer.patient for answer in self.answers)
-        formed = mean_interval(self.values("format_rate"), self.clusters)
-        result = [
-            dataclasses.replace(item, is_headline=item.metric in SHOWN)
-            for item in self.measured.rows(self.name, self.clusters)
+        figures = self.measured.rows(self.name, self.clusters)
+        return [
+            self.format_row(),
+            *(dataclasses.replace(item, is_headline=item.metric in SHOWN) for item in figures),
         ]
-        return [Row.of(self.name, "format_rate", formed, note=note, is_headline=True), *result]
 
 
 class EvidenceEvaluation(Evaluation[Answer]):
@@ -146,7 +103,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> BlindRule:
+    ) -> Evaluation.BlindRule:
         """Return what the best rule scores that reads words alone, chosen on training patients.
 
         Beside it stands what right reports would hit with the usual slice of their findings.
@@ -166,13 +123,9 @@ class EvidenceEvaluation(Evaluation[Answer]):
             if item.metric in SHOWN and item.metric != CEILING
         )
         hits = next(item for item in told.rows() if item.metric == "evidence_hit_rate")
-        hits = dataclasses.replace(
-            hits,
-            metric=USUAL_HITS,
-            note="the right report with the usual slice of its findings",
-            is_headline=False,
-        )
-        return BlindRule(
+        note = "the right report with the usual slice of its findings"
+        hits = dataclasses.replace(hits, metric=USUAL_HITS, note=note, is_headline=False)
+        return Evaluation.BlindRule(
             values=scored.values(HEADLINE), rule=rule.name, label="blind_rule", rows=(*rows, hits),
             figures={"blind_grounded_accuracy": rows[0].value, USUAL_HITS: hits.value},
         )  # fmt: skip
@@ -201,10 +154,9 @@ class EvidenceEvaluation(Evaluation[Answer]):
                     slices=slices,
                     gold_slices=dict(known.gold),
                     unread=str(findings) if isinstance(findings, LabelError) else None,
-                    images=tuple(crop.uri() for crop in prompt.crops()),
                 )
             )
-        return EvidenceResult(name=name, answers=tuple(answers), measured=_measurement(texts, names))
+        return EvidenceResult(name=name, answers=answers, measured=_measurement(texts, names))
 
     def _told(self, prompts: Sequence[Prompt], task: Task) -> dict[str, dict[str, set[str]]]:
         """Return the details that the gold report tells as the case does, by prompt and finding."""
@@ -223,22 +175,14 @@ class EvidenceEvaluation(Evaluation[Answer]):
 def _measurement(texts: Sequence[TextFigures], names: Sequence[str]) -> Measurement:
     """Return the figures, and what tables say beside them."""
     bare = {name: name for name in UNITS} | {f"{name}/{item}": name for name in BY_FINDING for item in names}
-    held = {name: source for name, source in bare.items() if any(name in text.figures for text in texts)}
+    known = {name: source for name, source in bare.items() if any(name in text.figures for text in texts)}
     silent = sum(text.figures.get("hallucination_rate") == Totals("ratio", (0.0, 0.0)) for text in texts)
     notes = {CEILING: "the right report with the gold slice"}
     if silent:
         notes["hallucination_rate"] = f"{silent} of {len(texts)} reports affirm nothing and add nothing"
     return Measurement(
         texts=tuple(texts),
-        units={name: UNITS[source] for name, source in held.items()},
+        units={name: UNITS[source] for name, source in bare.items()},
         notes=notes,
-        sources=held,
+        sources=known,
     )
-
-
-def _number(figure: Figure) -> float:
-    """Return a figure of one text as a number; 0 over 0 is 0."""
-    if not isinstance(figure, Totals):
-        return figure
-    above, below = figure.numbers
-    return above / below if below else 0.0

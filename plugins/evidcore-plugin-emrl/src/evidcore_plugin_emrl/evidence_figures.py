@@ -16,7 +16,7 @@ from evidcore.case import Evidence
 from evidcore.contracts import LabelError, Totals
 from evidcore.data import read_geometry
 from evidcore.evaluate.pooling import Figure
-from evidcore_plugin_emrl.report_evidence import RULE, best_evidence
+from evidcore_plugin_emrl.report_evidence import best_evidence
 
 HEADLINE = "grounded_accuracy"
 CEILING = "gold_grounded_accuracy"
@@ -73,7 +73,12 @@ class Seen:
         of = said | {*self.present}
         if of:
             return len(self.grounded(said, evidence)) / len(of)
-        return float(evidence is None or (evidence.slice is None and not evidence.slices))
+        return float(not cites(evidence))
+
+
+def cites(evidence: Evidence | None) -> bool:
+    """Tell whether any slice is cited."""
+    return evidence is not None and (evidence.slice is not None or bool(evidence.slices))
 
 
 def seen(prompt: Prompt, cache_folder: Path) -> Seen:
@@ -85,7 +90,7 @@ def seen(prompt: Prompt, cache_folder: Path) -> Seen:
     known, best = states(prompt.case.findings), best_evidence(prompt)
     present = tuple(name for name, state in known.items() if state == "present")
     masked = [name for name in present if name in prompt.case.masks]
-    areas = {name: measure(prompt.case, [name], RULE, cache_folder).areas for name in masked}
+    areas = {name: measure(prompt.case, [name], cache_folder).areas for name in masked}
     gold: dict[str, int] = {}
     if best is not None:
         shown = prompt.reference["present"]
@@ -110,14 +115,7 @@ def figures(
 ) -> tuple[dict[str, Figure], dict[str, str]]:
     """Return the figures of an answer, and why others are missing.
 
-    Args:
-        prompt: what was asked.
-        known: of its scan.
-        findings: that the labeler reads in the report.
-        evidence: that the answer cites.
-        malformed: why the answer does not hold its form.
-        names: findings of which each has figures of its own.
-        told: the details that a right report tells, by finding.
+    Each of `names` has figures of its own; `told` are the details that a right report tells, by finding.
     """
     if isinstance(findings, LabelError):
         return {}, dict.fromkeys(UNITS, str(findings))
@@ -125,6 +123,7 @@ def figures(
     right, wrong = said & {*known.present}, said & {*known.absent}
     grounded = set() if malformed else known.grounded(said, evidence)
     hits = {name for name in right if known.shows(name, evidence)}
+    healthy = float(not known.present)
     details = compare_details(findings, prompt.case.findings)
     given = {
         name: [one for one in details.items() if key in told.get(one[0], ())] for name, key in DETAILS.items()
@@ -143,8 +142,8 @@ def figures(
         HEADLINE: 0.0 if malformed else known.grounded_accuracy(said, evidence),
         **{name: _ratio(some) for name, some in each.items() if name != HEADLINE},
         "findings_f1": Totals("ratio", (2.0 * len(right), float(len(said) + len(known.present)))),
-        "false_citation_rate": _ratio(({""} & _cited(evidence), set() if known.present else {""})),
-        CEILING: known.grounded_accuracy({*known.present}, _gold(known)),
+        "false_citation_rate": Totals("ratio", (float(not known.present and cites(evidence)), healthy)),
+        CEILING: known.grounded_accuracy({*known.present}, best_evidence(prompt)),
     }
     if known.present and not known.cites_each:
         found["evidence_hit_rate"] = Totals("ratio", (float(bool(hits)), 1.0))
@@ -164,20 +163,6 @@ def figures(
 def _ratio(sets: tuple[set[str], set[str]]) -> Totals:
     above, below = sets
     return Totals("ratio", (float(len(above & below)), float(len(below))))
-
-
-def _cited(evidence: Evidence | None) -> set[str]:
-    """Return {""} where a slice is cited."""
-    return {""} if evidence is not None and (evidence.slice is not None or evidence.slices) else set()
-
-
-def _gold(known: Seen) -> Evidence | None:
-    """Return what a right answer cites."""
-    if not known.present:
-        return None
-    return (
-        Evidence(slices=known.gold) if known.cites_each else Evidence(slice=next(iter(known.gold.values())))
-    )
 
 
 @functools.lru_cache(maxsize=2048)

@@ -84,7 +84,9 @@ class Hearsay(Dataset):
             case,
             report=report,
             findings=tuple(
-                Finding(name=heard, span=_last(report)) if item.name == heard else _moved(item, gone)
+                Finding(name=heard, span=report.spans[-1] if report is not None else None)
+                if item.name == heard
+                else dataclasses.replace(item, span=item.span and _shifted(item.span, gone))
                 for item in case.findings
             ),
             notes=notes,
@@ -129,15 +131,6 @@ def _added(
     spans = [moved for item in report.spans if (moved := _shifted(item, gone)) is not None]
     end = text + _sentence(name)
     return Report(text=end, spans=(*spans, Span(start=len(text), end=len(end), label="abnormal"))), gone
-
-
-def _last(report: Report | None) -> Span | None:
-    return report.spans[-1] if report is not None else None
-
-
-def _moved(finding: Finding, gone: tuple[int, int]) -> Finding:
-    span = None if finding.span is None else _shifted(finding.span, gone)
-    return dataclasses.replace(finding, span=span)
 
 
 def _shifted(span: Span, gone: tuple[int, int]) -> Span | None:

@@ -13,8 +13,7 @@ from evidcore_plugin_medvol_r1.target import measure
 from jaxtyping import Bool, Float, Int
 
 from evidcore.api import Case, Crop, DataError
-from evidcore.data.reading import read_geometry
-from evidcore_plugin_emrl.report_evidence import RULE
+from evidcore.data import read_geometry
 
 MOST_PATIENTS = 300  # whose slices are held ready
 MOST_FOUND = 20_000  # answers that are kept
@@ -45,12 +44,7 @@ class MatchedSlices:
     """
 
     def __init__(self, cases: Callable[[], Sequence[Case]], cache_folder: Path) -> None:
-        """Take where cases come from; nothing is read before the first question.
-
-        Args:
-            cases: lists those that may stand in; of more than 300 patients 300 do.
-            cache_folder: keeps what was measured of masks.
-        """
+        """Take where the cases that may stand in come from; of more than 300 patients 300 do."""
         self._cases, self._cache_folder = cases, cache_folder
         self._found: dict[Hashable, list[Crop]] = {}
 
@@ -59,15 +53,8 @@ class MatchedSlices:
     ) -> list[Crop]:
         """Return the nearest slices of `count` other patients, of fewer where there are no more.
 
-        Args:
-            case: whose patient is left out.
-            crop: the slice; one of another patient has that patient's lesion area, and leaves him out too.
-            z: its index.
-            count: of patients.
-            without: findings that none of the returned slices shows.
-
-        Raises:
-            DataError: if a file cannot be used.
+        The patient of `case` is left out. A crop of another patient has that patient's lesion area, and that
+        patient is left out too. None of the slices shows a finding of `without`.
         """
         asked = (case.id, crop, z, count, frozenset(without))
         if asked not in self._found:
@@ -94,8 +81,10 @@ class MatchedSlices:
         for place in np.lexsort((drawn, apart)):
             if len(result) == count:
                 break
-            if fits[place] and not (without and self._shows(slices, int(place), without)):
-                result.setdefault(int(slices.patients[place]), slices.crops[place])
+            if fits[place]:
+                crop, owner = slices.crops[place], slices.cases[place]
+                if not (without and without & shown_findings(owner, crop, self._cache_folder)):
+                    result.setdefault(int(slices.patients[place]), crop)
         return list(result.values())
 
     @functools.cached_property
@@ -125,17 +114,13 @@ class MatchedSlices:
             crops, np.array(patients, int), np.array(heights), np.array(areas), names, cases, places
         )
 
-    def _shows(self, slices: _Slices, place: int, names: Set[str]) -> bool:
-        """Tell whether a slice shows one of some findings."""
-        return bool(names & shown_findings(slices.cases[place], slices.crops[place], self._cache_folder))
-
     def _areas(self, case: Case) -> dict[int, float]:
         """Return the lesion area of the slices that show one, in mm²."""
         present = list(case.present())
         if not present:
             return {}
         _, high_mm, wide_mm = read_geometry(case.volumes[0]).spacing_mm_zyx
-        pixels = measure(case, present, RULE, self._cache_folder).areas
+        pixels = measure(case, present, self._cache_folder).areas
         return {z: count * high_mm * wide_mm for z, count in pixels.items()}
 
 
@@ -145,7 +130,7 @@ def shown_findings(case: Case, crop: Crop, cache_folder: Path) -> frozenset[str]
         return frozenset()
     z = crop.box_zyx[0]
     masked = [name for name in case.present() if name in case.masks]
-    return frozenset(name for name in masked if measure(case, [name], RULE, cache_folder).areas.get(z, 0) > 0)
+    return frozenset(name for name in masked if measure(case, [name], cache_folder).areas.get(z, 0) > 0)
 
 
 def lacks_mask(case: Case) -> str | None:

@@ -67,10 +67,8 @@ class ModelReader(Reader):
         if wrong := next(iter(Pretrained.problems(table)), None):
             raise ValueError(f"model-reader: {' '.join(part for part in wrong if part)}")
         self._source = Pretrained(recipe_folder, **table)
-        self._encoder = encoder
-        self._instruction = instruction
-        self._max_new_tokens = max_new_tokens
-        self._device = device
+        self._encoder, self._device = encoder, device
+        self._instruction, self._max_new_tokens = instruction, max_new_tokens
 
     def ready(self) -> None:
         """Look for the weights; none are loaded."""
@@ -91,7 +89,9 @@ class ModelReader(Reader):
         """Load the model; nothing of it is trained."""
         self.ready()
         device = device_of(self._device, "model-reader")
-        if self._is_own():
+        config = Path(self._source.folder) / "config.json"
+        kind = json.loads(config.read_text(encoding="utf-8")).get("model_type") if self._source.folder else ""
+        if kind == VolumeVLMConfig.model_type:
             model, processor = load(Path(self._source.folder))
         else:
             language, tokenizer = self._source.load()
@@ -102,12 +102,6 @@ class ModelReader(Reader):
                 view_table=SLICES,
             )  # fmt: skip
         return VLMPolicy(model.to(device), processor)
-
-    def _is_own(self) -> bool:
-        if not self._source.folder:
-            return False
-        config = json.loads((Path(self._source.folder) / "config.json").read_text(encoding="utf-8"))
-        return bool(config.get("model_type") == VolumeVLMConfig.model_type)
 
 
 class PolicyReader(Reader):

@@ -94,7 +94,8 @@ def fit_reader(
     """
     started = time.monotonic()
     rng = np.random.default_rng(seed)
-    findings = options.findings or _findings(train)
+    named = {name for case in train for name in case.present() if name in case.masks}
+    findings = options.findings or tuple(sorted(named))
     cases = [case for case in train if is_known(case, findings)]
     if not findings or not any(name in case.masks for case in cases for name in findings):
         wanted = f"masks called {', '.join(options.findings)}" if options.findings else "masks of findings"
@@ -143,11 +144,6 @@ def validated(reader: SliceReader, cases: Sequence[Case], least_pixels: int) -> 
     named = [item > 0 for item in scores]
     figures = reading_figures(volumes, scores, named, reader.findings, least_pixels)
     return {"validation": figures, "shortfalls": shortfalls(figures)}
-
-
-def _findings(cases: Sequence[Case]) -> tuple[str, ...]:
-    names = dict.fromkeys(name for case in cases for name in case.present() if name in case.masks)
-    return tuple(sorted(names))
 
 
 def _split(cases: Sequence[Case], rng: np.random.Generator) -> tuple[list[Case], list[Case]]:
@@ -241,13 +237,9 @@ def _train(
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         if step % LOG_EVERY_STEPS == 0 or step == options.steps - 1:
-            log({
-                "step": step,
-                "loss": loss.item(),
-                "loss_pixels": by_pixel.item(),
-                "loss_slices": by_slice.item(),
-                "learning_rate": rate,
-            })
+            losses = {"loss": loss, "loss_pixels": by_pixel, "loss_slices": by_slice}
+            figures = {name: value.item() for name, value in losses.items()}
+            log({"step": step, **figures, "learning_rate": rate})
 
 
 def _unseen(shape: tuple[int, ...], rng: np.random.Generator) -> Float[Tensor, "channel y x"]:

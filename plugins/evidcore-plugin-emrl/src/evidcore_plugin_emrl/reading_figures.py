@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from evidcore_plugin_reports.agreement import affirmed
 
-from evidcore.api import Case, Crop, Labeler, Reader, read_mask
+from evidcore.api import Case, read_mask
 from evidcore.compute.logistic import roc_auc
-from evidcore.contracts import ImageQuestion
 from evidcore.data import volume_cache
 
 Areas = np.ndarray[Any, np.dtype[np.int64]]
@@ -26,8 +24,6 @@ Named = np.ndarray[Any, np.dtype[np.bool_]]
 LEAST_AUC = 0.95  # a reader that a cross-view reward may rest on: mean over findings
 LEAST_SENSITIVITY = 0.80  # over lesions
 LEAST_SPECIFICITY = 0.97  # over lesion-free slices
-QUESTION = "Which findings are seen on this slice?"
-SLICES_PER_CALL = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,25 +65,17 @@ def reading_figures(
     findings: Sequence[str],
     least_pixels: int,
 ) -> dict[str, Any]:
-    """Measure what was read of volumes.
-
-    Args:
-        volumes: what each shows.
-        scores: for each, how likely a slice shows a finding, (slice, finding); any scale. Of a reader that
-            names or does not, 1 and 0.
-        named: for each, whether the reader named a finding on a slice, (slice, finding).
-        findings: their names.
-        least_pixels: of a finding on a slice that shows it.
+    """Measure what was read of volumes: scores of any scale, and what was named, each (slice, finding).
 
     Returns:
         Figures in 0..1 with the numbers that they are of; None where nothing could be measured.
     """
-    areas = np.concatenate([one.areas for one in volumes])
+    areas = np.concatenate([volume.areas for volume in volumes])
     score, said = np.concatenate(scores), np.concatenate(named)
     free = areas.sum(axis=1) == 0
     found: dict[str, list[bool]] = {name: [] for name in findings}
-    for one, words in zip(volumes, named, strict=True):
-        for z, index, pixels in one.lesions:
+    for volume, words in zip(volumes, named, strict=True):
+        for z, index, pixels in volume.lesions:
             if pixels >= least_pixels:
                 found[findings[index]].append(bool(words[z, index]))
     aucs = {name: _auc(areas[:, index], score[:, index], least_pixels) for index, name in enumerate(findings)}
@@ -121,42 +109,6 @@ def shortfalls(figures: dict[str, Any]) -> list[str]:
         for name, least in lines.items()
         if figures[name] is None or figures[name] < least
     ]
-
-
-def measure_reader(
-    reader: Reader, cases: Sequence[Case], findings: Sequence[str], labeler: Labeler, least_pixels: int
-) -> dict[str, Any]:
-    """Ask any reader about every slice of cases, and measure what its answers name.
-
-    The AUC is that of a name given or not: a reader without scores has one point of the curve.
-
-    Args:
-        reader: asked about one slice at a time, many in a call.
-        cases: those whose present findings have masks; others are passed over.
-        findings: what is looked for.
-        labeler: reads the answers.
-        least_pixels: of a finding on a slice that shows it.
-    """
-    volumes, named = [], []
-    for case in cases:
-        if not is_known(case, findings):
-            continue
-        one = shown(case, findings)
-        depth, height, width = volume_cache.read(case.volumes[0]).shape_zyx
-        crops = [Crop(volume=case.volumes[0], box_zyx=(z, z + 1, 0, height, 0, width)) for z in range(depth)]
-        asked = [ImageQuestion(crops=(crop,), text=QUESTION) for crop in crops]
-        answers = [
-            answer
-            for start in range(0, depth, SLICES_PER_CALL)
-            for answer in reader(asked[start : start + SLICES_PER_CALL])
-        ]
-        said = np.zeros(one.areas.shape, np.bool_)
-        for z, answer in enumerate(answers):
-            told = affirmed(labeler(answer or ""))
-            said[z] = [name in told for name in findings]
-        volumes.append(one)
-        named.append(said)
-    return reading_figures(volumes, [one.astype(np.float64) for one in named], named, findings, least_pixels)
 
 
 def _auc(areas: Areas, score: Scores, least_pixels: int) -> float | None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
-from evidcore_plugin_medvol_r1.target import Rule, gold_slice, measure
+from evidcore_plugin_medvol_r1.target import gold_slice, measure, require_one_volume
+from evidcore_plugin_medvol_r1.target import shown_slices as shown_parts
 
 from evidcore.api import (
     Answer,
     Case,
     Crop,
-    DataError,
     Finding,
     Prompt,
     Report,
@@ -25,7 +25,6 @@ from evidcore.api import (
     Task,
     TextPart,
     View,
-    VisualPart,
 )
 from evidcore.case import Evidence
 from evidcore.errors import RecipeError
@@ -34,7 +33,6 @@ from evidcore.text.tags import has_words, inside, shortened, tag_fault
 log = logging.getLogger(__name__)
 
 SLICE = "slice"
-RULE = Rule(parts=(), smallest_part=0.0)
 ORDERS = {"report-first": ("report", "evidence"), "evidence-first": ("evidence", "report")}
 FORMS = {"report": '{"slice": 12}', "finding": '{"liver cyst": 12, "gallstone": 9}'}
 NOTHING = "null"
@@ -93,13 +91,8 @@ class ReportEvidence(Task):
     ) -> None:
         if margin_slices and slices_of == "organ":
             raise RecipeError("report-evidence: margin_slices goes with slices_of = 'finding'; leave one out")
-        self.order = order
-        self.cite = cite
-        self.think = think
-        self.section = section
-        self.margin_slices = margin_slices
-        self.slices_of = slices_of
-        self.unshown = unshown
+        self.order, self.cite, self.think, self.section = order, cite, think, section
+        self.margin_slices, self.slices_of, self.unshown = margin_slices, slices_of, unshown
         self.instruction = instruction or self._form()
         self._cache_folder = cache_folder
         self._has_told = False
@@ -110,7 +103,7 @@ class ReportEvidence(Task):
             return ()
         parts, slices = _shown(case, view)
         masked = [name for name in case.present() if name in case.masks]
-        areas = {name: measure(case, [name], RULE, self._cache_folder).areas for name in masked}
+        areas = {name: measure(case, [name], self._cache_folder).areas for name in masked}
         present = [name for name in masked if gold_slice(areas[name], slices, 1) is not None]
         unshown = next((name for name in case.present() if name not in present), None)
         if unshown is not None and (self.unshown == "leave-out" or not present):
@@ -128,7 +121,7 @@ class ReportEvidence(Task):
             )
         reference: dict[str, Any] = {"target": None, "targets": {}}
         if present and self.cite == "report":
-            together = measure(case, present, RULE, self._cache_folder).areas
+            together = measure(case, present, self._cache_folder).areas
             reference["target"] = _target(together, slices)
         elif present:
             reference["targets"] = {name: _target(areas[name], slices) for name in present}
@@ -190,7 +183,7 @@ class ReportEvidence(Task):
         if self.slices_of == "finding":
             return [z for z in slices if abs(z - target["slice"]) <= self.margin_slices]
         organs = [organ for item in case.findings if item.name in findings for organ in _organs(case, item)]
-        areas = measure(case, [*findings, *dict.fromkeys(organs)], RULE, self._cache_folder).areas
+        areas = measure(case, [*findings, *dict.fromkeys(organs)], self._cache_folder).areas
         return [z for z in slices if areas.get(z, 0) > 0]
 
     def _written(self, case: Case) -> Report | None:
@@ -275,19 +268,14 @@ def best_evidence(prompt: Prompt) -> Evidence | None:
 
 def shown_slices(prompt: Prompt) -> dict[int, Crop]:
     """Return the slices that a prompt shows, by index."""
-    return {crop.box_zyx[0]: crop for crop in prompt.crops() if crop.is_slice and crop.box_zyx}
+    return {z: part.crop for z, part in shown_parts(prompt.parts).items()}
 
 
 def _shown(case: Case, view: View) -> tuple[Sequence[Any], list[int]]:
     """Return what the view shows, and the indices of the slices."""
-    if len(case.volumes) != 1:
-        raise DataError(
-            f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
-            "Ask about cases with one volume."
-        )
+    require_one_volume(case)
     parts = view.render(case)
-    boxes = [part.crop.box_zyx for part in parts if isinstance(part, VisualPart) and part.crop.is_slice]
-    return parts, [box[0] for box in boxes if box is not None]
+    return parts, list(shown_parts(parts))
 
 
 def _organs(case: Case, finding: Finding) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from evidcore.contracts.judging import Checked, Outcome
@@ -77,28 +77,7 @@ class Settled:
                 found.append(self._condition(name))
         return found
 
-    def table(self) -> Iterator[str]:
-        """Yield the pay of all conditions under all options as lines."""
-        yield self._reader().says
-        yield self._habit().says
-        for bind in BINDS:
-            for agreement in AGREEMENTS:
-                yield ""
-                yield f'agreement = "{agreement}", bind = "{bind}"; mean pay, 95 % bounds, [perfect eyes]'
-                yield f"{'':15}{'pairs':>6}" + "".join(f"{control:^33}" for control in CONTROLS).rstrip()
-                for name in (*CONDITIONS, FALSE):
-                    for gate in (False, True):
-                        row = [
-                            self.pays.get(name, {}).get(Cell(agreement, one, bind, gate)) for one in CONTROLS
-                        ]
-                        known = [one for one in row if one is not None]
-                        if not known or (gate and not self._gated(name, agreement, bind)):
-                            continue
-                        label = "  mask gate" if gate else name
-                        cells = "".join(f"{_cell(one):^33}" for one in row)
-                        yield f"{label:15}{known[0].pairs:>6}{cells}".rstrip()
-
-    def _gated(self, name: str, agreement: Agreement, bind: Bind) -> bool:
+    def is_gated(self, name: str, agreement: Agreement, bind: Bind) -> bool:
         """Tell whether the mask gate changes what a condition is paid."""
         pays = self.pays[name]
         cells = [Cell(agreement, one, bind, False) for one in CONTROLS]
@@ -160,7 +139,7 @@ class Settled:
         ]
         says = f"pays {pay} over {pay.pairs} pairs, perfect eyes {_number(pay.eyes)}"
         says += f"; with control {', '.join(beside)}" if beside else ""
-        if not self.own.mask_gate and self._gated(name, self.own.agreement, self.own.bind):
+        if not self.own.mask_gate and self.is_gated(name, self.own.agreement, self.own.bind):
             says += f"; with mask gate {pays[self.own._replace(mask_gate=True)].value:.3f}"
         outcome, why = self._outcome(name, pay)
         figures = {"pairs": float(pay.pairs)}
@@ -195,10 +174,3 @@ def _number(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "an unknown share" if value is None else f"{value:.1%}"
-
-
-def _cell(pay: Pay | None) -> str:
-    if pay is None:
-        return "-"
-    bounds = "" if pay.low is None else f" ({pay.low:.3f}..{pay.high:.3f})"
-    return f"{pay.value:.3f}{bounds} [{_number(pay.eyes)}]"

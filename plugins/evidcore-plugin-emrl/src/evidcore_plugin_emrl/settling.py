@@ -16,7 +16,7 @@ from evidcore_plugin_reports.agreement import affirmed
 
 from evidcore.api import Case, Finding, Labeler, Reader, Rollout, Score, VolumeRef, paired_interval
 from evidcore.contracts import ImageQuestion, LabelError
-from evidcore.data.reading import read_geometry
+from evidcore.data import read_geometry
 from evidcore.evaluate.bootstrap import LEVEL
 from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
 from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
@@ -47,10 +47,7 @@ class Asked(Reader):
         new = [one for one in dict.fromkeys(asked) if one not in self.answers]
         for start in range(0, len(new), QUESTIONS_PER_CALL):
             some = new[start : start + QUESTIONS_PER_CALL]
-            answers = list(self.reader(some))
-            if len(answers) != len(some):
-                raise ValueError(f"the reader gave {len(answers)} answers to {len(some)} questions")
-            self.answers.update(zip(some, answers, strict=True))
+            self.answers.update(zip(some, self.reader(some), strict=True))
         told = [self.answers[one] for one in asked]
         return [
             NOTHING if answer is None and question in self.instead else answer
@@ -103,15 +100,7 @@ def settle(
 ) -> Settled | None:
     """Pay gold answers under all conditions and options.
 
-    Args:
-        reward: whose reader and labeler are asked.
-        gold: gold answers; those about scans without a finding, or with one that has no mask, are left out.
-        cases: of which other slices are taken.
-        cache_folder: keeps what was measured of masks.
-        second: a reader for a kappa.
-
-    Returns:
-        None where no answer is left.
+    Those about scans without a finding, or with one that has no mask, are left out; None where none is left.
     """
     sick = [
         dataclasses.replace(one, answer=dataclasses.replace(one.answer, evidence=best_evidence(one.prompt)))

@@ -33,11 +33,7 @@ def conditions(
 ) -> dict[str, Rollout]:
     """Return what a gold answer becomes under each condition, without those that it does not allow.
 
-    Args:
-        rollout: a gold answer; one that cites no slice that was shown gives none.
-        matched: finds slices of other patients.
-        vocabulary: names of findings, of which a false one is drawn.
-        cache_folder: keeps what was measured of masks.
+    One that cites no slice that was shown gives none. False findings are drawn from `vocabulary`.
     """
     case = rollout.prompt.case
     shown = shown_slices(rollout.prompt)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 from annotated_types import Ge, Le
+from evidcore_plugin_medvol_r1.target import shown_slices
 
-from evidcore.api import Answer, Case, Finding, Prompt, Span, Task, TextPart, View, VisualPart
+from evidcore.api import Answer, Case, Finding, Prompt, Span, Task, TextPart, View
 from evidcore.text.tags import prose_fault
 from evidcore_plugin_emrl.cross_view import QUESTION
 from evidcore_plugin_emrl.matched_slices import lacks_mask, shown_findings
@@ -49,22 +50,21 @@ class SliceFindings(Task):
         """Ask about one slice of those that the view shows, drawn by the seed."""
         if len(case.volumes) != 1 or not case.findings or lacks_mask(case) is not None:
             return ()
-        shown = [part for part in view.render(case) if isinstance(part, VisualPart) and part.crop.is_slice]
-        seen = {part: sorted(shown_findings(case, part.crop, self._cache_folder)) for part in shown}
+        shown = shown_slices(view.render(case))
+        seen = {z: sorted(shown_findings(case, part.crop, self._cache_folder)) for z, part in shown.items()}
         rng = random.Random(f"slice-findings/{seed}/{case.id}")
         wants_some = rng.random() < self.seen_share
-        fitting = [part for part in shown if bool(seen[part]) == wants_some] or shown
+        fitting = [z for z in shown if bool(seen[z]) == wants_some] or list(shown)
         if not fitting:
             return ()
-        part = rng.choice(fitting)
-        assert part.crop.box_zyx is not None
+        z = rng.choice(fitting)
         return [
             Prompt(
-                id=f"{case.id}:slice-findings:{part.crop.box_zyx[0]}",
-                case=dataclasses.replace(case, findings=_as_seen(case, seen[part])),
+                id=f"{case.id}:slice-findings:{z}",
+                case=dataclasses.replace(case, findings=_as_seen(case, seen[z])),
                 task="slice-findings",
-                parts=(part, TextPart(text=self.question)),
-                reference={"present": seen[part]},
+                parts=(shown[z], TextPart(text=self.question)),
+                reference={"present": seen[z]},
             )
         ]
 

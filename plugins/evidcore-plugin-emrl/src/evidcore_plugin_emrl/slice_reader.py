@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from evidcore.api import Case, Crop, DataError, EncoderInput, InlineOptions, Reader, prepare
-from evidcore.contracts import FitLog, Grid, ImageQuestion
-from evidcore.data.reading import read_geometry
+from evidcore.contracts import FitLog, ImageQuestion
+from evidcore.data import read_geometry
 from evidcore_plugin_emrl.reader_fit import ReaderFit, fit_reader
 from evidcore_plugin_emrl.reading_figures import Scores
 
@@ -65,9 +65,7 @@ class SliceReader(Reader):
                 f"slice-reader: {len(channels)} levels need at least 2 channels and sides that are multiples "
                 f"of {step}, got size_yx = {list(size_yx)}, channels = {list(channels)}."
             )
-        self.size_yx = size_yx
-        self.channels = channels
-        self.windows = windows
+        self.size_yx, self.channels, self.windows = size_yx, channels, windows
         self.network: nn.Module | None = None
         self.findings: tuple[str, ...] = ()
         self.thresholds: tuple[float, ...] = ()
@@ -132,11 +130,9 @@ class SliceReader(Reader):
                     f"x {x0}..{x1} of {height} x {width}. Ask about the slice."
                 )
             depth = stop - first
-        return prepare(crop, self.input((depth, *self.size_yx))).movedim(0, 1)
-
-    def input(self, size_zyx: Grid) -> EncoderInput:
-        """Declare what the network is given of a crop."""
-        return EncoderInput(size_zyx=size_zyx, spacing_mm_zyx=None, windows=self.windows, any_depth=True)
+        size = (depth, *self.size_yx)
+        given = EncoderInput(size_zyx=size, spacing_mm_zyx=None, windows=self.windows, any_depth=True)
+        return prepare(crop, given).movedim(0, 1)
 
     @torch.no_grad()
     def scores(self, pixels: Float[Tensor, "slice channel y x"]) -> Float[Tensor, "slice finding"]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 
-from evidcore.api import Crop, Episode, Prompt, RolloutStrategy, TextPart, VisualPart
+from evidcore.api import Episode, Prompt, RolloutStrategy, TextPart, VisualPart
 from evidcore.case import Action, Part
 from evidcore.contracts import Sampler
 from evidcore.text.tags import inside
@@ -55,7 +55,10 @@ class Verify(RolloutStrategy):
         named = {z: shown[z] for z in _named(turn) if z in shown}
         if not named:
             return episode
-        parts = (*_tagged(named), TextPart(text=self.instruction))
+        parts: list[Part] = []
+        for z, crop in named.items():
+            parts += [TextPart(text=f"slice {z}:"), VisualPart(crop=crop)]
+        parts.append(TextPart(text=self.instruction))
         return sampler.extend(episode, parts, [Action(tool="verify", arguments={"slices": [*named]})])
 
     def _kept(self, episode: Episode) -> Episode:
@@ -64,12 +67,6 @@ class Verify(RolloutStrategy):
         first = episode.replies[0].start
         mask = episode.loss_mask[:first] + (0,) * (len(episode.ids) - first)
         return dataclasses.replace(episode, loss_mask=mask)
-
-
-def _tagged(named: dict[int, Crop]) -> tuple[Part, ...]:
-    return tuple(
-        part for z, crop in named.items() for part in (TextPart(text=f"slice {z}:"), VisualPart(crop=crop))
-    )
 
 
 def _named(turn: str) -> list[int]:

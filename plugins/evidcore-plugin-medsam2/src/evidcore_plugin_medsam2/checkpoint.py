@@ -71,9 +71,7 @@ _RENAMED: Sequence[tuple[str, str]] = (
 def original_names(name: str, mask_layers: int) -> list[str]:
     """Return what the original layout calls a tensor of `Sam2VideoModel`, in several pieces for one of them.
 
-    Args:
-        name: as in the model's state dict.
-        mask_layers: how many convolutions bring a mask down to the features' size.
+    `mask_layers` convolutions bring a mask down to the features' size.
     """
     if name == _POINTS:
         return [f"sam_prompt_encoder.point_embeddings.{kind}.weight" for kind in range(POINT_KINDS)]
@@ -118,13 +116,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def fill(model: Sam2VideoModel, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Give `model` the tensors of a checkpoint.
-
-    Args:
-        model: of the checkpoint's size.
-        tensors: by their original names.
-        path: where messages say they come from.
-    """
+    """Give `model` the tensors of a checkpoint, by their original names; messages name `path`."""
     mask_layers = len(model.memory_encoder.mask_downsampler.layers)
     state: dict[str, Tensor] = {}
     missing: list[str] = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,8 +27,16 @@ ABSENT = -1024.0  # the logit of an object that is not on the slice: sam2_base.p
 NO_POINT = -1  # the label of a padding point
 
 
+class Batch:
+    """Tensors of which each has a row for each slice."""
+
+    def rows(self, numbers: Int[Tensor, " chosen"] | slice) -> Self:
+        """Return some rows."""
+        return type(self)(**{name: part[numbers] for name, part in vars(self).items()})
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class View:
+class View(Batch):
     """What the encoder sees in slices, a slice a row, in three resolutions."""
 
     fine: Float[Tensor, "row fine_channel fine_y fine_x"]
@@ -53,12 +61,8 @@ class View:
         """Return it elsewhere or in another type."""
         return View(**{name: part.to(device, dtype) for name, part in vars(self).items()})
 
-    def rows(self, numbers: Int[Tensor, " chosen"] | slice) -> View:
-        """Return some slices."""
-        return View(**{name: part[numbers] for name, part in vars(self).items()})
 
-
-Rows = TypeVar("Rows", View, "Found")
+Rows = TypeVar("Rows", bound=Batch)
 
 
 def stacked(parts: Sequence[Rows]) -> Rows:
@@ -70,16 +74,12 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
+class Found(Batch):
     """The object of each row on the row's slice."""
 
     logits: Float[Tensor, "row low_y low_x"]  # above 0: the object
     pointer: Float[Tensor, "row channel"]
     is_there: Bool[Tensor, "row 1"]
-
-    def rows(self, numbers: Int[Tensor, " chosen"] | slice) -> Found:
-        """Return some rows."""
-        return Found(**{name: part[numbers] for name, part in vars(self).items()})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -98,13 +98,7 @@ class Network:
     """A `Sam2VideoModel` on its device."""
 
     def __init__(self, model: Sam2VideoModel, device: torch.device, dtype: torch.dtype) -> None:
-        """Move the model.
-
-        Args:
-            model: with its weights.
-            device: where it computes.
-            dtype: float32 or float64, or bfloat16 for autocast, as the code of MedSAM2 runs.
-        """
+        """Move the model; a `dtype` of bfloat16 is autocast, as the code of MedSAM2 runs."""
         self.device, self.dtype = device, dtype
         self.is_mixed = dtype == torch.bfloat16
         self.real = torch.float32 if self.is_mixed else dtype  # of weights and of what is not rounded
@@ -153,10 +147,7 @@ class Network:
     ) -> Found:
         """Find the object that points mark on their own slice.
 
-        Args:
-            view: the slices.
-            places: x and y in the model's pixels.
-            labels: 1 on the object, 2 and 3 the first and last corner of its box.
+        Places are x and y in the model's pixels; labels are 1 on the object, 2 and 3 at corners of its box.
         """
         sparse, dense = self.model.prompt_encoder(
             places[:, None].to(self.device, self.real), labels[:, None].to(self.device), None, None
@@ -190,13 +181,10 @@ class Network:
         passed: Sequence[Remembered],
         spans: Float[Tensor, " row"],
     ) -> Found:
-        """Find the objects on the next slices of their ways.
+        """Find the objects on `view`, the next slices of their ways.
 
-        Args:
-            view: those slices.
-            prompted: of the slices with the prompts.
-            passed: of the slices since, the last one last.
-            spans: over how many slices pointers are dated, of each row.
+        `passed` is of the slices since the prompts', the last one last; `spans` tells over how many slices
+        the pointers of each row are dated.
         """
         model, rows = self.model, len(view.coarse)
         times = model.memory_temporal_positional_encoding  # the last one is for the prompted slice
@@ -219,13 +207,7 @@ class Network:
         return self._decode(view, coarse, sparse, dense, self._gives_many(0, is_prompted=False))
 
     def remember(self, view: View, found: Found, *, is_prompted: bool) -> Remembered:
-        """Make a memory of what was found.
-
-        Args:
-            view: the slices it was found on.
-            found: the objects.
-            is_prompted: whether the slices hold the prompts; their masks are taken as certain.
-        """
+        """Make a memory of what was found on slices; masks of prompted ones are taken as certain."""
         model = self.model
         logits = F.interpolate(
             found.logits[:, None].to(self.real),

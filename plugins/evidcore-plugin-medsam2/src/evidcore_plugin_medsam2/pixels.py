@@ -18,25 +18,14 @@ Greys = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def greys(slice_: np.ndarray[Any, np.dtype[Any]], low: float, high: float) -> Greys:
-    """Map intensities from `low` to `high` to 0..255, rounded; what lies beyond is black or white.
-
-    Args:
-        slice_: shape (y, x).
-        low: what becomes 0.
-        high: what becomes 255, above `low`.
-    """
+    """Map intensities from `low` to `high` to 0..255, rounded; what lies beyond is black or white."""
     share = (slice_.astype(np.float32) - low) / (high - low)
     shown: Greys = np.rint(np.clip(share, 0, 1) * 255).astype(np.uint8)
     return shown
 
 
 def pixels(shown: Greys, size_px: int) -> Float[Tensor, "3 size size"]:
-    """Return a slice of greys as the encoder takes it, squeezed into a square as MedSAM2 does it.
-
-    Args:
-        shown: shape (y, x).
-        size_px: of the model; another size is resized by Pillow, bicubic.
-    """
+    """Return a slice of greys, (y, x), as the encoder takes it: resized to a square by Pillow, bicubic."""
     if shown.shape != (size_px, size_px):
         shown = np.asarray(Image.fromarray(shown).resize((size_px, size_px), Image.Resampling.BICUBIC))
     plane = torch.from_numpy(shown.astype(np.float32) / 255)

@@ -26,9 +26,7 @@ SURELY_THERE = 6.0  # logit; an object that is always there gives masks to compa
 def seeded_model(config: Sam2VideoConfig, *, is_calm: bool = False) -> Sam2VideoModel:
     """Return a model of which each weight depends on its name and shape alone.
 
-    Args:
-        config: its shape.
-        is_calm: queries and keys are small, so that attention is no switch which a rounding flips.
+    In a calm one queries and keys are small, so that attention is no switch which a rounding flips.
     """
     model = bare_model(config)
     state = {name: _seeded(name, tuple(held.shape)) for name, held in model.state_dict().items()}

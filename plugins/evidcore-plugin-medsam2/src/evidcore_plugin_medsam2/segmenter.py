@@ -13,16 +13,14 @@ from annotated_types import Ge
 
 from evidcore.api import Cache, Segmenter, VolumeRef
 from evidcore.compute.device import device_of
-from evidcore.data import volume_cache
 from evidcore.data.content import volume_key
 from evidcore.errors import RecipeError
-from evidcore_plugin_medsam2.kept import Kept
+from evidcore_plugin_medsam2.lru import LruCache
 from evidcore_plugin_medsam2.network import Network
-from evidcore_plugin_medsam2.session import Arbitrary, Session, Settings
+from evidcore_plugin_medsam2.session import Arbitrary, Session
 from evidcore_plugin_medsam2.tracking import Propagate
 from evidcore_plugin_medsam2.weights import Source
 
-GPU_ROWS, GPU_SLICES = 16, 8  # a pass on a GPU; on the CPU one at a time is as fast, and the same bits always
 WINDOW_HU = (-160.0, 240.0)  # level 40, width 400
 
 
@@ -51,7 +49,6 @@ class MedSam2(Segmenter):
         kept_gb: slices' features and masks that are kept in memory.
         on_disk: keep slices' features in the cache folder too, for other runs and processes.
         half_features: keep features in float16, which takes half the room and rounds.
-        rows_per_pass: how many ways of objects pass at once; 0: 16 on a GPU, 1 on the CPU.
 
     Source:
         MedSAM2, arXiv:2504.03600; github AdvancingEther/MedVol-R1 @051b20f.
@@ -77,7 +74,6 @@ class MedSam2(Segmenter):
         kept_gb: Annotated[float, Ge(0)] = 2.0,
         on_disk: bool = False,
         half_features: bool = False,
-        rows_per_pass: Annotated[int, Ge(0)] = 0,
     ) -> None:
         if window_hu[0] >= window_hu[1]:
             raise RecipeError(f"medsam2: window_hu is [low, high], low below high; got {list(window_hu)}.")
@@ -88,29 +84,18 @@ class MedSam2(Segmenter):
         else:
             self.source = Source(id=id, revision=revision, name=checkpoint)
         self._recipe_folder, self._device, self._dtype = recipe_folder, device, dtype
-        self._propagate, self._window_hu, self._arbitrary = propagate, window_hu, arbitrary
-        self._half_features, self._rows_per_pass = half_features, rows_per_pass
-        self.kept = Kept(int(kept_gb * 1e9))
+        self.propagate, self.window_hu, self.arbitrary = propagate, window_hu, arbitrary
+        self.half_features = half_features
+        self.cache = LruCache(int(kept_gb * 1e9))
         self.files = Cache("medsam2", cache_folder) if on_disk else None
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # while something is computed or cached
         self._network: Network | None = None
         self._digest: str | None = None  # of the weights, for files
 
     def session(self, volume: VolumeRef) -> Session:
         """Open `volume`; the model is loaded for the first."""
         network = self.network()
-        kept = volume_cache.get_or_put(volume)
-        is_gpu = network.device.type != "cpu"
-        settings = Settings(
-            window_hu=self._window_hu,
-            arbitrary=self._arbitrary,
-            propagate=self._propagate,
-            features_in=torch.float16 if self._half_features else network.real,
-            rows_per_pass=self._rows_per_pass or (GPU_ROWS if is_gpu else 1),
-            slices_per_pass=GPU_SLICES if is_gpu else 1,
-        )
-        key = self._key(volume, network)
-        return Session(network, kept, key, self.kept, self.files, self._lock, settings)
+        return Session(self, network, volume, self._key(volume, network))
 
     def network(self) -> Network:
         """Return the model, loaded when first asked for.
@@ -119,7 +104,7 @@ class MedSam2(Segmenter):
             DataError: if its weights cannot be used.
             RunError: if the device is not there.
         """
-        with self._lock:
+        with self.lock:
             if self._network is None:
                 device = device_of(self._device, "medsam2")
                 usual = "bfloat16" if device.type == "cuda" else "float32"
@@ -138,5 +123,5 @@ class MedSam2(Segmenter):
                 digest.update(name.encode())
                 digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
             self._digest = digest.hexdigest()
-        shown = (key, self._digest, self._window_hu, self._arbitrary, self._half_features, str(network.dtype))
-        return hashlib.blake2b(repr(shown).encode(), digest_size=16).hexdigest()
+        options = (self.window_hu, self.arbitrary, self.half_features, str(network.dtype))
+        return hashlib.blake2b(repr((key, self._digest, *options)).encode(), digest_size=16).hexdigest()

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterPrompt
+from evidcore.api import Segmenter
+from evidcore.contracts import SegmenterPrompt
 
 if TYPE_CHECKING:
     from transformers import Sam2VideoModel
@@ -27,13 +28,7 @@ class StockSession:
         slices: Float[Tensor, "slice 3 size size"],
         shape_yx: tuple[int, int],
     ) -> None:
-        """Encode nothing yet.
-
-        Args:
-            model: with its weights.
-            slices: as the encoder takes them.
-            shape_yx: of a slice on the volume's grid.
-        """
+        """Encode nothing yet; `shape_yx` is that of a slice on the volume's grid."""
         from transformers.models.sam2_video.modeling_sam2_video import Sam2VideoInferenceSession
 
         self.model, self.shape_yx = model, shape_yx
@@ -49,7 +44,7 @@ class StockSession:
 
     def track(self, prompt: SegmenterPrompt) -> Logits:
         """Return the logits of an object, shape (slice, low y, low x); memory is cleared between the ways."""
-        result: dict[int, Any] = {}
+        result = {}
         for is_reversed in (False, True):
             self.start(prompt)
             for out in self.model.propagate_in_video_iterator(
@@ -63,10 +58,10 @@ class StockSession:
         session = self.session
         session.reset_tracking_data()
         index = session.obj_id_to_idx(OBJECT)
-        if isinstance(prompt, MaskPrompt):
+        if isinstance(prompt, Segmenter.MaskPrompt):
             session.add_mask_inputs(index, prompt.z, torch.from_numpy(prompt.mask.copy()).float()[None, None])
         else:
-            if isinstance(prompt, BoxPrompt):
+            if isinstance(prompt, Segmenter.BoxPrompt):
                 box = prompt.box
                 places, labels = [[box.x0, box.y0], [box.x1 - 1, box.y1 - 1]], [2, 3]
             else:

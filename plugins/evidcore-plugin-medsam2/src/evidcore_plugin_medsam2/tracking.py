@@ -18,7 +18,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterPrompt
+from evidcore.api import Segmenter
+from evidcore.contracts import SegmenterPrompt
 from evidcore_plugin_medsam2.network import Found, Network, Remembered, View, stacked
 from evidcore_plugin_medsam2.pixels import to_model, to_slice
 
@@ -38,7 +39,7 @@ class Target:
 
     def key(self) -> Hashable:
         """Return what names it without holding the mask of a prompt."""
-        if not isinstance(self.prompt, MaskPrompt):
+        if not isinstance(self.prompt, Segmenter.MaskPrompt):
             return self
         bits = np.packbits(self.prompt.mask).tobytes()
         return self.prompt.z, hashlib.blake2b(bits, digest_size=16).digest(), self.start, self.stop
@@ -70,15 +71,7 @@ class Tracker:
         propagate: Propagate,
         rows_per_pass: int,
     ) -> None:
-        """Take what tracking needs.
-
-        Args:
-            network: the model.
-            look: gives what the encoder sees in slices, a row each.
-            shape_yx: of a slice.
-            propagate: what is tracked, the mask on the prompt's slice or the box itself.
-            rows_per_pass: how many rows go through the network together.
-        """
+        """Track with `look`, which gives what the encoder sees in slices of `shape_yx`, a row each."""
         self.network, self.look, self.shape_yx = network, look, shape_yx
         self.propagate, self.rows_per_pass = propagate, rows_per_pass
 
@@ -142,7 +135,8 @@ class Tracker:
         """Return each object on the slice of its prompt, in the order of `targets`."""
         masks: dict[int, Bool[Tensor, "1 y x"]] = {}
         result: dict[int, Found] = {}
-        for kind in (BoxPrompt, PointPrompt):  # a box is two points, and a pass takes equally many of all
+        # a box is two points, and a pass takes equally many of all
+        for kind in (Segmenter.BoxPrompt, Segmenter.PointPrompt):
             numbers = [number for number, item in enumerate(targets) if isinstance(item.prompt, kind)]
             if not numbers:
                 continue
@@ -156,7 +150,7 @@ class Tracker:
                 result[number] = some.rows(slice(row, row + 1))
                 masks[number] = to_slice(result[number].logits, self.shape_yx)
         for number, target in enumerate(targets):
-            if isinstance(target.prompt, MaskPrompt):
+            if isinstance(target.prompt, Segmenter.MaskPrompt):
                 masks[number] = torch.from_numpy(target.prompt.mask.copy())[None]
         taken = [number for number in masks if self.propagate == "mask" or number not in result]
         if taken:
@@ -170,11 +164,11 @@ class Tracker:
 def _points(prompt: SegmenterPrompt) -> list[tuple[tuple[int, int], int]]:
     """Return a prompt as points (x, y) with labels; corners are voxels of the box, as in training."""
     match prompt:
-        case BoxPrompt(box=box):
+        case Segmenter.BoxPrompt(box=box):
             return [((box.x0, box.y0), FIRST_CORNER), ((box.x1 - 1, box.y1 - 1), LAST_CORNER)]
-        case PointPrompt(y=y, x=x):
+        case Segmenter.PointPrompt(y=y, x=x):
             return [((x, y), ON_OBJECT)]
-        case MaskPrompt():
+        case Segmenter.MaskPrompt():
             raise TypeError("a mask is no points")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -50,9 +50,6 @@ class Source:
 
     def load(self, recipe_folder: Path) -> Sam2VideoModel:
         """Return the model with its weights, in float32, for reading; random numbers stay where they are.
-
-        Args:
-            recipe_folder: where a relative path starts.
 
         Raises:
             DataError: if the weights cannot be had, or are not those of the model; says what to do.
@@ -116,8 +113,7 @@ class Source:
                 f"{self}: its tensors are not those of a Sam2VideoModel of its config. {'; '.join(wrong)}. "
                 f"Name another folder."
             )
-        loaded: Sam2VideoModel = model
-        return loaded
+        return cast("Sam2VideoModel", model)
 
     def _not_had(self, cause: BaseException) -> str:
         reason = f"{self}: cannot be loaded: {str(cause).splitlines()[0]}"

@@ -9,7 +9,6 @@ has not learnt from.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
@@ -70,13 +69,7 @@ def best_answers(
 ) -> tuple[Rule, list[Answer]]:
     """Return the rule that is best about training patients it has not learnt from, and its answers.
 
-    Args:
-        prompts: what is asked.
-        training: training questions of the same task, with gold answers; of several gold boxes the largest
-            counts.
-        task: writes and reads gold answers.
-        rules: at least one; of equally good ones the first is taken.
-        look: what the rules know of a scan.
+    Of several gold boxes of a training question the largest counts, of equally good rules the first.
 
     Raises:
         ValueError: if there are no training questions.
@@ -84,24 +77,20 @@ def best_answers(
     if not training:
         raise ValueError("blind rules learn from training questions, and there are none")
     known = [_known(prompt, task, look) for prompt in training]
-    best = _best(known, rules) if len(rules) > 1 else rules[0]
+    overlaps = dict.fromkeys(rules, 0.0)
+    for others, left_out in folds([item.patient for item in known]) if len(rules) > 1 else ():
+        for rule in rules:
+            fitted = _Fitted([known[index] for index in others], rule)
+            for item in (known[index] for index in left_out):
+                overlaps[rule] += _overlap(item.scan, fitted.place(item.words, item.scan), item.place)
+    best = max(rules, key=lambda rule: overlaps[rule])
     fitted = _Fitted(known, best)
     answers = []
     for prompt in prompts:
         scan = look(prompt.case.volumes[0])
-        answers.append(_answer(scan, fitted.place(_words(prompt), scan)))
+        box = _box(scan, fitted.place(_words(prompt), scan))
+        answers.append(Answer(text="", evidence=Evidence(slice=box.z, boxes=(box,))))
     return best, answers
-
-
-def _best(known: Sequence[_Known], rules: Sequence[Rule]) -> Rule:
-    """Return the rule whose boxes overlap best, by questions of patients that it has not learnt from."""
-    overlaps: dict[Rule, float] = collections.defaultdict(float)
-    for others, held in folds([item.patient for item in known]):
-        for rule in rules:
-            fitted = _Fitted([known[index] for index in others], rule)
-            for item in (known[index] for index in held):
-                overlaps[rule] += _overlap(item.scan, fitted.place(item.words, item.scan), item.place)
-    return max(rules, key=lambda rule: overlaps[rule])
 
 
 class _Fitted:
@@ -170,11 +159,6 @@ def _box(scan: Scan, place: Place) -> Box:
     y_first, y_stop = _span(y0, y1, height)
     x_first, x_stop = _span(x0, x1, width)
     return Box(z=min(depth - 1, max(0, int(z))), y0=y_first, y1=y_stop, x0=x_first, x1=x_stop)
-
-
-def _answer(scan: Scan, place: Place) -> Answer:
-    box = _box(scan, place)
-    return Answer(text="", evidence=Evidence(slice=box.z, boxes=(box,)))
 
 
 def _span(start: float, stop: float, size: int) -> tuple[int, int]:

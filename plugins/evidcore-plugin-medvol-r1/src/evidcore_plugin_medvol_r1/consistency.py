@@ -9,7 +9,6 @@ from annotated_types import Ge
 
 from evidcore.api import DataError, Prompt, Reward, Rollout, Score, Segmenter, Unscored, VolumeRef, read
 from evidcore.case import Verdict
-from evidcore.contracts import MaskRequest
 from evidcore.data import Volume
 from evidcore.data.boxes import Mask
 from evidcore_plugin_medvol_r1.masks import masks_of, request, target_mask
@@ -51,9 +50,7 @@ class VolumeConsistency(Reward):
     ) -> None:
         self.segmenter = segmenter
         self.audit_exemption = segmenter.audit_exemption if segmenter is not None else ""
-        self.delta = delta
-        self.around = around
-        self.empty = empty
+        self.delta, self.around, self.empty = delta, around, empty
 
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
@@ -90,23 +87,22 @@ class VolumeConsistency(Reward):
             session = self.segmenter.session(ref)
         except Exception as cause:  # whatever is wrong with one volume, others are judged
             return [_failed(f"{ref.path} cannot be segmented: {_told(cause)}")] * len(rollouts)
-        windows = [self._window(rollout, volume.shape_zyx[0]) for rollout in rollouts]
-        wanted = [_wanted(rollout, window) for rollout, window in zip(rollouts, windows, strict=True)]
-        made = masks_of(session, wanted, volume.shape_zyx)
-        targets: dict[str, Mask | DataError] = {}
+        windows, wanted = [], []
         for rollout in rollouts:
-            if rollout.prompt.id not in targets:
-                targets[rollout.prompt.id] = _target_or_reason(rollout.prompt, volume)
+            assert rollout.answer.evidence is not None  # it has boxes
+            boxes = rollout.answer.evidence.boxes
+            z, gold = boxes[0].z, int(rollout.prompt.reference["target"]["slice"])
+            middle = z if self.around == "predicted" else gold
+            start, stop = max(0, middle - self.delta), min(volume.shape_zyx[0], middle + self.delta + 1)
+            windows.append((start, stop))
+            wanted.append(request(boxes, (min(start, z), max(stop, z + 1))))  # the boxes must lie within
+        made = masks_of(session, wanted, volume.shape_zyx)
+        prompts = {rollout.prompt.id: rollout.prompt for rollout in rollouts}
+        targets = {name: _target_or_reason(prompt, volume) for name, prompt in prompts.items()}
         return [
             self._judge(mask, targets[rollout.prompt.id], window)
             for rollout, mask, window in zip(rollouts, made, windows, strict=True)
         ]
-
-    def _window(self, rollout: Rollout, depth: int) -> tuple[int, int]:
-        """Return the slices that are looked at, stop excluded."""
-        gold = int(rollout.prompt.reference["target"]["slice"])
-        middle = _named_slice(rollout) if self.around == "predicted" else gold
-        return max(0, middle - self.delta), min(depth, middle + self.delta + 1)
 
     def _judge(
         self, mask: Mask | Exception, target: Mask | DataError, window: tuple[int, int]
@@ -123,21 +119,6 @@ class VolumeConsistency(Reward):
             return Score(value=value, reason=f"neither mask nor target shows {where}")
         dice, iou = overlap
         return Score(value=dice, parts={"iou": iou}, reason=f"Dice {dice:.2f} {where}")
-
-
-def _named_slice(rollout: Rollout) -> int:
-    """Return the slice of an answer that has boxes."""
-    evidence = rollout.answer.evidence
-    assert evidence is not None
-    return evidence.boxes[0].z
-
-
-def _wanted(rollout: Rollout, window: tuple[int, int]) -> MaskRequest:
-    """Return the request for a rollout's boxes; its slices hold the boxes even where the window does not."""
-    evidence = rollout.answer.evidence
-    assert evidence is not None
-    z = _named_slice(rollout)
-    return request(evidence.boxes, (min(window[0], z), max(window[1], z + 1)))
 
 
 def _target_or_reason(prompt: Prompt, volume: Volume) -> Mask | DataError:

@@ -25,7 +25,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from evidcore.api import (
     Answer,
@@ -40,10 +39,10 @@ from evidcore.api import (
     mean_interval,
 )
 from evidcore.case import Evidence
-from evidcore.contracts import BlindRule, Totals
 from evidcore.data.boxes import Mask
-from evidcore.evaluate.answer_record import gold_answer, unknown_patients
+from evidcore.evaluate.answer_record import gold_answer
 from evidcore.evaluate.measuring import Measurement, TextFigures
+from evidcore.evaluate.numeric_result import NumericResult
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_medvol_r1.blind_boxes import BLIND, REGISTRATION, Rule, best_answers
@@ -56,35 +55,14 @@ MOST_SCANS = 600  # of training patients, whose outlines registration learns fro
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SegmentationResult(EvalResult):
+class SegmentationResult(NumericResult):
     """All segmentations of one policy, or of a rule in its place."""
 
-    name: str
     answers: tuple[SegmentationAnswer, ...]
-    measured: Measurement
-
-    @property
-    def clusters(self) -> tuple[str, ...]:
-        """Return whose question each is."""
-        return tuple(answer.cluster for answer in self.answers)
-
-    def values(self, metric: str) -> tuple[float, ...]:
-        """Return a figure of each question; one that cannot be measured counts as 0."""
-        return tuple(_number(text.figures.get(metric, 0.0)) for text in self.measured.texts)
-
-    def unit(self, metric: str) -> str:
-        """Return the unit of a figure."""
-        return UNITS[metric]
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return what `answers/<stage>.jsonl` holds of each answer, its figures with it."""
-        return self.measured.beside([answer.line() for answer in self.answers])
 
     def rows(self) -> list[Row]:
         """Return the results rows: well-formed answers, overlaps, ceiling, slices, boxes; parts last."""
-        formed = mean_interval([float(answer.malformed is None) for answer in self.answers], self.clusters)
-        note = unknown_patients(answer.patient for answer in self.answers)
-        result = [Row.of(self.name, "format_rate", formed, note=note, is_headline=True)]
+        result = [self.format_row()]
         for item in self.measured.rows(self.name, self.clusters):
             shown = dataclasses.replace(item, is_headline=item.metric in ("dsc", "oracle_dsc"))
             result += [shown, _as_iou(item)] if item.metric == "dsc" else [shown]
@@ -144,7 +122,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
         training: Callable[[], Sequence[Prompt]],
         task: Task,
         name: str,
-    ) -> tuple[list[EvalResult], BlindRule]:
+    ) -> tuple[list[EvalResult], Evaluation.BlindRule]:
         """Measure the answers and the rules' boxes together, each volume opened once.
 
         The best blind rule, and over scans in HU registration beside it, were chosen on training patients.
@@ -170,10 +148,7 @@ class SegmentationEvaluation(Evaluation[Answer]):
     ) -> list[tuple[Rule, list[Answer]]]:
         """Return the best blind rule, and over scans in HU registration beside it, each with its answers.
 
-        Args:
-            prompts: what is asked; no answer depends on the other prompts.
-            known: training questions that rules learn from.
-            task: writes and reads gold answers.
+        Rules learn from `known`; no answer depends on the other prompts.
         """
         chosen = [best_answers(prompts, known, task, BLIND, stated)]
         if all(item.case.volumes[0].intensity == "hu" for item in (*prompts, *known)):
@@ -193,19 +168,14 @@ class SegmentationEvaluation(Evaluation[Answer]):
         return made, self.segmenter
 
 
-def _rule(scored: EvalResult, rule: str, name: str, metric: str, says: str, task: str) -> BlindRule:
+def _rule(
+    scored: EvalResult, rule: str, name: str, metric: str, says: str, task: str
+) -> Evaluation.BlindRule:
     """Return what a rule scores, under the name of its rung."""
     values = scored.values("dsc")
     interval = mean_interval(values, scored.clusters)
     shown = Row.of(task, metric, interval, note=rule, unit="score", summary=says)
-    return BlindRule(values=values, rule=rule, label="blind_rule", rows=(shown,), name=name)
-
-
-def _number(figure: float | Totals) -> float:
-    """Return a figure of one text as a number; none of this evaluation's is pooled."""
-    if isinstance(figure, Totals):
-        raise TypeError(f"a figure of a mask is a number, got {figure!r}")
-    return figure
+    return Evaluation.BlindRule(values=values, rule=rule, label="blind_rule", rows=(shown,), name=name)
 
 
 def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[MaskFigures]) -> Measurement:
@@ -223,31 +193,27 @@ def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[MaskF
         kind for answer in answers for kind in ("unparsable", "refused") if getattr(answer, kind) is not None
     )
     zeros = f"{counts['unparsable']} unparsable and {counts['refused']} refused of {len(answers)} count as 0"
-    held = [name for name in UNITS if any(name in text.figures for text in texts)]
     return Measurement(
         texts=tuple(texts),
-        units={name: UNITS[name] for name in held},
+        units=UNITS,
         notes={"dsc": zeros, "oracle_dsc": "gold boxes through the same segmenter: the ceiling of dsc"},
-        sources={name: name for name in held},
+        sources={name: name for name in UNITS if any(name in text.figures for text in texts)},
     )
 
 
 def _of_part(part: str, texts: Sequence[TextFigures]) -> Measurement:
     """Return the figures of the answers about a part."""
     names = {f"{name}/{part}": name for name in BY_PART}
-    held = {name: bare for name, bare in names.items() if any(name in text.figures for text in texts)}
-    return Measurement(
-        texts=tuple(
-            TextFigures(
-                figures={name: text.figures[name] for name in held if name in text.figures},
-                unscored={bare: text.unscored[bare] for bare in BY_PART if bare in text.unscored},
-            )
-            for text in texts
-        ),
-        units={name: UNITS[bare] for name, bare in held.items()},
-        notes={},
-        sources=held,
-    )
+    own = [
+        TextFigures(
+            figures={name: text.figures[name] for name in names if name in text.figures},
+            unscored={bare: text.unscored[bare] for bare in BY_PART if bare in text.unscored},
+        )
+        for text in texts
+    ]
+    units = {name: UNITS[bare] for name, bare in names.items()}
+    sources = {name: bare for name, bare in names.items() if any(name in text.figures for text in own)}
+    return Measurement(texts=tuple(own), units=units, notes={}, sources=sources)
 
 
 def _as_iou(dsc: Row) -> Row:

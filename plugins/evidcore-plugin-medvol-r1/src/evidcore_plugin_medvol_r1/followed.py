@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from evidcore.api import Answer, Answers, Prompt, Segmenter, Task, VolumeRef, read
 from evidcore.case import Evidence
@@ -23,7 +22,7 @@ _AT_ONCE = 8  # masks of one volume in memory, unless one question needs more
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentationAnswer(AnswerRecord):
-    """One question answered: a line of `answers/<stage>.jsonl`."""
+    """One question answered."""
 
     unparsable: str | None  # why no box on a slice could be read
     refused: str | None  # why the segmenter could not use the boxes
@@ -33,35 +32,24 @@ class SegmentationAnswer(AnswerRecord):
     target: str  # what was meant; results are told by it
     kind: str | None  # of the query; results are told by it too
     masks: tuple[str, ...]  # the case's masks that answer
-    images: tuple[str, ...]
 
     @property
     def parts(self) -> tuple[str, ...]:
         """Return what the answer's figures are told by beside all questions: its target, and its kind."""
         return (self.target, *([f"{self.kind} (kind)"] if self.kind else []))
 
-    def line(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        lists = ("boxes", "masks", "images")
-        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in lists}}
-
 
 Followed = tuple[SegmentationAnswer, MaskFigures]
 
 
 def follow(given: Sequence[Answers[Answer]], task: Task, segmenter: Segmenter) -> list[list[Followed]]:
-    """Follow the boxes of all answers through the questions' own volumes.
-
-    Args:
-        given: the same questions in one order each time.
-        task: its gold answers give the ceiling.
-        segmenter: makes the masks.
+    """Follow the boxes of all answers, each time to the same questions, through the questions' own volumes.
 
     Returns:
         For each of `given`, what was answered and its figures, by question.
     """
     golds = [gold_evidence(prompt, task) for prompt in given[0].prompts]
-    question_of = [
+    asked = [
         [
             _Asked(prompt=prompt, answer=answer, gold=gold)
             for prompt, answer, gold in zip(item.prompts, item.said, golds, strict=True)
@@ -73,14 +61,14 @@ def follow(given: Sequence[Answers[Answer]], task: Task, segmenter: Segmenter) -
         by_volume.setdefault(prompt.case.volumes[0], []).append(place)
     result: dict[int, list[MaskFigures]] = {}
     for ref, places in by_volume.items():
-        about_it = [[own[place] for own in question_of] for place in places]
+        about_it = [[own[place] for own in asked] for place in places]
         result |= zip(places, _measure(ref, about_it, segmenter), strict=True)
     return [
         [
             (item.answered(group.condition, result[place][number].refused), result[place][number])
             for place, item in enumerate(own)
         ]
-        for number, (group, own) in enumerate(zip(given, question_of, strict=True))
+        for number, (group, own) in enumerate(zip(given, asked, strict=True))
     ]
 
 
@@ -133,7 +121,6 @@ class _Asked:
             target=str(prompt.reference.get("finding") or " + ".join(masks)),
             kind=prompt.reference.get("kind"),
             masks=masks,
-            images=tuple(crop.uri() for crop in prompt.crops()),
         )
 
 

@@ -44,7 +44,7 @@ def mask_figures(
         gold: slice and boxes that are right.
         target: the mask that is right, shape (z, y, x).
         own: what the segmenter made of `said`, or why it made nothing.
-        best: what it made of `gold`, or why it made nothing.
+        best: the same of `gold`.
         spacing_z_mm: distance of two slices.
         others: the masks that the words could mean too; None where the words tell what is meant.
     """

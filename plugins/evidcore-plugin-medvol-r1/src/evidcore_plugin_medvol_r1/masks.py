@@ -29,22 +29,16 @@ def masks_of(
 
     Everything is asked in one call, so that equal requests and slices are computed once. Where that call
     fails, each request is asked alone, and only the faulty ones are lost.
-
-    Args:
-        session: on the volume.
-        requests: may repeat.
-        shape_zyx: of the volume.
     """
-    wanted = list(requests)
-    if not wanted:
+    if not requests:
         return []
     result: list[Mask | Exception]
     try:
-        result = [*session.masks(wanted)]
-        if len(result) != len(wanted):
-            return [HalfMask(f"{len(result)} masks for {len(wanted)} requests")] * len(wanted)
+        result = [*session.masks(requests)]
+        if len(result) != len(requests):
+            return [HalfMask(f"{len(result)} masks for {len(requests)} requests")] * len(requests)
     except Exception as cause:
-        result = [cause] if len(wanted) == 1 else [_alone(session, item) for item in wanted]
+        result = [cause] if len(requests) == 1 else [_alone(session, item) for item in requests]
     return [item if isinstance(item, Exception) else _whole(item, shape_zyx) for item in result]
 
 
@@ -63,26 +57,17 @@ def _whole(mask: Mask, shape_zyx: tuple[int, int, int]) -> Mask | Exception:
 
 def target_mask(prompt: Prompt, volume: Volume) -> Mask:
     """Return the masks that answer a prompt, OR-ed, shape (z, y, x); `reference["masks"]` names them."""
-    return together(prompt, prompt.reference["masks"], volume)
+    return _together(prompt, prompt.reference["masks"], volume)
 
 
 def other_mask(prompt: Prompt, volume: Volume) -> Mask | None:
     """Return the masks that a prompt's words could mean too, OR-ed; None where the words tell them apart."""
     others = [name for name in prompt.reference.get("among", ()) if name not in prompt.reference["masks"]]
-    return together(prompt, others, volume) if others else None
+    return _together(prompt, others, volume) if others else None
 
 
-def together(prompt: Prompt, names: Sequence[str], volume: Volume) -> Mask:
-    """Return masks of a prompt's case, OR-ed, shape (z, y, x).
-
-    Args:
-        prompt: what asks about the case.
-        names: of masks.
-        volume: the case's first.
-
-    Raises:
-        DataError: if the case has no such mask, or its file cannot be used; names the case.
-    """
+def _together(prompt: Prompt, names: Sequence[str], volume: Volume) -> Mask:
+    """Return masks of a prompt's case, OR-ed, shape (z, y, x)."""
     case = prompt.case
     result = np.zeros(volume.shape_zyx, dtype=np.bool_)
     for name in names:

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import random
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evidcore.api import Case, DataError
+from evidcore.case import Query
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is asked about a case."""
-
-    id: str
-    text: str
-    masks: tuple[str, ...] = ()  # of the case, which answer together; empty where nobody knows
-    among: tuple[str, ...] = ()  # masks that the words alone do not tell apart
-    kind: str | None = None
-
-    @property
-    def target(self) -> str:
-        """Return what the masks are called, without the number of a lesion: "cyst" for "cyst 2"."""
-        return " + ".join(dict.fromkeys(re.sub(r" \d+$", "", name) for name in self.masks))
-
-
-def given(case: Case) -> list[Asked]:
+def given(case: Case) -> Sequence[Query]:
     """Return the queries that came with a case.
 
     Raises:
@@ -42,32 +25,24 @@ def given(case: Case) -> list[Asked]:
                 f"case {case.id!r}: query {query.id!r} is answered by mask {missing!r}, which the case lacks."
                 f" It has: {listing}. Correct the data set."
             )
-    return [
-        Asked(id=query.id, text=query.text, masks=query.masks, among=query.among, kind=query.kind)
-        for query in case.queries
-    ]
+    return case.queries
 
 
 def by_mask(
     case: Case, names: Sequence[str], descriptions: Mapping[str, Sequence[str]], seed: int
-) -> list[Asked]:
+) -> list[Query]:
     """Ask for each mask of a case: by its name, or by one of its descriptions.
 
-    Names are matched whether they are written in capitals or not, as sets differ in it.
-
-    Args:
-        case: whose masks are asked about.
-        names: masks that are asked about; all of the case if empty.
-        descriptions: mask name, in small letters -> texts of which one is drawn.
-        seed: of the draw.
+    Names are matched whether they are written in capitals or not, as sets differ in it; without names all
+    masks are asked about. `descriptions` are texts, of which one is drawn, by mask name in small letters.
     """
-    held = {name.lower(): name for name in case.masks}
+    by_name = {name.lower(): name for name in case.masks}
     result = []
-    for name in [held[item.lower()] for item in names if item.lower() in held] if names else case.masks:
+    for name in [by_name[item.lower()] for item in names if item.lower() in by_name] if names else case.masks:
         spoken = name.replace("_", " ")
         texts = descriptions.get(name.lower()) or descriptions.get(spoken.lower()) or (f"the {spoken}",)
         text = random.Random(f"reasoning-segmentation/{seed}/{case.id}/{name}").choice(texts)
-        result.append(Asked(id=name, text=text, masks=(name,)))
+        result.append(Query(id=name, text=text, masks=(name,)))
     return result
 
 

@@ -39,17 +39,10 @@ class Reading:
 
 
 def read(text: str, shown: Sequence[int], *, think: bool, form: Form = "object") -> Reading:
-    """Read a completion; nothing that can be written raises.
-
-    Args:
-        text: the completion.
-        shown: source indices of the slices that were shown.
-        think: thinking was asked for.
-        form: what was asked for, an object or an array with one.
-    """
+    """Read a completion to which slices of the source indices `shown` were shown; no text raises."""
     tags = tag_fault(text, think=think)
     thought = inside(text, "think")
-    item = _first_object(_answer_of(text))
+    item = next((item for value in _jsons(_answer_of(text)) if (item := _item(value)) is not None), None)
     given = [] if item is None else _boxes_of(item)
     boxes = [box for box in given if box_fault(box) is None]
     parts = {
@@ -75,7 +68,8 @@ def object_fault(answer: str, shown: Sequence[int], form: Form) -> str | None:
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError) as cause:
-        return f"the answer is no JSON ({_reason(cause)}): {_short(answer)}"
+        reason = cause.msg if isinstance(cause, json.JSONDecodeError) else type(cause).__name__
+        return f"the answer is no JSON ({reason}): {_short(answer)}"
     if isinstance(value, list):
         if len(value) != 1:
             return f"the answer holds {len(value)} objects, expected one"
@@ -117,14 +111,8 @@ def box_fault(box: Any) -> str | None:
 
 def _answer_of(text: str) -> str:
     """Return what a tolerant reader takes for the answer: the last, closed or not, else all after think."""
-    opened = re.split(r"<answer>", text)
-    if len(opened) > 1:
-        return opened[-1].partition("</answer>")[0]
-    return text.rpartition("</think>")[2]
-
-
-def _first_object(text: str) -> dict[str, Any] | None:
-    return next((item for value in _jsons(text) if (item := _item(value)) is not None), None)
+    _, opened, answer = text.rpartition("<answer>")
+    return answer.partition("</answer>")[0] if opened else text.rpartition("</think>")[2]
 
 
 def _jsons(text: str) -> Iterator[Any]:
@@ -172,10 +160,6 @@ def _is_number(value: Any) -> bool:
 def _listed(shown: Sequence[int], most: int = 12) -> str:
     names = [str(z) for z in shown]
     return ", ".join(names if len(names) <= most else [*names[: most - 1], "…", names[-1]])
-
-
-def _reason(cause: Exception) -> str:
-    return cause.msg if isinstance(cause, json.JSONDecodeError) else type(cause).__name__
 
 
 def _short(value: Any, most: int = 40) -> str:

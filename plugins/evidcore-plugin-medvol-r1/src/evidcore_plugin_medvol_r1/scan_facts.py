@@ -38,11 +38,7 @@ def outlined(ref: VolumeRef, cache_folder: Path) -> Scan:
 
     Facts are the header's, the outline's box in mm, and for each of 20 heights of the body five numbers of
     its slices: mean and spread of HU, and how much of the box is air, fat and bone. Nothing tells where in a
-    slice anything lies.
-
-    Args:
-        ref: a CT in HU.
-        cache_folder: keeps what was measured.
+    slice anything lies. The scan must be a CT in HU.
 
     Raises:
         DataError: if the volume cannot be used.

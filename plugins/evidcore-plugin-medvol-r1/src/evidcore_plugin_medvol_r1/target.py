@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from evidcore.api import Box, Cache, Case, DataError, MaskRef, VolumeRef, read, read_mask
-from evidcore.data.boxes import tight_box
-from evidcore.data.content import content_hash
+from evidcore.api import Box, Cache, Case, DataError, MaskRef, VisualPart, VolumeRef, read, read_mask
+from evidcore.case import Part
+from evidcore.data import content_hash
+from evidcore.data.boxes import Mask, tight_box
 
-MEASURING = 2  # raise whenever the same masks give other targets
+MEASURING = 3  # raise whenever the same masks give other targets
 PARTS: Mapping[str, int] = {"lung": 2, "lungs": 2, "kidney": 2, "kidneys": 2}  # MedVol-R1: up to two boxes
 SMALLEST_PART = 200 / 512**2  # of a slice's area: MedVol-R1's 200 pixels on its grid of 512 x 512
 RANKED_SLICES = 10  # MedVol-R1: the gold slice is the upper median of so many
-Mask = npt.NDArray[np.bool_]
 Named = tuple[tuple[str, MaskRef], ...]
 
 
@@ -36,6 +35,9 @@ class Rule:
     smallest_part: float  # share of the slice's area that a part needs for a box of its own
 
 
+WHOLE = Rule(parts=(), smallest_part=0.0)  # a box for each mask
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
     """An object on the slices that show it."""
@@ -44,21 +46,32 @@ class Target:
     boxes: Mapping[int, tuple[Box, ...]]  # slice -> its boxes
 
 
-def measure(case: Case, names: Sequence[str], rule: Rule, cache_folder: Path) -> Target:
+def shown_slices(parts: Sequence[Part]) -> dict[int, VisualPart]:
+    """Return the parts that show a single slice, by its index."""
+    visual = (part for part in parts if isinstance(part, VisualPart) and part.crop.is_slice)
+    return {part.crop.box_zyx[0]: part for part in visual if part.crop.box_zyx is not None}
+
+
+def require_one_volume(case: Case) -> None:
+    """Refuse a case of which slices cannot be named."""
+    if len(case.volumes) != 1:
+        raise DataError(
+            f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
+            "Ask about cases with one volume."
+        )
+
+
+def measure(case: Case, names: Sequence[str], cache_folder: Path, rule: Rule = WHOLE) -> Target:
     """Measure the masks that answer a question, together; read once for each state of their files.
 
-    Args:
-        case: its first volume is the grid.
-        names: of masks of the case; areas are of all of them OR-ed, boxes of each by itself.
-        rule: how many boxes each gives.
-        cache_folder: keeps what was measured.
+    The first volume of the case is the grid. Areas are of all masks OR-ed, boxes of each by itself.
 
     Raises:
         DataError: if a file cannot be used; names the case.
     """
     named = tuple((name, case.masks[name]) for name in names)
     try:
-        return _kept(case.volumes[0], named, rule, cache_folder)
+        return _cached(case.volumes[0], named, rule, cache_folder)
     except DataError as cause:
         raise DataError(f"{cause} (case {case.id!r})") from cause
 
@@ -66,15 +79,8 @@ def measure(case: Case, names: Sequence[str], rule: Rule, cache_folder: Path) ->
 def gold_slice(areas: Mapping[int, int], shown: Collection[int], ranked: int = RANKED_SLICES) -> int | None:
     """Return the upper median of the `ranked` shown slices on which the target is largest.
 
-    Slices without the target do not count. Of equal areas the lower slice counts first.
-
-    Args:
-        areas: slice -> voxels.
-        shown: slices that the model is shown.
-        ranked: how many slices the median is taken of.
-
-    Returns:
-        None where no shown slice shows the target.
+    Slices without the target do not count. Of equal areas (in voxels) the lower slice counts first. None
+    where no shown slice shows the target.
 
     Source:
         Wang et al. 2026, MedVol-R1, arXiv:2605.26621; github AdvancingEther/MedVol-R1 @051b20f.
@@ -84,13 +90,9 @@ def gold_slice(areas: Mapping[int, int], shown: Collection[int], ranked: int = R
 
 
 def slice_boxes(plane: Mask, z: int, most: int, smallest_px: float) -> tuple[Box, ...]:
-    """Return the boxes of what a slice shows, from the patient's right to the left.
+    """Return at most so many boxes of slice `z` of a mask, (y, x), from the patient's right to the left.
 
-    Args:
-        plane: one axial slice of one mask, shape (y, x).
-        z: its index.
-        most: boxes that the mask may give.
-        smallest_px: pixels that a part needs for a box of its own.
+    A part needs `smallest_px` pixels for a box of its own.
     """
     from scipy import ndimage
 
@@ -107,7 +109,7 @@ def slice_boxes(plane: Mask, z: int, most: int, smallest_px: float) -> tuple[Box
 
 
 @functools.lru_cache(maxsize=2048)
-def _kept(ref: VolumeRef, named: Named, rule: Rule, cache_folder: Path) -> Target:
+def _cached(ref: VolumeRef, named: Named, rule: Rule, cache_folder: Path) -> Target:
     files = {path: content_hash(path) for path in {ref.path, *(mask.path for _, mask in named)}}
     asked = {
         "measuring": MEASURING,
@@ -115,14 +117,14 @@ def _kept(ref: VolumeRef, named: Named, rule: Rule, cache_folder: Path) -> Targe
         "masks": [[name, files[mask.path], mask.key, mask.label, mask.axes] for name, mask in named],
         "rule": dataclasses.asdict(rule),
     }
-    known = Cache("segmentation-targets", cache_folder).get_or_make(
-        asked, lambda: _plain(_measured(ref, named, rule))
-    )
-    boxes = {int(z): tuple(Box(z=int(z), **box) for box in some) for z, some in known["boxes"].items()}
+    cache = Cache("segmentation-targets", cache_folder)
+    known = cache.get_or_make(asked, lambda: _measured(ref, named, rule))
+    boxes = {int(z): tuple(Box(**box) for box in some) for z, some in known["boxes"].items()}
     return Target(areas={int(z): area for z, area in known["areas"].items()}, boxes=boxes)
 
 
-def _measured(ref: VolumeRef, named: Named, rule: Rule) -> Target:
+def _measured(ref: VolumeRef, named: Named, rule: Rule) -> dict[str, Any]:
+    """Return a target as plain JSON."""
     volume = read(ref)
     _, height, width = volume.shape_zyx
     together = np.zeros(volume.shape_zyx, dtype=np.bool_)
@@ -135,14 +137,5 @@ def _measured(ref: VolumeRef, named: Named, rule: Rule) -> Target:
             result = slice_boxes(mask[z], z, most.get(name.lower(), 1), rule.smallest_part * height * width)
             boxes.setdefault(z, {}).update(dict.fromkeys(result))
     areas = together.sum(axis=(1, 2))
-    return Target(
-        areas={z: int(areas[z]) for z in sorted(boxes)}, boxes={z: tuple(boxes[z]) for z in sorted(boxes)}
-    )
-
-
-def _plain(target: Target) -> dict[str, Any]:
-    boxes = {
-        z: [{"y0": box.y0, "y1": box.y1, "x0": box.x0, "x1": box.x1} for box in some]
-        for z, some in target.boxes.items()
-    }
-    return {"areas": dict(target.areas), "boxes": boxes}
+    plain = {z: [dataclasses.asdict(box) for box in boxes[z]] for z in sorted(boxes)}
+    return {"areas": {z: int(areas[z]) for z in plain}, "boxes": plain}

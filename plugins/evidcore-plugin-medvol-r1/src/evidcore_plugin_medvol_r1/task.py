@@ -6,30 +6,33 @@ import dataclasses
 import functools
 import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.api import Answer, Box, Case, DataError, Prompt, Span, Task, TextPart, View, VisualPart
-from evidcore.case import Evidence
+from evidcore.api import Answer, Box, Case, Prompt, Span, Task, TextPart, View, VisualPart
+from evidcore.case import Evidence, Part
 from evidcore.errors import PluginError
-from evidcore_plugin_medvol_r1.queries import Asked, by_mask, given, read_descriptions
+from evidcore_plugin_medvol_r1.queries import by_mask, given, read_descriptions
 from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
 from evidcore_plugin_medvol_r1.target import (
     PARTS,
-    RANKED_SLICES,
     SMALLEST_PART,
     Rule,
     Target,
     gold_slice,
     measure,
+    require_one_volume,
+    shown_slices,
 )
 
 log = logging.getLogger(__name__)
 
 THINK_TEXT = "It is the {target}, seen best on slice {slice}."
+UNKNOWN: Mapping[str, Any] = {"masks": [], "among": [], "finding": "", "kind": None, "target": None}
 _EXAMPLE = '{"slice": 12, "bbox_2d_list": [[100, 250, 300, 400]]}'
 _FORMS: Mapping[Form, str] = {
     "object": f"<answer>{_EXAMPLE}</answer>",
@@ -111,34 +114,37 @@ class ReasoningSegmentation(Task):
             ) from cause
         if not written or "<" in written:
             raise ValueError(f"think_text must be words without tags, got {think_text!r}")
-        self.view = view
-        self.think = think
-        self.rules = rules
+        self.view, self.think, self.rules, self.think_text = view, think, rules, think_text
         self.form: Form = form
-        self.asked = ask
-        self.names = names
-        self.think_text = think_text
-        self.margin_voxels = margin_voxels
+        self.asked, self.names, self.margin_voxels = ask, names, margin_voxels
         self._descriptions = recipe_folder / descriptions if descriptions else None
         self._rule = Rule(parts=tuple(sorted(parts.items())), smallest_part=smallest_part)
         self._cache_folder = cache_folder
-        self._has_told = False
+        self._has_warned = False
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask for every target that is seen on a shown slice."""
-        queries = given(case) if self.asked == "queries" else self._by_mask(case, seed)
+        queries = given(case) if self.asked == "queries" else by_mask(case, self.names, self._texts, seed)
         if not queries:
             return ()
         shown = view.render(case)
-        slices = [part.crop.box_zyx[0] for part in _slices(shown, case) if part.crop.box_zyx]
+        slices = list(_slices(shown, case))
         result = []
         for query in queries if slices else ():
-            target = measure(case, query.masks, self._rule, self._cache_folder)
-            z = gold_slice(target.areas, slices, RANKED_SLICES)
+            target = measure(case, query.masks, self._cache_folder, self._rule)
+            z = gold_slice(target.areas, slices)
             if z is not None:
-                result.append(self._prompt(case, shown, slices, query, _plain(target, slices, z)))
-            elif target.areas and not self._has_told:
-                self._has_told = True
+                names = dict.fromkeys(re.sub(r" \d+$", "", name) for name in query.masks)  # cyst for cyst 2
+                facts = {
+                    "masks": list(query.masks),
+                    "among": list(query.among),
+                    "finding": " + ".join(names),
+                    "kind": query.kind,
+                    "target": _plain(target, slices, z),
+                }
+                result.append(self._prompt(case, shown, slices, query.id, query.text, facts))
+            elif target.areas and not self._has_warned:
+                self._has_warned = True
                 log.warning(
                     "reasoning-segmentation: case %s, query %s: none of the %d slices shown shows the "
                     "target, so it is not asked, nor is any other of which this holds. Show more slices.",
@@ -149,9 +155,8 @@ class ReasoningSegmentation(Task):
     def ask(self, case: Case, view: View) -> Sequence[Prompt]:
         """Ask what someone put; which mask answers is not known."""
         shown = view.render(case)
-        slices = [part.crop.box_zyx[0] for part in _slices(shown, case) if part.crop.box_zyx]
-        put = [Asked(id=question.id, text=question.text) for question in case.questions]
-        return [self._prompt(case, shown, slices, query, None) for query in put]
+        slices = list(_slices(shown, case))
+        return [self._prompt(case, shown, slices, one.id, one.text, UNKNOWN) for one in case.questions]
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
         """Return the gold slice and its boxes, after a sentence of thought where thinking is asked for."""
@@ -177,39 +182,32 @@ class ReasoningSegmentation(Task):
             evidence = Evidence(slice=result.slice, boxes=boxes)
         return Answer(text=completion, malformed=result.fault, think=result.think, evidence=evidence)
 
-    def _by_mask(self, case: Case, seed: int) -> list[Asked]:
-        return by_mask(case, self.names, self._texts, seed)
-
     @functools.cached_property
     def _texts(self) -> Mapping[str, tuple[str, ...]]:
         return {} if self._descriptions is None else read_descriptions(self._descriptions)
 
     def _prompt(
-        self, case: Case, shown: Sequence[Any], slices: list[int], query: Asked, target: dict[str, Any] | None
+        self,
+        case: Case,
+        shown: Sequence[Part],
+        slices: list[int],
+        identity: str,
+        text: str,
+        facts: Mapping[str, Any],
     ) -> Prompt:
-        said = f"{_RULES[self.think]}{_FORMS[self.form]}" if self.rules else _SHORT[self.think]
+        form = f"{_RULES[self.think]}{_FORMS[self.form]}" if self.rules else _SHORT[self.think]
         return Prompt(
-            id=f"{case.id}:{query.id}",
+            id=f"{case.id}:{identity}",
             case=case,
             task="reasoning-segmentation",
-            parts=(*shown, TextPart(text=f"{query.text}\n{said}")),
-            reference={
-                "query": query.text,
-                "masks": list(query.masks),
-                "among": list(query.among),
-                "finding": query.target,
-                "kind": query.kind,
-                "think": self.think,
-                "form": self.form,
-                "shown": slices,
-                "target": target,
-            },
+            parts=(*shown, TextPart(text=f"{text}\n{form}")),
+            reference={"query": text, "think": self.think, "form": self.form, "shown": slices, **facts},
         )
 
     def _part(self, prompt: Prompt, z: int) -> VisualPart:
         """Return the part that shows slice `z` of the prompt's own case, whatever pixels the prompt shows."""
-        own = _slices(prompt.parts, prompt.case) or _slices(self.view.render(prompt.case), prompt.case)
-        return next(part for part in own if part.crop.box_zyx and part.crop.box_zyx[0] == z)
+        case = prompt.case
+        return (_slices(prompt.parts, case) or _slices(self.view.render(case), case))[z]
 
     def _drawn(self, part: VisualPart, box: Box) -> Box:
         """Return a tight box with its margin, inside what the part shows."""
@@ -237,15 +235,10 @@ class ReasoningSegmentation(Task):
         return [x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)]
 
 
-def _slices(parts: Sequence[Any], case: Case) -> list[VisualPart]:
-    """Return the parts that show slices of the case's volume."""
-    if len(case.volumes) != 1:
-        raise DataError(
-            f"case {case.id!r}: has {len(case.volumes)} volumes, and a slice is named by its index alone. "
-            "Ask about cases with one volume."
-        )
-    shown = [part for part in parts if isinstance(part, VisualPart) and part.crop.is_slice]
-    return [part for part in shown if part.crop.volume in case.volumes]
+def _slices(parts: Sequence[Part], case: Case) -> dict[int, VisualPart]:
+    """Return the parts that show slices of the case's volume, by index."""
+    require_one_volume(case)
+    return {z: part for z, part in shown_slices(parts).items() if part.crop.volume in case.volumes}
 
 
 def _plain(target: Target, slices: Sequence[int], z: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Lt
 
 from evidcore.api import Reward, Rollout, Score, Unscored
 from evidcore.case import Verdict
-from evidcore.data.reading import read_geometry
+from evidcore.data import read_geometry
 
 Raster = npt.NDArray[np.bool_]
 Place = tuple[str, int]  # volume and slice

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from evidcore_plugin_reports.sentences import words
 
@@ -33,10 +33,8 @@ from evidcore.api import (
     numeric_result,
 )
 from evidcore.case import Turn, Verdict
-from evidcore.contracts import BlindRule
 from evidcore.evaluate.choice import measure_turns
 from evidcore.evaluate.measuring import named_metrics
-from evidcore.evaluate.numeric_result import NumericResult
 from evidcore.text.tags import inside, shortened, tag_fault
 
 OPEN_QUESTIONS = "open_questions"  # the case's note that holds those without options
@@ -204,20 +202,21 @@ class FreeTextEvaluation(Evaluation[Replied]):
         """Hold the answers against the right ones; a malformed one is wrong."""
         return [self._score(given, name) for given in answers]
 
-    def _score(self, given: Answers[Replied], name: str) -> FreeTextResult:
-        said = [one.answer for one in given.said]
-        turns = [one.turns for one in given.said]
-        plain = numeric_result(
-            name, Answers(given.prompts, said, given.condition), [*map(_figures, given.prompts, said)], UNITS
-        )
-        measured = plain.measured | measure_turns(self.metrics, given.prompts, turns)
-        return FreeTextResult(
-            name=name, given=plain.given, figures=plain.figures, measured=measured, turns=turns
+    def _score(self, given: Answers[Replied], name: str) -> EvalResult:
+        answers = [item.answer for item in given.said]
+        turns = [item.turns for item in given.said]
+        figures = [*map(_figures, given.prompts, answers)]
+        plain = numeric_result(name, Answers(given.prompts, answers, given.condition), figures, UNITS)
+        pairs = zip(plain.answers, turns, strict=True)
+        return dataclasses.replace(
+            plain,
+            answers=[dataclasses.replace(record, turns=before) for record, before in pairs],
+            measured=plain.measured | measure_turns(self.metrics, given.prompts, turns),
         )
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
-    ) -> BlindRule | None:
+    ) -> Evaluation.BlindRule | None:
         """Return what it scores to say each time what is right most often in training."""
         counts = collections.Counter(answers[0] for one in training() if (answers := _right(one)))
         if not counts:
@@ -231,24 +230,10 @@ class FreeTextEvaluation(Evaluation[Replied]):
             )
             for row in scored.rows()
         )
-        return BlindRule(
+        return Evaluation.BlindRule(
             values=scored.values(self.headline), rule="the most frequent answer in training",
             label="training_mode", rows=rows, figures={"training_mode": rows[0].value},
         )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FreeTextResult(NumericResult):
-    """Answers with their figures, and the turns before each."""
-
-    turns: Sequence[Sequence[Turn]]
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Return a line for each answer, with the turns before it where there are any."""
-        return [
-            {**line, "turns": [turn.to_json() for turn in turns]} if turns else line
-            for line, turns in zip(super().lines(), self.turns, strict=True)
-        ]
 
 
 def agreement(said: str, right: Sequence[str]) -> dict[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from annotated_types import Gt, Le
 
-from evidcore.api import Case, Crop, Metric, read, read_mask
+from evidcore.api import Crop, Metric, read, read_mask
 from evidcore.contracts import Measured, TextSample
 from evidcore_plugin_medvr.pointing import square_around
 
@@ -54,19 +54,14 @@ class Looks(Metric):
         planes = {z for crop in text.shown if crop.box_zyx for z in range(*crop.box_zyx[:2])}
         box = square_around(case, names, planes, self.smallest_side, self._cache_folder)
         if box is not None:
-            inside = _inside(case, names, box.z)
+            like = read(case.volumes[0])
+            inside = np.any([read_mask(case.masks[name], like=like)[box.z] for name in names], axis=0)
             wanted = np.zeros_like(inside)
             wanted[box.y0 : box.y1, box.x0 : box.x1] = True
             shown = _shown([crop for turn in text.turns for crop in turn.crops], box.z, inside.shape)
             figures["zoom_cover"] = float((shown & inside).sum() / inside.sum())
             figures["zoom_iou"] = float((shown & wanted).sum() / (shown | wanted).sum())
         return Measured(figures=figures)
-
-
-def _inside(case: Case, names: Sequence[str], z: int) -> npt.NDArray[np.bool_]:
-    like = read(case.volumes[0])
-    planes = [read_mask(case.masks[name], like=like)[z] for name in names]
-    return np.asarray(np.any(planes, axis=0), dtype=np.bool_)
 
 
 def _shown(crops: Sequence[Crop], z: int, shape_yx: tuple[int, ...]) -> npt.NDArray[np.bool_]:

@@ -62,12 +62,8 @@ class MajorityChoice(ChoiceEvaluation):
         """Sample the answers, and read those that won as `choice` reads answers."""
         voting = _Voting(policy, task, self.samples, self.temperature)
         won = super().answer(voting, prompts, task, asking)
-        return [
-            VotedAnswer(
-                **{field.name: getattr(item, field.name) for field in dataclasses.fields(item)}, votes=votes
-            )
-            for item, votes in zip(won, voting.votes, strict=True)
-        ]
+        pairs = zip(won, voting.votes, strict=True)
+        return [VotedAnswer(**vars(item), votes=votes) for item, votes in pairs]
 
     def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[EvalResult]:
         """Count right answers and right samples."""

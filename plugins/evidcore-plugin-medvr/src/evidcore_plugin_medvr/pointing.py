@@ -6,14 +6,13 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from evidcore_plugin_medvol_r1.target import Rule, gold_slice, measure
+from evidcore_plugin_medvol_r1.target import gold_slice, measure
+from evidcore_plugin_medvol_r1.target import shown_slices as slices_of
 
 from evidcore.api import Box, Case, DataError, Prompt, Tool, View, VisualPart
 from evidcore.case import Action, Turn
-from evidcore.data.reading import read_geometry
+from evidcore.data import read_geometry
 from evidcore_plugin_medvr.rollout import CLOSE, OPEN
-
-RULE = Rule(parts=(), smallest_part=0.0)
 
 
 def shown_slices(prompt: Prompt, task: str) -> dict[int, VisualPart]:
@@ -22,11 +21,7 @@ def shown_slices(prompt: Prompt, task: str) -> dict[int, VisualPart]:
     Raises:
         DataError: if it shows none; names the prompt and `task`.
     """
-    parts = {
-        part.crop.box_zyx[0]: part
-        for part in prompt.parts
-        if isinstance(part, VisualPart) and part.crop.is_slice and part.crop.box_zyx is not None
-    }
+    parts = slices_of(prompt.parts)
     if not parts:
         raise DataError(
             f"{task}: prompt {prompt.id!r} shows no single slice, and a box lies on one. Use "
@@ -38,21 +33,14 @@ def shown_slices(prompt: Prompt, task: str) -> dict[int, VisualPart]:
 def square_around(
     case: Case, names: Sequence[str], slices: Collection[int], smallest_side: float, cache_folder: Path
 ) -> Box | None:
-    """Return the smallest square around what some masks show on the slice that shows most of them.
+    """Return the smallest square around what some masks show on the one of `slices` that shows most of them.
 
-    Args:
-        case: whose masks; its first volume is the grid.
-        names: of the masks, together.
-        slices: those that are shown.
-        smallest_side: of the square, as a share of the shorter side of the slice.
-        cache_folder: keeps what was measured of masks.
-
-    Returns:
-        The square, moved into the slice; None where no shown slice shows any of the masks.
+    Its side is at least `smallest_side` of the shorter side of the slice; it is moved into the slice. None
+    where none of the slices shows any of the masks.
     """
     if not names or not case.volumes:
         return None
-    result = measure(case, names, RULE, cache_folder)
+    result = measure(case, names, cache_folder)
     z = gold_slice(result.areas, slices, 1)
     if z is None:
         return None

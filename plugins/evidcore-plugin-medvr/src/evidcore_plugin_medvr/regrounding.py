@@ -67,12 +67,8 @@ class EntropyRegrounding(ToolCall):
         normalize: bool = True,
     ) -> None:
         super().__init__(tools, calls=calls, spelling=spelling, told=told)
-        self.base_share, self.base_probability, self.gamma, self.gate = (
-            base_share,
-            base_probability,
-            gamma,
-            gate,
-        )
+        self.base_share, self.base_probability = base_share, base_probability
+        self.gamma, self.gate = gamma, gate
         self.beginning_tokens, self.window_tokens, self.normalize = beginning_tokens, window_tokens, normalize
 
     def _sampled_first(self, answers_per_prompt: int) -> int:

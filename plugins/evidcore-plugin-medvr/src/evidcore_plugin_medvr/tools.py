@@ -10,15 +10,28 @@ from annotated_types import Ge
 
 from evidcore.api import Box, Crop, EncoderInput, Prompt, TextPart, Tool, View, VisualPart
 from evidcore.case import Part
-from evidcore.data.reading import read_geometry
+from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
 
 SMALLEST_CROP_VOXELS = 4  # a closer look at less is one flat colour
 
 _SLICE = {"type": "integer", "minimum": 0, "description": "index of the slice, as in its tag"}
 _VOLUME = {"type": "integer", "minimum": 1, "description": "which volume, where several are shown"}
-_COORDINATE = {"type": "number"}
 _BEYOND = 1e9  # of any coordinate
+
+
+def _coordinates(count: int) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "number"}, "minItems": count, "maxItems": count}
+
+
+def _schema(required: Sequence[str], **properties: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the JSON schema of a tool's arguments, of which each may name a volume."""
+    return {
+        "type": "object",
+        "properties": {**properties, "volume": _VOLUME},
+        "required": [*required],
+        "additionalProperties": False,
+    }
 
 
 class CropTool(Tool):
@@ -26,16 +39,7 @@ class CropTool(Tool):
 
     name: ClassVar[str] = "crop"
     description: ClassVar[str] = "Look closer at a part of a slice. The box is given as x0, y0, x1, y1."
-    schema: ClassVar[Mapping[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "slice": _SLICE,
-            "box": {"type": "array", "items": _COORDINATE, "minItems": 4, "maxItems": 4},
-            "volume": _VOLUME,
-        },
-        "required": ["slice", "box"],
-        "additionalProperties": False,
-    }
+    schema: ClassVar[Mapping[str, Any]] = _schema(["slice", "box"], slice=_SLICE, box=_coordinates(4))
     unit: ClassVar[str] = "voxels"  # as messages call it
     smallest_side: int = SMALLEST_CROP_VOXELS
 
@@ -81,17 +85,12 @@ class Zoom(CropTool):
 
     name: ClassVar[str] = "zoom"
     description: ClassVar[str] = "Look closer at a part of the image. The box is given as x0, y0, x1, y1."
-    schema: ClassVar[Mapping[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "box": {"type": "array", "items": _COORDINATE, "minItems": 4, "maxItems": 4},
-            "label": {"type": "string", "description": "what is looked for"},
-            "slice": _SLICE,
-            "volume": _VOLUME,
-        },
-        "required": ["box"],
-        "additionalProperties": False,
-    }
+    schema: ClassVar[Mapping[str, Any]] = _schema(
+        ["box"],
+        box=_coordinates(4),
+        label={"type": "string", "description": "what is looked for"},
+        slice=_SLICE,
+    )
     unit: ClassVar[str] = "pixels"
 
     def __init__(
@@ -148,17 +147,9 @@ class Measure(Tool):
 
     name: ClassVar[str] = "measure"
     description: ClassVar[str] = "Measure the distance in mm between two points x, y on a slice."
-    schema: ClassVar[Mapping[str, Any]] = {
-        "type": "object",
-        "properties": {
-            "slice": _SLICE,
-            "from": {"type": "array", "items": _COORDINATE, "minItems": 2, "maxItems": 2},
-            "to": {"type": "array", "items": _COORDINATE, "minItems": 2, "maxItems": 2},
-            "volume": _VOLUME,
-        },
-        "required": ["slice", "from", "to"],
-        "additionalProperties": False,
-    }
+    schema: ClassVar[Mapping[str, Any]] = _schema(
+        ["slice", "from", "to"], **{"slice": _SLICE, "from": _coordinates(2), "to": _coordinates(2)}
+    )
 
     def __init__(self, view: View) -> None:
         """Take the view whose coordinates are spoken."""

@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 from evidcore.api import Box, Case, DataError, InlineOptions, Prompt, Tool, View, VisualPart
 from evidcore.builtin.choice import Choice
 from evidcore.case import Turn
-from evidcore.data.reading import read_geometry
+from evidcore.data import read_geometry
 from evidcore_plugin_medvr.free_text import FreeText
 from evidcore_plugin_medvr.pointing import called, shown_slices, square_around
 

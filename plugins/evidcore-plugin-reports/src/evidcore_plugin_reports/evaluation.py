@@ -39,7 +39,6 @@ class ReportAnswer(AnswerRecord):
     present: tuple[str, ...]  # findings that are
     absent: tuple[str, ...]  # findings that are known not to be
     unread: str | None  # why the labeler could not read the report
-    images: tuple[str, ...]
 
     @property
     def is_known(self) -> bool:
@@ -53,11 +52,6 @@ class ReportAnswer(AnswerRecord):
             for names in (self.affirmed, self.present, self.absent)
         )
         return len(said & true), len(said & false), len(true - said)
-
-    def line(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        lists = ("affirmed", "present", "absent", "images")
-        return {**dataclasses.asdict(self), **{name: list(getattr(self, name)) for name in lists}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,7 +162,6 @@ class ReportEvaluation(Evaluation[Answer]):
                     present=_with(known, "present"),
                     absent=_with(known, "absent"),
                     unread=str(result) if isinstance(result, LabelError) else None,
-                    images=tuple(crop.uri() for crop in prompt.crops()),
                 )
             )
         return ReportResult(

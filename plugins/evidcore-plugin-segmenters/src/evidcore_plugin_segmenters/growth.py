@@ -77,8 +77,7 @@ def smooth(plane: np.ndarray[Any, Any], steps: int) -> Plane:
 
 def connected(region: Region, seeds: Region) -> Region:
     """Return the parts of a region that hold any seed; parts that meet at a corner alone are two."""
-    result: Region = _connected(region[None], seeds)[0]
-    return result
+    return np.asarray(_connected(region[None], seeds)[0])
 
 
 def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
@@ -164,13 +163,7 @@ def grow(
 ) -> Region | None:
     """Return the region of a slice beside the one whose region is known; None where the object has ended.
 
-    Args:
-        plane: the slice.
-        before: the known region, not empty.
-        model: the object's intensities.
-        within: where the region may lie; its slice does not matter.
-        spacing_mm_yx: distance between voxels.
-        growth: how far it may move and how much must be left.
+    It lies `within` a box, whose slice does not matter.
     """
     from scipy import ndimage
 
@@ -230,13 +223,10 @@ def _seeds(local: Plane, core: Region, centre: float, width: float) -> Region:
 
 def _widths(local: Plane, values: np.ndarray[Any, Any]) -> list[float]:
     """Return half widths of intervals, from the noise of `values` up to all that `local` spans."""
-    first = max(_spread(values), _least_width(local))
-    last = max(float(local.max() - local.min()), 2 * first)
+    span = float(local.max() - local.min())
+    first = max(_spread(values), span / 200, 1e-6)
+    last = max(span, 2 * first)
     return [float(width) for width in np.geomspace(first, last, WIDTHS)]
-
-
-def _least_width(local: Plane) -> float:
-    return max(float(local.max() - local.min()) / 200, 1e-6)
 
 
 def _spread(values: np.ndarray[Any, Any]) -> float:
@@ -251,8 +241,7 @@ def _connected(regions: Regions, seeds: Region) -> Regions:
     held = np.zeros(count + 1, dtype=np.bool_)
     held[labels[:, seeds]] = True
     held[0] = False  # what is no region
-    result: Regions = held[labels]
-    return result
+    return np.asarray(held[labels])
 
 
 def _fit(regions: Regions, inner: tuple[slice, slice]) -> list[float]:

@@ -13,8 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from evidcore.api import Box
-from evidcore.contracts.segmenting import Mask, Window
+from evidcore.contracts.segmenting import Window
 from evidcore.data import Volume
+from evidcore.data.boxes import Mask
 
 Run = Callable[[Float[Tensor, "row channel y x"]], Float[Tensor, "row one y x"]]
 Windows = tuple[tuple[float, float], ...]
@@ -80,7 +81,8 @@ def shown(volume: Volume, z: int, frame: Frame, windows: Windows) -> Float[Tenso
     if volume.intensity != "hu":
         low, high = (float(end) for end in np.percentile(volume.array[z], PERCENTILES))
         windows = ((low, high),) * len(windows)
-    return torch.stack([_windowed(plane, low, high) for low, high in windows])
+    shares = [plane.sub(low).div(max(high - low, 1e-6)).clamp(0, 1) for low, high in windows]
+    return torch.stack(shares).mul(2).sub(1)
 
 
 def inputs(
@@ -91,63 +93,40 @@ def inputs(
 ) -> Float[Tensor, "channel y x"]:
     """Return what the network is given: a slice, the one before, its mask, and the box; None is nothing."""
     nothing = torch.zeros_like(image[0])
-    return torch.cat([
-        image,
-        before,
-        (nothing if mask is None else mask)[None],
-        (nothing if box is None else box)[None],
-    ])
+    planes = [nothing if plane is None else plane for plane in (mask, box)]
+    return torch.cat([image, before, torch.stack(planes)])
 
 
+@dataclasses.dataclass
 class Track:
     """One object on its way through a volume: what is known of each slice in the object's square."""
 
-    def __init__(
-        self,
-        volume: Volume,
-        frame: Frame,
-        box: Box,
-        given: np.ndarray[Any, np.dtype[np.bool_]] | None,
-        window: Window,
-        windows: Windows,
-    ) -> None:
-        """Start on the prompted slice.
+    volume: Volume
+    frame: Frame
+    box: Box  # the prompt, or the box of the prompt's mask
+    given: Mask | None  # the mask on the prompted slice where that is the prompt, shape (y, x)
+    window: Window  # slices from start to stop to walk to
+    windows: Windows  # (low, high) of the images
 
-        Args:
-            volume: what is walked through.
-            frame: the square.
-            box: the prompt, or the box of the prompt's mask.
-            given: the mask on the prompted slice where that is the prompt, shape (y, x).
-            window: slices from start to stop to walk to.
-            windows: (low, high) of the images.
-        """
-        self._volume = volume
-        self._frame = frame
-        self._box = box
-        self._window = window
-        self._windows = windows
+    def __post_init__(self) -> None:
+        """Start on the prompted slice."""
         self._images: dict[int, Tensor] = {}
         self._chances: dict[int, Tensor] = {}
-        self._regions: dict[int, np.ndarray[Any, np.dtype[np.bool_]]] = {}
-        if given is not None:
-            self._chances[box.z] = frame.cut_mask(given)
-            self._regions[box.z] = given
-
-    @property
-    def starts_known(self) -> bool:
-        """Tell whether the prompt gave the mask of its slice."""
-        return self._box.z in self._regions
+        self._regions: dict[int, Mask] = {}
+        if self.given is not None:
+            self._chances[self.box.z] = self.frame.cut_mask(self.given)
+            self._regions[self.box.z] = self.given
 
     def first_input(self) -> Tensor:
         """Return what the network is given of the prompted slice."""
-        inside = np.zeros(self._volume.shape_zyx[1:], dtype=np.float32)
-        inside[self._box.y0 : self._box.y1, self._box.x0 : self._box.x1] = 1.0
-        image = self._image(self._box.z)
-        return inputs(image, image, None, self._frame.cut_mask(inside))
+        inside = np.zeros(self.volume.shape_zyx[1:], dtype=np.float32)
+        inside[self.box.y0 : self.box.y1, self.box.x0 : self.box.x1] = 1.0
+        image = self._image(self.box.z)
+        return inputs(image, image, None, self.frame.cut_mask(inside))
 
     def take_first(self, chances: Float[Tensor, "y x"]) -> None:
         """Keep the mask of the prompted slice: where nothing is likely, what is likeliest in the box."""
-        z, box = self._box.z, self._box
+        z, box = self.box.z, self.box
         plane = self._plane(chances)
         inside = plane[box.y0 : box.y1, box.x0 : box.x1]
         region = plane >= INSIDE
@@ -157,14 +136,14 @@ class Track:
 
     def next_input(self, way: int, step: int) -> Tensor | None:
         """Return what the network is given `step` slices away; None where the object or the window ends."""
-        z = self._box.z + way * step
-        if not self._window[0] <= z < self._window[1] or z - way not in self._regions:
+        z = self.box.z + way * step
+        if not self.window[0] <= z < self.window[1] or z - way not in self._regions:
             return None
         return inputs(self._image(z), self._image(z - way), self._chances[z - way], None)
 
     def take(self, way: int, step: int, chances: Float[Tensor, "y x"]) -> None:
         """Keep the mask of a slice; an empty one ends the object."""
-        z = self._box.z + way * step
+        z = self.box.z + way * step
         region = self._plane(chances) >= INSIDE
         if region.any():
             self._chances[z], self._regions[z] = chances, region
@@ -176,23 +155,18 @@ class Track:
                 found[z] |= region
 
     def _plane(self, chances: Tensor) -> np.ndarray[Any, Any]:
-        _, height, width = self._volume.shape_zyx
-        return self._frame.back(chances, (height, width))
+        _, height, width = self.volume.shape_zyx
+        return self.frame.back(chances, (height, width))
 
     def _image(self, z: int) -> Tensor:
         if z not in self._images:
-            self._images[z] = shown(self._volume, z, self._frame, self._windows)
+            self._images[z] = shown(self.volume, z, self.frame, self.windows)
         return self._images[z]
 
 
 def carry(tracks: Sequence[Track], run: Run) -> None:
-    """Walk objects from their prompted slices to both ends, all of them side by side.
-
-    Args:
-        tracks: the objects, at their prompted slices.
-        run: gives the probabilities of inputs.
-    """
-    fresh = [track for track in tracks if not track.starts_known]
+    """Walk objects from their prompted slices to both ends side by side; `run` gives probabilities."""
+    fresh = [track for track in tracks if track.given is None]
     for track, chances in zip(fresh, _in_parts([track.first_input() for track in fresh], run), strict=True):
         track.take_first(chances)
     walks = [(track, way) for track in tracks for way in (-1, 1)]
@@ -210,10 +184,6 @@ def carry(tracks: Sequence[Track], run: Run) -> None:
 def _in_parts(rows: Sequence[Tensor], run: Run) -> list[Tensor]:
     parts = [rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE)]
     return [chances[0] for part in parts for chances in run(torch.stack(list(part)))]
-
-
-def _windowed(plane: Tensor, low: float, high: float) -> Tensor:
-    return plane.sub(low).div(max(high - low, 1e-6)).clamp(0, 1).mul(2).sub(1)
 
 
 def _resized(plane: Tensor, shape: tuple[int, int]) -> Tensor:

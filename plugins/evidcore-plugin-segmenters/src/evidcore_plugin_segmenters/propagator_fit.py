@@ -19,11 +19,11 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from evidcore.api import Case, DataError, read_mask
+from evidcore.api import Case, DataError, Segmenter, read_mask
 from evidcore.compute.learning_rate import share_of_peak
-from evidcore.contracts import BoxPrompt, FitLog
+from evidcore.contracts import FitLog
 from evidcore.data import Volume, volume_cache
-from evidcore.data.boxes import Region, dice, moved, parts, tight_box
+from evidcore.data.boxes import Mask, dice, moved, parts, tight_box
 from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def fit_propagator(
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
 
-def _objects(case: Case, name: str) -> Iterator[tuple[Volume, Region]]:
+def _objects(case: Case, name: str) -> Iterator[tuple[Volume, Mask]]:
     """Yield a volume and each object of a mask, shape (z, y, x)."""
     try:
         volume = volume_cache.read(case.volumes[0])
@@ -149,7 +149,7 @@ def _named(cases: Sequence[Case], masks: Sequence[str]) -> list[tuple[Case, str]
 
 
 def _cut_out(
-    volume: Volume, part: Region, size: int, windows: Windows, jitter: float, rng: np.random.Generator
+    volume: Volume, part: Mask, size: int, windows: Windows, jitter: float, rng: np.random.Generator
 ) -> Known:
     areas = part.sum(axis=(1, 2))
     z = int(rng.choice(np.flatnonzero(areas >= LARGE * areas.max())))
@@ -210,11 +210,7 @@ def _train(
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         if step % LOG_EVERY_STEPS == 0 or step == options.steps - 1:
-            log({
-                "step": step,
-                "loss": loss.item(),
-                "learning_rate": rate,
-            })
+            log({"step": step, "loss": loss.item(), "learning_rate": rate})
 
 
 def _walk(known: Known, chain: int, rng: np.random.Generator) -> tuple[bool, list[int]]:
@@ -243,6 +239,6 @@ def _validation_dice(
             if len(result) == VALIDATION_OBJECTS:
                 return result
             z = int(part.sum(axis=(1, 2)).argmax())
-            mask = segmenter.session(case.volumes[0]).mask([BoxPrompt(box=tight_box(part[z], z))])
+            mask = segmenter.session(case.volumes[0]).mask([Segmenter.BoxPrompt(box=tight_box(part[z], z))])
             result.append(dice(mask, part))
     return result

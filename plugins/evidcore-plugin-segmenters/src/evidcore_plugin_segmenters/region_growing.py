@@ -10,10 +10,11 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from evidcore.api import Box, Segmenter, VolumeRef
-from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterPrompt, SegmenterSession
-from evidcore.contracts.segmenting import Mask, Window
+from evidcore.api import Segmenter, VolumeRef
+from evidcore.contracts import SegmenterPrompt, SegmenterSession
+from evidcore.contracts.segmenting import Window
 from evidcore.data import Volume, volume_cache
+from evidcore.data.boxes import Mask
 from evidcore.data.content import volume_key
 from evidcore_plugin_segmenters.growth import (
     Growth,
@@ -86,16 +87,14 @@ class GrowingSession(SegmenterSession):
 
     def __init__(self, volume: Volume, path: str, growth: Growth, smoothing_steps: int) -> None:
         """Take the volume, whose path stands in messages."""
-        self._volume = volume
-        self._path = path
-        self._growth = growth
-        self._smoothing_steps = smoothing_steps
+        self.volume, self.growth = volume, growth
+        self._path, self._smoothing_steps = path, smoothing_steps
         self.plane = functools.lru_cache(maxsize=_PLANES)(self._smoothed)
         self._object = functools.lru_cache(maxsize=_OBJECTS)(self._grown)
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
         """Segment the objects together; see `SegmenterSession.mask`."""
-        shape = self._volume.shape_zyx
+        shape = self.volume.shape_zyx
         self.refuse_unusable(prompts, z_window, shape, self._path)
         start, stop = z_window or (0, shape[0])
         result = np.zeros(shape, dtype=np.bool_)
@@ -105,40 +104,27 @@ class GrowingSession(SegmenterSession):
         return result
 
     def _grown(self, prompt: SegmenterPrompt) -> _Object:
-        region, model = self._on_prompted_slice(prompt)
-        return _Object(self, prompt.z, region, model)
-
-    def _on_prompted_slice(self, prompt: SegmenterPrompt) -> tuple[Region, Model]:
         plane = self.plane(prompt.z)
         match prompt:
-            case BoxPrompt(box=box):
-                return in_box(plane, box)
-            case PointPrompt(y=y, x=x):
-                return around_point(plane, y, x)
-            case MaskPrompt(mask=mask):
-                return of_mask(plane, mask)
+            case Segmenter.BoxPrompt(box=box):
+                region, model = in_box(plane, box)
+            case Segmenter.PointPrompt(y=y, x=x):
+                region, model = around_point(plane, y, x)
+            case Segmenter.MaskPrompt(mask=mask):
+                region, model = of_mask(plane, mask)
+        return _Object(self, prompt.z, region, model)
 
     def _smoothed(self, z: int) -> Plane:
         """Return a slice, shape (y, x)."""
-        return smooth(self._volume.array[z], self._smoothing_steps)
-
-    def leash(self, z: int, region: Region) -> Box:
-        """Return how far an object may get on other slices."""
-        return leash(z, region, self._growth.reach)
-
-    def next_region(self, z: int, before: Region, model: Model, within: Box) -> Region | None:
-        """Return the region on slice `z` beside a known one; None where the object has ended."""
-        _, dy, dx = self._volume.spacing_mm_zyx
-        return grow(self.plane(z), before, model, within, (dy, dx), self._growth)
+        return smooth(self.volume.array[z], self._smoothing_steps)
 
 
 class _Object:
     """What a prompt has given: the region of each slice, as far as it was asked for."""
 
     def __init__(self, session: GrowingSession, z: int, region: Region, model: Model) -> None:
-        self._session = session
-        self._model = model
-        self._within = session.leash(z, region)
+        self._session, self._model = session, model
+        self._within = leash(z, region, session.growth.reach)
         self._regions: dict[int, Region] = {z: region}
         self._ends = {-1: z, 1: z}  # the last slice that was looked at, downwards and upwards
         self._has_ended = {-1: False, 1: False}
@@ -151,8 +137,10 @@ class _Object:
         return [(z, region) for z, region in self._regions.items() if start <= z < stop]
 
     def _step(self, way: int) -> None:
-        z = self._ends[way] + way
-        region = self._session.next_region(z, self._regions[z - way], self._model, self._within)
+        session, z = self._session, self._ends[way] + way
+        spacing_mm_yx = session.volume.spacing_mm_zyx[1:]
+        before = self._regions[z - way]
+        region = grow(session.plane(z), before, self._model, self._within, spacing_mm_yx, session.growth)
         self._ends[way] = z
         if region is None:
             self._has_ended[way] = True

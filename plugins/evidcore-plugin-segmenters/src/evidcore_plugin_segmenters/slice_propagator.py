@@ -12,18 +12,11 @@ from annotated_types import Ge, Le
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from evidcore.api import Box, Case, DataError, InlineOptions, Segmenter, VolumeRef
-from evidcore.contracts import (
-    BoxPrompt,
-    FitLog,
-    MaskPrompt,
-    MaskRequest,
-    PointPrompt,
-    SegmenterPrompt,
-    SegmenterSession,
-)
-from evidcore.contracts.segmenting import Mask, Window
+from evidcore.api import Case, DataError, InlineOptions, Segmenter, VolumeRef
+from evidcore.contracts import FitLog, SegmenterPrompt, SegmenterSession
+from evidcore.contracts.segmenting import Window
 from evidcore.data import Volume, volume_cache
+from evidcore.data.boxes import Mask
 from evidcore_plugin_segmenters.growth import around_point, leash, smooth
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit, fit_propagator
@@ -68,9 +61,7 @@ class SlicePropagator(Segmenter):
             raise ValueError(f"slice-propagator: size must be a multiple of 16, got {size}.")
         if not windows:
             raise ValueError("slice-propagator: windows must hold at least one (low, high) in HU, got none.")
-        self.size = size
-        self.width = width
-        self.windows = windows
+        self.size, self.width, self.windows = size, width, windows
         self.network: nn.Module | None = None
         self._pretrained = recipe_folder / pretrained if pretrained else None
 
@@ -144,17 +135,14 @@ class PropagatingSession(SegmenterSession):
         windows: tuple[tuple[float, float], ...],
     ) -> None:
         """Take the volume, whose path stands in messages, and the network."""
-        self._volume = volume
-        self._path = path
-        self._network = network
-        self._size = size
-        self._windows = windows
+        self._volume, self._path = volume, path
+        self._network, self._size, self._windows = network, size, windows
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
         """Segment the objects together; see `SegmenterSession.mask`."""
-        return self.masks([MaskRequest(prompts=tuple(prompts), z_window=z_window)])[0]
+        return self.masks([Segmenter.MaskRequest(prompts=tuple(prompts), z_window=z_window)])[0]
 
-    def masks(self, requests: Sequence[MaskRequest]) -> list[Mask]:
+    def masks(self, requests: Sequence[Segmenter.MaskRequest]) -> list[Mask]:
         """Answer the requests, every prompt once, all prompts of all requests side by side."""
         shape = self._volume.shape_zyx
         for request in requests:
@@ -179,18 +167,16 @@ class PropagatingSession(SegmenterSession):
 
     def _track(self, prompt: SegmenterPrompt, window: Window) -> Track:
         match prompt:
-            case BoxPrompt(box=box):
+            case Segmenter.BoxPrompt(box=box):
                 given = None
-            case PointPrompt(z=z, y=y, x=x):
+            case Segmenter.PointPrompt(z=z, y=y, x=x):
                 plane = smooth(self._volume.array[z], POINT_SMOOTHING)
                 box, given = leash(z, around_point(plane, y, x)[0], 0.0), None
-            case MaskPrompt(z=z, mask=mask):
+            case Segmenter.MaskPrompt(z=z, mask=mask):
                 box, given = leash(z, mask, 0.0), mask
-        return Track(self._volume, self._frame(box), box, given, window, self._windows)
-
-    def _frame(self, box: Box) -> Frame:
         _, dy, dx = self._volume.spacing_mm_zyx
-        return Frame.around(box, (dy, dx), self._size)
+        frame = Frame.around(box, (dy, dx), self._size)
+        return Track(self._volume, frame, box, given, window, self._windows)
 
     def _run(self, inputs: Tensor) -> Tensor:
         device = next(self._network.parameters()).device

@@ -17,20 +17,19 @@ from typing import Any
 import numpy as np
 
 from evidcore.api import Case, DataError, Segmenter, mean_interval, paired_interval, read_mask
-from evidcore.contracts import MaskPrompt, MaskRequest, SegmenterPrompt, SegmenterSession
+from evidcore.contracts import SegmenterPrompt, SegmenterSession
 from evidcore.contracts.evaluating import Interval
-from evidcore.data import Volume, volume_cache
-from evidcore.data.boxes import Region, dice, parts
+from evidcore.data import volume_cache
+from evidcore.data.boxes import dice, parts
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore_plugin_segmenters.audit.drift import Drift, Shape, body_of, distance_names, drift, shape_of
+from evidcore_plugin_segmenters.audit.drift import Values, body_of, drift, shape_of
 from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, oracle_boxes, reachable, ways_to_ask
 
+Request = Segmenter.MaskRequest
 TRUTH = "truth"
 PERFECT = "perfect propagation"
-Values = Mapping[str, float | None]  # by metric, `dice/3-5` for one by distance
 SPREAD = "dice_spread"  # highest minus lowest, over the ways in which a box is off by one share
-SHAPE_METRICS = ("slice_to_slice_dice", "area_leaps", "leaves_body", "splits")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,10 +42,6 @@ class Record:
     patient: str  # the case where no patient is known
     mask: str
     values: Values
-
-    def line(self) -> dict[str, Any]:
-        """Return the record as JSON."""
-        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,13 +65,7 @@ class SegmenterAudit:
         return mean_interval(values, [patient for _, patient in some.values()])
 
     def difference(self, metric: str, first: tuple[str, str], second: tuple[str, str]) -> Interval | None:
-        """Return the mean of second minus first over the objects that have both.
-
-        Args:
-            metric: what is compared.
-            first: segmenter and prompt.
-            second: segmenter and prompt.
-        """
+        """Return the mean of second minus first, each a segmenter and a prompt, over the objects of both."""
         item, other = self._of(*first, metric), self._of(*second, metric)
         both = [key for key in item if key in other]
         if not both:
@@ -125,12 +114,8 @@ def audit_segmenters(
 ) -> SegmenterAudit:
     """Ask every segmenter for every mask of the cases, from oracle prompts and from boxes that are off.
 
-    Args:
-        segmenters: by name, built from recipe tables.
-        cases: looked at one after the other; those without such masks are counted and passed over.
-        jitters: shares of a box's height and width by which it is moved, in all four ways.
-        masks: names of the masks; empty: all.
-        done: called after each case with how many are done, of how many.
+    Boxes are moved by the shares `jitters` of their height and width, in all four ways. Cases without masks,
+    or without those that `masks` names, are counted and passed over. `done` is told how many cases are done.
 
     Raises:
         DataError: if a file cannot be used, or no mask shows anything; names file and case.
@@ -189,38 +174,30 @@ def _look(
                 segmenter=segmenter, prompt=prompt, case=case.id, patient=patient, mask=mask, values=values
             )
 
-        own = _shape_values(shape_of(truth, [truth], body))
-        boxes = oracle_boxes(truth)
-        result.append(record(TRUTH, "", {**own, "splits": None}))
-        result.append(record(PERFECT, ORACLE_BOX, {"dice": dice(reachable(truth, boxes), truth)}))
+        result.append(record(TRUTH, "", {**shape_of(truth, [truth], body), "splits": None}))
+        perfect = reachable(truth, oracle_boxes(truth))
+        result.append(record(PERFECT, ORACLE_BOX, {"dice": dice(perfect, truth)}))
         for name, session in sessions.items():
             with blame(offer_of(segmenters[name]), f"segmenting {mask!r} of case {case.id!r}"):
                 for way in asked:
                     tried = []
                     for prompts in way.tries:  # one after the other: an object of many parts has many masks
-                        objects = session.masks([MaskRequest(prompts=(prompt,)) for prompt in prompts])
-                        tried.append(_values(_compare(objects, prompts, truth, way.key, volume, body)))
+                        objects = session.masks([Request(prompts=(prompt,)) for prompt in prompts])
+                        found = np.logical_or.reduce(objects)
+                        compared = drift(found, truth, way.key, volume.spacing_mm_zyx[1:])
+                        tried.append({**compared, **shape_of(found, objects, body, _parts_of(prompts))})
                     result.append(record(name, way.name, _mean_of(tried)))
     return result
 
 
-def _compare(
-    objects: Sequence[Region],
-    prompts: Sequence[SegmenterPrompt],
-    truth: Region,
-    key: int,
-    volume: Volume,
-    body: Region | None,
-) -> Drift:
-    result = np.logical_or.reduce(objects)
-    meant = [len(parts(prompt.mask)) if isinstance(prompt, MaskPrompt) else 1 for prompt in prompts]
-    shape = shape_of(result, objects, body, meant)
-    return drift(result, truth, key, volume.spacing_mm_zyx[1:], shape)
+def _parts_of(prompts: Sequence[SegmenterPrompt]) -> list[int]:
+    """Return how many parts each prompt shows."""
+    return [len(parts(prompt.mask)) if isinstance(prompt, Segmenter.MaskPrompt) else 1 for prompt in prompts]
 
 
-def _mean_of(tried: Sequence[Values]) -> dict[str, float | None]:
+def _mean_of(tried: Sequence[Values]) -> Values:
     """Return the mean of each figure over the tries that have it; of several, how far Dice lies apart too."""
-    means: dict[str, float | None] = {}
+    means: Values = {}
     for metric in tried[0]:
         known = [value for values in tried if (value := values[metric]) is not None]
         means[metric] = float(np.mean(known)) if known else None
@@ -228,22 +205,6 @@ def _mean_of(tried: Sequence[Values]) -> dict[str, float | None]:
         dices = [value for values in tried if (value := values["dice"]) is not None]
         means[SPREAD] = max(dices) - min(dices)
     return means
-
-
-def _values(compared: Drift) -> dict[str, float | None]:
-    by_distance = {
-        f"{metric}/{name}": values.get(name)
-        for metric, values in (
-            ("dice", compared.dice_by_distance),
-            ("surface_mm", compared.surface_mm_by_distance),
-        )
-        for name in distance_names()
-    }
-    return {"dice": compared.dice, "iou": compared.iou, **_shape_values(compared.shape), **by_distance}
-
-
-def _shape_values(shape: Shape) -> dict[str, float | None]:
-    return {metric: getattr(shape, metric) for metric in SHAPE_METRICS}
 
 
 def _rows_of(segmenter: str, prompt: str, interval: Interval | None) -> list[dict[str, Any]]:

@@ -14,12 +14,10 @@ _SPREAD = 5  # px between the intervals of one distance
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fall:
-    """One line: a value for each distance, None where nothing was measured."""
+    """One line: a value for each distance with the ends of its interval; None where nothing was measured."""
 
     label: str
-    values: Sequence[float | None]
-    lows: Sequence[float | None]
-    highs: Sequence[float | None]
+    points: Sequence[tuple[float, float | None, float | None] | None]  # value, low, high
 
 
 def by_distance(
@@ -32,18 +30,12 @@ def by_distance(
     caption: object,
     top: float | None = None,
 ) -> Html:
-    """Draw lines over each other, near to far; distances stand side by side at equal steps.
+    """Draw at most six lines over each other, near to far; distances are at equal steps along `axis`.
 
-    Args:
-        title: what is drawn.
-        rows: at most six lines.
-        distances: names of the steps.
-        axis: what the steps are.
-        unit: how values are written.
-        caption: what is seen, in a sentence.
-        top: end of the value axis; as high as the highest value if left out.
+    The value axis ends at `top`, or at the highest value.
     """
-    drawn = [value for row in rows for value in (*row.values, *row.highs) if value is not None]
+    points = [point for row in rows for point in row.points if point is not None]
+    drawn = [value for point in points for value in (point[0], point[2]) if value is not None]
     ceiling = top if top is not None else 1.05 * max([*drawn, 1e-6])
 
     def x_at(place: int, row: int) -> float:
@@ -59,8 +51,8 @@ def by_distance(
         value = ceiling * quarter / 4
         y = f"{y_at(value):.1f}"
         marks.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
-        said = f"{100 * value:.0f} %" if unit == "rate" else f"{value:.3g}"
-        marks.append(tag("text", said, x=_LEFT - 6, y=f"{y_at(value) + 3.5:.1f}", class_="y"))
+        label = f"{100 * value:.0f} %" if unit == "rate" else f"{value:.3g}"
+        marks.append(tag("text", label, x=_LEFT - 6, y=f"{y_at(value) + 3.5:.1f}", class_="y"))
     for place, name in enumerate(distances):
         x = f"{x_at(place, 0) + _SPREAD * (len(rows) - 1) / 2:.1f}"
         marks.append(tag("text", name, x=x, y=_HEIGHT - 24, text_anchor="middle"))
@@ -68,12 +60,12 @@ def by_distance(
     marks.append(tag("text", axis, x=middle, y=_HEIGHT - 6, text_anchor="middle"))
     for number, row in enumerate(rows):
         tone = f"s{number}"
-        known = [(place, value) for place, value in enumerate(row.values) if value is not None]
-        points = join((f"{x_at(place, number):.1f} {y_at(value):.1f}" for place, value in known), "L")
+        known = [(place, point) for place, point in enumerate(row.points) if point is not None]
+        line = join((f"{x_at(place, number):.1f} {y_at(point[0]):.1f}" for place, point in known), "L")
         if len(known) > 1:
-            marks.append(tag("path", d=f"M{points}", class_=f"mean {tone}"))
-        for place, value in known:
-            x, low, high = f"{x_at(place, number):.1f}", row.lows[place], row.highs[place]
+            marks.append(tag("path", d=f"M{line}", class_=f"mean {tone}"))
+        for place, (value, low, high) in known:
+            x = f"{x_at(place, number):.1f}"
             if low is not None and high is not None:
                 ends = f"M{x} {y_at(low):.1f}L{x} {y_at(high):.1f}"
                 marks.append(tag("path", d=ends, class_=f"raw {tone}"))
@@ -94,14 +86,11 @@ def by_distance(
 
 
 def _spoken(title: str, rows: Sequence[Fall], distances: Sequence[str], unit: Unit) -> str:
-    said = []
+    texts = []
     for row in rows:
-        known = [
-            (name, value) for name, value in zip(distances, row.values, strict=True) if value is not None
-        ]
+        known = [(name, point[0]) for name, point in zip(distances, row.points, strict=True) if point]
         if known:
             (near, first), (far, last) = known[0], known[-1]
-            said.append(
-                f"{row.label} from {written(first, unit)} at {near} to {written(last, unit)} at {far}"
-            )
-    return f"{title}: {'; '.join(said)}"
+            ends = f"{written(first, unit)} at {near} to {written(last, unit)} at {far}"
+            texts.append(f"{row.label} from {ends}")
+    return f"{title}: {'; '.join(texts)}"

@@ -7,47 +7,22 @@ agree, whether its area leaps, whether it falls into parts, whether it leaves th
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from evidcore.data import Volume
 from evidcore.data.body import coarse, outline
-from evidcore.data.boxes import Region, dice
+from evidcore.data.boxes import Mask, dice
 
-DISTANCES = (
-    (0, 0),
-    (1, 1),
-    (2, 2),
-    (3, 5),
-    (6, 10),
-    (11, None),
-)  # slices from the prompt, both ends included
+# slices from the prompt, both ends included
+DISTANCES = ((0, 0), (1, 1), (2, 2), (3, 5), (6, 10), (11, None))
 LEAP = 0.5  # of the larger area of two neighbouring slices
 OUTSIDE = 0.01  # of a mask's voxels beyond the body, from which on it leaves the body
 SPECK = 0.01  # of a mask's voxels: smaller parts are passed over
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What a mask is like by itself; None where it cannot be told."""
-
-    slice_to_slice_dice: float | None  # mean over neighbouring slices that both show it
-    area_leaps: float | None  # 1.0: some neighbour's area is less than half as large
-    leaves_body: float | None  # 1.0: more than a hundredth of it lies outside; None without HU
-    splits: float  # 1.0: some prompt gave more parts in 3D than it shows
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Drift:
-    """What a mask is like beside the truth."""
-
-    dice: float
-    iou: float
-    dice_by_distance: Mapping[str, float]  # mean over the slices at that distance that show either
-    surface_mm_by_distance: Mapping[str, float]  # mean over those that show both
-    shape: Shape
+Values = dict[str, float | None]  # by metric, `dice/3-5` for one by distance; None where it cannot be told
 
 
 def distance_names() -> list[str]:
@@ -55,59 +30,59 @@ def distance_names() -> list[str]:
     return [_name(span) for span in DISTANCES]
 
 
-def drift(found: Region, truth: Region, key: int, spacing_mm_yx: Sequence[float], shape: Shape) -> Drift:
-    """Compare a mask with the truth.
+def drift(found: Mask, truth: Mask, key: int, spacing_mm_yx: Sequence[float]) -> Values:
+    """Compare a mask with the truth: Dice and IoU, and over the slices at a distance, their means.
 
-    Args:
-        found: shape (z, y, x).
-        truth: of the same shape, not empty.
-        key: the prompted slice.
-        spacing_mm_yx: distance between voxels in a slice.
-        shape: what the mask is like by itself.
+    `dice/…` is over the slices that show either, `surface_mm/…` over those that show both. Masks are
+    (z, y, x), the truth is not empty; `key` is the prompted slice.
     """
-    dices: dict[str, list[float]] = {}
-    surfaces: dict[str, list[float]] = {}
+    dices: dict[str, list[float]] = {name: [] for name in distance_names()}
+    surfaces: dict[str, list[float]] = {name: [] for name in distance_names()}
     shown = np.flatnonzero((found | truth).any(axis=(1, 2)))
     for z in shown.tolist():
-        name = next(_name(span) for span in DISTANCES if _holds(span, abs(z - key)))
-        dices.setdefault(name, []).append(dice(found[z], truth[z]))
+        name = next(
+            _name((first, last))
+            for first, last in DISTANCES
+            if first <= abs(z - key) and (last is None or abs(z - key) <= last)
+        )
+        dices[name].append(dice(found[z], truth[z]))
         if found[z].any() and truth[z].any():
-            surfaces.setdefault(name, []).append(surface_mm(found[z], truth[z], spacing_mm_yx))
+            surfaces[name].append(surface_mm(found[z], truth[z], spacing_mm_yx))
     both = float((found & truth).sum())
-    return Drift(
-        dice=dice(found, truth),
-        iou=both / float((found | truth).sum()),
-        dice_by_distance={name: float(np.mean(values)) for name, values in dices.items()},
-        surface_mm_by_distance={name: float(np.mean(values)) for name, values in surfaces.items()},
-        shape=shape,
-    )
+    means = {
+        f"{metric}/{name}": float(np.mean(values)) if values else None
+        for metric, by_distance in (("dice", dices), ("surface_mm", surfaces))
+        for name, values in by_distance.items()
+    }
+    return {"dice": dice(found, truth), "iou": both / float((found | truth).sum()), **means}
 
 
 def shape_of(
-    mask: Region, objects: Sequence[Region], body: Region | None, meant: Sequence[int] | None = None
-) -> Shape:
-    """Look at a mask by itself.
+    mask: Mask, objects: Sequence[Mask], body: Mask | None, meant: Sequence[int] | None = None
+) -> Values:
+    """Look at a mask by itself; what happens is 1.0, what does not is 0.0.
 
-    Args:
-        mask: shape (z, y, x).
-        objects: what each prompt gave; together the mask.
-        body: where the body lies, None where that is not known.
-        meant: how many parts each prompt shows; one if left out, as a box.
+    - `slice_to_slice_dice`: mean over neighbouring slices that both show it.
+    - `area_leaps`: some neighbour's area is less than half as large.
+    - `leaves_body`: more than a hundredth of it lies outside; None without HU.
+    - `splits`: some prompt gave more parts in 3D than it shows: `meant`, or one, as a box.
+
+    Masks are (z, y, x); `objects` are what each prompt gave, together the mask.
     """
     areas = mask.sum(axis=(1, 2))
     pairs = [(z, z + 1) for z in range(len(mask) - 1) if areas[z] and areas[z + 1]]
     leaps = [abs(int(areas[a]) - int(areas[b])) > LEAP * max(areas[a], areas[b]) for a, b in pairs]
     outside = None if body is None or not mask.any() else float((mask & ~body).sum() / mask.sum())
     counted = zip(objects, meant or [1] * len(objects), strict=True)
-    return Shape(
-        slice_to_slice_dice=float(np.mean([dice(mask[a], mask[b]) for a, b in pairs])) if pairs else None,
-        area_leaps=float(any(leaps)) if pairs else None,
-        leaves_body=None if outside is None else float(outside > OUTSIDE),
-        splits=float(any(_parts(item) > count for item, count in counted)),
-    )
+    return {
+        "slice_to_slice_dice": float(np.mean([dice(mask[a], mask[b]) for a, b in pairs])) if pairs else None,
+        "area_leaps": float(any(leaps)) if pairs else None,
+        "leaves_body": None if outside is None else float(outside > OUTSIDE),
+        "splits": float(any(_parts(item) > count for item, count in counted)),
+    }
 
 
-def surface_mm(first: Region, second: Region, spacing_mm_yx: Sequence[float]) -> float:
+def surface_mm(first: Mask, second: Mask, spacing_mm_yx: Sequence[float]) -> float:
     """Return the mean distance between the outlines of two regions of a slice, both ways, in mm."""
     from monai.metrics.utils import get_mask_edges, get_surface_distance
 
@@ -121,7 +96,7 @@ def surface_mm(first: Region, second: Region, spacing_mm_yx: Sequence[float]) ->
     return float(np.concatenate(ways).mean())
 
 
-def body_of(volume: Volume) -> Region | None:
+def body_of(volume: Volume) -> Mask | None:
     """Return where the body lies on the volume's grid, with all it encloses on a slice; None without HU."""
     from scipy import ndimage
 
@@ -140,16 +115,12 @@ def body_of(volume: Volume) -> Region | None:
     return np.asarray(grown)
 
 
-def _parts(mask: Region) -> int:
+def _parts(mask: Mask) -> int:
     from scipy import ndimage
 
     labels, count = ndimage.label(mask, structure=np.ones((3, 3, 3)))
     sizes = np.bincount(labels.reshape(-1), minlength=count + 1)[1:]
     return int((sizes > SPECK * mask.sum()).sum())
-
-
-def _holds(span: tuple[int, int | None], distance: int) -> bool:
-    return span[0] <= distance and (span[1] is None or distance <= span[1])
 
 
 def _name(span: tuple[int, int | None]) -> str:

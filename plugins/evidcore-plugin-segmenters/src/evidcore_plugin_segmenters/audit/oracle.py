@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evidcore.api import Box
-from evidcore.contracts import BoxPrompt, MaskPrompt, SegmenterPrompt
-from evidcore.data.boxes import Region, moved, parts, tight_box
+from evidcore.api import Box, Segmenter
+from evidcore.contracts import SegmenterPrompt
+from evidcore.data.boxes import Mask, moved, parts, tight_box
 
 ORACLE_BOX, ORACLE_MASK = "oracle box", "oracle mask"
 
@@ -27,35 +27,31 @@ class Asked:
     tries: tuple[tuple[SegmenterPrompt, ...], ...]
 
 
-def key_slice(truth: Region) -> int:
+def key_slice(truth: Mask) -> int:
     """Return the slice that shows most of a mask (z, y, x), the lowest of several."""
     return int(truth.sum(axis=(1, 2)).argmax())
 
 
-def oracle_boxes(truth: Region) -> tuple[Box, ...]:
+def oracle_boxes(truth: Mask) -> tuple[Box, ...]:
     """Return the tight boxes on the key slice, one for each connected part that is no speck."""
     key = key_slice(truth)
     return tuple(tight_box(part, key) for part in parts(truth[key]))
 
 
-def ways_to_ask(truth: Region, jitters: Sequence[float]) -> list[Asked]:
+def ways_to_ask(truth: Mask, jitters: Sequence[float]) -> list[Asked]:
     """Return the oracle's boxes, its mask on the key slice, and the boxes moved by each of `jitters`.
 
     Moved boxes are off by that share of their height and of their width: up and left, up and right, down and
     left, down and right, all boxes of an object alike. What would leave the slice is cut off.
-
-    Args:
-        truth: the mask, shape (z, y, x), not empty.
-        jitters: shares of a box's sides.
     """
     key, boxes = key_slice(truth), oracle_boxes(truth)
     result = [
-        Asked(name=ORACLE_BOX, key=key, tries=(tuple(BoxPrompt(box=box) for box in boxes),)),
-        Asked(name=ORACLE_MASK, key=key, tries=((MaskPrompt(z=key, mask=truth[key].copy()),),)),
+        Asked(name=ORACLE_BOX, key=key, tries=(tuple(Segmenter.BoxPrompt(box=box) for box in boxes),)),
+        Asked(name=ORACLE_MASK, key=key, tries=((Segmenter.MaskPrompt(z=key, mask=truth[key].copy()),),)),
     ]
     for share in jitters:  # exactly: a drawn share would mix errors of several sizes
         tries = tuple(
-            tuple(BoxPrompt(box=moved(box, by_yx, truth.shape[1:])) for box in boxes)
+            tuple(Segmenter.BoxPrompt(box=moved(box, by_yx, truth.shape[1:])) for box in boxes)
             for by_yx in itertools.product((-share, share), repeat=2)
         )
         result.append(Asked(name=moved_name(share), key=key, tries=tries))
@@ -67,7 +63,7 @@ def moved_name(share: float) -> str:
     return f"box moved {100 * share:g} %"
 
 
-def reachable(truth: Region, boxes: Sequence[Box]) -> Region:
+def reachable(truth: Mask, boxes: Sequence[Box]) -> Mask:
     """Return what a perfect propagation could find: the connected parts of the mask that meet a box."""
     from scipy import ndimage
 

@@ -100,13 +100,7 @@ def _cells(rows: Sequence[Found]) -> list[tuple[str, str, list[tuple[Any, ...]]]
 
 def _lanes(rows: Sequence[Found]) -> Html:
     drawn = [
-        Lane(
-            label=f"{row['segmenter']}, {row['prompt']}",
-            value=row["value"],
-            low=row["low"],
-            high=row["high"],
-            tone="own" if row["prompt"].startswith("oracle") else "other",
-        )
+        _lane(row, ", ", "own" if row["prompt"].startswith("oracle") else "other")
         for row in rows
         if row["metric"] == "dice" and not row["distance_slices"]
     ]
@@ -117,32 +111,25 @@ def _lanes(rows: Sequence[Found]) -> Html:
     return lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption)
 
 
+def _lane(row: Found, between: str, tone: str) -> Lane:
+    label = f"{row['segmenter']}{between}{row['prompt']}"
+    return Lane(label=label, value=row["value"], low=row["low"], high=row["high"], tone=tone)
+
+
 def _falls(rows: Sequence[Found], metric: str, prompt: str, found: Found) -> list[Fall]:
-    falls = []
-    for item in found["segmenters"][:_MOST_LINES]:
-        own = {
-            row["distance_slices"]: row
-            for row in rows
-            if (row["segmenter"], row["prompt"], row["metric"]) == (item["name"], prompt, metric)
-            and row["distance_slices"]
-        }
-        columns = {
-            key: [own[name][key] if name in own else None for name in found["distances"]]
-            for key in ("value", "low", "high")
-        }
-        falls.append(
-            Fall(label=item["name"], values=columns["value"], lows=columns["low"], highs=columns["high"])
-        )
-    return falls
+    points = {
+        (row["segmenter"], row["distance_slices"]): (row["value"], row["low"], row["high"])
+        for row in rows
+        if (row["prompt"], row["metric"]) == (prompt, metric)
+    }
+    names = [item["name"] for item in found["segmenters"][:_MOST_LINES]]
+    return [
+        Fall(label=name, points=[points.get((name, distance)) for distance in found["distances"]])
+        for name in names
+    ]
 
 
 def _differences(rows: Sequence[Found]) -> Html:
-    drawn = [
-        Lane(
-            label=f"{row['segmenter']}: {row['prompt']}", value=row["value"], low=row["low"], high=row["high"]
-        )
-        for row in rows
-    ]
-    return lanes(
-        drawn, start=-1.0, stop=1.0, unit="points", caption="Paired over the same objects, in points."
-    )
+    drawn = [_lane(row, ": ", "own") for row in rows]
+    caption = "Paired over the same objects, in points."
+    return lanes(drawn, start=-1.0, stop=1.0, unit="points", caption=caption)

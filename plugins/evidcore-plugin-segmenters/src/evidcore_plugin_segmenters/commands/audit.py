@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from evidcore.api import Case, Dataset, Segmenter
     from evidcore.case import Split
 
-_SHOWN = (
-    ("dice", "Dice"),
-    ("dice_spread", "spread"),
-    ("slice_to_slice_dice", "slice to slice"),
-    ("area_leaps", "leaps"),
-    ("splits", "splits"),
-    ("leaves_body", "leaves body"),
-)
+_SHOWN = {
+    "dice": "Dice",
+    "dice_spread": "spread",
+    "slice_to_slice_dice": "slice to slice",
+    "area_leaps": "leaps",
+    "splits": "splits",
+    "leaves_body": "leaves body",
+}
 _WIDE = 200  # columns of a file or a pipe, so that no table is folded
 _SHARES = ("area_leaps", "splits", "leaves_body")
 
@@ -112,7 +113,7 @@ def segmenter(
             "without_masks": results.without_masks,
             "empty_masks": results.empty_masks,
             "rows": results.rows(),
-            "records": [record.line() for record in results.records],
+            "records": [dataclasses.asdict(record) for record in results.records],
         }
     result = {
         "target": str(target),
@@ -204,42 +205,33 @@ def _print(result: Mapping[str, Any]) -> None:
             console.print(
                 f"passed over: {item['without_masks']} cases without masks, {item['empty_masks']} empty masks"
             )
-        console.print(_overview(item["rows"]))
+        whole = [row for row in item["rows"] if not row["distance_slices"]]
+        absolute = [row for row in whole if row["metric"] != "dice_difference"]
+        console.print(_printed(absolute, "metric", _SHOWN, _written))
+        distances = {name: name for name in result["distances"]}
         for metric, title in (("dice", "Dice"), ("surface_mm", "Distance between the outlines, mm,")):
             console.print(f"\n{title} by slices from the prompt")
-            console.print(_by_distance(item["rows"], metric, result["distances"]))
+            some = [row for row in item["rows"] if row["metric"] == metric and row["distance_slices"]]
+            console.print(_printed(some, "distance_slices", distances, lambda row: f"{row['value']:.3g}"))
         for line in _differences(item["rows"]):
             console.print(line)
 
 
-def _overview(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _printed(
+    rows: Sequence[Mapping[str, Any]],
+    key: str,
+    heads: Mapping[str, str],
+    write: Callable[[Mapping[str, Any]], str],
+) -> Table:
+    """Return a line for each segmenter and prompt, a column for each value of `key`."""
     from rich.table import Table
 
     table = Table("segmenter", "prompt", box=None, pad_edge=False)
-    for _, head in _SHOWN:
+    for head in heads.values():
         table.add_column(head, justify="right")
-    pairs = dict.fromkeys((r["segmenter"], r["prompt"]) for r in rows if r["metric"] != "dice_difference")
-    for pair in pairs:
-        own = {
-            row["metric"]: row
-            for row in rows
-            if (row["segmenter"], row["prompt"]) == pair and not row["distance_slices"]
-        }
-        table.add_row(*pair, *(_written(own.get(metric), metric) for metric, _ in _SHOWN))
-    return table
-
-
-def _by_distance(rows: Sequence[Mapping[str, Any]], metric: str, distances: Sequence[str]) -> Table:
-    from rich.table import Table
-
-    table = Table("segmenter", "prompt", box=None, pad_edge=False)
-    for name in distances:
-        table.add_column(name, justify="right")
-    some = [row for row in rows if row["metric"] == metric and row["distance_slices"]]
-    for pair in dict.fromkeys((row["segmenter"], row["prompt"]) for row in some):
-        own = {row["distance_slices"]: row for row in some if (row["segmenter"], row["prompt"]) == pair}
-        values = [f"{own[name]['value']:.3g}" if name in own else "-" for name in distances]
-        table.add_row(*pair, *values)
+    for pair in dict.fromkeys((row["segmenter"], row["prompt"]) for row in rows):
+        own = {row[key]: row for row in rows if (row["segmenter"], row["prompt"]) == pair}
+        table.add_row(*pair, *(write(own[name]) if name in own else "-" for name in heads))
     return table
 
 
@@ -255,10 +247,8 @@ def _differences(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"No intervals: {note}."
 
 
-def _written(row: Mapping[str, Any] | None, metric: str) -> str:
-    if row is None:
-        return "-"
-    if metric in _SHARES:
+def _written(row: Mapping[str, Any]) -> str:
+    if row["metric"] in _SHARES:
         return f"{100 * row['value']:.0f} %"
     spread = f" ({row['low']:.3f} to {row['high']:.3f})" if row["low"] is not None else ""
     return f"{row['value']:.3f}{spread}"
