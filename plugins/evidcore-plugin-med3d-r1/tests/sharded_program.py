@@ -28,7 +28,7 @@ def main(model_folder: str, out: str) -> None:
     batch = {
         "input_ids": torch.cat([shown, ids], dim=1),
         "labels": torch.cat([torch.full_like(shown, -100), ids], dim=1),
-        "pixel_values": torch.zeros(1, 1, 8, 16, 16),
+        "pixel_values": torch.zeros(1, 3, 8, 16, 16),
     }
     with torch.no_grad():
         whole = model(**batch).loss.item()

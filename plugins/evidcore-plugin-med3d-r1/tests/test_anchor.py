@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_testing import tiny_language, volume_case
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore.api import Reward, Score
 from evidcore.builtin.rollouts import Plain
 from evidcore.model import assemble
@@ -25,17 +24,7 @@ from evidcore.train.settings import GrpoSettings, NullSink
 from evidcore.train.trl.grpo import grpo
 
 PROGRAM = Path(__file__).with_name("sharded_program.py")
-ENCODER = {
-    "use": "vit3d",
-    "size_zyx": [8, 16, 16],
-    "patch_zyx": [4, 8, 8],
-    "width": 24,
-    "heads": 2,
-    "windows": [[-1000.0, 400.0]],
-    "stem": "patch",
-}
 BRIDGE = {"use": "residual-alignment", "pool_zyx": [1, 1, 2]}
-VIEW = {"use": "volume"}
 
 logging.disable_progress_bar()
 
@@ -50,19 +39,9 @@ class Letters(Reward):
 @pytest.fixture
 def made(tmp_path):
     """A fresh model with its processor, and the mean of its vocabulary worked out row by row."""
-    folder = tiny_language(tmp_path / "language")
-    language, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    with torch.no_grad():
-        for weight in language.parameters():
-            if weight.dim() > 1:
-                weight.mul_(3)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        encoder = factory.build("encoder", ENCODER, given={}, where="test")
-    model, processor = assemble.assemble(
-        language, tokenizer, encoder, encoder_table=ENCODER, bridge_table=BRIDGE, view_table=VIEW
-    )
-    rows = language.get_input_embeddings().weight.detach()
+    language = tiny_language(tmp_path / "language")
+    model, processor = tiny_vlm(language, sharpness=3.0, bridge=BRIDGE)
+    rows = model.get_input_embeddings().weight.detach()
     return model, processor, sum(rows) / len(rows)
 
 
@@ -85,7 +64,7 @@ def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_an
     model, processor, _ = made
     before = {name: item.clone() for name, item in model.state_dict().items()}
     task = factory.build("task", {"use": "choice", "think": False}, given={}, where="test")
-    view = factory.build("view", VIEW, given={}, where="test")
+    view = factory.build("view", {"use": "volume"}, given={}, where="test")
     cases = [volume_case(tmp_path / "volumes", seed) for seed in range(4)]
     source = PromptSource([PromptSet(name="choice", task=task, view=view, cases=cases)], seed=1)
     settings = GrpoSettings(
@@ -93,24 +72,12 @@ def test_training_the_whole_model_by_rewards_moves_the_embeddings_and_not_the_an
         answers_per_prompt=4, max_new_tokens=6, trl={"beta": 0.04},
     )  # fmt: skip
     rewards = [NamedReward(name="letters", reward=Letters())]
-    grpo(
-        model,
-        processor,
-        source,
-        rewards,
-        settings,
-        tmp_path / "run",
-        seed=3,
-        strategy=Plain(),
-        announce=NullSink(),
-    )
+    run = {"seed": 3, "strategy": Plain(), "announce": NullSink()}
+    grpo(model, processor, source, rewards, settings, tmp_path / "run", **run)
     loaded, _ = assemble.load(tmp_path / "run")
     for after in (model.state_dict(), loaded.state_dict()):
-        assert not torch.equal(
-            after["model.language_model.embed_tokens.weight"],
-            before["model.language_model.embed_tokens.weight"],
-        )
-        assert not torch.equal(after["model.bridge.gate_out.weight"], before["model.bridge.gate_out.weight"])
+        for name in ("language_model.embed_tokens", "bridge.gate_out"):
+            assert not torch.equal(after[f"model.{name}.weight"], before[f"model.{name}.weight"])
         for name in ("anchor", "scale", "anchor_taken"):
             assert torch.equal(after[f"model.bridge.{name}"], before[f"model.bridge.{name}"])
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import inspect
 import math
 
 import pytest
@@ -126,18 +125,11 @@ def test_tokens_leave_with_the_spread_of_the_text_embeddings(norm, spread):
     assert 0.3 * spread < out.std().item() < 1.5 * spread
 
 
+OPTIONS = [{}, {"norm": False}, {"position_embedding": False}, {"scaled": False}, {"pooling": "max"}]
+
+
 @pytest.mark.parametrize("grid", [(4, 4, 4), (3, 5, 2)])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"norm": False},
-        {"position_embedding": False},
-        {"layers": 1, "pool_zyx": (1, 2, 2)},
-        {"scaled": False},
-        {"pooling": "max"},
-    ],
-)
+@pytest.mark.parametrize("options", [*OPTIONS, {"layers": 1, "pool_zyx": (1, 2, 2)}])
 @pytest.mark.parametrize("gate", ["channel", "token"])
 def test_where_the_gate_is_0_it_is_the_projection_bridge_of_the_same_options(grid, options, gate):
     made = bridge(gate=gate, **options)
@@ -154,15 +146,8 @@ def test_where_the_gate_is_0_it_is_the_projection_bridge_of_the_same_options(gri
 
 
 def test_both_bridges_have_the_same_options_but_for_the_gate():
-    def keys(kind):
-        return {
-            name: item.default
-            for name, item in inspect.signature(kind).parameters.items()
-            if item.kind is item.KEYWORD_ONLY
-        }
-
     gate = {"gate": "channel", "gate_start": 0.5}
-    assert keys(ResidualAlignment) == keys(Projection) | gate
+    assert ResidualAlignment.__init__.__kwdefaults__ == Projection.__init__.__kwdefaults__ | gate
 
 
 def test_unscaled_the_anchor_counts_as_it_is_and_tokens_leave_with_a_spread_of_1():
@@ -177,25 +162,16 @@ def test_unscaled_the_anchor_counts_as_it_is_and_tokens_leave_with_a_spread_of_1
     assert plain.scale.item() == 1.0
 
 
-def test_gradient_reaches_the_patches_and_every_weight():
+def test_gradient_reaches_every_weight():
     made = bridge()
     made.set_anchor(torch.randn(40, 12, generator=torch.Generator().manual_seed(2)))
-    shown = patches()
-    shown.features.requires_grad_(True)
-    out = made(shown)
+    out = made(patches())
     (out * torch.randn(out.shape, generator=torch.Generator().manual_seed(5))).sum().backward()
-    assert shown.features.grad.abs().sum() > 0
     assert [name for name, item in made.named_parameters() if item.grad is None or not item.grad.any()] == []
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"gate": "token", "position_embedding": False}, {"norm": False}, {"scaled": False}]
-)
+@pytest.mark.parametrize("options", [*OPTIONS, {"gate": "token"}])
 def test_it_keeps_the_contract_of_a_bridge(options):
-    check_bridge(
-        lambda: ResidualAlignment(6, 12, (4, 4, 4), **options),
-        width=6,
-        text_width=12,
-        grid_zyx=(4, 4, 4),
-        other_grids=[(3, 4, 5)],
-    )
+    grid = (4, 4, 4)
+    sizes = {"width": 6, "text_width": 12, "grid_zyx": grid, "other_grids": [(3, 4, 5)]}
+    check_bridge(lambda: ResidualAlignment(6, 12, grid, **options), **sizes)

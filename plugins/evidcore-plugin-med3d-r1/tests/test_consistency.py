@@ -45,52 +45,33 @@ class Fixed(Scorer):
 def rollout(think, report=REPORT):
     case = Case(id="a", patient="p", volumes=(), report=Report(text=report) if report else None)
     text = f"<think>{think}</think><answer>B</answer>"
-    prompt = Prompt(
-        id="q",
-        case=case,
-        task="choice",
-        parts=(VisualPart(crop=Crop(volume=VolumeRef(path="a.nii"))), TextPart(text=QUESTION)),
-        reference={"letter": "B", "options": ["emphysema", "lung nodule"]},
-    )
+    parts = (VisualPart(crop=Crop(volume=VolumeRef(path="a.nii"))), TextPart(text=QUESTION))
+    reference = {"letter": "B", "options": ["emphysema", "lung nodule"]}
+    prompt = Prompt(id="q", case=case, task="choice", parts=parts, reference=reference)
     return Rollout(prompt=prompt, group=0, text=text, answer=Answer(text=text, think=think, choice="B"))
-
-
-def sigmoid(value):
-    return 1 / (1 + math.exp(-value))
 
 
 def by_released_code(score):
     """`_discretize_rm_score` of stage2_rl/src/open_r1/grpo_3d.py, branch by branch."""
-    if score < 0.0:
-        return 0.0
-    elif score < 0.2:
-        return 0.2
-    elif score < 0.5:
-        return 0.4
-    elif score < 1.0:
-        return 0.6
-    elif score < 1.6:
-        return 0.8
-    else:
-        return 1.0
+    for edge, reward in ((0.0, 0.0), (0.2, 0.2), (0.5, 0.4), (1.0, 0.6), (1.6, 0.8)):
+        if score < edge:
+            return reward
+    return 1.0
 
 
-@pytest.mark.parametrize(
-    ("score", "reward"),
-    [
-        *[(-9.0, 0.0), (-0.01, 0.0), (0.01, 0.2), (0.19, 0.2), (0.21, 0.4), (0.49, 0.4)],
-        *[(0.51, 0.6), (0.99, 0.6), (1.01, 0.8), (1.59, 0.8), (1.61, 1.0), (9.0, 1.0)],
-    ],
-)
-def test_released_levels_are_the_released_codes_table(score, reward):
-    assert level(as_agreement(score), LEVELS["released"]) == reward
-
-
-@pytest.mark.parametrize("edge", [0.0, 0.2, 0.5, 1.0, 1.6])
-def test_a_raw_score_on_an_edge_falls_where_the_released_code_puts_it(edge):
-    for score in (math.nextafter(edge, -9), edge, math.nextafter(edge, 9), edge - 1e-9, edge + 1e-9):
-        if abs(score - edge) > 1e-12 or score == edge:
-            assert level(as_agreement(score), LEVELS["released"]) == by_released_code(score)
+def test_released_levels_are_the_released_codes_table():
+    for edge in (-9.0, 0.0, 0.2, 0.5, 1.0, 1.6, 9.0):
+        near = [edge - 0.01, edge - 1e-9, edge, edge + 1e-9, edge + 0.01]
+        expected = [by_released_code(score) for score in near]
+        assert [level(as_agreement(score), LEVELS["released"]) for score in near] == expected
+    assert [by_released_code(score) for score in (-0.1, 0.1, 0.3, 0.7, 1.2, 2.0)] == [
+        0,
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1,
+    ]
 
 
 def test_it_is_ready_when_its_scorer_is(tmp_path):
@@ -197,9 +178,8 @@ def test_a_reward_model_judges_as_the_released_code_does(texts, tmp_path):
     scorer = RewardModel(tmp_path, model=Pretrained(folder="rm", tokens_per_pass=100_000))
     scores = ReportConsistency(scorer=scorer, texts=texts)(shown, {})
     assert [score.value for score in scores] == [by_released_code(item) for item in raw]
-    assert [score.parts["agreement"] for score in scores] == pytest.approx(
-        [sigmoid(item) for item in raw], abs=1e-6
-    )
+    agreements = [1 / (1 + math.exp(-item)) for item in raw]
+    assert [score.parts["agreement"] for score in scores] == pytest.approx(agreements, abs=1e-6)
 
 
 def test_it_keeps_the_contract_of_a_reward():

@@ -35,9 +35,7 @@ def test_the_models_are_those_that_the_training_recipe_describes(tmp_path):
         assert kept["dataset"] == drawn
         assert kept["weights"] == sha256(MODELS / name / "model.safetensors")
     assert [stage.volumes for stage in stages.values()] == ["blank", "own"]
-    assert (
-        dataclasses.replace(stages[WORDS.name], volumes="own", arm="") == stages[SCAN.name]
-    )  # all else alike
+    assert dataclasses.replace(stages[WORDS.name], volumes="own", arm="") == stages[SCAN.name]  # else alike
 
 
 @pytest.mark.parametrize("model", [SCAN, WORDS], ids=lambda model: model.name)
@@ -65,23 +63,10 @@ def test_the_package_is_small():
 def result(own, blank, verdict):
     """A result as an audit writes it."""
     shown = {"own": own, "other-patient": 0.25, "blank": blank, "twin": 0.5}
-    rows = [
-        {
-            "name": name,
-            "metric": "strict_accuracy",
-            "headline": True,
-            "condition": name,
-            "value": value,
-            **INTERVAL,
-        }
-        for name, value in shown.items()
-    ]
-    others = {
-        "prior_only": 0.5,
-        "uniform_chance": 0.25,
-        "own_minus_blind_rule": own - 0.5,
-        "own_minus_blind": own - blank,
-    }
+    told = {"metric": "strict_accuracy", "headline": True, **INTERVAL}
+    rows = [{"name": name, "condition": name, "value": value, **told} for name, value in shown.items()]
+    others = {"prior_only": 0.5, "uniform_chance": 0.25}
+    others |= {"own_minus_blind_rule": own - 0.5, "own_minus_blind": own - blank}
     rows += [{"name": TASK, "metric": name, "value": value, **INTERVAL} for name, value in others.items()]
     return {"rows": rows, "verdict": {TASK: verdict}}
 
@@ -98,10 +83,8 @@ def test_the_last_screen_has_twelve_lines_with_the_page():
 
 
 def test_a_first_sentence_keeps_decimals():
-    assert (
-        first_sentence("It gains +2.5 points, at most 3.5. Then more.")
-        == "It gains +2.5 points, at most 3.5."
-    )
+    text = "It gains +2.5 points, at most 3.5. Then more."
+    assert first_sentence(text) == text.removesuffix(" Then more.")
     assert first_sentence("One alone.") == "One alone."
 
 

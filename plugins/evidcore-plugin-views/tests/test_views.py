@@ -25,6 +25,7 @@ COLOURS = EncoderInput(
     size_zyx=(8, 56, 56), spacing_mm_zyx=None, windows=(), any_depth=True, multiple_px=28, colours=True
 )
 SIZE = (13, 16, 20)
+PIXELS, WIDE = PictureOptions(boxes="pixels"), PictureOptions(multiple_px=32)
 OUTSIDE = [(-1.0, 0.0, 5.0, 5.0), (0.0, 0.0, 1000.5, 5.0), (5.0, 0.0, 4.0, 5.0), (0.0, 0.0, 5.0)]
 
 
@@ -51,10 +52,6 @@ def words(view, case) -> list[str]:
     return [part.text for part in view.render(case) if isinstance(part, TextPart)]
 
 
-def options(**given) -> PictureOptions:
-    return PictureOptions(**given)
-
-
 @pytest.mark.parametrize("encoder", [FIXED, ANY])
 def test_a_montage_keeps_its_contract(case, encoder):
     boxes = {
@@ -70,9 +67,7 @@ def test_a_montage_keeps_its_contract(case, encoder):
 def test_projections_and_videos_keep_their_contract(case, view, encoder):
     boxes = {(0, 0, 1000, 1000): (0.0, 1.0, 0.0, 1.0)}
     check_view(view, case, encoder, boxes=boxes, outside=OUTSIDE)
-    assert [view.to_source(part, (0, 0, 10, 10)) for part in shown(view, case)] == [None] * len(
-        shown(view, case)
-    )
+    assert {view.to_source(part, (0, 0, 10, 10)) for part in shown(view, case)} == {None}
 
 
 @pytest.mark.parametrize("encoder", [COLOURS, dataclasses.replace(FIXED, windows=())])
@@ -159,7 +154,7 @@ def test_a_picture_keeps_its_aspect_in_millimetres(oblong):
     [part] = shown(Montage(rows=1, columns=1), oblong)
     assert Montage(rows=1, columns=1).size_zyx(part, ANY) == (1, 56, 84)  # 40 x 60, least 56 * 56 pixels
     [front] = shown(Drr(), oblong)
-    large = options(least_pixels=1)
+    large = PictureOptions(least_pixels=1)
     assert Drr(pictures=large).size_zyx(front, ANY) == (1, 28, 28)  # 10 mm high, 30 mm wide
 
 
@@ -172,11 +167,11 @@ def test_boxes_in_every_unit_are_hand_arithmetic(oblong):
         "pixels": (14, 14, 56, 42),
     }
     for unit, box in written.items():
-        view = Montage(rows=1, columns=1, pictures=options(boxes=unit))
+        view = Montage(rows=1, columns=1, pictures=PictureOptions(boxes=unit))
         [part] = shown(view, oblong)
         assert view.from_source(part, expected) == pytest.approx(box)
         assert view.to_source(part, box) == expected
-    view = Montage(rows=1, columns=1, pictures=options(boxes="pixels"))
+    view = Montage(rows=1, columns=1, pictures=PIXELS)
     assert view.to_source(part, (0, 0, 84, 56)) == Box(z=1, y0=0, y1=40, x0=0, x1=30)
     with pytest.raises(ValueError, match=r"\[0, 0, 85, 56\] must lie inside .*in pixels: .*x1 <= 84 .*<= 56"):
         view.to_source(part, (0, 0, 85, 56))
@@ -184,7 +179,7 @@ def test_boxes_in_every_unit_are_hand_arithmetic(oblong):
 
 def test_boxes_on_tiles_are_hand_arithmetic(oblong):
     # both slices side by side: 40 x 60 voxels, 1.4 pixels a row, 2.8 a column; the second starts at pixel 84
-    view = Montage(rows=1, columns=2, pictures=options(boxes="pixels", least_pixels=56 * 168))
+    view = Montage(rows=1, columns=2, pictures=PictureOptions(boxes="pixels", least_pixels=56 * 168))
     [part] = shown(view, oblong)
     assert view.size_zyx(part, ANY) == (1, 56, 168)
     assert view.from_source(part, Box(z=1, y0=10, y1=30, x0=5, x1=20)) == pytest.approx((98, 14, 140, 42))
@@ -201,7 +196,7 @@ def test_boxes_on_tiles_are_hand_arithmetic(oblong):
 @pytest.mark.parametrize("unit", ["thousandths", "pixels", "voxels"])
 def test_every_voxel_box_comes_back_from_its_picture(case, picture, unit):
     rng = np.random.default_rng(0)
-    pictures = options(boxes=unit)
+    pictures = PictureOptions(boxes=unit)
     for view, of in (
         (Montage(rows=3, columns=4, pictures=pictures), case),
         (Image(pictures=pictures), picture),
@@ -224,16 +219,16 @@ def test_sizes_are_those_of_the_published_processor():
         for least, most, step in ((3136, 1003520, 28), (4096, 100_000, 32)):
             if max(height, width) > 200 * min(height, width):
                 continue
-            given = options(least_pixels=least, most_pixels=most, multiple_px=step)
+            given = PictureOptions(least_pixels=least, most_pixels=most, multiple_px=step)
             expected = smart_resize(height, width, factor=step, min_pixels=least, max_pixels=most)
             assert fitted(height, width, given) == expected
     with pytest.raises(DataError, match=r"a picture of 402 x 2 pixels is too narrow: one side may be 200"):
-        fitted(2, 402, options())
+        fitted(2, 402, PictureOptions())
 
 
 def test_a_photograph_keeps_its_colours(picture):
     [part] = shown(Image(), picture)
-    view = Image(pictures=options(least_pixels=1, multiple_px=30))
+    view = Image(pictures=PictureOptions(least_pixels=1, multiple_px=30))
     encoder = dataclasses.replace(COLOURS, multiple_px=30)
     assert view.size_zyx(part, encoder) == (1, 60, 90)
     pixels = prepare(part.crop, encoder, (1, 60, 90))[:, 0].numpy()
@@ -241,34 +236,40 @@ def test_a_photograph_keeps_its_colours(picture):
     np.testing.assert_allclose(pixels, values.transpose(2, 0, 1) / 127.5 - 1, atol=1e-6)
 
 
+WHOLE = dataclasses.replace(FIXED, any_depth=False)
+SPACED = dataclasses.replace(FIXED, spacing_mm_zyx=(3.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("view", "encoder", "message"),
+    [
+        (Montage(), WHOLE, r"'montage' shows pictures, but the encoder takes exactly 8 slices"),
+        (Drr(), SPACED, r"'drr' shows .* declares a spacing of \(3.0, 1.0, 1.0\) mm"),
+        (Montage(pictures=PIXELS), FIXED, r"view.boxes: 'pixels' .* the encoder takes \(32, 24\) pixels"),
+        (Montage(pictures=WIDE), ANY, r"multiple_px: the encoder's tokens are 28 pixels wide, got 32"),
+    ],
+)
+def test_an_encoder_that_cannot_be_shown_pictures_is_refused(case, view, encoder, message):
+    [part] = shown(Montage(), case)
+    with pytest.raises(RecipeError, match=message):
+        view.size_zyx(part, encoder)
+
+
 def test_what_cannot_be_shown_is_refused_by_name(case, picture):
     [part] = shown(Montage(), case)
-    whole = dataclasses.replace(FIXED, any_depth=False)
-    with pytest.raises(
-        RecipeError, match=r"'montage' shows pictures, but the encoder takes exactly 8 slices"
-    ):
-        Montage().size_zyx(part, whole)
-    spaced = dataclasses.replace(FIXED, spacing_mm_zyx=(3.0, 1.0, 1.0))
-    with pytest.raises(RecipeError, match=r"'drr' shows .* declares a spacing of \(3.0, 1.0, 1.0\) mm"):
-        Drr().size_zyx(part, spaced)
-    with pytest.raises(RecipeError, match=r"view.boxes: 'pixels' .* the encoder takes \(32, 24\) pixels"):
-        Montage(pictures=options(boxes="pixels")).size_zyx(part, FIXED)
-    with pytest.raises(RecipeError, match=r"multiple_px: the encoder's tokens are 28 pixels wide, got 32"):
-        Montage(pictures=options(multiple_px=32)).size_zyx(part, ANY)
     thin = VisualPart(crop=part.crop.cut((0, 1, 0, 16, 0, 20)).cut((0, 1, 3, 4, 0, 20)))
     assert Montage().size_zyx(thin, ANY) == (1, 28, 252)
     with pytest.raises(RecipeError, match=r"view.most_pixels: .*least_pixels = 3136 .*28 pixels, got 3000"):
-        options(most_pixels=3000)
+        PictureOptions(most_pixels=3000)
     for directions in ((), ("front", "front")):
         with pytest.raises(
-            RecipeError, match=r"directions: must name 'front', 'side' or both, each once, got"
+            RecipeError, match="directions: must name 'front', 'side' or both, each once, got"
         ):
             Drr(directions=directions)
-    with pytest.raises(
-        DataError, match=r"view 'image' shows pictures of one slice, and this volume has 13\."
-    ):
+    with pytest.raises(DataError, match=r"'image' shows pictures of one slice, and this volume has 13\."):
         Image().render(case)
+    [photo] = shown(Image(), picture)
     with pytest.raises(ValueError, match=r"a box has 4 numbers x0, y0, x1, y1, got \[1, 2\]"):
-        Image().to_source(shown(Image(), picture)[0], (1, 2))
+        Image().to_source(photo, (1, 2))
     with pytest.raises(ValueError, match=r"must lie inside what was shown, in thousandths"):
-        Image().to_source(shown(Image(), picture)[0], (float("nan"), 0, 10, 10))
+        Image().to_source(photo, (float("nan"), 0, 10, 10))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -20,7 +22,7 @@ VIEW = MappingProxyType({"use": "volume"})
 
 
 def tiny_vlm(
-    language_folder: Path, *, sharpness: float = 1.0, stem: str = "patch"
+    language_folder: Path, *, sharpness: float = 1.0, stem: str = "patch", bridge: Mapping[str, Any] = BRIDGE
 ) -> tuple[VolumeVLM, VolumeProcessor]:
     """Give a model of random weights that shows a volume in 4 tokens, and its processor; the same each time.
 
@@ -29,6 +31,7 @@ def tiny_vlm(
         sharpness: times the language model's matrices. Random weights of the usual size say nearly the same
             whatever they see.
         stem: of the encoder; "convolution" has batch normalisation.
+        bridge: its table.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -42,6 +45,6 @@ def tiny_vlm(
                 weight.mul_(sharpness)
     tokenizer = AutoTokenizer.from_pretrained(language_folder)
     return assemble.assemble(
-        language, tokenizer, encoder, encoder_table=table, bridge_table=dict(BRIDGE),
+        language, tokenizer, encoder, encoder_table=table, bridge_table=dict(bridge),
         view_table=dict(VIEW),
     )  # fmt: skip

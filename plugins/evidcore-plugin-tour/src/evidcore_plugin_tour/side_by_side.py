@@ -10,6 +10,7 @@ from typing import Any
 from evidcore_plugin_pages.jinja import page
 from evidcore_plugin_pages.outcome import audit
 
+from evidcore.cache import write_atomically
 from evidcore.runs.read import read_record
 from evidcore_plugin_tour.shipped import TASK, Shipped
 
@@ -75,7 +76,6 @@ def write_side_by_side(target: Path, runs: Mapping[Shipped, Path]) -> Path:
         target: the file.
         runs: each model's run folder; the page links to its own page.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     records = {model: read_record(folder) for model, folder in runs.items()}
     columns = [
         (model, os.path.relpath(record.folder / "page" / "index.html", target.parent), audit(record))
@@ -85,7 +85,5 @@ def write_side_by_side(target: Path, runs: Mapping[Shipped, Path]) -> Path:
         "evidcore_plugin_tour", "side_by_side.html", title="The first minute",
         kicker="evidcore, the first minute", columns=columns,
     )  # fmt: skip
-    part = target.with_suffix(f".{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    part.replace(target)
+    write_atomically(target, text.encode(), or_else="name another folder")
     return target

@@ -66,7 +66,7 @@ class Montage(_Pictures):
         return tuple(parts)
 
 
-class Drr(View):
+class Drr(_Pictures):
     """Show projections of each volume, as a radiograph would (digitally reconstructed radiographs).
 
     No box on one has a slice, so none is taken back.
@@ -108,19 +108,12 @@ class Drr(View):
                 ]
         return tuple(parts)
 
-    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
-        """Return the size of one picture."""
-        return self.boxes.size_zyx(part.crop, encoder)
 
-    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
-        """Return None: a ray crosses every slice's neighbours alike."""
-        return None
-
-
-class Video(View):
+class Video(_Pictures):
     """Show axial slices of each volume, evenly spaced, as the pictures of one visual part.
 
-    They run from inferior to superior; the text before names their source indices.
+    They run from inferior to superior; the text before names their source indices. A box on several slices
+    has no slice of its own, so none is taken back.
     """
 
     def __init__(
@@ -149,14 +142,6 @@ class Video(View):
         depth = crop.box_zyx[1] - crop.box_zyx[0] if crop.box_zyx else depth_of(crop.volume)
         shown = len(crop.drawing.slices) if crop.drawing is not None else min(depth, self.slices)
         return self.boxes.size_zyx(crop, encoder, shown)
-
-    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
-        """Return a box on one slice as voxels; None on several, among which it names none."""
-        return self.boxes.to_source(part.crop, box) if part.crop.is_slice else None
-
-    def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
-        """Return voxels of one slice as a box on it; None on several."""
-        return self.boxes.from_source(part.crop, box) if part.crop.is_slice else None
 
 
 class Image(_Pictures):
