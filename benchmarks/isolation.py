@@ -3,8 +3,8 @@
 python benchmarks/isolation.py [--json] [--quick]        half a minute, no download
 
 A batch is 64 rollouts, 8 answers to each of 8 prompts, each with a thought of 80 words. Prompts are new in
-each call, as in training; the process has their cases already, as from the second question about them on, or
-has not. Arms take turns, and time is that of the wall: on a busy machine a run waits longer for the process.
+each call, as in training, and their cases are too or are not. Arms take turns, and time is that of the
+wall: on a busy machine a run waits longer for the process.
 """
 
 from __future__ import annotations

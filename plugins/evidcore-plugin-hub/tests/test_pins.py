@@ -23,7 +23,7 @@ PINNED = f"[plugin.{{name}}]\nversion = '1'\nsource = '{SOURCE}'\nrecord = '{'0'
 def nothing_pinned(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     yield
-    pins.release()
+    pins.FINDER.__init__()
     for name in [name for name in sys.modules if name.startswith("evid_pinned")]:
         del sys.modules[name]
 

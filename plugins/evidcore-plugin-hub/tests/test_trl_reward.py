@@ -116,14 +116,16 @@ def test_stock_grpo_trainer_trains_on_an_exported_reward(prompts, evid, tmp_path
     assert heard == [(2, True, 4)]
 
 
-def test_what_only_a_run_gives_is_named():
-    with pytest.raises(RecipeError, match=r"reward 'cross-view': needs .*'reader'"):
-        trl_reward("cross-view")
-
-
-def test_a_wrong_option_is_named():
-    with pytest.raises(RecipeError, match=r"reading.*'lenint'"):
-        trl_reward("choice-accuracy", options={"reading": "lenint"})
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("cross-view", {}, r"reward 'cross-view': needs .*'reader'"),
+        ("choice-accuracy", {"reading": "lenint"}, r"reading.*'lenint'"),
+    ],
+)
+def test_what_only_a_run_gives_and_a_wrong_option_are_named(name, options, message):
+    with pytest.raises(RecipeError, match=message):
+        trl_reward(name, options=options)
 
 
 def test_options_that_are_no_json_are_refused(evid):

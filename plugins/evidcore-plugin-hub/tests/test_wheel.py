@@ -166,7 +166,7 @@ ACTS = {
     "if __name__ == 'evid_reward_laterality':\n    print('ran')\n": "calls print",
     "import os\n\nif __name__ == '' or os.mkdir('x'):\n    pass\n": "calls os.mkdir",
     "import evidcore.case as c\n\nX = [0 for c.Score in (1,)]\n": "sets c.Score",
-    "from evidcore_plugin_hub.trust import pins\n\nX = pins.release()\n": "calls pins.release",
+    "from evidcore_plugin_hub.trust import pins\n\nX = pins.only([])\n": "calls pins.only",
     "def f():\n    return 1\n\nX = f()\n": "calls f",
     "X = (lambda: 1)()\n": "calls lambda",
     "def d(f):\n    return f\n\n@d\ndef g():\n    pass\n": "calls d",

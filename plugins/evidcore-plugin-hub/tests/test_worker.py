@@ -76,15 +76,11 @@ def test_another_type_than_was_asked_for_and_what_cannot_cross_end_it(given, for
     assert not worker.is_running
 
 
-@pytest.mark.parametrize(
-    ("serves", "says"),
-    [("planted_server:Unbuilt", "no such weights"), ("nowhere:It", "No module named 'nowhere'")],
-)
-def test_one_that_cannot_be_made_says_why_at_every_request(serves, says):
+def test_one_that_cannot_be_made_says_why_at_every_request():
     with workers_ended():
-        worker = Worker(serves)
+        worker = Worker("planted_server:Unbuilt")
         for _ in range(2):
-            with pytest.raises(Raised, match=says):
+            with pytest.raises(Raised, match="no such weights"):
                 worker.ask("add")
         assert worker.is_running
     assert not worker.is_running

@@ -197,12 +197,12 @@ def _first_step(path: Path) -> list[list[float]]:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
         first = [line for line in lines if line["step"] == lines[0]["step"]]
         totals = [[float(answer["total"]) for answer in line["rollouts"]] for line in first]
+        if not totals or not all(totals):
+            raise ValueError("a group without answers")
     except (OSError, ValueError, KeyError, TypeError) as cause:
         raise RecipeError(
             f"{path}: holds no rollouts ({cause!r}). Give a run's rollouts/<stage>.jsonl."
         ) from cause
-    if not totals or not all(totals):
-        raise RecipeError(f"{path}: holds no rollouts. Give a run's rollouts/<stage>.jsonl.")
     return totals
 
 
@@ -376,14 +376,10 @@ def _agree(found: Looked, *, yes: bool) -> None:
                 f'allow = ["{found.at.repository}@{found.at.commit}"].'
             )
         return
-    said = click.prompt(
-        "Its code will run with your rights. Type its name to install it",
-        err=True,
-        default="",
-        show_default=False,
-    )
-    if said.strip() != found.wheel.package:
-        raise PluginError(f"{found.at}: not installed; {said.strip()!r} is not {found.wheel.package!r}.")
+    question = "Its code will run with your rights. Type its name to install it"
+    typed = click.prompt(question, err=True, default="", show_default=False).strip()
+    if typed != found.wheel.package:
+        raise PluginError(f"{found.at}: not installed; {typed!r} is not {found.wheel.package!r}.")
 
 
 class _Export(click.Group):

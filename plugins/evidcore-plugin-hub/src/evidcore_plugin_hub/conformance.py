@@ -32,8 +32,6 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     from evidcore_plugin_hub.lint.target import lint_all, targets
 
     folder, recipe = str(config.rootpath), config.getoption("--evid-recipe")
-    if recipe and not Path(recipe).is_file():
-        raise pytest.UsageError(f"--evid-recipe: there is no file {recipe!r}.")
     if not (config.rootpath / "pyproject.toml").is_file():
         raise pytest.UsageError(
             f"{OPTION}: there is no pyproject.toml in {folder}. Run it where the package is."

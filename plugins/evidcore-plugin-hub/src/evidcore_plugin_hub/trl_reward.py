@@ -85,7 +85,6 @@ def trl_reward(
     *,
     task: str = "choice",
     options: Mapping[str, Any] | None = None,
-    task_options: Mapping[str, Any] | None = None,
 ) -> TrlReward:
     """Return an installed reward as a function for TRL.
 
@@ -93,7 +92,6 @@ def trl_reward(
         name: of the reward, or `package/name`.
         task: reads the completions.
         options: of the reward, as a recipe would have them.
-        task_options: of the task.
 
     Raises:
         PluginError: if there is no such reward or task.
@@ -101,7 +99,7 @@ def trl_reward(
     """
     offer = find("reward", name)
     reward = _built(offer.load(), options or {}, f"reward {name!r}")
-    reader = _built(find("task", task).load(), task_options or {}, f"task {task!r}")
+    reader = _built(find("task", task).load(), {}, f"task {task!r}")
     package = f"{offer.package} {offer.version}"
     return TrlReward(NamedReward(name=offer.name, reward=reward, package=package), reader, task)
 

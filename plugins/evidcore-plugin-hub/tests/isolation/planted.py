@@ -1,6 +1,5 @@
 """Components of somebody's package: some behave, some do not."""
 
-import ctypes
 import os
 import random
 import re
@@ -122,7 +121,6 @@ ACTS = {
     "comes back": comes_back_from_a_fork,
     "exits": lambda: os._exit(7),
     "raises exit": lambda: sys.exit(0),
-    "faults": lambda: ctypes.string_at(0),
     "raises": lambda: {}["glossary.csv"],
     "data": lambda: (_ for _ in ()).throw(DataError("terms.csv: ", "is empty")),
 }

@@ -54,7 +54,6 @@ def left_after(s, running):
 
 ENDS = {
     "hangs in C": "has not answered in its own process for 1.5 s and was ended",
-    "loops": "has not answered in its own process for 1.5 s and was ended",
     "forks": "has not answered in its own process for 1.5 s and was ended",
     "drips": "has not answered in its own process for 1.5 s and was ended",
     "closes": "has not answered in its own process for 1.5 s and was ended",
@@ -65,7 +64,6 @@ ENDS = {
     "deep": "gave what its contract does not allow",
     "exits": "ended its process with status 7",
     "raises exit": "tried to end its process with SystemExit",
-    "faults": "ended its process by SIGSEGV",
     "raises": "failed in its own process: KeyError",
 }
 

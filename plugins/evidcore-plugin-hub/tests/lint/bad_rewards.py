@@ -5,33 +5,20 @@ from __future__ import annotations
 import random
 import re
 
+from evidcore_plugin_hub.lint.linting import made_cases
 from evidcore_plugin_reports.task import ReportTask
 
-from evidcore.api import Case, Finding, Report, Reward, Score, VolumeRef
+from evidcore.api import Reward, Score
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format
 from evidcore.builtin.views import Volume
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.reward.composer import NamedReward
 
-NAMES = ("emphysema", "lung nodule", "pleural effusion", "cardiomegaly", "atelectasis", "consolidation")
-
-
-def case(number: int) -> Case:
-    rng = random.Random(f"bad rewards/{number}")
-    present = set(rng.sample(NAMES, 2))
-    said = [f"There is {'' if name in present else 'no '}{name}." for name in NAMES]
-    return Case(
-        id=f"case-{number}", patient=f"patient-{number}", volumes=(VolumeRef(path=f"{number}.nii"),),
-        report=Report(text=" ".join(said)),
-        findings=tuple(Finding(name=n, state="present" if n in present else "absent") for n in NAMES),
-    )  # fmt: skip
-
 
 def rows(task=None, prompts=12):
     name = "report" if isinstance(task, ReportTask) else "choice"
-    cases = [case(number) for number in range(prompts)]
-    item = PromptSet(name=name, task=task or Choice(), view=Volume(), cases=cases)
+    item = PromptSet(name=name, task=task or Choice(), view=Volume(), cases=made_cases(prompts))
     source = PromptSource([item], seed=3)
     return [source[position] for position in range(prompts)]
 

@@ -27,11 +27,6 @@ class Harmful(bad.Planted):
         return super().__call__(rollouts, earlier) if done is None else done
 
 
-def rewrites(rollouts):
-    for item in rollouts:
-        item.prompt.reference["letter"] = item.answer.lenient_choice
-
-
 def forces(rollouts):
     for item in rollouts:
         dict.__setitem__(item.prompt.reference, "letter", item.answer.lenient_choice)
@@ -42,14 +37,6 @@ def raises(kind):
         raise kind("planted")
 
     return act
-
-
-def deep(rollouts):
-    return deep(rollouts)
-
-
-def scored(value, count=0, **more):
-    return lambda rollouts: [Score(value=value, **more)] * (len(rollouts) + count)
 
 
 def stays(rollouts):
@@ -71,20 +58,10 @@ def sets_environment(rollouts):
 
 
 HARMFUL = {  # what it does: the act, the check that tells of it, and the outcome
-    "rewrites the key": (rewrites, "contract", "alarm"),
     "rewrites the key by force": (forces, "contract", "alarm"),
     "raises": (raises(KeyError), "contract", "alarm"),
-    "recursion": (deep, "contract", "alarm"),
-    "memory": (raises(MemoryError), "contract", "alarm"),
     "exits": (raises(SystemExit), "contract", "alarm"),
-    "not a number": (scored(float("nan")), "contract", "alarm"),
-    "out of bounds": (scored(1e6), "contract", "alarm"),
-    "too many": (scored(1.0, 1), "contract", "alarm"),
-    "too few": (scored(1.0, -1), "contract", "alarm"),
-    "a generator": (lambda rollouts: (Score(value=1.0) for _ in rollouts), "contract", "alarm"),
-    "bare numbers": (lambda rollouts: [1.0] * len(rollouts), "contract", "alarm"),
-    "a reason that is a number": (scored(1.0, reason=42), "contract", "alarm"),
-    "frozen fields": (lambda rollouts: setattr(rollouts[0], "text", "x"), "contract", "alarm"),
+    "out of bounds": (lambda rollouts: [Score(value=1e6)] * len(rollouts), "contract", "alarm"),
     "prints": (lambda rollouts: sys.stdout.write("planted\n") and None, "process", "note"),
     "seeds": (lambda rollouts: random.seed(7), "process", "note"),
     "signals": (ignores_a_signal, "process", "alarm"),

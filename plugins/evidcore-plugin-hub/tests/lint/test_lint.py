@@ -59,7 +59,7 @@ def in_replies(one):
 
 
 def only_where_there_is_a_scan(one):
-    return bad.is_right(one) * float("nowhere" not in one.prompt.case.volumes[0].path)
+    return bad.is_right(one) * float("lint" not in one.prompt.case.volumes[0].path)
 
 
 def recalled_or_nothing(one):

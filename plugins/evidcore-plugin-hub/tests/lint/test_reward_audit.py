@@ -17,7 +17,6 @@ from evidcore.api import Rollout
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
@@ -174,18 +173,6 @@ def test_a_reward_is_called_a_few_times_however_many_prompts_there_are():
     assert reward.calls == 4
 
 
-def test_a_reward_that_rewrites_the_right_answer_is_refused_and_reaches_no_prompt_of_the_run():
-    def rewrites(one):
-        one.prompt.reference["letter"] = "A"
-        return 1.0
-
-    rows = bad.rows()
-    before = [dict(row.prompt.reference) for row in rows]
-    with pytest.raises(ContractError, match="TypeError: this dict is shown to others too"):
-        alarms([bad.named(bad.Planted(rewrites)), *bad.sound()], rows)
-    assert [dict(row.prompt.reference) for row in rows] == before
-
-
 def test_no_generator_is_moved():
     def draws(one):
         return bad.is_right(one) + 0 * (random.random() + np.random.random() + float(torch.rand(1)))
@@ -216,11 +203,6 @@ def test_a_task_without_gold_answers_is_not_applicable():
     assert "nobody knows" in found[0].says
 
 
-def test_a_reward_that_breaks_its_contract_is_named():
-    with pytest.raises(ContractError, match=r"reward 'Planted' failed with KeyError: 'lettre', over "):
-        audit_rewards([bad.named(bad.Planted(lambda one: one.prompt.reference["lettre"]))], bad.rows())
-
-
 SMALL = {
     "med3d_r1": ("dataset.chest.train_cases=30",),
     "medvol_r1": ("dataset.abdomen.train_cases=8",),
@@ -245,17 +227,6 @@ def small():
         source = PromptSource(prompt_sets(context, stage.data), seed=recipe.seed)
         found[name] = rewards, [source[position] for position in range(5)]
     return found
-
-
-def composed_alarms(rewards, rows):
-    return [one for one in audit_rewards(rewards, rows) if one.outcome == "alarm"]
-
-
-@in_repository
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SMALL)
-def test_the_demos_rewards_raise_no_alarm(small, name):
-    assert composed_alarms(*small[name]) == []
 
 
 @in_repository
@@ -288,7 +259,8 @@ def test_rewards_of_the_committed_ablations_raise_no_alarm(small):
             seen.add(str(stage.reward))
             _, _, rewards = grpo_rewards(recipe)
             rows = small[recipe.name if recipe.name in SMALL else "med3d_r1"][1]
-            assert composed_alarms(rewards, rows) == [], (file.name, arm.name)
+            alarms_of_arm = [one for one in audit_rewards(rewards, rows) if one.outcome == "alarm"]
+            assert alarms_of_arm == [], (file.name, arm.name)
     assert len(seen) > 8
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bad_rewards as bad
 import pytest
+from evidcore_plugin_hub.lint import linting
 from evidcore_plugin_hub.lint.twins import BRIEF, NEUTRAL, twins
 from evidcore_plugin_reports.task import ReportTask
 
@@ -76,7 +77,7 @@ def test_groups_answer_one_prompt_and_follow_each_other():
 @pytest.mark.parametrize("think", [True, False])
 def test_words_of_options_are_no_patterns(monkeypatch, think):
     names = ("em\\physema", r"nodule (\1)", r"\g<x>", "card[io", "a+b", "$")
-    monkeypatch.setattr(bad, "NAMES", names)
+    monkeypatch.setattr(linting, "FINDINGS", names)
     rows = bad.rows(Choice(think=think), prompts=3)
     made = twins(rows, constants=True)
     for place, row in enumerate(rows):

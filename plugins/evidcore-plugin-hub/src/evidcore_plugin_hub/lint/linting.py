@@ -217,13 +217,13 @@ def audited_rows(stage: Any, context: Context, limit: int) -> list[Row]:
     return rows
 
 
-def made_prompts() -> tuple[dict[str, Task], list[Row]]:
-    """Return two of the core's tasks, and prompts of each about made findings without scans."""
+def made_cases(count: int) -> list[Case]:
+    """Return cases without scans: two of six findings are present in each, and its report says so."""
     cases = []
-    for number in range(CASES):
+    for number in range(count):
         rng = random.Random(f"lint/{number}")
         sides = {name: rng.choice(("left", "right")) for name in rng.sample(FINDINGS, 2)}
-        said = [
+        sentences = [
             f"There is {name} on the {sides[name]} side." if name in sides else f"There is no {name}."
             for name in FINDINGS
         ]
@@ -235,12 +235,17 @@ def made_prompts() -> tuple[dict[str, Task], list[Row]]:
         cases.append(
             Case(
                 id=f"case-{number}", patient=f"patient-{number}", volumes=volumes,
-                report=Report(text=" ".join(said)), findings=findings,
+                report=Report(text=" ".join(sentences)), findings=findings,
             )
         )  # fmt: skip
+    return cases
+
+
+def made_prompts() -> tuple[dict[str, Task], list[Row]]:
+    """Return two of the core's tasks, and prompts of each about made cases."""
     view, rows = find("view", "volume").load()(), []
     tasks = {name: find("task", name).load()() for name in ("choice", "report")}
     for name, task in tasks.items():
-        source = PromptSource([PromptSet(name=name, task=task, view=view, cases=cases)], seed=3)
+        source = PromptSource([PromptSet(name=name, task=task, view=view, cases=made_cases(CASES))], seed=3)
         rows += [source[position] for position in range(CASES)]
     return tasks, rows

@@ -136,17 +136,6 @@ def changes(before: Looked, now: Looked) -> list[str]:
     return result
 
 
-def missing(found: Looked) -> list[str]:
-    """Return the lines of requirements that are not installed as they are pinned."""
-    lacking = []
-    for line in found.manifest.requires:
-        item = Requirement(line.partition(" --hash")[0])
-        version = installed_version(item.name)
-        if not version or not item.specifier.contains(version, prereleases=True):
-            lacking.append(line)
-    return lacking
-
-
 def refuse_taken(found: Looked, lock: Path) -> None:
     """Raise PluginError where another package of that name is installed than the lock pins."""
     before = installed_version(found.wheel.package)
@@ -166,7 +155,13 @@ def install(found: Looked) -> None:
         PluginError: if it lacks a requirement, pip fails, or other files than the wheel's came of it, which
             are taken away again.
     """
-    if lacking := missing(found):
+    lacking = []
+    for line in found.manifest.requires:
+        item = Requirement(line.partition(" --hash")[0])
+        version = installed_version(item.name)
+        if not version or not item.specifier.contains(version, prereleases=True):
+            lacking.append(line)
+    if lacking:
         listing = "".join(f"\n  {line}" for line in lacking)
         raise PluginError(
             f"{found.at}: needs what is not installed, and installs nothing but itself. Look at these, write "

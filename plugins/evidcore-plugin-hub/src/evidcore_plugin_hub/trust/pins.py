@@ -95,36 +95,31 @@ def keep(path: Path) -> dict[str, Pin]:
     """
     pinned = read(path)
     for name, pin in pinned.items():
-        before = _FINDER.pins.get(name)
+        before = FINDER.pins.get(name)
         if before is not None and (before.source, before.record) != (pin.source, pin.record):
             raise PluginError(f"{pin}: {before.lock} pins another state of it, {before.source}.")
         refuse_denied(pin.source)
-        _FINDER.take(pin)
+        FINDER.take(pin)
     return pinned
 
 
 def kept() -> Mapping[str, Pin]:
     """Return the pins that hold in this process, by the name of their package."""
-    return _FINDER.pins
+    return FINDER.pins
 
 
 def compare(package: str) -> None:
     """Raise PluginError if a package is pinned and not as it was pinned, or must not run; compares once."""
     name = normal(package)
-    if _FINDER.only is not None and name not in _FINDER.only and not is_known(package):
+    if FINDER.only is not None and name not in FINDER.only and not is_known(package):
         raise PluginError(f"{package} is not locked. None of its code was run.")
-    if name in _FINDER.pins:
-        _FINDER.compared(name)
+    if name in FINDER.pins:
+        FINDER.compared(name)
 
 
 def only(packages: Collection[str]) -> None:
     """From now on run the code of these packages alone, beside this repository's."""
-    _FINDER.only = {normal(package) for package in packages}
-
-
-def release() -> None:
-    """Let go of all pins."""
-    _FINDER.__init__()  # type: ignore[misc]  # as at first
+    FINDER.only = {normal(package) for package in packages}
 
 
 def name_packages(tables: Any, lock: Path, where: str) -> None:
@@ -390,4 +385,4 @@ class _Finder(MetaPathFinder):
         return self._found[name]
 
 
-_FINDER = _Finder()
+FINDER = _Finder()
