@@ -128,15 +128,6 @@ def warm(tmp_path_factory) -> Callable[..., WarmProcess]:
 
 
 @pytest.fixture
-def write_series(tmp_path: Path) -> Callable[..., Path]:
-    """Write a (z, y, x) array in body axes as a DICOM series in a folder of some name, and return that."""
-    phantom = pytest.importorskip("evidcore_plugin_dicom.phantom")
-    return lambda array, name="series", *rest, **options: phantom.write_series(
-        tmp_path / name, array, *rest, **options
-    )
-
-
-@pytest.fixture
 def two_threads() -> Iterator[None]:
     """Have torch use two threads, as it does where a machine has them."""
     import torch

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from evidcore.api import Box
-from evidcore.contracts import (
-    BoxPrompt,
-    MaskPrompt,
-    MaskRequest,
-    PointPrompt,
-    SegmenterSession,
-)
+from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt, SegmenterSession
 
 SHAPE = (4, 6, 8)
 POINT = PointPrompt(z=1, y=2, x=3)

@@ -20,64 +20,36 @@ CORE = Path(evidcore.__file__).parent
 PLUGINS = CORE.parent / "plugins"
 PACKAGES = sorted(path.parent.name for path in PLUGINS.glob("*/pyproject.toml"))
 
-# A room may import rooms before it.
-ROOMS = (
-    "errors",
-    "cache",
-    "registry",
-    "case",
-    "data",
-    "recipe",
-    "hooks",
-    "contracts",
-    "text",
-    "compute",
-    "builtin",
-    "model",
-    "prompts",
-    "proof",
-    "reward",
-    "train",
-    "evaluate",
-    "audit",
-    "runs",
-    "cli",
-    "api",
-)
+ORDER = """errors cache registry case data recipe hooks contracts text compute builtin model prompts proof
+reward train evaluate audit runs cli api"""
+ROOMS = ORDER.split()  # a room may import rooms before it
 WITHOUT_TORCH = ("errors", "cache", "registry", "case", "recipe", "hooks")
-SLOW = {
-    "torch",
-    "transformers",
-    "trl",
-    "monai",
-    "timm",
-    "torchvision",
-    "sklearn",
-    "matplotlib",
-    "scipy",
-    "datasets",
-}
+SLOW = {"torch", "transformers", "trl", "monai", "timm", "torchvision"}
+SLOW |= {"sklearn", "matplotlib", "scipy", "datasets"}
 EVERY_INSTALLED = {"condition", "stage"}  # which one test of the core checks
 CHECKED = {*KINDS} - EVERY_INSTALLED
 REFUSED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 
 
+@functools.cache
 def modules(root):
     return sorted(path for path in root.rglob("*.py") if "__pycache__" not in path.parts)
 
 
+@functools.cache
 def imports(path):
-    """Yield each imported module, absolute, and whether it is imported as soon as the module is.
+    """Return each imported module, absolute, and whether it is imported as soon as the module is.
 
     What only the type checker reads counts: it ties two modules together as any import does.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node, at_once in walk(tree, at_once=True):
+    result = []
+    for node, at_once in walk(ast.parse(path.read_text(encoding="utf-8")), at_once=True):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, at_once) for alias in node.names)
+            result += [(alias.name, at_once) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: line {node.lineno} imports relatively"
-            yield from ((f"{node.module}.{alias.name}", at_once) for alias in node.names)
+            result += [(f"{node.module}.{alias.name}", at_once) for alias in node.names]
+    return result
 
 
 def walk(node, at_once):
@@ -126,24 +98,25 @@ def test_the_core_names_no_package_nor_a_package_s_figures_and_data():
     assert [line for line in lines if named.search(line) and "arXiv" not in line] == []
 
 
-def test_no_room_of_the_core_imports_a_component():
-    importing = {
-        str(path.relative_to(CORE))
-        for path in modules(CORE)
-        if room_of(path) != "builtin" and "builtin" in imported_rooms(path)
-    }
-    assert importing == set()
+BARRED = {  # which modules of the core, from importing what, and whether within functions too
+    "components": (lambda path: room_of(path) != "builtin", {"evidcore.builtin"}, True),
+    "torch in lower rooms": (lambda path: room_of(path) in WITHOUT_TORCH, SLOW, True),
+    "what is slow, at once": (lambda path: room_of(path) in {"cli", "__main__", "__init__"}, SLOW, False),
+    "trl": (lambda path: path.relative_to(CORE).parts[:2] != ("train", "trl"), {"trl"}, True),
+}
 
 
-def test_the_lower_rooms_name_no_torch():
-    slow = [
+@pytest.mark.parametrize("what", BARRED)
+def test_modules_of_the_core_import_nothing_from_which_they_are_barred(what):
+    is_barred, names, within_functions = BARRED[what]
+    found = [
         f"{path.relative_to(CORE)}: {name}"
         for path in modules(CORE)
-        if room_of(path) in WITHOUT_TORCH
-        for name, _ in imports(path)
-        if name.split(".")[0] in SLOW
+        if is_barred(path)
+        for name, at_once in imports(path)
+        if (at_once or within_functions) and any(f"{name}.".startswith(f"{one}.") for one in names)
     ]
-    assert slow == []
+    assert found == []
 
 
 def test_the_lower_rooms_load_no_torch():
@@ -152,27 +125,6 @@ def test_the_lower_rooms_load_no_torch():
     code += "; import evidcore.data; print({'torch'} & sys.modules.keys() or '')"  # `prepare` alone needs it
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-
-
-def test_the_command_line_and_the_page_load_nothing_slow_at_once():
-    slow = [
-        f"{path.relative_to(CORE)}: {name}"
-        for path in modules(CORE)
-        if room_of(path) in {"cli", "__main__", "__init__"}
-        for name, at_once in imports(path)
-        if at_once and name.split(".")[0] in SLOW
-    ]
-    assert slow == []
-
-
-def test_only_one_folder_imports_trl():
-    outside = [
-        str(path.relative_to(CORE))
-        for path in modules(CORE)
-        if path.relative_to(CORE).parts[:2] != ("train", "trl")
-        and any(name.split(".")[0] == "trl" for name, _ in imports(path))
-    ]
-    assert outside == []
 
 
 def is_for_tests(path):
@@ -318,7 +270,7 @@ def test_the_reader_of_imports_tells_now_from_later_and_counts_what_is_for_types
         "def late():\n    from evidcore.train import sft\n"
         "class Now:\n    import scipy.stats\n"
     )
-    assert list(imports(path)) == [
+    assert imports(path) == [
         ("torch", True),
         ("typing.TYPE_CHECKING", True),
         ("trl", True),

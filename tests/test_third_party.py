@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from evidcore_testing import check_reward, tiny_language, volume_case
+from evidcore_testing.recipes import recipe_text
 
 from evidcore.api import Answer, Prompt, Rollout, TextPart
 from evidcore.registry.factory import build
@@ -132,31 +133,25 @@ def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(site, bro
     assert "evid-no-such-class 0.3 could not be imported: AttributeError" in faults["no-such-class"]
 
 
-RECIPE = """\
-schema = 1
-name = "laterality"
-
-[dataset.chest]
-use = "folder"
-path = "."
-
-[model]
-language = { folder = "language" }
-encoder = { use = "vit3d", size_zyx = [8, 16, 16], width = 24 }
-bridge = { use = "projection" }
-view = { use = "volume" }
-
-[[stage]]
-kind = "grpo"
-train = ["bridge"]
-data = [{ dataset = "chest", task = "report" }]
-steps = 1
-prompts_per_step = 2
-answers_per_prompt = 2
-max_new_tokens = 4
-learning_rate = 1e-3
-reward = [{ use = "laterality", silent = 0.25 }]
-"""
+RECIPE = recipe_text(
+    {
+        "kind": "grpo",
+        "train": ["bridge"],
+        "data": [{"dataset": "chest", "task": "report"}],
+        "steps": 1,
+        "prompts_per_step": 2,
+        "answers_per_prompt": 2,
+        "max_new_tokens": 4,
+        "learning_rate": 1e-3,
+        "reward": [{"use": "laterality", "silent": 0.25}],
+    },
+    name="laterality",
+    dataset={"chest": {"use": "folder", "path": "."}},
+    model={
+        "language": {"folder": "language"},
+        "encoder": {"use": "vit3d", "size_zyx": [8, 16, 16], "width": 24},
+    },
+)
 
 
 @pytest.fixture
@@ -183,13 +178,3 @@ def test_one_line_of_a_recipe_trains_on_it(site, broken_site, recipe, evid, tmp_
     rollouts = [path.read_text() for path in tmp_path.glob("runs/laterality/stages/*/rollouts.jsonl")]
     assert "said [], the report says ['right']" in "".join(rollouts)
     assert "evid-reward-laterality" in (metrics.parent / "lock.toml").read_text()
-
-
-@pytest.mark.slow
-def test_a_broken_one_stops_the_run_that_names_it_with_file_line_and_package(broken_site, recipe, evid):
-    recipe.write_text(RECIPE.replace('use = "laterality", silent = 0.25', 'use = "cannot-import"'))
-    done = evid("run", recipe, sites=[broken_site])
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert f"line {RECIPE[: RECIPE.index('reward = ')].count(chr(10)) + 1}" in done.stderr
-    assert "evid-cannot-import 0.3 could not be imported: ImportError: needs libgrief.so" in done.stderr
-    assert "Traceback" not in done.stderr

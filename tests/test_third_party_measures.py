@@ -117,25 +117,6 @@ def test_the_stage_measures_gold_answers(done):
 
 
 @pytest.mark.slow
-def test_the_page_draws_them_without_knowing_their_names(done):
-    page = (done / "page" / "index.html").read_text(encoding="utf-8")
-    result, looking, tables = (
-        text_of(page[page.index(f'<section id="{name}">') :].split("</section>")[0])
-        for name in ("result", "looking", "tables")
-    )
-    verdict = result_of(done, "04-audit")["verdict"]["count"]
-    assert verdict in result
-    assert verdict in looking
-    assert "02-oracle, after sft" in result
-    assert "03-evaluate, after sft" in result
-    error = rows_of(done, "03-evaluate")["count", "absolute_error"]["value"]
-    assert f"count absolute error {error:.4g}" in result
-    assert "own volumes" in looking
-    assert "own minus blank" in looking
-    assert "training median exact match" in tables
-
-
-@pytest.mark.slow
 def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     said = evid("audit", "policy", done)
     assert "grounding margin" in said
@@ -147,19 +128,6 @@ def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     assert rows["another patient's volumes", "exact_match"]["questions"] == 22
     assert "No sign that looking helps" in said or "The volume is used" in said or "Undecided" in said
     assert "own volumes" in text_of((done / "page" / "index.html").read_text())
-
-
-@pytest.mark.slow
-def test_the_run_is_said_and_listed_and_locked(done, evid):
-    said = "\n".join(summary(RunFolder(done))["lines"])
-    assert "reference lines: training median" in said
-    assert result_of(done, "04-audit")["verdict"]["count"] in said
-    assert "absolute error" in said
-    lock = (done / "lock.toml").read_text(encoding="utf-8")
-    assert "evid-evaluation-count" in lock
-    assert "evid-stage-oracle" in lock
-    listed = json.loads(evid("plugins", "audit", "--json"))["components"]
-    assert {row["name"] for row in listed} == {"policy", "own-against-blank"}
 
 
 @pytest.mark.slow
@@ -181,3 +149,25 @@ def test_they_keep_the_contracts_of_their_kinds(example_site, done, tmp_path, mo
     recipe = load(done / "resolved.toml")
     context = Context(Assembly(recipe), "02-oracle", folder=tmp_path, announce=NullSink())
     check_stage(recipe.stages[1], context)
+
+
+@pytest.mark.slow
+def test_the_run_is_said_drawn_listed_and_locked_without_knowing_their_names(done, evid):
+    page = (done / "page" / "index.html").read_text(encoding="utf-8")
+    result, looking, tables = (
+        text_of(page[page.index(f'<section id="{name}">') :].split("</section>")[0])
+        for name in ("result", "looking", "tables")
+    )
+    said = "\n".join(summary(RunFolder(done))["lines"])
+    verdict = result_of(done, "04-audit")["verdict"]["count"]
+    assert all(verdict in text for text in (result, looking, said))
+    assert "reference lines: training median" in said
+    assert all(f"{stage}, after sft" in result for stage in ("02-oracle", "03-evaluate"))
+    error = rows_of(done, "03-evaluate")["count", "absolute_error"]["value"]
+    assert f"count absolute error {error:.4g}" in result
+    assert "own minus blank" in looking
+    assert "training median exact match" in tables
+    lock = (done / "lock.toml").read_text(encoding="utf-8")
+    assert all(package in lock for package in ("evid-evaluation-count", "evid-stage-oracle"))
+    listed = json.loads(evid("plugins", "audit", "--json"))["components"]
+    assert {row["name"] for row in listed} == {"policy", "own-against-blank"}

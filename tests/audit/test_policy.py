@@ -1,23 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 
 import planted
 import pytest
-from planted import (
-    ASKING,
-    EVALUATION,
-    NAMES,
-    NEVER,
-    SEEN,
-    Contrary,
-    Looker,
-    Memory,
-    TextOnly,
-    World,
-    audited,
-)
+from planted import ASKING, EVALUATION, NAMES, NEVER, SEEN, Contrary, Looker, Memory, TextOnly, World, audited
 
 from evidcore.api import Answers, Condition, DataError, Finding
 from evidcore.errors import ContractError
@@ -60,13 +49,36 @@ def test_each_shortcut_falls_on_its_own_rung():
     assert memory["perturbed"].low > 0.3
 
 
+@functools.cache
+def looker(hit=1.0, false=0.0, *conditions):
+    """Return the audit of a policy that looks, once for all tests."""
+    tables = [{"use": name} for name in conditions] or None
+    return audited(Looker(WORLD, hit, false), WORLD, TRAINING, conditions=tables)
+
+
+def rung(audit, name):
+    return next(rung for rung in audit.rungs if rung.name == name)
+
+
+def verdict_with(audit, name, instead, /, **changed):
+    """Return the verdict where a rung were another."""
+    other = dataclasses.replace(rung(audit, name), **changed)
+    rungs = [one for one in audit.rungs if one.name != instead]
+    return dataclasses.replace(audit, rungs=(*rungs, other)).verdict()
+
+
 @pytest.mark.parametrize(("hit", "false"), [(0.8, 0.05), (0.5, 0.1)])
 def test_a_policy_that_looks_is_told_to_see(hit, false):
-    audit = audited(Looker(WORLD, hit, false), WORLD, TRAINING)
+    audit = looker(hit, false)
     assert audit.verdict().startswith(f"{SEEN}: +")
     assert "over the same patients without what is asked" in audit.verdict()
-    sham = next(rung.above for rung in audit.rungs if rung.name == "sham")
-    assert sham.value < 0.05
+    assert "in part" not in audit.verdict()
+    assert rung(audit, "sham").above.value < 0.05
+    gain = audit.gain  # twins do not beat all that does not look: no part of it either
+    weak = tuple(one + 0.5 for one in gain.differences)
+    assert verdict_with(audit, gain.name, gain.name, differences=weak).startswith(f"{SEEN}: +")
+    unruled = dataclasses.replace(audit, blind=None, over_blind=None).verdict()
+    assert "The weaker claim: no blind arm was trained beside it, and no blind rule is known." in unruled
 
 
 def test_a_policy_that_sees_and_reads_a_proxy_too_is_told_to_see_in_part():
@@ -82,7 +94,6 @@ def test_a_policy_that_sees_and_reads_a_proxy_too_is_told_to_see_in_part():
     assert audit.verdict().startswith(f"{SEEN} in part: +")
     elsewhere = "Over the same patients without what is asked it still beats the best that does not look (+"
     assert elsewhere in audit.verdict()
-    assert "in part" not in audited(Looker(WORLD, 0.8, 0.05), WORLD, TRAINING).verdict()
 
 
 def test_without_twins_the_weaker_claim_is_named():
@@ -107,12 +118,11 @@ def test_the_best_that_does_not_look_may_be_a_trained_blind_arm():
             number = int(crop.volume.path.removesuffix(".nii").partition("-")[2])
             return number % 2 and option in self.world.shows[crop.volume.path]
 
-    looker = Looker(WORLD, 0.3, 0.1)
-    alone = audited(looker, WORLD, TRAINING)
+    policy, alone = Looker(WORLD, 0.3, 0.1), looker(0.3, 0.1)
     assert alone.verdict().startswith(f"{SEEN}: +")
     assert "The weaker claim: no blind arm was trained beside it." in alone.verdict()
     for arm, is_seen in ((TextOnly(WORLD), True), (Learnt(WORLD), False)):
-        audit = audited(looker, WORLD, TRAINING, blind_arm=arm)
+        audit = audited(policy, WORLD, TRAINING, blind_arm=arm)
         assert (SEEN in audit.verdict()) == is_seen
         assert "weaker claim" not in audit.verdict()
         rows = rows_of(audit)
@@ -124,6 +134,7 @@ def test_the_best_that_does_not_look_may_be_a_trained_blind_arm():
     assert "over a policy trained alike over blank volumes" in audit.verdict()
 
 
+@pytest.mark.slow
 def test_a_weak_looker_that_throws_its_priors_away_is_not_told_to_use_the_volume():
     world, training = (World(count, seed=seed, prior=0.95) for count, seed in ((150, 5), (400, 6)))
     audit = audited(Looker(world, 0.25, 0.1), world, training)
@@ -146,33 +157,23 @@ def test_nothing_found_names_what_would_be_missed():
 
 def test_questions_that_give_answers_away_are_told():
     class Leak(planted.Planted):
-        """Finds the right option in the words: the longest one."""
+        """Knows by its words which option is right."""
 
         def liking(self, option, crop, prompt):
-            return len(option)
+            return option in NAMES[:3]
 
-    def longer(world):
-        changed = World(0)
-        changed.task, changed.shows, changed.kind = world.task, world.shows, world.kind
-        names = {name: name + " of some length" for name in planted.NAMES[:3]}
-        changed._cases = [
-            dataclasses.replace(
-                case,
-                findings=tuple(
-                    Finding(
-                        name=names.get(one.name, one.name), state="present" if one.name in names else "absent"
-                    )
-                    for one in case.findings
-                ),
-            )
-            for case in world._cases
-        ]
-        return changed
+    def leaking(patients, seed):
+        """Show each patient the first findings and no other."""
+        world = World(patients, seed=seed)
+        findings = tuple(
+            Finding(name=name, state="present" if name in NAMES[:3] else "absent") for name in NAMES
+        )
+        world._cases = [dataclasses.replace(case, findings=findings) for case in world._cases]
+        return world
 
-    world = longer(World(60, seed=7))
-    audit = audited(Leak(world), world, longer(World(5, seed=8)))
-    said = audit.verdict()
-    assert SEEN not in said
+    world = leaking(60, 7)
+    audit = audited(Leak(world), world, leaking(5, 8))
+    assert SEEN not in audit.verdict()
     assert audit.score("other-patient").value == 1.0
 
 
@@ -227,7 +228,7 @@ def test_own_answers_are_those_that_the_evaluation_alone_would_score():
     asking = dataclasses.replace(ASKING, headline_only=True)
     said = EVALUATION.answer(AnonymizedPolicy(policy), prompts, WORLD.task, asking)
     [alone] = EVALUATION.score([Answers(prompts, said)], WORLD.task, "choice")
-    assert audited(policy, WORLD, TRAINING, conditions=BLANK).results["own"] == (alone,)
+    assert looker(1.0, 0.0, "blank").results["own"] == (alone,)
 
 
 def test_few_patients_leave_it_undecided():
@@ -244,31 +245,18 @@ def test_few_twins_are_no_sign_for_or_against():
     assert "too few patients" in said
     # of several showings without what is asked, the one that fails is named
     audit = audited(Looker(WORLD), WORLD, TRAINING, conditions=[*twins, {"use": "matched"}])
-    matched = next(rung for rung in audit.rungs if rung.name == "matched")
-    zero = dataclasses.replace(matched.above, value=0.0, low=-0.1, high=0.1)
-    rungs = [rung for rung in audit.rungs if rung.name != "matched"]
-    rungs.append(dataclasses.replace(matched, above=zero))
-    said = dataclasses.replace(audit, rungs=tuple(rungs)).verdict()
+    zero = dataclasses.replace(rung(audit, "matched").above, value=0.0, low=-0.1, high=0.1)
+    said = verdict_with(audit, "matched", "matched", above=zero)
     assert "no sign that what is asked is seen" in said
     assert "+0.0 over like patients without what is asked, 95 % interval -10.0 to +10.0" in said
 
 
 def test_a_rung_of_few_patients_leaves_it_undecided_and_is_named():
-    audit = audited(Looker(WORLD), WORLD, TRAINING, conditions=BLANK)
-    blank = next(rung for rung in audit.rungs if rung.name == "blank")
-    few = dataclasses.replace(blank.above, value=1.0, low=None, high=None, note="too few patients (3 of 20)")
-    rungs = (*audit.rungs, dataclasses.replace(blank, name="dark", says="a dark volume", above=few))
-    said = dataclasses.replace(audit, rungs=rungs).verdict()
+    audit = looker(1.0, 0.0, "blank")
+    above = rung(audit, "blank").above
+    few = dataclasses.replace(above, value=1.0, low=None, high=None, note="too few patients (3 of 20)")
+    said = verdict_with(audit, "blank", "", name="dark", says="a dark volume", above=few)
     assert said == "Undecided: +100.0 points over a dark volume, too few patients (3 of 20)."
-
-
-def test_in_part_is_told_only_where_twins_beat_all_that_does_not_look():
-    audit = audited(Looker(WORLD, 0.8, 0.05), WORLD, TRAINING)
-    gain = audit.gain
-    weak = dataclasses.replace(gain, differences=tuple(one + 0.5 for one in gain.differences))
-    by_rule = {rung.name: weak if rung.name == gain.name else rung for rung in audit.rungs}
-    said = dataclasses.replace(audit, rungs=tuple(by_rule.values())).verdict()
-    assert said.startswith(f"{SEEN}: +")
 
 
 def test_no_verdict_rests_on_what_is_no_number(monkeypatch):
@@ -289,13 +277,6 @@ def test_two_patients_who_agree_mark_no_finding():
     rows = rows_of(audited(Looker(world), world, TRAINING, conditions=BLANK, prompts=prompts))
     assert rows["choice", f"own_minus_blind/{rare}"].note.startswith("no sign of looking")
     assert rows["choice", f"own_minus_blind/{rare}"].extra["p_holm"] >= 0.5
-
-
-def test_what_no_blind_rule_was_measured_beside_is_said(monkeypatch):
-    found = audited(Looker(WORLD), WORLD, TRAINING)
-    alone = dataclasses.replace(found, blind=None, over_blind=None)
-    weaker = "The weaker claim: no blind arm was trained beside it, and no blind rule is known."
-    assert weaker in alone.verdict()
 
 
 def test_a_condition_that_cannot_be_asked_is_left_out():
@@ -337,10 +318,6 @@ def test_a_sealed_prompt_holds_text_and_pixels_alone():
     sealed = prompt.sealed(7)
     assert sealed.parts == prompt.parts
     assert (sealed.id, dict(sealed.reference)) == ("prompt-7", {})
-    assert (sealed.case.patient, sealed.case.report, sealed.case.findings, sealed.case.volumes) == (
-        None,
-        None,
-        (),
-        (),
-    )
+    case = sealed.case
+    assert (case.patient, case.report, case.findings, case.volumes) == (None, None, (), ())
     assert not {prompt.id, prompt.case.id, str(prompt.case.patient)} & {sealed.id, sealed.case.id}

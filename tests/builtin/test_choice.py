@@ -68,23 +68,11 @@ def test_gold_goes_through_the_options_and_ends_with_the_letter():
         (),
     )
     assert Choice(think=False).gold(prompt) == ("<answer>B</answer>", ())
-
-
-def test_gold_of_random_distractors_tells_every_true_option():
-    task = Choice(distractors="random", options_per_question=6)
-    (prompt,) = asked(task, present=("lung nodule", "emphysema"))
-    gold, _ = task.gold(prompt)
-    assert gold.count(" present.") == 2
-    assert sorted(prompt.reference["options"][i] for i in prompt.reference["true_options"]) == [
-        "emphysema",
-        "lung nodule",
-    ]
-
-
-def test_true_options_that_a_question_does_not_tell_come_from_the_findings():
-    question = dataclasses.replace(QUESTION, true_options=())
-    (prompt,) = asked(Choice(), seed=0, questions=(question,), present=("lung nodule", "cardiomegaly"))
-    assert prompt.reference["true_options"] == [1, 2]
+    several = Choice(distractors="random", options_per_question=6)  # tells every true option
+    (prompt,) = asked(several, present=("lung nodule", "emphysema"))
+    assert several.gold(prompt)[0].count(" present.") == 2
+    options, true = prompt.reference["options"], prompt.reference["true_options"]
+    assert sorted(options[place] for place in true) == ["emphysema", "lung nodule"]
 
 
 def test_drawn_questions_have_one_present_finding_among_absent_ones():
@@ -106,14 +94,13 @@ def test_drawn_questions_have_one_present_finding_among_absent_ones():
 
 def test_training_draws_anew_with_every_seed_and_alike_with_the_same():
     first, second, again = (asked(Choice(), seed=seed, questions=(QUESTION,)) for seed in (1, 2, 1))
+    given = asked(Choice(training_questions="given"), seed=5, questions=(SIDE, QUESTION))
+    assert [prompt.id for prompt in given] == ["a:q8", "a:q7"]
+    (told,) = asked(Choice(), notes={"indication": "smoker"})
+    assert told.parts[-1].text.startswith("Indication: smoker. Which finding is present?\nA) ")
     assert first == again
     assert first[0].reference != second[0].reference
     assert first[0].parts[-1].text.startswith("What is seen?\n")
-
-
-def test_an_indication_stands_in_front_of_a_drawn_question():
-    (prompt,) = asked(Choice(), notes={"indication": "smoker"})
-    assert prompt.parts[-1].text.startswith("Indication: smoker. Which finding is present?\nA) ")
 
 
 def test_questions_per_case_zero_asks_about_every_present_finding():
@@ -164,10 +151,11 @@ def test_strict_format_with_thinking(completion, reason):
     assert fault is None if reason is None else reason in fault
 
 
-def test_strict_format_without_thinking_refuses_a_think_text():
+def test_strict_format_without_thinking():
     assert strict_fault("<answer>B</answer>", "ABCD", think=False) is None
     fault = strict_fault("<think>so</think><answer>B</answer>", "ABCD", think=False)
     assert fault == "unexpected tag <think>"
+    assert tag_fault(f"<{'a' * 5000}>", think=False) == f"unexpected tag <{'a' * 39}…"
 
 
 @pytest.mark.parametrize(
@@ -246,10 +234,6 @@ def test_inside_is_the_first_pair_that_is_closed(text, found):
     assert inside(text, "answer") == found
 
 
-def test_a_reason_shows_the_beginning_of_a_long_tag():
-    assert tag_fault(f"<{'a' * 5000}>", think=False) == f"unexpected tag <{'a' * 39}…"
-
-
 SIDE = dataclasses.replace(
     QUESTION,
     id="q8",
@@ -269,12 +253,6 @@ def test_drawn_questions_take_no_words_from_questions_about_something_else():
         assert prompt.reference["question"] == "What is seen?"
 
 
-def test_training_may_ask_what_came_with_the_case():
-    for seed in (0, 5):
-        prompts = asked(Choice(training_questions="given"), seed=seed, questions=(SIDE, QUESTION))
-        assert [prompt.id for prompt in prompts] == ["a:q8", "a:q7"]
-
-
 def test_a_question_about_something_else_is_judged_true_or_false_and_told_by_its_kind():
     (prompt,) = asked(Choice(permute=True), seed=0, questions=(SIDE,))
     assert prompt.reference["finding"] == "side"
@@ -286,14 +264,14 @@ def test_a_question_about_something_else_is_judged_true_or_false_and_told_by_its
 
 
 @pytest.mark.parametrize(
-    ("options", "true", "known"),
+    ("options", "told", "known", "true"),
     [
-        (("left", "right"), (), False),
-        (("left", "right"), (1,), True),
-        (QUESTION.options, (), True),  # the findings say which hold
+        (("left", "right"), (), False, [1]),
+        (("left", "right"), (1,), True, [1]),
+        (QUESTION.options, (), True, [1, 2]),  # the findings say which hold
     ],
 )
-def test_the_truth_of_every_option_is_known_from_the_question_or_the_findings(options, true, known):
-    question = dataclasses.replace(QUESTION, options=options, answer=1, true_options=true)
-    (prompt,) = asked(Choice(), seed=0, questions=(question,))
-    assert prompt.reference["truth_known"] is known
+def test_the_truth_of_every_option_is_known_from_the_question_or_the_findings(options, told, known, true):
+    question = dataclasses.replace(QUESTION, options=options, answer=1, true_options=told)
+    (prompt,) = asked(Choice(), seed=0, questions=(question,), present=("lung nodule", "cardiomegaly"))
+    assert (prompt.reference["truth_known"], prompt.reference["true_options"]) == (known, true)

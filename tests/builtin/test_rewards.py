@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.checks_reward import check_reward
 
@@ -68,14 +67,11 @@ def test_choice_accuracy_compares_letter_with_letter():
     assert ChoiceAccuracy()(named, {})[0].value == 0.0
 
 
-def test_choice_accuracy_reads_strictly_unless_told():
+def test_choice_accuracy_reads_strictly_unless_told_and_no_reports():
     (letter,) = {item.prompt.reference["letter"] for item in rollouts(CHOICE, "")}
     loose = rollouts(CHOICE, f"answer: {letter}")
     assert ChoiceAccuracy()(loose, {})[0] == Score(value=0.0, reason="no tags, expected <answer></answer>")
     assert ChoiceAccuracy(reading="lenient")(loose, {})[0].value == 1.0
-
-
-def test_choice_accuracy_does_not_apply_to_reports():
     assert ChoiceAccuracy()(rollouts(ReportTask(), "Clear."), {}) == [None]
 
 
@@ -86,12 +82,8 @@ def test_random_is_one_coin_for_all_and_knows_only_prompt_text_and_seed():
     assert abs(sum(tosses) - 600) < 5 * math.sqrt(2000 * 0.3 * 0.7)
     assert [score.value for score in Random(probability=0.3)(shown[::-1], {})] == tosses[::-1]
     assert [score.value for score in Random(probability=0.3, seed=1)(shown, {})] != tosses
-
-
-@pytest.mark.parametrize(("probability", "value"), [(0.0, 0.0), (1.0, 1.0)])
-def test_random_with_certainty(probability, value):
-    shown = rollouts(CHOICE, *(f"text {number}" for number in range(50)))
-    assert {score.value for score in Random(probability=probability)(shown, {})} == {value}
+    for certain in (0.0, 1.0):
+        assert {score.value for score in Random(probability=certain)(shown[:50], {})} == {certain}
 
 
 def test_they_keep_the_contract_of_a_reward():

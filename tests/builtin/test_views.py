@@ -38,11 +38,8 @@ def slice_crop(height: int = 80, width: int = 50, y: int = 0, x: int = 0) -> Cro
     return Crop(volume=VolumeRef(path="a.nii"), box_zyx=(7, 8, y, y + height, x, x + width))
 
 
-def test_the_volume_view_keeps_its_contract(case):
+def test_they_keep_the_contract_of_a_view(case):
     check_view(Volume(), case, VOLUMES, boxes=BOXES, outside=OUTSIDE)
-
-
-def test_the_slices_view_keeps_its_contract(case):
     check_view(Slices(slices=5), case, SLICEWISE, boxes=BOXES, outside=OUTSIDE)
 
 
@@ -135,6 +132,9 @@ def test_a_box_thinner_than_a_voxel_is_its_voxel(thin, rows, columns):
 def test_a_box_that_means_nothing_is_refused(box, shown):
     with pytest.raises(ValueError, match=shown):
         slice_crop().voxels_of(box)
+    outside = r"z=8, .* lies outside the slice shown, z=7, y=0\.\.80, x=0\.\.50"
+    with pytest.raises(ValueError, match=outside):
+        slice_crop().shown_box(Box(z=8, y0=0, y1=1, x0=0, x1=1))
 
 
 def test_a_thick_part_has_no_slice(case):
@@ -143,8 +143,3 @@ def test_a_thick_part_has_no_slice(case):
     assert Volume().from_source(part, Box(z=1, y0=0, y1=1, x0=0, x1=1)) is None
     with pytest.raises(ValueError, match=r"not a single slice: '.*case-0\.nii\.gz#intensity=hu'"):
         Slices().to_source(part, (0, 0, 10, 10))
-
-
-def test_voxels_outside_the_slice_shown_are_refused():
-    with pytest.raises(ValueError, match=r"z=8, .* lies outside the slice shown, z=7, y=0\.\.80, x=0\.\.50"):
-        slice_crop().shown_box(Box(z=8, y0=0, y1=1, x0=0, x1=1))

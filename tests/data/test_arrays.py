@@ -46,16 +46,12 @@ def test_an_array_is_turned_as_its_axes_say(tmp_path, axes, turn, name):
     assert read_geometry(ref(path, axes=axes)).fits(volume.geometry)
 
 
-def test_leading_axes_of_one_are_dropped(tmp_path):
-    np.save(tmp_path / "a.npy", scan(np.float64)[None, None])
-    volume = read(ref(tmp_path / "a.npy"))
-    np.testing.assert_array_equal(volume.array, scan())
-    assert volume.array.dtype == np.float32
-
-
-def test_an_array_in_fortran_order_is_the_same(tmp_path):
-    np.save(tmp_path / "a.npy", np.asfortranarray(scan()))
-    np.testing.assert_array_equal(read(ref(tmp_path / "a.npy")).array, scan())
+def test_leading_axes_of_one_are_dropped_and_fortran_order_is_read(tmp_path):
+    for array in (scan(np.float64)[None, None], np.asfortranarray(scan(np.float64))):
+        np.save(tmp_path / "a.npy", array)
+        volume = read(ref(tmp_path / "a.npy"))
+        np.testing.assert_array_equal(volume.array, scan())
+        assert volume.array.dtype == np.float32
 
 
 def test_a_key_names_the_array_and_one_array_needs_none(tmp_path):
@@ -118,13 +114,6 @@ def test_broken_files_are_named(tmp_path):
     assert "cut.npy: is not a readable .npy file (" in refusal(tmp_path / "cut.npy")
     np.save(tmp_path / "pickled.npy", np.array([{"a": 1}] * 8, dtype=object).reshape(2, 2, 2))
     assert "voxels are object, expected one real number each" in refusal(tmp_path / "pickled.npy")
-
-
-def test_a_mask_in_an_npy_lies_in_body_axes(tmp_path):
-    np.save(tmp_path / "a.npy", scan()[::-1])
-    np.save(tmp_path / "m.npy", scan() > 60)
-    volume = read(ref(tmp_path / "a.npy", axes="IPL"))
-    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.npy")), volume), scan() > 60)
 
 
 def test_real_arrays_are_read_with_what_they_do_not_say(real_data):

@@ -44,18 +44,13 @@ def test_the_midline_is_the_middle_of_the_body_and_not_of_the_grid_or_the_table(
 
 def test_the_midline_does_not_depend_on_the_voxels():
     fine = body().repeat(2, axis=1).repeat(2, axis=2)
-    result = midline_mm(volume(fine, (4.0, 1.25, 1.25)))
-    assert result == pytest.approx(60.5 * 2.5 - 0.625, abs=2.5)
+    assert midline_mm(volume(fine, (4.0, 1.25, 1.25))) == pytest.approx(60.5 * 2.5 - 0.625, abs=2.5)
 
 
 @pytest.mark.parametrize(
-    ("centre_x", "half_width"),
-    [(60.0, 35.0), (10.0, 48.0), (64.0, 90.0)],
-    ids=["narrower than 200 mm", "cut at one side", "cut at both sides"],
+    "hu",
+    [body(60.0, 35.0), body(10.0, 48.0), body(64.0, 90.0), np.full(SIZE, -1000.0)],
+    ids=["narrower than 200 mm", "cut at one side", "cut at both sides", "air"],
 )
-def test_there_is_no_midline_where_the_scan_does_not_show_the_whole_width(centre_x, half_width):
-    assert midline_mm(volume(body(centre_x, half_width))) is None
-
-
-def test_there_is_no_midline_in_air():
-    assert midline_mm(volume(np.full(SIZE, -1000.0))) is None
+def test_there_is_no_midline_where_the_scan_does_not_show_the_whole_width(hu):
+    assert midline_mm(volume(hu)) is None

@@ -63,12 +63,6 @@ def test_every_way_of_drawing_has_its_own_keys(scan):
     assert content_key(crops[0], SPEC) == content_key(crops[0], same)
 
 
-def test_keys_of_what_is_not_drawn_are_those_of_before():
-    # worked out at commit 37f5e0d: what lies in caches is found again, until PREPARATION or READING is raised
-    blank = Crop(volume=VolumeRef(path="gone.nii.gz"), blank=True)
-    assert content_key(blank, SPEC) == 3460304499978548899
-
-
 def test_slices_stand_as_listed(scan):
     assert (drawn(scan, (2, 4, 5), kind="slices", slices=(2, 0)) == HU[[2, 0]]).all()
 

@@ -31,10 +31,6 @@ def test_grids_fit_up_to_a_tenth_of_a_voxel():
     assert not geometry().fits(geometry(shape=(4, 5, 7)))
 
 
-def test_a_geometry_says_what_a_reader_needs():
-    assert str(geometry()) == "4x5x6 voxels of 3x2x1 mm from (10.0, 20.0, 30.0) mm (z, y, x)"
-
-
 SHAPE = (20, 24, 22)
 SHEAR = np.array([[-1.0, 0, 0, 4], [0, -1.0, -0.8, 6], [0, 0, 2.5, -9], [0, 0, 0, 1]])  # RAS, x y z
 
@@ -122,29 +118,16 @@ def test_a_mask_on_the_leaning_grid_is_at_each_voxel_what_the_nearest_one_says(t
     np.testing.assert_array_equal(mask[is_clear], expected[is_clear])
 
 
-def test_a_point_stays_where_it_lies(tmp_path):
-    # one bright voxel of a leaning file: its place in mm by the file's affine, and by the volume's
-    array = np.full(SHAPE, -1000, np.int16)
-    array[9:12, 10:13, 7:10] = 1000
-    path = save(tmp_path / "a.nii.gz", array, SHEAR)
-    volume = read(VolumeRef(path=path, tilted="resample"))
-    right, front, up, _ = SHEAR @ [10, 11, 8, 1]
-    weights = np.clip(volume.array.astype(float) + 1000, 0, None)
-    centre = [(index * weights).sum() / weights.sum() for index in np.indices(volume.shape_zyx)]
-    place = volume.affine @ [*centre, 1]
-    np.testing.assert_allclose(place[:3], [up, -front, -right], atol=0.3)
-
-
 def test_outside_of_a_scan_of_arbitrary_intensity_is_its_lowest_value(tmp_path):
     path = save(tmp_path / "a.nii.gz", smooth(), SHEAR)
     volume = read(VolumeRef(path=path, tilted="resample", intensity="arbitrary"))
     assert volume.array.min() == smooth().min()
 
 
-def test_masks_on_the_leaning_grid_follow(tmp_path):
+def test_a_mask_of_a_part_on_the_leaning_grid_is_that_of_the_whole_and_one_on_another_is_refused(tmp_path):
     labels = np.zeros(SHAPE, np.uint8)
     labels[6:14, 8:16, 5:15] = 3
-    path = save(tmp_path / "a.nii.gz", np.where(labels, 1000, -1000).astype(np.int16), SHEAR)
+    path = save(tmp_path / "a.nii.gz", smooth(), SHEAR)
     mask_path = save(tmp_path / "m.nii.gz", labels, SHEAR)
     part = labels[:, :, 4:18]
     part_path = save(
@@ -152,9 +135,6 @@ def test_masks_on_the_leaning_grid_follow(tmp_path):
     )
     volume = read(VolumeRef(path=path, tilted="resample"))
     mask = read_mask(MaskRef(path=mask_path, label=3), volume)
-    assert mask.sum() == pytest.approx(labels.astype(bool).sum(), rel=0.1)
-    assert (volume.array[mask] >= 0).mean() > 0.97
-    assert (volume.array[~mask] <= 0).mean() > 0.97
     np.testing.assert_array_equal(read_mask(MaskRef(path=part_path), volume), mask)
     straight = save(tmp_path / "s.nii.gz", labels, np.diag([-1.0, -1.0, 2.5, 1.0]))
     with pytest.raises(
@@ -198,16 +178,6 @@ def test_a_spacing_takes_the_place_of_the_file_s_for_volume_and_masks(write):
         DataError, match=r"mask 4x5x6 voxels of 1\.5x0\.7x0\.8 mm .* volume 4x5x6 voxels of 3x2x1"
     ):
         read_mask(MaskRef(path=right), volume)
-
-
-def test_a_spacing_for_leaning_axes_holds_before_they_are_resampled(tmp_path):
-    path = save(tmp_path / "a.nii.gz", smooth(), turned(9.0))
-    volume = read(VolumeRef(path=path, spacing_mm_zyx=(5.0, 3.0, 2.0), tilted="resample"))
-    assert volume.spacing_mm_zyx == pytest.approx((5.0, 3.0, 2.0))
-    same = read(VolumeRef(path=path, tilted="resample"))
-    mask = save(tmp_path / "m.nii.gz", np.ones(SHAPE, np.uint8), turned(9.0))
-    covered = [read_mask(MaskRef(path=mask), held).mean() for held in (volume, same)]
-    assert covered[0] == pytest.approx(covered[1], abs=0.1)
 
 
 @pytest.mark.parametrize(("slope", "intercept"), [(1.0, -1024.0), (2.0, 10.0), (0.5, 0.25)])

@@ -40,14 +40,6 @@ def test_what_is_dropped_leaves_room_and_is_not_made_where_it_had_not_begun(two_
     assert made == [3]
 
 
-def test_with_one_thread_nothing_is_begun(two_threads):
-    torch.set_num_threads(1)
-    prefetched, made_by = Prefetched(), []
-    prefetched.begin(1, lambda: made_by.append("begun"))
-    prefetched.take(1, lambda: made_by.append("taken"))
-    assert made_by == ["taken"]
-
-
 def test_what_went_wrong_is_told_where_the_result_is_asked_for(two_threads):
     def broken():
         raise DataError("case-3.nii: broken")
@@ -58,7 +50,12 @@ def test_what_went_wrong_is_told_where_the_result_is_asked_for(two_threads):
         prefetched.take(3, int)
 
 
-def test_threads_are_as_many_as_torch_uses_up_to_eight(two_threads):
-    assert thread_count() == 2
-    torch.set_num_threads(20)
-    assert thread_count() == 8
+def test_threads_are_as_many_as_torch_uses_up_to_eight_and_one_begins_nothing(two_threads):
+    for count, expected in ((2, 2), (20, 8)):
+        torch.set_num_threads(count)
+        assert thread_count() == expected
+    torch.set_num_threads(1)
+    prefetched, made_by = Prefetched(), []
+    prefetched.begin(1, lambda: made_by.append("begun"))
+    prefetched.take(1, lambda: made_by.append("taken"))
+    assert made_by == ["taken"]

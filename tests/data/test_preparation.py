@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import time
@@ -52,10 +51,6 @@ def test_the_whole_field_of_view_is_resized(write):
     result = prepare(crop(write(RAMP)), spec((9, 16, 11)))
     expected = functional.interpolate(torch.tensor(RAMP)[None, None] / 1000, (9, 16, 11), mode="trilinear")
     torch.testing.assert_close(result, expected[0])
-
-
-def test_a_given_size_takes_the_place_of_the_usual_one(write):
-    assert prepare(crop(write(RAMP)), spec(), (1, 4, 4)).shape == (1, 1, 4, 4)
 
 
 def test_shrinking_counts_every_voxel():
@@ -111,20 +106,12 @@ def test_a_crop_is_scaled_like_its_volume(write):
     torch.testing.assert_close(part[:, 0], whole[:, 2])
 
 
-def test_a_changed_file_is_read_again(write):
-    path = write(np.zeros((6, 8, 10), np.int16))
-    assert prepare(crop(path), spec()).max() == 0
-    write(np.full((6, 8, 10), 700, np.int16))
-    assert prepare(crop(path), spec()).min() == pytest.approx(0.7)
-
-
 def test_hu_windows_on_arbitrary_intensity_are_refused(write):
     path = write(RAMP)
     with pytest.raises(DataError) as caught:
         prepare(crop(path, intensity="arbitrary"), spec(windows=((-160.0, 240.0),)))
-    assert f"{path}: the volume's intensity is 'arbitrary', the encoder declares HU windows" in str(
-        caught.value
-    )
+    said = f"{path}: the volume's intensity is 'arbitrary', the encoder declares HU windows"
+    assert str(caught.value).startswith(said)
     assert "[(-160.0, 240.0)]. Set windows = []" in str(caught.value)
 
 
@@ -142,25 +129,6 @@ def test_a_box_outside_the_volume_is_refused(write, box):
         prepare(crop(write(RAMP), box), spec())
     assert f"the box {box} (z0, z1, y0, y1, x0, x1) must hold voxels of the volume" in str(caught.value)
     assert "whose shape is (6, 8, 10)" in str(caught.value)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"gone\.nii: there is no such file"):
-        prepare(crop(tmp_path / "gone.nii"), spec())
-
-
-def test_the_uri_gives_the_same_pixels(write):
-    shown = crop(write(RAMP), (1, 4, 0, 8, 2, 9))
-    for item in (shown, dataclasses.replace(shown, blank=True)):
-        torch.testing.assert_close(prepare(Crop.parse_uri(item.uri()), spec()), prepare(item, spec()))
-
-
-def test_a_real_scan_is_prepared(real_data):
-    path = real_data / "totalsegmentator" / "example_ct.nii.gz"
-    result = prepare(crop(path), spec((32, 64, 64), windows=(WIDE, (-160.0, 240.0))))
-    assert result.shape == (2, 32, 64, 64)
-    assert bool(torch.isfinite(result).all())
-    assert -0.8 < result[0].mean() < 0.2
 
 
 SPEC = EncoderInput(size_zyx=(8, 16, 20), spacing_mm_zyx=None, windows=((-1000.0, 1000.0), (-160.0, 240.0)))
@@ -185,7 +153,12 @@ def wanted(crop: Crop, size=(8, 16, 20)) -> Wanted:
     return Wanted(case="a/train/1", volumes=(crop.volume,), shown=((crop, size),))
 
 
-def test_a_kept_input_is_the_same_bits(shown):
+def two_volumes(write) -> list[Wanted]:
+    refs = [VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))) for shift in range(2)]
+    return [Wanted(case=str(index), volumes=(ref,), shown=()) for index, ref in enumerate(refs)]
+
+
+def test_a_kept_input_is_used_and_a_damaged_one_is_made_again(shown, caplog):
     fresh = prepare(shown, SPEC)
     assert put_input(content_key(shown, SPEC), fresh.numpy())
     np.testing.assert_array_equal(get_input(content_key(shown, SPEC)), fresh.numpy())
@@ -193,10 +166,6 @@ def test_a_kept_input_is_the_same_bits(shown):
     assert torch.equal(again, fresh)
     again.add_(1)  # it is the caller's own
     assert torch.equal(prepare(shown, SPEC), fresh)
-
-
-def test_a_kept_input_is_used_and_a_damaged_one_is_made_again(shown, caplog):
-    fresh = prepare(shown, SPEC)
     put_input(content_key(shown, SPEC), np.zeros_like(fresh.numpy()))
     assert prepare(shown, SPEC).abs().max() == 0
     (entry,) = (cache_folder() / "inputs").glob("*.safetensors")
@@ -227,7 +196,9 @@ def test_a_whole_volume_that_is_kept_gives_the_same_bits(shown):
     assert torch.equal(prepare(shown, SPEC), alone)
 
 
-def test_volume_and_input_are_filled_once(shown):
+def test_volume_and_input_are_filled_once_and_what_is_not_asked_for_or_too_large_is_not(shown):
+    large = wanted(shown, size=(16, 220, 200))  # larger than its voxels
+    assert filler(keeps_volumes=False)(large).outcome == "not_needed"
     first = filler()(wanted(shown))
     assert (first.outcome, first.size_bytes) == ("done", VALUES.nbytes + 2 * 8 * 16 * 20 * 4)
     files = sorted(cache_folder().rglob("*.safetensors"))
@@ -238,20 +209,9 @@ def test_volume_and_input_are_filled_once(shown):
     assert [path.read_bytes() for path in files] == before
 
 
-def test_the_volume_may_be_left_aside(shown):
-    assert filler(keeps_volumes=False)(wanted(shown)).outcome == "done"
-    assert [path.name for path in cache_folder().iterdir() if path.name != "hashes"] == ["inputs"]
-
-
-def test_an_input_larger_than_its_voxels_is_not_kept(shown):
-    large = wanted(shown, size=(16, 220, 200))
-    assert filler(keeps_volumes=False)(large).outcome == "not_needed"
-
-
 def test_what_this_fill_wrote_makes_no_room_for_the_rest_of_it(write, monkeypatch):
     monkeypatch.setenv("EVID_CACHE_GB", "0.0012")  # one of two
-    refs = [VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))) for shift in range(2)]
-    asked = [Wanted(case=str(index), volumes=(ref,), shown=()) for index, ref in enumerate(refs)]
+    asked = two_volumes(write)
     for _ in range(2):
         outcomes = [filler()(item).outcome for item in asked]
         assert outcomes[1] == "no_room"
@@ -288,12 +248,7 @@ def test_a_case_whose_file_is_replaced_meanwhile_is_left_out(shown, write, monke
 
 def test_what_is_deleted_for_room_is_told(write, monkeypatch):
     monkeypatch.setenv("EVID_CACHE_GB", "0.0012")  # one of two
-    first, second = (
-        Wanted(
-            case=str(shift), volumes=(VolumeRef(path=str(write(VALUES + shift, f"{shift}.nii"))),), shown=()
-        )
-        for shift in range(2)
-    )
+    first, second = two_volumes(write)
     assert filler()(first).deleted_bytes == 0
     (entry,) = (cache_folder() / "volumes").glob("*.safetensors")
     size_bytes = entry.stat().st_size

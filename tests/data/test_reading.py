@@ -12,16 +12,6 @@ from evidcore.api import Cache, VolumeRef
 from evidcore.data.reading import read_error
 
 
-def test_a_good_file_has_nothing_against_it_and_a_bad_one_its_reason(write, tmp_path):
-    ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16))))
-    assert read_error(ref, tmp_path / "cache") is None
-    content = (tmp_path / "scan.nii.gz").read_bytes()
-    (tmp_path / "scan.nii.gz").write_bytes(content[:-9])
-    reason = read_error(ref, tmp_path / "cache")
-    assert reason is not None
-    assert "the gzip stream ends too early" in reason
-
-
 def test_a_verdict_is_remembered_for_the_state_of_the_file(write, tmp_path):
     ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16), "a.nii")))
     assert read_error(ref, tmp_path / "cache") is None

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
-from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -106,40 +106,14 @@ def test_a_mask_of_a_leaning_scan_lies_on_its_leaning_grid(tmp_path):
 
 def test_what_cannot_be_saved_is_refused(write, tmp_path):
     ref = VolumeRef(path=str(write(scan())))
-
-    def refusal(mask: np.ndarray, name: str) -> str:
-        with pytest.raises(DataError) as caught:
+    for mask, name, said in (
+        (lesion(), "m.nrrd", "m.nrrd: masks are saved as NIfTI. End the name in .nii.gz"),
+        (lesion().T, "m.nii", "is boolean with shape (4, 5, 6) (z, y, x), got bool with shape (6, 5, 4)"),
+        (lesion().astype(np.uint8), "m.nii", "got uint8 with shape (4, 5, 6). Make it on the grid"),
+    ):
+        with pytest.raises(DataError, match=re.escape(said)):
             save_mask(mask, ref, tmp_path / name)
         assert not (tmp_path / name).exists()
-        return str(caught.value)
-
-    assert "m.nrrd: masks are saved as NIfTI. End the name in .nii.gz" in refusal(lesion(), "m.nrrd")
-    assert "is boolean with shape (4, 5, 6) (z, y, x), got bool with shape (6, 5, 4)" in refusal(
-        lesion().T, "m.nii"
-    )
-    assert "got uint8 with shape (4, 5, 6). Make it on the grid" in refusal(
-        lesion().astype(np.uint8), "m.nii"
-    )
-
-
-def test_a_mask_of_a_real_series_reads_back(real_data, tmp_path):
-    for path in (
-        real_data / "ibsi_validation_dicom/STS_019/CT/image",
-        real_data / "pyradiomics/brain1_image.nrrd",
-        real_data / "totalsegmentator/example_ct.nii.gz",
-    ):
-        ref = VolumeRef(path=str(path), intensity="arbitrary")
-        volume = read(ref)
-        mask = np.random.default_rng(0).random(volume.shape_zyx) > 0.99
-        save_mask(mask, ref, tmp_path / "m.nii.gz")
-        np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), volume), mask)
-
-
-def test_the_file_appears_whole(write, tmp_path):
-    ref = VolumeRef(path=str(write(scan())))
-    (tmp_path / "out").mkdir()
-    save_mask(lesion(), ref, Path(tmp_path / "out" / "m.nii.gz"))
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["m.nii.gz"]
 
 
 def test_a_full_disk_is_named_with_a_way_out_that_helps(write, tmp_path):

@@ -159,22 +159,13 @@ def test_rows_hold_intervals_and_the_reference_lines():
     assert rows["perfect_perception"].value == 1.0
 
 
-def test_rescue_takes_the_likest_option_and_no_tie():
+def test_rescue_takes_the_likest_option_and_no_tie_and_as_if_changes_only_what_is_true():
     (prompt,) = questions(1)
-    similarity = TokenF1()
-    assert rescued("<think>emphysema</think> a large hernia", prompt, similarity) == "D"
-    assert rescued("nothing of the kind", prompt, similarity) is None
-
-
-def test_as_if_changes_only_what_is_true():
-    (prompt,) = questions(1)
+    assert rescued("<think>emphysema</think> a large hernia", prompt, TokenF1()) == "D"
+    assert rescued("nothing of the kind", prompt, TokenF1()) is None
     other = as_if(prompt, 2)
-    assert other.reference == {
-        **prompt.reference,
-        "letter": "C",
-        "true_options": [2],
-        "finding": "cardiomegaly",
-    }
+    changed = {"letter": "C", "true_options": [2], "finding": "cardiomegaly"}
+    assert other.reference == prompt.reference | changed
     assert other.parts == prompt.parts
 
 

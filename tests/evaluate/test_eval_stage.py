@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 from evidcore_plugin_reports.evaluation import ReportEvaluation
 from evidcore_plugin_reports.task import ReportTask
+from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.api import Answer, DataError
 from evidcore.errors import RecipeError
@@ -15,36 +16,18 @@ from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 
-RECIPE = """\
-schema = 1
-name = "asked"
+RECIPE = recipe_text(
+    {"kind": "evaluate", "data": [{"dataset": "chest", "task": "TASK", "split": "test"}]},
+    name="asked",
+    dataset={"chest": phantoms(2, 1, 2)},
+    model={"language": {"folder": "nowhere"}},
+)
 
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 2
-validation_cases = 1
-test_cases = 2
-
-[model]
-language = { folder = "nowhere" }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "TASK", split = "test" }]
-"""
-
-OUTSIDE = """\
-[dataset.outside]
-use = "phantom-chest"
-train_cases = 0
-validation_cases = 0
-test_cases = 2
-seed = 5
-"""
-
+OUTSIDE = (
+    "dataset = {",
+    'dataset = { outside = { use = "phantom-chest", train_cases = 0, validation_cases = 0, test_cases = 2, '
+    "seed = 5 },",
+)
 TRAINED = """\
 [[stage]]
 kind = "sft"
@@ -117,7 +100,7 @@ def test_answers_that_an_evaluation_cannot_read_are_refused_by_the_tasks_name(as
 
 def test_a_set_for_tests_alone_is_held_against_rules_that_learnt_on_what_is_trained(asking):
     changes = [
-        ("[model]", f"{OUTSIDE}\n[model]"),
+        OUTSIDE,
         (
             'dataset = "chest", task = "choice", split = "test"',
             'dataset = "outside", task = "choice", split = "test"',
@@ -156,7 +139,7 @@ def test_choices_without_options_are_refused(asking):
 
 def test_a_task_without_an_evaluation_is_refused_with_what_is_installed(asking):
     said = (
-        r"line 18, stage.evaluate.data\[0\]: task 'silent' names no evaluation, .* Installed: choice, "
+        r"line \d+, stage.evaluate.data\[0\]: task 'silent' names no evaluation, .* Installed: choice, "
         r".*\breport\b"
     )
     with pytest.raises(RecipeError, match=said):

@@ -24,6 +24,9 @@ def test_numbers_are_averaged_and_sums_are_pooled():
     assert pooled([Totals("ratio", (0, 0))]) is None
     assert pooled([Totals("difference", (1, 1, 0, 0))]) is None
     assert pooled([Totals("mean_ratio", (0, 0))]) is None
+    for other in (Totals("bleu", (1, 2, 3, 4)), 0.5):
+        with pytest.raises(ValueError, match="must be of one kind"):
+            pooled([Totals("ratio", (1, 2)), other])
 
 
 def test_mean_ratio_is_macro_f1():
@@ -42,13 +45,6 @@ def test_figures_go_to_json_and_back():
     for strange in ({"ratio": 1}, {"ratio": ["1"]}, {"ratio": [1], "bleu": [2]}, "0.5", None, True):
         with pytest.raises(ValueError, match="no figure of a text"):
             from_json(strange)
-
-
-def test_figures_of_different_kinds_do_not_mix():
-    with pytest.raises(ValueError, match="must be of one kind"):
-        pooled([Totals("ratio", (1, 2)), Totals("bleu", (1, 2, 3, 4))])
-    with pytest.raises(ValueError, match="must be of one kind"):
-        pooled([Totals("ratio", (1, 2)), 0.5])
 
 
 class RootLetters(Metric):
@@ -90,8 +86,5 @@ def test_a_metric_of_a_package_brings_its_own_pool(offered):
     assert (arm.low, arm.high) == (alone.low, alone.high)
     with pytest.raises(PluginError, match=r"metric 'silent' from evid-roots .*: pools no sums"):
         pooled([Totals("silent", (1.0,))])
-
-
-def test_a_pool_that_is_not_installed_is_named():
     with pytest.raises(PluginError, match=r"no metric is called 'median'\. Installed: "):
         pooled([from_json({"median": [1.0]})])

@@ -39,18 +39,21 @@ TRAINING = [
 ]
 
 
-def test_uniform_chance_is_one_over_the_options():
-    questions = [prompt(["e", "n"], "A"), prompt(["e", "n", "c", "h"], "B")]
-    lines = reference_lines(questions, TRAINING)
-    assert lines.uniform_chance == (0.5, 0.25)
-    assert lines.figures()["uniform_chance"] == 0.375
-
-
-def test_perfect_perception_cannot_tell_true_options_apart():
-    questions = [prompt(["e", "n", "c"], "A"), prompt(["e", "n", "c"], "A", true=[0, 2])]
+def test_chance_is_one_over_the_options_and_perception_cannot_tell_true_ones_apart():
+    questions = [prompt(["e", "n", "c"], "A"), prompt(["e", "n", "c", "h"], "A", true=[0, 2])]
     questions.append(prompt(["e", "n", "c"], "B", true=[0, 1, 2]))
     lines = reference_lines(questions, TRAINING)
+    assert lines.uniform_chance == (1 / 3, 0.25, 1 / 3)
+    assert lines.figures()["uniform_chance"] == pytest.approx(11 / 36)
     assert lines.perfect_perception == (1.0, 0.5, pytest.approx(1 / 3))
+
+
+def test_a_rule_that_cannot_decide_tosses_a_coin():
+    toss = reference_lines([prompt(["x", "y", "h"], "A")], [prompt(["e", "n"], letter) for letter in "AB"])
+    assert toss.rules["most often right in training"] == pytest.approx(1 / 3)
+    options = ["e", "n", "c", "h"]
+    balanced = [prompt(options[i:] + options[:i], "ABCD"[j]) for i in range(4) for j in range(4)]
+    assert reference_lines(balanced, TRAINING).figures()["prior_only"] == 0.25
 
 
 def test_prior_only_picks_what_was_right_in_training():
@@ -60,13 +63,6 @@ def test_prior_only_picks_what_was_right_in_training():
     assert lines.rules["most often right when offered"] == pytest.approx(2 / 3)
     assert lines.rules["letter most often right"] == pytest.approx(1 / 3)
     assert lines.prior_only == (1.0, 1.0, 0.0)
-
-
-def test_a_rule_that_cannot_decide_tosses_a_coin():
-    lines = reference_lines(
-        [prompt(["x", "y", "h"], "A")], [prompt(["e", "n"], "A"), prompt(["e", "n"], "B")]
-    )
-    assert lines.rules["most often right in training"] == pytest.approx(1 / 3)
 
 
 def test_right_when_offered_differs_from_right_most_often():
@@ -86,6 +82,15 @@ def test_prevalence_counts_each_training_case_once():
     lines = reference_lines([prompt(["x", "y"], "B")], training)
     assert lines.rules["most prevalent in training"] == 1.0
     assert lines.rules["most often right in training"] == 0.0
+
+
+def test_a_finding_left_open_is_no_case_without_it():
+    # 2 of 3 cases that know of it have x, 3 of 5 have y
+    states = [*[{"x": "present", "y": "present"}] * 2, {"x": "absent", "y": "present"}]
+    states += [{"x": "uncertain", "y": "absent"}] * 2
+    training = [prompt(["x", "y"], "AB"[at % 2], name=f"c{at}", states=one) for at, one in enumerate(states)]
+    lines = reference_lines([prompt(["x", "y"], "A")], training)
+    assert lines.rules["most prevalent in training"] == 1.0
 
 
 def test_the_best_rule_is_chosen_without_the_test_questions():
@@ -189,13 +194,6 @@ def test_without_a_signal_the_line_is_chance(patients, simulations):
     assert sum(highest) / simulations > 0.265
 
 
-def test_balanced_questions_leave_the_blind_rules_at_chance():
-    options = ["e", "n", "c", "h"]
-    questions = [prompt(options[i:] + options[:i], "ABCD"[j]) for i in range(4) for j in range(4)]
-    lines = reference_lines(questions, TRAINING)
-    assert lines.figures()["prior_only"] == 0.25
-
-
 def test_rows_tell_the_rule_and_the_patients():
     questions = [prompt(["e", "n"], "A", patient=f"p{number}") for number in range(25)]
     rows = {row.metric: row for row in reference_lines(questions, TRAINING).rows("choice")}
@@ -205,9 +203,6 @@ def test_rows_tell_the_rule_and_the_patients():
     )
     assert (rows["uniform_chance"].value, rows["uniform_chance"].patients) == (0.5, 25)
     assert {row.name for row in rows.values()} == {"choice"}
-
-
-def test_a_case_without_a_patient_is_its_own_cluster():
     assert cluster_of(prompt(["e", "n"], "A", patient=None, name="c3")) == "case c3"
 
 

@@ -71,16 +71,6 @@ def test_rows_and_lines_of_a_stage_hold_what_its_metrics_say(recipe, tmp_path):
     assert all("<report>" in body["messages"][1]["content"] for body in server.requests)
 
 
-@pytest.mark.slow
-def test_a_stage_measures_by_no_metric_that_it_does_not_name(recipe, tmp_path):
-    folder = start(recipe(), tmp_path / "runs")
-    run(folder)
-    rows = json.loads((folder.path / "results" / "01-evaluate.json").read_text())["rows"]
-    result = {row["metric"] for row in rows if row["name"] == "report"}
-    assert "findings_f1_micro" in result
-    assert "abnormal_recall" not in result
-
-
 def test_what_a_metric_lacks_is_said_before_anything_runs(recipe, tmp_path):
     lacking = recipe({"use": "meteor", "nltk_data": "nowhere"})
     said = f"nltk_data: {tmp_path}/nowhere holds no WordNet"

@@ -94,15 +94,11 @@ class Words:
 
 
 class Published(Words):
-    """A language model with weights, which nothing fits."""
-
     has_weights = True
     fit = None
 
 
 class Eye:
-    """An encoder that can be fitted."""
-
     def __init__(self, *, depth: Annotated[int, Ge(1)] = 2) -> None: ...
 
     def fit(
@@ -116,40 +112,28 @@ class Line:
 
 
 class Plain:
-    """A view that shows no slice numbers."""
-
     def __init__(self, *, spacing_mm: tuple[float, float, float] = (3.0, 3.0, 3.0)) -> None: ...
 
 
 class Tagged(Plain):
-    """A view with slice numbers."""
-
     tags_slices = True
 
 
 class Ask:
-    """A task with an evaluation."""
-
     evaluation = "stub-evaluation"
 
     def __init__(self, *, think: bool = True) -> None: ...
 
 
 class AskSlice(Ask):
-    """A task that needs slice numbers."""
-
     needs_slice_tags = True
 
 
 class AskNothing(Ask):
-    """A task that names no evaluation."""
-
     evaluation = ""
 
 
 class Same:
-    """A scorer."""
-
     def __init__(self, *, power: Annotated[float, Gt(0)] = 2.0) -> None: ...
 
 
@@ -160,8 +144,6 @@ class Book:
 
 
 class Grow:
-    """A segmenter that can be fitted."""
-
     def __init__(self, *, seeds: int = 1) -> None: ...
 
     def fit(self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 30) -> None: ...
@@ -182,20 +164,14 @@ class Judged:
 
 
 class Level:
-    """A reward with a plain option."""
-
     def __init__(self, *, level: Annotated[float, Ge(0), Le(1)] = 0.0, reading: str = "strict") -> None: ...
 
 
 class Count:
-    """A metric."""
-
     def __init__(self, *, scorer: Scorer = {"use": "stub-scorer"}, order: int = 1) -> None: ...  # noqa: B006
 
 
 class Measure:
-    """An evaluation with lists of metrics, a segmenter and a labeler."""
-
     def __init__(
         self,
         *,
@@ -207,22 +183,16 @@ class Measure:
 
 
 class Listen:
-    """An audit with an option of its own."""
-
     def __init__(
         self, *, conditions: tuple[str, ...] = ("blank",), cases: Annotated[int, Ge(1)] = 9
     ) -> None: ...
 
 
 class Zoom:
-    """A tool."""
-
     def __init__(self, *, times: int = 2) -> None: ...
 
 
 class Talk:
-    """A rollout."""
-
     def __init__(self, *, turns: Annotated[int, Ge(1)] = 3) -> None: ...
 
 

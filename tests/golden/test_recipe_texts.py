@@ -7,16 +7,16 @@ python tests/golden/test_recipe_texts.py --write        writes resolved/, ablati
 import difflib
 import functools
 import hashlib
-import itertools
 import os
 import re
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
 import pytest
+from evidcore_plugin_lab.ablation.definition import load_ablation
 
+from evidcore.cli.show import recipe_schema
 from evidcore.errors import EvidError
 from evidcore.recipe import load, to_toml
 
@@ -25,58 +25,26 @@ RECIPES = HERE.parents[1] / "recipes"
 WHOLE = [path for folder in (RECIPES, RECIPES / "paper") for path in sorted(folder.glob("*.toml"))]
 ABLATIONS = sorted((RECIPES / "ablations").glob("*.toml"))
 
-ENTRY_POINTS = """\
-[evidcore.dataset]
-stub-scans = evid_stub:Scans
-stub-needy = evid_stub:Needy
-[evidcore.language]
-stub-words = evid_stub:Words
-stub-published = evid_stub:Published
-[evidcore.encoder]
-stub-eye = evid_stub:Eye
-[evidcore.bridge]
-stub-line = evid_stub:Line
-[evidcore.view]
-stub-plain = evid_stub:Plain
-stub-tagged = evid_stub:Tagged
-[evidcore.task]
-stub-ask = evid_stub:Ask
-stub-ask-slice = evid_stub:AskSlice
-stub-ask-nothing = evid_stub:AskNothing
-[evidcore.scorer]
-stub-scorer = evid_stub:Same
-stub-two-kinds = evid_stub:Same
-[evidcore.reader]
-stub-reader = evid_stub:Book
-stub-two-kinds = evid_stub:Book
-[evidcore.segmenter]
-stub-segmenter = evid_stub:Grow
-[evidcore.reward]
-stub-judged = evid_stub:Judged
-stub-level = evid_stub:Level
-stub-greedy = evid_stub:greedy
-stub-untyped = evid_stub:untyped
-stub-odd = evid_stub:odd
-stub-twice = evid_stub:twice
-stub-loose = evid_stub:loose
-stub-not-callable = evid_stub:NOT_CALLABLE
-stub-not-there = evid_stub:Nowhere
-stub-cracked = evid_stub_cracked:It
-stub-shared = evid_stub:Level
-[evidcore.metric]
-stub-metric = evid_stub:Count
-[evidcore.evaluation]
-stub-evaluation = evid_stub:Measure
-[evidcore.audit]
-stub-listen = evid_stub:Listen
-[evidcore.tool]
-stub-zoom = evid_stub:Zoom
-[evidcore.rollout]
-stub-talk = evid_stub:Talk
-[evidcore.stage]
-stub-tally = evid_stub:Tally
-stub-no-stage = evid_stub:no_stage
-"""
+OFFERED = {  # what the stub package offers of each kind
+    "dataset": "stub-scans:Scans stub-needy:Needy",
+    "language": "stub-words:Words stub-published:Published",
+    "encoder": "stub-eye:Eye",
+    "bridge": "stub-line:Line",
+    "view": "stub-plain:Plain stub-tagged:Tagged",
+    "task": "stub-ask:Ask stub-ask-slice:AskSlice stub-ask-nothing:AskNothing",
+    "scorer": "stub-scorer:Same stub-two-kinds:Same",
+    "reader": "stub-reader:Book stub-two-kinds:Book",
+    "segmenter": "stub-segmenter:Grow",
+    "reward": "stub-judged:Judged stub-level:Level stub-greedy:greedy stub-untyped:untyped stub-odd:odd "
+    "stub-twice:twice stub-loose:loose stub-not-callable:NOT_CALLABLE stub-not-there:Nowhere "
+    "stub-cracked:_cracked:It stub-shared:Level",
+    "metric": "stub-metric:Count",
+    "evaluation": "stub-evaluation:Measure",
+    "audit": "stub-listen:Listen",
+    "tool": "stub-zoom:Zoom",
+    "rollout": "stub-talk:Talk",
+    "stage": "stub-tally:Tally stub-no-stage:no_stage",
+}
 TEXT = """\
 schema = 1
 name = "golden"
@@ -146,7 +114,6 @@ def first(kind, text):
     return f'[[stage]]\nkind = "{kind}"', f'{text}\n[[stage]]\nkind = "{kind}"'
 
 
-GATED = ('gate = "stub-judged"\n', "")
 # what is written in place of what, and what `--set` is given
 MISTAKES = {
     # the file
@@ -477,7 +444,11 @@ def installed(folder):
     (folder / "evid_stub.py").write_text((HERE / "stub_components.py").read_text("utf-8"))
     (folder / "evid_stub_cracked.py").write_text("import no_such_module\n")
     other = "[evidcore.reward]\nstub-shared = evid_stub:Level\n"
-    for name, points in {"evid-stub": ENTRY_POINTS, "evid-stub-other": other}.items():
+    tables = [
+        f"[evidcore.{kind}]\n" + re.sub(r"(\S+?):(_cracked)?:?(\w+) ?", r"\1 = evid_stub\2:\3\n", names)
+        for kind, names in OFFERED.items()
+    ]
+    for name, points in {"evid-stub": "".join(tables), "evid-stub-other": other}.items():
         info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -538,27 +509,11 @@ def resolved(recipe, folder):
     return without_place(re.sub(r"  # line \d+$", "  # given", to_toml(recipe), flags=re.MULTILINE), folder)
 
 
-def arms(path):
-    """Yield each arm of an ablation with its overrides."""
-    raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    common = (
-        *raw.get("overrides", ()),
-        *(f"{key}={raw['seeds'][0]}" for key in raw.get("seed_keys", ["seed"])),
-    )
-    for name, own in raw.get("arm", {}).items():
-        yield name, path.parent / raw["recipe"], (*common, *own)
-    factors = raw.get("factor", {})
-    for levels in itertools.product(*(levels.items() for levels in factors.values())) if factors else ():
-        yield (
-            "+".join(name for name, _ in levels),
-            path.parent / raw["recipe"],
-            (*common, *(item for _, own in levels for item in own)),
-        )
-
-
 def of_ablation(path):
     """Return a hash of the resolved recipe of each arm of an ablation."""
-    texts = {name: resolved(load(recipe, overrides), RECIPES) for name, recipe, overrides in arms(path)}
+    ablation = load_ablation(path)
+    recipes = {arm.name: ablation.cell_recipe(arm.name, ablation.seeds[0]) for arm in ablation.arms}
+    texts = {name: resolved(recipe, RECIPES) for name, recipe in recipes.items()}
     hashes = [f"{name} {hashlib.sha256(text.encode()).hexdigest()}" for name, text in texts.items()]
     return "\n".join([f"== {path.name}", *hashes])
 
@@ -592,6 +547,17 @@ def test_the_arms_of_an_ablation_resolve_to_what_is_committed(path, site):
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_is_told_in_the_committed_words(name, site):
     assert told(MISTAKES[name], site) == committed("mistakes.txt")[name]
+
+
+def test_a_stage_of_another_package_stands_in_the_schema_and_in_a_resolved_copy(site):
+    stages = {one["properties"]["kind"]["const"]: one for one in recipe_schema()["$defs"]["stage"]["anyOf"]}
+    assert stages["stub-tally"]["properties"]["at_least"]["minimum"] == 1
+    assert "stub-no-stage" not in stages
+    ((old, new),) = MISTAKES["another package's stage"]
+    (site / "tally.toml").write_text(TEXT.replace(old, new, 1), encoding="utf-8")
+    recipe = load(site / "tally.toml")
+    (site / "again.toml").write_text(to_toml(recipe), encoding="utf-8")
+    assert load(site / "again.toml") == recipe
 
 
 def test_every_committed_file_is_compared():

@@ -1,15 +1,12 @@
-import dataclasses
-import errno
 import math
 import os
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
 
-from evidcore.api import Cache, Crop, DataError, prepare
+from evidcore.api import Cache, Crop, prepare
 from evidcore.data import content
 from evidcore.errors import RunError
 from evidcore.model import bank as bank_module
@@ -43,6 +40,11 @@ def test_features_are_those_of_the_encoder_on_prepared_pixels(encoder, cases):
     assert patches.grid_zyx == direct.grid_zyx
     torch.testing.assert_close(patches.features, direct.features, rtol=0, atol=0)
     torch.testing.assert_close(patches.centres_mm, direct.centres_mm)
+    blank = bank.handle(Crop(volume=cases[0].volumes[0], blank=True), SIZE)
+    [(_, patches)] = bank.patches([handles[0], blank], encoder)
+    assert not torch.allclose(patches.features[0], patches.features[1])
+    with pytest.raises(RunError, match="image handle 4711 is not known in this process"):
+        bank.patches([4711], encoder)
 
 
 def test_a_volume_is_encoded_once_and_again_only_when_the_weights_changed(encoder, cases):
@@ -57,6 +59,9 @@ def test_a_volume_is_encoded_once_and_again_only_when_the_weights_changed(encode
     after = bank.patches(handles, encoder)[0][1].features
     assert bank.encoded == 8
     assert not torch.equal(before, after)
+    others = {name: weight.detach() * 1.5 for name, weight in encoder.state_dict().items()}
+    encoder.load_state_dict(others, assign=True)  # new tensors, whose versions are as low
+    assert not torch.equal(after, bank.patches(handles, encoder)[0][1].features)
 
 
 def test_memory_stays_within_its_bound_and_the_least_recently_used_leaves(encoder, cases):
@@ -152,60 +157,6 @@ def test_a_volume_alone_has_the_features_that_it_has_among_others(cases, tmp_pat
     torch.testing.assert_close(features(cases[:1]), features(cases[:3])[:1], rtol=0, atol=0)
 
 
-def test_a_full_cache_disk_is_named(encoder, cases, tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(RunError, match=rf"{tmp_path}/features: the disk is full.* EVID_CACHE"):
-        bank.patches(handles_of(bank, cases[:1]), encoder)
-    assert list(tmp_path.rglob("*-*")) == []
-
-
-def flipped(whole):
-    place = len(whole) // 2
-    return whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        flipped,
-        lambda whole: whole[:40],
-        lambda whole: whole[:-1],
-        lambda whole: b"no tensor",
-        lambda whole: b"",
-    ],
-    ids=["one bit", "its start", "all but its end", "text", "nothing"],
-)
-def test_a_damaged_file_is_named_once_and_made_again(encoder, cases, tmp_path, caplog, damaged):
-    def encoded():
-        bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-        return bank, bank.patches(handles_of(bank, cases[:1]), encoder)[0][1].features
-
-    _, written = encoded()
-    [file] = tmp_path.rglob("features/*-*")
-    file.write_bytes(damaged(file.read_bytes()))
-    bank, again = encoded()
-    assert bank.encoded == 1
-    torch.testing.assert_close(again, written, rtol=0, atol=0)
-    damage = "its checksum does not fit; it is made again"
-    assert [record.message for record in caplog.records] == [f"{file}: {damage}"]
-    bank, read = encoded()
-    assert bank.encoded == 0
-    torch.testing.assert_close(read, written, rtol=0, atol=0)
-
-
-def test_weights_that_took_the_place_of_others_are_others(encoder, cases):
-    bank = FeatureBank(encoder.input)
-    before = bank.patches(handles_of(bank, cases), encoder)[0][1].features
-    other = {name: weight.detach() * 1.5 for name, weight in encoder.state_dict().items()}
-    encoder.load_state_dict(other, assign=True)  # new tensors, whose versions are as low
-    after = bank.patches(handles_of(bank, cases), encoder)[0][1].features
-    assert not torch.equal(before, after)
-
-
 def test_an_encoder_in_training_is_run_each_time_with_gradients(encoder, cases):
     bank = FeatureBank(encoder.input)
     encoder.requires_grad_(True)
@@ -214,20 +165,6 @@ def test_an_encoder_in_training_is_run_each_time_with_gradients(encoder, cases):
     assert next(encoder.parameters()).grad.abs().sum() > 0
     bank.patches(handles_of(bank, cases), encoder, live=True)
     assert bank.encoded == 8
-
-
-def test_a_blank_crop_has_a_handle_and_features_of_its_own(encoder, cases):
-    bank = FeatureBank(encoder.input)
-    crop = Crop(volume=cases[0].volumes[0])
-    own, blank = bank.handle(crop, SIZE), bank.handle(dataclasses.replace(crop, blank=True), SIZE)
-    assert own != blank
-    [(_, patches)] = bank.patches([own, blank], encoder)
-    assert not torch.allclose(patches.features[0], patches.features[1])
-
-
-def test_a_handle_that_was_never_made_is_named(encoder):
-    with pytest.raises(RunError, match="image handle 4711 is not known in this process"):
-        FeatureBank(encoder.input).patches([4711], encoder)
 
 
 @pytest.fixture
@@ -290,14 +227,15 @@ def test_input_that_is_prefetched_is_bounded(encoder, cases, prepared, two_threa
     assert not bank._prefetched._begun
 
 
-def test_a_scan_that_cannot_be_read_is_told_where_it_is_asked_for(encoder, cases, two_threads, tmp_path):
-    broken = tmp_path / "broken.nii"
-    broken.write_bytes(Path(cases[0].volumes[0].path).read_bytes()[:500])
-    bank = FeatureBank(encoder.input)
-    crop = Crop(volume=dataclasses.replace(cases[0].volumes[0], path=str(broken)))
-    handles = [*handles_of(bank, cases[:1]), bank.handle(crop, SIZE)]
-    for handle in handles:
-        bank.prefetch(handle)
-    bank.patches(handles[:1], encoder)
-    with pytest.raises(DataError, match="broken"):
-        bank.patches(handles[1:], encoder)
+def test_a_damaged_file_is_made_again(encoder, cases, tmp_path):
+    def encoded():
+        bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
+        return bank, bank.patches(handles_of(bank, cases[:1]), encoder)[0][1].features
+
+    _, written = encoded()
+    [file] = tmp_path.rglob("features/*-*")
+    file.write_bytes(file.read_bytes()[:-1])
+    for count in (1, 0):
+        bank, again = encoded()
+        assert bank.encoded == count
+        torch.testing.assert_close(again, written, rtol=0, atol=0)

@@ -24,39 +24,10 @@ def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
     assert (tmp_path / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ({}, "must have exactly one of id and folder, got none."),
-        (
-            {"id": "x", "revision": "abc", "folder": "y"},
-            "must have exactly one of id and folder, got id and folder.",
-        ),
-        ({"id": "x"}, "revision is missing: without a commit, the same recipe may train another model"),
-        ({"folder": "y", "revision": "abc"}, "goes with id only, got 'abc'."),
-    ],
-)
-def test_a_source_that_is_none_or_two_says_so(source, message):
-    ((_, text),) = Pretrained.problems(source)
-    assert text.startswith(message)
-
-
-def test_a_folder_that_is_not_there_says_what_would_do():
-    with pytest.raises(DataError, match=r"'/nowhere/at all' holds no model"):
-        Pretrained(folder="/nowhere/at all").load()
-
-
 def test_a_relative_folder_starts_at_the_recipes(tmp_path):
     table = {"use": "pretrained", "folder": "small"}
     result = factory.build("language", table, given={"recipe_folder": tmp_path}, where="model.language")
     assert result.folder == str(tmp_path / "small")
-
-
-def test_a_folder_without_weights_is_named(tokenizer, tmp_path):
-    tiny_config(tokenizer).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(DataError, match=rf"{tmp_path}.*could not be loaded"):
-        Pretrained(folder=str(tmp_path)).load()
 
 
 def test_a_model_without_a_chat_template_is_refused_with_the_remedy(tokenizer, tmp_path):
@@ -76,4 +47,15 @@ def test_a_template_that_loses_something_is_refused_before_the_weights_are_read(
     with pytest.raises(
         RunError, match=rf"(?s){tmp_path}: its chat template.*open thought: .*ends in '<think>'"
     ):
+        Pretrained(folder=str(tmp_path)).load()
+
+
+def test_what_a_source_lacks_is_named(tokenizer, tmp_path):
+    ((_, text),) = Pretrained.problems({"folder": "y", "revision": "abc"})
+    assert text.startswith("goes with id only, got 'abc'.")
+    with pytest.raises(DataError, match=r"'/nowhere/at all' holds no model"):
+        Pretrained(folder="/nowhere/at all").load()
+    tiny_config(tokenizer).save_pretrained(tmp_path)  # and no weights
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(DataError, match=rf"{tmp_path}.*could not be loaded"):
         Pretrained(folder=str(tmp_path)).load()

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from evidcore.contracts import Prefix
-from evidcore.model.generation import continue_rows
-from evidcore.model.policy import VLMPolicy, sampling_of
+from evidcore.model.policy import VLMPolicy
 from evidcore.model.shared_prefix import DecodedRows, PrefixCache
 
 
@@ -89,26 +88,3 @@ def test_images_in_what_was_written_are_told_apart(small, prompts):
         handles, handles, handles[1:], handles[1:], (),
     ]  # fmt: skip
     assert DecodedRows.of(small.model, prompt) == DecodedRows((), (), ())
-
-
-def test_rows_of_several_turns_are_continued_as_their_tokens_are(small, prompts):
-    image = small.model.config.image_token_id
-    turn = (7, 8, *[image] * 4, 9, 10)
-    rows = [
-        Prefix(
-            (*item.ids, *turn[:count]), (*item.handles, *other.handles * (count > 2)), item if count else None
-        )
-        for item, other, count in [
-            (prompts[0], prompts[1], 8),
-            (prompts[1], prompts[2], 2),
-            (prompts[0], prompts[2], 8),
-            (prompts[2], prompts[0], 0),
-        ]
-    ]
-    sampling = sampling_of(small.model, small.processor, max_new_tokens=6, temperature=1.0)
-    result = continue_rows(small.model, rows, sampling, seeds=range(4))
-    plain = [Prefix(row.ids, row.handles) for row in rows]
-    expected = continue_rows(small.model, plain, sampling, seeds=range(4))
-    assert [item.ids for item in result] == [item.ids for item in expected]
-    for item, other in zip(result, expected, strict=True):
-        assert item.log_probs == pytest.approx(other.log_probs, abs=1e-4)

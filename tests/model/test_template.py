@@ -147,11 +147,7 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
             "question",
             r"text 'Slice 12: 3\.5 x 4 mm\.\\n.*does not come back as it was",
         ),
-        (
-            ("message.content", "message.content | e"),
-            "question",
-            "does not come back as it was",
-        ),
+        (("message.content", "message.content | e"), "question", "does not come back as it was"),
         (
             ("{% for", "{% if messages | length > 1 %}{{ raise_exception('one turn') }}{% endif %}{% for"),
             "answer, second question",

@@ -32,31 +32,19 @@ def inputs_of(small, prompts=None, *, pixels=False):
     }
 
 
-def test_handles_give_what_pixels_give(small):
-    with torch.no_grad():
-        by_handle = small.model(**inputs_of(small)).logits
-        by_pixels = small.model(**inputs_of(small, pixels=True)).logits
-    # the bank encodes each volume once, so in other batches: the last bits may differ
-    torch.testing.assert_close(by_handle, by_pixels, rtol=1e-5, atol=1e-5)
-
-
-def test_padding_on_either_side_changes_no_logit(small):
-    inputs = inputs_of(small)
-    item = inputs_of(small, small.prompts[:1])
-    with torch.no_grad():
-        padded = small.model(**inputs).logits[0, -3:]
-        alone = small.model(**item).logits[0, -3:]
-    torch.testing.assert_close(padded, alone, rtol=1e-4, atol=1e-4)
-
-
-def test_logits_of_the_last_positions_and_of_listed_ones_are_those_of_all(small):
+def test_logits_are_the_same_however_they_are_asked_for(small):
     inputs = inputs_of(small)
     with torch.no_grad():
         every = small.model(**inputs).logits
+        by_pixels = small.model(**inputs_of(small, pixels=True)).logits
         last = small.model(**inputs, logits_to_keep=2).logits
         listed = small.model(**inputs, logits_to_keep=torch.tensor([5, 3])).logits
+        alone = small.model(**inputs_of(small, small.prompts[:1])).logits[0, -3:]
+    # the bank encodes each volume once, so in other batches: the last bits may differ
+    torch.testing.assert_close(every, by_pixels, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(last, every[:, -2:])
     torch.testing.assert_close(listed, every[:, [5, 3]])
+    torch.testing.assert_close(every[0, -3:], alone, rtol=1e-4, atol=1e-4)  # without padding
 
 
 def test_a_folder_gives_back_the_same_model_through_every_door(small, tmp_path):
@@ -112,22 +100,15 @@ def test_generate_of_transformers_encodes_a_prompt_once_for_all_its_answers(smal
     assert len(calls) == 1
 
 
-def test_no_weight_is_a_bare_number(small):
-    assert [name for name, weight in small.model.named_parameters() if weight.dim() == 0] == []
-
-
 def test_a_lost_image_stops_the_model(small):
     inputs = inputs_of(small)
     with pytest.raises(RunError, match="16 image tokens in the text but 12 from the images"):
         small.model(**{**inputs, "pixel_values": inputs["pixel_values"][:3]})
     with pytest.raises(RunError, match="16 image tokens in the text but 0 from the images"):
         small.model(**{**inputs, "pixel_values": None})
-
-
-def test_handles_without_a_bank_are_refused(small):
     small.model.model.bank = None
     with pytest.raises(RunError, match="given image handles but has no feature bank"):
-        small.model(**inputs_of(small))
+        small.model(**inputs)
 
 
 class Narrow(Bridge):
@@ -153,6 +134,9 @@ def test_parts_are_trained_as_named(small):
     small.model.train_only(["bridge"])
     trained = {name.split(".")[1] for name, weight in small.model.named_parameters() if weight.requires_grad}
     assert trained == {"bridge"}
+    small.model.train()
+    assert small.model.model.bridge.training
+    assert not small.model.model.encoder.training  # which is frozen
     small.model.train_only(["language", "encoder"])
     trained = {name.split(".")[1] for name, weight in small.model.named_parameters() if weight.requires_grad}
     assert trained == {"language_model", "encoder", "weight"}  # lm_head.weight
@@ -171,13 +155,6 @@ def test_words_that_a_language_model_has_not_learnt_get_the_mean_of_those_it_has
         result = getattr(model, layer)().weight
         assert torch.equal(result[:-3], before)
         torch.testing.assert_close(result[-3:], before.mean(0).expand(3, -1))
-
-
-def test_a_frozen_encoder_stays_in_evaluation(small):
-    small.model.train_only(["bridge"])
-    small.model.train()
-    assert not small.model.model.encoder.training
-    assert small.model.model.bridge.training
 
 
 def test_rows_of_a_pass_do_not_meet_in_an_encoder_that_is_trained(language_folder):

@@ -169,11 +169,6 @@ def test_the_page_of_benchmarks_is_made_from_the_kept_results(benchmark):
     assert made.PAGE.read_text(encoding="utf-8") == made.page(results)
 
 
-def row(name, value, low=None, high=None, *, unit="s", needed="", is_met=None):
-    spread = {"low": low, "high": high}
-    return {"name": name, "value": value, **spread, "unit": unit, "needed": needed, "is_met": is_met}
-
-
 def test_a_figure_is_the_median_with_its_quartiles_held_against_its_limit(benchmark):
     side = benchmark("side_by_side")
     samples = [5.0, 1.0, 3.0, 2.0, 4.0]
@@ -220,17 +215,23 @@ def test_an_arm_that_fails_stops_the_others(benchmark):
         side.Turns({"bad": fails, "good": goes_on}, itertools.count().__next__).run()
 
 
+def printed(name, *words):
+    """Run a benchmark and return its lines; more than a warning on its way is a fault."""
+    command = [sys.executable, ROOT / "benchmarks" / f"{name}.py", *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["startup", "rewards", "grpo_step", "sft_step", "propagation", "plan_memory"]
 )
 def test_a_benchmark_runs(name):
-    done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--json"],
-        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout[done.stdout.index("{") :])
+    said = "\n".join(printed(name, "--quick", "--json"))
+    result = json.loads(said[said.index("{") :])
     assert result["command"] == f"python benchmarks/{name}.py --quick"
     assert {"processor", "cores", "versions"} <= result["machine"].keys()
     assert result["figures"]
@@ -238,60 +239,49 @@ def test_a_benchmark_runs(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "said"), [("gpu_step", "grpo: a step"), ("step_graph", "64 of 64 rows alike")]
+)
+def test_what_a_gpu_measures_runs_here_in_small(name, said):
+    assert said in "\n".join(printed(name, "--quick", "--device", "cpu"))
+
+
+@pytest.mark.slow
 def test_what_a_gpu_runs_of_a_vision_language_model_runs_here_in_small():
-    script = ROOT / "benchmarks" / "gpu_vlm.py"
-    words = [sys.executable, script, "--quick", "--device", "cpu"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    stages = [line.split()[0] for line in done.stdout.splitlines() if "GB planned" in line]
+    lines = printed("gpu_vlm", "--quick", "--device", "cpu")
+    stages = [line.split()[0] for line in lines if "GB planned" in line]
     assert stages == ["01-sft", "02-evaluate", "03-grpo", "04-evaluate", "05-audit"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "said"), [("gpu_step", "grpo: a step"), ("step_graph", "64 of 64 rows alike")]
+    ("name", "words", "policies"),
+    [
+        (
+            "rendered_policies",
+            "--seeds 2 --pool 40 --training 60 --workers 1",
+            {"Histogram": "own minus blind  +0.0", "Company": "own minus twin  +0.0"},
+        ),
+        (
+            "rendered_boxes",
+            "--seeds 1 --pool 30 --training 60 --workers 1 --share 1",
+            {"Registered": "own minus blind  +0.0", "Memory": "see   0.0 %", "Looker": "see 100.0 %"},
+        ),
+    ],
 )
-def test_what_a_gpu_measures_runs_here_in_small(name, said):
-    words = [sys.executable, ROOT / "benchmarks" / f"{name}.py", "--quick", "--device", "cpu"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert said in done.stdout
-
-
-@pytest.mark.slow
-def test_planted_policies_are_audited_over_rendered_scans():
-    script = ROOT / "benchmarks" / "rendered_policies.py"
-    words = ["--seeds", "2", "--pool", "40", "--training", "60", "--workers", "1"]
-    some = [word for name in ("Histogram", "Company") for word in ("--only", name)]
-    done = subprocess.run([sys.executable, script, *words, *some], capture_output=True, text=True, check=True)
-    histogram, company = done.stdout.splitlines()
-    assert histogram.startswith("Histogram")
-    assert "own minus blind  +0.0" in histogram
-    assert company.startswith("Company")
-    assert "own minus twin  +0.0" in company
-
-
-@pytest.mark.slow
-def test_planted_policies_are_audited_over_boxes():
-    script = ROOT / "benchmarks" / "rendered_boxes.py"
-    words = ["--seeds", "1", "--pool", "30", "--training", "60", "--workers", "1", "--share", "1"]
-    some = [word for name in ("Registered", "Memory", "Looker") for word in ("--only", name)]
-    done = subprocess.run([sys.executable, script, *words, *some], capture_output=True, text=True, check=True)
-    registered, memory, looker = done.stdout.splitlines()
-    assert registered.startswith("Registered")
-    assert "own minus blind  +0.0" in registered
-    assert memory.startswith("Memory")
-    assert "told to see   0.0 %" in memory
-    assert looker.startswith("Looker")
-    assert "told to see 100.0 %" in looker
+def test_planted_policies_are_audited_over_scans_and_boxes(name, words, policies):
+    some = [word for policy in policies for word in ("--only", policy)]
+    lines = printed(name, *words.split(), *some)
+    assert [line.split()[0] for line in lines] == [*policies]
+    assert [said in line for said, line in zip(policies.values(), lines, strict=True)] == [True] * len(lines)
 
 
 @pytest.mark.slow
 def test_encoders_of_overviews_are_compared(tmp_path):
-    script, kept = ROOT / "benchmarks" / "overview_encoder.py", tmp_path / "kept.txt"
-    words = ["--train", "64", "--test", "16", "--steps", "2", "--keep", str(kept)]
-    subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=True)
-    _, _, *rows = kept.read_text(encoding="utf-8").splitlines()
-    names = [row[:52].strip() for row in rows]
-    assert names == [
+    words = ["--train", "64", "--test", "16", "--steps", "2", "--keep", str(tmp_path / "kept.txt")]
+    printed("overview_encoder", *words)
+    _, _, *rows = (tmp_path / "kept.txt").read_text(encoding="utf-8").splitlines()
+    assert [row[:52].strip() for row in rows] == [
         "the patch that most lesions lie in",
         "halved at once, taught by patch",
         "full resolution first, taught by patch",

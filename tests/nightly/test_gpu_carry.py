@@ -57,15 +57,15 @@ def test_a_list_without_a_fitting_python_is_refused(carry, tmp_path):
     assert carry.Machine.read(file) == carry.Machine("3.12", {"typing-extensions": None})
 
 
+def gpu_script(tmp_path, *parts, python=sys.executable):
+    words = [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out", *parts]
+    return subprocess.run(words, env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True)
+
+
 def test_a_part_that_is_none_is_refused_before_anything(tmp_path):
-    done = subprocess.run(
-        [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out", "steps", "enginee"],
-        env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (
-        2,
-        "no part 'enginee'. There are steps, tokens, engine, segment, recipes, vlm and frozen.\n",
-    )
+    done = gpu_script(tmp_path, "steps", "enginee")
+    said = "no part 'enginee'. There are steps, tokens, engine, segment, recipes, vlm and frozen.\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_others(tmp_path):
@@ -76,18 +76,15 @@ def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_other
         'case "$*" in *pip*|-c*) exit 0;; *grpo_step*) echo bad; echo "{"; exit 7;; *) echo "ran $*";; esac\n'
     )
     python.chmod(0o755)
-    done = subprocess.run(
-        [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out"],
-        env={**os.environ, "PYTHON": str(python)}, capture_output=True, text=True,
-    )  # fmt: skip
+    done = gpu_script(tmp_path, python=python)
     said = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
     assert (said["engine.txt"], said["grpo_step_gpu.json"]) == ("bad\n{\n", "{\n")
-    assert said["steps.txt"].startswith("ran benchmarks/gpu_step.py --out")
-    assert said["segment.txt"].startswith("ran benchmarks/medsam2_parity.py --device cuda")
-    assert said["recipes.txt"].startswith("ran benchmarks/short_runs.py --out")
-    assert said["tokens.txt"] == "ran benchmarks/step_graph.py --paper\n"
-    assert said["vlm.txt"] == "ran benchmarks/gpu_vlm.py\n"
-    assert said["frozen.txt"] == "ran benchmarks/gpu_vlm.py --bfloat16\n"
+    for name, script in {
+        "steps": "gpu_step.py --out", "segment": "medsam2_parity.py --device cuda", "vlm": "gpu_vlm.py\n",
+        "recipes": "short_runs.py --out", "tokens": "step_graph.py --paper\n",
+        "frozen": "gpu_vlm.py --bfloat16\n",
+    }.items():  # fmt: skip
+        assert said[f"{name}.txt"].startswith(f"ran benchmarks/{script}")
     assert done.returncode == 1
     assert "engine: ended with status 7" in done.stderr
 
@@ -95,10 +92,7 @@ def test_each_part_keeps_what_it_says_and_one_that_fails_does_not_stop_the_other
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_without_a_gpu_the_script_says_so_and_exits_3(tmp_path):
-    done = subprocess.run(
-        [ROOT / "benchmarks" / "gpu.sh", tmp_path, tmp_path / "out"],
-        env={**os.environ, "PYTHON": sys.executable}, capture_output=True, text=True,
-    )  # fmt: skip
+    done = gpu_script(tmp_path)
     assert done.returncode == 3
     assert f"no CUDA device that the torch of {sys.executable} sees" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -30,10 +30,3 @@ def test_the_lines_of_a_set_are_right_and_read_its_miniature(name, tmp_path):
     given = {"recipe_folder": tmp_path, "cache_folder": tmp_path / "cache"}
     dataset = build("dataset", offline, given=given, where=name)
     assert sum(1 for split in ("train", "validation", "test") for _ in dataset.cases(split)) >= 3
-
-
-def test_a_revision_that_is_no_commit_is_refused():
-    table = {"use": "ct-rate", "path": "x", "revision": "main"}
-    (mistake,) = check("dataset", table, "dataset.chest")
-    assert mistake.key[0] == "revision"
-    assert "got 'main'" in str(mistake)

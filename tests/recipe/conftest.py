@@ -1,60 +1,33 @@
 from pathlib import Path
 
 import pytest
+from evidcore_testing.recipes import recipe_text
 
-TEXT = """\
-schema = 1
-name = "tiny"
-seed = 17
-
-[dataset.chest]
-use = "phantom-chest"
-
-[service.judge]
-use = "findings-f1"
-
-[task.direct]
-use = "choice"
-think = false
-
-[model]
-language = { use = "tiny" }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [
-  { dataset = "chest", task = "report" },
-  { dataset = "chest", task = "direct", share = 0.5 },
-]
-steps = 4
-learning_rate = 2e-3
-
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 2
-learning_rate = { bridge = 5e-4, language = 1e-4 }
-[[stage.reward]]
-use = "format"
-weight = 0.5
-[[stage.reward]]
-use = "choice-accuracy"
-gate = "format"
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-"""
-
-
-@pytest.fixture
-def text():
-    return TEXT
+CHOICE = {"dataset": "chest", "task": "choice"}
+TEXT = recipe_text(
+    {
+        "kind": "sft",
+        "train": ["bridge", "language"],
+        "data": [
+            {"dataset": "chest", "task": "report"},
+            {"dataset": "chest", "task": "direct", "share": 0.5},
+        ],
+        "steps": 4,
+        "learning_rate": 2e-3,
+    },
+    {
+        "kind": "grpo",
+        "train": ["bridge", "language"],
+        "data": [CHOICE],
+        "steps": 2,
+        "learning_rate": {"bridge": 5e-4, "language": 1e-4},
+        "reward": [{"use": "format", "weight": 0.5}, {"use": "choice-accuracy", "gate": "format"}],
+    },
+    {"kind": "evaluate", "data": [{**CHOICE, "split": "test"}]},
+    service={"judge": {"use": "findings-f1"}},
+    task={"direct": {"use": "choice", "think": False}},
+    model={"language": {"use": "tiny"}, "encoder": {"use": "vit3d"}},
+)
 
 
 @pytest.fixture

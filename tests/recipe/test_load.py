@@ -1,8 +1,10 @@
 # a mistake a row
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from evidcore_plugin_segmenters.region_growing import RegionGrowing
 
 from evidcore.api import Stage
 from evidcore.cli.show import recipe_schema
@@ -78,7 +80,7 @@ def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_pat
 def test_the_resolved_copy_says_where_each_value_came_from(write):
     text = to_toml(load(write(), ["stage.grpo.steps=9"]))
     assert "steps = 9  # command line" in text
-    assert "steps = 4  # line 28" in text
+    assert re.search(r"^steps = 4  # line \d+$", text, re.MULTILINE)
     assert "max_new_tokens = 256  # default" in text
     assert "beta = 0.0  # default" in text
 
@@ -93,29 +95,6 @@ def test_the_tables_of_a_file_give_its_recipe_and_their_mistakes_have_no_line(wr
     assert first == "recipe given as a dict: 1 mistake"
     assert second.startswith("  stage.grpo.steps: ")
     assert mistakes(tables, "stage.grpo.steps=-3")[1].startswith("  command line, stage.grpo.steps: ")
-
-
-FIT = '[[stage]]\nkind = "fit"\ncomponent = "model.encoder"\ndata = [{ dataset = "chest"%s }]\n\n'
-REPLAY = '[stage.replay]\ndata = [{ dataset = "chest", task = "report"%s }]\n[[stage.reward]]\nuse = "format"'
-TEST = ', split = "test"'
-TRAINING = {
-    "stage.fit.data[0]": ('[[stage]]\nkind = "sft"', FIT + '[[stage]]\nkind = "sft"'),
-    "stage.fit.data[0] of the language": (
-        '[[stage]]\nkind = "sft"', FIT.replace("model.encoder", "model.language") + '[[stage]]\nkind = "sft"',
-    ),
-    "stage.sft.data[1]": ('"direct", share = 0.5', '"direct"%s'),
-    "stage.grpo.data[0]": ('"choice" }]\nsteps = 2', '"choice"%s }]\nsteps = 2'),
-    "stage.grpo.replay.data[0]": ('[[stage.reward]]\nuse = "format"', REPLAY),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("entry", TRAINING)
-def test_nothing_that_trains_may_see_the_test_split(write, entry):
-    old, new = TRAINING[entry]
-    load(write((old, new % "")))
-    where = entry.partition(" of ")[0]
-    complaint = f"{where}.split: a stage that trains may not see the test split, got 'test'. Use 'train'."
-    assert [complaint] == [line.partition(", ")[2] for line in mistakes(write((old, new % TEST)))[1:]]
 
 
 def test_every_stage_that_leaves_weights_is_one_that_trains():
@@ -158,85 +137,26 @@ def test_overrides_reach_every_place(write):
     assert recipe.overrides[0] == "stage.grpo.steps=7"
 
 
-def test_stages_of_an_arm_are_counted_in_their_arm(write):
-    file = write(
-        (
-            '[[stage]]\nkind = "evaluate"',
-            '[[stage]]\nkind = "sft"\narm = "longer"\ntrain = ["bridge"]\nsteps = 1\nlearning_rate = 1.0\n'
-            'data = [{ dataset = "chest", task = "choice" }]\n[[stage]]\nkind = "evaluate"',
-        ),
-    )
-    recipe = load(file, ["stage.sft.steps=3", "stage.longer.sft.steps=5"])
-    assert [stage.steps for stage in recipe.stages if stage.kind == "sft"] == [3, 5]
-    said = mistakes(file, "stage.longer.evaluate.max_new_tokens=4")[1]
-    assert "the arm 'longer' has no evaluate stage; it has sft." in said
-    assert "the recipe has no longer stage" in mistakes(file, "stage.longer=3")[1]
-
-
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Return a function that puts a package with one component of this text on `sys.path`."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(folder)
-
-    def put(package, kind, name, body):
-        module = package.replace("-", "_")
-        info = folder / f"{module}-1.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[evidcore.{kind}]\n{name} = {module}:It\n")
-        (folder / f"{module}.py").write_text(body)
-
-    return put
-
-
 LAST = 'task = "choice", split = "test" }]'
 ASKED_REPORTS = 'task = "report", split = "test" }]'
-REPORTS = (LAST, ASKED_REPORTS)
-
-
-def test_an_evaluate_stage_has_the_metrics_that_it_names(write):
-    stage = load(write(REPORTS)).stages[-1]
-    assert stage.options["metric"] == []
-    named = '[[stage.metric]]\nuse = "scorer"\nname = "words"\nscorer = "judge"'
-    own = load(write((LAST, f"{ASKED_REPORTS}\n{named}"))).stages[-1]
-    assert own.options["metric"] == [{"use": "scorer", "name": "words", "scorer": "judge"}]
-
-
-def test_a_resolved_recipe_keeps_its_metrics(write, tmp_path):
-    named = '[[stage.metric]]\nuse = "scorer"\nscorer = { use = "token-f1" }'
-    for given in (named, "metric = []"):
-        recipe = load(write((LAST, f"{ASKED_REPORTS}\n{given}")))
-        (tmp_path / "again.toml").write_text(to_toml(recipe))
-        assert load(tmp_path / "again.toml").stages == recipe.stages
 
 
 def test_a_stage_has_the_keys_of_its_own_evaluations_alone(write):
     path = write((LAST, ASKED_MASKS + '\nmetric = [{ use = "bleu" }]'), SLICES)
-    assert mistakes(path)[1].startswith("  line 47, stage.evaluate.metric: unknown key. ")
+    assert mistakes(path)[1].startswith("  line 24, stage.evaluate.metric: unknown key. ")
     both = 'task = "choice", split = "test" }, { dataset = "chest", task = "report", split = "test" }]'
     assert load(write((LAST, both))).stages[-1].options.keys() == {"labeler", "metric", "rescue"}
 
 
-GROWER = ("[service.judge]", '[service.grower]\nuse = "region-growing"\n\n[service.judge]')
+GROWER = ("{ judge =", '{ grower = { use = "region-growing" }, judge =')
 ASKED_MASKS = 'task = "reasoning-segmentation", split = "test" }]'
 SLICES = ('"volume"', '"slices"')
 
 
-def test_a_segmentation_grows_regions_unless_the_stage_names_a_segmenter_or_a_service(write, tmp_path):
-    assert load(write((LAST, ASKED_MASKS), SLICES)).stages[-1].options["segmenter"]["use"] == "region-growing"
-    for given in ('segmenter = "grower"', 'segmenter = { use = "region-growing" }'):
-        recipe = load(write(GROWER, (LAST, f"{ASKED_MASKS}\n{given}"), SLICES))
-        (tmp_path / "again.toml").write_text(to_toml(recipe))
-        assert load(tmp_path / "again.toml").stages == recipe.stages
-    named = load(write(GROWER, (LAST, f'{ASKED_MASKS}\nsegmenter = "grower"'), SLICES))
-    assert named.stages[-1].options["segmenter"] == "grower"
-
-
-def test_a_segmenter_is_swapped_from_the_command_line(write, install):
-    body = "from evidcore_plugin_segmenters.region_growing import RegionGrowing as It\n"
-    install("evid-other", "segmenter", "other", body)
+def test_a_segmenter_is_swapped_from_the_command_line(write, offered):
+    offered("evid-other", "[evidcore.segmenter]\nother = evid_other:It\n", It=RegionGrowing)
+    usual = load(write((LAST, ASKED_MASKS), SLICES)).stages[-1]
+    assert usual.options["segmenter"]["use"] == "region-growing"
     for given in ("", 'segmenter = { use = "region-growing" }', 'segmenter = "grower"'):
         path = write(GROWER, (LAST, f"{ASKED_MASKS}\n{given}"), SLICES)
         recipe = load(path, ['stage.evaluate.segmenter={use="other"}'])
@@ -268,13 +188,29 @@ def test_a_language_model_without_use_is_a_pretrained_one(write):
     assert found == {"use": "pretrained", "folder": "models/small", "id": "", "revision": ""}
 
 
-RECIPES = Path(__file__).parents[2] / "recipes"
-WHOLE = [path for path in sorted(RECIPES.rglob("*.toml")) if "[[stage]]" in path.read_text(encoding="utf-8")]
+SCORED = '[[stage.metric]]\nuse = "scorer"\n'
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", WHOLE, ids=lambda path: str(path.relative_to(RECIPES)))
-def test_the_resolved_copy_of_every_recipe_here_loads_to_the_same(path, tmp_path):
-    recipe = load(path)
-    (tmp_path / "again.toml").write_text(to_toml(recipe), encoding="utf-8")
-    assert load(tmp_path / "again.toml") == recipe
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        (ASKED_REPORTS, {"metric": []}),
+        (f"{ASKED_REPORTS}\nmetric = []", {"metric": []}),
+        (
+            f'{ASKED_REPORTS}\n{SCORED}name = "words"\nscorer = "judge"',
+            {"metric": [{"use": "scorer", "name": "words", "scorer": "judge"}]},
+        ),
+        (f'{ASKED_REPORTS}\n{SCORED}scorer = {{ use = "token-f1" }}', {}),
+        (ASKED_MASKS, {}),
+        (f'{ASKED_MASKS}\nsegmenter = "grower"', {"segmenter": "grower"}),
+        (f'{ASKED_MASKS}\nsegmenter = {{ use = "region-growing" }}', {}),
+    ],
+)
+def test_a_stage_has_the_components_that_it_names_and_a_resolved_copy_keeps_them(
+    write, tmp_path, given, options
+):
+    views = [SLICES] if ASKED_MASKS in given else []
+    recipe = load(write(GROWER, (LAST, given), *views))
+    assert recipe.stages[-1].options.items() >= options.items()
+    (tmp_path / "again.toml").write_text(to_toml(recipe))
+    assert load(tmp_path / "again.toml").stages == recipe.stages

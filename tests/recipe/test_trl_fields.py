@@ -18,20 +18,9 @@ def test_the_fields_read_from_the_source_are_those_of_the_classes():
         assert set(ast.literal_eval(line)) == set(fields(stage))
 
 
-def test_what_the_core_owns_exists():
-    assert OWNED.keys() <= fields("grpo").keys() | fields("sft").keys()
-
-
-def test_a_value_of_the_wrong_type_is_refused_and_an_int_is_a_float():
-    assert problems("grpo", {"beta": "0.1"}) == [("beta", "must be float, got '0.1'.")]
-    assert problems("grpo", {"mask_truncated_completions": 1}) == [
-        ("mask_truncated_completions", "must be bool, got 1.")
-    ]
+def test_an_int_is_a_float():
     assert problems("grpo", {"beta": 0, "epsilon_high": 0.28, "loss_type": "dr_grpo"}) == []
 
 
-def test_reading_the_fields_does_not_import_trl():
-    code = "import sys; from evidcore.recipe.trl_fields import fields; fields('grpo'); "
-    code += "print('trl' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+def test_what_the_core_owns_exists():
+    assert OWNED.keys() <= fields("grpo").keys() | fields("sft").keys()

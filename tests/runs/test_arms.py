@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from evidcore_plugin_lab.ablation.cells import planned_inputs
 
-from evidcore.errors import RecipeError
 from evidcore.recipe import load, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.execute import outputs_of
@@ -111,50 +110,15 @@ def test_each_evaluation_of_the_line_is_set_against_every_earlier_one(armed):
 
 
 @pytest.mark.slow
-def test_a_run_ends_with_what_it_found_in_a_few_lines(evid, armed):
-    said = evid("run", evid.recipe).stdout.partition("\n\n")[2]
-    assert said.splitlines()[0].startswith("choice, strict accuracy: ")
-    assert "choice, 08-evaluate minus 06-evaluate-longer" in said
-    assert len(said.partition("\n\n")[0].splitlines()) <= 12
-    assert said.splitlines()[-2].endswith("page/index.html")
-
-
-@pytest.mark.slow
-def test_fits_are_shipped_and_used_by_who_runs_the_recipe_elsewhere(evid, armed, tmp_path):
+def test_fits_are_shipped_and_other_stages_where_they_are_named(armed, tmp_path):
     script = Path(__file__).parents[2] / "benchmarks" / "ship_stages.py"
 
     def shipped(place, *also):
         command = [sys.executable, script, armed, place, *also]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return sorted(line.partition(":")[0] for line in done.stdout.splitlines()), done.stderr
 
-    def names(said):
-        return sorted(line.partition(":")[0] for line in said.stdout.splitlines())
-
-    assert names(shipped(tmp_path / "fits")) == ["01-fit-encoder", "02-fit-language"]
-    assert "no stage 03-stf. It has: 01-fit-encoder" in shipped(tmp_path / "none", "--also", "03-stf").stderr
-    folder = tmp_path / "recipes" / "kept"
-    trained = ["03-sft", "05-sft-longer"]
-    assert names(shipped(folder, "--also", *trained)) == ["01-fit-encoder", "02-fit-language", *trained]
-    recipe = folder.parent / "tiny.toml"
-    text = evid.recipe.read_text(encoding="utf-8").replace("schema = 1", 'schema = 1\nfitted = "kept"')
-    recipe.write_text(text, encoding="utf-8")
-    out = evid("run", recipe, "--out", "elsewhere").stdout
-    assert out.count(": fitted before, by this recipe in 0.") == 4
-    assert "07-grpo: done" in out
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda text: with_arm(text).replace('arm = "longer"', 'arm = "a/b"'),
-         r"stage\.sft\[1\]\.arm: must be letters, digits, '_', '-' or '\.', .* called, got 'a/b'"),
-        (lambda text: text.replace('component = "model.encoder"', 'component = "service.marks"\narm = "b"'),
-         r"what is fitted here is a service of every stage, and an arm shares nothing\. Leave arm out"),
-    ],
-    ids=["name", "service"],
-)  # fmt: skip
-def test_an_arm_that_cannot_be_is_refused(tmp_path, recipe_text, change, said):
-    path = tmp_path / "tiny.toml"
-    path.write_text(change(recipe_text), encoding="utf-8")
-    with pytest.raises(RecipeError, match=said):
-        load(path)
+    fits, trained = ["01-fit-encoder", "02-fit-language"], ["03-sft", "05-sft-longer"]
+    assert shipped(tmp_path / "fits") == (fits, "")
+    assert shipped(tmp_path / "kept", "--also", *trained) == ([*fits, *trained], "")
+    assert "no stage 03-stf. It has: 01-fit-encoder" in shipped(tmp_path / "none", "--also", "03-stf")[1]

@@ -62,32 +62,39 @@ def test_a_fraction_of_the_patients_is_the_same_every_time_and_whole_patients(as
     assert 4 <= len(patients) <= 20
     more = {case.id for case in assembled().cases(DataUse(dataset="chest", patients=0.6))}
     assert set(some) < more
+    assert len(assembled().cases(DataUse(dataset="chest", patients=1e-9))) == 2  # of one patient
+    limited = [case.id for case in assembled().cases(DataUse(dataset="chest", limit=3))]
+    assert limited == ["train-0-0", "train-0-1", "train-1-0"]
 
 
-def test_a_fraction_below_one_patient_is_one_patient(assembled):
-    assert len(assembled().cases(DataUse(dataset="chest", patients=1e-9))) == 2
+def broken(self, split):
+    raise KeyError("column")
 
 
-def test_a_limit_counts_cases(assembled):
-    assert [case.id for case in assembled().cases(DataUse(dataset="chest", limit=3))] == [
-        "train-0-0",
-        "train-0-1",
-        "train-1-0",
-    ]
+def silent(self, split):
+    return [Case(id=split, patient=split, volumes=(VolumeRef(path="/none"),))]
 
 
-def test_an_empty_split_is_named(assembled):
-    with pytest.raises(DataError, match=r"dataset.chest: the validation split has no cases"):
-        assembled(patients={**Listed.patients, "validation": ()}).cases(
-            DataUse(dataset="chest", split="validation")
-        )
+TEST = DataUse(dataset="chest", task="choice", split="test", limit=2)
 
 
-def test_a_case_that_comes_twice_blames_the_data_set(assembled):
-    with pytest.raises(
-        ContractError, match=r"'listed' from evid-listed 1.0: case 'train-0-0' comes twice in chest, train"
-    ):
-        assembled(twice=True).cases(DataUse(dataset="chest"))
+@pytest.mark.parametrize(
+    ("attributes", "kind", "said"),
+    [
+        (
+            {"patients": {**Listed.patients, "test": ()}},
+            DataError,
+            "dataset.chest: the test split has no cases",
+        ),
+        ({"twice": True}, ContractError, "from evid-listed 1.0: case 'test-40-0' comes twice in chest, test"),
+        ({"cases": broken}, ContractError, "from evid-listed 1.0 failed while listing the cases of chest"),
+        ({"cases": silent}, DataError, "task 'choice' asks nothing about the test cases of 'chest'"),
+    ],
+)
+def test_a_data_set_that_gives_nothing_to_ask_about_is_named(assembled, attributes, kind, said):
+    assert {prompt.task for prompt in assembled().prompts(TEST)} == {"choice"}  # the recipe's name of it
+    with pytest.raises(kind, match=said):
+        assembled(**attributes).prompts(TEST)
 
 
 @pytest.mark.parametrize(
@@ -146,29 +153,6 @@ def test_cases_without_a_patient_are_compared_within_their_data_set(assembled):
     with pytest.raises(DataError, match=r"dataset.chest: patient '7' is in test"):
         check_splits(second)
     check_splits(second, leaving_out=["chest"])
-
-
-def test_a_data_set_that_raises_is_blamed(assembled):
-    def broken(self, split):
-        raise KeyError("column")
-
-    with pytest.raises(
-        ContractError, match=r"'listed' from evid-listed 1.0 failed while listing the cases of chest"
-    ):
-        assembled(cases=broken).cases(DataUse(dataset="chest"))
-
-
-def test_prompts_carry_the_recipes_name_of_the_task(assembled):
-    prompts = assembled().prompts(DataUse(dataset="chest", task="choice", split="test", limit=2))
-    assert {prompt.task for prompt in prompts} == {"choice"}
-
-
-def test_a_task_that_asks_nothing_is_named(assembled):
-    silent = assembled(
-        cases=lambda self, split: [Case(id=split, patient=split, volumes=(VolumeRef(path="/none"),))]
-    )
-    with pytest.raises(DataError, match=r"task 'choice' asks nothing about the test cases of 'chest'"):
-        silent.prompts(DataUse(dataset="chest", task="choice", split="test"))
 
 
 def test_a_table_at_a_place_is_built_once(assembled):

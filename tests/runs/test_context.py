@@ -8,36 +8,26 @@ from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 
-RECIPE = recipe_text(
-    {"kind": "fit", "component": "model.language", "data": [{"dataset": "chest", "task": "report"}]},
-    name="judged",
-)
-RESCUE = """
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test" }]
-rescue = { use = "MODEL", model = { folder = "nowhere" } }
-"""
-METRIC = """
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "report", split = "test" }]
-[[stage.metric]]
-use = "scorer"
-scorer = { use = "MODEL", model = { folder = "nowhere" } }
-"""
-REWARD = """
-[[stage]]
-kind = "grpo"
-train = ["bridge"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 1
-learning_rate = 1e-4
-trl = { loss_type = "grpo", beta = 0.0, epsilon = 0.2 }
-[[stage.reward]]
-use = "agrees"
-scorer = { use = "MODEL", model = { folder = "nowhere" } }
-"""
+MODEL = {"use": "MODEL", "model": {"folder": "nowhere"}}
+ASKED = {task: [{"dataset": "chest", "task": task, "split": "test"}] for task in ("choice", "report")}
+STAGES = {
+    "rescue": {"kind": "evaluate", "data": ASKED["choice"], "rescue": MODEL},
+    "metric": {"kind": "evaluate", "data": ASKED["report"], "metric": [{"use": "scorer", "scorer": MODEL}]},
+    "reward": {
+        "kind": "grpo",
+        "train": ["bridge"],
+        "data": [{"dataset": "chest", "task": "choice"}],
+        "steps": 1,
+        "learning_rate": 1e-4,
+        "reward": [{"use": "agrees", "scorer": MODEL}],
+    },
+    "nothing": {"kind": "evaluate", "data": ASKED["report"]},
+}
+
+
+def text_of(stage):
+    fit = {"kind": "fit", "component": "model.language", "data": [{"dataset": "chest", "task": "report"}]}
+    return recipe_text(fit, STAGES[stage], name="judged")
 
 
 class Agrees(Reward):
@@ -59,15 +49,15 @@ def check(path):
         stage.check(context)
 
 
-@pytest.mark.parametrize("stage", [RESCUE, METRIC, REWARD], ids=["rescue", "metric", "reward"])
+@pytest.mark.parametrize("stage", ["rescue", "metric", "reward"])
 @pytest.mark.parametrize("model", ["embedding", "embedding-f1", "reward-model"])
 def test_a_model_that_is_not_there_is_named(stage, model, tmp_path, offered):
     offered("evid-agrees", "[evidcore.reward]\nagrees = evid_agrees:It\n", It=Agrees)
-    (tmp_path / "judged.toml").write_text(RECIPE + stage.replace("MODEL", model))
+    (tmp_path / "judged.toml").write_text(text_of(stage).replace("MODEL", model))
     with pytest.raises(DataError, match=rf"scorer '{model}' \(nowhere\): '{tmp_path}/nowhere' holds no conf"):
         check(tmp_path / "judged.toml")
 
 
 def test_components_that_need_nothing_are_ready(tmp_path):
-    (tmp_path / "judged.toml").write_text(RECIPE + METRIC.split("[[stage.metric]]")[0])
+    (tmp_path / "judged.toml").write_text(text_of("nothing"))
     check(tmp_path / "judged.toml")

@@ -12,7 +12,6 @@ from evidcore_plugin_lab.plan.plan import plan
 from evidcore_testing.models import tiny_language
 from transformers import AutoTokenizer
 
-from evidcore.errors import RecipeError
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import StageOutputs, current_model
@@ -83,6 +82,10 @@ def test_check_and_plan_hold_for_the_template_of_qwen2_5(evid, recipe_of):
     recipe = recipe_of("qwen2_5")
     rows = json.loads(evid("check", recipe, "--json").stdout)["data"]
     agree(rows, json.loads(evid("plan", recipe, "--json").stdout)["stages"], recipe)
+    assert rows[-1]["prompt"].startswith(
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
+    )
 
 
 @pytest.mark.slow
@@ -92,16 +95,6 @@ def test_check_and_plan_count_what_the_run_writes(evid, recipe_of, template):
     seen, planned = dry_run(load(recipe)), plan(load(recipe), evid.folder / "runs")
     rows = [dataclasses.asdict(row) for row in seen.data]
     agree(rows, [dataclasses.asdict(stage) for stage in planned.stages], recipe)
-
-
-@pytest.mark.slow
-def test_qwen_writes_its_own_system_turn_in_the_prompt_that_check_shows(evid, recipe_of):
-    rows = json.loads(evid("check", recipe_of("qwen2_5"), "--json").stdout)["data"]
-    assert rows[-1]["prompt"].startswith(
-        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
-        "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>"
-    )
-    assert rows[-1]["prompt"].endswith("<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_an_arm_says_nothing_of_how_the_own_line_answers():
@@ -144,18 +137,3 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
     assert "its chat template cannot be used, 1 thing would be lost or altered:" in failed.stderr
     assert "open thought: Its generation prompt ends in '<think>\\n'" in failed.stderr
     assert "a chat_template.jinja that begins the assistant's turn without opening a thought" in failed.stderr
-
-
-@pytest.mark.slow
-def test_a_prompt_that_no_context_holds_is_refused(evid, recipe_of):
-    path = recipe_of("qwen2_5")
-    config = evid.folder / "language-qwen2_5" / "config.json"
-    shape = json.loads(config.read_text())
-    config.write_text(json.dumps({**shape, "max_position_embeddings": 350}))
-    try:
-        with pytest.raises(
-            RecipeError, match=r"tokens and its answer up to 300, but the language model's context"
-        ):
-            dry_run(load(path))
-    finally:
-        config.write_text(json.dumps(shape))

@@ -13,7 +13,6 @@ from evidcore_testing.recipes import recipe_text
 
 from evidcore.api import read, read_mask
 from evidcore.contracts import MaskRequest
-from evidcore.errors import RecipeError
 from evidcore.hooks import Announcer
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
@@ -71,8 +70,3 @@ def test_a_stage_fits_it_and_what_follows_has_what_it_learnt(own):
     given = assembly.services["eyes"].session(case.volumes[0]).masks(asked)
     assert all(np.array_equal(item, other) for item, other in zip(given, named, strict=True))
     assert assembly.services["floor"].session(case.volumes[0]).masks(asked)[0].any()
-
-
-def test_a_segmenter_that_cannot_learn_is_no_component_of_a_fit_stage(own):
-    with pytest.raises(RecipeError, match=r"service.floor has no fit\(\), so there is nothing to train"):
-        load(own / "eyes.toml", ['stage.fit.component="service.floor"'])

@@ -76,16 +76,6 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path):
         raise DataError("as it is")
 
 
-def test_a_full_device_is_named(tmp_path):
-    run = RunFolder(tmp_path)
-    with (
-        pytest.raises(RunError, match="the disk is full"),
-        naming_full_disk(run),
-        open("/dev/full", "w") as file,
-    ):
-        file.write("x" * 100000)
-
-
 def test_differences_are_named_by_their_path():
     before = {"a": {"b": 1, "c": 2}, "d": 3}
     assert difference(before, {"a": {"b": 1, "c": 4}, "e": 5}) == [

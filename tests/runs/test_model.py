@@ -38,12 +38,3 @@ def test_features_lie_in_the_cache_in_the_precision_that_a_recipe_names(asked, t
     kept = [safetensors.load(Cache("features").get(name)) for name in names]
     assert {tensors["features"].dtype for tensors in kept} == {torch.float16}
     assert asked(features)[1].encoded == 0
-
-
-def test_nothing_is_kept_between_runs_where_the_cache_has_no_room(asked, tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path))
-    monkeypatch.setenv("EVID_CACHE_GB", "0")
-    for _ in range(2):
-        shown, bank = asked("{}")
-        assert bank.encoded == shown
-    assert not (tmp_path / "features").exists()

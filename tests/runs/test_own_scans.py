@@ -61,15 +61,6 @@ def run_trainer(folder: Path) -> None:
     assert sum(stage.steps for stage in trained) == 10
 
 
-def test_the_section_names_no_option_that_is_not_there():
-    for words in commands():
-        called = words[:2] if words[0] == "data" else words[:1]
-        done = subprocess.run(
-            [sys.executable, "-m", "evidcore", *called, "--help"], capture_output=True, text=True, check=True
-        )
-        assert [word for word in words if word.startswith("--") and word not in done.stdout] == []
-
-
 @pytest.mark.slow
 def test_generated_scans_come_to_a_page_by_the_commands_of_readme(tmp_path):
     scans = []

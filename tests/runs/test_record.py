@@ -43,15 +43,10 @@ def test_time_goes_on_where_the_killed_process_stopped(tmp_path):
     assert 4000.5 <= read_lines(tmp_path / "metrics.jsonl")[-1]["time_s"] < 5000
 
 
-def test_what_is_no_number_is_null_and_never_0(tmp_path):
-    append(tmp_path / "x.jsonl", [{"a": float("nan"), "b": [float("inf"), 1.0], "c": {"d": None}}])
-    assert read_lines(tmp_path / "x.jsonl") == [{"a": None, "b": [None, 1.0], "c": {"d": None}}]
-
-
-def test_lines_are_changed_or_dropped(tmp_path):
+def test_lines_are_changed_or_dropped_and_what_is_no_number_is_null_and_never_0(tmp_path):
     path = tmp_path / "x.jsonl"
     rewrite(path, lambda line: None)
     assert not path.exists()
-    append(path, [{"a": 1}, {"a": 2}])
-    rewrite(path, lambda line: None if line["a"] == 1 else {**line, "b": "ü"})
-    assert read_lines(path) == [{"a": 2, "b": "ü"}]
+    append(path, [{"a": 1}, {"a": float("nan"), "b": [float("inf"), 1.0], "c": {"d": None}}])
+    rewrite(path, lambda line: None if line["a"] == 1 else {**line, "e": "ü"})
+    assert read_lines(path) == [{"a": None, "b": [None, 1.0], "c": {"d": None}, "e": "ü"}]

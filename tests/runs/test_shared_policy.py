@@ -34,19 +34,19 @@ def in_processes(monkeypatch):
         def is_first(self):
             return self.rank == 0
 
-        def gather(self, value):
+        def exchange(self, value):
             self.held[self.rank] = value
             self.barrier.wait(10)
             found = list(self.held)
             self.barrier.wait(10)
+            return found
+
+        def gather(self, value):
+            found = self.exchange(value)
             return found if self.is_first else []
 
         def share(self, value):
-            self.held[self.rank] = value
-            self.barrier.wait(10)
-            found = self.held[0]
-            self.barrier.wait(10)
-            return found
+            return self.exchange(value)[0]
 
         def wait(self):
             self.barrier.wait(10)
@@ -85,8 +85,15 @@ def in_processes(monkeypatch):
     return run
 
 
+class Aloud(Tells):
+    """A policy with a way of its own to answer, as one with a rollout."""
+
+    def generate(self, prompts, **how):
+        return [text.upper() for text in super().generate(prompts, **how)]
+
+
 def make(*, says="own"):
-    return Tells(says)
+    return (Aloud if says == "aloud" else Tells)(says)
 
 
 def test_prompts_are_dealt_out_and_answers_stand_in_their_order(in_processes):
@@ -94,12 +101,16 @@ def test_prompts_are_dealt_out_and_answers_stand_in_their_order(in_processes):
         with worker_group():
             own, blind = (opener := Opener(make)).open(), opener.open(says="blind")
             texts = blind.generate(["a", "b", "c", "d", "e"], max_new_tokens=3)
-            return texts, own.generate(["a"], max_new_tokens=1), own.log_likelihoods(["a", "b"], ["x", "yy"])
+            aloud = opener.open(says="aloud").generate(["a", "b"], max_new_tokens=1)
+            alone = own.generate(["a"], max_new_tokens=1)
+            return texts, alone, own.log_likelihoods(["a", "b"], ["x", "yy"]), aloud
 
     def other():
         serve(make)
 
-    texts, alone, likelihoods = in_processes(first, other, other)[0]
+    assert type(Opener(make).open()) is Tells  # one process opens the policy itself
+    texts, alone, likelihoods, aloud = in_processes(first, other, other)[0]
+    assert [text.split(" {")[0] for text in aloud] == ["A BY ALOUD0", "B BY ALOUD1"]
     assert [text.split(" {")[0] for text in texts] == [
         "a by blind0", "b by blind1", "c by blind2", "d by blind0", "e by blind1",
     ]  # fmt: skip
@@ -155,25 +166,3 @@ def test_an_error_in_anothers_share_is_raised_in_the_first(in_processes, raised,
     notes = in_processes(first, other, generate=generate)[0]
     assert notes.startswith("in process 1:\nTraceback")
     assert notes.rstrip().endswith(message)
-
-
-def test_one_process_opens_the_policy_itself():
-    assert type(Opener(make).open()) is Tells
-
-
-def test_each_process_answers_by_the_policy_it_opened(in_processes):
-    class Aloud(Tells):
-        """A policy with a way of its own to answer, as one with a rollout."""
-
-        def generate(self, prompts, **how):
-            return [text.upper() for text in super().generate(prompts, **how)]
-
-    def first():
-        with worker_group():
-            return Opener(lambda: Aloud("own")).open().generate(["a", "b"], max_new_tokens=1)
-
-    def other():
-        serve(lambda: Aloud("own"))
-
-    texts = in_processes(first, other)[0]
-    assert [text.split(" {")[0] for text in texts] == ["A BY OWN0", "B BY OWN1"]

@@ -34,10 +34,7 @@ max_new_tokens = 8
 # what takes part in a stage and reaches its hash by another way than its file
 COUNTED_ELSEWHERE = {
     # the language model is fitted to the number of image tokens, which stands among the stage's inputs
-    "02-fit-language": {
-        "evidcore_plugin_encoders.vit3d",
-        "evidcore_plugin_med3d_r1.bridge",
-    },
+    "02-fit-language": {"evidcore_plugin_encoders.vit3d", "evidcore_plugin_med3d_r1.bridge"}
 }
 ALL = "01 02 03 04 05 06"
 EDITED = {  # the stages whose own inputs change, or that start from a stage whose inputs do

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
 
 from evidcore.api import Case, Reward, Score
+from evidcore.builtin.rollouts import Plain
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -21,6 +25,7 @@ from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.train.settings import GrpoSettings, SftSettings
+from evidcore.train.trl import grpo, sft
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
@@ -72,6 +77,10 @@ class Silence(Reward):
         return [None] * len(rollouts)
 
 
+# arguments of a stage that are none of its settings
+GIVEN = {"source", "seed", "strategy", "resume", "engine", "kind", "reweighter"}
+
+
 @dataclasses.dataclass
 class Bench:
     """Everything a stage takes, small and fresh on demand."""
@@ -91,6 +100,31 @@ class Bench:
 
     def source(self, *sets: PromptSet, seed: int = 1, **changed: Any) -> PromptSource:
         return PromptSource(sets or [self.set_of()], seed=seed, **changed)
+
+    def grpo_trainer(self, make: Callable[..., Any] = grpo.make_trainer, **options: Any) -> Any:
+        """Make the trainer of a GRPO stage; `options` are those of `_made` and settings of the stage."""
+        rewards, options = options.pop("rewards", None) or [letters()], {"strategy": Plain(), **options}
+        return self._made(make, self.source(), grpo_settings, (rewards,), **options)
+
+    def grpo(self, **options: Any) -> dict[str, Any]:
+        return self.grpo_trainer(grpo.grpo, **options)
+
+    def sft_trainer(self, make: Callable[..., Any] = sft.make_trainer, **options: Any) -> Any:
+        """Make the trainer of an SFT stage over reports, as `grpo_trainer` does."""
+        return self._made(make, self.source(self.set_of("report")), sft_settings, (), **options)
+
+    def sft(self, **options: Any) -> dict[str, Any]:
+        return self.sft_trainer(sft.sft, **options)
+
+    def _made(self, make, usual, settings_of, rewards, *, model=None, heard=None, folder="", **options):
+        """Call `make` over a fresh model and the usual source, where `options` do not say otherwise."""
+        given = {"seed": 3, "announce": heard or Heard()}
+        given |= {name: options.pop(name) for name in GIVEN & options.keys()}
+        source = given.pop("source", usual)
+        if "replayed" in options:
+            given["replay"] = options.pop("replayed")
+        settings = settings_of(**options)
+        return make(*(model or self.model()), source, *rewards, settings, self.folder / folder, **given)
 
 
 def grpo_settings(**changed: Any) -> GrpoSettings:
@@ -147,6 +181,24 @@ def cases(tmp_path_factory) -> list[Case]:
 @pytest.fixture
 def bench(language_folder, cases, tmp_path) -> Bench:
     return Bench(language_folder, cases, tmp_path)
+
+
+@pytest.fixture
+def torchrun() -> Callable[..., list[str]]:
+    """Return a function that runs a program as so many processes and gives the lines that they print."""
+    chosen = {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONWARNINGS": "ignore"}
+    # accelerate's own launcher starts a single process on a CPU machine without MPI
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
+
+    def run(count: int, *words: object) -> list[str]:
+        command = [*launch, str(count), *map(str, words)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env={**os.environ, **chosen}, check=False, timeout=600
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout.splitlines()
+
+    return run
 
 
 @pytest.fixture

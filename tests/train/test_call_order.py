@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evidcore.builtin.rollouts import Plain
 from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
 
 PICTURE = Path(__file__).parents[2] / "docs" / "explanation" / "grpo_step.py"
 
@@ -38,14 +36,10 @@ def entered(work, names):
 
 
 @pytest.mark.slow
-def test_a_step_enters_the_functions_in_the_picture_s_order(bench, kit):
+def test_a_step_enters_the_functions_in_the_picture_s_order(bench):
     drawn = picture()
-    model, processor = bench.model()
-    settings = kit.grpo_settings(steps=1, prompts_per_forward=None, trl={"beta": 0.0, "num_iterations": 2})
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], settings, bench.folder, seed=3,
-        announce=kit.heard(), strategy=Plain(),
-    )  # fmt: skip
+    changed = {"steps": 1, "prompts_per_forward": None, "trl": {"beta": 0.0, "num_iterations": 2}}
+    trainer = bench.grpo_trainer(**changed)
     trainer._is_proven = True  # the proof enters steps 4 to 19 twice, before the first step
     wanted = [call.name for call in drawn.CALLS if call.is_traced]
     order = iter(entered(lambda: stage.train(trainer, bench.folder, resume=False), {*wanted}))

@@ -6,14 +6,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from evidcore.builtin.rollouts import Plain
 from evidcore.model import assemble
 from evidcore.model.parts import AdaptedLinear
 from evidcore.model.policy import VLMPolicy
 from evidcore.prompts.targets import Targets
 from evidcore.train.settings import Lora
-from evidcore.train.trl.grpo import grpo
-from evidcore.train.trl.sft import make_trainer, sft
 
 BOTH = ("encoder", "language")
 ADAPTED = {"train": ("bridge", "language"), "lora": Lora(rank=2, alpha=4.0), "trl": {"bf16": True}}
@@ -26,9 +23,8 @@ class Stopped(Exception):
 def teach(bench, kit, name, model, *, heard=None, resume=False, **changed):
     """Train model and processor by SFT; return what was told of its steps."""
     heard = heard or kit.heard()
-    settings = kit.sft_settings(**{**ADAPTED, "prove_every_steps": 0, **changed})
-    source = bench.source(bench.set_of("report"))
-    sft(*model, source, settings, bench.folder / name, seed=3, announce=heard, resume=resume)
+    changed = {**ADAPTED, "prove_every_steps": 0, **changed}
+    bench.sft(model=model, heard=heard, folder=name, resume=resume, **changed)
     return heard
 
 
@@ -80,9 +76,8 @@ def test_losses_and_adapters_are_near_those_of_float32(bench, kit, tmp_path, kin
     heard, grads = {}, {}
     for name, bfloat16, trl in [("float32", (), {}), ("rounded", BOTH, {"bf16": True})]:
         model = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
-        settings = kit.sft_settings(**{**ADAPTED, "trl": trl, "prove_every_steps": 0})
-        source = bench.source(bench.set_of("report"))
-        trainer = make_trainer(*model, source, settings, bench.folder / name, seed=3, announce=kit.heard())
+        changed = {**ADAPTED, "trl": trl, "prove_every_steps": 0}
+        trainer = bench.sft_trainer(model=model, folder=name, **changed)
         adapters = {n: w for n, w in trainer.model.named_parameters() if "lora_" in n}
         assert {weight.dtype for weight in adapters.values()} == {torch.float32}
         torch.manual_seed(1)
@@ -120,11 +115,8 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, kit, tmp_
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
     assert {name for name, kind in kinds.items() if kind == "BF16"} == start.keys()
     assert json.loads((bench.folder / "first" / "config.json").read_text())["adapter_rank"] == 2
-    grpo(
-        *loaded, bench.source(), [kit.letters()],
-        kit.grpo_settings(lora=Lora(rank=3), trl={"bf16": True, "beta": 0.1}, prove_every_steps=0),
-        bench.folder / "second", seed=3, announce=(heard := kit.heard()), strategy=Plain(),
-    )  # fmt: skip
+    changed = {"lora": Lora(rank=3), "trl": {"bf16": True, "beta": 0.1}, "prove_every_steps": 0}
+    bench.grpo(model=loaded, heard=(heard := kit.heard()), folder="second", **changed)
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # its reference is the first stage's model
     layers = [item for item in loaded[0].modules() if isinstance(item, AdaptedLinear)]
     before = [item for item in trained.modules() if isinstance(item, AdaptedLinear)]

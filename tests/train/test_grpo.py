@@ -6,26 +6,19 @@ import torch
 from evidcore.api import RolloutStrategy
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
-from evidcore.errors import ContractError, RecipeError
-from evidcore.model import assemble
+from evidcore.errors import ContractError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.policy import VLMPolicy
 from evidcore.reward.composer import NamedReward
 from evidcore.train.settings import Lora
-from evidcore.train.trl.grpo import grpo, make_trainer
 
 
-def run(bench, kit, name="run", rewards=None, strategy=None, source=None, **changed):
-    model, processor = bench.model()
-    heard = kit.heard()
-    grpo(
-        model, processor, source or bench.source(), rewards or [kit.letters()], kit.grpo_settings(**changed),
-        bench.folder / name, seed=3, announce=heard, strategy=strategy or Plain(),
-    )  # fmt: skip
-    return model, heard
+def run(bench, kit, name="run", **changed):
+    model, heard = bench.model(), kit.heard()
+    bench.grpo(model=model, heard=heard, folder=name, **changed)
+    return model[0], heard
 
 
-def test_equal_rewards_give_no_gradient_where_beta_is_0(bench, kit):
+def test_equal_rewards_give_no_gradient_where_beta_is_0_and_are_warned_of(bench, kit, caplog):
     start, _ = bench.model()
     constant = NamedReward(name="constant", reward=kit.Constant(), weight=0.7)
     other = {"answers_per_prompt": 6, "trl": {"beta": 0.0, "weight_decay": 0.0}}
@@ -33,6 +26,8 @@ def test_equal_rewards_give_no_gradient_where_beta_is_0(bench, kit):
     assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
     assert [item["dead_groups"] for item in heard.steps] == [1.0, 1.0]
     assert torch.equal(kit.flat(trained), kit.flat(start))
+    (said,) = [item.getMessage() for item in caplog.records if "start policy" in item.getMessage()]
+    assert "in 100 % of the groups all answers of the start policy earn the same" in said
 
 
 @pytest.mark.slow
@@ -102,20 +97,16 @@ def test_a_group_whose_tokens_have_no_credit_is_a_dead_one(bench, kit):
 
 
 @pytest.mark.slow
-def test_a_reward_that_is_none_everywhere_is_no_reward(bench, kit):
+def test_a_reward_that_is_none_everywhere_is_no_reward_and_their_order_does_not_matter(bench, kit):
     silent = NamedReward(name="silent", reward=kit.Silence(), weight=3.0)
+    constant = NamedReward(name="constant", reward=kit.Constant(), weight=0.3)
     alone, _ = run(bench, kit, "alone")
     beside, heard = run(bench, kit, "beside", rewards=[kit.letters(), silent])
     assert torch.equal(kit.flat(alone), kit.flat(beside))
     assert heard.steps[0]["unscored/silent"] == 16
-
-
-@pytest.mark.slow
-def test_the_order_of_rewards_changes_nothing_but_rounding(bench, kit):
-    second = NamedReward(name="constant", reward=kit.Constant(), weight=0.3)
-    item, _ = run(bench, kit, "one", rewards=[kit.letters(), second])
-    other, _ = run(bench, kit, "other", rewards=[second, kit.letters()])
-    torch.testing.assert_close(kit.flat(item), kit.flat(other), rtol=0, atol=1e-6)
+    first, _ = run(bench, kit, "first", rewards=[kit.letters(), constant])
+    last, _ = run(bench, kit, "last", rewards=[constant, kit.letters()])
+    torch.testing.assert_close(kit.flat(first), kit.flat(last), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
@@ -169,33 +160,13 @@ def test_what_is_told_of_a_step(bench, kit):
     values = [kit.share_of_letters_of(item["text"]) for line in lines for item in line["rollouts"]]
     assert step["reward/letters"] == pytest.approx(sum(values) / 16)
     assert step["reward"] == pytest.approx(2 * sum(values) / 16)
-    assert {
-        "loss",
-        "grad_norm",
-        "entropy",
-        "completion_tokens",
-        "generate_s",
-        "step_s",
-        "data_s",
-        "score_s",
-        "update_s",
-        "reward_s/letters",
-    } <= set(step)
+    assert {"loss", "grad_norm", "entropy", "completion_tokens"} <= set(step)  # times are test_timing's
     assert len(lines) == 4
     for line in lines:
         assert len(line["rollouts"]) == 4
         assert sum(item["advantage"] for item in line["rollouts"]) == pytest.approx(0.0, abs=1e-4)
         assert line["task"] == "choice"
         assert line["reference"]["options"]
-
-
-def test_the_trained_model_answers_from_its_folder(bench, kit):
-    trained, _ = run(bench, kit)
-    loaded, processor = assemble.load(bench.folder / "run")
-    assert torch.equal(kit.flat(trained), kit.flat(loaded))
-    assert "forward" not in vars(trained)
-    [text] = VLMPolicy(loaded, processor).generate([bench.source()[0].prompt], max_new_tokens=4)
-    assert isinstance(text, str)
 
 
 class Short(RolloutStrategy):
@@ -228,42 +199,3 @@ class NoPixels(Volume):
 
     def render(self, case):
         return ()
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            {"prompts_per_step": 6, "prompts_per_forward": 4},
-            "6 prompts cannot be dealt in whole groups to 1 processes",
-        ),
-        (
-            {"save_every_steps": 5, "trl": {"num_iterations": 2}},
-            "5 steps would save in the middle",
-        ),
-        ({"max_new_tokens": 4000}, r"stage.grpo: prompt .* its answer up to 4000, but .* context holds 2048"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(bench, kit, changed, message):
-    with pytest.raises(RecipeError, match=message):
-        run(bench, kit, **changed)
-
-
-def test_the_losses_of_the_papers_are_explicit(bench, kit):
-    model, processor = bench.model()
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=1,
-        strategy=Plain(), announce=kit.heard(),
-    )  # fmt: skip
-    args = trainer.args
-    assert (args.loss_type, args.beta, args.epsilon, args.scale_rewards) == ("grpo", 0.0, 0.2, "group")
-    assert not args.use_bias_correction_kl
-    assert not args.bf16 or torch.cuda.is_available()
-
-
-def test_a_first_step_that_teaches_nothing_is_warned_of(bench, kit, caplog):
-    constant = NamedReward(name="constant", reward=kit.Constant())
-    run(bench, kit, rewards=[constant])
-    said = [item.getMessage() for item in caplog.records if "start policy" in item.getMessage()]
-    assert len(said) == 1
-    assert "in 100 % of the groups all answers of the start policy earn the same" in said[0]

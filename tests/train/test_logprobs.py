@@ -6,25 +6,15 @@ import pytest
 import torch
 
 from evidcore.api import Crop
-from evidcore.builtin.rollouts import Plain
 from evidcore.train.settings import Lora
-from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.logprobs import PromptSharing
 
 
 def train(bench, kit, share, source, **changed):
     """Train four steps; return the model and what was heard."""
-    model, processor = bench.model()
-    heard = kit.heard()
-    folder = bench.folder / share
-    trainer = make_trainer(
-        model, processor, source, [kit.letters()], kit.grpo_settings(steps=4, share_prompts=share, **changed),
-        folder, seed=3, strategy=Plain(), announce=heard,
-    )  # fmt: skip
-    stage.train(trainer, folder, resume=False)
-    stage.unwrap(trainer, model)
-    return model, heard
+    model, heard = bench.model(), kit.heard()
+    bench.grpo(model=model, source=source, heard=heard, folder=share, steps=4, share_prompts=share, **changed)
+    return model[0], heard
 
 
 def two_volumes(bench):
@@ -69,13 +59,10 @@ def test_four_steps_with_prompts_computed_once_are_those_that_trl_takes(bench, k
 
 
 @pytest.fixture
-def scoring(bench, kit):
+def scoring(bench):
     """A trainer's scoring of one group over its own volume: rows, what is asked, and the trainer."""
     model, processor = bench.model()
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=3,
-        strategy=Plain(), announce=kit.heard(),
-    )  # fmt: skip
+    trainer = bench.grpo_trainer(model=(model, processor))
     model.eval()
     row = processor.encode(bench.source()[0].prompt)
     own, other = (processor.image_processor.handle(Crop(volume=case.volumes[0])) for case in bench.cases[:2])
@@ -148,21 +135,14 @@ def turns_of(bench, model, processor):
 def several_turns(request, bench, kit, tmp_path):
     """A trainer over a model of each kind, and rows of several turns."""
     made = bench.model() if request.param == "volume" else kit.qwen(tmp_path / "published", request.param)
-    trainer = make_trainer(
-        *made, bench.source(), [kit.letters()], kit.grpo_settings(), bench.folder, seed=3,
-        strategy=Plain(), announce=kit.heard(),
-    )  # fmt: skip
+    trainer = bench.grpo_trainer(model=made)
     made[0].eval()
     return made[0], trainer, turns_of(bench, *made)
 
 
 def scored(model, trainer, turns, choice):
-    """Return log-probabilities and entropies of the answers' tokens, gradients, and what was embedded."""
+    """Return log-probabilities and entropies of the answers' tokens, and gradients."""
     trainer.sharing = PromptSharing(choice, 4)
-    embedded = []
-    hook = model.model.language_model.register_forward_pre_hook(
-        lambda module, given, named: embedded.append(named["inputs_embeds"].detach()), with_kwargs=True
-    )
     model.zero_grad()
     handles = torch.tensor([item for own in turns.images for item in own])[:, None]
     log_probs, entropies, _ = trainer._get_per_token_logps_and_entropies(
@@ -172,9 +152,8 @@ def scored(model, trainer, turns, choice):
     there = turns.mask[:, -turns.after :]
     weight = torch.randn(there.shape, generator=torch.Generator().manual_seed(1)) * there
     (log_probs * weight).sum().backward()
-    hook.remove()
     gradients = {name: item.grad for name, item in model.named_parameters() if item.grad is not None}
-    return (log_probs * there).detach(), (entropies * there).detach(), gradients, torch.cat(embedded)
+    return (log_probs * there).detach(), (entropies * there).detach(), gradients
 
 
 def test_images_in_answers_are_scored_as_row_by_row(several_turns, caplog):
@@ -198,27 +177,6 @@ def test_images_in_answers_are_scored_as_row_by_row(several_turns, caplog):
     moved = (scored(model, trainer, other, "always")[0] - shared[0]).abs().amax(1)
     assert moved[7] > 1e-3
     assert moved[:7].max() == 0
-
-
-def test_image_tokens_are_the_features_of_their_images_in_every_row(several_turns):
-    model, trainer, turns = several_turns
-    image = model.config.image_token_id
-    shared, apart = (scored(model, trainer, turns, choice)[-1] for choice in ("always", "never"))
-    skip = turns.ids.shape[1] - turns.after - 1
-    lengths = turns.mask[:, -turns.after :].sum(1)
-    assert len(set(lengths.tolist())) > 1
-    for row, handles in enumerate(turns.images):
-        pixels = torch.tensor(handles)[:, None]
-        is_image = turns.ids[row] == image
-        with torch.no_grad():
-            features = torch.cat(model.get_image_features(pixels).pooler_output)
-        features = features[:, : shared.shape[-1]]  # deep layers' stand behind
-        assert sum(model.model.image_tokens(pixels)) == int(is_image.sum()) == len(features)
-        group, length = row // 4 * 4, int(lengths[row])
-        own = shared[row // 4, skip + int(lengths[group:row].sum()) :][:length]
-        is_image = is_image[: skip + length]
-        for embedded in (torch.cat([shared[row // 4, :skip], own]), apart[row][: skip + length]):
-            torch.testing.assert_close(embedded[is_image], features, rtol=0, atol=1e-6)
 
 
 def test_rows_that_end_within_an_image_are_scored_apart(bench, caplog):

@@ -11,10 +11,8 @@ import pytest
 import torch
 
 from evidcore.api import Reward, Score
-from evidcore.builtin.rollouts import Plain
 from evidcore.reward.composer import NamedReward
 from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
 
 TEMPERATURE, MOST_TOKENS, PROMPTS, ANSWERS, DEAD_GROUP = 0.6, 6, 4, 4, 1
 WEIGHTS = {"gate": 0.0, "open": 0.3, "gated": 0.7}
@@ -58,10 +56,9 @@ class Watched:
             NamedReward(name=name, reward=Drawn(name), weight=weight, gate="gate" if name == "gated" else "")
             for name, weight in WEIGHTS.items()
         ]
-        self.trainer = make_trainer(
-            model, processor, bench.source(), rewards, kit.grpo_settings(**settings), bench.folder, seed=3,
-            strategy=Plain(), announce=self.heard,
-        )  # fmt: skip
+        self.trainer = bench.grpo_trainer(
+            model=(model, processor), rewards=rewards, heard=self.heard, **settings
+        )
         self.weights, self.gradients = [], []
         self.trainer._clip_grad_norm = lambda _: self._keep(model) or torch.tensor(0.0)
         stage.train(self.trainer, bench.folder, resume=False)

@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from evidcore.builtin.rollouts import Plain
 from evidcore.errors import RunError
 from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.trainer import GroupTrainer
 
 
@@ -42,27 +40,23 @@ class Burst(torch.autograd.Function):
         return torch.full_like(gradient, torch.inf)
 
 
-def train(bench, kit, kind, **sharpness):
-    model, processor = bench.model(**sharpness)
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], kit.grpo_settings(steps=1, trl={"beta": 0.04}),
-        bench.folder, seed=3, strategy=Plain(), announce=kit.heard(), kind=kind,
-    )  # fmt: skip
+def train(bench, kind, **sharpness):
+    trainer = bench.grpo_trainer(model=bench.model(**sharpness), kind=kind, steps=1, trl={"beta": 0.04})
     stage.train(trainer, bench.folder, resume=False)
     return trainer
 
 
-def test_what_is_not_a_number_has_not_moved(bench, kit):
+def test_what_is_not_a_number_has_not_moved(bench):
     with pytest.raises(RunError, match=r"clause 'finite': the reference pass gives prompt .* not finite"):
-        train(bench, kit, NotANumber)
+        train(bench, NotANumber)
 
 
-def test_a_gradient_of_the_bridge_that_is_not_finite_is_named(bench, kit):
+def test_a_gradient_of_the_bridge_that_is_not_finite_is_named(bench):
     with pytest.raises(RunError, match=r"the gradient at '.*bridge.*' of the bridge is not finite"):
-        train(bench, kit, Exploding)
+        train(bench, Exploding)
 
 
-def test_a_model_that_is_sure_of_its_answers_is_not_blind(bench, kit):
-    trainer = train(bench, kit, GroupTrainer, sharpness=4000.0)
+def test_a_model_that_is_sure_of_its_answers_is_not_blind(bench):
+    trainer = train(bench, GroupTrainer, sharpness=4000.0)
     [line] = trainer.announce.groups[0][:1]
     assert len({item["text"] for item in line["rollouts"]}) == 1  # sure: it says the same every time

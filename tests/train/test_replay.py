@@ -3,24 +3,18 @@ import pytest
 import torch
 from scipy.special import rel_entr, softmax
 
-from evidcore.builtin.rollouts import Plain
-from evidcore.errors import RecipeError
 from evidcore.prompts.targets import IGNORED, Targets
 from evidcore.reward.composer import NamedReward
 from evidcore.train.settings import Lora, Replay
-from evidcore.train.trl.grpo import grpo, row_divergence
+from evidcore.train.trl.grpo import row_divergence
 
 
-def run(bench, kit, name, *, weight=1.0, rows=4, rewards=None, **changed):
-    model, processor = bench.model()
-    heard = kit.heard()
+def run(bench, kit, name, *, weight=1.0, rows=4, **changed):
+    model, heard = bench.model(), kit.heard()
     replay = Replay(data=(), rows_per_step=rows, weight=weight) if weight else None
-    settings = kit.grpo_settings(replay=replay, **changed)
-    grpo(
-        model, processor, bench.source(), rewards or [kit.letters()], settings, bench.folder / name, seed=3,
-        strategy=Plain(), announce=heard, replay=bench.source(bench.set_of("report")),
-    )  # fmt: skip
-    return model, heard
+    reports = bench.source(bench.set_of("report"))
+    bench.grpo(model=model, heard=heard, folder=name, replay=replay, replayed=reports, **changed)
+    return model[0], heard
 
 
 def test_the_divergence_of_rows_is_scipys():
@@ -85,13 +79,8 @@ def test_rows_of_a_step_are_the_same_in_one_pass_and_in_several(bench, kit, prom
     torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_with_lora_the_start_is_the_model_without(bench, kit):
     _, heard = run(bench, kit, "lora", lora=Lora(rank=2, alpha=4.0), steps=2, learning_rate=1e-2)
     assert heard.steps[0]["replay_kl"] == pytest.approx(0.0, abs=1e-6)
     assert heard.steps[1]["replay_kl"] > 1e-5
-
-
-def test_rows_that_cannot_be_dealt_evenly_are_refused(bench, kit):
-    message = "stage.grpo.replay.rows_per_step: 6 rows cannot be dealt evenly to the 4 passes"
-    with pytest.raises(RecipeError, match=message):
-        run(bench, kit, "uneven", rows=6, prompts_per_forward=1)

@@ -15,7 +15,6 @@ from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.reward.composer import NamedReward
 from evidcore.train.sampler import PolicySampler, RolloutPolicy, parents
 from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
 
 
 def sampler_of(bench, model, processor, prompts, temperature=1.0, **changed):
@@ -41,13 +40,9 @@ def test_answers_of_a_prompt_differ_and_come_again_in_the_same_step(bench, parts
     # a prompt's answers do not depend on the other prompts of the step
     alone = sampler_of(bench, *parts).sample(episodes[3:])
     assert [one.ids for one in alone] == [one.ids for one in first[3:]]
-
-
-def test_rows_beyond_a_pass_are_sampled_in_the_next(bench, parts):
-    episodes = [Episode(prompt=prompt) for prompt in parts[2] for _ in range(3)]
-    together = sampler_of(bench, *parts).sample(episodes)
-    apart = sampler_of(bench, *parts, rows_per_pass=2).sample(episodes)
-    assert [one.ids for one in together] == [one.ids for one in apart]
+    apart = sampler_of(bench, *parts, rows_per_pass=2).sample(episodes)  # in several passes
+    assert [one.ids for one in apart] == [one.ids for one in first]
+    assert {one.entropies for one in first} == {()}  # for strategies that read them alone
 
 
 @pytest.mark.parametrize(
@@ -68,11 +63,6 @@ def test_a_prompt_that_is_gone_leaves_its_tokens_to_no_other(bench, parts):
         expected = tuple(processor.encode(short_lived).ids)
         assert tuple(sampler.prefix(Episode(prompt=short_lived)).ids) == expected
         assert tuple(sampler.encoded(short_lived).ids) == expected
-
-
-def test_entropies_are_worked_out_for_strategies_that_read_them_alone(bench, parts):
-    (episode,) = sampler_of(bench, *parts).sample([Episode(prompt=parts[2][0])])
-    assert episode.entropies == ()
 
 
 def test_what_a_fork_inherited_counts_to_its_budget_though_it_is_not_trained(bench, parts):
@@ -131,38 +121,26 @@ def test_a_fork_keeps_what_came_before(bench, parts):
         sampler.fork(whole, len(episode.ids))
 
 
-def test_an_answer_that_has_spent_its_tokens_is_finished_as_it_is(bench, parts):
+def test_an_answer_that_has_spent_its_tokens_or_would_outgrow_the_context_is_finished(bench, parts):
     sampler = sampler_of(bench, *parts)
     [whole] = sampler.sample([Episode(prompt=parts[2][0])])
+    extended = sampler.extend(whole, (TextPart(text="x" * 2000),))
+    assert extended.finished
+    assert extended.ids == whole.ids
+    assert [turn.reply for turn in sampler.past_turns(extended)] == [()]
+    assert sampler.text(extended) == ""  # nothing was written after the call
     spent = dataclasses.replace(whole, finished=False)
     sampler.sampling = dataclasses.replace(sampler.sampling, max_new_tokens=len(whole.ids))
     assert sampler.sample([spent]) == [dataclasses.replace(whole, finished=True)]
 
 
-def test_an_answer_that_would_outgrow_the_context_is_finished(bench, parts):
-    sampler = sampler_of(bench, *parts)
-    [episode] = sampler.sample([Episode(prompt=parts[2][0])])
-    extended = sampler.extend(episode, (TextPart(text="x" * 2000),))
-    assert extended.finished
-    assert extended.ids == episode.ids
-    assert [turn.reply for turn in sampler.past_turns(extended)] == [()]
-    assert sampler.text(extended) == ""  # nothing was written after the call
-
-
 @pytest.mark.parametrize(
     ("temperature", "top_p", "top_k"), [(0.6, 1.0, 0), (1.0, 0.7, 0), (0.6, 0.7, 0), (1.0, 1.0, 5)]
 )
-def test_a_stage_samples_with_the_temperature_and_the_tail_of_its_recipe(
-    bench, kit, temperature, top_p, top_k
-):
+def test_a_stage_samples_with_the_temperature_and_the_tail_of_its_recipe(bench, temperature, top_p, top_k):
     model, processor = bench.model()
-    settings = kit.grpo_settings(
-        max_new_tokens=1, temperature=temperature, trl={"top_p": top_p, "top_k": top_k}
-    )
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters()], settings, bench.folder, seed=3,
-        strategy=Plain(), announce=kit.heard(),
-    )  # fmt: skip
+    changed = {"max_new_tokens": 1, "temperature": temperature, "trl": {"top_p": top_p, "top_k": top_k}}
+    trainer = bench.grpo_trainer(model=(model, processor), **changed)
     prompt = bench.source()[0].prompt
     model.eval()
     sampler = trainer.make_sampler(model, [prompt], [0])
@@ -205,28 +183,6 @@ class Looks(RolloutStrategy):
         return episodes
 
 
-@pytest.mark.slow
-def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(bench, kit):
-    model, processor = bench.model()
-    heard = kit.heard()
-    settings = kit.grpo_settings(steps=1, prompts_per_step=2, max_new_tokens=60, trl={"beta": 0.01})
-    trainer = make_trainer(
-        model, processor, bench.source(), [kit.letters(), NamedReward(name="silent", reward=kit.Silence())],
-        settings, bench.folder / "grpo", seed=1, announce=heard, strategy=Looks(),
-    )  # fmt: skip
-    stage.train(trainer, bench.folder / "grpo", resume=False)
-    shown = [len(episode.crops) for episode in trainer.episodes]
-    assert set(shown) == {0, 1}
-    batch = trainer._buffered_inputs[0]
-    image = processor.image_processor.tokens(bench.source()[0].prompt.crops()[0])
-    for row, episode in enumerate(trainer.episodes):
-        assert batch["num_images"][row] == 1 + len(episode.crops)
-        in_answer = int((batch["completion_ids"][row] == processor.image_token_id).sum())
-        assert in_answer == image * len(episode.crops)
-        trained = batch["tool_mask"][row] * batch["completion_mask"][row]
-        assert trained.tolist()[: len(episode.ids)] == list(episode.loss_mask)
-
-
 @pytest.mark.parametrize("field", ["entropies", "log_probs", "credit"])
 def test_an_episode_whose_numbers_do_not_fit_its_tokens_is_refused(parts, field):
     with pytest.raises(ValueError, match=f"3 tokens but 2 values of {field}"):
@@ -257,31 +213,46 @@ class Forks(RolloutStrategy):
         return [each for pair in zip(whole[::2], forks, strict=True) for each in pair]
 
 
-@pytest.mark.slow
-def test_what_happened_in_an_answer_is_told(bench, kit):
-    for strategy in (Forks(), Looks()):
-        model, processor = bench.model()
-        heard = kit.heard()
-        settings = kit.grpo_settings(steps=1, prompts_per_step=2, max_new_tokens=60, trl={"beta": 0.01})
-        trainer = make_trainer(
-            model, processor, bench.source(), [kit.letters()], settings, bench.folder / "grpo", seed=1,
-            announce=heard, strategy=strategy,
+@pytest.fixture
+def one_step(bench, kit):
+    """Return a function that trains a step with a strategy; it gives the trainer and the answers told."""
+
+    def train(strategy):
+        trainer = bench.grpo_trainer(
+            rewards=[kit.letters(), NamedReward(name="silent", reward=kit.Silence())], strategy=strategy,
+            steps=1, prompts_per_step=2, max_new_tokens=60, trl={"beta": 0.01},
         )  # fmt: skip
-        stage.train(trainer, bench.folder / "grpo", resume=False)
-        answers = [answer for group in heard.groups[0] for answer in group["rollouts"]]
+        stage.train(trainer, bench.folder, resume=False)
+        answers = [answer for group in trainer.announce.groups[0] for answer in group["rollouts"]]
         assert [one["length"] for one in answers] == [len(each.ids) for each in trainer.episodes]
-        if isinstance(strategy, Forks):
-            links = [one["parent"] for one in answers]
-            assert links == [None, (0, 2), None, (2, 2)] * 2
-            continue
-        turns = [turn for one in answers for turn in one["turns"]]
-        assert turns
-        for turn in turns:
-            assert turn["text"].endswith("e")
-            assert turn["reply"] == "closer:<image>"
-            [crop] = map(Crop.parse_uri, turn["crops"])
-            assert crop.box_zyx == (6, 12, 0, 16, 0, 16)
-        assert all("closer" not in one["text"] + turn["text"] for one in answers for turn in one["turns"])
+        return trainer, answers
+
+    return train
+
+
+@pytest.mark.slow
+def test_the_parents_of_forks_are_told(one_step):
+    _, answers = one_step(Forks())
+    assert [one["parent"] for one in answers] == [None, (0, 2), None, (2, 2)] * 2
+
+
+@pytest.mark.slow
+def test_a_model_that_is_shown_more_trains_on_its_own_words_and_sees_the_crop(bench, one_step):
+    trainer, answers = one_step(Looks())
+    assert {len(episode.crops) for episode in trainer.episodes} == {0, 1}
+    batch, processor = trainer._buffered_inputs[0], trainer.processing_class
+    image = processor.image_processor.tokens(bench.source()[0].prompt.crops()[0])
+    for row, episode in enumerate(trainer.episodes):
+        assert batch["num_images"][row] == 1 + len(episode.crops)
+        in_answer = int((batch["completion_ids"][row] == processor.image_token_id).sum())
+        assert in_answer == image * len(episode.crops)
+        trained = batch["tool_mask"][row] * batch["completion_mask"][row]
+        assert trained.tolist()[: len(episode.ids)] == list(episode.loss_mask)
+    for answer in answers:
+        for turn in answer["turns"]:
+            assert (turn["text"][-1], turn["reply"]) == ("e", "closer:<image>")
+            assert [Crop.parse_uri(uri).box_zyx for uri in turn["crops"]] == [(6, 12, 0, 16, 0, 16)]
+            assert "closer" not in answer["text"] + turn["text"]
 
 
 class Letters(Plain):
@@ -361,10 +332,7 @@ def test_entropies_of_several_turns_are_those_of_a_pass_over_the_whole_answer(lo
         prefix = sampler.prefix(episode)
         handles = torch.tensor(prefix.handles)[:, None]
         with torch.no_grad():
-            logits = sampler.model(
-                input_ids=torch.tensor([prefix.ids]),
-                pixel_values=handles,
-            ).logits[0]
+            logits = sampler.model(input_ids=torch.tensor([prefix.ids]), pixel_values=handles).logits[0]
         logits[:, sampler.processor.image_token_id] = -torch.inf
         log_probs = (logits[-len(episode.ids) - 1 : -1] / 0.7).log_softmax(-1)
         expected = torch.special.entr(log_probs.exp()).sum(-1) * torch.tensor(episode.loss_mask)

@@ -6,11 +6,9 @@ import math
 import pytest
 import torch
 
-from evidcore.builtin.rollouts import Plain
 from evidcore.model.generation import continue_rows
 from evidcore.train.sampler import InProcess
 from evidcore.train.trl import stage
-from evidcore.train.trl.grpo import make_trainer
 
 
 class Elsewhere(InProcess):
@@ -42,15 +40,12 @@ def trained(bench, kit):
 
     def run(engine, **trl):
         model, processor = bench.model()
-        before, heard = kit.flat(model).clone(), kit.heard()
+        before = kit.flat(model).clone()
         plain = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "beta": 0.0, **trl}
-        settings = kit.grpo_settings(steps=1, learning_rate=1.0, prove_every_steps=0, trl=plain)
-        trainer = make_trainer(
-            model, processor, bench.source(), [kit.letters()], settings, bench.folder / "grpo", seed=3,
-            announce=heard, strategy=Plain(), engine=engine,
-        )  # fmt: skip
-        stage.train(trainer, bench.folder / "grpo", resume=False)
-        return kit.flat(model) - before, trainer, heard.steps[0]
+        changed = {"steps": 1, "learning_rate": 1.0, "prove_every_steps": 0, "trl": plain}
+        trainer = bench.grpo_trainer(model=(model, processor), engine=engine, **changed)
+        stage.train(trainer, bench.folder, resume=False)
+        return kit.flat(model) - before, trainer, trainer.announce.steps[0]
 
     return run
 

@@ -1,9 +1,6 @@
 """Under FSDP2 each process writes answers as long as they come, and what is sharded stays so."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,14 +10,8 @@ CLOSE = 1e-5
 
 
 @pytest.mark.slow
-def test_processes_that_write_unequally_long_find_what_one_finds(language_folder, tmp_path):
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [*launch, PROGRAM, language_folder, tmp_path],
-        capture_output=True, text=True, env=environment, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_processes_that_write_unequally_long_find_what_one_finds(language_folder, tmp_path, torchrun):
+    torchrun(2, PROGRAM, language_folder, tmp_path)
     result = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     lengths = [[len(ids) for ids in item["ids"][0]] for item in result]
     assert max(lengths[1]) <= 3 < 24 <= max(lengths[0])

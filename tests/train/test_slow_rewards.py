@@ -20,7 +20,8 @@ def test_it_is_said_once_with_the_slowest_and_the_figures():
 
 
 @pytest.mark.parametrize("reward_s", [0.0, 0.3, 0.5625])
-def test_nothing_is_said_up_to_30_percent(reward_s):
+def test_nothing_is_said_up_to_30_percent_or_without_rewards(reward_s):
+    assert hear({"step_s": 1.0, "data_s": 1.0}, 12, last=True) == [None] * 12
     assert hear({"step_s": 2.0, "reward_s/judge": reward_s}, 40) == [None] * 40
 
 
@@ -36,7 +37,3 @@ def test_slow_first_steps_that_are_made_up_for_are_not_spoken_of():
     assert [heard.hear({"step_s": 10.0, "reward_s/judge": 1.0}, is_last=False) for _ in range(30)] == [
         None
     ] * 30
-
-
-def test_stages_without_rewards_say_nothing():
-    assert hear({"step_s": 1.0, "data_s": 1.0}, 12, last=True) == [None] * 12

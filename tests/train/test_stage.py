@@ -11,7 +11,7 @@ from evidcore.model.parts import part_of
 from evidcore.runs.folder import RunFolder, naming_full_disk
 from evidcore.train.settings import Lora, Replay, dtype_of_products
 from evidcore.train.trl import grpo, stage
-from evidcore.train.trl.sft import make_trainer, sft, try_step
+from evidcore.train.trl.sft import try_step
 
 
 @pytest.mark.parametrize(
@@ -34,15 +34,12 @@ def test_a_weight_belongs_to_the_part_that_holds_it(name, part):
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=2, alpha=4.0)])
-def test_names_agree_with_the_model_about_its_parts(bench, kit, lora):
+def test_names_agree_with_the_model_about_its_parts(bench, lora):
     model, processor = bench.model()
     model.model.bridge.encoder = nn.Linear(3, 3)  # as a Q-Former has
     rates = {"bridge": 1e-2, "language": 1e-3}
-    settings = kit.sft_settings(train=("bridge", "language"), learning_rate=rates, lora=lora)
-    trainer = make_trainer(
-        model, processor, bench.source(bench.set_of("report")), settings, bench.folder, seed=1,
-        announce=kit.heard(),
-    )  # fmt: skip
+    changed = {"train": ("bridge", "language"), "learning_rate": rates, "lora": lora}
+    trainer = bench.sft_trainer(model=(model, processor), **changed)
     groups = trainer.create_optimizer().param_groups
     result = {id(weight): group["lr"] for group in groups for weight in group["params"]}
     vlm = stage.vlm_of(trainer.model)
@@ -72,11 +69,7 @@ def test_bfloat16_is_used_where_the_gpu_has_it(monkeypatch, has_gpu, has_bf16, g
 
 def test_bfloat16_is_taken_on_a_cpu_where_a_recipe_asks_for_it(bench, kit):
     model, processor = bench.model()
-    heard = kit.heard()
-    sft(
-        model, processor, bench.source(bench.set_of("report")), kit.sft_settings(steps=2, trl={"bf16": True}),
-        bench.folder / "bf16", seed=1, announce=heard,
-    )  # fmt: skip
+    bench.sft(model=(model, processor), heard=(heard := kit.heard()), trl={"bf16": True})
     assert len(heard.steps) == 2
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
@@ -93,13 +86,9 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_written_is_named_with_its_reme
                 (place / "optimizer.pt").symlink_to("/dev/full")
 
     work, run = bench.folder / "working", RunFolder(bench.folder)
-    model, processor = bench.model()
-    settings = kit.sft_settings(steps=4, save_every_steps=1)
     said = rf"{work}/steps/checkpoint-2: the disk is full\..* Free space, then `evid resume {bench.folder}`"
     with pytest.raises(RunError, match=said) as caught, naming_full_disk(run):
-        sft(
-            model, processor, bench.source(bench.set_of("report")), settings, work, seed=1, announce=Filling()
-        )
+        bench.sft(heard=Filling(), folder="working", steps=4, save_every_steps=1)
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert [path.name for path in (work / "steps").iterdir()] == ["checkpoint-1"]  # whole, to go on from
 
@@ -122,23 +111,14 @@ def test_a_step_over_a_stand_in_takes_every_key_of_a_stage(bench, kit):
     assert list(bench.folder.iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         (
             {"trl": {"loss_type": "gpro"}},
-            r"03-grpo: its first step fails with ValueError: Unknown loss type: gpro",
+            "03-grpo: its first step fails with ValueError: Unknown loss type: gpro",
         ),
-        ({"trl": {"scale_rewards": "batchh"}}, r"Invalid value for scale_rewards: batchh\."),
-        (
-            {"trl": {"lr_scheduler_type": "cosin"}},
-            r"cosin is not a valid SchedulerType, please select one of",
-        ),
-        ({"trl": {"importance_sampling_level": "tokn"}}, r"Unknown importance sampling level: tokn\."),
-        ({"trl": {"optim": "adam"}}, r"adam is not a valid OptimizerNames"),
-        ({"prompts_per_forward": 3}, r"stage\.grpo\.prompts_per_step: 4 prompts cannot be dealt"),
-        ({"save_every_steps": 5, "trl": {"num_iterations": 2}}, r"5 steps would save in the middle"),
+        ({"save_every_steps": 5, "trl": {"num_iterations": 2}}, "5 steps would save in the middle"),
         (
             {"prompts_per_forward": 1, "replay": Replay(data=(), rows_per_step=3)},
             r"stage\.grpo\.replay\.rows_per_step: 3 rows cannot be dealt evenly to the 4 passes",
@@ -156,8 +136,7 @@ def test_precisions_of_a_gpu_are_not_tried_without_one(kit):
 
 
 @pytest.mark.parametrize(
-    ("trl", "dtype"),
-    [({}, torch.float32), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)],
+    ("trl", "dtype"), [({}, torch.float32), ({"bf16": True}, torch.bfloat16), ({"fp16": True}, torch.float16)]
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_products_are_of_the_type_that_trl_is_told(trl, dtype):

@@ -5,9 +5,8 @@ import logging
 
 import pytest
 
-from evidcore.builtin.rollouts import Plain
 from evidcore.compute.clock import Clock
-from evidcore.train.trl import grpo, sft, stage
+from evidcore.train.trl import stage
 
 
 def counted(trainer, folder):
@@ -26,22 +25,6 @@ def parts_of(step):
     }
 
 
-def grpo_trainer(bench, kit, heard, **changed):
-    model, processor = bench.model()
-    settings = kit.grpo_settings(**changed)
-    return grpo.make_trainer(
-        model,
-        processor,
-        bench.source(),
-        [kit.letters()],
-        settings,
-        bench.folder / "run",
-        seed=1,
-        strategy=Plain(),
-        announce=heard,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changed",
@@ -55,7 +38,7 @@ def grpo_trainer(bench, kit, heard, **changed):
 )
 def test_the_parts_of_a_grpo_step_add_up_to_it(bench, kit, changed):
     heard = kit.heard()
-    counted(grpo_trainer(bench, kit, heard, **changed), bench.folder / "run")
+    counted(bench.grpo_trainer(heard=heard, **changed), bench.folder)
     assert len(heard.steps) == changed["steps"]
     for step in heard.steps:
         assert sum(parts_of(step).values()) == step["step_s"] > 0
@@ -75,28 +58,25 @@ def test_scores_are_counted_for_each_pass(bench, kit):
     looks = {}
     for beta in (0.0, 0.1):
         heard = kit.heard()
-        counted(grpo_trainer(bench, kit, heard, steps=2, trl={"beta": beta}), bench.folder / "run")
+        counted(bench.grpo_trainer(heard=heard, trl={"beta": beta}), bench.folder)
         looks[beta] = heard.steps[1]["score_s"]
     assert looks[0.1] == 2 * looks[0.0]  # the policy's; the reference's besides
 
 
-def test_all_time_between_the_first_step_and_the_last_is_told(bench, kit):
+def test_all_time_between_the_first_step_and_the_last_is_told_and_no_hook_is_left(bench, kit):
     heard = kit.heard()
-    ticks = counted(grpo_trainer(bench, kit, heard, steps=3), bench.folder / "run")
-    assert (
-        0 <= ticks - sum(step["step_s"] for step in heard.steps) < 12
-    )  # looks before the first and after the last
+    trainer = bench.grpo_trainer(heard=heard)
+    encoder = trainer.model.model.encoder
+    ticks = counted(trainer, bench.folder)
+    # looks before the first and after the last
+    assert 0 <= ticks - sum(step["step_s"] for step in heard.steps) < 12
+    assert not encoder._forward_hooks
+    assert not encoder._forward_pre_hooks
 
 
 def test_the_parts_of_an_sft_step_add_up_to_it(bench, kit):
     heard = kit.heard()
-    model, processor = bench.model()
-    settings = kit.sft_settings(rows_per_forward=2, steps=3)
-    trainer = sft.make_trainer(
-        model, processor, bench.source(bench.set_of("report")), settings, bench.folder / "run", seed=1,
-        announce=heard,
-    )  # fmt: skip
-    counted(trainer, bench.folder / "run")
+    counted(bench.sft_trainer(heard=heard, rows_per_forward=2, steps=3), bench.folder)
     for step in heard.steps:
         assert sum(parts_of(step).values()) == step["step_s"] > 0
     assert set(parts_of(heard.steps[0])) == {
@@ -106,16 +86,8 @@ def test_the_parts_of_an_sft_step_add_up_to_it(bench, kit):
 
 def test_a_trained_encoders_passes_are_the_models(bench, kit):
     heard = kit.heard()
-    counted(grpo_trainer(bench, kit, heard, train=("encoder", "bridge")), bench.folder / "run")
+    counted(bench.grpo_trainer(heard=heard, train=("encoder", "bridge")), bench.folder)
     assert "encode_s" not in heard.steps[0]
-
-
-def test_the_model_is_left_without_hooks(bench, kit):
-    trainer = grpo_trainer(bench, kit, kit.heard())
-    encoder = trainer.model.model.encoder
-    stage.train(trainer, bench.folder / "run", resume=False)
-    assert not encoder._forward_hooks
-    assert not encoder._forward_pre_hooks
 
 
 def test_slow_rewards_are_named_once(bench, kit, caplog):
@@ -128,23 +100,10 @@ def test_slow_rewards_are_named_once(bench, kit, caplog):
             seconds[0] += 60
             return super().__call__(rollouts, earlier)
 
-    model, processor = bench.model()
-    settings, folder = kit.grpo_settings(steps=3), bench.folder / "run"
-    rewards = [kit.letters(), kit.letters(name="slow", reward=Slow())]
-    trainer = grpo.make_trainer(
-        model,
-        processor,
-        bench.source(),
-        rewards,
-        settings,
-        folder,
-        seed=1,
-        strategy=Plain(),
-        announce=kit.heard(),
-    )
+    trainer = bench.grpo_trainer(rewards=[kit.letters(), kit.letters(name="slow", reward=Slow())], steps=3)
     trainer.clock = Clock(lambda: seconds[0])
     with caplog.at_level(logging.WARNING, logger="evidcore"):
-        stage.train(trainer, folder, resume=False)
+        stage.train(trainer, bench.folder, resume=False)
     [said] = [item.getMessage() for item in caplog.records if "rewards took" in item.getMessage()]
     expected = "rewards took 100 % of the first 3 steps (180.0 of 180.0 s), most of it 'slow' (180.0 s)."
-    assert said.startswith(f"{folder / 'steps'}: {expected}")
+    assert said.startswith(f"{bench.folder / 'steps'}: {expected}")

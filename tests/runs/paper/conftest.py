@@ -1,4 +1,9 @@
-"""A paper's recipe, which a test module names RECIPE, as published and with the module's SIZES."""
+"""A paper's recipe, which a test module names RECIPE, as published and with the module's SIZES.
+
+`small` is the module's: a folder with the recipe, miniatures of its data sets, and tiny models. CHANCE is the
+reward that takes the place of one that a model which knows nothing never earns. What each recipe resolves to
+is held in tests/golden/resolved/paper.
+"""
 
 import json
 import shutil
@@ -6,6 +11,13 @@ from pathlib import Path
 
 import pytest
 from evidcore_testing.fixtures import evid as evid
+from evidcore_testing.models import tiny_vision_language
+from transformers import AutoTokenizer, Qwen2VLImageProcessor, Qwen3VLProcessor, Qwen3VLVideoProcessor
+
+
+def options(table):
+    """Return what makes a recipe another one."""
+    return [word for key, value in table.items() for word in ("--set", f"{key}={value}")]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +33,53 @@ def checked(evid, alone):
     return json.loads(evid("check", alone, "--json").stdout)
 
 
+@pytest.fixture(scope="session")
+def write_qwen3():
+    """Return a function that writes a tiny Qwen3-VL with its processor into a folder."""
+
+    def write(folder: Path) -> None:
+        tiny_vision_language(folder, "qwen3_vl")
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        Qwen3VLProcessor(
+            Qwen2VLImageProcessor(patch_size=16), tokenizer, Qwen3VLVideoProcessor(), tokenizer.chat_template
+        ).save_pretrained(folder)
+
+    return write
+
+
 @pytest.fixture(scope="module")
-def changes(request):
-    """What makes it small enough to run."""
-    return [word for key, value in request.module.SIZES.items() for word in ("--set", f"{key}={value}")]
+def check_small(evid, small, request):
+    """Return a function that gives what `check` says in small, changed further or with fewer of the sizes."""
+
+    def check(more=(), without=()):
+        sizes = {key: value for key, value in request.module.SIZES.items() if key not in without}
+        words = [small / request.module.RECIPE.name, "--json", *options(sizes), *options(dict(more))]
+        return json.loads(evid("check", *words).stdout)
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def finished(evid, small, request):
+    """The folder of a run of the recipe in small."""
+    changes = options(request.module.SIZES | request.module.CHANCE)
+    words = [small / request.module.RECIPE.name, "--json", "--out", small / "runs", *changes]
+    return Path(json.loads(evid("run", *words).stdout)["run"])
+
+
+@pytest.fixture(scope="module")
+def rewards_given(finished):
+    """Return a function that gives the groups of a stage's rollouts and the names of their rewards."""
+
+    def read(stage):
+        lines = (finished / "rollouts" / f"{stage}.jsonl").read_text().splitlines()
+        groups = [json.loads(line) for line in lines]
+        return groups, {name for group in groups for item in group["rollouts"] for name in item["rewards"]}
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def results(finished):
+    """Return a function that reads the result of a stage."""
+    return lambda stage: json.loads((finished / "results" / f"{stage}.json").read_text())

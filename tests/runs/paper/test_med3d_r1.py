@@ -13,9 +13,6 @@ from evidcore_testing.models import tiny_language
 from safetensors.torch import load_file, save_file
 
 from evidcore.cache import cache_folder, limit_bytes
-from evidcore.recipe import load
-from evidcore.train.grpo import Grpo
-from evidcore.train.sft import Sft
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "med3d_r1.toml"
 ENCODER = (
@@ -74,20 +71,6 @@ def test_check_names_what_is_not_here_and_what_gets_it(checked, alone):
     assert "6.17 GB, Qwen Research License" in language
     assert judge.startswith("service.judge.model: weights of weqweasdas/RM-Mistral-7B (14.22 GB")
     assert checked["data"] == []
-
-
-def test_the_settings_are_the_papers():
-    recipe = load(RECIPE)
-    (sft,) = (stage for stage in recipe.stages if isinstance(stage, Sft))
-    (grpo,) = (stage for stage in recipe.stages if isinstance(stage, Grpo))
-    assert sft.reweighter["gain"] == 1.10
-    assert (sft.learning_rate, sft.trl["lr_scheduler_type"]) == (1e-4, "cosine")
-    assert (grpo.answers_per_prompt, grpo.learning_rate) == (4, 1e-6)
-    assert (grpo.trl["beta"], grpo.trl["epsilon"]) == (0.04, 0.2)
-    assert (grpo.temperature, grpo.trl["top_p"], grpo.trl["top_k"]) == (0.6, 0.95, 30)
-    assert [use.patients for use in grpo.data] == [0.05]
-    asked = {use.dataset for stage in recipe.stages if stage.kind == "evaluate" for use in stage.data}
-    assert {recipe.datasets[name]["use"] for name in asked} == {"ct-rate", "rad-chestct"}
 
 
 @pytest.mark.slow
@@ -175,25 +158,22 @@ def small(tmp_path_factory):
     return folder
 
 
+# of twelve tosses some differ
+CHANCE = {"stage.grpo.reward[1].use": '"random"', "stage.grpo.answers_per_prompt": "12"}
+
+
 @pytest.mark.slow
-def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+def test_only_sizes_and_steps_differ_in_small(check_small):
+    result = check_small()
     assert result["unchecked"] == []
     asked = {(row["dataset"], row["task"]) for row in result["data"]}
-    assert ("rad-chestct", "mmvqa-rad-direct") in asked
-    assert ("ct-rate", "vqa") in asked
+    assert asked >= {("rad-chestct", "mmvqa-rad-direct"), ("ct-rate", "vqa")}
     assert all(row["prompt_tokens"] > row["image_tokens"] == 2 for row in result["data"])
 
 
 @pytest.mark.slow
-def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(evid, small):
-    sizes = [
-        word
-        for key, value in SIZES.items()
-        if key != "model.language"
-        for word in ("--set", f"{key}={value}")
-    ]
-    result = json.loads(evid("check", small / RECIPE.name, "--json", *sizes).stdout)
+def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(check_small):
+    result = check_small(without={"model.language"})
     assert [text.partition(":")[0] for text in result["unchecked"]] == ["model.language"]
     rows = [row for row in result["data"] if row["task"] == "mmvqa"]
     assert all(row["are_estimated"] and row["prompt"] == "" for row in rows)
@@ -201,23 +181,16 @@ def test_prompts_are_estimated_where_the_data_are_here_and_the_tokenizer_is_not(
 
 
 @pytest.mark.slow
-def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
-    # a model that knows nothing earns nothing else; of twelve tosses some differ
-    chance = ["--set", 'stage.grpo.reward[1].use="random"', "--set", "stage.grpo.answers_per_prompt=12"]
-    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
-    result = json.loads(evid("run", *words).stdout)
-    folder = Path(result["run"])
-    assert json.loads((folder / "results" / "04-grpo.json").read_text())["figures"]["steps"] == 1
-    last = json.loads((folder / "results" / "05-evaluate.json").read_text())["rows"]
-    told = {row["name"] for row in last if row["metric"] == "strict_accuracy"}
+def test_the_recipe_runs_from_end_to_end_in_small(small, finished, results):
+    assert results("04-grpo")["figures"]["steps"] == 1
+    told = {row["name"] for row in results("05-evaluate")["rows"] if row["metric"] == "strict_accuracy"}
     assert told == {"mmvqa", "mmvqa-direct", "mmvqa-rad", "mmvqa-rad-direct"}
     before, after = (
-        load_file(folder / "checkpoints" / name / "model.safetensors") for name in ("01-sft", "04-grpo")
+        load_file(finished / "checkpoints" / name / "model.safetensors") for name in ("01-sft", "04-grpo")
     )
     encoder = load_file(small / "brgsa-encoder" / "weights.safetensors")
-    assert torch.equal(
-        before["model.encoder.positions"], encoder["positions"]
-    )  # frozen in SFT, from the folder
+    # frozen in SFT, from the folder
+    assert torch.equal(before["model.encoder.positions"], encoder["positions"])
     changed = [name for name in before if not torch.equal(before[name], after[name])]
     moved = {name.removeprefix("model.").split(".")[0] for name in changed}
     assert moved == {"encoder", "bridge", "language_model", "lm_head"}

@@ -8,22 +8,15 @@ import pytest
 from evidcore_plugin_ct_data.kits23_queries import TEMPLATES
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_medsam2.seeded import seeded_model, small_config
-from evidcore_testing.models import tiny_vision_language
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForImageTextToText,
     AutoProcessor,
-    AutoTokenizer,
-    Qwen2VLImageProcessor,
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
-    Qwen3VLVideoProcessor,
 )
 
 from evidcore.model.architecture import shipped
-from evidcore.recipe import load
-from evidcore.train.grpo import Grpo
-from evidcore.train.sft import Sft
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvol_r1.toml"
 WIDTH, TEXT_WIDTH, SQUARE = 1024, 2560, 4 * 1024
@@ -65,33 +58,6 @@ def test_check_names_what_is_not_here_and_what_gets_it(checked, alone):
     assert "`hf download Qwen/Qwen3-VL-4B-Instruct --revision ebb281ec" in language
     assert "8.88 GB, Apache-2.0" in language
     assert segmenter.startswith("service.medsam2: weights of wanglab/MedSAM2")
-
-
-def test_the_settings_are_the_papers():
-    recipe = load(RECIPE)
-    (sft,) = (stage for stage in recipe.stages if isinstance(stage, Sft))
-    (grpo,) = (stage for stage in recipe.stages if isinstance(stage, Grpo))
-    assert recipe.model.view == {"use": "slices", "slices": 64}
-    assert (recipe.tasks["answer"]["think"], recipe.tasks["reason"].get("think", True)) == (False, True)
-    assert sft.lora is not None
-    assert grpo.lora is not None
-    assert (sft.lora.rank, sft.learning_rate, sft.trl["lr_scheduler_type"]) == (128, 2e-5, "cosine")
-    assert (grpo.answers_per_prompt, grpo.learning_rate, grpo.trl["beta"]) == (4, 2e-6, 0.01)
-    assert (grpo.temperature, grpo.max_new_tokens) == (1.0, 256)
-    assert {(reward["use"], reward["weight"]) for reward in grpo.reward} == {
-        (name, 0.25) for name in ("evidence-format", "key-slice", "box-overlap", "volume-consistency")
-    }
-    assert grpo.reward[-1]["delta"] == 5
-    assert [task["form"] for task in recipe.tasks.values()] == ["array", "array"]
-    assert [reward["needs"] for reward in grpo.reward if reward["use"] == "key-slice"] == ["boxes"]
-
-
-def test_scans_are_in_hu_and_the_segmenter_is_shown_its_ct_window():
-    recipe = load(RECIPE)
-    assert recipe.datasets["organs"]["use"] == "ct-org"  # whose test says that it is in HU
-    window = recipe.services["medsam2"]["window_hu"]
-    assert window == [40 - 200, 40 + 200]
-    assert recipe.model.encoder["windows"] == [window]
 
 
 @pytest.mark.slow
@@ -139,66 +105,48 @@ M3D_SEG = {
 }
 
 
+CHANCE = {"stage.grpo.reward[0]": '{use="random"}'}
+
+
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(tmp_path_factory, write_qwen3):
     """The recipe beside a miniature of its data set, a tiny Qwen3-VL, and a tiny model that tracks."""
     folder = tmp_path_factory.mktemp("small")
     shutil.copy(RECIPE, folder / RECIPE.name)
     write("ct-org", folder / "CT-ORG")
     (folder / "term_dictionary.json").write_text(json.dumps({"liver": ["the largest gland of the body"]}))
-    tiny_vision_language(folder / "language", "qwen3_vl")
-    tokenizer = AutoTokenizer.from_pretrained(folder / "language")
-    Qwen3VLProcessor(
-        Qwen2VLImageProcessor(patch_size=16), tokenizer, Qwen3VLVideoProcessor(), tokenizer.chat_template
-    ).save_pretrained(folder / "language")
+    write_qwen3(folder / "language")
     seeded_model(small_config()).save_pretrained(folder / "sam")
     return folder
 
 
 @pytest.mark.slow
-def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+def test_only_sizes_and_steps_differ_in_small(check_small):
+    result = check_small()
     assert result["unchecked"] == []
     # a slice of 64 pixels is 2 x 2 tokens
     assert all(row["prompt_tokens"] > row["image_tokens"] == 4 * 4 for row in result["data"])
-    asked = [row["prompt"] for row in result["data"]]
-    assert any("the largest gland of the body" in text for text in asked)
+    assert any("the largest gland of the body" in row["prompt"] for row in result["data"])
 
 
 @pytest.mark.slow
-def test_m3d_seg_is_a_variant(evid, small, changes):
+def test_m3d_seg_and_the_implicit_queries_of_kits23_are_variants(small, check_small):
     write("m3d-seg", small / "M3D_Seg")
-    other = [word for key, value in M3D_SEG.items() for word in ("--set", f"{key}={value}")]
-    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
-    assert result["unchecked"] == []
-
-
-@pytest.mark.slow
-def test_the_implicit_queries_of_kits23_are_a_variant(evid, small, changes):
+    assert check_small(M3D_SEG)["unchecked"] == []
     write("kits23", small / "kits23")
     texts = {name: [f"{name}, {{kidney_side}}"] for name in TEMPLATES}
     (small / "template.json").write_text(json.dumps(texts))
-    other = [word for key, value in KITS23.items() for word in ("--set", f"{key}={value}")]
-    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes, *other).stdout)
+    result = check_small(KITS23)
     assert result["unchecked"] == []
     assert all("_only_" in row["prompt"] and '[{"slice": 12' in row["prompt"] for row in result["data"])
 
 
-@pytest.fixture(scope="module")
-def finished(evid, small, changes):
-    chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
-    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
-    return Path(json.loads(evid("run", *words).stdout)["run"])
-
-
 @pytest.mark.slow
-def test_the_recipe_runs_from_end_to_end_in_small(small, finished):
-    folder = finished
-    assert json.loads((folder / "results" / "03-grpo.json").read_text())["figures"]["steps"] == 2
-    rows = json.loads((folder / "results" / "04-evaluate.json").read_text())["rows"]
-    assert {row["metric"] for row in rows} >= {"dsc", "iou", "oracle_dsc"}
+def test_the_recipe_runs_from_end_to_end_in_small(small, finished, results):
+    assert results("03-grpo")["figures"]["steps"] == 2
+    assert {row["metric"] for row in results("04-evaluate")["rows"]} >= {"dsc", "iou", "oracle_dsc"}
     before, after = (
-        load_file(folder / "checkpoints" / name / "model.safetensors") for name in ("01-sft", "03-grpo")
+        load_file(finished / "checkpoints" / name / "model.safetensors") for name in ("01-sft", "03-grpo")
     )
     published = load_file(small / "language" / "model.safetensors")
     eye = "blocks.0.attn.qkv.weight"
@@ -214,17 +162,13 @@ def test_the_trained_model_goes_back_to_the_published_form(evid, finished, tmp_p
     model = AutoModelForImageTextToText.from_pretrained(tmp_path / "model")
     assert type(model) is Qwen3VLForConditionalGeneration
     assert type(AutoProcessor.from_pretrained(tmp_path / "model")) is Qwen3VLProcessor
-    weights = load_file(finished / "checkpoints" / "03-grpo" / "model.safetensors")
     there = model.state_dict()
+    parts = {"encoder.tower": "visual", "bridge": "visual", "language_model": "language_model"}
+    weights = load_file(finished / "checkpoints" / "03-grpo" / "model.safetensors")
     assert len(there) == len(weights)
-    for own, published in (
-        ("encoder.tower", "visual"),
-        ("bridge", "visual"),
-        ("language_model", "language_model"),
-    ):
+    for own, published in parts.items():
         of_part = [name for name in weights if name.startswith(f"model.{own}.")]
         assert of_part
         for name in of_part:
             assert there[name.replace(f"model.{own}", f"model.{published}")].equal(weights[name]), name
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "vLLM and others read it without" in card
+    assert "vLLM and others read it without" in (tmp_path / "model" / "README.md").read_text()

@@ -1,6 +1,5 @@
 """MedVR's recipe at the paper's size: what `check` and `plan` say of it; and run in small."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,8 +8,6 @@ from evidcore_plugin_ct_data.miniatures import write
 from evidcore_testing.models import tiny_vision_language
 
 from evidcore.model.architecture import shipped
-from evidcore.recipe import load
-from evidcore.train.grpo import Grpo
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvr.toml"
 
@@ -23,23 +20,6 @@ def test_check_counts_tokens_and_parameters_and_names_what_is_missing(checked):
     missing = "\n".join(checked["unchecked"])
     for name in ("dataset.pictures", "model.language"):
         assert name in missing
-
-
-def test_the_settings_are_those_of_the_paper_where_it_tells_them():
-    recipe = load(RECIPE)
-    (grpo,) = (stage for stage in recipe.stages if isinstance(stage, Grpo))
-    assert (grpo.answers_per_prompt, grpo.steps) == (16, 64)
-    assert (grpo.rollout["use"], grpo.rollout["gamma"], grpo.rollout["calls"]) == (
-        "entropy-regrounding",
-        0.5,
-        5,
-    )
-    assert [reward["use"] for reward in grpo.reward] == [
-        "format-penalty",
-        "choice-accuracy",
-        "zoom-consensus",
-    ]
-    assert not any(stage.kind == "sft" for stage in recipe.stages)  # rewards alone
 
 
 SIZES = {
@@ -67,8 +47,11 @@ def small(tmp_path_factory):
     return folder
 
 
-def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
-    result = json.loads(evid("check", small / RECIPE.name, "--json", *changes).stdout)
+CHANCE = {"stage.grpo.reward[0]": '{use="random"}'}
+
+
+def test_only_sizes_and_steps_differ_in_small(check_small):
+    result = check_small()
     assert result["unchecked"] == []
     # from the stage that trains with it on
     told = {row["stage"]: "zoom" in row["prompt"] for row in result["data"]}
@@ -76,13 +59,8 @@ def test_only_sizes_and_steps_differ_in_small(evid, small, changes):
 
 
 @pytest.mark.slow
-def test_the_recipe_runs_from_end_to_end_in_small(evid, small, changes):
-    chance = ["--set", 'stage.grpo.reward[0]={use="random"}']  # a model that knows nothing earns nothing else
-    words = [small / RECIPE.name, "--json", "--out", small / "runs", *changes, *chance]
-    folder = Path(json.loads(evid("run", *words).stdout)["run"])
-    assert json.loads((folder / "results" / "02-grpo.json").read_text())["figures"]["steps"] == 2
-    lines = (folder / "rollouts" / "02-grpo.jsonl").read_text().splitlines()
-    groups = [json.loads(line) for line in lines]
-    rewards = {name for group in groups for item in group["rollouts"] for name in item["rewards"]}
+def test_the_recipe_runs_from_end_to_end_in_small(rewards_given, results):
+    assert results("02-grpo")["figures"]["steps"] == 2
+    groups, rewards = rewards_given("02-grpo")
     assert rewards == {"random", "choice-accuracy", "zoom-consensus"}
     assert {len(group["rollouts"]) for group in groups} == {4}
