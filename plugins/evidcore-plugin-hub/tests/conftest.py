@@ -6,4 +6,5 @@ from evidcore_plugin_phantoms.testing import small_run as small_run
 from evidcore_testing.fixtures import evid as evid
 from evidcore_testing.fixtures import offered as offered
 
-sys.path.append(str(Path(__file__).parent))  # for the modules that several tests here share
+for folder in ("", "lint"):  # for the modules that several tests here share
+    sys.path.append(str(Path(__file__).parent / folder))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import hashlib
 import json
 import re
@@ -17,9 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import yaml
+from huggingface_hub import RepoCard
 
-MADE = "2026-01-01T00:00:00.000Z"  # when everything here was made, and last changed
 REPO, REVISION = r"([^/]+/[^/]+)", r"([^/]+)"
 
 
@@ -46,12 +44,11 @@ class Commit(NamedTuple):
 
     def describe(self, repo: str) -> dict[str, Any]:
         """What the Hub shows of a model at this commit."""
-        card = front_matter(self.files["README.md"].content.decode()) if "README.md" in self.files else {}
+        readme = self.files.get("README.md", HubFile(b"", 0)).content.decode()
+        card = RepoCard(readme, ignore_metadata_errors=True).data.to_dict()
         tags = [*(card.get("tags") or []), *filter(None, [card.get("library_name")])]  # as on the Hub
         siblings = [{"rfilename": path} for path in self.files]
-        named = {"id": repo, "modelId": repo, "author": repo.split("/")[0], "sha": self.sha}
-        counted = {"downloads": 0, "likes": 0, "private": False, "createdAt": MADE, "lastModified": MADE}
-        return {**named, **counted, "tags": tags, "cardData": card, "siblings": siblings}
+        return {"id": repo, "sha": self.sha, "tags": tags, "cardData": card, "siblings": siblings}
 
 
 @dataclass
@@ -83,19 +80,11 @@ class Refusal(Exception):
         self.reply = Reply(status, {"X-Error-Code": code} if code else {}, {"error": message, **details})
 
 
-def front_matter(readme: str) -> dict[str, Any]:
-    """Read the YAML between the two lines `---` at the top."""
-    match = re.match(r"---\n(.*?)\n---", readme, re.DOTALL)
-    return (yaml.safe_load(match[1]) or {}) if match else {}
-
-
 class Protocol(BaseHTTPRequestHandler):
     timeout = 5  # s; a client that stalls does not keep `stop` waiting for longer
     disable_nagle_algorithm = True  # else a body waits 40 ms for the acknowledgement of its headers
 
-    def __init__(self, hub: LocalHub, *connection: Any) -> None:
-        self.hub = hub
-        super().__init__(*connection)  # answers the request
+    server: LocalHub
 
     def log_message(self, *_: object) -> None:
         pass
@@ -103,8 +92,8 @@ class Protocol(BaseHTTPRequestHandler):
     def respond(self) -> None:
         self.query = parse_qs(urlsplit(self.path).query)
         self.content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        with self.hub.lock:
-            self.hub.requests.append((self.command, self.path))
+        with self.server.lock:
+            self.server.requests.append((self.command, self.path))
             try:
                 answer = self.answer(urlsplit(self.path).path)
             except Refusal as refusal:
@@ -116,7 +105,7 @@ class Protocol(BaseHTTPRequestHandler):
 
     def answer(self, path: str) -> Any:
         token = self.headers.get("Authorization")
-        if token not in {None, f"Bearer {self.hub.token}"} or (token is None and self.command == "POST"):
+        if token not in {None, f"Bearer {self.server.token}"} or (token is None and self.command == "POST"):
             raise Refusal(401, "Invalid credentials in Authorization header")
         for method, pattern, answer in self.ROUTES:
             if method == self.command.replace("HEAD", "GET") and (match := re.fullmatch(pattern, path)):
@@ -139,19 +128,21 @@ class Protocol(BaseHTTPRequestHandler):
     def create_repo(self) -> Any:
         asked = json.loads(self.content)
         repo = f"{asked['organization'] or 'me'}/{asked['name']}"
-        if repo in self.hub.repositories:
-            raise Refusal(409, f"You already created this model repo: {repo}", url=f"{self.hub.url}/{repo}")
+        if repo in self.server.repositories:
+            raise Refusal(
+                409, f"You already created this model repo: {repo}", url=f"{self.server.url}/{repo}"
+            )
         attributes = {".gitattributes": HubFile(b"", 0)}
-        self.hub.repositories[repo] = Repository([Commit.after(repo, attributes)])
-        return {"url": f"{self.hub.url}/{repo}", "name": repo}
+        self.server.repositories[repo] = Repository([Commit.after(repo, attributes)])
+        return {"url": f"{self.server.url}/{repo}", "name": repo}
 
     def preupload(self, repo: str, revision: str) -> Any:
         files = json.loads(self.content)["files"]
         return {"files": [{**file, "uploadMode": "regular", "shouldIgnore": False} for file in files]}
 
     def commit(self, repo: str, revision: str) -> Any:
-        parent = self.hub.repository(repo).at("main")
-        header, *operations = [json.loads(line) for line in self.content.splitlines()]
+        parent = self.server.repository(repo).at("main")
+        header, *operations = map(json.loads, self.content.splitlines())
         if revision != "main" or header["value"].get("parentCommit", parent.sha) != parent.sha:
             raise Refusal(412, "A commit has happened since. Please refresh and try again.")
         files = dict(parent.files)
@@ -163,33 +154,32 @@ class Protocol(BaseHTTPRequestHandler):
             else:
                 del files[value["path"]]
         commit = Commit.after(parent.sha, files)
-        self.hub.repository(repo).commits.append(commit)
-        return {"commitOid": commit.sha, "commitUrl": f"{self.hub.url}/{repo}/commit/{commit.sha}"}
+        self.server.repository(repo).commits.append(commit)
+        return {"commitOid": commit.sha, "commitUrl": f"{self.server.url}/{repo}/commit/{commit.sha}"}
 
     def create_tag(self, repo: str, revision: str) -> Any:
-        repository, tag = self.hub.repository(repo), json.loads(self.content)["tag"]
+        repository, tag = self.server.repository(repo), json.loads(self.content)["tag"]
         repository.tags[tag] = repository.at(revision).sha
         return {}
 
     def models(self) -> Any:
         wanted, words = set(self.query.get("filter", [])), self.query.get("search", [""])[0].lower()
-        rows = [repository.at("main").describe(repo) for repo, repository in self.hub.repositories.items()]
+        rows = [repository.at("main").describe(repo) for repo, repository in self.server.repositories.items()]
         return [row for row in rows if wanted <= set(row["tags"]) and words in row["id"].lower()]
 
     def model(self, repo: str, revision: str) -> Any:
-        return self.hub.repository(repo).at(revision).describe(repo)
+        return self.server.repository(repo).at(revision).describe(repo)
 
     def refs(self, repo: str) -> Any:
-        tags = self.hub.repository(repo).tags.items()
+        tags = self.server.repository(repo).tags.items()
         refs = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": sha} for tag, sha in tags]
         return {"branches": [], "converts": [], "tags": refs}
 
     def resolve(self, repo: str, revision: str, path: str) -> Any:
-        commit = self.hub.repository(repo).at(revision)
-        if path not in commit.files:
-            raise Refusal(404, f"Entry not found: {path}", "EntryNotFound")
-        file = commit.files[path]
-        return Reply(200, {"X-Repo-Commit": commit.sha, "ETag": f'"{file.etag}"'}, file)
+        commit = self.server.repository(repo).at(revision)
+        if file := commit.files.get(path):
+            return Reply(200, {"X-Repo-Commit": commit.sha, "ETag": f'"{file.etag}"'}, file)
+        raise Refusal(404, f"Entry not found: {path}", "EntryNotFound")
 
     ROUTES = (
         ("POST", "/api/repos/create", create_repo),
@@ -204,21 +194,22 @@ class Protocol(BaseHTTPRequestHandler):
     )
 
 
-class LocalHub:
+class LocalHub(ThreadingHTTPServer):
     """A Hub without repositories, on a free port of this machine, that serves within a `with` block.
 
     `token` may write; `requests` holds the method and path, with its query, of each request so far.
     """
 
+    daemon_threads = False  # closing waits for them
+
     def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Protocol)
         self.token = "hf_test"
         self.requests: list[tuple[str, str]] = []
         self.repositories: dict[str, Repository] = {}
         self.lock = threading.Lock()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Protocol, self))
-        self.server.daemon_threads = False  # closing waits for them
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))  # s between looks
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.02,))  # s between looks
 
     def __enter__(self) -> Self:
         self.thread.start()
@@ -230,8 +221,8 @@ class LocalHub:
     def stop(self) -> None:
         """Go away: close the port, and wait for the threads."""
         if self.thread.is_alive():
-            self.server.shutdown()
-            self.server.server_close()
+            self.shutdown()
+            self.server_close()
             self.thread.join()
 
     def environment(self, home: Any) -> dict[str, str]:

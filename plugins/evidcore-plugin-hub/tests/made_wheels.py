@@ -5,25 +5,17 @@ import zipfile
 
 from evidcore_plugin_hub.trust.pins import file_digest
 
-REWARD = '''"""A reward that says nothing."""
-
-from collections.abc import Mapping, Sequence
-
-from evidcore.case import Rollout, Score, Unscored, Verdict
+REWARD = """
+from evidcore.case import Score
 from evidcore.contracts import Reward
 
 
 class Laterality(Reward):
-    """1 for each answer."""
-
     judges = frozenset({"format"})
 
-    def __call__(
-        self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
-    ) -> list[Score | Unscored | None]:
-        """Judge each alike."""
+    def __call__(self, rollouts, earlier):
         return [Score(value=1.0) for _ in rollouts]
-'''
+"""
 CARD = """
 ```toml card
 modality = ["ct"]
@@ -80,7 +72,6 @@ def wheel(content, *, record=None, links=(), more=""):
     """The bytes of a wheel with these files.
 
     Args:
-        content: path -> bytes.
         record: path -> digest in place of the right ones.
         links: paths that are symbolic links.
         more: a line of RECORD more.
@@ -88,6 +79,7 @@ def wheel(content, *, record=None, links=(), more=""):
     meta = next(path.partition("/")[0] for path in content if ".dist-info/" in path)
     rows = {path: file_digest(text) for path, text in content.items()} if record is None else record
     lines = [f"{path},{digest},{len(content.get(path, b''))}" for path, digest in rows.items()]
+    lines += [*filter(None, [more]), f"{meta}/RECORD,,\n"]
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, text in content.items():
@@ -95,8 +87,5 @@ def wheel(content, *, record=None, links=(), more=""):
             item.compress_type = zipfile.ZIP_DEFLATED
             item.external_attr = (0o120777 if path in links else 0o100644) << 16
             archive.writestr(item, text)
-        archive.writestr(
-            zipfile.ZipInfo(f"{meta}/RECORD"),
-            "\n".join([*lines, *filter(None, [more]), f"{meta}/RECORD,,\n"]),
-        )
+        archive.writestr(zipfile.ZipInfo(f"{meta}/RECORD"), "\n".join(lines))
     return out.getvalue()

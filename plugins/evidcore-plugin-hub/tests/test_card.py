@@ -1,11 +1,14 @@
 """Cards state no licence that a part lacks, and name what the model began with."""
 
+import dataclasses
+
 import yaml
 from evidcore_plugin_hub.card import DatasetFacts, ModelFacts, PackageFacts, licence_of, model_card
 
 PHANTOM = DatasetFacts(
     name="chest", component="phantom-chest", fingerprint="ab", licence="Apache-2.0", is_phantom=True
 )
+NO_BASE = {"base_model": "", "language_is_pretrained": False}
 
 
 def facts(**changed):
@@ -13,9 +16,7 @@ def facts(**changed):
         name="evidcore", version="0.1.0", licence="Apache-2.0", in_model=True,
         card={"intended_use": "research"},
     )  # fmt: skip
-    data = DatasetFacts(
-        name="ward", component="folder", fingerprint="cd34", licence="unknown", is_phantom=False
-    )
+    data = dataclasses.replace(PHANTOM, licence="unknown", is_phantom=False)
     table = {
         "name": "own",
         "base_model": "Qwen/Qwen2.5-0.5B-Instruct", "base_revision": "7ae5", "parameters": {"encoder": 5},
@@ -28,11 +29,10 @@ def facts(**changed):
 
 def test_a_licence_is_stated_only_where_every_part_has_it():
     assert licence_of(facts()) == "unknown"
-    own = {"base_model": "", "language_is_pretrained": False}
-    assert licence_of(facts(**own)) == "unknown"
+    assert licence_of(facts(**NO_BASE)) == "unknown"
     assert licence_of(facts(datasets=[PHANTOM])) == "unknown"
-    assert licence_of(facts(**own, datasets=[PHANTOM])) == "apache-2.0"
-    assert "- Base language model: none\n" in model_card(facts(**own, datasets=[PHANTOM]))
+    assert licence_of(facts(**NO_BASE, datasets=[PHANTOM])) == "apache-2.0"
+    assert "- Base language model: none\n" in model_card(facts(**NO_BASE, datasets=[PHANTOM]))
     text = model_card(facts())
     assert yaml.safe_load(text.split("---\n")[1])["base_model"] == "Qwen/Qwen2.5-0.5B-Instruct"
     assert "none is stated for the model" in text
@@ -46,25 +46,18 @@ def test_weights_from_elsewhere_make_the_licence_unknown_and_are_named():
     assert "- Base language model: weights from a folder, whose origin is not known here\n" in text
     assert "- Weights that the language model began with: unknown; they came from a folder\n" in text
     assert "base_model" not in yaml.safe_load(text.split("---\n")[1])
-    encoder = facts(
-        base_model="", language_is_pretrained=False, encoder_is_pretrained=True, datasets=[PHANTOM]
-    )
+    encoder = facts(**NO_BASE, encoder_is_pretrained=True, datasets=[PHANTOM])
     assert licence_of(encoder) == "unknown"
     assert "- Weights that the encoder began with: unknown" in model_card(encoder)
 
 
-def test_the_vocabulary_of_counted_words_is_warned_of():
-    assert "Look through `tokenizer.json`" in model_card(facts(counts_words=True))
+def test_counted_words_are_warned_of_and_downloads_stand_with_their_licence():
     assert "Look through" not in model_card(facts())
-
-
-def test_downloads_of_packages_stand_with_their_licence():
     package = PackageFacts(
         name="evidcore-plugin-x", version="2", licence="MIT", in_model=False,
         card={"downloads": ["MedSAM2 weights, CC-BY-NC-4.0, sha256 12ab"]},
     )  # fmt: skip
-    text = model_card(facts(packages=[package]))
-    assert (
-        "- Code of `evidcore-plugin-x` 2: MIT\n  - download: MedSAM2 weights, CC-BY-NC-4.0, sha256 12ab"
-        in text
-    )
+    text = model_card(facts(packages=[package], counts_words=True))
+    assert "Look through `tokenizer.json`" in text
+    download = "MedSAM2 weights, CC-BY-NC-4.0, sha256 12ab"
+    assert f"- Code of `evidcore-plugin-x` 2: MIT\n  - download: {download}" in text

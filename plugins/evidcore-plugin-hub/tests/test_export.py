@@ -23,7 +23,6 @@ from evidcore_testing import tiny_language, tiny_vision_language
 from safetensors.torch import save_file
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
-from evidcore.api import TextPart
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.model.language import Pretrained
@@ -46,12 +45,17 @@ def cases(small_run):
     return [case for split in ("train", "validation", "test") for case in assembly.split("chest", split)]
 
 
-@pytest.mark.slow
-@torch.no_grad()
-def test_transformers_gives_the_same_logits_as_the_runs_model(small_run, exported, cases):
-    model, processor = assemble.load(small_run / "checkpoints" / "03-sft")
+@pytest.fixture(scope="module")
+def prompt(small_run, cases):
     assembly = Assembly(load(small_run / "resolved.toml"))
     (prompt,) = assembly.tasks["report"].prompts(cases[0], assembly.view, 0)
+    return prompt
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_transformers_gives_the_same_logits_as_the_runs_model(small_run, exported, prompt):
+    model, processor = assemble.load(small_run / "checkpoints" / "03-sft")
     encoded = processor.encode(prompt)
     ids = torch.tensor([encoded.ids])
     handles = processor.image_processor(encoded.crops)["pixel_values"]
@@ -59,8 +63,7 @@ def test_transformers_gives_the_same_logits_as_the_runs_model(small_run, exporte
 
     loaded = AutoModelForImageTextToText.from_pretrained(exported)
     reader = AutoProcessor.from_pretrained(exported)
-    text = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
-    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt.words()}]}]
     written = reader.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     inputs = reader(text=[written], images=[prompt.crops()[0].uri()], return_tensors="pt")
     assert inputs["input_ids"].tolist() == ids.tolist()
@@ -81,23 +84,18 @@ def test_it_holds_what_is_listed_and_nothing_else(exported):
 
 
 def test_no_case_no_report_and_no_path_is_in_it(small_run, exported, cases):
-    reports = [case.report.text for case in cases]
-    sentences = {said.strip() for text in reports for said in text.split(".") if len(said.split()) > 2}
     names = {name.lower() for name in CT_RATE_FINDINGS}  # known to all, and tokens of their own
-    sentences = {said for said in sentences if said.lower() not in names}
-    assert len(sentences) > 10
-    secret = {*sentences, *(case.id for case in cases), str(small_run.parents[2])}
-    secret |= {case.patient for case in cases}
+    sentences = {said.strip() for case in cases for said in case.report.text.split(".")}
+    secret = {said for said in sentences if len(said.split()) > 2 and said.lower() not in names}
+    assert len(secret) > 10
+    secret |= {str(small_run.parents[2]), *(name for case in cases for name in (case.id, case.patient))}
     for path in exported.iterdir():
         content = path.read_bytes()
-        result = [text for text in secret if text.encode() in content]
-        assert result == [], path.name
+        assert [text for text in secret if text.encode() in content] == [], path.name
 
 
 @torch.no_grad()
-def test_a_chat_names_a_scan_by_its_path_and_reads_as_in_the_run(small_run, exported, cases):
-    assembly = Assembly(load(small_run / "resolved.toml"))
-    (prompt,) = assembly.tasks["report"].prompts(cases[0], assembly.view, 0)
+def test_a_chat_names_a_scan_by_its_path_and_reads_as_in_the_run(small_run, exported, prompt):
     _, processor = assemble.load(small_run / "checkpoints" / "03-sft")
     reader = AutoProcessor.from_pretrained(exported)
     path, text = prompt.crops()[0].volume.path, prompt.words()
@@ -112,17 +110,15 @@ def test_a_chat_names_a_scan_by_its_path_and_reads_as_in_the_run(small_run, expo
 
 
 @pytest.mark.slow
-def test_the_four_lines_on_the_card_answer_as_the_run_does(small_run, exported, cases, tmp_path):
+def test_the_four_lines_on_the_card_answer_as_the_run_does(small_run, exported, prompt, tmp_path):
     program = re.findall(r"```python\n(.*?)```", (exported / "README.md").read_text(), re.DOTALL)[0]
     assert len([line for line in program.splitlines() if line]) == 4
     place = tmp_path / "elsewhere"
     shutil.copytree(exported, place)
-    content = Path(cases[0].volumes[0].path).read_bytes()
+    content = Path(prompt.case.volumes[0].path).read_bytes()
     (place / "scan.nii.gz").write_bytes(gzip.compress(content))
     done = subprocess.run([sys.executable, "-c", program], cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assembly = Assembly(load(small_run / "resolved.toml"))
-    (prompt,) = assembly.tasks["report"].prompts(cases[0], assembly.view, 0)
     policy = VLMPolicy(*assemble.load(small_run / "checkpoints" / "03-sft"))
     assert done.stdout.strip() == policy.generate([prompt], max_new_tokens=256)[0].strip() != ""
 
@@ -145,13 +141,11 @@ def test_the_cards_figures_are_those_of_the_exported_model_with_their_lines(smal
     assert "### 04-evaluate" in text
     assert "### 02-evaluate" not in text  # measured what an earlier stage had trained
     result = json.loads((small_run / "results" / "04-evaluate.json").read_text())
-    row = next(row for row in result["rows"] if row["metric"] == "format_rate")
+    values = {row["metric"]: row["value"] for row in result["rows"]}
+    assert f"| choice | format rate | {100 * values['format_rate']:.1f} % | {DASH} |" in text
     lines = result["reference_lines"]["choice"]
-    assert f"| choice | format rate | {100 * row['value']:.1f} % | {DASH} |" in text
-    accuracy = next(row for row in result["rows"] if row["metric"] == "strict_accuracy")
     known = [lines[key] for key in ("uniform_chance", "prior_only", "perfect_perception")]
-    cells = [accuracy["value"], *known]
-    written = [f"{100 * value:.1f} %" for value in cells]
+    written = [f"{100 * value:.1f} %" for value in (values["strict_accuracy"], *known)]
     assert f"| choice | strict accuracy | {written[0]} | {DASH} | {' | '.join(written[1:])} |" in text
     assert "Every number here comes from generated phantoms" in text
 
@@ -191,10 +185,9 @@ def test_a_run_that_has_not_measured_its_model_says_so(copied_run, tmp_path):
     assert "Not measured: no evaluate or audit stage" in (written / "README.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def from_folders(small_run, tmp_path_factory):
-    """A run that began with a language model and a backbone out of folders of this machine, exported."""
-    root = tmp_path_factory.mktemp("secret-place")
+@pytest.mark.slow
+def test_no_place_of_weights_on_this_machine_is_in_it(small_run, tmp_path):
+    root = tmp_path / "secret-place"
     tiny_language(root / "language")
     settings = {"architecture": "test_resnet", "num_classes": 10, "pretrained_cfg": {
         "input_size": [3, 160, 160], "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "num_classes": 10,
@@ -214,12 +207,7 @@ def from_folders(small_run, tmp_path_factory):
     (root / "own.toml").write_text(text)
     folder = start(load(root / "own.toml"), root / "runs")
     run(folder)
-    return folder, export_run(folder.path, tmp_path_factory.mktemp("out") / "model")
-
-
-@pytest.mark.slow
-def test_no_place_of_weights_on_this_machine_is_in_it(from_folders, cases):
-    folder, written = from_folders
+    written = export_run(folder.path, tmp_path / "model")
     held = [path.name for path in written.iterdir() if b"secret-place" in path.read_bytes()]
     assert held == []
     model, _ = assemble.load(folder.path / "checkpoints" / "01-sft")
@@ -230,12 +218,8 @@ def test_no_place_of_weights_on_this_machine_is_in_it(from_folders, cases):
     assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
     assert bool(loaded.model.encoder.weights_loaded)
     assert AutoProcessor.from_pretrained(written).image_processor.encoder["pretrained"] == WITHHELD
-
-
-def test_weights_out_of_folders_have_no_known_licence(from_folders):
-    text = (from_folders[1] / "README.md").read_text()
-    assert yaml.safe_load(text.split("---\n")[1])["license"] == "unknown"
-    assert "- Base language model: weights from a folder, whose origin is not known here" in text
+    text = (written / "README.md").read_text()
+    assert "license: unknown\n" in text
     assert "- Weights that the language model began with: unknown; they came from a folder" in text
     assert "- Weights that the encoder began with: unknown" in text
 

@@ -62,14 +62,10 @@ def hub():
         yield started
 
 
-@pytest.fixture
-def machine(hub, tmp_path):
-    return Machine(hub, tmp_path / "machine")
-
-
 @pytest.mark.slow
-def test_a_rewards_whole_life(hub, machine, small_run, tmp_path):
-    follow_page(machine, other := Machine(hub, tmp_path / "other"))
+def test_a_rewards_whole_life(hub, small_run, tmp_path):
+    machine, other = Machine(hub, tmp_path / "machine"), Machine(hub, tmp_path / "other")
+    follow_page(machine, other)
     source = f"hub:{REPOSITORY}@{hub.commits(REPOSITORY)[-1]}"
     lock = tomllib.loads((other.folder / "work/evid.lock").read_text())
     assert lock["plugin"]["evid-reward-brevity"]["source"] == source
@@ -92,9 +88,8 @@ def test_a_rewards_whole_life(hub, machine, small_run, tmp_path):
     assert '"evid_reward_brevity:Brevity"' in other.evid("info", f"hub:{REPOSITORY}@v0.1.0")
     hub.stop()
     other.evid("run", recipe, "--locked", run / "lock.toml")
-    assert "the Hub cannot be reached" in machine.evid(
-        "install", source, typed="evid-reward-brevity\n", status=2
-    )
+    said = machine.evid("install", source, typed="evid-reward-brevity\n", status=2)
+    assert "the Hub cannot be reached" in said
 
     module = other.site / "evid_reward_brevity.py"
     text = module.read_text()

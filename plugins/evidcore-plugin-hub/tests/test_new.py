@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from evidcore_plugin_hub.new import write_package
+from evidcore_plugin_hub.plugin.code_look import CodeLook
 
 from evidcore.errors import RecipeError
 from evidcore.registry import KIND_NAMES, card_in
@@ -32,16 +33,20 @@ def test_the_tests_of_every_kind_pass_as_generated(packages):
     assert f"{len(KIND_NAMES) + 1} passed" in done.stdout  # a command has two
 
 
-def test_every_package_has_its_card_its_entry_point_and_no_word_of_the_template(packages):
+def test_every_package_has_its_entry_point_its_card_and_no_word_of_the_template(packages):
     for kind in KIND_NAMES:
         folder = packages / kind
-        assert card_in((folder / "README.md").read_text(), kind)["intended_use"] == "research"
+        card = card_in((folder / "README.md").read_text(), kind)
+        assert card["intended_use"] == "research"
+        (module,) = (folder / "src").glob("*.py")
+        look = CodeLook(module.read_text())
+        needed = {key.removeprefix("needs_") for key, value in card.items() if value is True}
+        assert {name for name, _ in look.capabilities()} <= needed, kind
+        assert list(look.acts_at_import()) == [], kind
         project = (folder / "pyproject.toml").read_text()
         title = "first_try" if kind == "command" else "FirstTry"
-        assert (
-            f'[project.entry-points."evidcore.{kind}"]\nfirst-try = "evid_{kind}_first_try:{title}"'
-            in project
-        )
+        entry = f'first-try = "evid_{kind}_first_try:{title}"'
+        assert f'[project.entry-points."evidcore.{kind}"]\n{entry}' in project
         text = "".join(path.read_text() for path in folder.rglob("*.py"))
         assert "first-try" in text
         assert "MyComponent" not in text

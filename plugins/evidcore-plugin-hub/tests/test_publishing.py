@@ -1,6 +1,7 @@
 """What cannot be published, each refused before anything is sent."""
 
 import os
+import re
 import subprocess
 
 import made_wheels as made
@@ -62,12 +63,11 @@ def test_what_is_published_is_what_its_commit_builds(folder, tmp_path):
         "README.md", "dist/evid_reward_brief-0.1.0-py3-none-any.whl", FILE, "src/evid_reward_brief.py"
     ]  # fmt: skip
     assert files["src/evid_reward_brief.py"] == (folder / "src/evid_reward_brief.py").read_bytes()
-    wheel = open_wheel("evid_reward_brief-0.1.0-py3-none-any.whl", files[manifest.wheel])
+    wheel = open_wheel(os.path.basename(manifest.wheel), files[manifest.wheel])
     assert differences(read_manifest(files[FILE], "x"), wheel) == []
     assert manifest.lint["reward/brief"].outcome == "fine"
-    assert files["README.md"].startswith(
-        b"---\nlibrary_name: evidcore\nlicense: apache-2.0\ntags:\n- evidcore-plugin"
-    )
+    front = b"---\nlibrary_name: evidcore\nlicense: apache-2.0\ntags:\n- evidcore-plugin"
+    assert files["README.md"].startswith(front)
     publishing.write(files, tmp_path / "out")
     with pytest.raises(PluginError, match="holds files already"):
         publishing.write(files, tmp_path / "out")
@@ -105,31 +105,32 @@ def test_what_may_be_of_patients_is_refused_wherever_it_lies(folder, path, conte
     assert str(folder / path.partition("/answers")[0]) in refused
 
 
-def test_two_builds_that_differ_are_refused(folder):
+def change(file, *pairs):
+    text = file.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("backend", "says"),
+    [
+        ('backend"\nbackend-path = ["."]\n#', "two builds of one commit differ"),
+        ("no_such_backend", "cannot be built here; its build system must be installed.*no_such_backend"),
+    ],
+)
+def test_two_builds_that_differ_and_one_that_fails_are_refused(folder, backend, says):
     (folder / "backend.py").write_text(BACKEND)
-    text = (folder / "pyproject.toml").read_text()
-    text = text.replace('requires = ["setuptools>=77"]', "requires = []")
-    text = text.replace('"setuptools.build_meta"', '"backend"\nbackend-path = ["."]')
-    (folder / "pyproject.toml").write_text(text)
+    change(folder / "pyproject.toml", ('"setuptools>=77"', ""), ("setuptools.build_meta", backend))
     commit(folder)
-    assert "two builds of one commit differ" in refusal(folder)
-
-
-def test_a_build_that_fails_is_told_with_its_words(folder):
-    text = (folder / "pyproject.toml").read_text()
-    (folder / "pyproject.toml").write_text(text.replace("setuptools.build_meta", "no_such_backend"))
-    commit(folder)
-    said = refusal(folder)
-    assert "the wheel cannot be built here; its build system must be installed" in said
-    assert "no_such_backend" in said
+    assert re.search(says, refusal(folder), re.DOTALL)
 
 
 @pytest.mark.slow
 def test_a_reward_that_lint_alarms_is_refused(folder):
-    module = folder / "src/evid_reward_brief.py"
-    module.write_text(
-        module.read_text().replace("float(answer.choice == right)", "min(1.0, len(rollout.text) / 5000)")
-    )
+    harmful = "min(1.0, len(rollout.text) / 5000)"
+    change(folder / "src/evid_reward_brief.py", ("float(answer.choice == right)", harmful))
     commit(folder)
     assert "has alarms\n" in refusal(folder)
 
@@ -144,10 +145,8 @@ def test_requirements_come_with_their_hashes(tmp_path):
     digest = f"sha256:{'0' * 64}"
     pinned.write_text(f"# pins\n--index-url x\nnumpy==2.1.0 \\\n    --hash={digest} # wheel\nrich==13.0\n")
     known = "evidcore-plugin-lab>=0.1,<0.2"
-    assert publishing._pinned(asking("numpy==2.1.0", known), tmp_path) == (
-        f"numpy==2.1.0 --hash={digest}",
-        known,
-    )
+    result = publishing._pinned(asking("numpy==2.1.0", known), tmp_path)
+    assert result == (f"numpy==2.1.0 --hash={digest}", known)
     for line in ("rich==13.0", "numpy==2.2.0", "scipy==1.0"):
         with pytest.raises(PluginError, match=f"requirement '{line}' has no hash"):
             publishing._pinned(asking(line), tmp_path)

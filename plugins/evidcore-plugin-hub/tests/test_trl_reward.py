@@ -43,22 +43,20 @@ def test_a_function_gives_what_the_reward_gives(prompts):
 
 
 def test_messages_are_read_as_texts_are(prompts):
-    plain = rows(prompts[1])
-    chat = {
-        **plain,
-        "prompts": [
-            [{"role": "user", "content": [{"type": "text", "text": item}]}] for item in plain["prompts"]
-        ],
-        "completions": [[{"role": "assistant", "content": item}] for item in plain["completions"]],
-    }
-    assert trl_reward("choice-accuracy")(**chat) == trl_reward("choice-accuracy")(**plain)
+    plain, reward = rows(prompts[1]), trl_reward("choice-accuracy")
+    chat = dict(plain)
+    chat["prompts"] = [
+        [{"role": "user", "content": [{"type": "text", "text": item}]}] for item in plain["prompts"]
+    ]
+    chat["completions"] = [[{"role": "assistant", "content": item}] for item in plain["completions"]]
+    assert reward(**chat) == reward(**plain)
 
 
 def test_a_reward_goes_out_and_comes_back(prompts):
     task, asked = prompts
     made = trl_reward("choice-accuracy", options={"reading": "lenient"})
     back = reward_of(made, judges={"correctness"})()
-    (group,) = [answer_group(task, asked[0], TEXTS)]
+    group = answer_group(task, asked[0], TEXTS)
     expected = [item.value for item in ChoiceAccuracy(reading="lenient")(group, {})]
     assert [item.value for item in back(group, {})] == expected
     assert (back.judges, back.bounds) == (frozenset({"correctness"}), (0.0, 1.0))
@@ -82,18 +80,13 @@ def test_stock_grpo_trainer_trains_on_an_exported_reward(prompts, evid, tmp_path
     said = json.loads(evid("export", "reward", "choice-accuracy", "--to", "trl", "--json").output)
     assert said == {"file": "choice_accuracy_trl.py", "function": "choice_accuracy", "to": "trl"}
     function = runpy.run_path(said["file"])["choice_accuracy"]
-    assert (
-        "is there already" in evid("export", "reward", "choice-accuracy", "--to", "trl", exit_code=2).stderr
-    )
+    again = evid("export", "reward", "choice-accuracy", "--to", "trl", exit_code=2)
+    assert "is there already" in again.stderr
     folder = tiny_language(tmp_path / "language")
-    data = Dataset.from_list([
-        {
-            "prompt": prompt.words(),
-            "case_id": prompt.case.id,
-            **{k: prompt.reference[k] for k in ("letter", "options")},
-        }
-        for prompt in prompts[1]
-    ])
+    columns = rows(prompts[1], texts=("",))
+    data = Dataset.from_dict({
+        "prompt": columns["prompts"], **{name: columns[name] for name in ("case_id", "letter", "options")}
+    })  # fmt: skip
     heard = []
 
     def beside(completions, letter, options, **_):
@@ -107,8 +100,7 @@ def test_stock_grpo_trainer_trains_on_an_exported_reward(prompts, evid, tmp_path
         train_dataset=data,
         args=GRPOConfig(
             output_dir=str(tmp_path / "out"), max_steps=1, per_device_train_batch_size=2, num_generations=2,
-            max_completion_length=4, report_to=[], use_cpu=True, beta=0.0,
-            bf16=False,
+            max_completion_length=4, report_to=[], use_cpu=True, beta=0.0, bf16=False,
         ),
     )  # fmt: skip
     trainer.train()
@@ -156,6 +148,6 @@ def test_radevals_rewards_are_components():
 
     row = next(row for row in made_prompts()[1] if row.prompt.task == "report")
     group = answer_group(row.task, row.prompt, [row.prompt.case.report.text, "There is no nodule.", ""])
-    values = [item.value for item in made(group, {})]
-    assert values[0] == pytest.approx(1.0)
-    assert values[0] > values[1] > values[2] == 0.0
+    right, other, nothing = (item.value for item in made(group, {}))
+    assert right == pytest.approx(1.0)
+    assert right > other > nothing == 0.0

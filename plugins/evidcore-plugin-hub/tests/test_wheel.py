@@ -5,12 +5,10 @@ import zipfile
 
 import made_wheels as made
 import pytest
-from evidcore_plugin_hub.new import write_package
 from evidcore_plugin_hub.plugin.code_look import CodeLook
 from evidcore_plugin_hub.plugin.wheel import open_wheel
 
 from evidcore.errors import PluginError
-from evidcore.registry import KIND_NAMES, card_in
 
 
 def refusal(content, file=made.FILE):
@@ -221,19 +219,14 @@ def test_the_canary_acts_at_import_and_is_never_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_function_of_trl_that_a_module_makes_a_component_is_fine():
-    code = (
-        "from evidcore_plugin_hub.trl_reward import reward_of\n\n\ndef says(completions, **columns):\n"
-        "    return [1.0 for _ in completions]\n\n\nSays = reward_of(says, judges={'format'})\n"
-    )
-    assert list(CodeLook(code).acts_at_import()) == []
-
-
 def test_what_honest_modules_do_at_import_is_fine():
     code = (
-        '"""Words."""\nfrom __future__ import annotations\n\nimport re\nimport dataclasses\n\n'
+        '"""Words."""\nfrom __future__ import annotations\n\nimport re\nimport dataclasses\n'
+        "from evidcore_plugin_hub.trl_reward import reward_of\n\n"
         "WORD = re.compile('x')\nTABLE = {'a': [1, 2]}\n\n\n@dataclasses.dataclass(frozen=True)\nclass A:\n"
         '    """One."""\n\n    x: int = 1\n\n\ndef f(*, a: A = A(x=2)):\n    return a\n\n\n'
+        "def says(completions, **columns):\n    return [1.0 for _ in completions]\n\n\n"
+        "Says = reward_of(says, judges={'format'})\n\n"
         'if __name__ == "__main__":\n    print(1)\n'
     )
     assert list(CodeLook(code).acts_at_import()) == []
@@ -255,10 +248,7 @@ def test_what_honest_modules_do_at_import_is_fine():
         ("import os\n\n\ndef f():\n    return os.environ['HF_TOKEN']\n", "environment"),
         ("import torch\n\n\ndef f(p):\n    return torch.load(p)\n", "files"),
         ("import numpy as np\n\n\ndef f(p):\n    return np.load(p, allow_pickle=True)\n", "files"),
-        (
-            "from transformers import AutoModel\n\n\ndef f():\n    return AutoModel.from_pretrained('x')\n",
-            "network",
-        ),
+        ("from transformers import AutoModel as A\n\n\ndef f():\n    A.from_pretrained('x')\n", "network"),
         ("def f(t):\n    return eval(t)\n", "evaluation"),
     ],
 )
@@ -292,17 +282,6 @@ def test_bytes_that_are_no_wheel():
     hidden = {**made.files(), f"{made.NAME}_words/weights.txt": b"\x80\x04\x95"}
     assert "weights.txt is no text in UTF-8" in refusal(made.wheel(hidden))
     assert "which no tag of the Hub can name" in refusal(b"", "evid_x-1.0+local-py3-none-any.whl")
-
-
-def test_every_generated_package_says_on_its_card_what_its_code_reaches(tmp_path):
-    for kind in KIND_NAMES:
-        write_package(kind, "first-try", tmp_path / kind)
-        (module,) = (tmp_path / kind / "src").glob("*.py")
-        look = CodeLook(module.read_text())
-        card = card_in((tmp_path / kind / "README.md").read_text(), kind)
-        reached = {name for name, _ in look.capabilities()}
-        assert reached <= {key.removeprefix("needs_") for key, value in card.items() if value is True}, kind
-        assert list(look.acts_at_import()) == [], kind
 
 
 def test_a_wheel_is_read_in_linear_time_of_its_files():

@@ -108,18 +108,17 @@ def test_it_ends_with_the_program_that_started_it_whatever_it_does(fence):
     session, over_s = int(done.stdout), time.monotonic() + 10
 
     def left():
-        rows = [item.pid for item in psutil.process_iter(["status"]) if item.info["status"] != "zombie"]
-        return [number for number in rows if os.path.exists(f"/proc/{number}") and sid(number) == session]
+        return [item.pid for item in psutil.process_iter() if session_of(item) == session]
 
     while left() and time.monotonic() < over_s:
         time.sleep(0.05)
     assert left() == []
 
 
-def sid(number):
+def session_of(process):
     try:
-        return os.getsid(number)
-    except ProcessLookupError:
+        return 0 if process.status() == psutil.STATUS_ZOMBIE else os.getsid(process.pid)
+    except (psutil.NoSuchProcess, ProcessLookupError):
         return 0
 
 

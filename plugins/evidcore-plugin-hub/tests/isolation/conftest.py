@@ -7,31 +7,24 @@ from evidcore_testing.data import volume_case
 from evidcore.case import Answer, Box, Evidence, Rollout, Score, Unscored
 from evidcore.registry import factory
 
-HERE = Path(__file__).parent
-
-
-def offer_planted(folder, monkeypatch):
-    """Install the components of planted.py as a package of their own."""
-    (folder / "planted_apart.py").write_text((HERE / "planted.py").read_text())
-    info = folder / "planted_package-1.2.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted-package\nVersion: 1.2\n")
-    (info / "entry_points.txt").write_text(
-        "[evidcore.reward]\nplanted = planted_apart:Planted\nasking = planted_apart:Asking\n"
-        "borrowing = planted_apart:Borrowing\n"
-        "[evidcore.scorer]\nplanted-scorer = planted_apart:PlantedScorer\n"
-        "[evidcore.reader]\nplanted-reader = planted_apart:PlantedReader\n"
-    )
-    monkeypatch.syspath_prepend(folder)
+OFFERS = """
+[evidcore.reward]
+planted = planted_components:Planted
+asking = planted_components:Asking
+[evidcore.scorer]
+planted-scorer = planted_components:PlantedScorer
+[evidcore.reader]
+planted-reader = planted_components:PlantedReader
+"""
 
 
 @pytest.fixture
-def planted(tmp_path, monkeypatch):
-    folder = tmp_path / "site"
-    folder.mkdir()
-    offer_planted(folder, monkeypatch)
+def planted(offered, monkeypatch):
+    """Install the components of planted_components.py as a package of their own."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    offered("planted-package", OFFERS, version="1.2")
     yield
-    sys.modules.pop("planted_apart", None)
+    sys.modules.pop("planted_components", None)
 
 
 @pytest.fixture(scope="session")

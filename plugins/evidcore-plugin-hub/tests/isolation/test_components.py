@@ -11,10 +11,8 @@ from evidcore.case import Action, Crop, Query, Rollout, Turn, VisualPart
 from evidcore.cli.show import recipe_schema
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import ContractError, RecipeError
-from evidcore.recipe.schema import RecipeContext
 from evidcore.registry import factory, offers
 from evidcore.registry.factory import Components
-from evidcore.train.fit import Fit
 
 TASKS = {"choice": "volume", "free-text": "volume", "report": "volume", "report-evidence": "slices",
          "reasoning-segmentation": "slices", "slice-findings": "slices"}  # fmt: skip
@@ -49,17 +47,14 @@ def asked(tmp_path_factory):
                     text="zoom", reply=(VisualPart(crop=crop),),
                     actions=(Action(tool="zoom" * (number % 2), arguments={"z": [1]}, error="no" * number),),
                 )  # fmt: skip
-                answer = task.parse(prompt, text)
-                found.append(
-                    Rollout(
-                        prompt=prompt, group=group, text=text, answer=answer, turns=(turn,) * (number < 4)
-                    )
-                )
+                answer, turns = task.parse(prompt, text), (turn,) * (number < 4)
+                found.append(Rollout(prompt=prompt, group=group, text=text, answer=answer, turns=turns))
     return tuple(found)
 
 
-def build(kind, table, where="test", **given):
-    return factory.build(kind, table, given={"vocabulary": lambda: FINDINGS, **given}, where=where)
+def build(kind, table, services=None, **given):
+    given = {"vocabulary": lambda: FINDINGS, **given}
+    return factory.build(kind, table, given=given, where="test", services=services or {})
 
 
 @pytest.mark.slow
@@ -81,12 +76,7 @@ def test_an_isolated_scorer_gives_the_numbers_of_the_run(name, asked):
     own, apart = (build("scorer", {"use": name, "isolated": value}) for value in (False, True))
     if name == "findings-f1":  # it serves a reward of the run too
         table = {"use": "report-consistency", "scorer": "judge"}
-        both = [
-            factory.build(
-                "reward", table, given={"vocabulary": lambda: FINDINGS}, where="test", services={"judge": one}
-            )(asked, {})
-            for one in (own, apart)
-        ]
+        both = [build("reward", table, {"judge": one})(asked, {}) for one in (own, apart)]
         assert both[0] == both[1]
     texts = [one.text for one in asked]
     pairs = texts, texts[3:] + texts[:3]
@@ -98,9 +88,8 @@ def test_an_isolated_scorer_gives_the_numbers_of_the_run(name, asked):
 
 @pytest.mark.slow
 def test_a_scorer_that_answers_too_often_is_named(planted):
-    with pytest.raises(
-        ContractError, match=r"scorer 'planted-scorer' from planted-package 1\.2 gave 3 answers to 2"
-    ):
+    says = r"scorer 'planted-scorer' from planted-package 1\.2 gave 3 answers to 2"
+    with pytest.raises(ContractError, match=says):
         build("scorer", {"use": "planted-scorer", "more": 1, "isolated": True})(["a", "b"], ["a", "bc"])
 
 
@@ -113,38 +102,19 @@ def test_an_isolated_reader_reads(planted, asked):
     assert reader.deterministic
 
 
-BORROWING = {"use": "borrowing", "isolated": True, "scorer": {"use": "token-f1"}}
-
-
 @pytest.mark.parametrize(
     ("kind", "table", "says"),
     [
-        ("reward", {"use": "format", "isolated": 7},
-         "r.isolated: must be true, false, or a table { time_limit_s = 60.0, memory_gb = 4.0 }, got 7."),
         ("reward", {"use": "format", "isolated": {"time_limit": 3.0}},
          "r.isolated.time_limit: unknown key. Did you mean 'time_limit_s'? Keys here: memory_gb, time"),
-        ("scorer", {"use": "token-f1", "isolated": {"memory_gb": 0}},
-         "r.isolated.memory_gb: must be greater than 0, got 0."),
         ("reader", {"use": "policy-reader", "isolated": {"time_limit_s": "long"}},
          "r.isolated.time_limit_s: must be a valid number, got 'long'."),
-        ("reader", {"use": "policy-reader", "isolated": True},
-         "r.isolated: not for reader 'policy-reader' from evidcore-plugin-emrl 0.1.0: it asks the core for "
-         "'policy', which stays in the run's process. Leave `isolated` out."),
-        ("reward", {**BORROWING, "scorer": "judge"},
-         "r.scorer: service 'judge' stays in the run's process, and reward 'borrowing' from planted-package "
-         "1.2 is isolated. Give a table of its own, { use = … }, or leave `isolated` out."),
-        ("reward", {**BORROWING, "readers": [{"use": "planted-reader"}, "eyes"]},
-         "r.readers[1]: service 'eyes' stays in the run's process"),
-        ("reward", {**BORROWING, "readers": [{"use": "policy-reader"}]},
-         "r.readers[0]: not for reader 'policy-reader' from evidcore-plugin-emrl 0.1.0: it asks"),
-        ("reward", {**BORROWING, "scorer": {"use": "token-f1", "isolated": True}},
-         "r.scorer.isolated: it is in the process of reward 'borrowing' from planted-package 1.2 already."),
         ("reward", {"use": "report-findings", "labeler": {"use": "negation-rules", "isolated": True}},
          "r.labeler.isolated: unknown key."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_isolated_is_a_mistake(kind, table, says, planted):
-    wrong = factory.check(kind, table, "r", {"judge": "scorer", "eyes": "reader"})
+def test_what_cannot_be_isolated_is_a_mistake(kind, table, says):  # more in tests/golden/mistakes.txt
+    wrong = factory.check(kind, table, "r")
     assert [str(one) for one in wrong if str(one).startswith(says)], [str(one) for one in wrong]
     with pytest.raises(RecipeError):
         factory.build(kind, table, given={}, where="r")
@@ -156,30 +126,16 @@ def test_what_can_be_isolated_is_none(value):
     assert factory.check("reward", table, "r") == []
 
 
-def test_what_a_fit_stage_trains_cannot_be_isolated():
-    around = RecipeContext(
-        {"service": {"eyes": {"use": "slice-reader", "isolated": True}}}, {"eyes": "reader"}
-    )
-    found = list(Fit.problems({"component": "service.eyes"}, ("stage", 0), around))
-    assert found == [
-        (("stage", 0, "component"),
-         "service.eyes is isolated, and a fit trains in the run's process. Leave `isolated` out, or name "
-         "`pretrained` weights."),
-    ]  # fmt: skip
-
-
 def test_false_is_as_if_it_were_not_there():
     plain = {"use": "format", "weight": 0.5}
     assert Components().table("reward", {**plain, "isolated": False}) == Components().table("reward", plain)
     assert type(build("reward", {**plain, "isolated": False})).__name__ == "Format"
 
 
-def test_a_resolved_table_has_both_limits():
-    limits = {"time_limit_s": 60.0, "memory_gb": 4.0}
-    assert Components().table("reward", {"use": "format", "isolated": True})["isolated"] == limits
-    assert Components().table("scorer", {"use": "token-f1", "isolated": {"memory_gb": 1}})["isolated"] == {
-        **limits, "memory_gb": 1.0,
-    }  # fmt: skip
+@pytest.mark.parametrize(("value", "memory_gb"), [(True, 4.0), ({"memory_gb": 1}, 1.0)])
+def test_a_resolved_table_has_both_limits(value, memory_gb):
+    table = Components().table("reward", {"use": "format", "isolated": value})
+    assert table["isolated"] == {"time_limit_s": 60.0, "memory_gb": memory_gb}
 
 
 def test_the_schema_of_recipes_has_the_key():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
+import sys
+import threading
 from pathlib import Path
 
 import bad_rewards as bad
-import harmful_rewards as harmful
 import pytest
 from evidcore_plugin_hub.lint.linting import GUARDS, lint_rewards
 from evidcore_plugin_hub.lint.target import function_target, lint_all, targets
@@ -34,12 +36,35 @@ def alarms(reward, rows=None):
     return {name for name, item in outcomes(reward, rows).items() if item.outcome == "alarm"}
 
 
+def forces(rollouts):
+    for item in rollouts:
+        dict.__setitem__(item.prompt.reference, "letter", item.answer.lenient_choice)
+
+
+HARMFUL = {  # what a reward does besides, the check that tells of it, and the outcome
+    "rewrites the key by force": (forces, "contract", "alarm"),
+    "raises": (lambda rollouts: {}["planted"], "contract", "alarm"),
+    "exits": (lambda rollouts: sys.exit("planted"), "contract", "alarm"),
+    "prints": (lambda rollouts: sys.stdout.write("planted\n"), "process", "note"),
+    "seeds": (lambda rollouts: random.seed(7), "process", "note"),
+    "signals": (lambda rollouts: signal.signal(signal.SIGUSR1, signal.SIG_IGN), "process", "alarm"),
+    "a thread that stays": (lambda rollouts: threading.Timer(5.0, str).start(), "process", "alarm"),
+    "forks": (lambda rollouts: os.fork() or os._exit(0), "process", "alarm"),
+    "environment": (lambda rollouts: os.environ.update(PLANTED="1"), "process", "alarm"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", harmful.HARMFUL)
+@pytest.mark.parametrize("name", HARMFUL)
 def test_each_harmful_reward_is_caught(name):
-    act, check, outcome = harmful.HARMFUL[name]
+    act, check, outcome = HARMFUL[name]
+
+    def harm(rollouts):
+        act(rollouts)
+        return [bad.is_right(one) for one in rollouts]
+
     before = signal.getsignal(signal.SIGUSR1), os.getpid()
-    result = outcomes(harmful.Harmful(act))
+    result = outcomes(bad.Planted(every=harm))
     os.environ.pop("PLANTED", None)
     assert result[check].outcome == outcome
     assert (signal.getsignal(signal.SIGUSR1), os.getpid()) == before
@@ -103,29 +128,33 @@ def points(one):
     return one.answer.evidence is not None and one.prompt.case.id == f"case-{one.answer.evidence.slice}"
 
 
-MUTANTS = {
-    "tool words": lambda: alarms(bad.Planted(in_replies)),
-    "missing file": lambda: alarms(bad.Planted(only_where_there_is_a_scan)),
-    "empty against empty": lambda: alarms(
-        bad.Planted(recalled_or_nothing), bad.rows(ReportTask(), prompts=5)
+def right_and_words(one):
+    return bad.is_right(one) + len(set(one.text.split()))
+
+
+JUDGES = frozenset({"correctness", "report"})
+EVIDENCE = frozenset({"evidence"})
+MUTANTS = {  # what each check must catch, and its prompts if they are others
+    "contract": (lambda: bad.Planted(lambda one: 1e6), None),  # out of bounds
+    "tool words": (lambda: bad.Planted(in_replies), None),
+    "missing file": (lambda: bad.Planted(only_where_there_is_a_scan), None),
+    "empty against empty": (
+        lambda: bad.Planted(recalled_or_nothing),
+        lambda: bad.rows(ReportTask(), prompts=5),
     ),
-    "another key": lambda: alarms(
-        bad.Planted(
-            lambda one: bad.is_right(one) + len(set(one.text.split())),
-            judges=frozenset({"correctness", "report"}),
-        )
-    ),
-    "siblings": lambda: alarms(bad.Planted(bad.is_right, compares_group=True)),
-    "right over wrong": lambda: alarms(bad.Planted(finds, judges=frozenset({"evidence"})), slices()),
-    "policies that do not look": lambda: alarms(bad.BAD["right, A pays 4 times"][0]()),
-    "time": lambda: alarms(bad.Planted(quadratic)),
+    "another key": (lambda: bad.Planted(right_and_words, judges=JUDGES), None),
+    "siblings": (lambda: bad.Planted(bad.is_right, compares_group=True), None),
+    "right over wrong": (lambda: bad.Planted(finds, judges=EVIDENCE), slices),
+    "policies that do not look": (bad.BAD["right, A pays 4 times"][0], None),
+    "time": (lambda: bad.Planted(quadratic), None),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", MUTANTS)
 def test_each_check_kills_its_mutant(check):
-    assert check in MUTANTS[check]()
+    reward, rows = MUTANTS[check]
+    assert check in alarms(reward(), rows and rows())
 
 
 @pytest.mark.slow
@@ -134,14 +163,14 @@ def test_what_an_answer_costs_is_noted_where_it_is_slow():
 
 
 def test_a_sound_reward_of_evidence_and_one_that_compares_its_group_pass():
-    assert alarms(bad.Planted(points, judges=frozenset({"evidence"})), slices()) == set()
+    assert alarms(bad.Planted(points, judges=EVIDENCE), slices()) == set()
     result = outcomes(bad.Planted(every=bad.rank_in_group, compares_group=True))
     assert result["siblings"].outcome == "fine"
 
 
 def test_every_check_of_a_reward_has_a_mutant():
     of_components = {"construction", "loads", "card"}
-    killed = {check for _, check in bad.BAD.values()} | {check for _, check, _ in harmful.HARMFUL.values()}
+    killed = {check for _, check in bad.BAD.values()} | {check for _, check, _ in HARMFUL.values()}
     elsewhere = {"malformed", "format alone", "blind"}  # in test_reward_audit.py
     assert killed | set(MUTANTS) | elsewhere | {"cost"} == set(GUARDS) - of_components
 
@@ -152,56 +181,60 @@ def test_what_a_reward_declares_is_a_note():
     assert (result.outcome, result.says.endswith("Declared: Planted: as in X")) == ("note", True)
 
 
-def test_a_reward_that_costs_is_not_asked():
-    dear = bad.Planted(bad.is_right, audit_exemption="a 7B model reads every text")
-    (result,) = lint_rewards([bad.named(dear)], bad.rows(prompts=2))
-    assert (result.outcome, dear.calls) == ("not applicable", 0)
-    assert result.says == "Planted is not asked: a 7B model reads every text"
+def reads(one):
+    return float(len(Path(one.prompt.case.volumes[0].path).read_bytes()))
 
 
-def test_a_reward_whose_scans_are_elsewhere_says_so():
-    def reads(one):
-        return float(len(Path(one.prompt.case.volumes[0].path).read_bytes()))
-
-    rows = bad.rows(prompts=2)
-    result = lint_rewards([bad.named(bad.Planted(reads))], rows)
-    assert [(one.check, one.outcome) for one in result] == [("asked", "note")]
-    assert "needs scans that made prompts do not have" in result[0].says
-    assert "--recipe RECIPE" in result[0].says
-
-
-def test_a_reward_of_another_task_says_so():
-    (result,) = lint_rewards([bad.named(ChoiceAccuracy())], bad.rows(ReportTask(), prompts=2))
-    assert (
-        result.says
-        == "judges no answer to the tasks report. Lint it over the recipe that uses it: --recipe RECIPE"
-    )
+@pytest.mark.parametrize(
+    ("reward", "task", "outcome", "says"),
+    [
+        (bad.Planted(bad.is_right, audit_exemption="a 7B model reads every text"), None, "not applicable",
+         "Planted is not asked: a 7B model reads every text$"),
+        (bad.Planted(reads), None, "note",
+         r"needs scans that made prompts do not have .*/nowhere/scan-.*Lint it with --recipe RECIPE"),
+        (ChoiceAccuracy(), ReportTask(), "note",
+         "judges no answer to the tasks report. Lint it over the recipe that uses it: --recipe RECIPE$"),
+    ],
+)  # fmt: skip
+def test_a_reward_that_is_not_judged_says_why(reward, task, outcome, says):
+    (result,) = lint_rewards([bad.named(reward)], bad.rows(task, prompts=2))
+    assert (result.check, result.outcome) == ("asked", outcome)
+    assert re.match(says, result.says)
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    folder, asked = tmp_path_factory.mktemp("ending"), []
-    for number, (act, _) in enumerate(harmful.ENDING.values()):
-        file = folder / f"ending_{number}.py"
-        file.write_text(harmful.SOURCE.format(act=act))
-        asked.append(function_target(f"{file}:planted"))
-    file = folder / "sound.py"
-    file.write_text(
-        "def sound(completions, solution, **_):\n"
-        "    return [float(a == b) for a, b in zip(completions, solution)]\n"
-    )
-    asked.append(function_target(f"{file}:sound"))
-    return list(lint_all(asked, time_limit_s=90.0))
+ENDING = {  # source of a TRL function, and what is said of it
+    "leaves": ("os._exit(0)", "ended its process with status 0"),
+    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", "ended its process by SIGKILL"),
+    "faults": ("ctypes.string_at(0)", "ended its process by SIGSEGV"),
+    "never answers": ("re.match(r'(a+)+$', 'a' * 40 + 'b')", "has not answered for 90 s"),
+}
+SOURCE = """
+import ctypes, os, re, signal
+
+def planted(completions, **columns):
+    {act}
+    return [0.0 for _ in completions]
+"""
 
 
 @pytest.mark.slow
-def test_a_reward_that_ends_its_process_is_told_and_the_next_is_linted(ended):
-    assert len(ended) == len(harmful.ENDING) + 1
-    for (_, said), result in zip(harmful.ENDING.values(), ended, strict=False):
+def test_a_reward_that_ends_its_process_is_told_and_the_next_is_linted(tmp_path):
+    sources = [SOURCE.format(act=act) for act, _ in ENDING.values()]
+    sources.append(
+        "def planted(completions, solution, **_):\n"
+        "    return [float(a == b) for a, b in zip(completions, solution)]\n"
+    )
+    asked = []
+    for number, source in enumerate(sources):
+        file = tmp_path / f"ending_{number}.py"
+        file.write_text(source)
+        asked.append(function_target(f"{file}:planted"))
+    *ended, sound = lint_all(asked, time_limit_s=90.0)
+    for (_, said), result in zip(ENDING.values(), ended, strict=True):
         assert result["outcome"] == "alarm"
         assert result["checks"][0]["says"].startswith(said)
-    assert ended[-1]["name"].endswith(":sound")
-    assert {item["check"] for item in ended[-1]["checks"]} > {"right over wrong", "contract", "process"}
+    assert sound["name"] == f"{file}:planted"
+    assert {item["check"] for item in sound["checks"]} > {"right over wrong", "contract", "process"}
 
 
 def test_names_packages_and_folders_are_found(tmp_path):

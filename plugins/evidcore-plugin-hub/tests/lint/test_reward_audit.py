@@ -8,6 +8,7 @@ import bad_rewards as bad
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_hub.lint.linting import audited_rows, grpo_stages
 from evidcore_plugin_hub.lint.reward_audit import RULES, audit_rewards
 from evidcore_plugin_lab.ablation.definition import load_ablation
 from evidcore_plugin_reports.reward import ReportFindings
@@ -17,10 +18,7 @@ from evidcore.api import Rollout
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rewards import ChoiceAccuracy, Format, Random
 from evidcore.contracts.judging import Checked
-from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe import load
-from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import Context
 from evidcore.text.tags import LETTERS
 
 RECIPES = Path(__file__).parents[4] / "recipes"
@@ -74,15 +72,15 @@ def test_every_check_kills_a_mutant():
         return one.answer.lenient_choice == one.prompt.reference["letter"]
 
     learnt = {row.prompt.id: row.prompt.reference["letter"] for row in bad.rows()}
+
+    def guesses_a(one):
+        return bad.is_right(one) or (one.answer.choice == "A" and len(one.answer.think or "") < 40)
+
     mutants = {
         "malformed": bad.Planted(lenient, judges=frozenset({"format", "correctness"})),
         "format alone": bad.Planted(lambda one: bad.is_right(one) or len(one.answer.think or "x" * 99) < 40),
-        "another key": bad.Planted(
-            lambda one: one.answer.choice == learnt.get(one.prompt.id.partition("/")[0])
-        ),
-        "blind": bad.Planted(
-            lambda one: bad.is_right(one) or (one.answer.choice == "A" and len(one.answer.think or "") < 40)
-        ),
+        "another key": bad.Planted(lambda one: one.answer.choice == learnt.get(one.prompt.id.split("/")[0])),
+        "blind": bad.Planted(guesses_a),
     }
     killed = {check for check, reward in mutants.items() if check in alarms([bad.named(reward)])}
     assert killed == set(mutants)
@@ -99,9 +97,8 @@ def test_a_reward_is_held_to_what_it_says_it_judges():
 
 def test_a_control_judges_nothing_and_is_only_held_to_stay_the_same():
     found = outcomes([bad.named(Random())])
-    assert {check for (_, check), outcome in found.items() if outcome == "fine"} == {
-        "repeat", "company",
-    }  # fmt: skip
+    fine = {check for (_, check), outcome in found.items() if outcome == "fine"}
+    assert fine == {"repeat", "company"}
     assert "alarm" not in found.values()
 
 
@@ -167,22 +164,17 @@ def test_a_reward_that_costs_is_left_out_with_those_it_gates():
     assert [one.check for one in audit_rewards([bad.named(dear)], bad.rows())] == ["asked"]
 
 
-def test_a_reward_is_called_a_few_times_however_many_prompts_there_are():
-    reward = bad.Planted(bad.is_right)
-    audit_rewards([bad.named(reward)], bad.rows(prompts=12))
-    assert reward.calls == 4
-
-
-def test_no_generator_is_moved():
+def test_no_generator_is_moved_and_many_prompts_are_a_few_calls():
     def draws(one):
         return bad.is_right(one) + 0 * (random.random() + np.random.random() + float(torch.rand(1)))
 
     def state():
         return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
 
-    before = state()
-    audit_rewards([bad.named(bad.Planted(draws))], bad.rows())
+    before, reward = state(), bad.Planted(draws)
+    audit_rewards([bad.named(reward)], bad.rows(prompts=12))
     assert state() == before
+    assert reward.calls == 4
 
 
 def test_a_gate_is_composed_as_in_training():
@@ -210,23 +202,20 @@ SMALL = {
 }
 
 
-def grpo_rewards(recipe):
-    assembly = Assembly(recipe)
-    place = next(place for place, stage in enumerate(recipe.stages) if stage.kind == "grpo")
-    context = Context(assembly, recipe.stage_name(place))
-    return context, recipe.stages[place], recipe.stages[place].rewards(context)
-
-
 @pytest.fixture(scope="module")
 def small():
-    """Return rewards and prompts of a base recipe, in small."""
-    found = {}
+    """Return prompts of a base recipe, in small."""
+    result = {}
     for name, overrides in SMALL.items():
-        recipe = load(RECIPES / f"{name}.toml", overrides)
-        context, stage, rewards = grpo_rewards(recipe)
-        source = PromptSource(prompt_sets(context, stage.data), seed=recipe.seed)
-        found[name] = rewards, [source[position] for position in range(5)]
-    return found
+        stage, context = grpo_stages(load(RECIPES / f"{name}.toml", overrides))[0]
+        result[name] = audited_rows(stage, context, 5)
+    return result
+
+
+def audited(recipe, rows):
+    """Audit the rewards of a recipe's first grpo stage over prompts of another."""
+    stage, context = grpo_stages(recipe)[0]
+    return audit_rewards(stage.rewards(context), rows)
 
 
 @in_repository
@@ -239,8 +228,7 @@ def small():
     ],
 )
 def test_rewards_of_recipes_whose_data_are_elsewhere_raise_no_alarm(small, name, base, left_out):
-    _, _, rewards = grpo_rewards(load(RECIPES / f"{name}.toml"))
-    found = audit_rewards(rewards, small[base][1])
+    found = audited(load(RECIPES / f"{name}.toml"), small[base])
     assert [one for one in found if one.outcome == "alarm"] == []
     assert {one.reward for one in found if one.check == "asked"} == left_out
 
@@ -257,10 +245,8 @@ def test_rewards_of_the_committed_ablations_raise_no_alarm(small):
             if stage is None or str(stage.reward) in seen or recipe.name == "emrl":
                 continue  # of E-MRL a reader judges that a stage fits: benchmarks/settling.py
             seen.add(str(stage.reward))
-            _, _, rewards = grpo_rewards(recipe)
-            rows = small[recipe.name if recipe.name in SMALL else "med3d_r1"][1]
-            alarms_of_arm = [one for one in audit_rewards(rewards, rows) if one.outcome == "alarm"]
-            assert alarms_of_arm == [], (file.name, arm.name)
+            found = audited(recipe, small[recipe.name if recipe.name in SMALL else "med3d_r1"])
+            assert [one for one in found if one.outcome == "alarm"] == [], (file.name, arm.name)
     assert len(seen) > 8
 
 

@@ -44,42 +44,34 @@ partly = functools.partial(wants)
 
 
 @pytest.fixture
-def audited(tmp_path):
-    file = tmp_path / "rewards.py"
-    file.write_text(SOURCE)
-
-    def audit(*names, is_chat=False):
-        tasks = {"choice": Choice()}
-        rewards = [read_function(f"{file}:{name}", tasks, is_chat=is_chat) for name in names]
-        result = audit_rewards(rewards, bad.rows())
-        return {item.check for item in result if item.outcome == "alarm"}
-
-    return audit
+def file(tmp_path):
+    (tmp_path / "rewards.py").write_text(SOURCE)
+    return tmp_path / "rewards.py"
 
 
-def test_columns_of_the_data_reach_a_function_as_trl_gives_them(audited):
-    assert audited("accuracy") == set()
+def alarms(file, *names, is_chat=False):
+    rewards = [read_function(f"{file}:{name}", {"choice": Choice()}, is_chat=is_chat) for name in names]
+    return {item.check for item in audit_rewards(rewards, bad.rows()) if item.outcome == "alarm"}
+
+
+def test_columns_reach_a_function_as_trl_gives_them_and_functions_are_summed(file):
+    assert alarms(file, "accuracy") == set()
+    assert alarms(file, "accuracy", "long") >= {"length"}
 
 
 @pytest.mark.parametrize(
     ("name", "is_chat", "is_wrong"),
     [("talk", True, False), ("like_solution", False, False), ("nobody", False, True)],
 )
-def test_messages_are_given_to_a_chat_and_a_function_is_given_what_it_takes(audited, name, is_chat, is_wrong):
-    assert ("right over wrong" in audited(name, is_chat=is_chat)) == is_wrong
-
-
-def test_functions_are_summed(audited):
-    assert audited("accuracy", "long") >= {"length"}
-    assert "length" not in audited("accuracy")
+def test_messages_are_given_to_a_chat_and_a_function_is_given_what_it_takes(file, name, is_chat, is_wrong):
+    assert ("right over wrong" in alarms(file, name, is_chat=is_chat)) == is_wrong
 
 
 @pytest.mark.parametrize("name", ["wants", "partly"])
-def test_a_column_that_is_not_there_is_named(audited, name):
-    with pytest.raises(
-        RecipeError, match=rf"{name}: asks for 'masks', which the prompts do not have.*letter"
-    ):
-        audited(name)
+def test_a_column_that_is_not_there_is_named(file, name):
+    says = rf"{name}: asks for 'masks', which the prompts do not have.*letter"
+    with pytest.raises(RecipeError, match=says):
+        alarms(file, name)
 
 
 @pytest.mark.parametrize(
@@ -87,19 +79,16 @@ def test_a_column_that_is_not_there_is_named(audited, name):
     [
         ("nowhere.py:long", r"there is no file 'nowhere.py'"),
         ("long", r"there is no file 'long'. Write it as file.py:function"),
-        ("{file}:lnog", r"no such function. Did you mean 'long'\? There: accuracy, "),
+        ("{}:lnog", r"no such function. Did you mean 'long'\? There: accuracy, "),
     ],
 )
-def test_a_place_that_names_nothing_is_refused(tmp_path, place, message):
-    file = tmp_path / "rewards.py"
-    file.write_text(SOURCE)
+def test_a_place_that_names_nothing_is_refused(file, place, message):
     with pytest.raises(RecipeError, match=message):
-        read_function(place.format(file=file), {}, is_chat=False)
+        read_function(place.format(file), {}, is_chat=False)
 
 
 @pytest.mark.parametrize("source", ["def f(:", "import nowhere_at_all", "raise SystemExit(0)"])
-def test_a_file_that_cannot_be_run_is_refused(tmp_path, source):
-    file = tmp_path / "rewards.py"
+def test_a_file_that_cannot_be_run_is_refused(file, source):
     file.write_text(source)
     with pytest.raises(RecipeError, match=r"the file cannot be run: \w+: "):
         read_function(f"{file}:f", {}, is_chat=False)

@@ -1,5 +1,6 @@
 """Components of somebody's package: some behave, some do not."""
 
+import itertools
 import os
 import random
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,23 +16,9 @@ import torch
 from evidcore.api import DataError, Reader, Reward, Score, Scorer, Unscored
 
 
-def hangs_in_c():
-    re.match(r"(a+)+$", "a" * 40 + "b")
-
-
 def loops():
     while True:
         torch.ones(200).sum()
-
-
-def eats_memory():
-    kept = []
-    while True:
-        kept.append(bytearray(50_000_000))
-
-
-def eats_memory_in_torch():
-    torch.ones(4_000_000_000)
 
 
 def stops():
@@ -40,38 +28,19 @@ def stops():
 
 def pipes():
     """Return the sockets of this process: a component can find the pipe."""
-    result = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                result.append(int(name))
-        except OSError:
-            pass
-    return result
+    return [int(item.name) for item in Path("/proc/self/fd").iterdir() if item.is_socket()]
 
 
 def framed(message):
     return len(message).to_bytes(4, "big") + message
 
 
-def writes_garbage():
-    for item in pipes():
-        os.write(item, b"\x80garbage that is no message at all" * 4)
-    time.sleep(60)
-
-
-def writes_a_gigabyte():
-    for item in pipes():
-        os.write(item, (1_000_000_000).to_bytes(4, "big") + b"g")
-    time.sleep(60)
-
-
-def sends(kind, text):
+def writes(message):
     """Return what writes a message in place of the worker."""
 
     def act():
         for item in pipes():
-            os.write(item, framed(kind + text))
+            os.write(item, message)
         time.sleep(60)
 
     return act
@@ -99,26 +68,22 @@ def forks_and_hangs():
     time.sleep(60)
 
 
-def comes_back_from_a_fork():
-    os.fork()
-
-
 ACTS = {
-    "hangs in C": hangs_in_c,
+    "hangs in C": lambda: re.match(r"(a+)+$", "a" * 40 + "b"),
     "loops": loops,
-    "memory": eats_memory,
-    "memory of torch": eats_memory_in_torch,
+    "memory": lambda: [bytearray(50_000_000) for _ in itertools.count()],
+    "memory of torch": lambda: torch.ones(4_000_000_000),
     "stops": stops,
-    "garbage": writes_garbage,
-    "a gigabyte": writes_a_gigabyte,
-    "deep": sends(b"g", b"[" * 100_000),
+    "garbage": writes(b"\x80garbage that is no message at all" * 4),
+    "a gigabyte": writes((1_000_000_000).to_bytes(4, "big") + b"g"),
+    "deep": writes(framed(b"g" + b"[" * 100_000)),
     "drips": drips,
-    "asks for the model": sends(b"a", b"policy"),
-    "asks for a path": sends(b"a", b"recipe_folder"),
-    "says how it ended": sends(b"e", b"Jane Doe"),
+    "asks for the model": writes(framed(b"apolicy")),
+    "asks for a path": writes(framed(b"arecipe_folder")),
+    "says how it ended": writes(framed(b"eJane Doe")),
     "closes": closes,
     "forks": forks_and_hangs,
-    "comes back": comes_back_from_a_fork,
+    "comes back": os.fork,
     "exits": lambda: os._exit(7),
     "raises exit": lambda: sys.exit(0),
     "raises": lambda: {}["glossary.csv"],
@@ -193,16 +158,6 @@ class Asking(Reward):
         vocabulary, cases, recipe_folder, cache_folder = self.given
         told = vocabulary(), [item.id for item in cases()], recipe_folder, cache_folder
         return [Score(value=0.0, reason=repr(told))]
-
-
-class Borrowing(Reward):
-    """Asks for what stays in the run's process."""
-
-    def __init__(self, policy=None, *, scorer: Scorer, readers: tuple[Reader, ...] = ()) -> None:
-        self.scorer = scorer
-
-    def __call__(self, rollouts, earlier):
-        return [Score(value=item) for item in self.scorer([item.text for item in rollouts], ["A"] * 6)]
 
 
 class PlantedScorer(Scorer):
