@@ -4,8 +4,6 @@ A scan is a path that names who it is of and what was removed; what can be read 
 would. A blank one still has its header, a scrambled one its header and its intensities.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import re
@@ -24,15 +22,7 @@ class World(Dataset):
     """Patients of two kinds, each with its prevalences; the spacing of a scan tells the kind, no text."""
 
     def __init__(self, patients, *, seed=0, confounded=0.0, prior=0.0, questions=2):
-        """Draw patients.
-
-        Args:
-            patients: how many.
-            seed: of the draw.
-            confounded: how much the kinds differ, 0 to 1.
-            prior: how much likelier the first findings are.
-            questions: asked about each, as far as there are findings.
-        """
+        """Draw patients whose kinds differ by `confounded`, and first findings' prevalence by `prior`."""
         rng = random.Random(f"world/{seed}")
         self.task = Choice(think=False, questions_per_case=questions)
         self.kind, self._cases = {}, []

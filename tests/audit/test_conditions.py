@@ -21,6 +21,7 @@ def case(number, present, patient=None, volumes=None):
 
 
 CASES = [case(number, {NAMES[number % 8], NAMES[(number // 8) % 8]}) for number in range(64)]
+BY_PATH = {one.volumes[0].path: one for one in CASES}
 
 
 def asked(cases):
@@ -96,21 +97,19 @@ def test_blank_shows_air_in_the_place_of_every_volume():
 
 
 def test_a_matched_patient_lacks_the_asked_finding_and_differs_least():
-    by_path = {one.volumes[0].path: one for one in CASES}
     for before, after in shown(Matched(), CASES):
         finding = before.reference["finding"]
-        donor = by_path[after.crops()[0].volume.path]
+        donor = BY_PATH[after.crops()[0].volume.path]
         assert donor.state_of(finding) == "absent"
         others = set(before.case.present()) - {finding}
         assert len(others ^ set(donor.present())) <= 1 + len(others)
 
 
 def test_the_same_answer_is_right_over_its_donor():
-    by_path = {one.volumes[0].path: one for one in CASES}
     pairs = [(before, after) for before, after in shown(SameAnswer(), CASES) if after is not None]
     assert pairs
     for before, after in pairs:
-        donor = by_path[after.crops()[0].volume.path]
+        donor = BY_PATH[after.crops()[0].volume.path]
         assert donor.patient != before.case.patient
         assert [one for one in before.reference["options"] if donor.state_of(one) == "present"] == [
             before.reference["finding"]
@@ -139,10 +138,9 @@ def test_of_a_question_about_all_findings_a_twin_lacks_one_and_nothing_else_is_f
     removed = [after.crops()[0].volume.path.partition("-")[2] for after in twins]
     assert all(one in before.case.present() for one, before in zip(removed, prompts, strict=True))
     assert len(set(removed)) > 1
-    by_path = {one.volumes[0].path: one for one in CASES}
     for twin, other in zip(removed, Matched().show(prompts, seed=0, dataset=None), strict=True):
         if other is not None:
-            assert by_path[other.crops()[0].volume.path].state_of(twin) == "absent"
+            assert BY_PATH[other.crops()[0].volume.path].state_of(twin) == "absent"
     assert not any(Sham().show(prompts, seed=0, dataset=Data()))
     assert not any(SameAnswer().show(prompts, seed=0, dataset=None))
     healthy = [dataclasses.replace(prompts[0], reference={"present": []})]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import collections
 import dataclasses
 
@@ -12,26 +10,17 @@ from evidcore.builtin.views import Volume
 from evidcore.text.tags import inside, tag_fault
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly", "consolidation", "atelectasis", "hiatal hernia")
-QUESTION = Question(
-    id="q7",
-    text="What is seen?",
-    options=("emphysema", "lung nodule", "cardiomegaly"),
-    answer=1,
-    true_options=(1,),
-)
+QUESTION = Question(id="q7", text="What is seen?", options=NAMES[:3], answer=1, true_options=(1,))
+LEFT_RIGHT = {"text": "On which side is it?", "options": ("left", "right"), "kind": "side"}
+SIDE = dataclasses.replace(QUESTION, id="q8", **LEFT_RIGHT)
 
 
 def case(present=("lung nodule",), uncertain=(), questions=(), name="a", notes=None):
     states = {item: "present" if item in present else "absent" for item in NAMES}
     states |= dict.fromkeys(uncertain, "uncertain")
-    return Case(
-        id=name,
-        patient=name,
-        volumes=(VolumeRef(path="a.nii"),),
-        findings=tuple(Finding(name=item, state=state) for item, state in states.items()),
-        questions=questions,
-        notes=notes or {},
-    )
+    facts = {"volumes": (VolumeRef(path="a.nii"),), "questions": questions, "notes": notes or {}}
+    findings = tuple(Finding(name=item, state=state) for item, state in states.items())
+    return Case(id=name, patient=name, findings=findings, **facts)
 
 
 def asked(task, seed=1, **facts):
@@ -232,17 +221,6 @@ def test_a_long_run_of_spaces_is_read_in_linear_time(completion, letter):
 )
 def test_inside_is_the_first_pair_that_is_closed(text, found):
     assert inside(text, "answer") == found
-
-
-SIDE = dataclasses.replace(
-    QUESTION,
-    id="q8",
-    text="On which side is it?",
-    options=("left", "right"),
-    answer=1,
-    true_options=(1,),
-    kind="side",
-)
 
 
 def test_drawn_questions_take_no_words_from_questions_about_something_else():

@@ -77,10 +77,6 @@ def test_sines_and_cosines_are_those_of_the_formula():
     waves = sines_and_cosines((2, 3, 4), 15)
     assert waves.shape == (24, 15)
     token = (1 * 3 + 2) * 4 + 3  # z = 1, y = 2, x = 3
-    speeds = [1.0, 1e-2]
-    expected = []
-    for place in (1, 2, 3):
-        expected += [math.sin(place * speed) for speed in speeds] + [
-            math.cos(place * speed) for speed in speeds
-        ]
+    angles = [(place, place * 0.01) for place in (1, 2, 3)]
+    expected = [wave(angle) for pair in angles for wave in (math.sin, math.cos) for angle in pair]
     assert waves[token].tolist() == pytest.approx([*expected, 0.0, 0.0, 0.0], abs=1e-6)

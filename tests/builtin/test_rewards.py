@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 from evidcore_plugin_reports.task import ReportTask
@@ -16,10 +14,8 @@ CASE = Case(
     volumes=(VolumeRef(path="a.nii"),),
     report=Report(text="There is emphysema."),
     findings=(
-        Finding(name="emphysema"),
-        Finding(name="lung nodule"),
-        Finding(name="cardiomegaly", state="absent"),
-        Finding(name="hiatal hernia", state="absent"),
+        *(Finding(name=name) for name in ("emphysema", "lung nodule")),
+        *(Finding(name=name, state="absent") for name in ("cardiomegaly", "hiatal hernia")),
         Finding(name="consolidation", state="uncertain"),
     ),
 )

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from evidcore_testing.checks_text import check_reweighter
 
 from evidcore.builtin.uniform import Uniform

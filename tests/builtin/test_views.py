@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path
@@ -15,9 +13,7 @@ from evidcore.builtin.views import Slices, Volume, spread
 from evidcore.errors import RecipeError
 
 VOLUMES = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
-SLICEWISE = EncoderInput(
-    size_zyx=(8, 32, 24), spacing_mm_zyx=None, windows=((-1000.0, 400.0),), any_depth=True
-)
+SLICEWISE = dataclasses.replace(VOLUMES, size_zyx=(8, 32, 24), any_depth=True)
 BOXES = {
     (0.0, 0.0, 1000.0, 1000.0): (0.0, 1.0, 0.0, 1.0),
     (250.0, 500.0, 750.0, 1000.0): (0.5, 1.0, 0.25, 0.75),

@@ -1,5 +1,5 @@
-from __future__ import annotations
-
+import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +11,18 @@ Write = Callable[..., Path]
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Write:
+def reoriented() -> Write:
+    def save(image: nibabel.Nifti1Image, path: Path, axes: str) -> Path:
+        codes = nibabel.orientations.axcodes2ornt(axes)
+        turn = nibabel.orientations.ornt_transform(nibabel.io_orientation(image.affine), codes)
+        nibabel.save(image.as_reoriented(turn), path)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def write(tmp_path: Path, reoriented: Write) -> Write:
     """Write a (z, y, x) array in body axes as a NIfTI file and return its path."""
 
     def to_file(
@@ -22,11 +33,56 @@ def write(tmp_path: Path) -> Write:
     ) -> Path:
         dz, dy, dx = spacing_mm_zyx
         image = nibabel.Nifti1Image(array_zyx.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
-        turn = nibabel.orientations.ornt_transform(
-            nibabel.io_orientation(image.affine), nibabel.orientations.axcodes2ornt(axes)
-        )
-        path = tmp_path / name
-        nibabel.save(image.as_reoriented(turn), path)
-        return path
+        return reoriented(image, tmp_path / name, axes)
 
     return to_file
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def read_meanwhile(monkeypatch):
+    """Return a context in which something happens whenever a file has just been read."""
+
+    @contextlib.contextmanager
+    def begun(path, act):
+        as_usual = Path.read_bytes
+
+        def slowly(own):
+            content = as_usual(own)
+            if str(own) == str(path):
+                act()
+            return content
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "read_bytes", slowly)
+            yield
+
+    return begun
+
+
+@pytest.fixture
+def zeroed():
+    """Return a function that makes another file of one, of the same time and size, as far as is known."""
+
+    def zero(path):
+        facts = os.stat(path)
+        Path(path).write_bytes(bytes(facts.st_size))
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+
+    return zero
+
+
+@pytest.fixture
+def damaged():
+    """Return a function that changes a bit of a slice in an entry of the cache."""
+
+    def damage(entry, values):
+        content = bytearray(entry.read_bytes())
+        content[content.index(values.tobytes()[:64])] ^= 1
+        entry.write_bytes(content)
+
+    return damage

@@ -1,7 +1,5 @@
 """Anatomy, not shape, proves orientation: where organs lie in real scans of every kind of file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nibabel
@@ -26,15 +24,6 @@ def scan(real_data) -> Path:
     return real_data / "totalsegmentator/example_ct.nii.gz"
 
 
-def as_nifti(source: Path, path: Path, axes: str) -> Path:
-    image = nibabel.load(source)
-    turn = nibabel.orientations.ornt_transform(
-        nibabel.io_orientation(image.affine), nibabel.orientations.axcodes2ornt(axes)
-    )
-    nibabel.save(image.as_reoriented(turn), path)
-    return path
-
-
 def anatomy(volume: Volume, masks: dict[int, np.ndarray]) -> None:
     """Check a scan of the trunk in body axes: z upwards, y backwards, x to the left."""
     z, y, x = np.array([np.argwhere(masks[label]).mean(axis=0) for label in ORGANS]).T
@@ -50,8 +39,8 @@ def anatomy(volume: Volume, masks: dict[int, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("axes", ["RAS", "LPS", "SAL"])
-def test_organs_lie_where_they_belong_in_files_of_any_axes(scan, organs, tmp_path, axes):
-    volume = read(VolumeRef(path=str(as_nifti(scan, tmp_path / "scan.nii", axes))))
-    labels = as_nifti(organs, tmp_path / "organs.nii", "LPS")
+def test_organs_lie_where_they_belong_in_files_of_any_axes(scan, organs, tmp_path, axes, reoriented):
+    volume = read(VolumeRef(path=str(reoriented(nibabel.load(scan), tmp_path / "scan.nii", axes))))
+    labels = reoriented(nibabel.load(organs), tmp_path / "organs.nii", "LPS")
     masks = {label: read_mask(MaskRef(path=str(labels), label=label), volume) for label in ORGANS}
     anatomy(volume, masks)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os
@@ -16,26 +14,19 @@ from evidcore.data.cached_volume import PERCENTILES, VolumeCache
 VALUES = np.random.default_rng(0).integers(-1000, 2001, (12, 220, 200)).astype(np.int16)  # 1.06 MB
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def ref(write) -> VolumeRef:
     return VolumeRef(path=str(write(VALUES, "scan.nii")))
 
 
 def entries() -> list[Path]:
-    folder = cache_folder() / "volumes"
-    return sorted(folder.glob("*.safetensors"))
+    return sorted((cache_folder() / "volumes").glob("*.safetensors"))
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
 def test_a_kept_volume_is_the_one_that_was_read(write, dtype):
-    ref = VolumeRef(
-        path=str(write(VALUES.astype(dtype) / (4 if dtype == np.float32 else 1), "s.nii", axes="RAS"))
-    )
+    values = VALUES / np.float32(4) if dtype == np.float32 else VALUES
+    ref = VolumeRef(path=str(write(values, "s.nii", axes="RAS")))
     expected = read(ref)
     for _ in range(2):
         held = volume_cache.get_or_put(ref)
@@ -59,27 +50,19 @@ def test_what_the_values_span_is_on_disk_with_them(ref):
     np.testing.assert_allclose(after.percentile_ends, np.percentile(flat, PERCENTILES))
 
 
-def test_a_slice_comes_without_the_file_and_without_the_other_slices(ref):
+def test_a_slice_comes_without_the_file_and_without_the_other_slices(ref, damaged, zeroed):
     volume_cache.get_or_put(ref)
     (entry,) = entries()
-    held = bytearray(entry.read_bytes())
     for z in (0, 11):
-        held[held.index(VALUES[z].tobytes()[:64])] ^= 1
-    entry.write_bytes(held)
-    facts = os.stat(ref.path)
-    Path(ref.path).write_bytes(
-        bytes(facts.st_size)
-    )  # another file of the same time and size, as far as is known
-    os.utime(ref.path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+        damaged(entry, VALUES[z])
+    zeroed(ref.path)
     np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(5), VALUES[5])
 
 
-def test_a_damaged_slice_is_made_again_with_one_line(ref, caplog):
+def test_a_damaged_slice_is_made_again_with_one_line(ref, caplog, damaged):
     volume_cache.get_or_put(ref)
     (entry,) = entries()
-    held = bytearray(entry.read_bytes())
-    held[held.index(VALUES[3].tobytes()[:64])] ^= 1
-    entry.write_bytes(held)
+    damaged(entry, VALUES[3])
     with caplog.at_level(logging.WARNING):
         np.testing.assert_array_equal(volume_cache.get_or_put(ref).slice(3), VALUES[3])
     assert [record.getMessage() for record in caplog.records] == [
@@ -128,17 +111,9 @@ def test_the_bound_holds_and_a_volume_in_use_is_not_broken(write, monkeypatch):
 
 
 @pytest.mark.parametrize("ask", [VolumeCache.read, lambda own, ref: own.get_or_put(ref).volume()])
-def test_a_file_that_is_replaced_while_it_is_read_is_not_kept_as_its_successor(ref, write, monkeypatch, ask):
-    own, as_usual = VolumeCache(), Path.read_bytes  # no other test has put anything into its memory
-
-    def slowly(path: Path) -> bytes:
-        content = as_usual(path)
-        if str(path) == ref.path:
-            write(VALUES + 1, "scan.nii")
-        return content
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", slowly)
+def test_a_file_that_is_replaced_while_it_is_read_is_not_kept_as_the_next(ref, write, read_meanwhile, ask):
+    own = VolumeCache()  # no other test has put anything into its memory
+    with read_meanwhile(ref.path, lambda: write(VALUES + 1, "scan.nii")):
         np.testing.assert_array_equal(ask(own, ref).array, VALUES)
     assert entries() == []
     np.testing.assert_array_equal(ask(own, ref).array, VALUES + 1)

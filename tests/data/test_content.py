@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os
@@ -12,11 +10,6 @@ from evidcore.cache import cache_folder
 from evidcore.data import content, content_key, file_hash
 
 SPEC = EncoderInput(size_zyx=(4, 5, 6), spacing_mm_zyx=None, windows=((-1000.0, 1000.0),))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture

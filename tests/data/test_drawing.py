@@ -1,7 +1,5 @@
 """Pictures that are made of a volume: tiles, projections, photographs; and their keys."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -76,12 +74,9 @@ def test_tiles_stand_row_by_row_with_the_lowest_value_in_those_left_over(scan):
 
 
 def test_a_mean_is_taken_along_each_ray_with_superior_above(scan):
-    np.testing.assert_allclose(
-        drawn(scan, (1, 3, 5), kind="mean", axis="y")[0], HU.mean(axis=1)[::-1], atol=0.01
-    )
-    np.testing.assert_allclose(
-        drawn(scan, (1, 3, 4), kind="mean", axis="x")[0], HU.mean(axis=2)[::-1], atol=0.01
-    )
+    for axis, number, width in (("y", 1, 5), ("x", 2, 4)):
+        result = drawn(scan, (1, 3, width), kind="mean", axis=axis)[0]
+        np.testing.assert_allclose(result, HU.mean(axis=number)[::-1], atol=0.01)
 
 
 def test_attenuation_is_hand_arithmetic(write):

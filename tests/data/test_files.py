@@ -1,7 +1,5 @@
 """Which format reads a path, which files stand behind it, and what is said where none does."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -23,11 +21,6 @@ from evidcore.errors import ContractError, PluginError
 
 def scan() -> np.ndarray:
     return np.arange(120, dtype=np.int16).reshape(4, 5, 6)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("EVID_CACHE", str(tmp_path / "cache"))
 
 
 def test_a_format_is_found_by_the_longest_ending_that_one_has(tmp_path):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import subprocess
 import sys
@@ -83,10 +81,14 @@ def test_slope_and_intercept_are_applied_once(tmp_path, dtype, slope, intercept)
     np.testing.assert_allclose(volume.array, expected)
 
 
+def turned(degrees: float) -> np.ndarray:
+    """Return a turn about x."""
+    angle = np.radians(degrees)
+    return np.array([[1, 0, 0], [0, np.cos(angle), -np.sin(angle)], [0, np.sin(angle), np.cos(angle)]])
+
+
 def test_a_slight_tilt_is_read_and_kept_in_the_affine(tmp_path):
-    tilt = np.radians(0.5)
-    turn = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
-    affine = nibabel.affines.from_matvec(turn * [2.0, 2.0, 3.0])
+    affine = nibabel.affines.from_matvec(turned(0.5) * [2.0, 2.0, 3.0])
     volume = read(VolumeRef(path=str(save(tmp_path / "a.nii.gz", scan(), affine))))
     np.testing.assert_allclose(volume.spacing_mm_zyx, (3.0, 2.0, 2.0), rtol=1e-5)
     assert abs(volume.affine[0, 1]) > 0.01
@@ -136,9 +138,23 @@ def test_nifti_2_big_endian_files_and_long_extensions_are_read(tmp_path):
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def spoiled(path: Path, change) -> Path:
-    path.write_bytes(change(path.read_bytes()))
-    return path
+def spoiled(change, array, name: str = "scan.nii.gz"):
+    """Write an array whose file's content is changed."""
+
+    def make(write, folder):
+        path = write(array, name)
+        path.write_bytes(change(path.read_bytes()))
+        return path
+
+    return make
+
+
+def written(array):
+    return lambda write, folder: write(array)
+
+
+def stored(array):
+    return lambda write, folder: save(folder / "a.nii", array, np.eye(4))
 
 
 def noise() -> np.ndarray:
@@ -150,14 +166,18 @@ def flipped(content: bytes) -> bytes:
     return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
 
 
-def with_header(path: Path, **header: object) -> Path:
+def with_header(**header: object):
     """Write a file whose header says something of its own; nibabel itself would mend it or refuse."""
-    image = nibabel.Nifti1Image(scan(), np.eye(4))
-    image.set_qform(np.eye(4), 1)
-    for key, value in {"sform_code": 1, **header}.items():
-        image.header[key] = value
-    path.write_bytes(image.header.binaryblock + bytes(4) + scan().tobytes(order="F"))
-    return path
+
+    def make(write, folder):
+        image = nibabel.Nifti1Image(scan(), np.eye(4))
+        image.set_qform(np.eye(4), 1)
+        for key, value in {"sform_code": 1, **header}.items():
+            image.header[key] = value
+        (folder / "a.nii").write_bytes(image.header.binaryblock + bytes(4) + scan().tobytes(order="F"))
+        return folder / "a.nii"
+
+    return make
 
 
 def with_voxel(value: float, *places: tuple[int, int, int], dtype=np.float32) -> np.ndarray:
@@ -165,10 +185,6 @@ def with_voxel(value: float, *places: tuple[int, int, int], dtype=np.float32) ->
     for place in places:
         array[place] = value
     return array
-
-
-def shaped(*shape: int):
-    return lambda write, folder: save(folder / "a.nii.gz", scan(shape), np.eye(4))
 
 
 ODD = [(1, 2, 3), (3, 0, 0)]
@@ -179,74 +195,47 @@ NO_NUMBERS = "2 of 120 voxels are NaN or infinite, the first at z=1, y=2, x=3. R
 BROKEN = "the affine must be finite with spacings above 0 mm, got spacings ["
 MADE = {  # what writes the file, and what is said of it
     "missing": (lambda write, folder: folder / "gone.nii.gz", "there is no such file. Check the path"),
-    "empty": (lambda write, folder: spoiled(write(scan()), lambda _: b""), "the file is empty, 0 bytes"),
-    "cut": (lambda write, folder: spoiled(write(noise()), lambda all_: all_[:500]), ENDED.format(500)),
-    "cut late": (lambda write, folder: spoiled(write(noise()), lambda all_: all_[:9000]), ENDED.format(9000)),
-    "a bit": (lambda write, folder: spoiled(write(noise()), flipped), "the gzip stream is damaged ("),
+    "empty": (spoiled(lambda _: b"", scan()), "the file is empty, 0 bytes"),
+    "cut": (spoiled(lambda all_: all_[:500], noise()), ENDED.format(500)),
+    "cut late": (spoiled(lambda all_: all_[:9000], noise()), ENDED.format(9000)),
+    "a bit": (spoiled(flipped, noise()), "the gzip stream is damaged ("),
     "cut, unpacked": (
-        lambda write, folder: spoiled(write(scan(), "a.nii"), lambda content: content[:-10]),
+        spoiled(lambda all_: all_[:-10], scan(), "a.nii"),
         "holds 230 bytes of voxels, its header promises 240: the file is cut off",
     ),
-    "other content": (
-        lambda write, folder: spoiled(write(scan(), "a.nii"), lambda _: b"not a volume " * 100),
-        "has no usable NIfTI header (",
-    ),
-    "short": (
-        lambda write, folder: spoiled(write(scan(), "a.nii"), lambda _: b"short"),
-        "has no usable NIfTI header (",
-    ),
+    "other": (spoiled(lambda _: b"not a volume " * 100, scan(), "a.nii"), "has no usable NIfTI header ("),
+    "short": (spoiled(lambda _: b"short", scan(), "a.nii"), "has no usable NIfTI header ("),
     "packed": (
         lambda write, folder: write(scan()).rename(folder / "b.nii"),
         "is named .nii but gzip-compressed. Rename it to b.nii.gz",
     ),
-    "unpacked": (
-        lambda write, folder: spoiled(write(scan(), "c.nii.gz"), gzip.decompress),
-        "is named .gz but not gzip-compressed. Rename it to c.nii.",
-    ),
-    "2D": (shaped(8, 9), "is a 2D image, shape 8x9; a volume has at least 2 voxels"),
-    "2D with an axis": (shaped(8, 9, 1), "is a 2D image, shape 8x9x1;"),
-    "2D along x": (shaped(1, 8, 9), "is a 2D image, shape 1x8x9;"),
-    "a series": (shaped(4, 5, 6, 7), "has 4 axes, shape 4x5x6x7; expected 3. Split a series"),
-    "no voxels": (shaped(4, 0, 6), "holds no voxels, shape 4x0x6"),
-    "NaN": (lambda write, folder: write(with_voxel(np.nan, *ODD)), NO_NUMBERS),
-    "infinite": (lambda write, folder: write(with_voxel(-np.inf, *ODD)), NO_NUMBERS),
-    "beyond float32": (
-        lambda write, folder: write(with_voxel(1e300, (0, 0, 0), dtype=np.float64)),
-        "1 of 120 voxels are NaN or infinite",
-    ),
-    "complex": (
-        lambda write, folder: save(folder / "a.nii", scan().astype(np.complex64), np.eye(4)),
-        "voxels are complex64, expected one real number each",
-    ),
-    "colours": (
-        lambda write, folder: save(folder / "a.nii", RGB, np.eye(4)),
-        "expected one real number each",
-    ),
-    "meters": (
-        lambda write, folder: with_header(folder / "a.nii", xyzt_units=1),
-        "spacings are in meter, expected mm: [1.0, 1.0, 1.0]. Write the file again",
-    ),
-    "no rotation": (
-        lambda write, folder: with_header(folder / "a.nii", sform_code=0, quatern_b=1.0, quatern_c=1.0),
-        "its qform is no rotation (",
-    ),
+    "unpacked": (spoiled(gzip.decompress, scan(), "c.nii.gz"), "not gzip-compressed. Rename it to c.nii."),
+    "2D": (stored(scan((8, 9))), "is a 2D image, shape 8x9; a volume has at least 2 voxels"),
+    "2D with an axis": (stored(scan((8, 9, 1))), "is a 2D image, shape 8x9x1;"),
+    "2D along x": (stored(scan((1, 8, 9))), "is a 2D image, shape 1x8x9;"),
+    "a series": (stored(scan((4, 5, 6, 7))), "has 4 axes, shape 4x5x6x7; expected 3. Split a series"),
+    "no voxels": (stored(scan((4, 0, 6))), "holds no voxels, shape 4x0x6"),
+    "NaN": (written(with_voxel(np.nan, *ODD)), NO_NUMBERS),
+    "infinite": (written(with_voxel(-np.inf, *ODD)), NO_NUMBERS),
+    "too large": (written(with_voxel(1e300, (0, 0, 0), dtype=np.float64)), "1 of 120 voxels are NaN or inf"),
+    "complex": (stored(scan(dtype=np.complex64)), "voxels are complex64, expected one real number each"),
+    "colours": (stored(RGB), "expected one real number each"),
+    "meters": (with_header(xyzt_units=1), "spacings are in meter, expected mm: [1.0, 1.0, 1.0]. Write the"),
+    "no rotation": (with_header(sform_code=0, quatern_b=1.0, quatern_c=1.0), "its qform is no rotation ("),
     "no orientation": (
-        lambda write, folder: with_header(folder / "a.nii", sform_code=0, qform_code=0),
+        with_header(sform_code=0, qform_code=0),
         "qform_code and sform_code are 0), so left and right are unknown. Set it with nibabel",
     ),
     "two orientations": (
-        lambda write, folder: with_header(folder / "a.nii", srow_x=[-1, 0, 0, 0]),
+        with_header(srow_x=[-1, 0, 0, 0]),
         "contradicts itself: qform runs to RAS, sform to LAS",
     ),
     "no spacing": (
-        lambda write, folder: with_header(folder / "a.nii", qform_code=0, srow_y=[0] * 4),
+        with_header(qform_code=0, srow_y=[0] * 4),
         "spacings above 0 mm, got spacings [1.0, 0.0, 1.0]",
     ),
-    "no sform": (lambda write, folder: with_header(folder / "a.nii", **dict.fromkeys(ROWS, [0] * 4)), BROKEN),
-    "an sform of NaN": (
-        lambda write, folder: with_header(folder / "a.nii", **dict.fromkeys(ROWS, [np.nan] * 4)),
-        BROKEN,
-    ),
+    "no sform": (with_header(**dict.fromkeys(ROWS, [0] * 4)), BROKEN),
+    "an sform of NaN": (with_header(**dict.fromkeys(ROWS, [np.nan] * 4)), BROKEN),
 }
 
 
@@ -258,9 +247,7 @@ def test_a_file_that_is_no_volume_is_refused(write, tmp_path, name):
 
 @pytest.mark.parametrize("read_what", [read, read_geometry])
 def test_oblique_and_sheared_axes_are_refused_by_name(tmp_path, read_what):
-    tilt = np.radians(9.0)
-    turn = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
-    path = save(tmp_path / "a.nii.gz", scan(), nibabel.affines.from_matvec(turn))
+    path = save(tmp_path / "a.nii.gz", scan(), nibabel.affines.from_matvec(turned(9.0)))
     with pytest.raises(DataError, match=r"axes are oblique, 9\.0° off the body axes; at most 1° is read"):
         read_what(VolumeRef(path=str(path)))
     shear = np.eye(4)

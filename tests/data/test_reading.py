@@ -1,8 +1,5 @@
-from __future__ import annotations
-
 import errno
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,29 +9,22 @@ from evidcore.api import Cache, VolumeRef
 from evidcore.data.reading import read_error
 
 
-def test_a_verdict_is_remembered_for_the_state_of_the_file(write, tmp_path):
+def test_a_verdict_is_remembered_for_the_state_of_the_file(write, tmp_path, zeroed):
     ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16), "a.nii")))
     assert read_error(ref, tmp_path / "cache") is None
-    facts = os.stat(ref.path)
-    (tmp_path / "a.nii").write_bytes(bytes(facts.st_size))
-    os.utime(ref.path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    zeroed(ref.path)
     assert read_error(ref, tmp_path / "cache") is None, "same size and time: not read again"
     os.utime(ref.path, ns=(1, 1))
     assert read_error(ref, tmp_path / "cache") is not None
 
 
-def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, monkeypatch):
+def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, read_meanwhile):
     ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16))))
 
-    as_usual = Path.read_bytes
+    def fail():
+        raise OSError(errno.ESTALE, "Stale file handle", ref.path)
 
-    def failing(path: Path) -> bytes:
-        if str(path) == ref.path:
-            raise OSError(errno.ESTALE, "Stale file handle", str(path))
-        return as_usual(path)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", failing)
+    with read_meanwhile(ref.path, fail):
         assert "Stale file handle" in (read_error(ref, tmp_path / "cache") or "")
     assert read_error(ref, tmp_path / "cache") is None
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -82,19 +80,13 @@ def test_three_readings_and_the_format_are_counted_apart():
     policy = Written(dict(zip([p.id for p in prompts], texts, strict=True)))
     result = evaluated(policy, prompts, headline_only=True, prompts_per_batch=4)
     results = figures(result)
-    assert results["strict_accuracy"] == pytest.approx(1 / 6)
-    assert results["lenient_accuracy"] == pytest.approx(3 / 6)
-    assert results["rescue_accuracy"] == pytest.approx(4 / 6)
-    assert results["format_rate"] == pytest.approx(2 / 6)
-    assert results["accuracy_given_valid_format"] == pytest.approx(1 / 2)
+    names = ("strict_accuracy", "lenient_accuracy", "rescue_accuracy", "format_rate")
+    assert [results[name] for name in names] == pytest.approx([1 / 6, 3 / 6, 4 / 6, 2 / 6])
+    assert results["accuracy_given_valid_format"] == results["strict_accuracy/emphysema"] == 1 / 2
     assert "log_likelihood_accuracy" not in results
-    assert results["strict_accuracy/emphysema"] == pytest.approx(1 / 2)
     assert policy.asked == [(4, 9), (2, 9)]
-    assert {row.note for row in result.rows()} == {
-        "too few patients (3 of at least 20)",
-        "too few patients (2 of at least 20)",
-        "too few patients (1 of at least 20)",
-    }
+    notes = {f"too few patients ({count} of at least 20)" for count in (1, 2, 3)}
+    assert {row.note for row in result.rows()} == notes
 
 
 def test_log_likelihood_ignores_what_was_written():

@@ -99,16 +99,12 @@ def test_answers_that_an_evaluation_cannot_read_are_refused_by_the_tasks_name(as
 
 
 def test_a_set_for_tests_alone_is_held_against_rules_that_learnt_on_what_is_trained(asking):
-    changes = [
-        OUTSIDE,
-        (
-            'dataset = "chest", task = "choice", split = "test"',
-            'dataset = "outside", task = "choice", split = "test"',
-        ),
-    ]
+    measured = 'dataset = "{}", task = "choice", split = "test"'.format
+    changes = [OUTSIDE, (measured("chest"), measured("outside"))]
     other_arm = TRAINED.replace("[[stage]]", '[[stage]]\narm = "other"').replace(", limit = 1", "")
     stages = f'{TRAINED}{other_arm}[[stage]]\nkind = "evaluate"'
-    _, context = asking("choice", *changes, ('[[stage]]\nkind = "evaluate"', stages))
+    trained = [*changes, ('[[stage]]\nkind = "evaluate"', stages)]
+    _, context = asking("choice", *trained)
     context.where = "03-evaluate"
     use = context.recipe.stages[2].data[0]
     learnt = training(use, context)()  # not what another arm trains on, which is none of its inputs
@@ -121,7 +117,7 @@ def test_a_set_for_tests_alone_is_held_against_rules_that_learnt_on_what_is_trai
     def torn(split):
         raise DataError(f"outside.csv: line 3 of {split} is torn")
 
-    _, context = asking("choice", *changes, ('[[stage]]\nkind = "evaluate"', stages))
+    _, context = asking("choice", *trained)
     context.where = "03-evaluate"
     context.dataset("outside").cases = torn  # a fault is told, and no other set stands in
     with pytest.raises(DataError, match="line 3 of train is torn"):

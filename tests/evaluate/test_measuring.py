@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from evidcore.api import Case, Metric, Report, Unscored
@@ -13,14 +11,13 @@ class Length(Metric):
     """Share of the reference's length."""
 
     def __call__(self, texts):
-        return [
-            Measured(
-                figures={"length": len(item.text) / len(item.reference.text)}, remarks={"length": "counted"}
-            )
-            if item.text
-            else Unscored(kind="failed", reason="nothing was written")
-            for item in texts
-        ]
+        return [self.measured(item) for item in texts]
+
+    def measured(self, item):
+        if not item.text:
+            return Unscored(kind="failed", reason="nothing was written")
+        share = len(item.text) / len(item.reference.text)
+        return Measured(figures={"length": share}, remarks={"length": "counted"})
 
     def notes(self):
         return {"length": "in characters"}
@@ -68,14 +65,10 @@ def named(offered):
 
 
 def texts(*written):
+    cases = [Case(id=f"c{number}", patient=f"p{number}", volumes=()) for number, _ in enumerate(written)]
     return [
-        TextSample(
-            case=Case(id=f"c{number}", patient=f"p{number}", volumes=()),
-            asked="",
-            text=text,
-            reference=Report(text="abcd"),
-        )
-        for number, text in enumerate(written)
+        TextSample(case=case, asked="", text=text, reference=Report(text="abcd"))
+        for case, text in zip(cases, written, strict=True)
     ]
 
 

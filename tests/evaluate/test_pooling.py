@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -70,9 +68,8 @@ def test_a_metric_of_a_package_brings_its_own_pool(offered):
     lines = "[evidcore.metric]\nroot-letters = evid_roots:RootLetters\nsilent = evid_roots:Silent\n"
     offered("evid-roots", lines, RootLetters=RootLetters, Silent=Silent)
     lengths = RNG.integers(4, 40, 60)
-    figures = [
-        from_json({"root-letters": [int(length), 1]}) for length in lengths
-    ]  # as a line of answers holds it
+    # as a line of answers holds it
+    figures = [from_json({"root-letters": [int(length), 1]}) for length in lengths]
     owners = [f"p{index // 2}" for index in range(60)]
     assert pooled(figures) == pytest.approx(np.sqrt(lengths.sum()) / 60)
     alone = figure_interval(figures, owners)

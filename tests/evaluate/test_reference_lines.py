@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import random
 
@@ -13,19 +11,11 @@ from evidcore.evaluate.reference_lines import best_rule, cluster_of, reference_l
 
 def prompt(options, letter, *, true=None, name="a", patient="p", states=None):
     findings = tuple(Finding(name=item, state=state) for item, state in (states or {}).items())
+    case = Case(id=name, patient=patient, volumes=(), findings=findings)
     place = "ABCD".index(letter)
-    return Prompt(
-        id=f"{name}:{options}:{letter}",
-        case=Case(id=name, patient=patient, volumes=(), findings=findings),
-        task="choice",
-        parts=(),
-        reference={
-            "options": list(options),
-            "letter": letter,
-            "true_options": list(true if true is not None else [place]),
-            "finding": options[place],
-        },
-    )
+    reference = {"options": list(options), "letter": letter, "finding": options[place]}
+    reference["true_options"] = list(true if true is not None else [place])
+    return Prompt(id=f"{name}:{options}:{letter}", case=case, task="choice", parts=(), reference=reference)
 
 
 # e is right 3 times of 3 offered, n 2 of 5, c 1 of 4, h 0 of 6; the letter A is right most often
@@ -219,9 +209,7 @@ def test_the_words_of_a_question_may_give_its_answer_away():
         asked = prompt(["left", "right"], answer, name=organ)
         return dataclasses.replace(asked, reference={**asked.reference, "question": f"Where is the {organ}?"})
 
-    training = (
-        [side("liver", "B")] * 3 + [side("spleen", "A")] * 3 + [side("tumour", "A"), side("tumour", "B")]
-    )
+    training = [side("liver", "B"), side("spleen", "A")] * 3 + [side("tumour", "A"), side("tumour", "B")]
     questions = [side("liver", "B"), side("spleen", "A"), side("tumour", "A"), side("kidney", "B")]
     lines = reference_lines(questions, training)
     # the tumour was on either side once, no kidney was asked about: a coin each

@@ -1,7 +1,5 @@
 """An evaluate stage measures reports and thinking by its metrics, and what it lacks is said at once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from evidcore.builtin.choice import Choice
@@ -22,9 +20,20 @@ class Words(Metric):
         return [Measured(figures={"words": float(len(item.text.split()))}) for item in texts]
 
 
+class Calls(Metric):
+    """Counts turns before the last."""
+
+    unit = "plain"
+    reads = frozenset({"turns"})
+
+    def __call__(self, texts):
+        return [Measured(figures={"calls": float(len(item.turns))}) for item in texts]
+
+
 @pytest.fixture
 def metric(offered):
-    offered("evid-words", "[evidcore.metric]\nwords = evid_words:Words\n", Words=Words)
+    lines = "words = evid_words:Words\ncalls = evid_words:Calls\n"
+    offered("evid-words", f"[evidcore.metric]\n{lines}", Words=Words, Calls=Calls)
     return build("metric", {"use": "words"}, given={}, where="test")
 
 
@@ -69,18 +78,7 @@ def test_a_scorer_says_how_well_thoughts_agree_with_reports():
     assert (row.metric, row.value, row.unit) == ("findings_f1", 0.5, "score")
 
 
-class Calls(Metric):
-    """Counts turns before the last."""
-
-    unit = "plain"
-    reads = frozenset({"turns"})
-
-    def __call__(self, texts):
-        return [Measured(figures={"calls": float(len(item.turns))}) for item in texts]
-
-
-def test_turns_before_an_answer_are_measured_and_kept_with_it(offered, metric):
-    offered("evid-calls", "[evidcore.metric]\ncalls = evid_calls:Calls\n", Calls=Calls)
+def test_turns_before_an_answer_are_measured_and_kept_with_it(metric):
     calls = build("metric", {"use": "calls"}, given={}, where="test")
     (prompt,) = Choice().prompts(CASE, Volume(), 0)
     turn = Turn(text="look", actions=(), reply=(TextPart(text="there"),))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -51,13 +49,8 @@ def tokenizer(cases) -> PreTrainedTokenizerFast:
 def small(language_folder, cases) -> Small:
     model, processor = tiny_vlm(language_folder, sharpness=6.0)
     texts = ["What is there?", "Is it on the left side?", "Which?", "What is there, and where?"]
-    prompts = [
-        Prompt(
-            id=f"question-{number}",
-            case=case,
-            task="test",
-            parts=(VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text=text)),
-        )
-        for number, (case, text) in enumerate(zip(cases[: len(texts)], texts, strict=True))
-    ]
+    prompts = []
+    for number, (case, text) in enumerate(zip(cases[: len(texts)], texts, strict=True)):
+        parts = (VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text=text))
+        prompts.append(Prompt(id=f"question-{number}", case=case, task="test", parts=parts))
     return Small(model, processor, cases[: len(texts)], prompts)

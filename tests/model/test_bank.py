@@ -30,6 +30,13 @@ def handles_of(bank, cases):
     return [bank.handle(Crop(volume=case.volumes[0]), SIZE) for case in cases]
 
 
+def filled(encoder, cases, **options):
+    """Return a bank of its own that has encoded the cases, and their patches."""
+    bank = FeatureBank(encoder.input, **options)
+    [(_, patches)] = bank.patches(handles_of(bank, cases), encoder)
+    return bank, patches
+
+
 def test_features_are_those_of_the_encoder_on_prepared_pixels(encoder, cases):
     bank = FeatureBank(encoder.input)
     handles = handles_of(bank, cases)
@@ -65,8 +72,7 @@ def test_a_volume_is_encoded_once_and_again_only_when_the_weights_changed(encode
 
 
 def test_memory_stays_within_its_bound_and_the_least_recently_used_leaves(encoder, cases):
-    probe = FeatureBank(encoder.input)
-    item = probe.patches(handles_of(probe, cases[:1]), encoder)[0][1].features.nbytes
+    item = filled(encoder, cases[:1])[1].features.nbytes
     bank = FeatureBank(encoder.input, memory_bytes=2 * item)
     first, second, third, _ = handles_of(bank, cases)
     bank.patches([first, second], encoder)
@@ -79,26 +85,21 @@ def test_memory_stays_within_its_bound_and_the_least_recently_used_leaves(encode
 
 
 def test_half_precision_rounds_and_halves_the_memory(encoder, cases):
-    full, half = FeatureBank(encoder.input), FeatureBank(encoder.input, precision="float16")
-    exact = full.patches(handles_of(full, cases), encoder)[0][1].features
-    rounded = half.patches(handles_of(half, cases), encoder)[0][1].features
-    assert rounded.dtype == exact.dtype
-    torch.testing.assert_close(rounded, exact.half().float(), rtol=0, atol=0)
+    (full, exact), (half, rounded) = filled(encoder, cases), filled(encoder, cases, precision="float16")
+    assert rounded.features.dtype == exact.features.dtype
+    torch.testing.assert_close(rounded.features, exact.features.half().float(), rtol=0, atol=0)
     assert half._bytes * 2 == full._bytes
 
 
 def test_features_on_disk_are_read_by_the_next_process_with_the_same_weights_only(encoder, cases, tmp_path):
-    first = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-    written = first.patches(handles_of(first, cases), encoder)[0][1]
-    second = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-    read = second.patches(handles_of(second, cases), encoder)[0][1]
+    _, written = filled(encoder, cases, cache=Cache("features", tmp_path))
+    second, read = filled(encoder, cases, cache=Cache("features", tmp_path))
     assert second.encoded == 0
     torch.testing.assert_close(read.features, written.features, rtol=0, atol=0)
     assert read.grid_zyx == written.grid_zyx
     with torch.no_grad():
         next(encoder.parameters()).add_(0.1)
-    third = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-    third.patches(handles_of(third, cases), encoder)
+    third, _ = filled(encoder, cases, cache=Cache("features", tmp_path))
     assert third.encoded == 4
 
 
@@ -112,19 +113,13 @@ def test_the_format_of_a_file_is_looked_for_once_when_a_crop_is_prepared(encoder
     assert len(asked) == 1
 
 
-def reweighted(encoder, number):
-    with torch.no_grad():
-        next(encoder.parameters()).fill_(number)
-
-
 def test_a_set_that_does_not_fit_keeps_its_first_part_and_drives_other_encoders_out(
     encoder, cases, tmp_path, monkeypatch
 ):
     def use(number, shown=2):
-        reweighted(encoder, number)
-        bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-        bank.patches(handles_of(bank, cases[:shown]), encoder)
-        return bank.encoded
+        with torch.no_grad():
+            next(encoder.parameters()).fill_(number)
+        return filled(encoder, cases[:shown], cache=Cache("features", tmp_path))[0].encoded
 
     def files():
         return set((tmp_path / "features").glob("*-*"))
@@ -228,14 +223,10 @@ def test_input_that_is_prefetched_is_bounded(encoder, cases, prepared, two_threa
 
 
 def test_a_damaged_file_is_made_again(encoder, cases, tmp_path):
-    def encoded():
-        bank = FeatureBank(encoder.input, cache=Cache("features", tmp_path))
-        return bank, bank.patches(handles_of(bank, cases[:1]), encoder)[0][1].features
-
-    _, written = encoded()
+    _, written = filled(encoder, cases[:1], cache=Cache("features", tmp_path))
     [file] = tmp_path.rglob("features/*-*")
     file.write_bytes(file.read_bytes()[:-1])
     for count in (1, 0):
-        bank, again = encoded()
+        bank, again = filled(encoder, cases[:1], cache=Cache("features", tmp_path))
         assert bank.encoded == count
-        torch.testing.assert_close(again, written, rtol=0, atol=0)
+        torch.testing.assert_close(again.features, written.features, rtol=0, atol=0)

@@ -100,12 +100,8 @@ def test_a_row_ends_by_an_end_token_or_where_it_is_told_and_the_others_go_on(sma
     ended = continue_rows(small.model, prefixes, dataclasses.replace(greedy, end_ids=(free[0].ids[2],)))
     assert ended[0].ended
     assert ended[0].ids == free[0].ids[: free[0].ids.index(free[0].ids[2]) + 1]
-    told = continue_rows(
-        small.model,
-        prefixes,
-        dataclasses.replace(greedy, end_ids=(261,)),
-        stops=lambda row, ids: row == 2 and len(ids) == 4,
-    )
+    endless = dataclasses.replace(greedy, end_ids=(261,))
+    told = continue_rows(small.model, prefixes, endless, stops=lambda row, ids: row == 2 and len(ids) == 4)
     assert [len(item.ids) for item in told] == [9, 9, 4, 9]
     assert not told[2].ended
     text = Prefix(tuple(small.processor.tokenizer("What is there?")["input_ids"]))  # without images

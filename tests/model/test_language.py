@@ -10,10 +10,15 @@ from evidcore.registry import factory
 TEXTS = ("Which finding is present? A lung nodule.", "<think>Absent.</think><answer>A</answer>")
 
 
-def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
+def saved(tokenizer, folder):
     model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=3)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model
+
+
+def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
+    model = saved(tokenizer, tmp_path)
     loaded, again = Pretrained(folder=str(tmp_path)).load()
     for text in TEXTS:
         assert again(text).input_ids == tokenizer(text).input_ids
@@ -31,9 +36,7 @@ def test_a_relative_folder_starts_at_the_recipes(tmp_path):
 
 
 def test_a_model_without_a_chat_template_is_refused_with_the_remedy(tokenizer, tmp_path):
-    model = tiny_model(tiny_config(tokenizer, width=32, layers=1, heads=2), tokenizer, seed=0)
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+    saved(tokenizer, tmp_path)
     (tmp_path / "chat_template.jinja").unlink()
     with pytest.raises(DataError, match=rf"{tmp_path}.*no chat template.*put a chat_template.jinja"):
         Pretrained(folder=str(tmp_path)).load()

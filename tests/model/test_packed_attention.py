@@ -43,14 +43,11 @@ class Rows:
 def rows_of(small, *, answers, longest, volumes=1, prompts=4, seed=0):
     rng = torch.Generator().manual_seed(seed)
     shown = [VisualPart(crop=Crop(volume=case.volumes[0])) for case in small.cases]
-    encoded = [
-        small.processor.encode(
-            dataclasses.replace(
-                prompt, parts=(*(shown[index - extra] for extra in range(1, volumes)), *prompt.parts)
-            )
-        )
-        for index, prompt in enumerate(small.prompts[:prompts])
-    ]
+    encoded = []
+    for index, prompt in enumerate(small.prompts[:prompts]):
+        others = [shown[index - extra] for extra in range(1, volumes)]
+        several = dataclasses.replace(prompt, parts=(*others, *prompt.parts))
+        encoded.append(small.processor.encode(several))
     before = max(len(item.ids) for item in encoded)
     ids = torch.tensor([[0] * (before - len(item.ids)) + list(item.ids) for item in encoded])
     lengths = torch.tensor([len(item.ids) for item in encoded])
@@ -73,6 +70,10 @@ def one_by_one(model, rows):
             log_probs = logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
             result[row, number, : len(answer)] = log_probs.gather(-1, answer[:, None])[:, 0]
     return result
+
+
+def packed_log_probs(model, rows):
+    return answer_log_probs(model, rows.packed(), rows.pixels())
 
 
 def gradients(model, score, weight):
@@ -107,13 +108,13 @@ def test_answers_in_one_row_score_and_teach_as_in_rows_of_their_own(small, drawn
     assert {len(handles) for handles in rows.handles} == {drawn.get("volumes", 1)}
     small.model.train_only(["bridge", "language"])
     with torch.no_grad():
-        together = answer_log_probs(small.model, rows.packed(), rows.pixels())
+        together = packed_log_probs(small.model, rows)
         apart = one_by_one(small.model, rows)
     assert apart.abs().max() > 1  # the comparison is about something
     torch.testing.assert_close(together, apart, rtol=0, atol=LOG_PROBS)
     weight = torch.randn(apart.shape, generator=torch.Generator().manual_seed(seed))
     agree(
-        gradients(small.model, lambda: answer_log_probs(small.model, rows.packed(), rows.pixels()), weight),
+        gradients(small.model, lambda: packed_log_probs(small.model, rows), weight),
         gradients(small.model, lambda: one_by_one(small.model, rows), weight),
     )
 
@@ -125,9 +126,7 @@ def test_a_model_that_computes_again_in_the_backward_pass_packs_again(small):
     weight = torch.randn(rows.written.shape, generator=torch.Generator().manual_seed(0))
 
     def found():
-        return gradients(
-            small.model, lambda: answer_log_probs(small.model, rows.packed(), rows.pixels()), weight
-        )
+        return gradients(small.model, lambda: packed_log_probs(small.model, rows), weight)
 
     whole = found()
     small.model.activation_checkpointing_enable()
@@ -137,9 +136,9 @@ def test_a_model_that_computes_again_in_the_backward_pass_packs_again(small):
 def test_one_answer_does_not_see_another(small):
     rows = rows_of(small, answers=3, longest=6, prompts=2)
     with torch.no_grad():
-        before = answer_log_probs(small.model, rows.packed(), rows.pixels())
+        before = packed_log_probs(small.model, rows)
         rows.written[:, 1] = (rows.written[:, 1] + 7) * rows.there[:, 1]
-        after = answer_log_probs(small.model, rows.packed(), rows.pixels())
+        after = packed_log_probs(small.model, rows)
     assert torch.equal(before[:, [0, 2]], after[:, [0, 2]])
     assert (before[:, 1] - after[:, 1]).abs().max() > 0.1
 
@@ -181,7 +180,7 @@ def test_masks_say_the_same_in_every_form(small):
 def test_an_answer_that_counts_nothing_keeps_its_places_and_scores_0(small):
     rows = rows_of(small, answers=3, longest=5)
     with torch.no_grad():
-        before = answer_log_probs(small.model, rows.packed(), rows.pixels())
+        before = packed_log_probs(small.model, rows)
         rows.there[1, 2] = 0
         packed = rows.packed()
         after = answer_log_probs(small.model, packed, rows.pixels())
@@ -200,7 +199,7 @@ def test_flex_attention_scores_the_same(small):
         apart = one_by_one(small.model, rows)
         small.model.model.language_model.set_attn_implementation("flex_attention")
         with torch.compiler.set_stance("force_eager"):
-            together = answer_log_probs(small.model, rows.packed(), rows.pixels())
+            together = packed_log_probs(small.model, rows)
     torch.testing.assert_close(together, apart, rtol=0, atol=LOG_PROBS)
 
 
@@ -208,7 +207,7 @@ def test_rows_of_their_own_score_as_before_once_a_model_has_packed(small):
     rows = rows_of(small, answers=2, longest=5)
     with torch.no_grad():
         before = one_by_one(small.model, rows)
-        answer_log_probs(small.model, rows.packed(), rows.pixels())
+        packed_log_probs(small.model, rows)
         assert small.model.model.language_model.config._attn_implementation == NAME
         assert torch.equal(one_by_one(small.model, rows), before)
 

@@ -12,12 +12,18 @@ from evidcore.model.parts import build_bridge
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.registry import factory
 
+SHOWN = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
+
+
+def template(content: str) -> str:
+    turn = f"{{% for message in messages %}}<|im_start|>{content}<|im_end|>{{% endfor %}}"
+    return turn + "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+
 
 def test_a_prompt_is_a_user_turn_with_its_images_in_place(small):
     encoded = small.processor.encode(small.prompts[0])
     text = small.processor.tokenizer.decode(encoded.ids)
-    shown = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
-    assert text == f"<|im_start|>user\n{shown}What is there?<|im_end|>\n<|im_start|>assistant\n"
+    assert text == f"<|im_start|>user\n{SHOWN}What is there?<|im_end|>\n<|im_start|>assistant\n"
     (crop,) = encoded.crops
     assert encoded.crops == small.prompts[0].crops()
     images = small.processor.image_processor
@@ -104,10 +110,7 @@ def test_an_answer_ends_with_the_token_that_the_template_ends_a_turn_with(small)
 
 def test_white_space_around_a_question_is_kept_where_the_template_takes_it_off(language_folder):
     tokenizer = AutoTokenizer.from_pretrained(language_folder)
-    tokenizer.chat_template = (
-        "{% for message in messages %}<|im_start|>{{ message.content | trim }}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
-    )
+    tokenizer.chat_template = template("{{ message.content | trim }}")
     processor = VolumeProcessor(VolumeImageProcessor(), tokenizer)
     prompt = Prompt(
         id="q", case=Case(id="c", patient="p", volumes=()), task="t", parts=(TextPart(text=" Which?\n"),)
@@ -145,17 +148,16 @@ def test_a_chat_shows_the_scan_of_a_path_as_the_view_does(small, tmp_path):
     encoder, bridge, _ = alone.image_processor.parts()
     alone.image_processor.connect(encoder, bridge, Told(), None)
     crop = small.prompts[0].crops()[0]
-    chat = [{"role": "user", "content": [{"type": "image", "path": crop.volume.path},
-                                         {"type": "text", "text": "What?"}]}]  # fmt: skip
+    image = {"type": "image", "path": crop.volume.path}
+    chat = [{"role": "user", "content": [image, {"type": "text", "text": "What?"}]}]
     inputs = alone.apply_chat_template([chat, chat], tokenize=True, return_dict=True, return_tensors="pt")
-    shown = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
     for ids in inputs["input_ids"]:
-        assert f"user\nslice 3:{shown}What?<|im_end|>" in alone.tokenizer.decode(ids)
+        assert f"user\nslice 3:{SHOWN}What?<|im_end|>" in alone.tokenizer.decode(ids)
     assert inputs["pixel_values"].shape == (2, 3, 8, 16, 16)
-    chat[0]["content"][0]["path"] = crop.uri()  # a crop is shown as it is
+    image["path"] = crop.uri()  # a crop is shown as it is
     (ids,) = alone.apply_chat_template(chat, tokenize=True, return_dict=True)["input_ids"]
-    assert f"user\n{shown}What?<|im_end|>" in alone.tokenizer.decode(ids)
-    chat[0]["content"][0]["path"] = str(tmp_path / "none.nii")
+    assert f"user\n{SHOWN}What?<|im_end|>" in alone.tokenizer.decode(ids)
+    image["path"] = str(tmp_path / "none.nii")
     with pytest.raises(DataError, match=r"none\.nii: there is no such file"):
         alone.apply_chat_template(chat, tokenize=True, return_dict=True)
 
@@ -164,17 +166,10 @@ def test_a_chat_shows_the_scan_of_a_path_as_the_view_does(small, tmp_path):
 def test_a_chat_is_written_as_strings_or_parts_as_its_template_takes_it(small, language_folder, said):
     tokenizer = AutoTokenizer.from_pretrained(language_folder)
     add_image_tokens(tokenizer)
-    tokenizer.chat_template = (
-        "{% for message in messages %}<|im_start|>" + said + "<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
-    )
+    tokenizer.chat_template = template(said)
     images = VolumeImageProcessor()
     images.connect(*small.processor.image_processor.parts(), None)
-    parts = [
-        {"type": "image", "url": small.prompts[0].crops()[0].volume.path},
-        {"type": "text", "text": "Hm?"},
-    ]
-    chat = [{"role": "user", "content": parts}]
+    image = {"type": "image", "url": small.prompts[0].crops()[0].volume.path}
+    chat = [{"role": "user", "content": [image, {"type": "text", "text": "Hm?"}]}]
     batch = VolumeProcessor(images, tokenizer).apply_chat_template(chat, tokenize=True, return_dict=True)
-    shown = "<|vision_start|>" + "<|image_pad|>" * 4 + "<|vision_end|>"
-    assert tokenizer.decode(batch["input_ids"][0]) == f"<|im_start|>{shown}Hm?<|im_end|>"
+    assert tokenizer.decode(batch["input_ids"][0]) == f"<|im_start|>{SHOWN}Hm?<|im_end|>"

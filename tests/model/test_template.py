@@ -18,20 +18,13 @@ CONTROL = re.compile(
 
 # template -> what is refused
 REFUSED = {
-    "deepseek_r1_distill": "open thought",
-    "deepseekv3": "open thought",
+    **dict.fromkeys(("deepseek_r1_distill", "deepseekv3", "nemotron_3_5_lightning"), "open thought"),
+    **dict.fromkeys(("nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra"), "open thought"),
+    **dict.fromkeys(("qwen3_5_think", "qwen3_6", "qwen3_8"), "open thought"),
     "glm4moe": "end of turn",
     "gptoss": "date, generation prompt",
     "llama3_2": "date",
     "muse_glimmer": "date, generation prompt",
-    "nemotron_3_5_lightning": "open thought",
-    "nemotron_3_nano": "open thought",
-    "nemotron_3_super": "open thought",
-    "nemotron_3_ultra": "open thought",
-    "qwen3_5_think": "open thought",
-    "qwen3_6": "open thought",
-    "qwen3_8": "open thought",
-    "deepseek_r1_distill_training": "open thought",
 }
 PASSING_WHEN_TRAINING = {"glm4moe_training"}  # trl's variant loses less than what it replaces
 TAKE_PARTS = {"idefics3", "llava_next", "smolvlm"}  # these leave a string out, and take a list of parts
@@ -63,6 +56,21 @@ def tokenizer_of(template: str) -> PreTrainedTokenizerFast:
     )
 
 
+def changed_chatml(old: str, new: str) -> PreTrainedTokenizerFast:
+    assert old in CHATML
+    tokenizer = tokenizer_of(CHATML)
+    tokenizer.chat_template = CHATML.replace(old, new)
+    return tokenizer
+
+
+def at_start(words: str) -> tuple[str, str]:
+    return "{% for", words + "{% for"
+
+
+def turns_up_to(count: int) -> tuple[str, str]:
+    return at_start(f"{{% if messages | length > {count} %}}{{{{ raise_exception('turns') }}}}{{% endif %}}")
+
+
 def names(losses) -> str:
     return ", ".join(loss.what for loss in losses)
 
@@ -82,17 +90,9 @@ def test_trl_ships_some_forty_templates_and_most_pass():
     assert len(PASSING) > len(SHIPPED) / 2
 
 
-FUNCTION = {
-    "type": "function",
-    "function": {
-        "name": "zoom",
-        "description": "Look closer.",
-        "parameters": {
-            "type": "object",
-            "properties": {"box": {"type": "array", "items": {"type": "number"}}},
-        },
-    },
-}
+BOX = {"type": "object", "properties": {"box": {"type": "array", "items": {"type": "number"}}}}
+ZOOM = {"name": "zoom", "description": "Look closer.", "parameters": BOX}
+FUNCTION = {"type": "function", "function": ZOOM}
 
 
 @pytest.mark.slow
@@ -137,27 +137,15 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
     ("change", "what", "sentence"),
     [
         (("{{ message.content }}", ""), "question", r"as a string and as a list of parts\."),
-        (
-            ("{% for", "{{ raise_exception('no bos') }}{% for"),
-            "question",
-            r"as a string and as a list of parts \(no bos\)\.",
-        ),
+        (at_start("{{ raise_exception('no bos') }}"), "question", r"and as a list of parts \(no bos\)\."),
         (
             ("message.content", "message.content | replace('\n', ' ')"),
             "question",
             r"text 'Slice 12: 3\.5 x 4 mm\.\\n.*does not come back as it was",
         ),
         (("message.content", "message.content | e"), "question", "does not come back as it was"),
-        (
-            ("{% for", "{% if messages | length > 1 %}{{ raise_exception('one turn') }}{% endif %}{% for"),
-            "answer, second question",
-            "An assistant turn is refused or left out",
-        ),
-        (
-            ("{% for", "{% if messages | length > 2 %}{{ raise_exception('two turns') }}{% endif %}{% for"),
-            "second question",
-            "A user turn after an answer is refused",
-        ),
+        (turns_up_to(1), "answer, second question", "An assistant turn is refused or left out"),
+        (turns_up_to(2), "second question", "A user turn after an answer is refused"),
         (
             ("{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", ""),
             "generation prompt",
@@ -169,7 +157,7 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
             r"sampling would read .*bot\\n'\), and training .*assistant\\n'\)",
         ),
         (
-            ("{% for", "{% if add_generation_prompt %}Answer.{% endif %}{% for"),
+            at_start("{% if add_generation_prompt %}Answer.{% endif %}"),
             "generation prompt",
             r"sampling would read \('Answer\.<\|im_start\|>user\\n', ",
         ),
@@ -179,13 +167,11 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
             "open thought",
             r"generation prompt ends in '<think>\\n'",
         ),
-        (("{% for", "{{ strftime_now('%d %b %Y') }}{% for"), "date", "It writes today's date"),
+        (at_start("{{ strftime_now('%d %b %Y') }}"), "date", "It writes today's date"),
     ],
 )
 def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_remedy(change, what, sentence):
-    assert change[0] in CHATML
-    tokenizer = tokenizer_of(CHATML)
-    tokenizer.chat_template = CHATML.replace(*change)
+    tokenizer = changed_chatml(*change)
     assert set(names(round_trip(tokenizer)[1]).split(", ")) == set(what.split(", "))
     with pytest.raises(
         RunError, match=rf"(?s)^a model: its chat template cannot be used.*{sentence}.*Put beside the"
@@ -199,14 +185,11 @@ def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_re
         ("message.content", "message.content | trim"),
         ("message.content", "message.content.split('</think>')[-1]"),
         ("message.content", "message.content | replace('</think>', '</think>\n')"),
-        ("{% for", "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}{% for"),
+        at_start("{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"),
     ],
 )
 def test_what_a_run_writes_itself_is_not_refused(change):
-    assert change[0] in CHATML
-    tokenizer = tokenizer_of(CHATML)
-    tokenizer.chat_template = CHATML.replace(*change)
-    assert round_trip(tokenizer) == (read_turns(tokenizer_of(CHATML), where="here"), ())
+    assert round_trip(changed_chatml(*change)) == (read_turns(tokenizer_of(CHATML), where="here"), ())
 
 
 def test_all_that_is_lost_is_said_at_once():

@@ -16,20 +16,14 @@ from evidcore.registry import factory
 
 def inputs_of(small, prompts=None, *, pixels=False):
     encoded = [small.processor.encode(prompt) for prompt in prompts or small.prompts]
-    longest = max(len(item.ids) for item in encoded)
-    pad = small.processor.tokenizer.pad_token_id
+    longest, pad = max(len(item.ids) for item in encoded), small.processor.tokenizer.pad_token_id
+    ids = torch.tensor([[pad] * (longest - len(item.ids)) + list(item.ids) for item in encoded])
     images = small.processor.image_processor
     crops = [crop for item in encoded for crop in item.crops]
     values = torch.tensor([images.handle(crop) for crop in crops]).reshape(-1, 1)
     if pixels:
         values = small.model.model.bank.pixels(values.flatten().tolist())
-    return {
-        "input_ids": torch.tensor([[pad] * (longest - len(item.ids)) + list(item.ids) for item in encoded]),
-        "attention_mask": torch.tensor([
-            [0] * (longest - len(item.ids)) + [1] * len(item.ids) for item in encoded
-        ]),
-        "pixel_values": values,
-    }
+    return {"input_ids": ids, "attention_mask": (ids != pad).long(), "pixel_values": values}
 
 
 def test_logits_are_the_same_however_they_are_asked_for(small):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess
@@ -18,6 +16,7 @@ from transformers.utils import logging
 
 from evidcore.api import Case, Reward, Score
 from evidcore.builtin.rollouts import Plain
+from evidcore.builtin.views import Volume
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
@@ -77,6 +76,51 @@ class Silence(Reward):
         return [None] * len(rollouts)
 
 
+class NoPixels(Volume):
+    """A view that shows nothing, for which there is no pixel flow to prove."""
+
+    def render(self, case):
+        return ()
+
+
+class Stopped(Exception):
+    """Ends a stage from without."""
+
+
+def grpo_settings(**changed: Any) -> GrpoSettings:
+    usual: dict[str, Any] = {"train": ("bridge", "language"), "steps": 2, "learning_rate": 1e-3}
+    counts = {"prompts_per_step": 4, "answers_per_prompt": 4, "max_new_tokens": 6}
+    return GrpoSettings(**{**usual, **counts, **changed})
+
+
+def sft_settings(**changed: Any) -> SftSettings:
+    usual: dict[str, Any] = {"train": ("bridge",), "steps": 2, "learning_rate": 1e-2, "rows_per_step": 4}
+    return SftSettings(**{**usual, **changed})
+
+
+def letters(**changed: Any) -> NamedReward:
+    return NamedReward(**{"name": "letters", "reward": Letters(), "package": "test 1.0", **changed})
+
+
+def flat(model: VolumeVLM) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProcessor]:
+    """Give a published model with eyes, tiny; its weights are bfloat16's, as of those that are published."""
+    language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
+    for weight in language.parameters():
+        weight.data = weight.data.bfloat16().float()
+    encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
+    vision = language.config.vision_config.to_dict()
+    built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
+    built.load_from(language)
+    return assemble.assemble(
+        language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
+        bridge_table={"use": "native-merger"}, view_table=dict(VIEW), **given,
+    )  # fmt: skip
+
+
 # arguments of a stage that are none of its settings
 GIVEN = {"source", "seed", "strategy", "resume", "engine", "kind", "reweighter"}
 
@@ -88,6 +132,30 @@ class Bench:
     language_folder: Path
     cases: list[Case]
     folder: Path
+    heard, flat, qwen = Heard, staticmethod(flat), staticmethod(qwen)
+    Letters, Constant, FirstGroup, Silence, NoPixels = Letters, Constant, FirstGroup, Silence, NoPixels
+    share_of_letters, letters = staticmethod(share_of_letters), staticmethod(letters)
+    grpo_settings, sft_settings = staticmethod(grpo_settings), staticmethod(sft_settings)
+    Stopped = Stopped
+
+    def stopping(self, step: int) -> Heard:
+        """Hear of a stage, and end it while it tells of a step."""
+
+        class Stops(Heard):
+            def step_finished(self, number, metrics):
+                super().step_finished(number, metrics)
+                if number == step:
+                    raise Stopped
+
+        return Stops()
+
+    def run(
+        self, name: str = "run", *, heard: Heard | None = None, **options: Any
+    ) -> tuple[VolumeVLM, Heard]:
+        """Train a fresh model by GRPO; return it and what was heard of it."""
+        model, heard = self.model(), heard or Heard()
+        self.grpo(model=model, heard=heard, folder=name, **options)
+        return model[0], heard
 
     def model(self, sharpness: float = 3.0) -> tuple[VolumeVLM, VolumeProcessor]:
         return tiny_vlm(self.language_folder, sharpness=sharpness)
@@ -127,46 +195,6 @@ class Bench:
         return make(*(model or self.model()), source, *rewards, settings, self.folder / folder, **given)
 
 
-def grpo_settings(**changed: Any) -> GrpoSettings:
-    usual: dict[str, Any] = {
-        "train": ("bridge", "language"),
-        "steps": 2,
-        "learning_rate": 1e-3,
-        "prompts_per_step": 4,
-        "answers_per_prompt": 4,
-        "max_new_tokens": 6,
-    }
-    return GrpoSettings(**{**usual, **changed})
-
-
-def sft_settings(**changed: Any) -> SftSettings:
-    usual: dict[str, Any] = {"train": ("bridge",), "steps": 2, "learning_rate": 1e-2, "rows_per_step": 4}
-    return SftSettings(**{**usual, **changed})
-
-
-def letters(**changed: Any) -> NamedReward:
-    return NamedReward(**{"name": "letters", "reward": Letters(), "package": "test 1.0", **changed})
-
-
-def flat(model: VolumeVLM) -> torch.Tensor:
-    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
-
-
-def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProcessor]:
-    """Give a published model with eyes, tiny; its weights are bfloat16's, as of those that are published."""
-    language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
-    for weight in language.parameters():
-        weight.data = weight.data.bfloat16().float()
-    encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
-    vision = language.config.vision_config.to_dict()
-    built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
-    built.load_from(language)
-    return assemble.assemble(
-        language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
-        bridge_table={"use": "native-merger"}, view_table=dict(VIEW), **given,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="session")
 def language_folder(tmp_path_factory) -> Path:
     return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
@@ -199,20 +227,3 @@ def torchrun() -> Callable[..., list[str]]:
         return done.stdout.splitlines()
 
     return run
-
-
-@pytest.fixture
-def kit() -> type:
-    """The builders of this file: test files cannot import each other."""
-
-    class Kit:
-        heard: Callable[[], Heard] = Heard
-        grpo_settings = staticmethod(grpo_settings)
-        sft_settings = staticmethod(sft_settings)
-        letters = staticmethod(letters)
-        flat = staticmethod(flat)
-        share_of_letters_of = staticmethod(share_of_letters)
-        qwen = staticmethod(qwen)
-        Letters, Constant, FirstGroup, Silence = Letters, Constant, FirstGroup, Silence
-
-    return Kit

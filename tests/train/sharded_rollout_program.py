@@ -53,15 +53,10 @@ def main(language: str, folder: str) -> None:
     model, processor = tiny_vlm(Path(language), sharpness=3.0)
     model.eval()
     cases = [volume_case(Path(folder) / str(rank), seed) for seed in range(2)]
-    prompts = [
-        Prompt(
-            id=case.id,
-            case=case,
-            task="test",
-            parts=(VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text=text)),
-        )
-        for case, text in zip(cases, ("What is there?", "Where is it, and how large?"), strict=True)
-    ]
+    prompts = []
+    for case, text in zip(cases, ("What is there?", "Where is it, and how large?"), strict=True):
+        parts = (VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text=text))
+        prompts.append(Prompt(id=case.id, case=case, task="test", parts=parts))
     whole = answers(model, processor, prompts, rank)
     model.train_only(("bridge", "language"))
     loss = step(model, processor, prompts[0])

@@ -77,14 +77,8 @@ def main(kind: str, language: str, folder: str, steps: str, resume: str) -> None
     work = Path(folder)
     cases = [volume_case(work.parent / "volumes", seed) for seed in range(4)]
     bench = Bench(Path(language), cases, work)
-    shared = {
-        "steps": int(steps),
-        "learning_rate": 1e-3,
-        "save_every_steps": 2,
-        "train": ("bridge", "language"),
-        "heard": Printing(),
-        "resume": resume == "resume",
-    }
+    shared = {"learning_rate": 1e-3, "save_every_steps": 2, "train": ("bridge", "language")}
+    shared |= {"steps": int(steps), "heard": Printing(), "resume": resume == "resume"}
     if kind == "sft":
         bench.sft(rows_per_forward=2, optimizer="muon", **shared)
         return

@@ -34,23 +34,25 @@ class Given(Reward):
         return self.answers
 
 
-class Raising(Reward):
+class Raises(Reward):
+    def __init__(self, make):
+        self.make = make
+
     def __call__(self, rollouts, earlier):
-        raise KeyError("glossary.csv")
+        raise self.make()
+
+
+def missing_file():
+    return KeyError("glossary.csv")
 
 
 @pytest.fixture
 def rollouts(bench):
     """Two groups of three."""
-    source = bench.source()
+    prompts, answers = [bench.source()[group].prompt for group in range(2)], map(str, range(6))
     return [
-        Rollout(
-            prompt=source[index // 3].prompt,
-            group=index // 3,
-            text=str(index),
-            answer=Answer(text=str(index)),
-        )
-        for index in range(6)
+        Rollout(prompt=prompts[index // 3], group=index // 3, text=text, answer=Answer(text=text))
+        for index, text in enumerate(answers)
     ]
 
 
@@ -231,7 +233,7 @@ def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, mes
 
 
 def test_a_raising_reward_is_blamed_with_its_cause(rollouts):
-    reward = NamedReward(name="broken", reward=Raising(), package="their-package 1.2")
+    reward = NamedReward(name="broken", reward=Raises(missing_file), package="their-package 1.2")
     item, other = (rollouts[number].prompt.id for number in (0, 3))
     with pytest.raises(ContractError) as caught:
         RewardComposer([reward])(rollouts)
@@ -244,13 +246,8 @@ def test_a_raising_reward_is_blamed_with_its_cause(rollouts):
 
 
 def test_a_call_that_takes_long_has_its_stack_shown(rollouts, capfd, monkeypatch):
-    class Slow(Reward):
-        def __call__(self, rollouts, earlier):
-            time.sleep(0.5)
-            return [Score(value=1.0)] * len(rollouts)
-
     monkeypatch.setattr(composer, "HANG_S", 0.1)
-    assert RewardComposer([NamedReward(name="slow", reward=Slow())])(rollouts).counted["slow"] == [1.0] * 6
+    assert asked(rollouts, lambda *_: time.sleep(0.5)).counted["mine"] == [1.0] * 6
     shown = capfd.readouterr().err
     assert re.search(r"Timeout .*!", shown)
     assert re.search(r'test_composer.py", line \d+ in __call__', shown)
@@ -259,24 +256,12 @@ def test_a_call_that_takes_long_has_its_stack_shown(rollouts, capfd, monkeypatch
 READER = Offer(kind="reader", name="eyes", package="evid-eyes", version="1.0", target="eyes:It")
 
 
-class Raises(Reward):
-    def __init__(self, make):
-        self.make = make
-
-    def __call__(self, rollouts, earlier):
-        raise self.make()
-
-
-def data_error():
-    return DataError("scan.nii: cannot be read")
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: KeyError("glossary.csv"), "KeyError: 'glossary.csv'"),
+        (missing_file, "KeyError: 'glossary.csv'"),
         (lambda: ValueError("x" * 500), f"ValueError: {'x' * 188}"),
-        (data_error, "DataError: scan.nii: cannot be read"),
+        (lambda: DataError("scan.nii: cannot be read"), "DataError: scan.nii: cannot be read"),
     ],
 )
 def test_where_calls_may_fail_a_raising_reward_leaves_its_rows_unscored(rollouts, make, reason, caplog):
@@ -299,13 +284,11 @@ def test_where_calls_may_fail_a_raising_reward_leaves_its_rows_unscored(rollouts
 
 
 def test_a_component_that_raised_within_a_reward_is_a_failed_call(rollouts):
-    class AsksAReader(Reward):
-        def __call__(self, rollouts, earlier):
-            with blame(READER, "reading"):
-                raise OSError("no such device")
+    def act(*_):
+        with blame(READER, "reading"):
+            raise OSError("no such device")
 
-    judge = RewardComposer([NamedReward(name="mine", reward=AsksAReader())], max_failed=0.1)
-    verdict = judge(rollouts).verdicts["mine"][0]
+    verdict = asked(rollouts, act, max_failed=0.1).verdicts["mine"][0]
     assert verdict.kind == "failed"
     assert "reader 'eyes' from evid-eyes 1.0 failed while reading: OSError: no such device" in verdict.reason
 
@@ -352,16 +335,15 @@ def test_the_share_of_failed_calls_is_taken_over_the_last_20_steps(rollouts):
 
 
 def test_compositions_that_mean_nothing_are_refused():
-    with pytest.raises(RecipeError, match="needs at least one reward"):
-        RewardComposer([])
-    with pytest.raises(RecipeError, match="two rewards are called 'mine'"):
-        RewardComposer([named([]), named([])])
-    with pytest.raises(
-        RecipeError, match=r"gate = 'acuracy' is no reward before it\. Did you mean 'accuracy'"
+    behind = [named([], "accuracy"), named([], "mine", gate="acuracy")]
+    for rewards, said in (
+        ([], "needs at least one reward"),
+        ([named([]), named([])], "two rewards are called 'mine'"),
+        (behind, r"gate = 'acuracy' is no reward before it\. Did you mean 'accuracy'"),
+        ([named([], "mine", gate="mine")], "gate = 'mine' is no reward before it"),
     ):
-        RewardComposer([named([], "accuracy"), named([], "mine", gate="acuracy")])
-    with pytest.raises(RecipeError, match="gate = 'mine' is no reward before it"):
-        RewardComposer([named([], "mine", gate="mine")])
+        with pytest.raises(RecipeError, match=said):
+            RewardComposer(rewards)
 
 
 def test_figures_are_those_of_hand_arithmetic_and_a_reward_that_scored_nobody_has_none(rollouts):

@@ -14,9 +14,9 @@ from evidcore.train.grpo import asks_policy
 from evidcore.train.trl import stage
 
 
-def run(bench, kit, name, rewards, *, heard=None, **changed):
+def run(bench, name, rewards, *, heard=None, **changed):
     """Train; return the model, what was told of its steps, and the stage's figures."""
-    model, heard = bench.model(), heard or kit.heard()
+    model, heard = bench.model(), heard or bench.heard()
     result = bench.grpo(model=model, rewards=rewards, heard=heard, folder=name, **changed)
     return model[0], heard, result
 
@@ -24,8 +24,8 @@ def run(bench, kit, name, rewards, *, heard=None, **changed):
 class Fails(Reward):
     """Gives the share of letters, where it does not raise."""
 
-    def __init__(self, kit, fails=lambda rollouts: True):
-        self.share, self.fails = kit.share_of_letters_of, fails
+    def __init__(self, bench, fails=lambda rollouts: True):
+        self.share, self.fails = bench.share_of_letters, fails
 
     def __call__(self, rollouts, earlier):
         if self.fails(rollouts):
@@ -39,11 +39,11 @@ def named(reward, name="mine", **changed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trl", [{}, {"beta": 0.1}])
-def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, kit, trl):
-    alone, _, _ = run(bench, kit, "alone", [kit.letters()], trl=trl)
-    others = [named(Fails(kit), weight=3.0), named(kit.Letters(), "gated", weight=2.0, gate="mine")]
-    beside, heard, result = run(bench, kit, "beside", [*others, kit.letters()], trl=trl, max_failed=0.1)
-    assert torch.equal(kit.flat(alone), kit.flat(beside))
+def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, trl):
+    alone, _, _ = run(bench, "alone", [bench.letters()], trl=trl)
+    others = [named(Fails(bench), weight=3.0), named(bench.Letters(), "gated", weight=2.0, gate="mine")]
+    beside, heard, result = run(bench, "beside", [*others, bench.letters()], trl=trl, max_failed=0.1)
+    assert torch.equal(bench.flat(alone), bench.flat(beside))
     assert [step["failed_calls/mine"] for step in heard.steps] == [1.0, 1.0]
     assert [step["failed_calls/gated"] for step in heard.steps] == [0.0, 0.0]
     assert [step["unscored/mine"] for step in heard.steps] == [16, 16]
@@ -53,13 +53,13 @@ def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, kit, 
     assert verdict["reason"] == "OSError: the judge has gone"
 
 
-def test_a_step_whose_every_reward_failed_moves_nothing(bench, kit, caplog):
+def test_a_step_whose_every_reward_failed_moves_nothing(bench, caplog):
     start, _ = bench.model()
     with caplog.at_level(logging.WARNING):
         plain = {"trl": {"beta": 0.0, "weight_decay": 0.0}}
-        trained, heard, _ = run(bench, kit, "none", [named(Fails(kit))], max_failed=0.1, **plain)
+        trained, heard, _ = run(bench, "none", [named(Fails(bench))], max_failed=0.1, **plain)
     assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
-    assert torch.equal(kit.flat(trained), kit.flat(start))
+    assert torch.equal(bench.flat(trained), bench.flat(start))
     said = [item.getMessage() for item in caplog.records]
     assert sum("reward 'mine' failed with OSError" in item for item in said) == 1
     assert not any("answers of the start policy earn the same" in item for item in said)
@@ -80,12 +80,12 @@ class Holes(Reward):
 
 
 @pytest.mark.slow
-def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench, kit):
+def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench):
     model, processor = bench.model()
     start, own = bench.model()
     start.train_only(["bridge", "language"])
     trainer = bench.grpo_trainer(
-        model=(model, processor), rewards=[named(Holes(kit.share_of_letters_of))], steps=1,
+        model=(model, processor), rewards=[named(Holes(bench.share_of_letters))], steps=1,
         trl={"beta": 0.0, "scale_rewards": "none", "optim": "sgd"},
     )  # fmt: skip
     gradients = {}
@@ -101,7 +101,7 @@ def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench
     loss = torch.tensor(0.0)
     for first in range(0, 16, 4):
         scored = [first, first + 2] if first else [0, 1, 2, 3]
-        worth = {place: kit.share_of_letters_of(trainer.rollouts[place].text) for place in scored}
+        worth = {place: bench.share_of_letters(trainer.rollouts[place].text) for place in scored}
         mean = sum(worth.values()) / len(worth)
         for place in scored:
             episode = trainer.episodes[place]
@@ -118,53 +118,39 @@ def test_the_gradient_is_that_of_the_scored_rows_measured_among_themselves(bench
         assert (gradients[name] - gradient).norm() <= 2e-3 * gradient.norm() + 1e-6, name
 
 
-class Killed(Exception):
-    pass
-
-
-def dying(kit, at):
-    class Dying(kit.heard):
-        def step_finished(self, step, metrics):
-            super().step_finished(step, metrics)
-            if step == at:
-                raise Killed
-
-    return Dying()
-
-
-def failing_at(bench, kit, *steps):
+def failing_at(bench, *steps):
     """A reward that fails at steps of four prompts, whichever process asks it."""
     source = bench.source()
     prompts = [source[4 * (step - 1)].prompt.id for step in steps]
-    return [named(Fails(kit, lambda rollouts: rollouts[0].prompt.id in prompts))]
+    return [named(Fails(bench, lambda rollouts: rollouts[0].prompt.id in prompts))]
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_with_the_counts(bench, kit):
-    rewards = failing_at(bench, kit, 2, 5)
+def test_a_resumed_run_goes_on_with_the_counts(bench):
+    rewards = failing_at(bench, 2, 5)
     changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.1}
-    whole, heard, result = run(bench, kit, "whole", rewards, **changed)
+    whole, heard, result = run(bench, "whole", rewards, **changed)
     assert [item["failed_calls/mine"] for item in heard.steps] == [0, 1, 0, 0, 1, 0]
     assert result["failed_calls"] == {"mine": 2.0}
     assert "failed_calls/mine" in stage_curves(heard.steps)
     assert '<dt>mine</dt><dd><data value="2.0">2</data>' in figures(result)
-    with pytest.raises(Killed):
-        run(bench, kit, "killed", rewards, heard=dying(kit, 5), **changed)
-    rest, later, again = run(bench, kit, "killed", rewards, resume=True, **changed)
+    with pytest.raises(bench.Stopped):
+        run(bench, "killed", rewards, heard=bench.stopping(5), **changed)
+    rest, later, again = run(bench, "killed", rewards, resume=True, **changed)
     assert [item["step"] for item in later.steps] == [5, 6]
     assert again["failed_calls"] == {"mine": 2.0}
-    assert torch.equal(kit.flat(whole), kit.flat(rest))
+    assert torch.equal(bench.flat(whole), bench.flat(rest))
 
 
 @pytest.mark.slow
-def test_failures_before_a_resume_count_towards_max_failed(bench, kit):
-    rewards = failing_at(bench, kit, 2, 5)
+def test_failures_before_a_resume_count_towards_max_failed(bench):
+    rewards = failing_at(bench, 2, 5)
     changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.05}
-    with pytest.raises(Killed):
-        run(bench, kit, "killed", rewards, heard=dying(kit, 4), **changed)
-    heard = kit.heard()
+    with pytest.raises(bench.Stopped):
+        run(bench, "killed", rewards, heard=bench.stopping(4), **changed)
+    heard = bench.heard()
     with pytest.raises(ContractError) as caught:
-        run(bench, kit, "killed", rewards, heard=heard, resume=True, **changed)
+        run(bench, "killed", rewards, heard=heard, resume=True, **changed)
     assert "2 of its 20 calls in the last 20 steps failed (10 %), and max_failed is 0.05" in str(caught.value)
     assert str(caught.value).count("prompt ") == 3
     assert len(heard.groups) == len(heard.steps) + 1  # the rows of the step that ended it are kept

@@ -16,28 +16,12 @@ BOTH = ("encoder", "language")
 ADAPTED = {"train": ("bridge", "language"), "lora": Lora(rank=2, alpha=4.0), "trl": {"bf16": True}}
 
 
-class Stopped(Exception):
-    pass
-
-
-def teach(bench, kit, name, model, *, heard=None, resume=False, **changed):
+def teach(bench, name, model, *, heard=None, resume=False, **changed):
     """Train model and processor by SFT; return what was told of its steps."""
-    heard = heard or kit.heard()
+    heard = heard or bench.heard()
     changed = {**ADAPTED, "prove_every_steps": 0, **changed}
     bench.sft(model=model, heard=heard, folder=name, resume=resume, **changed)
     return heard
-
-
-def stopping(kit, step):
-    """Stop a stage while it tells of a step."""
-
-    class Stops(kit.heard):
-        def step_finished(self, number, metrics):
-            super().step_finished(number, metrics)
-            if number == step:
-                raise Stopped
-
-    return Stops()
 
 
 def frozen(model):
@@ -50,14 +34,12 @@ def frozen(model):
 
 
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
-def test_logits_and_gradients_are_those_of_autocast_to_the_bit(bench, kit, tmp_path, kind):
+def test_logits_and_gradients_are_those_of_autocast_to_the_bit(bench, tmp_path, kind):
     result = []
     for bfloat16 in ((), BOTH):
-        model, processor = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
-        batch = Targets(processor, bench.source(bench.set_of("report"))).batch([
-            {"prompt": "0"},
-            {"prompt": "1"},
-        ])
+        model, processor = bench.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
+        targets = Targets(processor, bench.source(bench.set_of("report")))
+        batch = targets.batch([{"prompt": "0"}, {"prompt": "1"}])
         batch.pop("weights", None)
         model.train_only(("bridge",))
         model.train()
@@ -72,10 +54,10 @@ def test_logits_and_gradients_are_those_of_autocast_to_the_bit(bench, kit, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["qwen2_5_vl", "qwen3_vl"])
-def test_losses_and_adapters_are_near_those_of_float32(bench, kit, tmp_path, kind):
+def test_losses_and_adapters_are_near_those_of_float32(bench, tmp_path, kind):
     heard, grads = {}, {}
     for name, bfloat16, trl in [("float32", (), {}), ("rounded", BOTH, {"bf16": True})]:
-        model = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
+        model = bench.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
         changed = {**ADAPTED, "trl": trl, "prove_every_steps": 0}
         trainer = bench.sft_trainer(model=model, folder=name, **changed)
         adapters = {n: w for n, w in trainer.model.named_parameters() if "lora_" in n}
@@ -88,8 +70,8 @@ def test_losses_and_adapters_are_near_those_of_float32(bench, kit, tmp_path, kin
         with trainer.accelerator.autocast():
             trainer.compute_loss(trainer.model, batch).backward()
         grads[name] = torch.cat([weight.grad.flatten() for weight in adapters.values()])
-        model = kit.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
-        heard[name] = teach(bench, kit, name, model, trl=trl, steps=4, learning_rate=1e-3)
+        model = bench.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
+        heard[name] = teach(bench, name, model, trl=trl, steps=4, learning_rate=1e-3)
     apart = (grads["rounded"] - grads["float32"]).norm() / grads["float32"].norm()
     assert apart < 0.03
     for item, other in zip(heard["rounded"].steps, heard["float32"].steps, strict=True):
@@ -97,26 +79,25 @@ def test_losses_and_adapters_are_near_those_of_float32(bench, kit, tmp_path, kin
 
 
 @pytest.mark.slow
-def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, kit, tmp_path):
-    model = kit.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
+def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path):
+    model = bench.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
     start = frozen(model[0])
-    teach(bench, kit, "first", model, steps=2)
+    teach(bench, "first", model, steps=2)
     trained = model[0]
     assert all(torch.equal(weight, start[name]) for name, weight in frozen(trained).items())
     loaded = assemble.load(bench.folder / "first")
     assert frozen(loaded[0]).keys() == start.keys()
-    for (name, item), (other_name, other) in zip(
-        trained.named_parameters(), loaded[0].named_parameters(), strict=True
-    ):
-        assert name == other_name
-        assert item.dtype == other.dtype
-        assert torch.equal(item, other)
+    weights, others = dict(trained.named_parameters()), dict(loaded[0].named_parameters())
+    assert list(weights) == list(others)
+    for name, weight in weights.items():
+        assert weight.dtype == others[name].dtype
+        assert torch.equal(weight, others[name])
     with safe_open(bench.folder / "first" / "model.safetensors", "pt") as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
     assert {name for name, kind in kinds.items() if kind == "BF16"} == start.keys()
     assert json.loads((bench.folder / "first" / "config.json").read_text())["adapter_rank"] == 2
     changed = {"lora": Lora(rank=3), "trl": {"bf16": True, "beta": 0.1}, "prove_every_steps": 0}
-    bench.grpo(model=loaded, heard=(heard := kit.heard()), folder="second", **changed)
+    bench.grpo(model=loaded, heard=(heard := bench.heard()), folder="second", **changed)
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # its reference is the first stage's model
     layers = [item for item in loaded[0].modules() if isinstance(item, AdaptedLinear)]
     before = [item for item in trained.modules() if isinstance(item, AdaptedLinear)]
@@ -126,10 +107,10 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, kit, tmp_
 
 
 @pytest.mark.slow
-def test_what_is_measured_computes_as_what_was_trained(bench, kit, tmp_path):
+def test_what_is_measured_computes_as_what_was_trained(bench, tmp_path):
     """Answers are scored as in the last step of training, without a word of which type products have."""
-    model = kit.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
-    teach(bench, kit, "run", model, steps=2)
+    model = bench.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
+    teach(bench, "run", model, steps=2, prove_every_steps=1)  # and its pixels are proven to count
     prompts = [bench.source()[index].prompt for index in range(3)]
     texts = [["left", "right side"]] * 3
     result = [
@@ -141,23 +122,17 @@ def test_what_is_measured_computes_as_what_was_trained(bench, kit, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_stage_is_the_uninterrupted_one_bit_for_bit(bench, kit, tmp_path):
+def test_a_resumed_stage_is_the_uninterrupted_one_bit_for_bit(bench, tmp_path):
     for name, changed in [("adapters", {}), ("bridge", {"train": ("bridge",), "lora": None})]:
         changed = {"steps": 4, "save_every_steps": 2, **changed}
         whole, cut, rest = (
-            kit.qwen(tmp_path / f"{name}{number}", "qwen2_5_vl", bfloat16=BOTH) for number in range(3)
+            bench.qwen(tmp_path / f"{name}{number}", "qwen2_5_vl", bfloat16=BOTH) for number in range(3)
         )
-        teach(bench, kit, f"whole-{name}", whole, **changed)
-        with pytest.raises(Stopped):
-            teach(bench, kit, f"cut-{name}", cut, heard=stopping(kit, 3), **changed)
-        later = teach(bench, kit, f"cut-{name}", rest, resume=True, **changed)
+        teach(bench, f"whole-{name}", whole, **changed)
+        with pytest.raises(bench.Stopped):
+            teach(bench, f"cut-{name}", cut, heard=bench.stopping(3), **changed)
+        later = teach(bench, f"cut-{name}", rest, resume=True, **changed)
         assert [item["step"] for item in later.steps] == [3, 4]
         named = dict(rest[0].named_parameters())
         for key, weight in whole[0].named_parameters():
             assert torch.equal(weight, named[key]), key
-
-
-@pytest.mark.slow
-def test_the_pixels_are_proven_to_count(bench, kit, tmp_path):
-    model = kit.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
-    teach(bench, kit, "run", model, steps=1, prove_every_steps=1)

@@ -3,55 +3,48 @@ import dataclasses
 import pytest
 import torch
 
-from evidcore.api import RolloutStrategy
+from evidcore.api import Episode, RolloutStrategy
 from evidcore.builtin.rollouts import Plain
-from evidcore.builtin.views import Volume
 from evidcore.errors import ContractError
 from evidcore.model.bank import FeatureBank
 from evidcore.reward.composer import NamedReward
 from evidcore.train.settings import Lora
 
 
-def run(bench, kit, name="run", **changed):
-    model, heard = bench.model(), kit.heard()
-    bench.grpo(model=model, heard=heard, folder=name, **changed)
-    return model[0], heard
-
-
-def test_equal_rewards_give_no_gradient_where_beta_is_0_and_are_warned_of(bench, kit, caplog):
+def test_equal_rewards_give_no_gradient_where_beta_is_0_and_are_warned_of(bench, caplog):
     start, _ = bench.model()
-    constant = NamedReward(name="constant", reward=kit.Constant(), weight=0.7)
+    constant = NamedReward(name="constant", reward=bench.Constant(), weight=0.7)
     other = {"answers_per_prompt": 6, "trl": {"beta": 0.0, "weight_decay": 0.0}}
-    trained, heard = run(bench, kit, rewards=[constant], **other)
+    trained, heard = bench.run(rewards=[constant], **other)
     assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
     assert [item["dead_groups"] for item in heard.steps] == [1.0, 1.0]
-    assert torch.equal(kit.flat(trained), kit.flat(start))
+    assert torch.equal(bench.flat(trained), bench.flat(start))
     (said,) = [item.getMessage() for item in caplog.records if "start policy" in item.getMessage()]
     assert "in 100 % of the groups all answers of the start policy earn the same" in said
 
 
 @pytest.mark.slow
-def test_groups_without_advantage_are_left_out_and_nothing_changes(bench, kit, monkeypatch):
+def test_groups_without_advantage_are_left_out_and_nothing_changes(bench, monkeypatch):
     changed = {
-        "rewards": [NamedReward(name="first-group", reward=kit.FirstGroup())],
+        "rewards": [NamedReward(name="first-group", reward=bench.FirstGroup())],
         "prompts_per_forward": 2,
         "learning_rate": 0.05,
         "trl": {"optim": "sgd"},  # Adam would blow a gradient of 1e-12 up to a whole step
     }
-    without, heard = run(bench, kit, "without", **changed)
+    without, heard = bench.run("without", **changed)
     monkeypatch.setattr("evidcore.train.trl.trainer.without_dead_groups", lambda batch, *_: batch)
-    whole, _ = run(bench, kit, "whole", **changed)
+    whole, _ = bench.run("whole", **changed)
     start, _ = bench.model()
     assert heard.steps[0]["dead_groups"] == 0.5
-    assert (kit.flat(without) - kit.flat(start)).abs().max() > 1e-4
-    torch.testing.assert_close(kit.flat(without), kit.flat(whole), rtol=0, atol=1e-6)
+    assert (bench.flat(without) - bench.flat(start)).abs().max() > 1e-4
+    torch.testing.assert_close(bench.flat(without), bench.flat(whole), rtol=0, atol=1e-6)
 
 
-def test_volumes_of_the_next_prompts_are_prefetched_while_these_are_answered(bench, kit, monkeypatch):
+def test_volumes_of_the_next_prompts_are_prefetched_while_these_are_answered(bench, monkeypatch):
     asked = []
     monkeypatch.setattr(FeatureBank, "prefetch", lambda self, handle: asked.append(self.crop(handle)))
     source = bench.source()
-    run(bench, kit, source=source, steps=3, prompts_per_forward=2)
+    bench.run(source=source, steps=3, prompts_per_forward=2)
     shown = [crop for position in range(4, 12) for crop in source[position].prompt.crops()]
     assert asked == shown  # of the second and third step; those of the first had no step before them
 
@@ -69,13 +62,13 @@ class Credits(Plain):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trl", [{}, {"beta": 0.1}, {"loss_type": "dapo"}])
-def test_credit_multiplies_the_advantage_of_each_token(bench, kit, trl):
+def test_credit_multiplies_the_advantage_of_each_token(bench, trl):
     own = {"optim": "sgd", "max_grad_norm": 1e9, **trl}  # gradients that are clipped do not add up
     plain = {"learning_rate": 0.05, "prompts_per_forward": 1, "trl": own}
-    start = kit.flat(bench.model()[0])
+    start = bench.flat(bench.model()[0])
 
     def moved(name, **other):
-        return kit.flat(run(bench, kit, name, **plain, **other)[0]) - start
+        return bench.flat(bench.run(name, **plain, **other)[0]) - start
 
     none = moved("none")
     ones = moved("ones", strategy=Credits(lambda count: (1.0,) * count))
@@ -88,76 +81,72 @@ def test_credit_multiplies_the_advantage_of_each_token(bench, kit, trl):
         torch.testing.assert_close(first + rest, moved("whole", steps=1), rtol=0, atol=1e-6)
 
 
-def test_a_group_whose_tokens_have_no_credit_is_a_dead_one(bench, kit):
+def test_a_group_whose_tokens_have_no_credit_is_a_dead_one(bench):
     start, _ = bench.model()
-    trained, heard = run(bench, kit, strategy=Credits(lambda count: (0.0,) * count))
+    trained, heard = bench.run(strategy=Credits(lambda count: (0.0,) * count))
     assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
-    torch.testing.assert_close(kit.flat(trained), kit.flat(start), rtol=0, atol=1e-6)
+    torch.testing.assert_close(bench.flat(trained), bench.flat(start), rtol=0, atol=1e-6)
     assert any(item["advantage"] for group in heard.groups[0] for item in group["rollouts"])  # the answer's
 
 
 @pytest.mark.slow
-def test_a_reward_that_is_none_everywhere_is_no_reward_and_their_order_does_not_matter(bench, kit):
-    silent = NamedReward(name="silent", reward=kit.Silence(), weight=3.0)
-    constant = NamedReward(name="constant", reward=kit.Constant(), weight=0.3)
-    alone, _ = run(bench, kit, "alone")
-    beside, heard = run(bench, kit, "beside", rewards=[kit.letters(), silent])
-    assert torch.equal(kit.flat(alone), kit.flat(beside))
+def test_a_reward_that_is_none_everywhere_is_no_reward_and_their_order_does_not_matter(bench):
+    silent = NamedReward(name="silent", reward=bench.Silence(), weight=3.0)
+    constant = NamedReward(name="constant", reward=bench.Constant(), weight=0.3)
+    alone, _ = bench.run("alone")
+    beside, heard = bench.run("beside", rewards=[bench.letters(), silent])
+    assert torch.equal(bench.flat(alone), bench.flat(beside))
     assert heard.steps[0]["unscored/silent"] == 16
-    first, _ = run(bench, kit, "first", rewards=[kit.letters(), constant])
-    last, _ = run(bench, kit, "last", rewards=[constant, kit.letters()])
-    torch.testing.assert_close(kit.flat(first), kit.flat(last), rtol=0, atol=1e-6)
+    first, _ = bench.run("first", rewards=[bench.letters(), constant])
+    last, _ = bench.run("last", rewards=[constant, bench.letters()])
+    torch.testing.assert_close(bench.flat(first), bench.flat(last), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prompts_per_forward", [1, 2])
-def test_all_groups_at_once_are_some_at_a_time(bench, kit, prompts_per_forward):
+def test_all_groups_at_once_are_some_at_a_time(bench, prompts_per_forward):
     plain = {"steps": 3, "learning_rate": 0.05, "trl": {"optim": "sgd"}}  # Adam divides by tiny gradients
-    once, heard = run(bench, kit, "once", **plain)
-    apart, also = run(bench, kit, "apart", prompts_per_forward=prompts_per_forward, **plain)
+    once, heard = bench.run("once", **plain)
+    apart, also = bench.run("apart", prompts_per_forward=prompts_per_forward, **plain)
     start, _ = bench.model()
-    assert (kit.flat(once) - kit.flat(start)).abs().max() > 1e-4
+    assert (bench.flat(once) - bench.flat(start)).abs().max() > 1e-4
     assert heard.groups[2][0]["rollouts"][0]["text"] == also.groups[2][0]["rollouts"][0]["text"]
-    torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-6)
+    torch.testing.assert_close(bench.flat(once), bench.flat(apart), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_the_penalty_is_measured_from_the_model_at_the_start(bench, kit):
-    free, _ = run(bench, kit, "free", steps=3, learning_rate=5e-3)
-    held, heard = run(bench, kit, "held", steps=3, learning_rate=5e-3, trl={"beta": 5.0})
+def test_the_penalty_is_measured_from_the_model_at_the_start(bench):
+    free, _ = bench.run("free", steps=3, learning_rate=5e-3)
+    held, heard = bench.run("held", steps=3, learning_rate=5e-3, trl={"beta": 5.0})
     start, _ = bench.model()
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-6)
     assert heard.steps[2]["kl"] > 0
-    moved = {
-        name: (kit.flat(model) - kit.flat(start)).norm() for name, model in (("free", free), ("held", held))
-    }
-    assert moved["held"] < moved["free"]
+    far, near = ((bench.flat(model) - bench.flat(start)).norm() for model in (free, held))
+    assert near < far
 
 
-def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench, kit):
+def test_lora_trains_and_is_merged_and_its_reference_is_the_model_without(bench):
     start, _ = bench.model()
-    trained, heard = run(
-        bench, kit, lora=Lora(rank=2, alpha=4.0), steps=2, trl={"beta": 0.1}, learning_rate=1e-2
-    )
+    trained, heard = bench.run(lora=Lora(rank=2, alpha=4.0), steps=2, trl={"beta": 0.1}, learning_rate=1e-2)
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-6)
     assert heard.steps[1]["kl"] > 0
     assert [name for name, _ in trained.named_parameters()] == [name for name, _ in start.named_parameters()]
-    assert not torch.equal(kit.flat(trained), kit.flat(start))
+    assert not torch.equal(bench.flat(trained), bench.flat(start))
 
 
 @pytest.mark.slow
-def test_answers_get_better_at_what_is_rewarded(bench, kit):
-    _, heard = run(bench, kit, steps=25, learning_rate=3e-3)
+def test_answers_get_better_at_what_is_rewarded(bench):
+    _, heard = bench.run(steps=25, learning_rate=3e-3)
     early = sum(item["reward"] for item in heard.steps[:5]) / 5
     late = sum(item["reward"] for item in heard.steps[-5:]) / 5
     assert late > early + 0.15
 
 
-def test_what_is_told_of_a_step(bench, kit):
-    _, heard = run(bench, kit, rewards=[kit.letters(weight=2.0)])
+def test_what_is_told_of_a_step(bench):
+    _, heard = bench.run(rewards=[bench.letters(weight=2.0)])
     step, lines = heard.steps[0], heard.groups[0]
     assert [item["step"] for item in heard.steps] == [1, 2]
-    values = [kit.share_of_letters_of(item["text"]) for line in lines for item in line["rollouts"]]
+    values = [bench.share_of_letters(item["text"]) for line in lines for item in line["rollouts"]]
     assert step["reward/letters"] == pytest.approx(sum(values) / 16)
     assert step["reward"] == pytest.approx(2 * sum(values) / 16)
     assert {"loss", "grad_norm", "entropy", "completion_tokens"} <= set(step)  # times are test_timing's
@@ -171,31 +160,18 @@ def test_what_is_told_of_a_step(bench, kit):
 
 class Short(RolloutStrategy):
     def __call__(self, sampler, prompts, answers_per_prompt):
-        from evidcore.api import Episode
-
         return sampler.sample([Episode(prompt=prompt) for prompt in prompts])
 
 
 class Mixed(RolloutStrategy):
     def __call__(self, sampler, prompts, answers_per_prompt):
-        from evidcore.api import Episode
-
-        return sampler.sample([
-            Episode(prompt=prompt) for _ in range(answers_per_prompt) for prompt in prompts
-        ])
+        return sampler.sample([Episode(prompt=one) for _ in range(answers_per_prompt) for one in prompts])
 
 
-def test_a_strategy_that_gives_no_whole_groups_is_named(bench, kit):
+def test_a_strategy_that_gives_no_whole_groups_is_named(bench):
     item = {"train": ("language",)}
     with pytest.raises(ContractError, match="rollout Short: must give 4 answers to each of 2 prompts, got"):
-        run(bench, kit, strategy=Short(), **item)
-    text_only = dataclasses.replace(bench.set_of(), view=NoPixels())
+        bench.run(strategy=Short(), **item)
+    text_only = dataclasses.replace(bench.set_of(), view=bench.NoPixels())
     with pytest.raises(ContractError, match="rollout Mixed: answer 1 must be one to prompt"):
-        run(bench, kit, strategy=Mixed(), source=bench.source(text_only), **item)
-
-
-class NoPixels(Volume):
-    """A view that shows nothing, for which there is no pixel flow to prove."""
-
-    def render(self, case):
-        return ()
+        bench.run(strategy=Mixed(), source=bench.source(text_only), **item)

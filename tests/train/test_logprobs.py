@@ -10,13 +10,6 @@ from evidcore.train.settings import Lora
 from evidcore.train.trl.logprobs import PromptSharing
 
 
-def train(bench, kit, share, source, **changed):
-    """Train four steps; return the model and what was heard."""
-    model, heard = bench.model(), kit.heard()
-    bench.grpo(model=model, source=source, heard=heard, folder=share, steps=4, share_prompts=share, **changed)
-    return model[0], heard
-
-
 def two_volumes(bench):
     """Give cases with two scans each, whose prompts are of different lengths."""
     others = bench.cases[1:] + bench.cases[:1]
@@ -39,14 +32,14 @@ def two_volumes(bench):
     ids=["beta", "accumulation", "lora", "iterations", "checkpointing"],
 )
 @pytest.mark.filterwarnings("ignore:.gradient_checkpointing_(en|dis)able. is deprecated:FutureWarning")  # trl
-def test_four_steps_with_prompts_computed_once_are_those_that_trl_takes(bench, kit, changed):
+def test_four_steps_with_prompts_computed_once_are_those_that_trl_takes(bench, changed):
     start, _ = bench.model()
-    plain = {"learning_rate": 0.05, "save_every_steps": 50, **changed}  # plain descent: no tiny divisors
-    source = bench.source(bench.set_of(cases=two_volumes(bench)))
-    result = {share: train(bench, kit, share, source, **plain) for share in ("always", "never")}
-    (shared, item), (apart, other) = result["always"], result["never"]
-    assert (kit.flat(shared) - kit.flat(start)).abs().max() > 1e-4
-    torch.testing.assert_close(kit.flat(shared), kit.flat(apart), rtol=0, atol=1e-6)
+    plain = {"learning_rate": 0.05, "steps": 4, "save_every_steps": 50, **changed}  # no tiny divisors
+    plain["source"] = bench.source(bench.set_of(cases=two_volumes(bench)))
+    shared, item = bench.run("shared", share_prompts="always", **plain)
+    apart, other = bench.run("apart", share_prompts="never", **plain)
+    assert (bench.flat(shared) - bench.flat(start)).abs().max() > 1e-4
+    torch.testing.assert_close(bench.flat(shared), bench.flat(apart), rtol=0, atol=1e-6)
     figures = ("loss", "entropy", *(["kl"] if "beta" in changed["trl"] else []))
     for mine, theirs in zip(item.steps, other.steps, strict=True):
         wanted = [theirs[name] for name in figures]
@@ -54,8 +47,9 @@ def test_four_steps_with_prompts_computed_once_are_those_that_trl_takes(bench, k
         assert mine["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-4)
     if "beta" in changed["trl"]:
         assert item.steps[-1]["kl"] > 1e-6
-    texts = [[[item["text"] for item in line["rollouts"]] for line in step] for step in item.groups]
-    assert texts == [[[item["text"] for item in line["rollouts"]] for line in step] for step in other.groups]
+    for lines, others in zip(item.groups, other.groups, strict=True):
+        for line, also in zip(lines, others, strict=True):
+            assert [one["text"] for one in line["rollouts"]] == [one["text"] for one in also["rollouts"]]
 
 
 @pytest.fixture
@@ -132,9 +126,9 @@ def turns_of(bench, model, processor):
 
 
 @pytest.fixture(params=["volume", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl"])
-def several_turns(request, bench, kit, tmp_path):
+def several_turns(request, bench, tmp_path):
     """A trainer over a model of each kind, and rows of several turns."""
-    made = bench.model() if request.param == "volume" else kit.qwen(tmp_path / "published", request.param)
+    made = bench.model() if request.param == "volume" else bench.qwen(tmp_path / "published", request.param)
     trainer = bench.grpo_trainer(model=made)
     made[0].eval()
     return made[0], trainer, turns_of(bench, *made)
@@ -219,10 +213,7 @@ def test_the_choice_follows_the_rule_or_the_recipe_and_is_said_once(
         (lambda model, ids: ids[:7], "7 rows are no whole groups of 4"),
         (lambda model, ids: ids.index_fill(1, torch.tensor([3]), 51), ""),
         (lambda model, ids: ids + torch.arange(8)[:, None], "the prompts of a group differ"),
-        (
-            lambda model, ids: model.set_attn_implementation("eager") or ids,
-            "its attention is 'eager', neither",
-        ),
+        (lambda model, ids: model.set_attn_implementation("eager") or ids, "attention is 'eager', neither"),
     ],
 )
 def test_rows_that_are_no_groups_are_scored_apart(bench, caplog, change, reason):

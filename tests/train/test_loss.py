@@ -43,9 +43,9 @@ def total(text, group):
 class Watched:
     """A trainer after two updates on the same answers, with what its loss was made of."""
 
-    def __init__(self, bench, kit, **changed):
+    def __init__(self, bench, **changed):
         model, processor = bench.model()
-        self.heard = kit.heard()
+        self.heard = bench.heard()
         settings = {
             "steps": 2, "learning_rate": 0.3, "prompts_per_step": PROMPTS, "answers_per_prompt": ANSWERS,
             "max_new_tokens": MOST_TOKENS, "temperature": TEMPERATURE, **changed,
@@ -145,8 +145,8 @@ class ByHand:
     ],
     ids=["grpo", "beta", "epsilons", "corrected-kl", "dapo", "bnpo", "dr-grpo"],
 )
-def test_two_updates_on_the_same_answers_follow_the_formula(bench, kit, trl, expected):
-    watched = Watched(bench, kit, trl=trl)
+def test_two_updates_on_the_same_answers_follow_the_formula(bench, trl, expected):
+    watched = Watched(bench, trl=trl)
     reference = ByHand(bench, watched)
     assert watched.heard.steps[0]["dead_groups"] == 1 / PROMPTS
     for number in range(2):

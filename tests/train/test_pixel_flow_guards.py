@@ -46,14 +46,16 @@ def train(bench, kind, **sharpness):
     return trainer
 
 
-def test_what_is_not_a_number_has_not_moved(bench):
-    with pytest.raises(RunError, match=r"clause 'finite': the reference pass gives prompt .* not finite"):
-        train(bench, NotANumber)
-
-
-def test_a_gradient_of_the_bridge_that_is_not_finite_is_named(bench):
-    with pytest.raises(RunError, match=r"the gradient at '.*bridge.*' of the bridge is not finite"):
-        train(bench, Exploding)
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (NotANumber, r"clause 'finite': the reference pass gives prompt .* not finite"),
+        (Exploding, r"the gradient at '.*bridge.*' of the bridge is not finite"),
+    ],
+)
+def test_what_is_not_a_number_has_not_moved_and_is_no_gradient(bench, kind, message):
+    with pytest.raises(RunError, match=message):
+        train(bench, kind)
 
 
 def test_a_model_that_is_sure_of_its_answers_is_not_blind(bench):

@@ -9,12 +9,9 @@ from evidcore.train.settings import Lora, Replay
 from evidcore.train.trl.grpo import row_divergence
 
 
-def run(bench, kit, name, *, weight=1.0, rows=4, **changed):
-    model, heard = bench.model(), kit.heard()
+def run(bench, name, *, weight=1.0, rows=4, **changed):
     replay = Replay(data=(), rows_per_step=rows, weight=weight) if weight else None
-    reports = bench.source(bench.set_of("report"))
-    bench.grpo(model=model, heard=heard, folder=name, replay=replay, replayed=reports, **changed)
-    return model[0], heard
+    return bench.run(name, replay=replay, replayed=bench.source(bench.set_of("report")), **changed)
 
 
 def test_the_divergence_of_rows_is_scipys():
@@ -33,20 +30,19 @@ def test_the_divergence_of_rows_is_scipys():
     np.testing.assert_allclose(result.numpy(), expected, rtol=1e-6)
 
 
-def test_gold_answers_teach_nothing_where_the_rewards_do_not(bench, kit):
+def test_gold_answers_teach_nothing_where_the_rewards_do_not(bench):
     start, _ = bench.model()
-    constant = NamedReward(name="constant", reward=kit.Constant())
+    constant = NamedReward(name="constant", reward=bench.Constant())
     plain = {"rewards": [constant], "learning_rate": 0.05, "trl": {"optim": "sgd"}}  # Adam blows up 1e-9
-    trained, heard = run(bench, kit, "constant", **plain)
+    trained, heard = run(bench, "constant", **plain)
     assert [item["replay_kl"] for item in heard.steps] == pytest.approx([0.0, 0.0], abs=1e-6)
-    torch.testing.assert_close(kit.flat(trained), kit.flat(start), rtol=0, atol=1e-6)
+    torch.testing.assert_close(bench.flat(trained), bench.flat(start), rtol=0, atol=1e-6)
 
 
 def told(bench, model, processor):
     """The log-probability of each token of the gold answers of eight replayed rows."""
-    batch = Targets(processor, bench.source(bench.set_of("report"))).batch([
-        {"prompt": str(index)} for index in range(8)
-    ])
+    targets = Targets(processor, bench.source(bench.set_of("report")))
+    batch = targets.batch([{"prompt": str(index)} for index in range(8)])
     labels = batch.pop("labels")[:, 1:]
     with torch.no_grad():
         log_probs = model(**batch).logits[:, :-1].log_softmax(-1)
@@ -54,10 +50,10 @@ def told(bench, model, processor):
 
 
 @pytest.mark.slow
-def test_what_is_replayed_stays_nearer_to_what_it_was(bench, kit):
+def test_what_is_replayed_stays_nearer_to_what_it_was(bench):
     changed = {"steps": 12, "learning_rate": 5e-3}
-    free, also = run(bench, kit, "free", weight=0, **changed)
-    held, heard = run(bench, kit, "held", weight=20.0, **changed)
+    free, also = run(bench, "free", weight=0, **changed)
+    held, heard = run(bench, "held", weight=20.0, **changed)
     model, processor = bench.model()
     was = told(bench, model, processor)
     moved = [(told(bench, item, processor) - was).abs().mean() for item in (free, held)]
@@ -70,17 +66,17 @@ def test_what_is_replayed_stays_nearer_to_what_it_was(bench, kit):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prompts_per_forward", [1, 2])
-def test_rows_of_a_step_are_the_same_in_one_pass_and_in_several(bench, kit, prompts_per_forward):
+def test_rows_of_a_step_are_the_same_in_one_pass_and_in_several(bench, prompts_per_forward):
     plain = {"steps": 3, "learning_rate": 0.05, "weight": 3.0, "trl": {"optim": "sgd"}}
-    once, heard = run(bench, kit, "once", **plain)
-    apart, also = run(bench, kit, "apart", prompts_per_forward=prompts_per_forward, **plain)
+    once, heard = run(bench, "once", **plain)
+    apart, also = run(bench, "apart", prompts_per_forward=prompts_per_forward, **plain)
     assert heard.steps[2]["replay_kl"] > 0
     assert also.steps[2]["replay_kl"] == pytest.approx(heard.steps[2]["replay_kl"], rel=1e-3)
-    torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-6)
+    torch.testing.assert_close(bench.flat(once), bench.flat(apart), rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_with_lora_the_start_is_the_model_without(bench, kit):
-    _, heard = run(bench, kit, "lora", lora=Lora(rank=2, alpha=4.0), steps=2, learning_rate=1e-2)
+def test_with_lora_the_start_is_the_model_without(bench):
+    _, heard = run(bench, "lora", lora=Lora(rank=2, alpha=4.0), steps=2, learning_rate=1e-2)
     assert heard.steps[0]["replay_kl"] == pytest.approx(0.0, abs=1e-6)
     assert heard.steps[1]["replay_kl"] > 1e-5

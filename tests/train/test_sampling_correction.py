@@ -35,17 +35,17 @@ class Elsewhere(InProcess):
 
 
 @pytest.fixture
-def trained(bench, kit):
+def trained(bench):
     """Return a function that takes a step by SGD; it gives the weights' change, trainer and figures."""
 
     def run(engine, **trl):
         model, processor = bench.model()
-        before = kit.flat(model).clone()
+        before = bench.flat(model).clone()
         plain = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "beta": 0.0, **trl}
         changed = {"steps": 1, "learning_rate": 1.0, "prove_every_steps": 0, "trl": plain}
         trainer = bench.grpo_trainer(model=(model, processor), engine=engine, **changed)
         stage.train(trainer, bench.folder, resume=False)
-        return kit.flat(model) - before, trainer, trainer.announce.steps[0]
+        return bench.flat(model) - before, trainer, trainer.announce.steps[0]
 
     return run
 

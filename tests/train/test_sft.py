@@ -19,24 +19,24 @@ class Rising(Reweighter):
         return [0.5 + 0.01 * index for index in range(len(offsets))]
 
 
-def run(bench, kit, name="run", **changed):
-    model, heard = bench.model(), kit.heard()
+def run(bench, name="run", **changed):
+    model, heard = bench.model(), bench.heard()
     bench.sft(model=model, heard=heard, folder=name, **changed)
     return model[0], heard
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reweighter", [Uniform(), Abnormality(gain=1.0)], ids=["uniform", "abnormality"])
-def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, kit, reweighter):
-    without, heard = run(bench, kit, "without", steps=3, rows_per_forward=2)
-    ones, also = run(bench, kit, "ones", reweighter=reweighter, steps=3, rows_per_forward=2)
+def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, reweighter):
+    without, heard = run(bench, "without", steps=3, rows_per_forward=2)
+    ones, also = run(bench, "ones", reweighter=reweighter, steps=3, rows_per_forward=2)
     start, _ = bench.model()
-    assert torch.equal(kit.flat(without), kit.flat(ones))
-    assert not torch.equal(kit.flat(without), kit.flat(start))
+    assert torch.equal(bench.flat(without), bench.flat(ones))
+    assert not torch.equal(bench.flat(without), bench.flat(start))
     assert [item["loss"] for item in heard.steps] == [item["loss"] for item in also.steps]
 
 
-def test_bfloat16_is_warned_of_where_a_cpu_has_no_instructions_for_it(kit, caplog, monkeypatch):
+def test_bfloat16_is_warned_of_where_a_cpu_has_no_instructions_for_it(bench, caplog, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for capability, warns in [("AVX2", True), ("AVX512", False)]:
         monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda said=capability: said)
@@ -75,18 +75,18 @@ def plain_loss(bench, reweighter, loss_per="token"):
     ("loss_per", "reweighter"), [("token", None), ("token", Rising()), ("row", Uniform()), ("row", Rising())]
 )
 def test_the_loss_is_the_weighted_mean_over_the_step_or_the_sum_over_a_row(
-    bench, kit, rows_per_forward, loss_per, reweighter
+    bench, rows_per_forward, loss_per, reweighter
 ):
     """The paper's formula, which is that of a row, has no denominator."""
     changed = {"reweighter": reweighter, "steps": 1, "rows_per_forward": rows_per_forward}
-    _, heard = run(bench, kit, loss_per=loss_per, **changed)
+    _, heard = run(bench, loss_per=loss_per, **changed)
     assert heard.steps[0]["loss"] == pytest.approx(plain_loss(bench, reweighter, loss_per), rel=1e-5)
     if loss_per == "row":
         assert heard.steps[0]["loss"] > 10 * plain_loss(bench, reweighter)
 
 
 @pytest.mark.parametrize("reweighter", [None, Rising()], ids=["trl's loss", "weighted"])
-def test_the_head_computes_nothing_before_the_first_answer(bench, kit, monkeypatch, reweighter):
+def test_the_head_computes_nothing_before_the_first_answer(bench, monkeypatch, reweighter):
     seen, own = [], VolumeVLMModel.forward
 
     def noted(self, *args, **kwargs):
@@ -96,7 +96,7 @@ def test_the_head_computes_nothing_before_the_first_answer(bench, kit, monkeypat
         return output
 
     monkeypatch.setattr(VolumeVLMModel, "forward", noted)
-    _, heard = run(bench, kit, "head", reweighter=reweighter, steps=1)
+    _, heard = run(bench, "head", reweighter=reweighter, steps=1)
     rows = [Targets(bench.model()[1], bench.source(bench.set_of("report"))).row(place) for place in range(4)]
     lengths = [len(row.prompt_ids) + len(row.answer_ids) for row in rows]
     [places] = {places for tokens, places in seen if tokens == lengths}
@@ -106,21 +106,21 @@ def test_the_head_computes_nothing_before_the_first_answer(bench, kit, monkeypat
 
 
 @pytest.mark.slow
-def test_four_rows_at_once_are_one_row_four_times(bench, kit):
+def test_four_rows_at_once_are_one_row_four_times(bench):
     # plain gradient descent: Adam would blow a gradient of 1e-12 up to a whole step
     changed = {"reweighter": Rising(), "steps": 3, "learning_rate": 0.1, "trl": {"optim": "sgd"}}
-    once, _ = run(bench, kit, "once", rows_per_forward=4, **changed)
-    apart, _ = run(bench, kit, "apart", rows_per_forward=1, **changed)
+    once, _ = run(bench, "once", rows_per_forward=4, **changed)
+    apart, _ = run(bench, "apart", rows_per_forward=1, **changed)
     start, _ = bench.model()
-    assert (kit.flat(once) - kit.flat(start)).abs().max() > 1e-3
-    torch.testing.assert_close(kit.flat(once), kit.flat(apart), rtol=0, atol=1e-5)
+    assert (bench.flat(once) - bench.flat(start)).abs().max() > 1e-3
+    torch.testing.assert_close(bench.flat(once), bench.flat(apart), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["bridge", "language", "encoder"])
-def test_only_the_named_part_changes(bench, kit, part):
+def test_only_the_named_part_changes(bench, part):
     start, _ = bench.model()
-    trained, _ = run(bench, kit, train=(part,))
+    trained, _ = run(bench, train=(part,))
     changed = {
         name.split(".")[1]
         for (name, item), other in zip(trained.named_parameters(), start.parameters(), strict=True)
@@ -129,9 +129,9 @@ def test_only_the_named_part_changes(bench, kit, part):
     assert changed == {"language": {"language_model", "weight"}}.get(part, {part})  # lm_head.weight
 
 
-def test_lora_is_merged_into_the_language_model_beside_a_fully_trained_bridge(bench, kit):
+def test_lora_is_merged_into_the_language_model_beside_a_fully_trained_bridge(bench):
     start, _ = bench.model()
-    trained, _ = run(bench, kit, train=("bridge", "language"), lora=Lora(rank=2, alpha=4.0), steps=2)
+    trained, _ = run(bench, train=("bridge", "language"), lora=Lora(rank=2, alpha=4.0), steps=2)
     names = [name for name, _ in trained.named_parameters()]
     assert names == [name for name, _ in start.named_parameters()]
     before, after = dict(start.named_parameters()), dict(trained.named_parameters())
@@ -144,18 +144,18 @@ def test_lora_is_merged_into_the_language_model_beside_a_fully_trained_bridge(be
         assert int(torch.linalg.matrix_rank(added, rtol=1e-3)) <= 2
 
 
-def test_the_trained_model_is_in_the_folder_and_as_it_was(bench, kit):
-    trained, _ = run(bench, kit)
+def test_the_trained_model_is_in_the_folder_and_as_it_was(bench):
+    trained, _ = run(bench)
     loaded, _ = assemble.load(bench.folder / "run")
-    assert torch.equal(kit.flat(trained), kit.flat(loaded))
+    assert torch.equal(bench.flat(trained), bench.flat(loaded))
     assert "forward" not in vars(trained)
     assert not any(weight.requires_grad for weight in trained.parameters())
     assert not trained.training
 
 
 @pytest.mark.slow
-def test_a_model_learns_its_reports(bench, kit):
-    _, heard = run(bench, kit, train=("bridge", "language"), steps=25, learning_rate=5e-3)
+def test_a_model_learns_its_reports(bench):
+    _, heard = run(bench, train=("bridge", "language"), steps=25, learning_rate=5e-3)
     assert heard.steps[-1]["loss"] < 0.6 * heard.steps[0]["loss"]
     assert heard.steps[-1]["token_accuracy"] > heard.steps[0]["token_accuracy"]
     assert [item["step"] for item in heard.steps] == list(range(1, 26))
@@ -167,7 +167,7 @@ def test_rows_that_cannot_be_dealt_are_refused(bench):
 
 
 @pytest.mark.slow
-def test_muon_trains_another_way_than_adamw_and_momentum_reaches_it(bench, kit):
+def test_muon_trains_another_way_than_adamw_and_momentum_reaches_it(bench):
     result = {}
     for name, changed in {
         "adamw": {},
@@ -175,9 +175,9 @@ def test_muon_trains_another_way_than_adamw_and_momentum_reaches_it(bench, kit):
         "usual": {"optimizer": "muon", "momentum": 0.95},
         "less": {"optimizer": "muon", "momentum": 0.5},
     }.items():
-        model, heard = run(bench, kit, name, steps=3, **changed)
+        model, heard = run(bench, name, steps=3, **changed)
         assert heard.steps[-1]["loss"] < heard.steps[0]["loss"]
-        result[name] = kit.flat(model)
+        result[name] = bench.flat(model)
     assert torch.equal(result["muon"], result["usual"])
     assert not torch.equal(result["muon"], result["adamw"])
     assert not torch.equal(result["muon"], result["less"])

@@ -10,11 +10,11 @@ from evidcore.train.trl import stage
 
 
 def counted(trainer, folder):
-    """Train on a clock that goes on by 1 with each look at it."""
+    """Train on a clock that goes on by 1 with each look at it; give what it shows, and what was told."""
     ticks = itertools.count()
     trainer.clock = Clock(ticks.__next__)
     stage.train(trainer, folder, resume=False)
-    return next(ticks)
+    return next(ticks), trainer.announce.steps
 
 
 def parts_of(step):
@@ -36,13 +36,12 @@ def parts_of(step):
     ],
     ids=["plain", "accumulated", "reference", "iterations"],
 )
-def test_the_parts_of_a_grpo_step_add_up_to_it(bench, kit, changed):
-    heard = kit.heard()
-    counted(bench.grpo_trainer(heard=heard, **changed), bench.folder)
-    assert len(heard.steps) == changed["steps"]
-    for step in heard.steps:
+def test_the_parts_of_a_grpo_step_add_up_to_it(bench, changed):
+    _, steps = counted(bench.grpo_trainer(**changed), bench.folder)
+    assert len(steps) == changed["steps"]
+    for step in steps:
         assert sum(parts_of(step).values()) == step["step_s"] > 0
-    first, second = parts_of(heard.steps[0]), parts_of(heard.steps[1])
+    first, second = parts_of(steps[0]), parts_of(steps[1])
     assert set(first) == {
         "data_s", "generate_s", "encode_s", "reward_s/letters", "score_s", "update_s", "record_s", "proof_s",
         "other_s",
@@ -50,57 +49,55 @@ def test_the_parts_of_a_grpo_step_add_up_to_it(bench, kit, changed):
     assert "proof_s" not in second
     if "num_iterations" in changed.get("trl", {}):  # the second step learns from the first one's answers
         assert "generate_s" not in second
-        assert "save_s" in parts_of(heard.steps[2])  # what follows a step's figures is the next one's
+        assert "save_s" in parts_of(steps[2])  # what follows a step's figures is the next one's
 
 
 @pytest.mark.slow
-def test_scores_are_counted_for_each_pass(bench, kit):
+def test_scores_are_counted_for_each_pass(bench):
     looks = {}
     for beta in (0.0, 0.1):
-        heard = kit.heard()
-        counted(bench.grpo_trainer(heard=heard, trl={"beta": beta}), bench.folder)
-        looks[beta] = heard.steps[1]["score_s"]
+        _, steps = counted(bench.grpo_trainer(trl={"beta": beta}), bench.folder)
+        looks[beta] = steps[1]["score_s"]
     assert looks[0.1] == 2 * looks[0.0]  # the policy's; the reference's besides
 
 
-def test_all_time_between_the_first_step_and_the_last_is_told_and_no_hook_is_left(bench, kit):
-    heard = kit.heard()
-    trainer = bench.grpo_trainer(heard=heard)
+def test_all_time_between_the_first_step_and_the_last_is_told_and_no_hook_is_left(bench):
+    trainer = bench.grpo_trainer()
     encoder = trainer.model.model.encoder
-    ticks = counted(trainer, bench.folder)
+    ticks, steps = counted(trainer, bench.folder)
     # looks before the first and after the last
-    assert 0 <= ticks - sum(step["step_s"] for step in heard.steps) < 12
+    assert 0 <= ticks - sum(step["step_s"] for step in steps) < 12
     assert not encoder._forward_hooks
     assert not encoder._forward_pre_hooks
 
 
-def test_the_parts_of_an_sft_step_add_up_to_it(bench, kit):
-    heard = kit.heard()
-    counted(bench.sft_trainer(heard=heard, rows_per_forward=2, steps=3), bench.folder)
-    for step in heard.steps:
+def test_the_parts_of_an_sft_step_add_up_to_it(bench):
+    _, steps = counted(bench.sft_trainer(rows_per_forward=2, steps=3), bench.folder)
+    for step in steps:
         assert sum(parts_of(step).values()) == step["step_s"] > 0
-    assert set(parts_of(heard.steps[0])) == {
+    assert set(parts_of(steps[0])) == {
         "data_s", "forward_backward_s", "encode_s", "optimizer_s", "proof_s", "other_s",
     }  # fmt: skip
 
 
-def test_a_trained_encoders_passes_are_the_models(bench, kit):
-    heard = kit.heard()
-    counted(bench.grpo_trainer(heard=heard, train=("encoder", "bridge")), bench.folder)
-    assert "encode_s" not in heard.steps[0]
+def test_a_trained_encoders_passes_are_the_models(bench):
+    _, steps = counted(bench.grpo_trainer(train=("encoder", "bridge")), bench.folder)
+    assert "encode_s" not in steps[0]
 
 
-def test_slow_rewards_are_named_once(bench, kit, caplog):
+def test_slow_rewards_are_named_once(bench, caplog):
     seconds = [0.0]
 
-    class Slow(kit.Letters):
+    class Slow(bench.Letters):
         """Takes a minute."""
 
         def __call__(self, rollouts, earlier):
             seconds[0] += 60
             return super().__call__(rollouts, earlier)
 
-    trainer = bench.grpo_trainer(rewards=[kit.letters(), kit.letters(name="slow", reward=Slow())], steps=3)
+    trainer = bench.grpo_trainer(
+        rewards=[bench.letters(), bench.letters(name="slow", reward=Slow())], steps=3
+    )
     trainer.clock = Clock(lambda: seconds[0])
     with caplog.at_level(logging.WARNING, logger="evidcore"):
         stage.train(trainer, bench.folder, resume=False)

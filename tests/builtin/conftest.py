@@ -1,1 +1,0 @@
-from evidcore_testing.fixtures import written as written
