@@ -20,6 +20,7 @@ from evidcore.registry.factory import build
 
 COMMIT = "a" * 40
 TOKEN = "hf_good"
+SPLITS = ("train", "validation", "test")
 LARGE = 2000  # bytes; larger files come from elsewhere, as on the Hub
 
 
@@ -39,6 +40,10 @@ class Home:
 
     def cases(self, split: str = "train", **options: Any) -> dict[str, Any]:
         return {case.id: case for case in self.dataset(**options).cases(split)}
+
+    def every(self, **options: Any) -> dict[str, Any]:
+        """Return the cases of all splits."""
+        return {name: case for split in SPLITS for name, case in self.cases(split, **options).items()}
 
     def refusal(self, split: str = "train", **options: Any) -> str:
         with pytest.raises(DataError) as caught:
@@ -80,11 +85,8 @@ class Hub:
 
     def fetched(self) -> list[str]:
         """The names of the files whose content was asked for, in order."""
-        return [
-            name.rpartition(COMMIT + "/")[2]
-            for method, name, *_ in self.asked
-            if method == "GET" and "/api/" not in name
-        ]
+        asked = [name for method, name, *_ in self.asked if method == "GET" and "/api/" not in name]
+        return [name.rpartition(COMMIT + "/")[2] for name in asked]
 
     def ranges(self, name: str) -> list[str | None]:
         return [part for method, path, part, _ in self.asked if method == "GET" and path.endswith(name)]
@@ -112,10 +114,8 @@ class Answers(BaseHTTPRequestHandler):
             return
         parts = path.strip("/").split("/")
         is_api = parts[0] == "api"
-        repository, action, revision = (
-            "/".join(parts[1 + is_api : 3 + is_api]),
-            *parts[3 + is_api : 5 + is_api],
-        )
+        repository = "/".join(parts[1 + is_api : 3 + is_api])
+        action, revision = parts[3 + is_api : 5 + is_api]
         if repository not in self.hub.files:
             self.refuse(404, "RepoNotFound")
         elif revision != COMMIT:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, CT_ORG, KITS, ORGANS
+from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS, ORGANS
 from evidcore_plugin_ct_data.miniatures.voxels import mask, volume
 
 from evidcore.api import read, read_mask
-from evidcore.errors import NotDownloadedError
 
 SPLITS = ("train", "validation", "test")
 META = "AbdomenAtlas3.0MiniWithMeta.csv"
@@ -19,18 +18,8 @@ def kits(home):
     return home("kits23")
 
 
-def every(home, **options):
-    return {name: case for split in SPLITS for name, case in home.cases(split, **options).items()}
-
-
-def test_kits_is_divided_by_patient_and_all_of_it_used(kits):
-    parts = [list(kits.cases(split)) for split in SPLITS]
-    assert sorted(name for part in parts for name in part) == sorted(KITS)
-    assert all(parts)
-
-
 def test_kits_images_and_labels_run_from_the_top(kits):
-    case = every(kits)["case_00003"]
+    case = kits.every()["case_00003"]
     held = read(case.volumes[0])
     np.testing.assert_array_equal(held.array, volume(3))
     assert held.spacing_mm_zyx == pytest.approx((0.5, 0.92, 0.92))
@@ -41,19 +30,19 @@ def test_kits_images_and_labels_run_from_the_top(kits):
 
 
 def test_kits_objects_are_those_of_one_annotator_and_drafts_are_none(kits):
-    case = every(kits)["case_00003"]
+    case = kits.every()["case_00003"]
     assert list(case.masks) == ["kidney", "kidney tumor", "kidney cyst", "cyst 1", "kidney 1", "tumor 1"]
     held = read(case.volumes[0])
     for annotation in (1, 2, 3):
-        drawn = every(kits, annotation=annotation)["case_00003"].masks["tumor 1"]
+        drawn = kits.every(annotation=annotation)["case_00003"].masks["tumor 1"]
         assert read_mask(drawn, like=held).sum() == mask(3).sum() + annotation
-    late = every(kits, annotation=3)["case_00400"].masks["tumor 1"]  # drawn once
+    late = kits.every(annotation=3)["case_00400"].masks["tumor 1"]  # drawn once
     assert late.path.endswith("tumor_instance-1_annotation-1.nii.gz")
-    assert list(every(kits, instances=False)["case_00003"].masks) == ["kidney", "kidney tumor", "kidney cyst"]
+    assert list(kits.every(instances=False)["case_00003"].masks) == ["kidney", "kidney tumor", "kidney cyst"]
 
 
 def test_kits_findings_come_from_objects_and_the_clinical_table(kits):
-    cases = every(kits)
+    cases = kits.every()
     tumour, cyst = cases["case_00003"].findings
     assert (tumour.state, tumour.size_mm, cyst.state) == ("present", pytest.approx(54.0), "present")
     assert cases["case_00004"].state_of("kidney cyst") == "absent"
@@ -61,7 +50,7 @@ def test_kits_findings_come_from_objects_and_the_clinical_table(kits):
 
 
 def test_kits_may_be_given_by_its_inner_folder(kits):
-    assert set(every(kits, path="set/dataset")) == set(KITS)
+    assert set(kits.every(path="set/dataset")) == set(KITS)
 
 
 @pytest.mark.parametrize(
@@ -78,24 +67,15 @@ def test_what_is_missing_of_kits_says_where_it_comes_from(kits, name, place):
     assert f"case_00003/{name}.nii.gz: there is no such file. It comes from {place}" in told
 
 
-def test_a_folder_without_kits_is_named(kits):
-    told = r"none: holds no folders case_00000 and so on\. Clone github.com/neheller"
-    with pytest.raises(NotDownloadedError, match=told):
-        kits.cases(path="none")
-
-
 @pytest.fixture
 def atlas(home):
     return home("abdomen-atlas-3-mini", validation_share=0.0)
 
 
 def test_atlas_is_divided_by_its_id_lists(atlas):
-    assert [list(atlas.cases(split)) for split in SPLITS] == [list(ATLAS[:5]), [], list(ATLAS[5:])]
-    assert [list(atlas.cases(split, id_lists="OOD")) for split in SPLITS] == [
-        list(ATLAS[:3]),
-        [],
-        list(ATLAS[3:]),
-    ]
+    for options, count in (({}, 5), ({"id_lists": "OOD"}, 3)):
+        parts = [list(atlas.cases(split, **options)) for split in SPLITS]
+        assert parts == [list(ATLAS[:count]), [], list(ATLAS[count:])]
     train, validation = (set(atlas.cases(split, validation_share=0.5)) for split in SPLITS[:2])
     assert train | validation == set(ATLAS[:5])
     assert validation
@@ -121,24 +101,17 @@ def test_atlas_findings_have_size_and_side(atlas):
 
 
 def test_atlas_reports_are_chosen_by_kind(atlas):
-    texts = {
-        kind: atlas.cases(report=kind)["BDMAP_00000001"].report
-        for kind in ("structured", "narrative", "fusion narrative")
-    }
-    assert texts["structured"].text == "FINDINGS: generated,\nnumber 0."
-    assert texts["narrative"].text == "A generated report, number 0."
-    assert texts["fusion narrative"] is None
+    texts = {"structured": "FINDINGS: generated,\nnumber 0.", "narrative": "A generated report, number 0."}
+    for kind, text in texts.items():
+        assert atlas.cases(report=kind)["BDMAP_00000001"].report.text == text
+    assert atlas.cases(report="fusion narrative")["BDMAP_00000001"].report is None
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("number of liver lesion instances", "liver lesions", "has no column 'number of liver lesion"),
-        (
-            ",2,3.1,",
-            ",two,3.1,",
-            "case 'BDMAP_00000001', column 'number of liver lesion instances': must be a number, got 'two'",
-        ),
+        (",2,3.1,", ",two,3.1,", "column 'number of liver lesion instances': must be a number, got 'two'"),
         (",2,3.1,", ",2,nan,", "column 'largest liver lesion diameter (cm)': must be a number, got 'nan'"),
     ],
 )
@@ -147,6 +120,7 @@ def test_atlas_names_a_bad_cell(atlas, old, new, message):
     told = atlas.refusal()
     assert message in told
     assert META in told
+    assert ("case 'BDMAP_00000001', column" in told) == old.startswith(",")
 
 
 @pytest.fixture
@@ -156,9 +130,6 @@ def ct_org(home):
 
 def test_ct_org_is_divided_as_its_publisher_did(ct_org):
     assert list(ct_org.cases("test")) == ["volume-0", "volume-20"]
-    parts = [list(ct_org.cases(split, validation_share=0.4)) for split in ("train", "validation")]
-    assert sorted(name for part in parts for name in part) == [f"volume-{number}" for number in CT_ORG[2:]]
-    assert all(parts)
     assert ct_org.cases("validation", validation_share=0.0) == {}
 
 
@@ -177,13 +148,13 @@ def test_ct_org_has_hu_and_a_mask_of_each_label(ct_org):
 
 
 def test_ct_org_may_lie_in_two_folders(ct_org):
-    flat = every(ct_org)
+    flat = ct_org.every()
     for kind in ("volume", "labels"):
         folder = ct_org.set / ("volumes" if kind == "volume" else kind)
         folder.mkdir()
         for path in list(ct_org.set.glob(f"{kind}-*")):
             path.rename(folder / path.name)
-    cases = every(ct_org)
+    cases = ct_org.every()
     assert list(cases) == list(flat)
     assert cases["volume-22"].masks["liver"].path == str(ct_org.set / "labels" / "labels-22.nii.gz")
     assert read_mask(cases["volume-22"].masks["liver"], like=read(cases["volume-22"].volumes[0])).any()
@@ -194,6 +165,3 @@ def test_what_is_missing_of_ct_org_is_named(ct_org, tmp_path):
     assert f"{ct_org.set / 'labels-20.nii.gz'}: there is no such file. It comes" in ct_org.refusal("test")
     (tmp_path / "empty").mkdir()
     assert "empty: holds no files volume-0.nii.gz and so on" in ct_org.refusal(path="empty")
-    told = r"gone: holds no files volume-0.nii.gz .* Fetch CT-ORG from https"
-    with pytest.raises(NotDownloadedError, match=told):
-        ct_org.cases(path="gone")

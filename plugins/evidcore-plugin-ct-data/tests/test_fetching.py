@@ -37,8 +37,7 @@ def volumes(hub):
 
 def test_only_the_volumes_of_the_chosen_patients_are_fetched(ct_rate, hub):
     cases = list(ct_rate(limit=1).cases("test"))
-    names = sorted(f"{case.id}.nii.gz" for case in cases)
-    assert sorted(volumes(hub)) == names
+    assert sorted(volumes(hub)) == sorted(f"{case.id}.nii.gz" for case in cases)
     assert len({case.patient for case in cases}) == 1
     assert not any("train_" in name for name in hub.fetched())
     np.testing.assert_array_equal(read(cases[0].volumes[0]).shape_zyx, volume(0).shape)
@@ -130,9 +129,8 @@ def atlas(hub, tmp_path):
         (tmp_path / "unpacked" / name).rename(published / name)
     for kind, what in (("image_only", "images"), ("mask_only", "masks")):
         for first, last in ((1, 232), (233, 464)):
-            archive = (
-                published / kind / f"AbdomenAtlas3_{what}_BDMAP_BDMAP_{first:08d}_BDMAP_{last:08d}.tar.gz"
-            )
+            name = f"AbdomenAtlas3_{what}_BDMAP_BDMAP_{first:08d}_BDMAP_{last:08d}.tar.gz"
+            archive = published / kind / name
             archive.parent.mkdir(exist_ok=True)
             with tarfile.open(archive, "w:gz") as tape:
                 for name in ATLAS:
@@ -143,18 +141,14 @@ def atlas(hub, tmp_path):
 
 
 def test_archives_are_fetched_once_and_only_wanted_cases_unpacked(atlas, hub, tmp_path):
-    dataset = atlas(ids=("BDMAP_00000002", "BDMAP_00000004"))
-    cases = list(dataset.cases("train"))
+    cases = list(atlas(ids=("BDMAP_00000002", "BDMAP_00000004")).cases("train"))
     assert [case.id for case in cases] == ["BDMAP_00000002", "BDMAP_00000004"]
     assert len(cases[0].masks) == 7
     np.testing.assert_array_equal(read(cases[0].volumes[0]).array, volume(1))
     assert sum("00000001_BDMAP_00000232" in name for name in hub.fetched()) == 2
     assert not any("00000233_BDMAP" in name for name in hub.fetched())
     kept = next((tmp_path / "home" / "cache" / "hub").glob("*/*"))
-    assert sorted(path.name for path in (kept / "image_only").iterdir()) == [
-        "BDMAP_00000002",
-        "BDMAP_00000004",
-    ]
+    assert {path.name for path in (kept / "image_only").iterdir()} == {case.id for case in cases}
     hub.asked.clear()
     more = list(atlas(ids=("BDMAP_00000002", "BDMAP_00000001")).cases("train"))
     assert [case.id for case in more] == ["BDMAP_00000001", "BDMAP_00000002"]
@@ -213,8 +207,8 @@ def test_stacks_and_texts_come_from_the_archives_that_are_named(hub, tmp_path):
         for path in sorted((tmp_path / "unpacked/M3D_Cap/ct_case").rglob("*.*")):
             file.write(path, f"ct_case_00/{path.relative_to(tmp_path / 'unpacked/M3D_Cap/ct_case')}")
     hub.put("GoodBaiBai88/M3D-Cap", published)
-    options = {"archives": ("M3D_Cap/ct_case_00.zip",), "missing": "skip"}
-    dataset = build("m3d-cap", tmp_path / "home", **options)
+    archives = ("M3D_Cap/ct_case_00.zip",)
+    dataset = build("m3d-cap", tmp_path / "home", archives=archives, missing="skip")
     (case,) = dataset.cases("test")
     assert case.report.text == "Generated findings, number 6."
     assert np.load(case.volumes[0].path).shape == (4, 6, 5)
@@ -224,10 +218,9 @@ def test_stacks_and_texts_come_from_the_archives_that_are_named(hub, tmp_path):
 def test_images_of_kits_are_fetched_to_where_its_program_puts_them(hub, tmp_path):
     write("kits23", tmp_path / "clone")
     for name in KITS:
-        image = tmp_path / "clone" / "dataset" / name / "imaging.nii.gz"
         place = tmp_path / "published" / "images" / f"{name}.nii.gz"
         place.parent.mkdir(parents=True, exist_ok=True)
-        image.rename(place)
+        (tmp_path / "clone" / "dataset" / name / "imaging.nii.gz").rename(place)
     hub.put("neheller/KiTS-Challenge-Imaging", tmp_path / "published")
     dataset = build("kits23", tmp_path, path="clone", ids=("case_00003",))
     before = dataset.fingerprint()

@@ -15,9 +15,8 @@ PAGE = "https://huggingface.co/datasets/owner/set"
 
 @pytest.fixture
 def repository(hub, monkeypatch):
-    monkeypatch.setattr(
-        huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1024
-    )  # 10 MB: nothing here has as much
+    # 10 MB: nothing here has as much
+    monkeypatch.setattr(huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 1024)
     hub.files["owner/set"] = {"tables/small.csv": SMALL, "data/large.bin": LARGE}
     return Repository(id="owner/set", revision=COMMIT)
 
@@ -56,9 +55,8 @@ def test_a_killed_process_leaves_a_part_that_the_next_one_continues(repository, 
 def test_content_that_is_not_what_was_promised_is_refused_and_not_kept(repository, hub, tmp_path):
     for name in ("tables/small.csv", "data/large.bin"):
         hub.damaged.add(name)
-        with pytest.raises(
-            DataError, match=rf"{PAGE}: {name} arrived damaged: its checksum is [0-9a-f]+, expected"
-        ):
+        told = rf"{PAGE}: {name} arrived damaged: its checksum is [0-9a-f]+, expected"
+        with pytest.raises(DataError, match=told):
             repository.fetch(name, tmp_path / "file")
         hub.damaged.clear()
         repository.fetch(name, tmp_path / "file")  # nothing of the damaged one is left to continue from
@@ -76,8 +74,8 @@ def test_the_token_goes_to_the_hub_and_nowhere_else(repository, hub, tmp_path, m
 
 def test_a_gated_set_names_the_page_and_the_command(repository, hub, tmp_path, monkeypatch):
     hub.gated = True
-    told = r"small.csv: access to this set is gated, and no.*its terms on {}, then type `hf auth login`"
-    with pytest.raises(DataError, match=told.format(PAGE)):
+    told = rf"small.csv: access to this set is gated, and no.*its terms on {PAGE}, then type `hf auth login`"
+    with pytest.raises(DataError, match=told):
         repository.fetch("tables/small.csv", tmp_path / "small.csv")
     with pytest.raises(DataError, match=r"owner/set: access to this set is gated"):
         repository.sizes_bytes(["tables/small.csv"])
@@ -111,8 +109,6 @@ def test_without_network_the_set_and_the_file_are_named(tmp_path, monkeypatch):
 
 
 def test_sizes_are_those_of_the_files_that_are_there(repository):
-    assert repository.sizes_bytes(["data/large.bin", "none", "tables/small.csv"]) == {
-        "data/large.bin": len(LARGE),
-        "tables/small.csv": len(SMALL),
-    }
+    sizes = {"data/large.bin": len(LARGE), "tables/small.csv": len(SMALL)}
+    assert repository.sizes_bytes(["data/large.bin", "none", "tables/small.csv"]) == sizes
     assert repository.names() == ["data/large.bin", "tables/small.csv"]

@@ -52,10 +52,9 @@ def test_the_map_uses_27_abnormalities_and_both_calcifications_are_one(chest):
     sources = {name for names in FROM_ABNORMALITIES.values() for name in names}
     assert len(sources) == 27
     assert set(FROM_ABNORMALITIES) == set(CT_RATE_FINDINGS)
+    calcifications = ("arterial wall calcification", "coronary artery wall calcification")
     for case in chest.cases("train").values():
-        assert case.state_of("arterial wall calcification") == case.state_of(
-            "coronary artery wall calcification"
-        )
+        assert len({case.state_of(name) for name in calcifications}) == 1
 
 
 def test_patients_come_from_the_metadata(chest):
@@ -77,11 +76,8 @@ def test_the_scans_may_lie_in_a_folder_of_their_own(chest):
 def test_an_abnormality_without_columns_is_named_with_the_nearest(chest):
     for _ in range(3):
         chest.edit(TABLES["test"], "scarring*", "scaring*")
-    told = chest.refusal("test")
-    assert (
-        "has no column of abnormality 'scarring', written 'scarring*<location>'. Did you mean 'scaring'?"
-        in told
-    )
+    told = "no column of abnormality 'scarring', written 'scarring*<location>'. Did you mean 'scaring'?"
+    assert told in chest.refusal("test")
 
 
 def test_a_label_that_is_none_is_named(chest):

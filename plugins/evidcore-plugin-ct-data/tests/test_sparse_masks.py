@@ -83,10 +83,8 @@ def test_what_cannot_be_read_is_named(file, change, message):
 
 
 def test_a_name_that_lies_about_the_shape_is_refused(tmp_path, masks):
-    for name, message in [
-        ("mask.npz", r"must end in its shape"),
-        ("mask_(2, 3, 4, 6).npz", r"2 masks of 3x4x6 voxels, the matrix has shape \(2, 60\)"),
-    ]:
+    lies = r"2 masks of 3x4x6 voxels, the matrix has shape \(2, 60\)"
+    for name, message in {"mask.npz": "must end in its shape", "mask_(2, 3, 4, 6).npz": lies}.items():
         path = tmp_path / name
         sparse.save_npz(path, sparse.csr_matrix(masks.reshape(2, -1)))
         with pytest.raises(DataError, match=message):

@@ -25,16 +25,14 @@ def chest(home):
 
 
 def test_a_limit_takes_whole_patients_and_a_greater_one_keeps_them(chest):
-    sizes = []
     before: set[str] = set()
-    for limit in (1, 3, 6, 100):
+    for limit, count in ((1, 1), (3, 3), (6, 6), (100, 12)):
         cases = chest.cases("train", limit=limit)
         patients = {case.patient for case in cases.values()}
         assert before <= patients
+        assert len(patients) == count
         assert set(cases) == {name for name in chest.cases("train") if name.rsplit("_", 2)[0] in patients}
         before = patients
-        sizes.append(len(patients))
-    assert sizes == [1, 3, 6, 12]
     assert list(chest.cases("train", limit=5)) != list(chest.cases("train"))[:5]
 
 
@@ -54,18 +52,8 @@ def test_unknown_ids_are_named_with_the_nearest(chest):
 
 
 def test_what_is_chosen_is_in_the_fingerprint(chest):
-    prints = {
-        chest.dataset(**options).fingerprint()
-        for options in (
-            {},
-            {"limit": 1},
-            {"limit": 2},
-            {"ids": ("train_1",)},
-            {"missing": "skip"},
-            {"tree": "plain"},
-        )
-    }
-    assert len(prints) == 6
+    choices = [{"limit": 1}, {"limit": 2}, {"ids": ("train_1",)}, {"missing": "skip"}, {"tree": "plain"}]
+    assert len({chest.dataset(**options).fingerprint() for options in ({}, *choices)}) == 6
 
 
 def test_a_changed_volume_or_table_changes_the_fingerprint(chest):
@@ -114,12 +102,16 @@ def test_a_list_as_text_is_numbers_or_refused(cell):
         numbers(cell, 2, "here")
 
 
-def test_a_member_that_would_leave_the_folder_is_not_written(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w") as tape:
-        for name in ("set/../../outside.txt", "set/inside.txt"):
+def write_tape(path, mode, contents):
+    with tarfile.open(path, mode) as tape:
+        for name, content in contents.items():
             member = tarfile.TarInfo(name)
-            member.size = 2
-            tape.addfile(member, io.BytesIO(b"hi"))
+            member.size = len(content)
+            tape.addfile(member, io.BytesIO(content))
+
+
+def test_a_member_that_would_leave_the_folder_is_not_written(tmp_path):
+    write_tape(tmp_path / "a.tar", "w", {"set/../../outside.txt": b"hi", "set/inside.txt": b"hi"})
     unpack(tmp_path / "a.tar", {"set/"}, str, tmp_path / "here")
     assert (tmp_path / "here" / "set" / "inside.txt").read_text() == "hi"
     assert not list(tmp_path.rglob("outside.txt"))
@@ -136,11 +128,7 @@ unpack(pathlib.Path(archive), set(wanted), str, pathlib.Path(folder))
 
 def test_processes_that_unpack_one_archive_do_not_take_each_others_files(tmp_path):
     names = [f"{folder}/{number}.txt" for folder in "abc" for number in range(60)]
-    with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tape:
-        for name in names:
-            member = tarfile.TarInfo(name)
-            member.size = 50_000
-            tape.addfile(member, io.BytesIO(name.encode().ljust(50_000)))
+    write_tape(tmp_path / "a.tar.gz", "w:gz", {name: name.encode().ljust(50_000) for name in names})
     here = tmp_path / "here"
     workers = [
         subprocess.Popen(

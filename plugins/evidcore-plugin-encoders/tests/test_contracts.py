@@ -7,6 +7,8 @@ from evidcore_testing import check_bridge, check_fit, tiny_vision
 
 from evidcore.registry.factory import build
 
+SMALL = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 24}
+
 
 def test_native_merger():
     sizes = {"width": 3 * 4 * 32, "text_width": 64, "grid_zyx": (1, 3, 3)}
@@ -21,10 +23,7 @@ def test_native_merger():
 @pytest.mark.parametrize(
     ("made", "options"),
     [
-        (
-            lambda: ViT3D(size_zyx=(8, 16, 16), patch_zyx=(4, 8, 8), width=24),
-            {"supervision": ("contrastive", "labels")},
-        ),
+        (lambda: ViT3D(**SMALL), {"supervision": ("contrastive", "labels")}),
         (lambda: TimmSlices(size=32, slices=2), {}),
     ],
     ids=["vit3d", "timm-slices"],

@@ -32,9 +32,8 @@ OPTIONS = {"steps": 4, "learning_rate": 3e-3, "cases_per_step": 4, "shift_voxels
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return PhantomChest(
-        tmp_path_factory.mktemp("cache"), train_cases=16, validation_cases=12, test_cases=0, prevalence=0.4
-    )
+    counts = {"train_cases": 16, "validation_cases": 12, "test_cases": 0}
+    return PhantomChest(tmp_path_factory.mktemp("cache"), **counts, prevalence=0.4)
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +82,8 @@ def test_targets_say_what_the_cases_say(train):
             (finding,) = [item for item in case.findings if item.name == name]
             is_present = finding.state == "present"
             assert known.findings[row, index] == is_present
-            expected = (
-                (0, 0) if not is_present else {"right": (1, 0), "left": (0, 1), None: (-1, -1)}[finding.side]
-            )
+            sides = {"right": (1, 0), "left": (0, 1), None: (-1, -1)}
+            expected = sides[finding.side] if is_present else (0, 0)
             assert tuple(known.sides[row, :, index].tolist()) == expected
         pixels = known.batch(torch.tensor([row]), torch.device("cpu")).pixels()[0]
         exact = prepare(Crop(volume=case.volumes[0]), encoder().input)
@@ -158,11 +156,11 @@ def test_pooling_is_the_maximum_and_mean_of_each_zone():
     features = torch.randn(2, 512, 3)
     result = pooled(features, GRID, heights=4, halves=2)
     cube = features.view(2, 8, 8, 8, 3)
-    for height in range(4):
-        for half in range(2):
-            zone = cube[:, 2 * height : 2 * height + 2, :, 4 * half : 4 * half + 4].reshape(2, -1, 3)
-            expected = torch.cat([zone.amax(1), zone.mean(1)], dim=1)
-            assert torch.allclose(result[:, 2 * height + half], expected, atol=1e-6)
+    for zone in range(8):
+        height, half = divmod(zone, 2)
+        inside = cube[:, 2 * height : 2 * height + 2, :, 4 * half : 4 * half + 4].reshape(2, -1, 3)
+        expected = torch.cat([inside.amax(1), inside.mean(1)], dim=1)
+        assert torch.allclose(result[:, zone], expected, atol=1e-6)
 
 
 def test_what_is_unknown_costs_nothing():
@@ -178,7 +176,7 @@ def test_the_mask_loss_is_what_the_hand_computes():
     torch.nn.init.zeros_(head.linear.weight)
     torch.nn.init.constant_(head.linear.bias, 0.5)
     patches = torch.zeros(1, 1, 512, dtype=torch.uint8)
-    patches[0, 0, 7], patches[0, 0, 8], patches[0, 0, 9] = 200, 100, 2  # the last one is a trace
+    patches[0, 0, 7:10] = torch.tensor([200, 100, 2])  # the last one is a trace
     missed, invented = math.log(1 + math.exp(-0.5)), math.log(1 + math.exp(0.5))
     verdict = math.log(1 + math.exp(-(0.5 - 2.0)))  # the best patch says 0.5, the threshold is 2
     present = targets(cases=1, patches=patches, findings=torch.ones(1, 1, dtype=torch.int8))
@@ -210,12 +208,8 @@ def test_zones_ask_where_the_mask_lies():
 
 def test_a_present_finding_without_a_mask_is_no_evidence_of_absence():
     unmasked = targets(cases=1, unmasked=torch.ones(1, 1, dtype=torch.bool), findings=torch.full((1, 1), -1))
-    features = torch.randn(1, 512, 4)
-    assert Masks(4, GRID, 1)(features, unmasked).item() == 0
-    torch.manual_seed(0)
-    zones = Zones(4, GRID, 1)
-    zones.eval()
-    assert zones(features, unmasked).item() == 0
+    for head in (Masks(4, GRID, 1), Zones(4, GRID, 1).eval()):
+        assert head(torch.randn(1, 512, 4), unmasked).item() == 0
 
 
 def test_sides_are_learned_only_where_they_are_told():
@@ -226,9 +220,8 @@ def test_sides_are_learned_only_where_they_are_told():
     untold = head(features, targets(cases=3, findings=findings, sides=torch.full((3, 2, 1), -1))).item()
     told = head(features, targets(cases=3, findings=findings)).item()
     assert told > untold
-    assert untold == pytest.approx(
-        known_entropy(head.anywhere(pooled(features, GRID))[:, 0], findings).item()
-    )
+    anywhere = head.anywhere(pooled(features, GRID))[:, 0]
+    assert untold == pytest.approx(known_entropy(anywhere, findings).item())
 
 
 def test_without_any_difference_the_contrastive_loss_is_that_of_guessing():
@@ -240,10 +233,8 @@ def test_without_any_difference_the_contrastive_loss_is_that_of_guessing():
 
 def test_the_text_tower_reads_sentences_not_their_order():
     head = Contrastive(4, GRID, 1)
-    item, two, other = head._texts(
-        ["No nodule. Emphysema is seen.", "Emphysema is seen. No nodule.", "No emphysema. Nodule is seen."],
-        torch.device("cpu"),
-    )
+    texts = ["No nodule. Emphysema is seen.", "Emphysema is seen. No nodule.", "No emphysema. A nodule."]
+    item, two, other = head._texts(texts, torch.device("cpu"))
     assert torch.allclose(item, two, atol=1e-5)
     assert not torch.allclose(item, other, atol=1e-2)
 
@@ -311,9 +302,8 @@ def test_the_probe_of_patches_tells_a_side_that_pixels_show_and_no_other(train):
         patches[row, 0] = place.flatten().to(torch.uint8)
         sign = torch.nn.functional.interpolate(place[None, None], size=shown.shape[-3:])[0, 0] > 0
         shown[row, :, sign] = 255
-    bright = dataclasses.replace(
-        known, volumes=shown, sides=sides, patches=patches, unmasked=torch.zeros_like(known.unmasked)
-    )
+    masked = dataclasses.replace(known, unmasked=torch.zeros_like(known.unmasked))
+    bright = dataclasses.replace(masked, volumes=shown, sides=sides, patches=patches)
     dark = dataclasses.replace(bright, volumes=torch.full_like(shown, 128))
     name = known.names[0]
     assert side_accuracy(model, bright, bright)[name] == 1.0
@@ -333,24 +323,22 @@ def test_encoding_leaves_the_callers_gradients_on(train):
         assert not features.requires_grad
 
 
-def test_masks_are_demanded_only_by_objectives_that_need_them(train, validation, tmp_path):
+def test_masks_and_reports_are_demanded_only_by_objectives_that_need_them(train, validation, tmp_path):
     bare = [dataclasses.replace(case, masks={}) for case in train]
-    fit(bare, validation, tmp_path, supervision=("labels", "contrastive"))
-    with pytest.raises(DataError, match="none of the 16 cases has any"):
-        fit(bare, validation, tmp_path, supervision=("masks",))
-
-
-def test_reports_are_demanded_only_by_the_objective_that_needs_them(train, validation, tmp_path):
     mute = [*train[:6], dataclasses.replace(train[6], id="mute", report=None)]
-    fit(mute, validation, tmp_path, supervision=("labels",))
-    with pytest.raises(DataError, match="1 of 7 cases have none, the first is mute"):
-        fit(mute, validation, tmp_path, supervision=("labels", "contrastive"))
+    for cases, enough, lacking, message in (
+        (bare, ("labels", "contrastive"), ("masks",), "none of the 16 cases has any"),
+        (mute, ("labels",), ("labels", "contrastive"), "1 of 7 cases have none, the first is mute"),
+    ):
+        fit(cases, validation, tmp_path, supervision=enough)
+        with pytest.raises(DataError, match=message):
+            fit(cases, validation, tmp_path, supervision=lacking)
 
 
 def test_uncertain_findings_teach_nothing(train):
-    case = dataclasses.replace(train[0], findings=(Finding(name="emphysema", state="uncertain"),), masks={})
-    known = read_targets([case], encoder(), ("emphysema",), masks=False)
-    assert known.findings.tolist() == [[-1]]
+    doubted = (Finding(name="emphysema", state="uncertain"),)
+    case = dataclasses.replace(train[0], findings=doubted, masks={})
+    assert read_targets([case], encoder(), ("emphysema",), masks=False).findings.tolist() == [[-1]]
 
 
 def test_zones_need_a_grid_that_divides():
@@ -406,8 +394,6 @@ def test_what_a_view_cannot_tell_is_refused(train, validation, tmp_path):
 
 
 def test_cases_that_a_view_shows_in_other_sizes_are_named(tmp_path):
-    deep, flat = (
-        volume_case(tmp_path, number, size_zyx=(depth, 16, 16)) for number, depth in ((0, 16), (1, 12))
-    )
+    deep, flat = (volume_case(tmp_path, depth, size_zyx=(depth, 16, 16)) for depth in (16, 12))
     with pytest.raises(DataError, match=r"shows it in 12 x 32 x 64 voxels and case \S+ in 14 x 32 x 64; an"):
         read_targets([deep, flat], picture_encoder(), (), masks=False, view=Video(slices=14))

@@ -65,20 +65,15 @@ def test_features_of_noise_give_no_more_than_the_priors():
 
 def test_what_is_doubted_is_neither_learnt_nor_tested():
     def doubted(case):
-        findings = tuple(
-            Finding(name=n.name, state="uncertain") if n.name == NAMES[1] else n for n in case.findings
-        )
-        return Case(id=case.id, patient=case.patient, volumes=(), findings=findings)
+        doubt = Finding(name=NAMES[1], state="uncertain")
+        findings = tuple(doubt if item.name == NAMES[1] else item for item in case.findings)
+        return dataclasses.replace(case, findings=findings)
 
     training, test = cases(120), cases(60, 200)
     half = [doubted(case) if number % 2 else case for number, case in enumerate(test)]
     shown = seeing(0.6)(test)  # the doubt is in the labels alone
-    whole, some = (
-        linear_probe(
-            lambda given: seeing(0.6)(training) if given is training else shown, training, tested
-        ).auc
-        for tested in (test, half)
-    )
+    features = lambda given: seeing(0.6)(training) if given is training else shown  # noqa: E731
+    whole, some = (linear_probe(features, training, tested).auc for tested in (test, half))
     assert some[NAMES[0]] == whole[NAMES[0]]
     assert some[NAMES[1]] != whole[NAMES[1]]
 
@@ -93,9 +88,8 @@ def test_rows_name_the_worst_finding():
 
 def test_findings_of_one_kind_in_the_test_have_no_auc():
     test = [case for case in cases(80, 200) if case.state_of(NAMES[0]) == "present"]
-    assert linear_probe(seeing(0.5), cases(120), test).left_out[NAMES[0]] == (
-        "no AUC: all test cases are of one kind"
-    )
+    left_out = linear_probe(seeing(0.5), cases(120), test).left_out
+    assert left_out[NAMES[0]] == "no AUC: all test cases are of one kind"
 
 
 def test_questions_must_be_about_test_cases():

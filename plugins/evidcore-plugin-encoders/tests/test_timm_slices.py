@@ -31,15 +31,10 @@ def download(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("download")
     torch.manual_seed(1)
     model = timm.create_model("test_resnet", num_classes=10)
-    settings = {"architecture": "test_resnet", "num_classes": 10, "pretrained_cfg": {}}
-    settings["pretrained_cfg"] = {
-        "input_size": [3, 160, 160],
-        "mean": [0.1, 0.2, 0.3],
-        "std": [0.4, 0.5, 0.6],
-        "num_classes": 10,
-        "first_conv": "conv1.0",
-        "classifier": "fc",
-    }
+    spread = {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
+    layers = {"num_classes": 10, "first_conv": "conv1.0", "classifier": "fc"}
+    pretrained = {"input_size": [3, 160, 160], **spread, **layers}
+    settings = {"architecture": "test_resnet", "num_classes": 10, "pretrained_cfg": pretrained}
     (folder / "config.json").write_text(json.dumps(settings))
     save_file(model.state_dict(), folder / "model.safetensors")
     return folder
@@ -56,15 +51,12 @@ def test_patches_are_those_of_each_slice_on_its_own():
     volumes = torch.rand(2, 3, 4, 64, 64) * 2 - 1
     whole = encoder(volumes)
     assert whole.grid_zyx == (4, 2, 2)
+    assert encoder.grid((2, 64, 128)) == (2, 2, 4)
     for number in range(2):
         for z in range(4):
             alone = encoder.body.forward_features(volumes[number, :, z][None])  # width first
             by_hand = alone[0].permute(1, 2, 0).reshape(4, -1)
             torch.testing.assert_close(whole.features[number, 4 * z : 4 * z + 4], by_hand)
-
-
-def test_the_grid_of_a_size_that_is_not_square():
-    assert tiny().grid((2, 64, 128)) == (2, 2, 4)
 
 
 def test_windows_are_channels_and_none_is_one():
@@ -118,9 +110,8 @@ def test_a_fit_starts_from_the_named_weights(download, tmp_path):
     options = replace(FIT, steps=1, cases_per_step=4, learning_rate=1e-9)
     encoder.fit(cases, cases, tmp_path / "fit", 0, lambda figures: None, options=options)
     published = load_file(download / "model.safetensors")
-    torch.testing.assert_close(
-        dict(encoder.body.named_parameters())["conv1.0.weight"].detach(), published["conv1.0.weight"]
-    )
+    weight = dict(encoder.body.named_parameters())["conv1.0.weight"].detach()
+    torch.testing.assert_close(weight, published["conv1.0.weight"])
 
 
 def test_an_unknown_backbone_is_named_with_the_nearest():

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import itertools
+import math
+import re
+
 import pytest
 import torch
 from evidcore_plugin_encoders.vit3d import ViT3D, halvings
@@ -8,6 +12,7 @@ from safetensors.torch import save_file
 
 from evidcore.errors import DataError, RecipeError
 
+ODD = {"patch_zyx": (4, 6, 8), "size_zyx": (8, 24, 48)}
 TINY = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 12, "layers": 1, "heads": 2}
 
 
@@ -31,15 +36,8 @@ def test_it_keeps_the_contract_of_an_encoder(tiny):
 
 def test_the_paper_s_encoder_fits_the_meta_device():
     with torch.device("meta"):
-        encoder = ViT3D(
-            size_zyx=(112, 224, 224),
-            patch_zyx=(8, 16, 16),
-            width=768,
-            layers=12,
-            heads=12,
-            stem="patch",
-            windows=((-1000.0, 1000.0),),
-        )
+        sizes = {"size_zyx": (112, 224, 224), "patch_zyx": (8, 16, 16), "width": 768, "heads": 12}
+        encoder = ViT3D(**sizes, layers=12, stem="patch", windows=((-1000.0, 1000.0),))
         patches = encoder(torch.zeros(1, 1, 112, 224, 224))
     assert patches.grid_zyx == (14, 14, 14)
     assert patches.features.shape == (1, 2744, 768)
@@ -53,20 +51,16 @@ def test_the_patch_stem_is_a_linear_map_of_each_patch():
     given = volumes()
     result = encoder.stem(given)
     weight, bias = encoder.stem.weight.flatten(1), encoder.stem.bias
-    for z in range(2):
-        for y in range(2):
-            for x in range(2):
-                patch = given[:, :, 4 * z : 4 * z + 4, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8].flatten(1)
-                assert torch.allclose(result[:, :, z, y, x], patch @ weight.T + bias, atol=1e-5)
+    for z, y, x in itertools.product(range(2), repeat=3):
+        patch = given[:, :, 4 * z : 4 * z + 4, 8 * y : 8 * y + 8, 8 * x : 8 * x + 8].flatten(1)
+        assert torch.allclose(result[:, :, z, y, x], patch @ weight.T + bias, atol=1e-5)
 
 
 def test_centres_are_where_a_loop_finds_them():
     encoder = ViT3D(**TINY, spacing_mm_zyx=(3.0, 1.5, 1.5))
     centres = encoder(volumes()).centres_mm
-    for index in range(8):
-        z, y, x = index // 4, index // 2 % 2, index % 2
-        expected = [(z - 0.5) * 4 * 3.0, (y - 0.5) * 8 * 1.5, (x - 0.5) * 8 * 1.5]
-        assert centres[index].tolist() == pytest.approx(expected)
+    for centre, (z, y, x) in zip(centres, itertools.product((-0.5, 0.5), repeat=3), strict=True):
+        assert centre.tolist() == pytest.approx([z * 4 * 3.0, y * 8 * 1.5, x * 8 * 1.5])
 
 
 def test_every_weight_gets_a_gradient(tiny):
@@ -128,27 +122,17 @@ def test_fine_maps_see_a_voxel_where_it_is():
     ],
 )
 def test_halvings_multiply_to_the_patch(patch, strides):
-    result = halvings(patch)
-    assert result == strides
-    product = [1, 1, 1]
-    for stride in result:
-        product = [side * step for side, step in zip(product, stride, strict=True)]
-    assert tuple(product) == patch
+    assert halvings(patch) == strides
+    assert tuple(map(math.prod, zip(*strides, strict=True))) == patch
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"size_zyx": (9, 16, 16)},
-            r"size_zyx must be a multiple of patch_zyx, got \(9, 16, 16\) and \(4, 8, 8\)",
-        ),
+        ({"size_zyx": (9, 16, 16)}, r"must be a multiple of patch_zyx, got \(9, 16, 16\) and \(4, 8, 8\)"),
         ({"heads": 5}, "width must be a multiple of heads, got 12 and 5"),
         ({"spacing_mm_zyx": (1.0, 2.0)}, r"spacing_mm_zyx must be empty or hold z, y, x, got \(1.0, 2.0\)"),
-        (
-            {"patch_zyx": (4, 6, 8), "size_zyx": (8, 24, 48), "stem": "convolution"},
-            r"patch_zyx must be powers of two, got \(4, 6, 8\)",
-        ),
+        (ODD | {"stem": "convolution"}, r"patch_zyx must be powers of two, got \(4, 6, 8\)"),
     ],
 )
 def test_impossible_options_are_refused_with_their_values(options, message):
@@ -157,10 +141,9 @@ def test_impossible_options_are_refused_with_their_values(options, message):
 
 
 def test_part_of_a_patch_is_refused(tiny):
-    with pytest.raises(ValueError, match=r"multiple of the patch \(4, 8, 8\), got \(8, 16, 20\)"):
-        tiny.grid((8, 16, 20))
-    with pytest.raises(ValueError, match=r"got \(0, 16, 16\)"):
-        tiny.grid((0, 16, 16))
+    for size in ((8, 16, 20), (0, 16, 16)):
+        with pytest.raises(ValueError, match=rf"of the patch \(4, 8, 8\), got {re.escape(str(size))}"):
+            tiny.grid(size)
 
 
 def test_a_class_token_passes_through_the_layers_and_is_dropped():

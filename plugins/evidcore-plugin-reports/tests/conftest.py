@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import pytest
 from evidcore_testing.fixtures import written as written
+from transformers.utils import logging
+
+logging.disable_progress_bar()
 
 # A report that repeats words, one that shares nothing, one empty, one word, one in another script.
 PAIRS = (

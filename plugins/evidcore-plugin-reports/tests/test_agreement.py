@@ -5,13 +5,9 @@ from evidcore.api import Finding
 
 
 def test_what_is_present_anywhere_is_affirmed_once_in_the_order_of_mention():
-    said = [
-        Finding(name="emphysema", state="uncertain"),
-        Finding(name="lung nodule", state="present"),
-        Finding(name="cardiomegaly", state="absent"),
-        Finding(name="emphysema", state="present"),
-        Finding(name="lung nodule", state="absent"),
-    ]
+    names = ("emphysema", "lung nodule", "cardiomegaly", "emphysema", "lung nodule")
+    states = ("uncertain", "present", "absent", "present", "absent")
+    said = [Finding(name=name, state=state) for name, state in zip(names, states, strict=True)]
     assert affirmed(said) == ("emphysema", "lung nodule")
     assert affirmed([]) == ()
 

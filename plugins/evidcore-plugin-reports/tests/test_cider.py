@@ -20,10 +20,8 @@ def test_cider_d_is_that_of_the_captioning_tools_of_coco(written, pairs):
 def test_repeating_a_rare_word_earns_nothing_under_cider_d(written):
     reference = "a nodule lies in the left upper lobe"
     others = [("", "no nodule"), ("", "the heart is normal")]
-    once, often = (
-        Cider()(written((text, reference), *others))[0].figures
-        for text in (reference, reference.replace("upper", "upper upper upper"))
-    )
+    texts = (reference, reference.replace("upper", "upper upper upper"))
+    once, often = (Cider()(written((text, reference), *others))[0].figures for text in texts)
     assert once["cider_d"] == pytest.approx(10.0)
     assert often["cider_d"] < 0.8 * once["cider_d"]
 

@@ -28,13 +28,10 @@ def made(kind, name, folder, **options):
     return build(kind, {"use": name, **options}, given=given, where="test")
 
 
-@pytest.mark.parametrize("name", ["bleu", "rouge-l", "cider", "meteor"])
+@pytest.mark.parametrize("name", ["bleu", "rouge-l", "cider", "meteor", "scorer"])
 def test_metrics_of_words(name, tmp_path):
-    check_metric(made("metric", name, tmp_path))
-
-
-def test_a_scorer_as_a_metric(tmp_path):
-    check_metric(made("metric", "scorer", tmp_path, scorer={"use": "token-f1"}))
+    options = {"scorer": {"use": "token-f1"}} if name == "scorer" else {}
+    check_metric(made("metric", name, tmp_path, **options))
 
 
 def graded_by_overlap(body, number):
@@ -53,10 +50,10 @@ def test_a_judge(tmp_path):
 
 def answer_by_rules(body, number):
     text = body["messages"][-1]["content"]
-    entries = [
-        {"name": item.name, "state": item.state, "quote": text[item.span.start : item.span.end]}
-        for item in NegationRules()(text)
-    ]
+    entries = []
+    for item in NegationRules()(text):
+        quote = text[item.span.start : item.span.end]
+        entries.append({"name": item.name, "state": item.state, "quote": quote})
     return Reply(content=json.dumps({"findings": entries}))
 
 

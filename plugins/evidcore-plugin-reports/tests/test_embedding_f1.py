@@ -7,11 +7,8 @@ from evidcore_plugin_reports.testing import tiny_text_encoder
 from evidcore_plugin_reports.text_models import Pretrained
 from evidcore_testing import check_scorer
 from transformers import AutoModel, AutoTokenizer
-from transformers.utils import logging
 
 from evidcore.errors import RecipeError
-
-logging.disable_progress_bar()
 
 PAIRS = (
     ("There is a nodule.", "No nodule is seen."),
@@ -33,20 +30,17 @@ def scorer(folder, layer=-1, **options):
 
 def by_hand(folder, ours, theirs, layer=-1):
     """Match greedily with loops, one text a pass."""
-    tokenizer, model = (
-        AutoTokenizer.from_pretrained(folder / "bert"),
-        AutoModel.from_pretrained(folder / "bert").eval(),
-    )
+    tokenizer = AutoTokenizer.from_pretrained(folder / "bert")
+    model = AutoModel.from_pretrained(folder / "bert")
     vectors = []
     for text in (ours, theirs):
         ids = tokenizer(text, return_tensors="pt").input_ids
         with torch.no_grad():
             hidden = model(ids, output_hidden_states=True).hidden_states[layer][0, 1:-1]
         vectors.append([row / row.norm() for row in hidden])
-    best = [
-        [max(float(item @ other) for other in vectors[1 - side]) for item in vectors[side]] for side in (0, 1)
-    ]
-    precision, recall = (sum(values) / len(values) for values in best)
+    ours, theirs = vectors
+    precision = sum(max(float(item @ other) for other in theirs) for item in ours) / len(ours)
+    recall = sum(max(float(item @ other) for other in ours) for item in theirs) / len(theirs)
     return 2 * precision * recall / (precision + recall)
 
 

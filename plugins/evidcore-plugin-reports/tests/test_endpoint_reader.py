@@ -55,6 +55,9 @@ def test_a_slice_is_sent_as_one_grey_picture_of_square_pixels_before_the_questio
     with chat_server(always("A lung nodule.")) as server:
         assert reader(server.url, longest_px=64)([ask(one_slice(volume, 3))]) == ["A lung nodule."]
         (body,) = server.requests
+        sent = json.dumps(server.requests) + json.dumps(server.headers)
+    assert "secret-name" not in sent  # no path
+    assert "case-0" not in sent
     assert body["messages"][0] == {"role": "system", "content": INSTRUCTION}
     assert body["messages"][1]["content"][-1] == {"type": "text", "text": ASKED}
     (picture,) = pictures(body)
@@ -82,18 +85,16 @@ def test_every_slice_of_every_crop_is_a_picture_in_order(volume):
     assert (shown[0] != shown[1]).any()
 
 
-def test_what_is_drawn_of_several_slices_is_refused(volume):
-    crop = Crop(volume=volume, drawing=Drawing(kind="tiles", slices=(1, 2), columns=2))
-    with pytest.raises(DataError, match=r"endpoint-reader sends slices, .* is 'tiles-2,1,2'"):
-        reader("https://host.example/v1")([ask(crop)])
-
-
-def test_no_name_path_or_id_is_sent(volume):
-    with chat_server(always("Nothing.")) as server:
-        reader(server.url)([ask(one_slice(volume, 3))])
-        sent = json.dumps(server.requests) + json.dumps(server.headers)
-    assert "secret-name" not in sent
-    assert "case-0" not in sent
+@pytest.mark.parametrize(
+    ("changed", "most_slices", "message"),
+    [
+        ({"drawing": Drawing(kind="tiles", slices=(1, 2), columns=2)}, 16, r"sends slices, .*'tiles-2,1,2'"),
+        ({}, 4, r"12 slices is asked about.*at most 4 pictures.*raise most_slices"),
+    ],
+)
+def test_a_crop_that_cannot_be_sent_is_named(volume, changed, most_slices, message):
+    with pytest.raises(DataError, match=message):
+        reader("https://host.example/v1", most_slices=most_slices)([ask(Crop(volume=volume, **changed))])
 
 
 @pytest.mark.parametrize("said", ["", "  \n", Reply(content="cut o", finish="length"), Reply(status=400)])
@@ -122,11 +123,6 @@ def test_a_missing_key_is_told_before_anything_is_trained(monkeypatch):
     monkeypatch.delenv("CHAT_KEY", raising=False)
     with pytest.raises(RunError, match=r"'CHAT_KEY' .* is not set"):
         reader("https://host.example/v1", key_env="CHAT_KEY").ready()
-
-
-def test_a_crop_of_too_many_slices_is_named(volume):
-    with pytest.raises(DataError, match=r"12 slices is asked about.*at most 4 pictures.*raise most_slices"):
-        reader("https://host.example/v1", most_slices=4)([ask(Crop(volume=volume))])
 
 
 def test_a_scan_that_is_not_hu_needs_no_window(volume):

@@ -84,18 +84,21 @@ def test_f1_agrees_with_scikit_learn():
 
 
 def test_what_a_case_doubts_or_does_not_know_is_left_out():
-    result = evaluated(
-        [case("a", NAMES[:1], uncertain=NAMES[1:2])], {"a": "Emphysema. Lung nodule. Consolidation."}
-    )
+    doubted = case("a", NAMES[:1], uncertain=NAMES[1:2])
+    result = evaluated([doubted], {"a": "Emphysema. Lung nodule. Consolidation."})
     assert row_of(result, "findings_f1_micro").value == 1.0
 
 
-def test_answers_tell_what_was_said_and_what_was_so():
+def test_answers_tell_what_was_asked_what_was_said_and_what_was_so():
     (answer,) = evaluated(CASES[:1], REPORTS, labeler=Phrases(), condition="blank").answers
     line = json.loads(json.dumps(answer.line()))
     assert (line["affirmed"], line["present"]) == (["emphysema"], ["emphysema"])
     assert line["absent"] == ["lung nodule", "cardiomegaly"]
     assert (line["condition"], line["images"]) == ("blank", ["a.nii#intensity=hu"])
+    [prompt] = ReportTask().prompts(CASES[0], Volume(), 0)
+    words = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
+    assert line["prompt"].replace("<image>", "") == words
+    assert (line["prompt"].count("<image>"), line["prompt_id"]) == (1, prompt.id)
 
 
 def test_an_empty_report_is_malformed_and_affirms_nothing():
@@ -132,9 +135,8 @@ def test_cases_without_findings_are_left_out_of_f1_and_counted():
     assert results.note.startswith("1 of 2 not measured: no finding of the case is known")
     assert result.lines()[0]["unscored"] == {"findings_f1_micro": "no finding of the case is known"}
     alone = row_of(evaluated([bare], {"z": "Clear."}), "findings_f1_micro")
-    assert (alone.value, alone.note) == (
-        None, "1 of 1 not measured: no finding of the case is known",
-    )  # fmt: skip
+    assert alone.value is None
+    assert alone.note == "1 of 1 not measured: no finding of the case is known"
     with pytest.raises(ValueError, match="no prompt"):
         evaluated([], {})
 
@@ -147,10 +149,8 @@ class Shy(Labeler):
 
 
 def test_a_report_that_the_labeler_cannot_read_is_missing_not_wrong():
-    result = evaluated(
-        CASES[:2], {"a": "secret", "b": "There is emphysema. There is a lung nodule."}, labeler=Shy()
-    )
-    results = row_of(result, "findings_f1_micro")
+    reports = {"a": "secret", "b": "There is emphysema. There is a lung nodule."}
+    results = row_of(evaluated(CASES[:2], reports, labeler=Shy()), "findings_f1_micro")
     assert results.value == 1.0
     assert "1 of 2 not measured: a text of 6 characters" in results.note
 
@@ -160,13 +160,11 @@ def test_macro_f1_lists_the_same_findings_whatever_could_be_read():
     reports = {"a": "There is emphysema.", "b": "There is a lung nodule."}
     every = evaluated(cases, reports).lines()
     some = evaluated(cases, {**reports, "b": "secret"}, labeler=Shy()).lines()
-    sizes = {len(line["figures"]["findings_f1_macro"]["mean_ratio"])
-             for line in [*every, *some] if "findings_f1_macro" in line["figures"]}  # fmt: skip
-    assert len(sizes) == 1
+    figures = [line["figures"].get("findings_f1_macro") for line in [*every, *some]]
+    assert len({len(figure["mean_ratio"]) for figure in figures if figure}) == 1
     row = {"name": every[0]["task"], "metric": "findings_f1_macro"}
-    arms = Arms(
-        {"every": {0: row_items(every, row)}, "some": {0: row_items(some, row)}}, patients_shared=True
-    )
+    items = {"every": {0: row_items(every, row)}, "some": {0: row_items(some, row)}}
+    arms = Arms(items, patients_shared=True)
     assert isinstance(arms.contrast({"some": 1.0, "every": -1.0}).value, float)
 
 
@@ -189,23 +187,13 @@ def test_the_reference_is_the_report_within_the_gold_answer():
             )
 
         def parse(self, prompt, completion):
-            return Answer(
-                text=completion, report=completion.removeprefix("<report>").removesuffix("</report>")
-            )
+            return Answer(text=completion, report=completion[len("<report>") : -len("</report>")])
 
     spans = (Span(start=0, end=6, label="normal"), Span(start=7, end=17, label="abnormal"))
     item = dataclasses.replace(CASES[0], report=Report(text="Clear. Emphysema.", spans=spans))
     (prompt,) = ReportTask().prompts(item, Volume(), 0)
     assert reference_of(prompt, Tagged()) == item.report
     assert reference_of(prompt, ReportTask()) == item.report
-
-
-def test_a_line_says_what_was_asked_and_where_the_pixels_stood():
-    line = evaluated(CASES[:1], REPORTS).answers[0].line()
-    [prompt] = ReportTask().prompts(CASES[0], Volume(), 0)
-    words = "".join(part.text for part in prompt.parts if isinstance(part, TextPart))
-    assert line["prompt"].replace("<image>", "") == words
-    assert (line["prompt"].count("<image>"), line["prompt_id"]) == (1, prompt.id)
 
 
 def test_a_labeler_without_the_data_sets_words_is_refused_by_name():
@@ -229,7 +217,6 @@ def test_a_labeler_without_the_data_sets_words_is_refused_by_name():
 def test_it_keeps_the_contract_of_an_evaluation(tmp_path):
     cases = [volume_case(tmp_path, seed) for seed in range(4)]
     prompts = [prompt for item in cases for prompt in ReportTask().prompts(item, Volume(), 0)]
-    evaluation, task = (
-        factory.build(kind, {"use": "report"}, given={}, where="test") for kind in ("evaluation", "task")
-    )
+    evaluation = factory.build("evaluation", {"use": "report"}, given={}, where="test")
+    task = factory.build("task", {"use": "report"}, given={}, where="test")
     check_evaluation(evaluation, task, prompts)

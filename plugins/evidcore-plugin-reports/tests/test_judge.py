@@ -90,9 +90,8 @@ def test_unread_and_unanswered_texts_are_missing_and_say_why(written):
     texts = written(("refused", "A."), ("half", "A."), ("words", "A."), ("good", "A."), ("none", ""))
     with chat_server(reply) as server:
         refused, half, words, good, none = judge(server.url)(texts)
-    assert refused == Unscored(
-        kind="failed", reason="no answer: the endpoint refused the request with HTTP 400"
-    )
+    reason = "no answer: the endpoint refused the request with HTTP 400"
+    assert refused == Unscored(kind="failed", reason=reason)
     assert half == Measured(figures={"judge_clarity": 4.0})
     assert words == Unscored(kind="failed", reason="unread: the answer holds no grade")
     assert good.figures["judge_concision"] == 3.0

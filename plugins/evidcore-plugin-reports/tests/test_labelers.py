@@ -42,122 +42,91 @@ def test_every_finding_is_read_from_plain_sentences(labeler, finding):
 
 
 @BOTH
-def test_each_sentence_speaks_for_itself(labeler):
-    text = (
-        "No emphysema. There is a right lung nodule of 7.5 mm. "
-        "Hiatal hernia is not seen. B consolidation present."
-    )
-    found = {item.name: (item.state, item.side, item.size_mm) for item in labeler(text)}
-    assert found == {
-        "emphysema": ("absent", None, None),
-        "lung nodule": ("present", "right", 7.5),
-        "hiatal hernia": ("absent", None, None),
-        "consolidation": ("present", None, None),
-    }
+def test_each_sentence_speaks_for_itself_and_spans_hold_the_words_of_the_finding(labeler):
+    text = "The heart is normal. Left pleural effusion.  Lung nodule of 7.5 mm."
+    found = [(text[item.span.start : item.span.end], item.side, item.size_mm) for item in labeler(text)]
+    assert sorted(found) == [("Lung nodule", None, 7.5), ("pleural effusion", "left", None)]
 
 
-@BOTH
-def test_spans_hold_the_words_of_the_finding(labeler):
-    text = "The heart is normal. Left pleural effusion.  Lung nodule of 5 mm."
-    spans = {item.name: text[item.span.start : item.span.end] for item in labeler(text)}
-    assert spans == {"pleural effusion": "pleural effusion", "lung nodule": "Lung nodule"}
-
-
-def said(text):
-    return [(item.name, item.state) for item in NegationRules()(text)]
+def mentions(findings):
+    return ", ".join(f"{item.name} {item.state}" for item in findings)
 
 
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        (
-            "No pleural effusion, lymphadenopathy or consolidation.",
-            [("pleural effusion", "absent"), ("lymphadenopathy", "absent"), ("consolidation", "absent")],
-        ),
-        ("No emphysema, but a nodule is seen.", [("emphysema", "absent"), ("lung nodule", "present")]),
+        # denial and doubt reach as far as the sentence lets them
+        ("No pleural effusion, lymphadenopathy or consolidation.",
+         "pleural effusion absent, lymphadenopathy absent, consolidation absent"),
+        ("No emphysema, but a nodule is seen.", "emphysema absent, lung nodule present"),
         ("No effusion in the pleural space and a small hiatal hernia.",
-         [("pleural effusion", "absent"), ("hiatal hernia", "present")]),
-        ("Pericardial effusion-thickening was not observed.", [("pericardial effusion", "absent")]),
-        ("Lymph nodes are enlarged.", [("lymphadenopathy", "present")]),
-        ("No enlarged lymph nodes were detected.", [("lymphadenopathy", "absent")]),
-        ("Heart size is not enlarged.", [("cardiomegaly", "absent")]),
-        ("The heart is enlarged.", [("cardiomegaly", "present")]),
-        ("Pleural effusion has resolved.", [("pleural effusion", "absent")]),
-        ("No change in the pleural effusion.", [("pleural effusion", "present")]),
-        ("Findings may represent consolidation.", [("consolidation", "uncertain")]),
-        ("A pulmonary nodule cannot be excluded.", [("lung nodule", "uncertain")]),
-        (
-            "Ground-glass areas without consolidation.",
-            [("lung opacity", "present"), ("consolidation", "absent")],
-        ),
-        ("History of pleural effusion.", []),
-        ("Bilateral bronchiectatic changes.", [("bronchiectasis", "present")]),
-        (
-            "Calcified plaques in the coronary arteries.",
-            [("coronary artery wall calcification", "present")],
-        ),
-    ],
-)  # fmt: skip
-def test_denial_and_doubt_reach_as_far_as_the_sentence_lets_them(text, wanted):
-    assert said(text) == wanted
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
+         "pleural effusion absent, hiatal hernia present"),
+        ("Pericardial effusion-thickening was not observed.", "pericardial effusion absent"),
+        ("Lymph nodes are enlarged.", "lymphadenopathy present"),
+        ("No enlarged lymph nodes were detected.", "lymphadenopathy absent"),
+        ("Heart size is not enlarged.", "cardiomegaly absent"),
+        ("The heart is enlarged.", "cardiomegaly present"),
+        ("Pleural effusion has resolved.", "pleural effusion absent"),
+        ("No change in the pleural effusion.", "pleural effusion present"),
+        ("Findings may represent consolidation.", "consolidation uncertain"),
+        ("A pulmonary nodule cannot be excluded.", "lung nodule uncertain"),
+        ("Ground-glass areas without consolidation.", "lung opacity present, consolidation absent"),
+        ("History of pleural effusion.", ""),
+        ("Bilateral bronchiectatic changes.", "bronchiectasis present"),
+        ("Calcified plaques in the coronary arteries.", "coronary artery wall calcification present"),
         # a cue is a whole word: "noted" and "notable" deny nothing
-        ("A nodule is noted.", [("lung nodule", "present")]),
-        ("Nodule, notable for its size.", [("lung nodule", "present")]),
-        ("A nodule is not noted.", [("lung nodule", "absent")]),
+        ("A nodule is noted.", "lung nodule present"),
+        ("Nodule, notable for its size.", "lung nodule present"),
+        ("A nodule is not noted.", "lung nodule absent"),
         # a comparison is no history
-        ("Compared to the previous examination, a nodule is seen.", [("lung nodule", "present")]),
+        ("Compared to the previous examination, a nodule is seen.", "lung nodule present"),
         ("A consolidation that was in the prior CT has a nodule.",
-         [("consolidation", "present"), ("lung nodule", "present")]),
-        ("Previously treated for emphysema.", []),
-        ("Status post pleural effusion.", []),
+         "consolidation present, lung nodule present"),
+        ("Previously treated for emphysema.", ""),
+        ("Status post pleural effusion.", ""),
         # what stands in brackets tells of a cause
-        ("Mosaic attenuation pattern (small airway disease?).", [("mosaic attenuation pattern", "present")]),
+        ("Mosaic attenuation pattern (small airway disease?).", "mosaic attenuation pattern present"),
         ("Mosaic attenuation pattern (small airway disease? small vessel disease?).",
-         [("mosaic attenuation pattern", "present")]),
-        ("Emphysema (not significant).", [("emphysema", "present")]),
-        ("Consolidation (?).", [("consolidation", "uncertain")]),
-        ("Consolidation?", [("consolidation", "uncertain")]),
+         "mosaic attenuation pattern present"),
+        ("Emphysema (not significant).", "emphysema present"),
+        ("Consolidation (?).", "consolidation uncertain"),
+        ("Consolidation?", "consolidation uncertain"),
         # nodes that are seen count, as in CT-RATE, whatever their size
-        ("Lymph nodes that do not reach pathological dimensions are seen.", [("lymphadenopathy", "present")]),
-        ("Lymph nodes with a short axis of 6 mm.", [("lymphadenopathy", "present")]),
-        ("No lymph node in pathological size was detected.", [("lymphadenopathy", "absent")]),
-        ("Lymph nodes are normal.", []),
+        ("Lymph nodes that do not reach pathological dimensions are seen.", "lymphadenopathy present"),
+        ("Lymph nodes with a short axis of 6 mm.", "lymphadenopathy present"),
+        ("No lymph node in pathological size was detected.", "lymphadenopathy absent"),
+        ("Lymph nodes are normal.", ""),
         # one word of calcium, two vessels; the heart's valve is none
         ("Calcific plaques are seen in the aorta and coronary arteries.",
-         [("arterial wall calcification", "present"), ("coronary artery wall calcification", "present")]),
+         "arterial wall calcification present, coronary artery wall calcification present"),
         ("Coronary arteries and aortic arch show atherosclerotic calcifications.",
-         [("coronary artery wall calcification", "present"), ("arterial wall calcification", "present")]),
-        ("Aortic valve calcification.", []),
-        ("Para-aortic calcification.", []),
+         "coronary artery wall calcification present, arterial wall calcification present"),
+        ("Aortic valve calcification.", ""),
+        ("Para-aortic calcification.", ""),
         ("The aorta is normal, but calcification is seen in the LAD.",
-         [("coronary artery wall calcification", "present")]),
+         "coronary artery wall calcification present"),
         ("No calcification in the aorta or the coronary arteries.",
-         [("arterial wall calcification", "absent"), ("coronary artery wall calcification", "absent")]),
+         "arterial wall calcification absent, coronary artery wall calcification absent"),
         # one effusion, two spaces
         ("Bilateral pleural and pericardial effusion is seen.",
-         [("pleural effusion", "present"), ("pericardial effusion", "present")]),
+         "pleural effusion present, pericardial effusion present"),
         ("Effusion is seen in the pericardium and the left pleura.",
-         [("pericardial effusion", "present"), ("pleural effusion", "present")]),
-        ("The cardiothoracic ratio has increased.", [("cardiomegaly", "present")]),
-        ("The cardiothoracic ratio is normal.", []),
+         "pericardial effusion present, pleural effusion present"),
+        ("The cardiothoracic ratio has increased.", "cardiomegaly present"),
+        ("The cardiothoracic ratio is normal.", ""),
         # another organ's nodule
-        ("A nodule is seen in the right thyroid gland.", []),
-        ("A nodule is seen beside the thyroid, in the right upper lobe.", [("lung nodule", "present")]),
-        ("Interlobular septa are thickened.", [("interlobular septal thickening", "present")]),
-        ("Thickening of the interlobular septa is not seen.", [("interlobular septal thickening", "absent")]),
-        ("Thickening of the peribronchial walls.", [("peribronchial thickening", "present")]),
-        ("Pleuroparenchymal bands at the apex.", [("pulmonary fibrotic sequela", "present")]),
-        ("Frosted glass areas.", [("lung opacity", "present")]),
-        ("A nasogastric tube and screws.", [("medical material", "present")] * 2),
+        ("A nodule is seen in the right thyroid gland.", ""),
+        ("A nodule is seen beside the thyroid, in the right upper lobe.", "lung nodule present"),
+        ("Interlobular septa are thickened.", "interlobular septal thickening present"),
+        ("Thickening of the interlobular septa is not seen.", "interlobular septal thickening absent"),
+        ("Thickening of the peribronchial walls.", "peribronchial thickening present"),
+        ("Pleuroparenchymal bands at the apex.", "pulmonary fibrotic sequela present"),
+        ("Frosted glass areas.", "lung opacity present"),
+        ("A nasogastric tube and screws.", "medical material present, medical material present"),
     ],
 )  # fmt: skip
 def test_rules_for_radiologists_sentences(text, wanted):
-    assert said(text) == wanted
+    assert mentions(NegationRules()(text)) == wanted
 
 
 def test_sentences_are_labelled_by_what_is_found_in_them():
@@ -199,64 +168,54 @@ ABDOMEN = (
     ("text", "wanted"),
     [
         # negation
-        ("There is no liver cyst or gallstone.", [("liver cyst", "absent"), ("gallstone", "absent")]),
-        ("No kidney cyst, but a kidney tumour.", [("kidney cyst", "absent"), ("kidney tumour", "present")]),
-        ("Gallstones are not seen.", [("gallstone", "absent")]),
-        ("The liver is free of metastases. Liver metastases are absent.", [("liver metastasis", "absent")]),
-        ("No change in the liver haemangioma.", [("liver haemangioma", "present")]),
-        ("Renal cyst without solid parts.", [("kidney cyst", "present")]),
+        ("There is no liver cyst or gallstone.", "liver cyst absent, gallstone absent"),
+        ("No kidney cyst, but a kidney tumour.", "kidney cyst absent, kidney tumour present"),
+        ("Gallstones are not seen.", "gallstone absent"),
+        ("The liver is free of metastases. Liver metastases are absent.", "liver metastasis absent"),
+        ("No change in the liver haemangioma.", "liver haemangioma present"),
+        ("Renal cyst without solid parts.", "kidney cyst present"),
         # doubt
-        ("A kidney tumour cannot be excluded.", [("kidney tumour", "uncertain")]),
-        ("Possible liver cyst, no gallstone.", [("liver cyst", "uncertain"), ("gallstone", "absent")]),
-        ("Liver lesion, cyst versus liver metastasis.", [("liver metastasis", "uncertain")]),
+        ("A kidney tumour cannot be excluded.", "kidney tumour uncertain"),
+        ("Possible liver cyst, no gallstone.", "liver cyst uncertain, gallstone absent"),
+        ("Liver lesion, cyst versus liver metastasis.", "liver metastasis uncertain"),
         # history
-        ("History of liver metastases.", []),
-        ("Operated for pancreatic tumor. No liver metastasis.", [("liver metastasis", "absent")]),
-        ("Kidney cyst larger than on the previous examination.", [("kidney cyst", "present")]),
+        ("History of liver metastases.", ""),
+        ("Operated for pancreatic tumor. No liver metastasis.", "liver metastasis absent"),
+        ("Kidney cyst larger than on the previous examination.", "kidney cyst present"),
         # other words
-        ("Hepatic hemangiomas.", [("liver haemangioma", "present")]),
-        ("A 20 mm cyst is seen in the left kidney.", [("kidney cyst", "present")]),
-        ("Tumor of the pancreas.", [("pancreatic tumour", "present")]),
-        ("Cyst in the spleen, not malignant.", [("splenic cyst", "present")]),
-        ("No cyst in the liver.", [("liver cyst", "absent")]),
+        ("Hepatic hemangiomas.", "liver haemangioma present"),
+        ("A 20 mm cyst is seen in the left kidney.", "kidney cyst present"),
+        ("Tumor of the pancreas.", "pancreatic tumour present"),
+        ("Cyst in the spleen, not malignant.", "splenic cyst present"),
+        ("No cyst in the liver.", "liver cyst absent"),
     ],
-)  # fmt: skip
+)
 def test_traps_in_reports_of_abdomens(text, wanted):
-    found = NegationRules(vocabulary=lambda: ABDOMEN)(text)
-    assert [(item.name, item.state) for item in found] == wanted
+    assert mentions(NegationRules(vocabulary=lambda: ABDOMEN)(text)) == wanted
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "details"),
     [
-        ("Kidney cyst of 20 mm on the left, the right kidney is normal.", "left"),
-        ("The left kidney is normal; kidney cyst on the right.", "right"),
-        ("Kidney cyst on the right, none on the left.", "right"),
-        ("Kidney cysts on both sides.", "both"),
-        ("Left and right kidney cysts.", "both"),
-        ("A cyst is seen in the left kidney.", "left"),
-        ("Kidney cyst. The left kidney is small.", None),
+        ("Kidney cyst of 20 mm on the left, the right kidney is normal.", {"side": "left"}),
+        ("The left kidney is normal; kidney cyst on the right.", {"side": "right"}),
+        ("Kidney cyst on the right, none on the left.", {"side": "right"}),
+        ("Kidney cysts on both sides.", {"side": "both"}),
+        ("Left and right kidney cysts.", {"side": "both"}),
+        ("A cyst is seen in the left kidney.", {"side": "left"}),
+        ("Kidney cyst. The left kidney is small.", {"side": None}),
+        ("A kidney tumour of 30 mm on the left, malignant.", {"malignant": True, "location": "kidney"}),
+        ("Gallstone, 12 mm, benign.", {"malignant": False, "location": "gallbladder"}),
+        ("Splenic cyst without a fracture, not malignant.", {"malignant": False, "location": "spleen"}),
+        ("Hepatic metastasis, probably malignant.", {"malignant": None, "location": "liver"}),
+        ("Liver cyst.", {"malignant": None, "location": "liver"}),
+        ("No kidney tumour, no sign of malignancy.", {"malignant": None, "location": "kidney"}),
     ],
 )
-def test_the_side_of_a_finding_of_an_abdomen_is_its_own(text, wanted):
+def test_details_of_an_abdomen_are_those_said_of_the_finding(text, details):
     (found,) = NegationRules(findings=ABDOMEN)(text)
-    assert (found.state, found.side) == ("present", wanted)
-
-
-@pytest.mark.parametrize(
-    ("text", "malignant", "location"),
-    [
-        ("There is a kidney tumour of 30 mm on the left, malignant.", True, "kidney"),
-        ("Gallstone, 12 mm, benign.", False, "gallbladder"),
-        ("Splenic cyst without signs of a fracture, not malignant.", False, "spleen"),
-        ("Hepatic metastasis, probably malignant.", None, "liver"),
-        ("Liver cyst.", None, "liver"),
-        ("No kidney tumour, no sign of malignancy.", None, "kidney"),
-    ],
-)
-def test_malignancy_and_location_are_those_said_of_the_finding(text, malignant, location):
-    (found,) = NegationRules(findings=(*ABDOMEN, "liver cyst"))(text)
-    assert (found.malignant, found.location) == (malignant, location)
+    assert found.state == ("absent" if text.startswith("No ") else "present")
+    assert {name: getattr(found, name) for name in details} == details
 
 
 def test_of_two_findings_in_a_sentence_each_has_its_own_nature_and_place():

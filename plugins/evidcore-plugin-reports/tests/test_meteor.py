@@ -52,9 +52,8 @@ def test_words_match_exactly_and_by_stem(tmp_path, written):
     assert result[1] == pytest.approx(by_hand(2, 1, 2, 2))
     assert result[2:4] == [0.0, 0.0]
     assert result[4] == pytest.approx(by_hand(2, 1, 2, 2))
-    assert metric.notes() == {
-        "meteor_without_synonyms": "exact words and stems only: no WordNet was named, so no synonyms"
-    }
+    note = "exact words and stems only: no WordNet was named, so no synonyms"
+    assert metric.notes() == {"meteor_without_synonyms": note}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # NLTK leaves files open

@@ -16,10 +16,8 @@ CASE = Case(
     volumes=(VolumeRef(path="a.nii"),),
     report=Report(text="There is emphysema."),
     findings=(
-        Finding(name="emphysema"),
-        Finding(name="lung nodule"),
-        Finding(name="cardiomegaly", state="absent"),
-        Finding(name="hiatal hernia", state="absent"),
+        *(Finding(name=name) for name in ("emphysema", "lung nodule")),
+        *(Finding(name=name, state="absent") for name in ("cardiomegaly", "hiatal hernia")),
         Finding(name="consolidation", state="uncertain"),
     ),
 )
@@ -56,27 +54,21 @@ def test_report_findings_says_what_differs():
     assert score.parts == {"both": 1, "extra": 1, "missed": 1}
 
 
-@pytest.mark.parametrize(
-    ("report", "paid"),
-    [("Lung nodule on the left.", 1.0), ("Lung nodule on the right.", 0.0), ("Lung nodule.", 0.0)],
-)
-def test_report_findings_pays_for_details_where_told(report, paid):
+def test_report_findings_pays_for_details_where_told():
     nodule = Finding(name="lung nodule", side="left")
     case = Case(id="s", patient="p", volumes=(), report=Report(text="x"), findings=(nodule,))
-    (score,) = ReportFindings(details=["side"])(rollouts(ReportTask(), report, case=case), {})
-    assert score.value == paid
-    (plain,) = ReportFindings()(rollouts(ReportTask(), report, case=case), {})
-    assert plain.value == 1.0
+    reports = rollouts(ReportTask(), "Lung nodule on the left.", "Lung nodule on the right.", case=case)
+    assert [score.value for score in ReportFindings(details=["side"])(reports, {})] == [1.0, 0.0]
+    assert [score.value for score in ReportFindings()(reports, {})] == [1.0, 1.0]
 
 
 def test_report_findings_does_not_apply_to_choices_or_unknown_cases():
-    assert ReportFindings()(rollouts(CHOICE, "x"), {}) == [
-        Unscored(kind="not-applicable", reason="the task asks for a letter, not for a report")
-    ]
     bare = Case(id="b", patient="p", volumes=(), report=Report(text="Clear."))
-    assert ReportFindings()(rollouts(ReportTask(), "Clear.", case=bare), {}) == [
-        Unscored(kind="not-applicable", reason="no findings are known of case 'b'")
-    ]
+    for given, reason in (
+        (rollouts(CHOICE, "x"), "the task asks for a letter, not for a report"),
+        (rollouts(ReportTask(), "Clear.", case=bare), "no findings are known of case 'b'"),
+    ):
+        assert ReportFindings()(given, {}) == [Unscored(kind="not-applicable", reason=reason)]
 
 
 def test_it_keeps_the_contract_of_a_reward():

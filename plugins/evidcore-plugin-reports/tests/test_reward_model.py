@@ -9,11 +9,8 @@ from evidcore_plugin_reports.testing import tiny_reward_model
 from evidcore_plugin_reports.text_models import Pretrained
 from evidcore_testing import check_scorer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
-from transformers.utils import logging as transformers_logging
 
 from evidcore.errors import DataError, RecipeError, RunError
-
-transformers_logging.disable_progress_bar()
 
 QUESTIONS = ["Which finding is present?", "Q?", "Which finding is present?\nA) emphysema\nB) mass"]
 CANDIDATES = ["A.", "There is emphysema in both lungs, and nothing else is seen.", "<think>B</think>"]
@@ -46,13 +43,6 @@ def by_hand(folder, turn="The correct answer is {}"):
     return result
 
 
-def test_the_raw_score_is_the_logit_of_the_conversation(folder):
-    raw = by_hand(folder)
-    assert max(raw) - min(raw) > 0.1
-    wanted = [1 / (1 + math.exp(-item)) for item in raw]
-    assert scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS) == pytest.approx(wanted, rel=1e-6)
-
-
 def test_the_reference_is_told_in_the_recipes_words(folder):
     turn = "The report says: {reference} Does it agree?"
     wanted = [1 / (1 + math.exp(-item)) for item in by_hand(folder, turn.replace("{reference}", "{}"))]
@@ -61,34 +51,35 @@ def test_the_reference_is_told_in_the_recipes_words(folder):
     assert result != pytest.approx(scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS), rel=1e-3)
 
 
+@pytest.fixture
+def copied(folder, tmp_path):
+    return shutil.copytree(folder / "rm", tmp_path / "rm")
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("budget", [1, 300, 100_000])
-def test_together_is_as_one_by_one_whatever_side_the_tokenizer_pads(folder, side, budget, tmp_path):
-    shutil.copytree(folder / "rm", tmp_path / "rm")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "rm")
+@pytest.mark.parametrize("budget", [0, 1, 300, 100_000])
+def test_the_raw_score_is_the_logit_whatever_side_the_tokenizer_pads(folder, side, budget, copied):
+    tokenizer = AutoTokenizer.from_pretrained(copied)
     tokenizer.padding_side = side
-    tokenizer.save_pretrained(tmp_path / "rm")
-    assert AutoTokenizer.from_pretrained(tmp_path / "rm").padding_side == side
-    result = scorer(tmp_path, tokens_per_pass=budget)(CANDIDATES, REFERENCES, QUESTIONS)
-    raw = [math.log(item / (1 - item)) for item in result]
-    assert raw == pytest.approx(by_hand(folder), abs=1e-5)
+    tokenizer.save_pretrained(copied)
+    assert AutoTokenizer.from_pretrained(copied).padding_side == side
+    result = scorer(copied.parent, tokens_per_pass=budget)(CANDIDATES, REFERENCES, QUESTIONS)
+    wanted = by_hand(folder)
+    assert max(wanted) - min(wanted) > 0.1
+    assert [math.log(item / (1 - item)) for item in result] == pytest.approx(wanted, abs=1e-5)
 
 
 def test_one_by_one_is_the_same_bits_whatever_else_is_scored(folder):
     together = scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS)
-    alone = [
-        scorer(folder)([item], [other], [asked])[0]
-        for item, other, asked in zip(CANDIDATES, REFERENCES, QUESTIONS, strict=True)
-    ]
-    assert together == alone
+    for score, *texts in zip(together, CANDIDATES, REFERENCES, QUESTIONS, strict=True):
+        assert scorer(folder)(*([text] for text in texts)) == [score]
 
 
-def test_a_model_without_a_padding_token_reads_texts_one_by_one(folder, tmp_path):
-    shutil.copytree(folder / "rm", tmp_path / "rm")
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "rm")
+def test_a_model_without_a_padding_token_reads_texts_one_by_one(folder, copied):
+    model = AutoModelForSequenceClassification.from_pretrained(copied)
     model.config.pad_token_id = None
-    model.save_pretrained(tmp_path / "rm")
-    result = scorer(tmp_path, tokens_per_pass=100_000)(CANDIDATES, REFERENCES, QUESTIONS)
+    model.save_pretrained(copied)
+    result = scorer(copied.parent, tokens_per_pass=100_000)(CANDIDATES, REFERENCES, QUESTIONS)
     assert result == pytest.approx(scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS), rel=1e-6)
 
 
@@ -125,11 +116,8 @@ def test_a_conversation_is_never_cut(folder):
         scorer(folder)(["x" * 2000], ["mass"], ["Q?"])
     with pytest.raises(DataError, match=r"longer than the 100 that may be read"):
         scorer(folder, most_tokens=100)(["x" * 100], ["mass"], ["Q?"])
-    lenient = scorer(folder, too_long="unscored")
-    assert lenient(["x" * 2000, "A."], ["mass"] * 2, ["Q?"] * 2) == [
-        None,
-        *scorer(folder)(["A."], ["mass"], ["Q?"]),
-    ]
+    lenient, alone = scorer(folder, too_long="unscored"), scorer(folder)(["A."], ["mass"], ["Q?"])
+    assert lenient(["x" * 2000, "A."], ["mass"] * 2, ["Q?"] * 2) == [None, *alone]
 
 
 def test_several_labels_are_refused(tmp_path):
@@ -138,28 +126,25 @@ def test_several_labels_are_refused(tmp_path):
         scorer(tmp_path).ready()
 
 
-def test_a_tokenizer_without_a_chat_template_is_refused(folder, tmp_path):
-    shutil.copytree(folder / "rm", tmp_path / "rm")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "rm")
+def test_a_tokenizer_without_a_chat_template_is_refused(copied):
+    tokenizer = AutoTokenizer.from_pretrained(copied)
     tokenizer.chat_template = None
-    tokenizer.save_pretrained(tmp_path / "rm")
-    (tmp_path / "rm" / "chat_template.jinja").unlink(missing_ok=True)
+    tokenizer.save_pretrained(copied)
+    (copied / "chat_template.jinja").unlink(missing_ok=True)
     with pytest.raises(DataError, match=r"\(rm\): its tokenizer has no chat template"):
-        scorer(tmp_path).ready()
+        scorer(copied.parent).ready()
 
 
-def test_a_template_that_cannot_write_the_conversation_is_named(folder, tmp_path):
-    shutil.copytree(folder / "rm", tmp_path / "rm")
-    (tmp_path / "rm" / "chat_template.jinja").write_text("{{ raise_exception('only two turns') }}")
+def test_a_template_that_cannot_write_the_conversation_is_named(copied):
+    (copied / "chat_template.jinja").write_text("{{ raise_exception('only two turns') }}")
     with pytest.raises(DataError, match=r"\(rm\): its chat template writes no conversation .*only two turns"):
-        scorer(tmp_path)(["A."], ["mass"], ["Q?"])
+        scorer(copied.parent)(["A."], ["mass"], ["Q?"])
 
 
-def test_a_score_that_is_no_number_is_named(folder, tmp_path):
-    shutil.copytree(folder / "rm", tmp_path / "rm")
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "rm")
+def test_a_score_that_is_no_number_is_named(copied):
+    model = AutoModelForSequenceClassification.from_pretrained(copied)
     with torch.no_grad():
         model.score.weight.fill_(math.nan)
-    model.save_pretrained(tmp_path / "rm")
+    model.save_pretrained(copied)
     with pytest.raises(RunError, match=r"\(rm\): gave nan for a conversation of \d+ tokens in float32"):
-        scorer(tmp_path)(["A."], ["mass"], ["Q?"])
+        scorer(copied.parent)(["A."], ["mass"], ["Q?"])

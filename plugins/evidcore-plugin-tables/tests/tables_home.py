@@ -14,6 +14,7 @@ import pytest
 from evidcore.api import DataError
 from evidcore.registry.factory import build
 
+SPLITS = ("train", "validation", "test")
 SECRET = "Mrs Miller, born in 1950, has a rare disease of the left lung and lives nearby"
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from pathlib import Path
 
 import nibabel
@@ -10,7 +11,7 @@ import pytest
 import tables_home
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing.checks_dataset import check_dataset
-from tables_home import SECRET, refusal
+from tables_home import SECRET, SPLITS, refusal
 
 from evidcore.api import Finding, MaskRef, read, read_mask
 
@@ -51,18 +52,15 @@ def test_the_dataset_keeps_its_contract(home):
 
 
 def test_the_splits_come_in_the_order_of_the_table(home):
-    ids = {
-        split: [case.id for case in home.dataset().cases(split)] for split in ("train", "validation", "test")
-    }
+    ids = {split: [case.id for case in home.dataset().cases(split)] for split in SPLITS}
     assert ids == {"train": ["c0", "c1", "c2", "c3"], "validation": ["c4", "c5"], "test": ["c6"]}
 
 
 def test_a_row_says_everything_about_its_case(home):
     rows = changed(0, report="  There is no nodule, anywhere. ", nodule="0", effusion="1", cyst="-1", scar="")
     home.csv(rows)
-    case = next(
-        home.dataset(findings=("effusion", "nodule", "cyst", "scar"), intensity="arbitrary").cases("train")
-    )
+    findings = ("effusion", "nodule", "cyst", "scar")
+    case = next(home.dataset(findings=findings, intensity="arbitrary").cases("train"))
     assert case.patient == "p0"
     assert case.volumes[0].intensity == "arbitrary"
     assert case.report.text == "There is no nodule, anywhere."
@@ -93,11 +91,8 @@ def test_unknown_patients_stay_unknown(home):
 def test_masks_come_from_the_table_and_from_patterns(home):
     labels = np.zeros((4, 5, 6), np.uint8)
     labels[1, 1, 1], labels[2, 2, 2] = 5, 7
-    labels_affine = np.diag([-1.0, -1.0, 2.0, 1.0])
     for row in ROWS:
-        path = home.data / f"{row['id']}-organs.nii.gz"
-        nibabel.save(nibabel.Nifti1Image(labels.transpose(2, 1, 0).copy(), labels_affine), path)
-        home.scan(row["volume"])
+        tables_home.Home.scan(home, f"{row['id']}-organs.nii.gz", labels.transpose(2, 1, 0).copy())
     np.savez(home.data / "lesions.npz", one=np.ones((4, 5, 6), bool))
     home.csv(changed(0, masks="lesion = lesions.npz#one; body=c0-organs.nii.gz"))
     case = next(home.dataset(masks={"liver": "{id}-organs.nii.gz#5"}).cases("train"))
@@ -115,32 +110,24 @@ def test_series_arrays_and_structure_sets_are_listed_like_files(home, write_seri
     array = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
     folder = write_series(array)
     np.savez(home.data / "scans/both.npz", ct=array, other=array + 1)
+    usual = {"patient": "p", "split": "train"}
     home.csv([
-        {
-            "id": "a",
-            "volume": str(folder),
-            "patient": "p",
-            "split": "train",
-            "masks": "x=RS.dcm#large tumour",
-        },
-        {"id": "b", "volume": f"{folder}#1.2.3", "patient": "q", "split": "train", "masks": "x=SEG.dcm#2"},
+        usual | {"id": "a", "volume": str(folder), "masks": "x=RS.dcm#large tumour"},
+        usual | {"id": "b", "volume": f"{folder}#1.2.3", "masks": "x=SEG.dcm#2"},
     ])
-    item, other = home.dataset().cases("validation"), home.dataset()
-    assert list(item) == []
-    data = home.data
     for name in ("RS.dcm", "SEG.dcm"):
-        (data / name).touch()
-    first, second = other.cases("train")
-    assert first.masks == {"x": MaskRef(path=f"{data}/RS.dcm", key="large tumour")}
-    assert second.masks == {"x": MaskRef(path=f"{data}/SEG.dcm", label=2)}
+        (home.data / name).touch()
+    dataset = home.dataset()
+    first, second = dataset.cases("train")
+    assert first.masks == {"x": MaskRef(path=f"{home.data}/RS.dcm", key="large tumour")}
+    assert second.masks == {"x": MaskRef(path=f"{home.data}/SEG.dcm", label=2)}
     assert second.volumes[0].key == "1.2.3"
     for case in (first, second):
         np.testing.assert_array_equal(read(case.volumes[0]).array, array)
-    before = other.fingerprint()
-    assert other.fingerprint() == before
+    before = dataset.fingerprint()
     os.utime(folder / "98.dcm", ns=(1, 1))
     assert home.dataset().fingerprint() != before, "a changed image changes the set"
-    home.csv([{"id": "c", "volume": "scans/both.npz#other", "patient": "p", "split": "train"}])
+    home.csv([usual | {"id": "c", "volume": "scans/both.npz#other"}])
     (case,) = home.dataset(axes="SPL", spacing_mm_zyx=(3.0, 2.0, 1.0), missing="skip").cases("train")
     np.testing.assert_array_equal(read(case.volumes[0]).array, array + 1)
 
@@ -163,22 +150,17 @@ def test_what_the_files_leave_out_is_said_once_for_all(home):
 
 
 def test_the_fingerprint_changes_with_table_files_and_options(home):
-    seen = [home.dataset().fingerprint(), home.dataset(findings=()).fingerprint()]
-    assert seen[0] == seen[1]
-    seen.append(home.dataset(intensity="arbitrary").fingerprint())
-    home.csv(changed(0, report="new"))
-    seen.append(home.dataset().fingerprint())
     path = home.data / "scans/c0.nii.gz"
-    os.utime(path, ns=(1, 1))
-    seen.append(home.dataset().fingerprint())
-    path.unlink()
-    seen.append(home.dataset().fingerprint())
-    assert len(set(seen[1:])) == len(seen) - 1
+    before = home.dataset().fingerprint()
+    assert home.dataset(findings=()).fingerprint() == before
+    seen = {before, home.dataset(intensity="arbitrary").fingerprint()}
+    for change in (lambda: home.csv(ROWS[::-1]), lambda: os.utime(path, ns=(1, 1)), path.unlink):
+        change()
+        seen.add(home.dataset().fingerprint())
+    assert len(seen) == 5
 
 
 def test_the_fingerprint_does_not_depend_on_where_the_folder_lies(home, tmp_path):
-    import shutil
-
     before = home.dataset().fingerprint()
     shutil.copytree(home.folder / "data", tmp_path / "moved" / "data")  # keeps the files' times
     assert Folder(tmp_path / "moved", tmp_path, path="data").fingerprint() == before
@@ -187,40 +169,37 @@ def test_the_fingerprint_does_not_depend_on_where_the_folder_lies(home, tmp_path
 # --- missing and broken files ----------------------------------------------------------------
 
 
-def break_scan(home: Home, number: int) -> Path:
-    path = home.data / f"scans/c{number}.nii.gz"
+@pytest.fixture
+def damaged(home: Home) -> Home:
+    """The scan of c1 is missing and that of c2 broken."""
+    (home.data / "scans/c1.nii.gz").unlink()
+    path = home.data / "scans/c2.nii.gz"
     path.write_bytes(path.read_bytes()[:-6])
-    return path
+    return home
 
 
-def test_a_missing_volume_stops(home):
-    path = home.data / "scans/c1.nii.gz"
-    path.unlink()
-    message = refusal(home.dataset())
+def test_a_missing_volume_stops(damaged):
+    message = refusal(damaged.dataset())
+    path = damaged.data / "scans/c1.nii.gz"
     assert message.startswith(f"{path}: there is no such file. Put it there or correct ")
     assert "set missing = \"skip\" on the dataset. (case 'c1')" in message
 
 
-def test_missing_and_broken_volumes_are_left_out_counted_and_logged(home, caplog):
-    (home.data / "scans/c1.nii.gz").unlink()
-    break_scan(home, 2)
+def test_missing_and_broken_volumes_are_left_out_counted_and_logged(damaged, caplog):
     with caplog.at_level(logging.WARNING):
-        dataset = home.dataset(missing="skip")
+        dataset = damaged.dataset(missing="skip")
         ids = [case.id for case in dataset.cases("train")]
     assert ids == ["c0", "c3"], "no other case takes the place of one left out"
-    assert list(dataset.left_out["train"]) == ["c1", "c2"]
-    assert "the gzip stream ends too early" in dataset.left_out["train"]["c2"]
-    assert len(caplog.messages) == 2
-    assert "case 'c1' is left out: " in caplog.messages[0]
-    assert "there is no such file" in caplog.messages[0]
-    assert "case 'c2' is left out: " in caplog.messages[1]
-    assert "the gzip stream ends too early" in caplog.messages[1]
+    reasons = {"c1": "there is no such file", "c2": "the gzip stream ends too early"}
+    assert list(dataset.left_out["train"]) == list(reasons)
+    for (name, reason), message in zip(reasons.items(), caplog.messages, strict=True):
+        assert reason in dataset.left_out["train"][name]
+        assert f"case '{name}' is left out: " in message
+        assert reason in message
 
 
-def test_more_left_out_cases_than_allowed_stop(home):
-    (home.data / "scans/c1.nii.gz").unlink()
-    break_scan(home, 2)
-    message = refusal(home.dataset(missing="skip", max_missing=1))
+def test_more_left_out_cases_than_allowed_stop(damaged):
+    message = refusal(damaged.dataset(missing="skip", max_missing=1))
     assert "2 cases of split 'train' cannot be used, at most max_missing = 1 may be" in message
     assert "left out: c1, c2" in message
     assert "the gzip stream ends too early" in message

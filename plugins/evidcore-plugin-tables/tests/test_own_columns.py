@@ -60,9 +60,8 @@ def test_both_data_sets_read_the_same_columns(home):
 
 def test_image_and_volume_are_one_column(home):
     scans, questions = said(dataset(home, "folder")), said(dataset(home, "table"))
-    for name in ("cases.csv", "questions.csv"):
-        path = home / name
-        path.write_text(path.read_text().replace("volume", "image"))
+    (home / "cases.csv").write_text(CASES.replace("volume", "image"))
+    (home / "questions.csv").write_text(QUESTIONS.replace("volume", "image"))
     assert said(dataset(home, "folder")) == scans
     assert said(dataset(home, "table")) == questions
     (home / "cases.csv").write_text("id,image,patient,split\nc0,,p0,train\n")
@@ -71,9 +70,8 @@ def test_image_and_volume_are_one_column(home):
 
 def test_the_usual_column_is_read_where_both_are_there(home):
     (home / "cases.csv").write_text("id,volume,image,patient,split\nc0,a.nii.gz,x.png,p0,train\n")
-    (home / "questions.csv").write_text(
-        "id,volume,image,patient,split,question,A,B,answer\nq,x,a.nii.gz,p,train,Why?,a,b,A\n"
-    )
+    record = "q,x,a.nii.gz,p,train,Why?,a,b,A"
+    (home / "questions.csv").write_text(f"id,volume,image,patient,split,question,A,B,answer\n{record}\n")
     for use in ("folder", "table"):
         (case,) = dataset(home, use).cases("train")
         assert case.volumes[0].path == str(home / "a.nii.gz")
@@ -88,10 +86,9 @@ def test_a_column_that_neither_name_has_is_asked_for_by_its_usual_name(home):
 
 @pytest.mark.parametrize("column", ["report", "masks", "nodule"])
 def test_records_of_one_scan_must_agree(home, column):
-    lines = (home / "questions.csv").read_text()
     other = {"report": ("A nodule.", "None."), "masks": ("=m.nii", "=b.nii"), "nodule": ("yes,Is", "no,Is")}
     before, after = other[column]
-    first, second = lines.split("q1,")
+    first, second = QUESTIONS.split("q1,")
     (home / "questions.csv").write_text(f"{first}q1,{second.replace(before, after, 1)}")
     what = "'absent', not 'present'," if column == "nodule" else "another text"
     assert f"column {column!r} says {what} than an" in refusal(dataset(home, "table", findings=["nodule"]))
@@ -142,20 +139,23 @@ def test_blanks_around_a_heading_do_not_count(home):
     [("yes", "present"), ("No", "absent"), ("TRUE", "present"), ("False", "absent"), ("-1,0", "uncertain")],
 )
 def test_cells_of_findings_may_say_yes_or_no(home, cell, state):
-    text = CASES.replace(".gz,yes", f'.gz,"{cell}"')
-    (home / "cases.csv").write_text(text)
+    (home / "cases.csv").write_text(CASES.replace(".gz,yes", f'.gz,"{cell}"'))
     (case,) = dataset(home, "folder", findings=["nodule"]).cases("train")
     assert case.state_of("nodule") == state
 
 
 def test_half_a_finding_is_still_refused(home):
     (home / "cases.csv").write_text(CASES.replace(".gz,yes", '.gz,"0,5"'))
-    assert "expected 1, 0, -1, present, absent, uncertain, yes, no or nothing, got '0,5'" in refusal(
-        dataset(home, "folder", findings=["nodule"])
-    )
+    told = "expected 1, 0, -1, present, absent, uncertain, yes, no or nothing, got '0,5'"
+    assert told in refusal(dataset(home, "folder", findings=["nodule"]))
 
 
 # --- yes and no as answers ------------------------------------------------------------------------
+
+
+def one_question(home, options, answer):
+    record = f"q,a.nii.gz,p,train,Which?,{options},{answer}"
+    (home / "questions.csv").write_text(f"id,volume,patient,split,question,A,B,answer\n{record}\n")
 
 
 @pytest.mark.parametrize(
@@ -163,16 +163,12 @@ def test_half_a_finding_is_still_refused(home):
     [("yes,no", "Yes", "yes"), ("no,yes", "TRUE", "yes"), ("No,Yes", "no", "No"), ("yes,no", "B", "no")],
 )
 def test_an_answer_may_say_yes_or_no_where_these_are_the_options(home, options, cell, right):
-    (home / "questions.csv").write_text(
-        f"id,volume,patient,split,question,A,B,answer\nq,a.nii.gz,p,train,Is there one?,{options},{cell}\n"
-    )
+    one_question(home, options, cell)
     assert answers(dataset(home, "table")) == [right]
 
 
 def test_yes_is_no_answer_to_other_options(home):
-    (home / "questions.csv").write_text(
-        "id,volume,patient,split,question,A,B,answer\nq,a.nii.gz,p,train,Which?,left,right,yes\n"
-    )
+    one_question(home, "left,right", "yes")
     assert "expected a letter from A to B, got 'yes'" in refusal(dataset(home, "table"))
 
 
@@ -204,8 +200,8 @@ def test_commands_open_a_folder_of_questions_as_one_of_scans(home):
     (home / "questions.csv").write_text("Volume;Question;Answer\na.nii.gz;Is there one?;yes\n")
     (made,) = open_target(home, None, "hu").values()
     cases = [case for split in ("train", "validation", "test") for case in made.cases(split)]
-    result = [item for case in cases for item in case.questions]
-    assert [(item.options, item.answer) for item in result] == [(("yes", "no"), 0)]
+    (item,) = (item for case in cases for item in case.questions)
+    assert (item.options, item.answer) == (("yes", "no"), 0)
 
 
 def test_a_folder_with_both_tables_is_one_of_scans(home):
