@@ -22,3 +22,10 @@ def healthy(tmp_path):
     from disc_cases import disc_case
 
     return disc_case(tmp_path, 2, [])
+
+
+@pytest.fixture
+def sick(tmp_path):
+    from disc_cases import CYST, STONE, disc_case
+
+    return disc_case(tmp_path, 1, ["cyst", "stone"], where={"cyst": CYST, "stone": STONE})

@@ -1,12 +1,15 @@
-"""Cases with bright and dark discs in noise, whose masks are findings."""
+"""Cases with bright and dark discs in noise, whose masks are findings, and who answers about them."""
 
 import nibabel
 import numpy as np
+from evidcore_testing.checks_evaluation import Repeats
 
-from evidcore.api import Case, Finding, MaskRef, Report, Span, VolumeRef
+from evidcore.api import Case, Finding, Labeler, MaskRef, Report, Span, VolumeRef
+from evidcore.contracts import LabelError
 
 SHAPE = (6, 32, 48)  # z, y, x
 CYST = {1: (slice(4, 8), slice(4, 8)), 2: (slice(4, 10), slice(4, 10))}  # 16 and 36 pixels, by slice
+STONE = {2: (slice(20, 23), slice(20, 23)), 3: (slice(20, 26), slice(20, 26))}  # 9 and 36
 HU = {"cyst": 0.0, "stone": 90.0}  # in tissue of 50
 
 
@@ -54,3 +57,20 @@ def disc_case(folder, number, present=None, *, where=None, kinds=HU, tag_hu=None
         findings=findings,
         masks={name: MaskRef(path=str(folder / f"{number}.npz"), key=name) for name in masks},
     )
+
+
+class Says(Repeats):
+    """Answers each prompt by a function of it."""
+
+    def __init__(self, say):
+        self.say = say
+
+    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
+        return [self.say(prompt) for prompt in prompts]
+
+
+class Unreading(Labeler):
+    """Reads nothing."""
+
+    def __call__(self, text):
+        raise LabelError("timed out")

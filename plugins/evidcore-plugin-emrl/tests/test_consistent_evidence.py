@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
-from disc_cases import disc_case
+from disc_cases import Unreading, disc_case
 from evidcore_plugin_emrl.consistent_evidence import ConsistentEvidence
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
+from evidcore_testing import answer_group, check_reward
 
-from evidcore.api import Answer, Labeler, Rollout, Score, Unscored
+from evidcore.api import Answer, Rollout, Score, Unscored
 from evidcore.builtin.views import Slices
-from evidcore.contracts import LabelError
 
 CYST, BOTH = "There is a cyst.", "There is a cyst and a stone."
 NOTHING = "No cyst is seen."
@@ -38,34 +38,25 @@ def judge(cases, tmp_path):
 
 @pytest.mark.parametrize("name", ["sick", "healthy"])  # the truth is not asked for
 @pytest.mark.parametrize(
-    ("said", "evidence", "value"),
+    ("cite", "said", "evidence", "value"),
     [
-        (CYST, '{"slice": 2}', 1.0),
-        (CYST, "null", 0.0),
-        (NOTHING, "null", 1.0),
-        (NOTHING, '{"slice": 2}', 0.0),
-        ("There may be a cyst.", '{"slice": 2}', 0.0),
-        ("There may be a cyst.", "null", 1.0),
+        ("report", CYST, '{"slice": 2}', 1.0),
+        ("report", CYST, "null", 0.0),
+        ("report", NOTHING, "null", 1.0),
+        ("report", NOTHING, '{"slice": 2}', 0.0),
+        ("report", "There may be a cyst.", '{"slice": 2}', 0.0),
+        ("report", "There may be a cyst.", "null", 1.0),
+        ("finding", CYST, '{"cyst": 2}', 1.0),
+        ("finding", BOTH, '{"cyst": 2}', 0.5),
+        ("finding", BOTH, '{"cyst": 2, "stone": 2}', 1.0),
+        ("finding", CYST, '{"stone": 2}', 0.0),
+        ("finding", NOTHING, '{"stone": 2}', 0.0),
+        ("finding", CYST, "null", 0.0),
+        ("finding", NOTHING, "null", 1.0),
     ],
 )
-def test_a_slice_goes_with_a_finding_and_null_with_none(judge, name, said, evidence, value):
-    assert judge(name, said, evidence).value == value
-
-
-@pytest.mark.parametrize(
-    ("said", "evidence", "value"),
-    [
-        (CYST, '{"cyst": 2}', 1.0),
-        (BOTH, '{"cyst": 2}', 0.5),
-        (BOTH, '{"cyst": 2, "stone": 2}', 1.0),
-        (CYST, '{"stone": 2}', 0.0),
-        (NOTHING, '{"stone": 2}', 0.0),
-        (CYST, "null", 0.0),
-        (NOTHING, "null", 1.0),
-    ],
-)
-def test_findings_are_cited_for_which_are_affirmed(judge, said, evidence, value):
-    assert judge("sick", said, evidence, cite="finding").value == value
+def test_a_slice_goes_with_each_affirmed_finding_and_null_with_none(judge, name, cite, said, evidence, value):
+    assert judge(name, said, evidence, cite=cite).value == value
 
 
 def test_the_reason_names_what_disagrees(judge):
@@ -90,17 +81,10 @@ def test_an_answer_out_of_its_form_earns_nothing_and_says_why(judge, text, reaso
     assert reason in result.reason
 
 
-class Silent(Labeler):
-    """Reads nothing."""
-
-    def __call__(self, text):
-        raise LabelError("timed out")
-
-
 def test_a_report_that_could_not_be_read_is_not_judged(judge):
-    result = judge("sick", CYST, '{"slice": 2}', labeler=Silent())
+    result = judge("sick", CYST, '{"slice": 2}', labeler=Unreading())
     assert result == Unscored(kind="failed", reason="timed out")
-    out_of_form = judge("sick", "", "", text="words", labeler=Silent())
+    out_of_form = judge("sick", "", "", text="words", labeler=Unreading())
     assert isinstance(out_of_form, Score)
 
 
@@ -109,3 +93,15 @@ def test_other_tasks_are_not_judged(cases, tmp_path):
     other = dataclasses.replace(prompt, reference={"letter": "A"})
     rollout = Rollout(prompt=other, group=0, text="A", answer=Answer(text="A", choice="A"))
     assert ConsistentEvidence(lambda: ("cyst",))([rollout], {}) == [None]
+
+
+def test_it_keeps_the_contract_of_a_reward(cases, tmp_path):
+    task, good, bad = ReportEvidence(tmp_path), [], []
+    for group, case in enumerate(cases.values()):
+        (prompt,) = task.prompts(case, Slices(slices=6), 0)
+        gold, _ = task.gold(prompt)
+        report, evidence = gold.split("<evidence>")
+        wrong = gold.replace(evidence, ('{"slice": 2}' if "null" in evidence else "null") + "</evidence>")
+        good += answer_group(task, prompt, [gold, gold], group)
+        bad += answer_group(task, prompt, [wrong, report], group)
+    check_reward(ConsistentEvidence(lambda: ("cyst", "stone")), good, bad)

@@ -3,16 +3,15 @@
 import dataclasses
 
 import pytest
-from disc_cases import disc_case
+from disc_cases import Unreading, disc_case
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import MatchedSlices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_testing import answer_group, check_reward
 
-from evidcore.api import DataError, Finding, Labeler, Reader, Rollout, Score, Unscored, read, read_mask
+from evidcore.api import DataError, Finding, Reader, Rollout, Score, Unscored, read, read_mask
 from evidcore.builtin.views import Slices
-from evidcore.contracts import LabelError
 from evidcore.errors import RecipeError
 
 
@@ -73,15 +72,35 @@ def cases(tmp_path_factory):
 
 
 @pytest.fixture
-def judge(cases, tmp_path):
+def reward_of(cases, tmp_path):
+    """Return the reward over all cases, or over those that are named."""
+
+    def build(*names, reader=None, eyes=None, **options):
+        some = [cases[name] for name in names or cases]
+        return CrossView(lambda: some, tmp_path, reader=reader or TrueEyes(some, **(eyes or {})), **options)
+
+    return build
+
+
+@pytest.fixture
+def asked(cases, tmp_path):
+    """Return a task and its prompt about a case."""
+
+    def ask(name, **options):
+        task = ReportEvidence(tmp_path, **options)
+        (prompt,) = task.prompts(cases[name], Slices(slices=6), 0)
+        return task, prompt
+
+    return ask
+
+
+@pytest.fixture
+def judge(reward_of, asked):
     """Return the verdict on a report about a case with a slice, or with what stands between the tags."""
 
-    def verdict(name, affirmed, z, *, cite="report", eyes=None, edit=None, reader=None, **options):
-        some = list(cases.values())
-        reader = reader or TrueEyes(some, **(eyes or {}))
-        reward = CrossView(lambda: some, tmp_path, reader=reader, **{"control": "none", **options})
-        task = ReportEvidence(tmp_path, cite=cite)
-        (prompt,) = task.prompts(cases[name], Slices(slices=6), 0)
+    def verdict(name, affirmed, z, *, cite="report", edit=None, **options):
+        reward = reward_of(**{"control": "none", **options})
+        task, prompt = asked(name, cite=cite)
         evidence = f'{{"slice": {z}}}' if isinstance(z, int) else z
         text = f"<report>{report(*affirmed)}</report><evidence>{evidence}</evidence>"
         answer = task.parse(prompt, text)
@@ -138,7 +157,10 @@ def test_the_nearest_patients_are_asked_first(judge, count, whole):
     assert found.parts["control"] == pytest.approx(whole)
 
 
-def test_an_empty_slice_is_matched_by_empty_slices(judge):
+def test_slices_are_matched_each_by_its_own_area_and_an_empty_one_by_empty_slices(judge):
+    found = judge("both", PAIR, '{"cyst": 1, "stone": 3}', cite="finding", control="others", control_slices=1)
+    # like slice 1, 16 pixels: slice 1 of "cyst"; like slice 3, 36 pixels: slice 3 of "another cyst"
+    assert found.parts == {"seen": 1.0, "control": pytest.approx(2 / 3)}
     assert judge("cyst", ["cyst"], 5, control="others").value == 0.0
     eyes = {"instead": {("case-3", 5): report("cyst")}}  # a false positive is paid nothing in others
     assert judge("cyst", ["cyst"], 5, eyes=eyes, control="others").value == 1.0
@@ -180,19 +202,14 @@ def test_a_prior_is_taken_off(judge, agreement, bind):
         assert paid(control, **everything) == pytest.approx(0.0)
 
 
-# a false report with the right slice: (affirmed, paid by bind = "slice", whole and local of bind = "finding")
-FALSE = {
-    "right": (["cyst"], 1.0, 1.0, 1.0),
-    "swapped": (["stone"], 1.0, 0.0, 0.0),
-    "invented": (["cyst", "stone"], 1.0, 2 / 3, 1 / 2),  # 2·1/(2 + 1), 1/2
-    "omitted": ([], 1.0, 0.0, 0.0),
-}
-
-
-@pytest.mark.parametrize(("affirmed", "by_slice", "whole", "local"), FALSE.values(), ids=FALSE)
-def test_a_false_finding_is_paid_nothing_where_findings_are_bound(judge, affirmed, by_slice, whole, local):
+@pytest.mark.parametrize(
+    ("affirmed", "whole", "local"),
+    [(["cyst"], 1.0, 1.0), (["stone"], 0.0, 0.0), (PAIR, 2 / 3, 1 / 2), ([], 0.0, 0.0)],  # 2·1/(2 + 1)
+    ids=["right", "swapped", "invented", "omitted"],
+)
+def test_a_false_finding_is_paid_nothing_where_findings_are_bound(judge, affirmed, whole, local):
     for agreement, value in {"whole": whole, "local": local}.items():
-        assert judge("cyst", affirmed, 2, agreement=agreement).value == by_slice  # whatever the report says
+        assert judge("cyst", affirmed, 2, agreement=agreement).value == 1.0  # whatever the report says
         found = judge("cyst", affirmed, 2, agreement=agreement, bind="finding")
         assert found.value == pytest.approx(value)
 
@@ -233,12 +250,6 @@ def test_each_finding_is_looked_for_on_its_own_slice(judge, evidence, by_finding
     assert judge("both", PAIR, evidence, cite="finding").value == pytest.approx(by_slice)
 
 
-def test_slices_cited_for_findings_are_held_against_others_together(judge):
-    found = judge("both", PAIR, '{"cyst": 1, "stone": 3}', cite="finding", control="others", control_slices=1)
-    # like slice 1, 16 pixels: slice 1 of "cyst"; like slice 3, 36 pixels: slice 3 of "another cyst"
-    assert found.parts == {"seen": 1.0, "control": pytest.approx(2 / 3)}
-
-
 def test_the_mask_gate_pays_only_where_a_mask_shows_a_finding(judge):
     everywhere = {"always": report(*PAIR)}
     assert judge("both", PAIR, 5, eyes=everywhere).value == 1.0
@@ -272,26 +283,18 @@ def test_what_is_seen_on_another_slice_can_be_free(judge, affirmed, z, eyes, cos
     assert local.value == (0.0 if z == 5 else 0.5 if false else 1.0)
 
 
-def test_a_finding_that_the_case_does_not_have_is_never_free(judge):
-    eyes = {"instead": {("case-3", z): report(*PAIR) for z in range(6)}}  # a reader that sees it everywhere
-    found = judge("cyst", PAIR, 2, eyes=eyes, bind="finding", elsewhere="free")
-    assert found.value == pytest.approx(2 / 3)  # 2·1/(2 + 1)
-    assert judge("cyst", ["stone"], 2, eyes=eyes, bind="finding", elsewhere="free").value == 0.0
+def test_neither_a_finding_that_the_case_does_not_have_nor_one_that_is_seen_nowhere_is_free(judge):
+    def free(affirmed, eyes):
+        return judge("cyst", affirmed, 2, eyes=eyes, bind="finding", elsewhere="free")
 
-
-def test_a_case_whose_findings_the_reader_sees_nowhere_is_not_scored(judge):
-    found = judge("cyst", ["cyst"], 2, eyes={"always": report()}, bind="finding", elsewhere="free")
-    assert found == Unscored(kind="not-applicable", reason="the reader sees its findings on no slice")
+    everywhere = {"instead": {("case-3", z): report(*PAIR) for z in range(6)}}
+    assert free(PAIR, everywhere).value == pytest.approx(2 / 3)  # 2·1/(2 + 1)
+    assert free(["stone"], everywhere).value == 0.0
+    nowhere = "the reader sees its findings on no slice"
+    assert free(["cyst"], {"always": report()}) == Unscored(kind="not-applicable", reason=nowhere)
     silent = {"instead": {("case-3", 4): "", ("case-3", 5): ""}}
-    found = judge("cyst", ["cyst"], 2, eyes=silent, bind="finding", elsewhere="free")
-    assert found == Unscored(kind="failed", reason="2 of 6 slices: the reader answered ''")
-
-
-def test_free_findings_go_with_bound_ones(judge):
-    with pytest.raises(
-        RecipeError, match=r"cross-view\.elsewhere: 'free' is .* bind = 'slice' asks for none"
-    ):
-        judge("cyst", ["cyst"], 2, elsewhere="free")
+    failed = "2 of 6 slices: the reader answered ''"
+    assert free(["cyst"], silent) == Unscored(kind="failed", reason=failed)
 
 
 @pytest.mark.parametrize("control", ["none", "others"])
@@ -347,31 +350,21 @@ class Silent(Reader):
 
 
 @pytest.mark.parametrize("control", ["blank", "others"])
-def test_none_is_no_verdict(judge, cases, control):
+def test_none_is_no_verdict_and_a_reader_with_too_many_answers_is_named(judge, cases, control):
     found = judge("cyst", ["cyst"], 2, reader=Silent())
     assert found == Unscored(kind="failed", reason="slice 2: the reader answered None")
     reader = Silent(cases["cyst"].volumes[0].path)
     found = judge("cyst", ["cyst"], 2, reader=reader, control=control)
     assert found == Unscored(kind="failed", reason="control of slice 2: the reader answered None")
-
-
-def test_a_reader_with_too_many_answers_is_named(judge):
     with pytest.raises(ValueError, match="its reader gave 3 answers to 1 questions"):
         judge("cyst", ["cyst"], 2, reader=Silent(extra=2))
 
 
-class Puzzled(Labeler):
-    """Reads nothing."""
-
-    def __call__(self, text):
-        raise LabelError("it is in another language")
-
-
 def test_what_the_labeler_cannot_read_is_no_verdict(judge):
-    found = judge("cyst", ["cyst"], 2, labeler=Puzzled())
-    assert found.reason == "slice 2: the reader's answer could not be read: it is in another language"
-    found = judge("cyst", ["cyst"], 2, labeler=Puzzled(), bind="finding")
-    assert found == Unscored(kind="failed", reason="the report could not be read: it is in another language")
+    found = judge("cyst", ["cyst"], 2, labeler=Unreading())
+    assert found.reason == "slice 2: the reader's answer could not be read: timed out"
+    found = judge("cyst", ["cyst"], 2, labeler=Unreading(), bind="finding")
+    assert found == Unscored(kind="failed", reason="the report could not be read: timed out")
 
 
 def test_what_the_case_is_uncertain_of_counts_nowhere(judge):
@@ -384,7 +377,7 @@ def test_what_the_case_is_uncertain_of_counts_nowhere(judge):
         assert judge("cyst", PAIR, 2, eyes=eyes, bind=bind, edit=unsure).value == 1.0
 
 
-def test_what_is_not_known_is_not_scored(judge):
+def test_what_is_not_known_or_like_no_other_slice_is_not_scored(judge, reward_of, asked):
     def without(**fields):
         return lambda case: dataclasses.replace(case, **fields)
 
@@ -394,44 +387,31 @@ def test_what_is_not_known_is_not_scored(judge):
         found = judge("cyst", ["cyst"], 2, edit=without(masks={}), **options)
         assert found == Unscored(kind="not-applicable", reason="finding 'cyst' has no mask")
     assert judge("cyst", ["cyst"], 2, edit=without(masks={})).value == 1.0
-
-
-def test_no_other_patient_with_a_like_slice_is_said(cases, tmp_path):
-    some = [cases["cyst"], cases["healthy"]]
-    reward = CrossView(lambda: some, tmp_path, reader=TrueEyes(some))
-    task = ReportEvidence(tmp_path)
-    (prompt,) = task.prompts(cases["cyst"], Slices(slices=6), 0)
-    (found,) = reward(answer_group(task, prompt, [task.gold(prompt)[0]]), {})
+    task, prompt = asked("cyst")
+    (found,) = reward_of("cyst", "healthy")(answer_group(task, prompt, [task.gold(prompt)[0]]), {})
     assert found == Unscored(kind="not-applicable", reason="no other patient has a slice like 2")
 
 
-def test_a_labeler_without_the_words_of_the_data_is_refused(cases, tmp_path):
-    def reward(**options):
-        some = list(cases.values())
-        return CrossView(lambda: some, tmp_path, reader=TrueEyes(some), **options)
-
-    reward().ready()
-    reward(labeler=NegationRules(findings=("cyst", "stone"))).ready()
-    for labeler in (NegationRules(), Puzzled()):
+def test_a_labeler_without_the_words_of_the_data_is_refused(reward_of):
+    reward_of().ready()
+    reward_of(labeler=NegationRules(findings=PAIR)).ready()
+    for labeler in (NegationRules(), Unreading()):
         with pytest.raises(DataError, match=r"reads no finding 'cyst' in 'There is .* findings = \['cyst'"):
-            reward(labeler=labeler).ready()
+            reward_of(labeler=labeler).ready()
 
 
-def test_others_of_one_patient_are_refused(cases, tmp_path):
-    def reward(control):
-        return CrossView(lambda: [cases["cyst"]], tmp_path, reader=TrueEyes([]), control=control)
-
-    reward("blank").ready()
+def test_others_of_one_patient_and_free_findings_without_bound_ones_are_refused(reward_of):
+    with pytest.raises(RecipeError, match=r"elsewhere: 'free' is .* bind = 'slice' asks for none"):
+        reward_of(elsewhere="free")
+    reward_of("cyst", control="blank").ready()
     with pytest.raises(DataError, match=r"of the 1 training cases .* are of 1 patients\. Give more patients"):
-        reward("others").ready()
+        reward_of("cyst", control="others").ready()
 
 
-def test_the_reader_is_asked_about_each_slice_once_and_told_no_report(cases, tmp_path):
-    some = list(cases.values())
-    reader = TrueEyes(some)
-    reward = CrossView(lambda: some, tmp_path, reader=reader, control="blank", question="What is there?")
-    task = ReportEvidence(tmp_path)
-    (prompt,) = task.prompts(cases["both"], Slices(slices=6), 0)
+def test_the_reader_is_asked_about_each_slice_once_and_told_no_report(cases, reward_of, asked):
+    reader = TrueEyes(cases.values())
+    reward = reward_of(reader=reader, control="blank", question="What is there?")
+    task, prompt = asked("both")
     gold, _ = task.gold(prompt)
     reward(answer_group(task, prompt, [gold, gold, gold.replace("2}", "1}")]), {})
     assert [(one.crops[0].box_zyx[0], one.crops[0].blank) for one in reader.asked] == [
@@ -443,14 +423,12 @@ def test_the_reader_is_asked_about_each_slice_once_and_told_no_report(cases, tmp
 @pytest.mark.parametrize("control", ["none", "blank", "text", "others"])
 @pytest.mark.parametrize("bind", ["slice", "finding"])
 @pytest.mark.parametrize("agreement", AGREEMENTS)
-def test_it_keeps_the_contract_of_a_reward(cases, tmp_path, control, bind, agreement):
-    some = list(cases.values())
-    options = {"control": control, "bind": bind, "agreement": agreement}
-    reward = CrossView(lambda: some, tmp_path, reader=TrueEyes(some), **options)
+def test_it_keeps_the_contract_of_a_reward(reward_of, asked, control, bind, agreement):
+    reward = reward_of(control=control, bind=bind, agreement=agreement)
     assert reward.bounds == ((-1.0, 1.0) if control == "others" else (0.0, 1.0))
-    task, good, bad = ReportEvidence(tmp_path), [], []
-    for group, name in enumerate(("cyst", "stone")):
-        (prompt,) = task.prompts(cases[name], Slices(slices=6), 0)
+    good, bad = [], []
+    for group, name in enumerate(PAIR):
+        task, prompt = asked(name)
         gold, _ = task.gold(prompt)
         wrong = gold.split("<evidence>")[0] + '<evidence>{"slice": 5}</evidence>'
         good += answer_group(task, prompt, [gold, gold], group)

@@ -1,29 +1,17 @@
 """The ladder over reports with evidence: who looks is told to see, and who knows words alone is not."""
 
 import pytest
+from disc_cases import Says
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
 
-from evidcore.api import EvalOptions, Policy
+from evidcore.api import EvalOptions
 from evidcore.builtin.views import Slices
 from evidcore.registry import factory
 
 CONDITIONS = [
     {"use": name} for name in ("blank", "scrambled", "perturbed", "other-patient", "twin", "sham", "matched")
 ]
-
-
-class Fixed(Policy):
-    """Says what it is told of the volume that is shown, or one text."""
-
-    def __init__(self, say):
-        self.say = say
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [self.say(prompt) for prompt in prompts]
-
-    def log_likelihoods(self, prompts, completions):
-        raise NotImplementedError("reports are read, not weighed")
 
 
 @pytest.fixture(scope="module")
@@ -36,24 +24,21 @@ def world(tmp_path_factory):
     task = ReportEvidence(folder)
     evaluation = factory.build("evaluation", {"use": "report-evidence"}, given=given, where="test")
     audit = factory.build("audit", {"use": "policy", "conditions": CONDITIONS}, given=given, where="test")
+    view, told = Slices(slices=20), {}
     asked = {
-        split: [
-            prompt for case in dataset.cases(split) for prompt in task.prompts(case, Slices(slices=20), 0)
-        ]
+        split: [prompt for case in dataset.cases(split) for prompt in task.prompts(case, view, 0)]
         for split in ("train", "test")
     }
-    told = {}
     for prompt in asked["test"]:
         case, gold = prompt.case, task.gold(prompt)[0]
         told[case.volumes[0].path] = gold
         for finding in case.present():
             (twin,) = dataset.without(case, finding)
-            lost = gold.replace(finding, "scar").replace(finding.capitalize(), "Scar")
-            told[twin.path] = lost
+            told[twin.path] = gold.replace(finding, "scar").replace(finding.capitalize(), "Scar")
 
     def run(say):
         asking = EvalOptions(max_new_tokens=9, seed=1, dataset=dataset)
-        return audit(Fixed(say), asked["test"], task, evaluation, lambda: asked["train"], asking, "it")
+        return audit(Says(say), asked["test"], task, evaluation, lambda: asked["train"], asking, "it")
 
     return run, told, asked
 

@@ -4,29 +4,18 @@ import dataclasses
 import json
 
 import pytest
-from disc_cases import CYST, disc_case
+from disc_cases import CYST, Says, Unreading, disc_case
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
+from evidcore_testing import check_evaluation
 
-from evidcore.api import Answers, EvalOptions, Finding, Labeler, Policy, Report
+from evidcore.api import Answers, EvalOptions, Finding, Report
 from evidcore.builtin.views import Slices
-from evidcore.contracts import LabelError
 from evidcore.registry import factory
 
 STONE = {3: (slice(20, 26), slice(20, 26))}
 HEALTHY = "No cyst is seen. No stone is seen."
 BOTH = "There is a cyst. There is a stone."
-
-
-class Says(Policy):
-    def __init__(self, texts):
-        self.texts = list(texts)
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [self.texts.pop(0) for _ in prompts]
-
-    def log_likelihoods(self, prompts, completions):
-        raise NotImplementedError("reports are read, not weighed")
 
 
 @pytest.fixture
@@ -54,7 +43,8 @@ def world(tmp_path):
         prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(slices=6), 0)]
         assert evaluation.refusal(built, prompts) == ""
         asking = EvalOptions(max_new_tokens=9, prompts_per_batch=2)
-        said = evaluation.answer(Says(texts), prompts, task, asking)
+        following = iter(texts)
+        said = evaluation.answer(Says(lambda _: next(following)), prompts, task, asking)
         [result] = evaluation.score([Answers(prompts, said)], task, "it")
         return result, evaluation, built, prompts
 
@@ -144,9 +134,7 @@ def test_details_are_asked_for_that_the_gold_report_tells_as_the_case_does_and_s
     case = dataclasses.replace(cases[1], report=Report(text=gold))
     rows = {name: row.value for name, row in rows_of(world([case] * 3, texts)[0]).items()}
     expected = {"side_accuracy": side, "malignancy_accuracy": nature, "location_accuracy/cyst": place}
-    assert {name: rows[name] for name in expected} == {
-        name: value if value is None else pytest.approx(value) for name, value in expected.items()
-    }
+    assert {name: rows[name] for name in expected} == pytest.approx(expected)
 
 
 def test_each_finding_is_held_against_its_own_slice(cases, world):
@@ -160,14 +148,10 @@ def test_each_finding_is_held_against_its_own_slice(cases, world):
 
 
 def test_a_report_that_cannot_be_read_is_not_measured(cases, world):
-    class Deaf(Labeler):
-        def __call__(self, text):
-            raise LabelError("the endpoint slept")
-
-    result, *_ = world(cases, [answer(BOTH, {"slice": 2})] * 4, labeler=Deaf())
+    result, *_ = world(cases, [answer(BOTH, {"slice": 2})] * 4, labeler=Unreading())
     assert result.values("grounded_accuracy") == (0.0,) * 4
-    assert {line["unread"] for line in result.lines()} == {"the endpoint slept"}
-    assert "4 of 4 not measured: the endpoint slept" in {row.note for row in result.rows()}
+    assert {line["unread"] for line in result.lines()} == {"timed out"}
+    assert "4 of 4 not measured: timed out" in {row.note for row in result.rows()}
 
 
 def test_the_best_blind_rule_learns_what_training_reports_say_and_where(cases, world, tmp_path):
@@ -230,8 +214,9 @@ def test_words_that_tell_are_known_to_the_blind_rule(cases, world, tmp_path):
     assert named == [{"cyst", "stone"}, {"cyst"}, {"stone"}, set()]
 
 
-def test_what_cannot_be_measured_is_refused_by_name(cases, world):
+def test_it_keeps_the_contract_and_refuses_by_name_what_it_cannot_measure(cases, world):
     _, evaluation, task, prompts = world(cases, [answer(HEALTHY, None)] * 4)
+    check_evaluation(evaluation, task, prompts)
     bare = dataclasses.replace(prompts[0], reference={})
     assert "names no slices that show its findings" in evaluation.refusal(task, [bare])
     without = dataclasses.replace(prompts[0], case=dataclasses.replace(cases[0], masks={}))

@@ -57,26 +57,20 @@ def test_what_is_told_of_others_still_points_at_their_words(pairs):
             assert told.report.text[span.start : span.end] == told.report.text[span.start : span.end].strip()
 
 
-def test_it_is_what_the_indication_makes_likely(pairs):
+def test_it_is_what_the_indication_makes_likely_and_no_twin_lacks_it(pairs, source):
     usual = {"pancreatic tumour", "gallstone"}
     heard = [told.notes["hearsay"] for _, told in pairs if told.notes["indication"].startswith("jaundice")]
     assert sum(name in usual for name in heard) > len(heard) / 2
+    _, told = pairs[0]
+    assert Hearsay(source=source, share=1.0).without(told, told.notes["hearsay"]) is None
 
 
-def test_a_share_is_told(source):
+def test_a_share_is_told_and_nothing_without_an_indication(source, tmp_path):
     told = sum("hearsay" in case.notes for case in Hearsay(source=source, share=0.5).cases("train"))
     assert 8 <= told <= 22
     assert not any("hearsay" in case.notes for case in Hearsay(source=source, share=0.0).cases("train"))
-
-
-def test_without_an_indication_nothing_is_heard(tmp_path):
     bare = PhantomAbdomen(tmp_path, size_zyx=(20, 48, 64), **COUNTS)
     assert list(Hearsay(source=bare, share=1.0).cases("test")) == list(bare.cases("test"))
-
-
-def test_no_twin_lacks_what_was_only_heard_of(pairs, source):
-    _, told = pairs[0]
-    assert Hearsay(source=source, share=1.0).without(told, told.notes["hearsay"]) is None
 
 
 def test_such_a_case_is_asked_about_where_the_task_says_so_and_its_slice_is_of_the_rest(pairs, tmp_path):

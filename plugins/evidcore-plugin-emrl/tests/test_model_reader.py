@@ -1,8 +1,8 @@
 """Reader `model-reader`: a model of evidcore's and a published one, asked about slices."""
 
 import pytest
-from disc_cases import SHAPE, disc_case
-from evidcore_plugin_emrl.model_reader import ModelReader
+from disc_cases import SHAPE, Says, disc_case
+from evidcore_plugin_emrl.model_reader import ModelReader, PolicyReader
 from evidcore_testing import check_reader
 from evidcore_testing.models import tiny_language, tiny_vision_language
 
@@ -46,6 +46,11 @@ def questions(tmp_path):
 @pytest.mark.parametrize("table", [{"folder": "own"}, {"folder": "published", "encoder": NATIVE}])
 def test_models_keep_the_contract(models, questions, tmp_path, table):
     check_reader(ModelReader(models, **table, max_new_tokens=6), questions, tmp_path / "alone")
+
+
+def test_the_policy_itself_keeps_the_contract(questions, tmp_path):
+    policy = Says(lambda prompt: "There is a cyst." if prompt.crops() else "")
+    check_reader(PolicyReader(policy, policy), questions, tmp_path / "alone")
 
 
 def test_it_is_asked_greedily_and_equal_questions_once(models, questions, monkeypatch):

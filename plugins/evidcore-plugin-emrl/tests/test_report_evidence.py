@@ -4,23 +4,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-from disc_cases import CYST, disc_case
+from disc_cases import SHAPE, disc_case
 from evidcore_plugin_emrl.report_evidence import ReportEvidence, best_evidence
 from evidcore_plugin_medvol_r1.key_slice import KeySlice
 from evidcore_testing import check_task
 
-from evidcore.api import DataError, MaskRef, Rollout, Unscored, read
+from evidcore.api import DataError, MaskRef, Rollout, Unscored
 from evidcore.builtin.views import Slices
 from evidcore.case import Evidence
 from evidcore.errors import RecipeError
 
 REPORT = "There is a cyst. There is a stone."
-STONE = {2: (slice(20, 23), slice(20, 23)), 3: (slice(20, 26), slice(20, 26))}  # 9 and 36
-
-
-@pytest.fixture
-def sick(tmp_path):
-    return disc_case(tmp_path, 1, ["cyst", "stone"], where={"cyst": CYST, "stone": STONE})
 
 
 @pytest.fixture
@@ -37,7 +31,7 @@ def asked(tmp_path):
 @pytest.mark.parametrize("order", ["report-first", "evidence-first"])
 @pytest.mark.parametrize("think", [False, True])
 def test_it_keeps_the_contract_of_a_task(sick, healthy, tmp_path, cite, order, think):
-    task = ReportEvidence(tmp_path, cite=cite, order=order, think=think)
+    task = ReportEvidence(tmp_path, cite=cite, order=order, think=think, margin_slices=1)
     check_task(task, Slices(slices=6), [sick, healthy], garbage=[REPORT, "<report>x</report>", "null"])
 
 
@@ -94,10 +88,9 @@ def test_gold_answers_may_hold_the_impression_alone(sick, healthy, asked):
 
 
 @pytest.mark.parametrize("cite", ["report", "finding"])
-def test_gold_answers_may_be_off_by_a_margin_and_nothing_else_goes_by_it(sick, tmp_path, cite):
+def test_gold_answers_may_be_off_by_a_margin_and_nothing_else_goes_by_it(sick, asked, tmp_path, cite):
     task = ReportEvidence(tmp_path, cite=cite, margin_slices=1)
-    exact = ReportEvidence(tmp_path, cite=cite)
-    (plain,) = exact.prompts(sick, Slices(slices=6), 0)
+    _, plain = asked(sick, cite=cite)
     best = best_evidence(plain)
     cited = {}
     for seed in range(40):
@@ -108,10 +101,7 @@ def test_gold_answers_may_be_off_by_a_margin_and_nothing_else_goes_by_it(sick, t
         assert parsed.malformed is None
         for name, z in (parsed.evidence.slices or {"slice": parsed.evidence.slice}).items():
             cited.setdefault(name, set()).add(z)
-    gold = plain.reference["cited"]
-    assert cited == {name: {z - 1, z, z + 1} for name, z in gold.items()}
-    again = [task.prompts(sick, Slices(slices=6), 3)[0].reference["cited"] for _ in range(2)]
-    assert again[0] == again[1]
+    assert cited == {name: {z - 1, z, z + 1} for name, z in plain.reference["cited"].items()}
 
 
 def test_a_margin_stays_within_the_slices_that_are_shown(tmp_path):
@@ -126,14 +116,12 @@ KIDNEYS = {"left kidney": range(4), "right kidney": range(3, 6), "liver": range(
 
 def in_organs(folder, case, **locations):
     """Give findings a place, and the case masks of organs."""
-    path = folder / "organs.npz"
-    shape = read(case.volumes[0]).shape_zyx
-    masks = {name: np.zeros(shape, bool) for name in KIDNEYS}
+    masks = {name: np.zeros(SHAPE, bool) for name in KIDNEYS}
     for name, slices in KIDNEYS.items():
         masks[name][list(slices), :2, :2] = True
-    np.savez(path, **masks)
+    np.savez(folder / "organs.npz", **masks)
     findings = [dataclasses.replace(item, **locations.get(item.name, {})) for item in case.findings]
-    refs = {name: MaskRef(path=str(path), key=name) for name in masks}
+    refs = {name: MaskRef(path=str(folder / "organs.npz"), key=name) for name in masks}
     return dataclasses.replace(case, findings=tuple(findings), masks={**case.masks, **refs})
 
 
@@ -146,11 +134,10 @@ def in_organs(folder, case, **locations):
         ({"location": "kidney", "side": "both"}, {0, 1, 2, 3, 4, 5}),
     ],
 )
-def test_gold_answers_may_name_any_slice_of_the_organ(sick, tmp_path, cyst, expected):
+def test_gold_answers_may_name_any_slice_of_the_organ(sick, asked, tmp_path, cyst, expected):
     case = in_organs(tmp_path, sick, cyst=cyst, stone={"location": "liver"})
     task = ReportEvidence(tmp_path, cite="finding", slices_of="organ")
-    exact = ReportEvidence(tmp_path, cite="finding")
-    (plain,) = exact.prompts(case, Slices(slices=6), 0)
+    _, plain = asked(case, cite="finding")
     drawn = set()
     for seed in range(60):
         (prompt,) = task.prompts(case, Slices(slices=6), seed)
@@ -164,14 +151,13 @@ def test_gold_answers_may_name_any_slice_of_the_organ(sick, tmp_path, cyst, expe
     assert {prompt.reference["cited"]["slice"] for prompt in prompts} == {0, 1, 2, 3}
 
 
-def test_a_finding_whose_organ_has_no_mask_leaves_the_case_out(sick, tmp_path, caplog):
+def test_a_finding_whose_organ_has_no_mask_leaves_the_case_out_and_no_margin_goes_with_organs(
+    sick, tmp_path, caplog
+):
     case = in_organs(tmp_path, sick, cyst={"location": "spleen"}, stone={"location": "liver"})
     assert ReportEvidence(tmp_path, slices_of="organ").prompts(case, Slices(slices=6), 0) == ()
     assert "no mask shows the spleen of finding 'cyst', so nothing is asked about it" in caplog.text
     assert ReportEvidence(tmp_path).prompts(case, Slices(slices=6), 0)
-
-
-def test_a_margin_is_not_of_an_organ(tmp_path):
     with pytest.raises(RecipeError, match="margin_slices goes with slices_of = 'finding'; leave one out"):
         ReportEvidence(tmp_path, slices_of="organ", margin_slices=1)
 
@@ -256,14 +242,13 @@ def test_what_no_shown_slice_shows_is_not_asked(sick, tmp_path, caplog):
     assert "finding 'stone' has no mask" in caplog.text
 
 
-def test_a_case_without_a_report_asks_nothing_but_can_be_asked(sick, tmp_path):
+def test_a_case_without_a_report_asks_nothing_but_can_be_asked_and_several_volumes_are_refused(
+    sick, tmp_path
+):
     bare, task = dataclasses.replace(sick, report=None, findings=(), masks={}), ReportEvidence(tmp_path)
     assert task.prompts(bare, Slices(slices=6), 0) == ()
     (prompt,) = task.ask(bare, Slices(slices=6))
     assert task.parse(prompt, '<report>A cyst.</report><evidence>{"slice": 4}</evidence>').evidence.slice == 4
-
-
-def test_several_volumes_are_refused(sick, tmp_path):
     two = dataclasses.replace(sick, volumes=sick.volumes * 2)
     with pytest.raises(DataError, match=r"case 'case-1': has 2 volumes, and a slice is named by its index"):
         ReportEvidence(tmp_path).prompts(two, Slices(slices=6), 0)

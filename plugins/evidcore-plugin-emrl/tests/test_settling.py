@@ -11,7 +11,7 @@ from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell
 from evidcore_plugin_emrl.settling import NOTHING, OracleReader
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, conditions
 
-from evidcore.api import DataError, Reader, Rollout, Score
+from evidcore.api import Reader, Rollout, Score
 from evidcore.builtin.views import Slices
 from evidcore.data.preparation import show
 
@@ -55,7 +55,7 @@ def settle(cases, cache, matched):
     known, rollouts = {}, gold(cases, cache)
 
     def run(reader, made=CrossView, *, second_reader=None, **options):
-        key = type(reader), made, type(second_reader)
+        key = *(getattr(item, "goes_by", type(item)) for item in (reader, second_reader)), made
         if key not in known:
             reward = made(lambda: cases, cache, reader=reader, second_reader=second_reader)
             reward.matched = matched
@@ -66,47 +66,36 @@ def settle(cases, cache, matched):
     return run
 
 
+def tagged(cases, crop):
+    """Read the tag in the corner, which neither air nor noise has."""
+    number = int(show(crop).array[0, 0, 0]) - TAG_HU
+    patients = list(cases.values())
+    return patients[number].present() if 0 <= number < len(patients) else []
+
+
+# what a reader names that goes by something else than lesions, of cases by their file and a crop
+PLANTED = {
+    "prior": lambda cases, crop: ["cyst", "stone"],
+    "everything": lambda cases, crop: KINDS,
+    "height": lambda cases, crop: [list(KINDS)[crop.box_zyx[0]]],
+    "file name": lambda cases, crop: cases[crop.volume.path].present(),
+    "tag": tagged,
+}
+
+
 class Planted(Reader):
     deterministic = True
 
-    def __init__(self, cases=()):
-        self.cases = {case.volumes[0].path: case for case in cases}
+    def __init__(self, goes_by, cases=()):
+        self.goes_by, self.cases = goes_by, {case.volumes[0].path: case for case in cases}
 
     def __call__(self, questions):
-        return [self.said(question.crops[0]) if question.crops else None for question in questions]
+        return [self.answer(crops[0] if (crops := question.crops) else None) for question in questions]
 
-
-def report(names):
-    return " ".join(f"There is a {name}." for name in names) or NOTHING
-
-
-class Prior(Planted):
-    def __call__(self, questions):
-        return [report(["cyst", "stone"]) for _ in questions]
-
-
-class Everything(Planted):
-    def __call__(self, questions):
-        return [report(KINDS) for _ in questions]
-
-
-class ByHeight(Planted):
-    def said(self, crop):
-        return report([list(KINDS)[crop.box_zyx[0]]])
-
-
-class FileName(Planted):
-    def said(self, crop):
-        return report(self.cases[crop.volume.path].present())
-
-
-class BurntIn(Planted):
-    """Reads the tag in the corner, which neither air nor noise has."""
-
-    def said(self, crop):
-        number = int(show(crop).array[0, 0, 0]) - TAG_HU
-        cases = list(self.cases.values())
-        return report(cases[number].present() if 0 <= number < len(cases) else [])
+    def answer(self, crop):
+        if crop is None and self.goes_by not in ("prior", "everything"):
+            return None
+        return " ".join(f"There is a {name}." for name in PLANTED[self.goes_by](self.cases, crop)) or NOTHING
 
 
 @pytest.mark.slow
@@ -126,25 +115,25 @@ def test_perfect_eyes_raise_no_alarm(cases, cache, settle, agreement, bind):
 @pytest.mark.parametrize(
     ("planted", "says"),
     [
-        (Prior, "the reader says the same of every slice: cyst, stone; "),
-        (Everything, "the reader says the same of every slice: bleed, cyst, fat, gas, scar, stone; "),
-        (ByHeight, "the reader goes by the slice's height in the scan; "),
-        (FileName, "the reader goes by the patient and not by the slice: by the file; "),
-        (BurntIn, "by the patient and not by the slice: by something that all slices of a patient show; "),
+        ("prior", "the reader says the same of every slice: cyst, stone; "),
+        ("everything", "the reader says the same of every slice: bleed, cyst, fat, gas, scar, stone; "),
+        ("height", "the reader goes by the slice's height in the scan; "),
+        ("file name", "the reader goes by the patient and not by the slice: by the file; "),
+        ("tag", "by the patient and not by the slice: by something that all slices of a patient show; "),
     ],
 )
 def test_each_planted_reader_is_named(cases, settle, planted, says):
-    checks, _ = settle(planted(cases))
+    checks, _ = settle(Planted(planted, cases))
     assert checks["goes by"].outcome == "alarm"
     assert says in checks["goes by"].says
     assert checks["reader"].outcome == "note"
-    if planted in (Prior, Everything, ByHeight):
+    if planted in ("prior", "everything", "height"):
         assert checks["right"].outcome == "alarm"
         assert checks["right"].says.endswith("; at least 0.4 is needed")
 
 
 def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(cases, settle):
-    checks, settled = settle(Everything(cases), control="none")
+    checks, settled = settle(Planted("everything"), control="none")
     assert checks["contradicting"].outcome == "alarm"
     assert checks["contradicting"].says.endswith("; the upper bound may be 0.05 at most")
     assert checks["contradicting"].says.startswith(f"pays {settled.pays['contradicting'][settled.own]} over")
@@ -158,10 +147,7 @@ def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(c
 
 @pytest.mark.parametrize(
     ("value", "outcome", "ends"),
-    [
-        (0.27, "alarm", "; at least 0.28 is needed, 80% of what perfect eyes are paid"),
-        (0.29, "fine", ""),
-    ],
+    [(0.27, "alarm", "; at least 0.28 is needed, 80% of what perfect eyes are paid"), (0.29, "fine", "")],
 )
 def test_a_line_that_perfect_eyes_do_not_reach_is_drawn_lower(cases, cache, settle, value, outcome, ends):
     _, settled = settle(OracleReader(cases, cache))
@@ -212,7 +198,7 @@ def test_pay_of_perfect_eyes_by_hand(cases, cache, settle):
 
 
 def test_the_mask_gate_shuts_what_the_masks_do_not_show(cases, settle):
-    checks, settled = settle(Everything(cases), control="none")
+    checks, settled = settle(Planted("everything"), control="none")
     gated = settled.own._replace(mask_gate=True)
     for name in ("contradicting", "empty"):
         assert settled.pays[name][settled.own].value > 0.2
@@ -240,7 +226,7 @@ def test_a_second_reader_gives_a_kappa(cases, cache, settle):
     checks, settled = settle(eyes, second_reader=eyes)
     assert settled.kappa == 1.0
     assert checks["reader"].says.endswith("; kappa with the second reader 1.000")
-    _, settled = settle(eyes, second_reader=Everything())
+    _, settled = settle(eyes, second_reader=Planted("everything"))
     assert settled.kappa == pytest.approx(0.0)
 
 
@@ -257,42 +243,28 @@ def test_each_question_is_asked_once(cases, cache, settle):
     assert len(asked) == len(set(asked))
 
 
-def test_the_options_of_a_reward_are_its_own(cases, cache):
-    options = {"agreement": "local", "control": "blank", "bind": "finding", "mask_gate": True}
-    reward = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache), **options)
-    assert reward.settled(gold(cases[:9], cache)).own == Cell(**options)
-
-
-def test_too_few_scans_are_a_note_and_ask_the_reader_nothing(cases, cache):
-    class Refuses(Reader):
-        deterministic = True
-
-        def __call__(self, questions):
-            raise DataError("asked")
-
-    reward = CrossView(lambda: cases, cache, reader=Refuses())
-    (found,) = reward.checks(gold(cases[:7], cache))
-    assert (found.check, found.outcome) == ("settling", "note")
-    assert found.says == (
+def test_too_few_scans_or_nothing_that_contradicts_them_are_a_note_and_the_reader_is_not_asked(cases, cache):
+    cysts = [case for case in cases if case.present() == ("cyst",)]
+    alike = [dataclasses.replace(case, id=f"{case.id} {copy}") for copy in range(5) for case in cysts]
+    too_few = (
         "7 scans with a finding are too few to say whether a contradicting slice pays; raise --limit (20 are "
         "needed, 200 are enough)"
     )
-
-
-def test_scans_that_nothing_contradicts_are_a_note(cases, cache):
-    cysts = [case for case in cases if case.present() == ("cyst",)]
-    few = [dataclasses.replace(case, id=f"{case.id} {copy}") for copy in range(5) for case in cysts]
-    reward = CrossView(lambda: cysts, cache, reader=OracleReader(cysts, cache))
-    (found,) = reward.checks(gold(few, cache))
-    assert found.outcome == "note"
-    assert found.says.startswith(
-        f"of {len(few)} scans with a finding none has masks and another patient's slice to contradict it"
+    nothing = (
+        f"of {len(alike)} scans with a finding none has masks and another patient's slice to contradict it"
     )
+    for known, judged, says in ((cases, cases[:7], too_few), (cysts, alike, nothing)):
+        reward = CrossView(lambda known=known: known, cache, reader=Planted("no reader"))
+        (found,) = reward.checks(gold(judged, cache))
+        assert (found.check, found.outcome) == ("settling", "note")
+        assert found.says.startswith(says)
 
 
-def test_fewer_than_20_pairs_tell_nothing(cases, cache):
-    eyes = OracleReader(cases, cache)
-    settled = CrossView(lambda: cases, cache, reader=eyes).settled(gold(cases[:9], cache))
+def test_fewer_than_20_pairs_tell_nothing_and_the_options_of_a_reward_are_its_own(cases, cache):
+    options = {"agreement": "local", "control": "blank", "bind": "finding", "mask_gate": True}
+    reward = CrossView(lambda: cases, cache, reader=OracleReader(cases, cache), **options)
+    settled = reward.settled(gold(cases[:9], cache))
+    assert settled.own == Cell(**options)
     checks = {one.check: one for one in settled.checks()}
     assert checks["settling: contradicting"].outcome == "note"
     assert checks["settling: contradicting"].says.endswith("; 9 pairs are too few to say; raise --limit")
@@ -320,6 +292,12 @@ def test_what_the_conditions_show(cases, cache, matched):
     assert made["invented"].answer.report.count("There is a") == 2
     assert present not in made["swapped"].answer.report
     assert len({one.prompt.id for one in made.values()}) == len(made)
+    # the slice of another patient is matched by its own area: by slices with a lesion, as it has
+    crop, by_volume = crops["contradicting"], {each.volumes[0]: each for each in cases}
+    found = matched(case, crop, crop.box_zyx[0], 4)
+    assert len(found) == 4
+    assert not {crop.volume, case.volumes[0]} & {one.volume for one in found}
+    assert all(shown_findings(by_volume[one.volume], one, cache) for one in found)
 
 
 def test_slices_cited_for_findings_are_each_contradicted(cases, cache, matched):
@@ -337,17 +315,6 @@ def test_slices_cited_for_findings_are_each_contradicted(cases, cache, matched):
 def test_an_answer_without_a_slice_has_no_conditions(cases, cache, matched):
     (healthy,) = gold(cases[-1:], cache)
     assert conditions(healthy, matched, list(KINDS), cache) == {}
-
-
-def test_a_slice_of_another_patient_is_matched_by_its_own_area(cases, cache, matched):
-    (rollout,) = gold(cases[1:2], cache)
-    made = conditions(rollout, matched, list(KINDS), cache)
-    (crop,) = made["contradicting"].prompt.crops()
-    found = matched(rollout.prompt.case, crop, crop.box_zyx[0], 4)
-    assert len(found) == 4
-    assert not {crop.volume, rollout.prompt.case.volumes[0]} & {one.volume for one in found}
-    by_volume = {case.volumes[0]: case for case in cases}
-    assert all(shown_findings(by_volume[one.volume], one, cache) for one in found)  # with a lesion, as it has
 
 
 @pytest.mark.slow

@@ -123,29 +123,26 @@ def test_never_fitted_it_is_not_ready_and_says_what_to_do(discs):
         ask(SliceReader(), crop_of(discs[0], 0))
 
 
-def test_weights_of_another_network_are_refused_with_both(fitted, tmp_path):
+def test_weights_of_another_network_and_a_size_that_cannot_be_halved_are_refused(fitted, tmp_path):
     _, folder = fitted
+    with pytest.raises(ValueError, match=r"multiples of 16, got size_yx = \[96, 100\]"):
+        SliceReader(size_yx=(96, 100))
     with pytest.raises(DataError, match=r"reader.json: was fitted as .*\[12, 24\].* is .*\[8, 16\]"):
         SliceReader(**{**SMALL, "channels": (8, 16)}).load(folder)
     with pytest.raises(DataError, match=r"reader.json: there is no such file"):
         SliceReader(**SMALL).load(tmp_path)
 
 
-def test_what_is_drawn_of_slices_is_refused(fitted, discs):
-    crop = crop_of(discs[0], drawing=Drawing(kind="mean", axis="y"))
-    with pytest.raises(DataError, match=r"reads whole slices, and what is drawn of them is 'mean-y'"):
-        fitted[0].pixels(crop)
-
-
-def test_a_part_of_a_slice_is_refused_with_its_box(fitted, discs):
-    crop = dataclasses.replace(crop_of(discs[0], 0), box_zyx=(0, 1, 4, 20, 0, 48))
-    with pytest.raises(DataError, match=r"whole slices, and the crop shows y 4\.\.20, x 0\.\.48 of 32 x 48"):
-        ask(fitted[0], crop)
-
-
-def test_a_size_that_cannot_be_halved_is_refused():
-    with pytest.raises(ValueError, match=r"multiples of 16, got size_yx = \[96, 100\]"):
-        SliceReader(size_yx=(96, 100))
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"drawing": Drawing(kind="mean", axis="y")}, "and what is drawn of them is 'mean-y'"),
+        ({"box_zyx": (0, 1, 4, 20, 0, 48)}, r"and the crop shows y 4\.\.20, x 0\.\.48 of 32 x 48"),
+    ],
+)
+def test_what_is_no_whole_slice_is_refused(fitted, discs, changes, said):
+    with pytest.raises(DataError, match=f"whole slices, {said}"):
+        fitted[0].pixels(dataclasses.replace(crop_of(discs[0]), **changes))
 
 
 @pytest.mark.parametrize(

@@ -36,25 +36,21 @@ def test_it_keeps_the_contract(language, prompts, trained, turns):
     check_rollout(Verify(trained=trained), scripted(language, *turns), prompts, most_tokens=400)
 
 
-def test_the_named_slice_is_shown_and_the_second_answer_counts(language, prompts):
+@pytest.mark.parametrize(("trained", "own"), [(True, DRAFT + FINAL), (False, DRAFT)])
+def test_the_named_slice_is_shown_and_the_second_answer_counts_and_is_trained_or_not(
+    language, prompts, trained, own
+):
     sampler = scripted(language, DRAFT, FINAL)
-    [episode] = Verify()(sampler, prompts[:1], 1)
+    [episode] = Verify(trained=trained)(sampler, prompts[:1], 1)
     assert sampler.text(episode) == FINAL
+    trained_ids = [token for token, mask in zip(episode.ids, episode.loss_mask, strict=True) if mask]
+    assert sampler.decode(trained_ids) == own
     [turn] = sampler.past_turns(episode)
     assert turn.text == DRAFT
     assert [(item.tool, dict(item.arguments)) for item in turn.actions] == [("verify", {"slices": [1]})]
     assert [crop.box_zyx[0] for crop in turn.crops] == [1]
     assert [part.text for part in turn.reply if isinstance(part, TextPart)] == ["slice 1:", INSTRUCTION]
     assert episode.finished
-
-
-@pytest.mark.parametrize(("trained", "own"), [(True, DRAFT + FINAL), (False, DRAFT)])
-def test_tokens_of_the_second_answer_are_trained_or_not(language, prompts, trained, own):
-    sampler = scripted(language, DRAFT, FINAL)
-    [episode] = Verify(trained=trained)(sampler, prompts[:1], 1)
-    trained_ids = [token for token, mask in zip(episode.ids, episode.loss_mask, strict=True) if mask]
-    assert sampler.decode(trained_ids) == own
-    assert sampler.text(episode) == FINAL  # judged all the same
 
 
 def test_slices_of_several_findings_are_shown_once_each_behind_their_tags(language, prompts):

@@ -53,6 +53,11 @@ class Filled(SegmenterSession):
         part[:, box.y0 : box.y1, box.x0 : box.x1] = True
 
 
+class Nothing(Filled):
+    def fill(self, part, box):
+        """Draw nothing."""
+
+
 class Fills(Segmenter):
     """Opens sessions that fill boxes; keeps what was opened, and what each session was asked."""
 

@@ -12,8 +12,9 @@ from evidcore_plugin_medvol_r1.followed import gold_evidence
 from evidcore_plugin_medvol_r1.masks import target_mask
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_testing.checks_evaluation import Repeats
 
-from evidcore.api import EvalOptions, Policy, Segmenter, read
+from evidcore.api import EvalOptions, Segmenter, read
 from evidcore.builtin.views import Slices
 from evidcore.contracts import SegmenterSession
 from evidcore.data.preparation import show
@@ -33,7 +34,8 @@ class Alike(SegmenterSession):
     def mask(self, prompts, z_window=None):
         mask = np.zeros(SIZE, dtype=bool)
         for prompt in prompts:
-            z, rows, columns = prompt.box.z, *(slice(*edges) for edges in edges_of(prompt.box))
+            box = prompt.box
+            z, rows, columns = box.z, slice(box.y0, box.y1), slice(box.x0, box.x1)
             reach = round(0.3 * ((rows.stop - rows.start) * (columns.stop - columns.start)) ** 0.5)
             part = slice(max(0, z - reach), z + reach + 1), rows, columns
             mask[part] |= np.abs(self.hu[part] - np.median(self.hu[z, rows, columns])) < 60
@@ -45,10 +47,6 @@ class Likes(Segmenter):
 
     def session(self, volume):
         return Alike(read(volume).array)
-
-
-def edges_of(box):
-    return (box.y0, box.y1), (box.x0, box.x1)
 
 
 class World:
@@ -63,13 +61,9 @@ class World:
             size_zyx=SIZE, prevalence=0.01, queries_per_case=0, scan_shift_mm=60.0, in_plane_shift_mm=25.0,
             size_spread=0.1, **options,
         )  # fmt: skip
+        halves = ([self.stated(case) for case in data.cases(split)] for split in ("train", "test"))
         self.training, self.prompts = (
-            [
-                prompt
-                for case in data.cases(split)
-                for prompt in self.task.prompts(self.stated(case), self.view, 0)
-            ]
-            for split in ("train", "test")
+            [prompt for case in half for prompt in self.task.prompts(case, self.view, 0)] for half in halves
         )
 
     def stated(self, case):
@@ -77,7 +71,7 @@ class World:
         return case
 
 
-class Planted(Policy):
+class Planted(Repeats):
     """Answers with the usual place of what is asked, moved by what it reads of a volume."""
 
     def __init__(self, world):
@@ -105,9 +99,6 @@ class Planted(Policy):
     def answer(self, prompt):
         z, y0, y1, x0, x1 = self.moved(prompt, self.place[asked(prompt)])
         return written(np.clip(int(z), 0, 19), y0, y1, x0, x1)
-
-    def log_likelihoods(self, prompts, completions):
-        raise NotImplementedError("boxes are read, not weighed")
 
 
 def asked(prompt):

@@ -129,26 +129,21 @@ class Closed(Prisms):
         raise OSError("no such device")
 
 
-def test_a_volume_that_cannot_be_opened_is_unscored_with_its_reason(asked, case):
+def test_a_volume_or_target_that_cannot_be_opened_is_unscored_with_its_reason(asked, case):
     _, answered = asked()
     item = answered(5, LEFT_BOX)
     (verdict,) = judged(VolumeConsistency(segmenter=Closed()), item)
     reason = f"{case.volumes[0].path} cannot be segmented: OSError: no such device"
     assert verdict == Unscored(kind="failed", reason=reason)
-    gone = dataclasses.replace(item.prompt.case, volumes=(VolumeRef(path="/gone.nii"),))
-    lost = dataclasses.replace(item, prompt=dataclasses.replace(item.prompt, case=gone))
-    (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), lost)
-    assert "/gone.nii cannot be segmented: DataError: /gone.nii" in verdict.reason
-
-
-def test_a_target_that_cannot_be_read_is_unscored_with_its_reason(asked):
-    prompt, answered = asked()
-    item = answered(5, LEFT_BOX)
-    masks = {**prompt.case.masks, "kidneys": MaskRef(path="/gone.npz", key="kidneys")}
-    gone = dataclasses.replace(prompt, case=dataclasses.replace(prompt.case, masks=masks))
-    (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), dataclasses.replace(item, prompt=gone))
-    assert verdict.kind == "failed"
-    assert "the target cannot be read: /gone.npz" in verdict.reason
+    masks = {**case.masks, "kidneys": MaskRef(path="/gone.npz", key="kidneys")}
+    for gone, reason in (
+        ({"volumes": (VolumeRef(path="/gone.nii"),)}, "/gone.nii cannot be segmented: DataError: /gone.nii"),
+        ({"masks": masks}, "the target cannot be read: /gone.npz"),
+    ):
+        prompt = dataclasses.replace(item.prompt, case=dataclasses.replace(case, **gone))
+        (verdict,) = judged(VolumeConsistency(segmenter=Prisms()), dataclasses.replace(item, prompt=prompt))
+        assert verdict.kind == "failed"
+        assert reason in verdict.reason
     assert "(case 'c7', mask 'kidneys')" in verdict.reason
 
 

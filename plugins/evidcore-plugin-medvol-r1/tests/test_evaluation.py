@@ -12,9 +12,10 @@ from evidcore_plugin_lab.ablation.items import row_items
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.masks import HalfMask, masks_of, request
 from evidcore_plugin_medvol_r1.overlap import mask_overlap
+from evidcore_testing.checks_evaluation import Repeats
 from filled_boxes import Boxed, Filled, Fills
 
-from evidcore.api import Answers, Box, Case, EvalOptions, MaskRef, Policy, Prompt, VolumeRef
+from evidcore.api import Answers, Box, Case, EvalOptions, MaskRef, Prompt, VolumeRef
 from evidcore.errors import ContractError, DataError
 from evidcore.registry.factory import build
 
@@ -37,29 +38,23 @@ class Towers(Fills):
 
 def questions(case):
     """Return a prompt for each mask."""
-    return [
-        Prompt(
-            id=f"{case.id}:{name}", case=case, task="boxed", parts=(),
-            reference={
-                "masks": [name], "finding": name.split()[-1], "kind": "organ" if " " in name else None,
-            },
-        )
-        for name in case.masks
-    ]  # fmt: skip
+    result = []
+    for name in case.masks:
+        kind = "organ" if " " in name else None
+        reference = {"masks": [name], "finding": name.split()[-1], "kind": kind}
+        result.append(Prompt(id=f"{case.id}:{name}", case=case, task="boxed", parts=(), reference=reference))
+    return result
 
 
 GOLD = {"liver": "6 2 10 2 10", "left kidney": "4 12 14 12 14", "right kidney": "4 12 14 2 4"}
 
 
-class Written(Policy):
+class Written(Repeats):
     def __init__(self, texts):
         self.texts = texts
 
     def generate(self, prompts, *, max_new_tokens, temperature=0.0):
         return [self.texts[prompt.id] for prompt in prompts]
-
-    def log_likelihoods(self, prompts, completions):
-        raise NotImplementedError("boxes are read, not weighed")
 
 
 @pytest.fixture
@@ -85,13 +80,9 @@ def case_of(tmp_path):
         air = np.full(SHAPE[::-1], -1000, dtype=np.int16)
         nibabel.save(nibabel.Nifti1Image(air, np.diag([-2.0, -2.0, 5.0, 1.0])), folder / "a.nii")
         np.savez(folder / "masks.npz", **masks)
-        return Case(
-            id=name,
-            patient=patient or name,
-            volumes=(VolumeRef(path=str(folder / "a.nii")),),
-            masks={organ: MaskRef(path=str(folder / "masks.npz"), key=organ) for organ in GOLD},
-            notes={"gold": GOLD},
-        )
+        refs = {organ: MaskRef(path=str(folder / "masks.npz"), key=organ) for organ in GOLD}
+        volumes = (VolumeRef(path=str(folder / "a.nii")),)
+        return Case(id=name, patient=patient or name, volumes=volumes, masks=refs, notes={"gold": GOLD})
 
     return made
 
@@ -134,6 +125,11 @@ def test_dice_and_iou_are_of_the_whole_volume_worked_by_hand(segmenter, case_of)
     dsc = rows["dsc"].value
     assert rows["iou_from_dsc"].value == pytest.approx(dsc / (2 - dsc)) != rows["iou"].value
     assert rows["iou_from_dsc"].note.startswith("DSC / (2 - DSC) of the mean DSC")
+    # the ceiling is what the same segmenter makes of the gold boxes
+    best, left, right = 2 * 64 * 6 / (64 * 6 + 64 * 12), 1.0, 2 * 4 / (4 + 4 * 12)
+    assert rows["oracle_dsc"].value == pytest.approx((best + left + right) / 3)
+    assert rows["oracle_dsc/liver"].value == pytest.approx(best)
+    assert "the ceiling of dsc" in rows["oracle_dsc"].note
 
 
 def test_unparsable_answers_count_as_0_and_their_share_is_told(segmenter, case_of):
@@ -154,14 +150,6 @@ def test_a_box_that_the_segmenter_refuses_counts_as_0_and_is_told_apart(segmente
     assert rows["dsc"].note.startswith("1 unparsable and 1 refused of 3 count as 0")
     assert result.answers[0].refused == "Box(z=6, y0=2, y1=3, x0=2, x1=3) is too small"
     assert (result.answers[0].unparsable, result.answers[1].refused) == (None, None)
-
-
-def test_the_ceiling_is_what_the_same_segmenter_makes_of_the_gold_boxes(segmenter, case_of):
-    rows = by_metric(evaluated(segmenter(), [case_of("a")], ANSWERS))
-    liver, left, right = 2 * 64 * 6 / (64 * 6 + 64 * 12), 1.0, 2 * 4 / (4 + 4 * 12)
-    assert rows["oracle_dsc"].value == pytest.approx((liver + left + right) / 3)
-    assert rows["oracle_dsc/liver"].value == pytest.approx(liver)
-    assert "the ceiling of dsc" in rows["oracle_dsc"].note
 
 
 def test_slices_and_boxes_have_figures_of_their_own(segmenter, case_of):
@@ -204,12 +192,8 @@ def test_the_right_one_of_two_masks_is_told_where_words_leave_it_open(segmenter,
         for prompt in prompts
         if prompt.reference["masks"] == ["left kidney"]
     ]
-    texts = {
-        "a:left kidney": "4 12 14 12 14",  # the left one
-        "b:left kidney": "4 12 14 2 4",  # the other one
-        "c:left kidney": "somewhere",
-    }
-    tower = segmenter()
+    texts = dict(zip("abc", (GOLD["left kidney"], GOLD["right kidney"], "somewhere"), strict=True))
+    texts, tower = {f"{name}:left kidney": text for name, text in texts.items()}, segmenter()
     rows = by_metric(scored(tower, open_to, texts))
     assert rows["right_mask"].value == rows["right_mask/organ (kind)"].value == pytest.approx(1 / 3)
     assert "right_mask" not in by_metric(evaluated(tower, cases[:1], ANSWERS))  # the words tell
@@ -300,28 +284,22 @@ def test_the_boxes_of_an_answer_are_followed_by_the_segmenter(segmenter, case_of
     assert evaluation.follow(prompt, dataclasses.replace(evidence, boxes=()), volume) is None
 
 
-def test_of_many_requests_only_the_faulty_ones_are_lost():
+class Short(Tower):
+    def masks(self, requests):
+        return [self.mask(item.prompts) for item in requests][1:]
+
+
+def test_of_many_requests_only_the_faulty_ones_are_lost_and_too_few_masks_are_none():
     box, small = Box(z=3, y0=1, y1=4, x0=1, x1=4), Box(z=3, y0=1, y1=2, x0=1, x1=2)
     first, lost, last = masks_of(Tower(SHAPE, []), [request([box]), request([small]), request([box])], SHAPE)
     assert isinstance(lost, ValueError)
     assert mask_overlap(first, last) == (1.0, 1.0)
     assert masks_of(Tower(SHAPE, []), [], SHAPE) == []
     assert isinstance(masks_of(Tower(SHAPE, []), [request([small])], SHAPE)[0], ValueError)
-
-
-def test_equal_requests_are_equal_whatever_the_order_of_their_boxes():
+    too_few = masks_of(Short(SHAPE, []), [request([box])] * 3, SHAPE)
+    assert [type(item) for item in too_few] == [HalfMask] * 3
+    assert str(too_few[0]) == "2 masks for 3 requests"
+    # equal requests are equal whatever the order of their boxes
     boxes = [Box(z=3, y0=1, y1=4, x0=x, x1=x + 1) for x in range(4)]
     assert request(boxes) == request([*boxes[::-1], boxes[0]])
     assert request(boxes) != request(boxes, (0, 5))
-
-
-class Short(Tower):
-    def masks(self, requests):
-        return [self.mask(item.prompts) for item in requests][1:]
-
-
-def test_too_few_masks_are_no_masks():
-    box = Box(z=3, y0=1, y1=4, x0=1, x1=4)
-    result = masks_of(Short(SHAPE, []), [request([box])] * 3, SHAPE)
-    assert [type(item) for item in result] == [HalfMask] * 3
-    assert str(result[0]) == "2 masks for 3 requests"

@@ -55,13 +55,11 @@ def test_the_local_window_is_counted_in_slices_to_either_side(reach):
 
 
 def test_it_says_what_it_saw():
-    (score,) = KeySlice()([answered(12)], {})
-    assert score.reason == "slice 12 shows 120 voxels of at most 150 within 5 slices"
-    assert score.parts == {"area_voxels": 120.0, "largest_voxels": 150.0}
-    (score,) = KeySlice()([answered(malformed="no tags")], {})
-    assert (score.value, score.reason) == (0.0, "no tags")
-    (score,) = KeySlice()([answered()], {})
-    assert (score.value, score.reason) == (0.0, "no slice is named")
+    seen, *nothing = KeySlice()([answered(12), answered(malformed="no tags"), answered()], {})
+    assert seen.reason == "slice 12 shows 120 voxels of at most 150 within 5 slices"
+    assert seen.parts == {"area_voxels": 120.0, "largest_voxels": 150.0}
+    said = [(score.value, score.reason) for score in nothing]
+    assert said == [(0.0, "no tags"), (0.0, "no slice is named")]
 
 
 BOX = Box(z=12, y0=1, y1=3, x0=1, x1=3)
@@ -80,11 +78,8 @@ def test_a_slice_without_a_box_is_paid_for_unless_boxes_are_needed():
         (score,) = reward([said], {})
         assert (score.value, score.reason) == (0.0, reason)
     check_reward(reward, [answered(15, boxes=(BOX,)), answered(14, boxes=(BOX,))], [answered(15), answered()])
-
-
-def test_slices_of_findings_need_no_box():
     said = answered(slices={"cyst": 4}, targets={"cyst": {"areas": {"4": 16}}})
-    assert value_of(KeySlice(needs="boxes"), said) == 1.0
+    assert value_of(reward, said) == 1.0  # slices of findings need no box
 
 
 def test_slices_of_findings_are_averaged_over_those_that_are_there():

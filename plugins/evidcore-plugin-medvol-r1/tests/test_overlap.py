@@ -23,45 +23,36 @@ def test_mask_overlap_agrees_with_scikit_learn():
         ))
 
 
-def test_nothing_against_nothing_is_no_overlap_and_nothing_against_something_is_0():
+def test_nothing_against_nothing_is_no_overlap_and_masks_of_two_shapes_are_refused():
     empty, full = np.zeros((2, 2, 2), dtype=bool), np.ones((2, 2, 2), dtype=bool)
     assert mask_overlap(empty, empty) is None
     assert mask_overlap(empty, full) == (0.0, 0.0)
     assert mask_overlap(full, full) == (1.0, 1.0)
-
-
-def test_masks_of_two_shapes_are_refused():
     with pytest.raises(ValueError, match=r"got \(2, 2, 2\) and \(2, 2, 3\)"):
         mask_overlap(np.ones((2, 2, 2), dtype=bool), np.ones((2, 2, 3), dtype=bool))
+
+
+def some_boxes(rng, count):
+    edges = [sorted(rng.choice(9, 2, replace=False).tolist()) for _ in range(2 * count)]
+    return [box(*rows, *columns) for rows, columns in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def test_box_iou_is_that_of_the_voxels():
     rng = np.random.default_rng(2)
     for _ in range(300):
-        boxes = []
-        for _ in range(2):
-            rows, columns = (sorted(rng.choice(9, 2, replace=False).tolist()) for _ in range(2))
-            boxes.append(box(*rows, *columns))
-        planes = []
+        boxes, planes = some_boxes(rng, 2), []
         for each in boxes:
             plane = np.zeros((1, 9, 9), dtype=bool)
             plane[0, each.y0 : each.y1, each.x0 : each.x1] = True
             planes.append(plane)
         assert box_iou(*boxes) == pytest.approx(mask_overlap(*planes)[1])
-
-
-def test_boxes_on_two_slices_share_nothing():
-    assert box_iou(box(0, 4, 0, 4), box(0, 4, 0, 4, z=1)) == 0.0
+    assert box_iou(box(0, 4, 0, 4), box(0, 4, 0, 4, z=1)) == 0.0  # on two slices
 
 
 def test_matching_is_the_best_of_all_pairings():
     rng = np.random.default_rng(3)
     for found_count, wanted_count in itertools.product(range(1, 4), range(1, 4)):
-        some = []
-        for _ in range(found_count + wanted_count):
-            rows, columns = (sorted(rng.choice(8, 2, replace=False).tolist()) for _ in range(2))
-            some.append(box(*rows, *columns))
-        result, wanted = some[:found_count], some[found_count:]
+        result, wanted = some_boxes(rng, found_count), some_boxes(rng, wanted_count)
         short, long = sorted((result, wanted), key=len)
         best = max(
             sum(box_iou(item, other) for item, other in zip(short, order, strict=True))

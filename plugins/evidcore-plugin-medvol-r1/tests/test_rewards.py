@@ -64,6 +64,10 @@ def test_boxes_are_matched_one_to_one_whatever_their_order(asked):
     assert value_of(reward, answered(6, LEFT_BOX)) == 0.5  # one of two
     assert value_of(reward, answered(6, LEFT_BOX, RIGHT_BOX, (0, 0, 40, 50))) == pytest.approx(2 / 3)
     assert value_of(reward, answered(6, LEFT_BOX, LEFT_BOX)) == 0.5  # the second matches nothing
+    for text in ("kidneys", '<think>x</think><answer>{"slice": 6, "bbox_2d_list": [[9, 9, 9, 9]]}</answer>'):
+        (score,) = reward([answered(text=text)], {})
+        assert score.value == 0.0
+        assert score.reason
 
 
 @pytest.mark.parametrize(("times", "shared"), [(1, 1.0), (2, 1 / 2), (5, 1 / 5)])
@@ -76,12 +80,9 @@ def test_a_policy_that_loops_on_one_right_box_is_not_paid_in_full(asked, times, 
     assert score.parts == {"boxes": times, "right_boxes": 1.0}
     assert value_of(EvidenceFormat(levels="binary"), looped) == float(times == 1)
     assert value_of(EvidenceFormat(), looped) == 1.0  # as released
-
-
-def test_boxes_that_round_to_one_are_two_boxes(asked):
-    _, liver = asked("gland")
-    x0, y0, x1, y1 = liver_box(11)
-    assert value_of(BoxOverlap(), liver(11, (x0, y0, x1, y1), (x0 + 1, y0, x1, y1))) == pytest.approx(1 / 2)
+    x0, *others = liver_box(11)
+    nearly = liver(11, *[(x0 + number % 2, *others) for number in range(times)])  # they round to one box
+    assert value_of(BoxOverlap(at=at), nearly) == pytest.approx(shared)
 
 
 def test_format_refuses_a_bare_object_where_an_array_was_asked_for(asked):
@@ -99,21 +100,11 @@ def test_at_the_gold_slice_a_slice_that_shows_nothing_is_paid_in_full_and_at_the
     assert value_of(BoxOverlap(at="gold"), nowhere) == 1.0
     (score,) = BoxOverlap(at="predicted")([nowhere], {})
     assert (score.value, score.reason) == (0.0, "slice 18 does not show the target, so it has no box there")
-
-
-def test_at_the_predicted_slice_a_right_box_on_another_slice_is_right(asked):
+    # at the predicted slice a right box on another slice is right
     _, answered = asked("gland")  # its gold slice is 11: 11 rows; slice 15 has 15
     there = answered(15, liver_box(15))
     assert value_of(BoxOverlap(at="predicted"), there) == 1.0
     assert value_of(BoxOverlap(at="gold"), there) == pytest.approx(11 / 15)
-
-
-def test_no_box_earns_nothing(asked):
-    _, answered = asked()
-    for text in ("kidneys", '<think>x</think><answer>{"slice": 6, "bbox_2d_list": [[9, 9, 9, 9]]}</answer>'):
-        (score,) = BoxOverlap()([answered(text=text)], {})
-        assert score.value == 0.0
-        assert score.reason
 
 
 OF_A_REPORT = {"shown": [2, 6], "target": {"slice": 6, "areas": {"6": 12}}, "targets": {}}  # cites a slice

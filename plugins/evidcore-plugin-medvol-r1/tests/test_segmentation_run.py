@@ -3,15 +3,14 @@
 import csv
 import json
 
-import numpy as np
 import pytest
 from evidcore_plugin_pages.document import write_page
 from evidcore_testing import volume_case
 from evidcore_testing.recipes import recipe_text
+from filled_boxes import Nothing
 
 from evidcore.api import Segmenter
 from evidcore.cli.summary import summary
-from evidcore.contracts import SegmenterSession
 from evidcore.data import read_geometry
 from evidcore.recipe import load
 from evidcore.runs.begin import run, start
@@ -39,19 +38,11 @@ RECIPE = recipe_text(
 )  # fmt: skip
 
 
-class Nothing(SegmenterSession):
-    def __init__(self, shape):
-        self.shape = shape
-
-    def mask(self, prompts, z_window=None):
-        return np.zeros(self.shape, dtype=bool)
-
-
 class Nowhere(Segmenter):
     """Finds nothing, so that every DSC is 0."""
 
     def session(self, volume):
-        return Nothing(read_geometry(volume).shape_zyx)
+        return Nothing(read_geometry(volume).shape_zyx, [])
 
 
 @pytest.fixture

@@ -29,13 +29,12 @@ def test_it_keeps_the_contract_of_a_task(case, task_of, options):
     check_task(task_of(**options), Slices(slices=20), [case], garbage=GARBAGE)
 
 
-def test_task_and_evaluation_keep_their_contracts_on_the_kit_s_cases(tmp_path):
-    given = {"view": Slices(), "recipe_folder": tmp_path, "cache_folder": tmp_path / "cache"}
-    task = build("task", {"use": "reasoning-segmentation", "ask": "masks"}, given=given, where="test")
+def test_the_evaluation_keeps_its_contract_on_the_kit_s_cases(tmp_path):
+    given = {"recipe_folder": tmp_path, "cache_folder": tmp_path / "cache"}
+    table = {"use": "reasoning-segmentation", "ask": "masks"}
+    task = build("task", table, given={"view": Slices(), **given}, where="test")
     cases = [volume_case(tmp_path, seed) for seed in range(4)]
-    check_task(task, Slices(), cases)
     prompts = [prompt for case in cases for prompt in task.prompts(case, Slices(), 0)]
-    given.pop("view")
     check_evaluation(build("evaluation", {"use": "segmentation"}, given=given, where="test"), task, prompts)
 
 
@@ -155,6 +154,8 @@ def test_a_mask_each_is_asked_for_by_its_name_or_by_a_description(case, task_of,
     said = {prompt.reference["query"] for seed in range(12) for prompt in task.prompts(case, view, seed)}
     assert said == {"the largest gland", "the organ that makes bile", "the stone"}  # no mask "left_kidney"
     assert [prompt.id for prompt in task.prompts(case, view, 1)] == ["c7:liver", "c7:stone"]
+    every = [prompt.reference["finding"] for prompt in task_of(ask="masks").prompts(case, view, 0)]
+    assert every == ["liver", "kidneys", "left kidney", "stone"]  # the bladder's is empty
 
 
 def test_names_of_masks_are_matched_in_capitals_too(case, task_of, tmp_path):
@@ -166,16 +167,8 @@ def test_names_of_masks_are_matched_in_capitals_too(case, task_of, tmp_path):
     assert [item.reference["query"] for item in (liver, kidneys)] == ["a gland", "filters"]
     assert [item.reference["masks"] for item in (liver, kidneys)] == [["LIVER"], ["Kidneys"]]
     assert len(kidneys.reference["target"]["boxes"]["6"]) == 2
-
-
-def test_descriptions_of_names_that_differ_in_capitals_are_drawn_from_together(tmp_path):
     (tmp_path / "terms.json").write_text(json.dumps({"Liver": ["a"], "spleen": ["s"], "liver": ["b"]}))
     assert read_descriptions(tmp_path / "terms.json") == {"liver": ("a", "b"), "spleen": ("s",)}
-
-
-def test_an_empty_mask_is_not_asked_for(case, task_of):
-    prompts = task_of(ask="masks").prompts(case, Slices(slices=20), 0)
-    assert [prompt.reference["finding"] for prompt in prompts] == ["liver", "kidneys", "left kidney", "stone"]
 
 
 def test_a_target_that_no_shown_slice_shows_is_not_asked_for_and_the_log_says_so_once(case, task_of, caplog):
@@ -201,11 +194,8 @@ def test_what_someone_puts_is_asked_whatever_masks_there_are(case, task_of):
     assert prompt.reference["target"] is None
 
 
-def test_a_view_that_shows_nothing_is_asked_nothing(case, task_of):
+def test_a_view_that_shows_nothing_is_asked_nothing_and_a_case_of_several_volumes_is_refused(case, task_of):
     assert task_of().prompts(case, BlindView(), 0) == []
-
-
-def test_a_case_of_several_volumes_is_refused(case, task_of):
     twice = dataclasses.replace(case, volumes=case.volumes * 2)
     with pytest.raises(DataError, match="case 'c7': has 2 volumes, and a slice is named by its index alone"):
         task_of().prompts(twice, Slices(slices=4), 0)

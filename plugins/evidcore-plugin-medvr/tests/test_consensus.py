@@ -25,19 +25,14 @@ def prompt(tmp_path):
 
 def rollout(prompt, *boxes, group=0):
     """Return an answer that looked at boxes (slice, y0, y1, x0, x1)."""
-    turns = [
-        Turn(
-            text="", actions=(Action(tool="zoom", arguments={}),),
-            reply=(VisualPart(crop=Crop(volume=prompt.case.volumes[0], box_zyx=(z, z + 1, *box))),),
-        )
-        for z, *box in boxes
-    ]  # fmt: skip
+    actions, [volume] = (Action(tool="zoom", arguments={}),), prompt.case.volumes
+    crops = [Crop(volume=volume, box_zyx=(z, z + 1, *box)) for z, *box in boxes]
+    turns = [Turn(text="", actions=actions, reply=(VisualPart(crop=crop),)) for crop in crops]
     return Rollout(prompt=prompt, group=group, text="", answer=Answer(text=""), turns=tuple(turns))
 
 
 def paid(rollouts, success, **options):
-    reward = ZoomConsensus(success="right", cells=SIDE, **options)
-    return reward(rollouts, {"right": success})
+    return ZoomConsensus(success="right", cells=SIDE, **options)(rollouts, {"right": success})
 
 
 LEFT, RIGHT, UPPER = (3, 0, 8, 0, 8), (3, 0, 8, 8, 16), (3, 0, 4, 0, 8)
@@ -60,32 +55,29 @@ def test_it_keeps_the_contract_of_a_reward(prompt):
     )  # fmt: skip
 
 
-def test_the_iou_is_that_of_the_union_of_boxes_with_the_strict_majority(prompt):
-    # UPPER is half of LEFT: all three looked at UPPER, two of three at the rest of LEFT, one at RIGHT
-    rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT, RIGHT), rollout(prompt, UPPER)]
-    result = paid(rollouts, [WON] * 3)
-    assert [item.parts["iou"] for item in result] == [1.0, 0.5, 0.5]  # 64 of 64, 64 of 128, 32 of 64
-    assert [item.value for item in result] == [1.0, 0.5, 0.5]  # 0.5 is not above eta
-    assert [item.value for item in paid(rollouts, [WON] * 3, eta=0.4)] == [1.0, 1.0, 1.0]
+OTHER_SLICE = (4, *LEFT[1:])
+BLIND = [(LEFT,), (LEFT,), (), ()]
 
 
-def test_half_is_no_majority(prompt):
-    result = paid([rollout(prompt, LEFT), rollout(prompt, RIGHT)], [WON, WON])
-    assert [(item.value, item.parts["iou"]) for item in result] == [(0.5, 0.0)] * 2
-
-
-def test_slices_are_compared_each_with_itself(prompt):
-    other = (4, *LEFT[1:])
-    result = paid([rollout(prompt, LEFT), rollout(prompt, LEFT), rollout(prompt, other)], [WON] * 3)
-    assert [item.value for item in result] == [1.0, 1.0, 0.5]
-
-
-def test_by_the_papers_letter_who_never_looked_counts_and_is_paid_half(prompt):
-    rollouts = [rollout(prompt, LEFT), rollout(prompt, LEFT), rollout(prompt), rollout(prompt)]
-    own = paid(rollouts, [WON] * 4)
-    letter = paid(rollouts, [WON] * 4, count_blind=True)
-    assert [item.value for item in own] == [1.0, 1.0, 0.0, 0.0]
-    assert [item.value for item in letter] == [0.5, 0.5, 0.5, 0.5]  # two of four are no majority
+@pytest.mark.parametrize(
+    ("looks", "options", "values", "ious"),
+    [
+        # UPPER is half of LEFT: all three looked at UPPER, two of three at the rest of LEFT, one at RIGHT;
+        # 64 of 64, 64 of 128, 32 of 64, and 0.5 is not above eta
+        ([(LEFT,), (LEFT, RIGHT), (UPPER,)], {}, [1.0, 0.5, 0.5], [1.0, 0.5, 0.5]),
+        ([(LEFT,), (LEFT, RIGHT), (UPPER,)], {"eta": 0.4}, [1.0, 1.0, 1.0], [1.0, 0.5, 0.5]),
+        ([(LEFT,), (RIGHT,)], {}, [0.5, 0.5], [0.0, 0.0]),  # half is no majority
+        ([(LEFT,), (LEFT,), (OTHER_SLICE,)], {}, [1.0, 1.0, 0.5], [1.0, 1.0, 0.0]),
+        # by the paper's letter who never looked counts and is paid half: two of four are no majority
+        (BLIND, {}, [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, None, None]),
+        (BLIND, {"count_blind": True}, [0.5] * 4, [0.0] * 4),
+    ],
+    ids=["union", "eta", "half", "slices", "who looked", "the paper's letter"],
+)
+def test_the_iou_is_that_with_the_strict_majority_slice_by_slice(prompt, looks, options, values, ious):
+    result = paid([rollout(prompt, *boxes) for boxes in looks], [WON] * len(looks), **options)
+    assert [item.value for item in result] == values
+    assert [item.parts.get("iou") for item in result] == ious
 
 
 def test_one_success_agrees_with_itself_unless_more_are_asked_for(prompt):
@@ -93,10 +85,7 @@ def test_one_success_agrees_with_itself_unless_more_are_asked_for(prompt):
     assert [item.value for item in paid(rollouts, [WON, LOST])] == [1.0, 0.0]
     (alone, _) = paid(rollouts, [WON, LOST], fewest=2)
     assert (alone.value, alone.reason) == (0.5, "1 successful answers that looked, 2 are needed")
-
-
-def test_without_a_success_nobody_is_paid(prompt):
-    assert [item.value for item in paid([rollout(prompt, LEFT)] * 3, [LOST] * 3)] == [0.0] * 3
+    assert [item.value for item in paid(rollouts, [LOST, LOST])] == [0.0, 0.0]
 
 
 def test_what_success_does_not_score_is_not_scored(prompt):

@@ -29,14 +29,10 @@ def rollout(prompt, text, *actions):
     return Rollout(prompt=prompt, group=0, text=text, answer=TASK.parse(prompt, text), turns=turns)
 
 
-def test_it_keeps_the_contract_of_a_reward(prompt):
-    good, bad = (answer_group(TASK, prompt, [text] * 2) for text in (VALID, INVALID))
-    check_reward(FormatPenalty(), good, bad)
-
-
 @pytest.mark.parametrize("penalty", [0.2, 1.5])
 def test_invalid_output_costs_the_penalty_and_a_valid_one_earns_nothing(prompt, penalty):
     reward = FormatPenalty(penalty=penalty)
+    check_reward(reward, *(answer_group(TASK, prompt, [text] * 2) for text in (VALID, INVALID)))
     assert reward.bounds == (-penalty, 0.0)
     valid, invalid = reward([rollout(prompt, VALID), rollout(prompt, INVALID)], {})
     assert (valid.value, valid.reason) == (0.0, "")

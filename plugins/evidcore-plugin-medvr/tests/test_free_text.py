@@ -6,15 +6,14 @@ import pytest
 from evidcore_plugin_medvr.free_text import FreeText, FreeTextAccuracy, FreeTextEvaluation, Replied, agreement
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomFreeText
-from evidcore_testing.checks_evaluation import check_evaluation
+from evidcore_testing.checks_evaluation import Repeats, check_evaluation
 from evidcore_testing.checks_reward import answer_group, check_reward
 from evidcore_testing.checks_task import check_task
 from evidcore_testing.data import volume_case
 
-from evidcore.api import Answer, Answers, EvalOptions, Policy, Prompt, Question, Rollout, Score, TextPart
+from evidcore.api import Answer, Answers, EvalOptions, Prompt, Question, Rollout, Score, TextPart
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
-from evidcore.contracts import Completion
 from evidcore.registry.factory import build
 
 OPEN = {"id": "o1", "text": "Where is the nodule?", "answers": ["right lung", "in the lung on the right"]}
@@ -47,15 +46,12 @@ def test_questions_are_asked_without_their_options_and_open_ones_behind_them(cas
     assert prompts(dataclasses.replace(case, questions=(), notes={})) == []
 
 
-def test_every_option_that_holds_is_a_right_answer_the_key_first(case):
-    asked = Question(id="q", text="?", options=("a", "b", "c"), answer=2, true_options=(0, 2))
-    [prompt] = prompts(dataclasses.replace(case, questions=(asked,), notes={}))
-    assert prompt.reference["answers"] == ["c", "a"]
-
-
-def test_a_question_about_a_finding_names_it_so_that_twins_can_be_shown(case):
-    about = dataclasses.replace(case.questions[0], kind="lung nodule")
-    closed, opened = prompts(dataclasses.replace(case, questions=(about,)))
+def test_every_option_that_holds_is_a_right_answer_the_key_first_and_its_finding_is_named_for_twins(case):
+    asked = Question(
+        id="q", text="?", options=tuple("abc"), answer=2, true_options=(0, 2), kind="lung nodule"
+    )
+    closed, opened = prompts(dataclasses.replace(case, questions=(asked,)))
+    assert closed.reference["answers"] == ["c", "a"]
     assert closed.reference["finding"] == "lung nodule"
     assert "finding" not in opened.reference
 
@@ -123,12 +119,9 @@ def test_a_task_of_ones_own_is_paid_by_answers_and_value(case):
     assert paid("two").value == 1.0
     assert paid("two", malformed="too loud") == Score(value=0.0, reason="too loud")
     assert paid(2) == Score(value=0.0, reason="no answer was read")
-
-
-def test_other_tasks_are_not_applicable(case):
-    task = Choice()
-    (prompt,) = task.prompts(case, Volume(), 0)
-    assert FreeTextAccuracy()(answer_group(task, prompt, [task.gold(prompt)[0]]), {}) == [None]
+    choice = Choice()  # is not applicable
+    (prompt,) = choice.prompts(case, Volume(), 0)
+    assert FreeTextAccuracy()(answer_group(choice, prompt, [choice.gold(prompt)[0]]), {}) == [None]
 
 
 @pytest.mark.parametrize("match", ["exact", "token-f1"])
@@ -172,25 +165,16 @@ def test_metrics_of_turns_measure_where_a_short_answer_looked(cases, tmp_path):
     task = ZoomFreeText(view, tmp_path, tool=Zoom(view), look=look)
     prompts = [prompt for case in cases[:2] for prompt in task.prompts(case, view, 0)]
 
-    class Looking(Policy):
+    class Looking(Repeats):
         """Looks at the lesion of the first slice, and nowhere on the second."""
 
-        def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-            return [one.text for one in self.complete(prompts, max_new_tokens=max_new_tokens)]
-
         def complete(self, prompts, *, max_new_tokens, temperature=0.0):
-            first, second = prompts
-            return [
-                Completion(text=task.gold(first)[0], turns=tuple(task.gold_turns(first))),
-                Completion(text=task.gold(second)[0]),
-            ]
-
-        def log_likelihoods(self, prompts, completions):
-            raise NotImplementedError("nothing is weighed")
+            first, second = super().complete(prompts, max_new_tokens=max_new_tokens)
+            return [dataclasses.replace(first, turns=tuple(task.gold_turns(prompts[0]))), second]
 
     table = {"use": "free-text", "metric": [{"use": "looks"}]}
     evaluation = build("evaluation", table, given={"cache_folder": tmp_path}, where="test")
-    said = evaluation.answer(Looking(), prompts, task, EvalOptions(max_new_tokens=8))
+    said = evaluation.answer(Looking(task), prompts, task, EvalOptions(max_new_tokens=8))
     [scored] = evaluation.score([Answers(prompts, said)], task, "zoom")
     rows = {row.metric: row.value for row in scored.rows()}
     assert rows == {

@@ -26,10 +26,12 @@ def gold(cases, folder):
     return prompt, task.gold_turns(prompt)[0]
 
 
-def text(prompt, *turns):
-    return TextSample(
+def measured(folder, prompt, *turns):
+    text = TextSample(
         case=prompt.case, asked=prompt.written(), text="", reference=None, turns=turns, shown=prompt.crops()
     )
+    [result] = Looks(folder)([text])
+    return result.figures
 
 
 def turn(prompt, box):
@@ -42,34 +44,26 @@ def test_it_keeps_the_contract_of_a_metric(folder):
     check_metric(Looks(folder))
 
 
-def test_the_square_itself_is_the_best_look_there_is(gold, folder):
+def test_the_square_itself_is_the_best_look_and_the_whole_slice_points_at_nothing(gold, folder):
     prompt, looked = gold
-    [result] = Looks(folder)([text(prompt, looked)])
-    assert result.figures == {"valid_calls": 1.0, "zoom_cover": 1.0, "zoom_iou": 1.0}
-
-
-def test_the_whole_slice_covers_the_lesion_and_points_at_nothing(gold, folder):
-    prompt, looked = gold
-    [result] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 1000, 1000]))])
-    assert result.figures["zoom_cover"] == 1.0
-    assert result.figures["zoom_iou"] == pytest.approx(1 / 64)
-    [result] = Looks(folder)([text(prompt, looked, looked, turn(prompt, [0, 0, 1000, 1000]))])
-    assert result.figures["zoom_iou"] == pytest.approx(1 / 64)
+    best = {"valid_calls": 1.0, "zoom_cover": 1.0, "zoom_iou": 1.0}
+    assert measured(folder, prompt, looked) == best
+    whole = turn(prompt, [0, 0, 1000, 1000])
+    for turns in ((whole,), (looked, looked, whole)):
+        assert measured(folder, prompt, *turns) == best | {"zoom_iou": pytest.approx(1 / 64)}
 
 
 def test_who_calls_nothing_or_wrongly_has_looked_nowhere(gold, folder):
-    prompt, _ = gold
     action = Action(tool="zoom", arguments={}, error="no")
     wrong = Turn(text="", actions=(action,), reply=(TextPart(text="error"),))
     for turns in ((), (wrong,)):
-        [result] = Looks(folder)([text(prompt, *turns)])
-        assert result.figures == {"valid_calls": 0.0, "zoom_cover": 0.0, "zoom_iou": 0.0}
+        figures = {"valid_calls": 0.0, "zoom_cover": 0.0, "zoom_iou": 0.0}
+        assert measured(folder, gold[0], *turns) == figures
 
 
 def test_a_case_without_masks_has_calls_alone(unannotated, folder):
     [prompt] = ZoomChoice(VIEW, folder, tool=Zoom(VIEW)).prompts(unannotated, VIEW, 0)
-    [result] = Looks(folder)([text(prompt, turn(prompt, [0, 0, 500, 500]))])
-    assert result.figures == {"valid_calls": 1.0}
+    assert measured(folder, prompt, turn(prompt, [0, 0, 500, 500])) == {"valid_calls": 1.0}
 
 
 def test_bounding_boxes_of_a_table_are_looked_for_like_masks(tmp_path):
@@ -83,6 +77,6 @@ def test_bounding_boxes_of_a_table_are_looked_for_like_masks(tmp_path):
     assert isinstance(table, Table)
     (case,) = table.cases("test")
     [prompt] = Choice().prompts(case, VIEW, 0)
-    [result] = Looks(tmp_path)([text(prompt, turn(prompt, [375, 250, 625, 500]))])
+    figures = measured(tmp_path, prompt, turn(prompt, [375, 250, 625, 500]))
     # shown: x 120 to 200, y 40 to 80; the square: x 100 to 140, y 40 to 80; they share 20 x 40 of its 40 x 40
-    assert result.figures == {"valid_calls": 1.0, "zoom_cover": 0.5, "zoom_iou": 800 / (3200 + 1600 - 800)}
+    assert figures == {"valid_calls": 1.0, "zoom_cover": 0.5, "zoom_iou": 800 / (3200 + 1600 - 800)}

@@ -7,10 +7,10 @@ import pytest
 from evidcore_plugin_medvr.majority import MajorityChoice
 from evidcore_plugin_medvr.sometimes_right import SometimesRight
 from evidcore_testing.checks_dataset import check_dataset
-from evidcore_testing.checks_evaluation import check_evaluation
-from evidcore_testing.data import volume_case
+from evidcore_testing.checks_evaluation import Repeats, check_evaluation
+from evidcore_testing.data import TinyDataset, volume_case
 
-from evidcore.api import Answers, DataError, Dataset, EvalOptions, Policy
+from evidcore.api import Answers, DataError, EvalOptions
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Volume
@@ -20,7 +20,7 @@ TASK = Choice(think=False, training_questions="given", permute=False)  # right: 
 ASKING = EvalOptions(max_new_tokens=8, prompts_per_batch=1)
 
 
-class Drawn(Policy):
+class Drawn(Repeats):
     """Says the next of a prompt's letters at each sample; `None` is out of its format."""
 
     def __init__(self, letters):
@@ -33,9 +33,6 @@ class Drawn(Policy):
         self.asked += [(prompt.id, temperature) for prompt in prompts]
         letters = [self.letters[prompt.case.id][int(prompt.id.rpartition("-")[2])] for prompt in prompts]
         return [Completion(text=f"<answer>{letter}</answer>" if letter else "well") for letter in letters]
-
-    def log_likelihoods(self, prompts, completions):
-        return [[0.0] * len(some) for some in completions]
 
 
 @pytest.fixture
@@ -52,10 +49,6 @@ def voted(prompts, *letters, samples=5):
     return policy, scored
 
 
-def test_it_keeps_the_contract_of_an_evaluation(prompts):
-    check_evaluation(MajorityChoice(samples=2, rescue=TokenF1()), TASK, prompts)
-
-
 def test_the_letter_of_most_samples_counts_and_of_equals_the_first_drawn(prompts):
     policy, scored = voted(prompts, "BAACA", "CBDBC", [None, None, "D", None, None])
     assert [one.choice for one in scored.answers] == ["A", "C", "D"]
@@ -69,53 +62,48 @@ def test_the_letter_of_most_samples_counts_and_of_equals_the_first_drawn(prompts
 
 
 def test_without_any_vote_the_first_sample_stands_and_agrees_with_nothing(prompts):
+    check_evaluation(MajorityChoice(samples=2, rescue=TokenF1()), TASK, prompts)
     _, scored = voted(prompts, "AA", "BB", [None, None], samples=2)
     assert (scored.answers[2].text, scored.answers[2].choice) == ("well", None)
     assert scored.lines()[2]["figures"] == {"sample_accuracy": 0.0, "agreement": 0.0}
 
 
-class Cases(Dataset):
-    def __init__(self, folder):
-        self.folder = folder
-
-    def cases(self, split):
-        first = {"train": 0, "validation": 10, "test": 20}[split]
-        return [volume_case(self.folder, first + number) for number in range(4)]
-
-    def fingerprint(self):
-        return "cases"
+@pytest.fixture
+def source(tmp_path):
+    return TinyDataset(tmp_path, train=4)
 
 
 @pytest.fixture
-def answers(tmp_path):
+def answers(tmp_path, prompts):
     """Write the votes on three of four training cases: always, sometimes and never right."""
-    prompts = [one for case in Cases(tmp_path).cases("train")[:3] for one in TASK.prompts(case, Volume(), 0)]
     _, scored = voted(prompts, "AAAAA", "BCBBB", "CCCBB")
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in scored.lines()))
     return "answers.jsonl"
 
 
-def test_questions_answered_always_never_or_not_asked_are_dropped_from_training_alone(tmp_path, answers):
-    kept = SometimesRight(tmp_path, source=Cases(tmp_path), answers=answers)
+def test_questions_answered_always_never_or_not_asked_are_dropped_from_training_alone(
+    source, tmp_path, answers
+):
+    kept = SometimesRight(tmp_path, source=source, answers=answers)
     assert [case.id for case in kept.cases("train")] == ["case-1"]
     assert len(list(kept.cases("test"))) == 4
-    check_dataset(kept, other=SometimesRight(tmp_path, source=Cases(tmp_path), answers=answers, most=0.8))
+    check_dataset(kept, other=SometimesRight(tmp_path, source=source, answers=answers, most=0.8))
 
 
 def test_of_a_case_with_several_questions_those_stay_that_are_between(tmp_path, answers):
-    class Twice(Cases):
+    class Twice(TinyDataset):
         def cases(self, split):
             for case in super().cases(split):
                 second = dataclasses.replace(case.questions[0], id="2")
                 yield dataclasses.replace(case, questions=(*case.questions, second))
 
-    kept = list(SometimesRight(tmp_path, source=Twice(tmp_path), answers=answers).cases("train"))
+    kept = list(SometimesRight(tmp_path, source=Twice(tmp_path, train=4), answers=answers).cases("train"))
     assert [[one.id for one in case.questions] for case in kept] == [["case-1-question-0"]]
 
 
-def test_answers_that_leave_nothing_have_no_votes_or_are_none_are_named(tmp_path, answers):
+def test_answers_that_leave_nothing_have_no_votes_or_are_none_are_named(source, tmp_path, answers):
     def cases(**options):
-        return list(SometimesRight(tmp_path, source=Cases(tmp_path), **options).cases("train"))
+        return list(SometimesRight(tmp_path, source=source, **options).cases("train"))
 
     with pytest.raises(DataError, match=r"leaves none of the 4 training questions: .*more than 0.9"):
         cases(answers=answers, least=0.9)

@@ -38,14 +38,10 @@ class Look(Tool):
 @pytest.fixture
 def prompts(tmp_path):
     cases = [volume_case(tmp_path, seed) for seed in range(2)]
+    parts = [(VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text="What?")) for case in cases]
     return [
-        Prompt(
-            id=f"question-{case.id}",
-            case=case,
-            task="test",
-            parts=(VisualPart(crop=Crop(volume=case.volumes[0])), TextPart(text="What is there?")),
-        )
-        for case in cases
+        Prompt(id=f"question-{case.id}", case=case, task="test", parts=some)
+        for case, some in zip(cases, parts, strict=True)
     ]
 
 
@@ -58,12 +54,24 @@ def scripted(language, turns, budget_tokens):
     return TinySampler(language, turns=turns, stop_texts=ToolCall.stop_texts, budget_tokens=budget_tokens)
 
 
+@pytest.fixture
+def answered(language, prompts):
+    """Return the one answer of a strategy, whose model writes a turn and then an answer."""
+
+    def answer(strategy, turn, budget_tokens=400):
+        sampler = scripted(language, [turn, "<answer>A</answer>"], budget_tokens)
+        [episode] = strategy(sampler, prompts[:1], 1)
+        return episode, sampler
+
+    return answer
+
+
 def test_tool_call_keeps_the_contract(language, prompts):
     sampler = scripted(language, [call(slice=3), "<answer>A</answer>"], 400)
     check_rollout(ToolCall([Look()]), sampler, prompts, answers_per_prompt=2)
 
 
-def test_tools_may_go_by_other_words(language, prompts):
+def test_tools_may_go_by_other_words(answered):
     tool = Look()
     strategy = ToolCall([tool], spelling={"look": "image_zoom_in_tool", "slice": "z"})
     [function] = strategy.functions
@@ -73,32 +81,28 @@ def test_tools_may_go_by_other_words(language, prompts):
         "parameters": {"type": "object", "properties": {"z": {"type": "integer"}}},
     }
     said = '<tool_call>{"name": "image_zoom_in_tool", "arguments": {"z": 3}}</tool_call>'
-    [episode] = strategy(scripted(language, [said, "<answer>A</answer>"], 400), prompts[:1], 1)
+    episode, _ = answered(strategy, said)
     assert tool.asked == [{"slice": 3}]
     [action] = episode.actions
     assert (action.tool, action.arguments, action.error) == ("look", {"slice": 3}, None)
-    [own] = strategy(scripted(language, [call(slice=3), "<answer>A</answer>"], 400), prompts[:1], 1)
+    own, _ = answered(strategy, call(slice=3))
     assert own.actions[0].error.startswith("no tool is called 'look'. Tools: image_zoom_in_tool")
-
-
-def test_a_model_that_has_learnt_its_tools_need_not_be_told_and_calls_all_the_same(language, prompts):
-    tool = Look()
-    strategy = ToolCall([tool], told=False)
-    assert strategy.functions == ()
-    [episode] = strategy(scripted(language, [call(slice=3), "<answer>A</answer>"], 400), prompts[:1], 1)
-    assert tool.asked == [{"slice": 3}]
-    assert episode.actions[0].error is None
-
-
-def test_a_word_that_no_tool_has_cannot_be_spelt_otherwise():
     with pytest.raises(ValueError, match=r"spelling: no tool and no argument is called 'slize'\. Did you"):
         ToolCall([Look()], spelling={"slize": "z"})
 
 
-def test_a_call_is_carried_out_and_its_tokens_are_not_trained(language, prompts):
+def test_a_model_that_has_learnt_its_tools_need_not_be_told_and_calls_all_the_same(answered):
     tool = Look()
-    sampler = scripted(language, [call(slice=3), "<answer>A</answer>"], 400)
-    [episode] = ToolCall([tool])(sampler, prompts[:1], 1)
+    strategy = ToolCall([tool], told=False)
+    assert strategy.functions == ()
+    episode, _ = answered(strategy, call(slice=3))
+    assert tool.asked == [{"slice": 3}]
+    assert episode.actions[0].error is None
+
+
+def test_a_call_is_carried_out_and_its_tokens_are_not_trained(answered, prompts):
+    tool = Look()
+    episode, sampler = answered(ToolCall([tool]), call(slice=3))
     assert tool.asked == [{"slice": 3}]
     [action] = episode.actions
     assert (action.tool, dict(action.arguments), action.error) == ("look", {"slice": 3}, None)
@@ -134,28 +138,26 @@ def test_a_call_is_carried_out_and_its_tokens_are_not_trained(language, prompts)
         ('<tool_call>{"name": "\\ud800"}</tool_call>', TOO_MUCH),
     ],
 )
-def test_a_bad_call_gets_its_error_as_the_answer(language, prompts, text, error):
-    sampler = scripted(language, [text, "<answer>A</answer>"], 9000)
-    [episode] = ToolCall([Look()])(sampler, prompts[:1], 1)
+def test_a_bad_call_gets_its_error_as_the_answer(answered, text, error):
+    episode, sampler = answered(ToolCall([Look()]), text, 9000)
     assert episode.actions[0].error == error
     assert sampler.past_turns(episode)[0].reply == (TextPart(text=f"error: {error}"),)
     assert sampler.text(episode) == "<answer>A</answer>"
 
 
 @pytest.mark.parametrize(("levels", "is_read"), [(6, True), (7, False)])
-def test_a_call_that_nests_deeply_is_not_carried_out(language, prompts, levels, is_read):
+def test_a_call_that_nests_deeply_is_not_carried_out(answered, levels, is_read):
     # the call and its arguments are two levels more; the line of an action is written by recursion
     tool, nested = Look(), "[" * levels + "]" * levels
     said = f'<tool_call>{{"name": "look", "arguments": {{"slice": 1, "of": {nested}}}}}</tool_call>'
-    [episode] = ToolCall([tool])(scripted(language, [said, "A"], 400), prompts[:1], 1)
+    episode, _ = answered(ToolCall([tool]), said)
     told = None if is_read else "the call nests more than 8 levels of lists and objects."
     assert episode.actions[0].error == told
     assert len(tool.asked) == is_read
 
 
-def test_a_long_call_is_not_told_back_to_the_model_whole(language, prompts):
-    said = f'<tool_call>{{"name": "{"look" * 400}"}}</tool_call>'
-    [episode] = ToolCall([Look()])(scripted(language, [said, "A"], 9000), prompts[:1], 1)
+def test_a_long_call_is_not_told_back_to_the_model_whole(answered):
+    episode, _ = answered(ToolCall([Look()]), f'<tool_call>{{"name": "{"look" * 400}"}}</tool_call>', 9000)
     error = f"no tool is called '{'look' * 400}'. Tools: look."
     assert episode.actions[0].error == f"{error[:200]} … {error[-200:]}"
     assert episode.replies[0].parts == (TextPart(text=f"error: {error[:200]} … {error[-200:]}"),)
@@ -205,8 +207,7 @@ def judged(language, prompts, turns, tool, calls=5):
     question = dataclasses.replace(question, reference={**question.reference, "letter": "B"})
     sampler = scripted(language, turns, 4000)
     episodes = ToolCall([tool], calls=calls)(sampler, [question], 1)
-    row = Row(prompt=question, task=task)
-    rollouts = read_answers(sampler, episodes, [row], 1)
+    rollouts = read_answers(sampler, episodes, [Row(prompt=question, task=task)], 1)
     values = [reward(rollouts, {})[0].value for reward in (Format(), ChoiceAccuracy())]
     return rollouts[0], values
 

@@ -31,12 +31,8 @@ GOOD_POINTS = [{"slice": 6, "from": [100, 200], "to": [500, 800]}, {"slice": 2, 
 
 
 @pytest.mark.parametrize("view", [Slices(slices=3), Volume()])
-def test_the_crop_tool_keeps_its_contract(case, view):
+def test_crop_and_measure_keep_their_contract(case, view):
     check_tool(CropTool(view), prompt(case, view), GOOD_CROPS, bad=[{"slice": 6, "box": [0, 0, 1001, 5]}])
-
-
-@pytest.mark.parametrize("view", [Slices(slices=3), Volume()])
-def test_the_measure_tool_keeps_its_contract(case, view):
     bad = [{"slice": 6, "from": [0, 0], "to": [0, 1001]}]
     check_tool(Measure(view), prompt(case, view), GOOD_POINTS, bad=bad)
 
@@ -121,15 +117,23 @@ def test_a_volume_is_cropped_to_a_slab_inside_it(case, z, slab):
     thick = CropTool(Volume(), slab_slices=100)
     _, part = thick({"slice": z, "box": [0, 0, 500, 500]}, prompt(case, Volume()))
     assert part.crop.box_zyx[:2] == (0, 12)
+    with pytest.raises(ValueError, match="slice 12 is not shown; shown: 0 to 11"):
+        tool({"slice": 12, "box": [0, 0, 500, 500]}, prompt(case, Volume()))
 
 
-def test_what_is_shown_is_cropped_not_what_the_case_holds(case, tmp_path):
+def test_what_is_shown_is_cropped_not_what_the_case_holds_and_one_of_several_volumes_is_named(case, tmp_path):
     # the audit shows another patient's volume, or an empty one, in the place of the case's own
     other = volume_case(tmp_path / "other", 1, size_zyx=SIZE)
     shown = prompt(case, Volume()).showing([Crop(volume=other.volumes[0], blank=True)])
     _, part = CropTool(Volume())({"slice": 6, "box": [0, 0, 500, 500]}, shown)
     assert part.crop.volume == other.volumes[0]
     assert part.crop.blank
+    # one of several volumes is named
+    both = dataclasses.replace(case, volumes=case.volumes + other.volumes)
+    for number, ref in enumerate(both.volumes, start=1):
+        arguments = {"slice": 6, "box": [0, 0, 500, 500], "volume": number}
+        _, part = CropTool(Volume())(arguments, prompt(both, Volume()))
+        assert part.crop.volume == ref
 
 
 def test_a_crop_of_a_crop_stays_inside_it(case):
@@ -156,15 +160,6 @@ def test_a_distance_is_measured_between_voxel_centres(case, start, end, shown):
     assert Measure(view)(arguments, prompt(case, view)) == (TextPart(text=shown),)
 
 
-def test_one_of_several_volumes_is_named(case, tmp_path):
-    other = volume_case(tmp_path / "other", 1, size_zyx=SIZE)
-    both = dataclasses.replace(case, volumes=case.volumes + other.volumes)
-    for number, ref in enumerate(both.volumes, start=1):
-        arguments = {"slice": 6, "box": [0, 0, 500, 500], "volume": number}
-        _, part = CropTool(Volume())(arguments, prompt(both, Volume()))
-        assert part.crop.volume == ref
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -173,10 +168,7 @@ def test_one_of_several_volumes_is_named(case, tmp_path):
         ({"slice": True, "box": [0, 0, 9, 9]}, "slice must be a whole number, got True"),
         ({"slice": 6, "box": [0, 0, 9]}, r"box must be a list of 4 numbers, got \[0, 0, 9\]"),
         ({"slice": 6, "box": "0 0 9 9"}, "box must be a list of 4 numbers, got '0 0 9 9'"),
-        (
-            {"slice": 6, "box": [0, 0, 50, 50]},
-            r"\[0, 0, 50, 50\] is too small: 2 x 1 voxels; each side needs",
-        ),
+        ({"slice": 6, "box": [0, 0, 50, 50]}, r"\[0, 0, 50, 50\] is too small: 2 x 1 voxels; each side"),
         ({"slice": 6, "box": [0, 0, 9, 1001]}, r"the box \[0\.0, 0\.0, 9\.0, 1001\.0\] must lie inside"),
         ({"slice": 6, "box": [0, 0, float("nan"), 9]}, r"a list of 4 numbers, got \[0, 0, nan, 9\]"),
         ({"slice": 6, "box": [0, 0, 10**400, 9]}, "box must be a list of 4 numbers, got .0, 0, 1000"),
@@ -191,16 +183,9 @@ def test_a_bad_call_says_what_would_be_right(case, arguments, message):
         CropTool(view)(arguments, prompt(case, view))
 
 
-def test_a_slice_beyond_a_whole_volume_is_named_with_the_range(case):
-    with pytest.raises(ValueError, match="slice 12 is not shown; shown: 0 to 11"):
-        Measure(Volume())({"slice": 12, "from": [0, 0], "to": [1, 1]}, prompt(case, Volume()))
-
-
 def test_an_encoder_with_a_spacing_of_its_own_shows_no_crop_larger():
     view = Slices(slices=1)
     spaced = EncoderInput(size_zyx=(1, 64, 64), spacing_mm_zyx=(3.0, 0.8, 0.8), windows=())
-    with pytest.raises(
-        RecipeError, match=r"zoom: the encoder shows everything at a spacing of 3 x 0\.8 x 0\.8"
-    ):
+    with pytest.raises(RecipeError, match=r"zoom: the encoder shows .* at a spacing of 3 x 0\.8 x 0\.8"):
         Zoom(view, spaced)
     assert Zoom(view, dataclasses.replace(spaced, spacing_mm_zyx=None))

@@ -77,16 +77,12 @@ def test_boxes_around_findings_hold_the_lesion(task, cases):
         assert lesion[y0:y1, x0:x1].sum() == lesion.sum() > 0
 
 
-def test_without_masks_no_box_lies_around_a_finding(task, unannotated):
+def test_without_masks_no_box_lies_around_a_finding_and_a_whole_volume_has_none(task, unannotated):
     zoom = task(boxes="findings")
     [prompt] = zoom.prompts(unannotated, VIEW, 0)
     with pytest.raises(DataError, match=r"has no mask of a present finding .* Use boxes = 'random'"):
         zoom.gold_turns(prompt)
     assert task().gold_turns(prompt)
-
-
-def test_a_whole_volume_has_no_box(task, cases):
-    zoom = task()
-    [prompt] = zoom.prompts(cases[0], Volume(), 0)
+    [whole] = zoom.prompts(unannotated, Volume(), 0)
     with pytest.raises(DataError, match=r"shows no single slice, and a box lies on one. Use view = "):
-        zoom.gold_turns(prompt)
+        task().gold_turns(whole)

@@ -40,20 +40,15 @@ def test_every_structure_is_asked_for_and_its_square_holds_it(task, cases):
 
 
 def test_the_seed_draws_what_is_asked_for(task, cases):
-    onto = task()
-    drawn = {onto.prompts(cases[0], VIEW, seed)[0].id for seed in range(30)}
-    assert len(drawn) > 2
-    assert all(len(onto.prompts(cases[0], VIEW, seed)) == 1 for seed in range(5))
+    drawn = [task().prompts(cases[0], VIEW, seed) for seed in range(30)]
+    assert len({prompt.id for [prompt] in drawn}) > 2
 
 
-def test_named_structures_alone_are_asked_for_findings_too(task, cases):
+def test_named_structures_alone_are_asked_for_findings_too_and_none_on_a_whole_volume(task, cases):
     for case in cases:
         [finding] = case.present()
         onto = task(structures=("liver", finding), asked_per_case=0)
         asked = {prompt.reference["answers"][0] for prompt in onto.prompts(case, VIEW, 0)}
         assert asked == {"liver", finding} & set(case.masks)
-
-
-def test_a_whole_volume_has_no_slice_to_point_at(task, cases):
     with pytest.raises(DataError, match=r"zoom-onto: prompt '.*' shows no single slice"):
         task().prompts(cases[0], Volume(), 0)

@@ -121,7 +121,7 @@ def test_without_noise_the_inside_has_the_asked_density_and_the_outside_is_untou
     assert lesion.surroundings_hu == pytest.approx(around)
     low, high = (around + contrast * (edge - around) for edge in asked)
     assert min(low, high) <= lesion.hu <= max(low, high)
-    core = ndimage.binary_erosion(mask, iterations=2) if size_mm > 12 else ndimage.binary_erosion(mask)
+    core = ndimage.binary_erosion(mask, iterations=2 if size_mm > 12 else 1)
     assert core.any()
     assert array[core] == pytest.approx(lesion.hu, abs=0.01)
     assert (array == clean.astype(np.float32))[~ndimage.binary_dilation(mask, iterations=5)].all()
@@ -163,15 +163,14 @@ def test_the_noise_keeps_its_strength_across_the_edge():
     middle[:, 25:75, 58:82] = True
     residual = []
     for seed in range(6):
-        array, clean = (
+        noisy, clean = (
             plant_all(chest(noise_hu), wish(HYPODENSE, 22.0, region="middle"), seed=seed, middle=middle)
             for noise_hu in (20.0, 0.0)
         )
-        mask, array, clean = array.masks[HYPODENSE.name], array.array, clean.array
+        mask = noisy.masks[HYPODENSE.name]
         edge = ndimage.binary_dilation(mask) & ~ndimage.binary_erosion(mask)
-        residual.append((array - clean)[edge])
-    spread = np.concatenate(residual)
-    assert spread.std() == pytest.approx(20.0, rel=0.15)
+        residual.append((noisy.array - clean.array)[edge])
+    assert np.concatenate(residual).std() == pytest.approx(20.0, rel=0.15)
 
 
 @pytest.mark.parametrize("blur_mm", [1.0, 1.6])
@@ -187,10 +186,7 @@ def test_the_edge_falls_monotonously_over_the_scans_own_point_spread(blur_mm):
     height = lesion.hu - lesion.surroundings_hu
     # a Gaussian edge over the voxel's own width: h erf(d / (2 sqrt(2) s)); an oblique edge is flatter
     assert steepest <= height * 1.1 / (np.sqrt(2 * np.pi) * blur_mm)
-
-
-def test_a_scan_without_skin_gets_the_assumed_sharpness():
-    inner = in_memory(np.full((6, 30, 30), 40.0))
+    inner = in_memory(np.full((6, 30, 30), 40.0))  # without skin, the assumed sharpness
     assert point_spread_mm(inner) == pytest.approx(1.2 / 2.3548, rel=1e-3)
 
 
@@ -214,11 +210,8 @@ def test_autocovariance_agrees_with_a_plain_count_over_pairs():
     noise -= noise[tissue].mean()
     centre = tuple(extent // 2 for extent in result.shape)
     assert result[centre] == pytest.approx(np.square(noise[tissue]).mean())
-    pairs = [
-        noise[z, y, x] * noise[z, y, x + 2]
-        for z, y, x in np.argwhere(tissue)
-        if x + 2 < 12 and tissue[z, y, x + 2]
-    ]
+    both = np.argwhere(tissue[..., :-2] & tissue[..., 2:])
+    pairs = [noise[z, y, x] * noise[z, y, x + 2] for z, y, x in both]
     assert result[centre[0], centre[1], centre[2] + 2] == pytest.approx(np.mean(pairs))
     with pytest.raises(NoPlace, match=r"^0 voxels of tissue, fewer than 200"):
         autocovariance(values, np.zeros(values.shape, bool), SPACING)
@@ -315,11 +308,8 @@ def home(tmp_path_factory) -> Home:
     return Home(tmp_path_factory.mktemp("implant"))
 
 
-def test_every_kind_can_be_asked_for():
+def test_the_dataset_keeps_its_contract_and_every_kind_can_be_asked_for(home):
     assert get_args(KindName) == tuple(KINDS)
-
-
-def test_the_dataset_keeps_its_contract(home):
     check_dataset(home.dataset(prevalence=0.7), other=home.dataset(seed=18))
 
 
@@ -333,11 +323,10 @@ def test_a_case_tells_the_lesion_its_side_size_and_place(home):
         text = case.report.text
         assert case.report.spans == (finding.span,)
         assert finding.span.label == "abnormal"
-        sentence = text[finding.span.start : finding.span.end]
-        assert sentence == text
-        assert "lung nodule" in sentence.lower()
-        assert f"of {finding.size_mm:.0f} mm" in sentence or f"measuring {finding.size_mm:.0f} mm" in sentence
-        assert f"in the {finding.side} lung." in sentence
+        assert text[finding.span.start : finding.span.end] == text
+        assert "lung nodule" in text.lower()
+        assert f"of {finding.size_mm:.0f} mm" in text or f"measuring {finding.size_mm:.0f} mm" in text
+        assert f"in the {finding.side} lung." in text
 
 
 def test_the_mask_of_a_side_agrees_with_masks_of_the_source_in_files_of_any_axes(home):
@@ -413,11 +402,8 @@ def test_copies_of_a_scan_are_cases_of_one_patient(home):
     assert [case.id for case in cases] == ["c0+0", "c0+1", "c1+0", "c1+1", "c2+0", "c2+1"]
     assert [case.patient for case in cases[:2]] == ["p0", "p0"]
     assert cases[0].findings != cases[1].findings
-
-
-def test_what_is_listed_has_its_lesions(home):
-    options = {"copies": 2, "prevalence": 1.0, "kinds": ("stone",)}
-    assert list(home.dataset(**options).listed("train")) == list(home.dataset(**options).cases("train"))
+    listed = home.dataset(copies=2, prevalence=1.0, kinds=("stone",)).listed("train")
+    assert list(listed) == cases[:4]  # with their lesions
 
 
 def test_what_cannot_be_planted_is_listed_once_as_the_source_has_it(home):
@@ -511,9 +497,8 @@ def test_what_the_patient_himself_has_cannot_be_removed(home):
     source = {"findings": ("nodule",)}
     dataset = home.dataset(source=source, prevalence=1.0, kinds=("stone",))
     (healthy, ill) = dataset.cases("train")
-    assert dataset.without(ill, "nodule") is None
+    assert dataset.without(ill, "nodule") is dataset.without(healthy, "broken leg") is None
     assert dataset.without(healthy, "nodule") == healthy.volumes
-    assert dataset.without(healthy, "broken leg") is None
     both = dataclasses.replace(ill, notes={"implant": {**ill.notes["implant"], "own": ["stone"]}})
     assert dataset.without(both, "stone") is None
 
@@ -534,18 +519,14 @@ def test_a_case_that_cannot_be_planted_into_is_refused(home, options, message):
         home.cases(**options)
 
 
-def test_a_mask_for_a_kind_that_is_not_planted_is_refused(home):
+def test_a_mask_for_a_kind_that_is_not_planted_and_a_case_with_two_volumes_are_refused(home):
     with pytest.raises(RecipeError, match="inside names 'fluid collection', but kinds are lung nodule"):
         home.dataset(inside={"fluid collection": "liver"})
-
-
-def test_a_case_with_two_volumes_is_refused(home):
-    source = home.dataset().source
-    (case, *_) = source.cases("train")
-    twice = dataclasses.replace(case, volumes=case.volumes * 2)
-    source.cases = lambda split: [twice]
+    dataset = home.dataset()
+    (case, *_) = dataset.source.cases("train")
+    dataset.source.cases = lambda split: [dataclasses.replace(case, volumes=case.volumes * 2)]
     with pytest.raises(DataError, match=r"planted into one volume, the case has 2.*case 'c0'"):
-        list(Implant(home.folder / "cache", source=source).cases("train"))
+        list(dataset.cases("train"))
 
 
 def test_lesions_of_real_ct_lie_where_and_as_they_should(real_data, tmp_path):
@@ -572,11 +553,10 @@ def test_lesions_of_real_ct_lie_where_and_as_they_should(real_data, tmp_path):
 
 def test_masks_of_a_grid_that_the_reference_corrects_are_carried_along(home):
     """The file states 3 x 2 x 2 mm, the reference 6 x 2 x 2: the written scan has the true spacing."""
-    source = home.dataset({"masks": {"left half": "left0.nii.gz"}}).source
-    (case, *_) = source.cases("train")
+    dataset = home.dataset({"masks": {"left half": "left0.nii.gz"}}, kinds=("stone",), prevalence=1.0)
+    (case, *_) = dataset.source.cases("train")
     wrong = dataclasses.replace(case.volumes[0], spacing_mm_zyx=(6.0, 2.0, 2.0))
-    source.cases = lambda split: [dataclasses.replace(case, volumes=(wrong,))]
-    dataset = Implant(home.folder / "cache", source=source, kinds=("stone",), prevalence=1.0)
+    dataset.source.cases = lambda split: [dataclasses.replace(case, volumes=(wrong,))]
     (made,) = dataset.cases("train")
     volume = read(made.volumes[0])
     assert volume.spacing_mm_zyx[0] == pytest.approx(6.0)

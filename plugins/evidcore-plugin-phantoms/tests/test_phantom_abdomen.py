@@ -25,14 +25,15 @@ def cases(abdomen):
     return list(abdomen().cases("test"))
 
 
+def masks_of(case):
+    """Return a case's masks by name, as everyone else reads them."""
+    volume = read(case.volumes[0])
+    return {name: read_mask(ref, like=volume) for name, ref in case.masks.items()}
+
+
 @pytest.fixture(scope="module")
 def masks(cases):
-    """Return each case's masks by name, as everyone else reads them."""
-    result = []
-    for case in cases:
-        volume = read(case.volumes[0])
-        result.append({name: read_mask(ref, like=volume) for name, ref in case.masks.items()})
-    return result
+    return [masks_of(case) for case in cases]
 
 
 def test_masks_are_organs_then_findings_then_numbered_lesions(cases, masks):
@@ -121,15 +122,13 @@ def answer(query, case, masks):
     def ill(*kinds):
         return {homes[name] for name in here if re.sub(r" \d+$", "", name) in kinds}
 
-    def malignant(name):
-        return "metastasis" in name or "tumour" in name
-
     def height(name):
         return np.nonzero(single[name])[0].mean()
 
     def size(name):
         return longest_mm(single[name])
 
+    malignant = {name for name in here if "metastasis" in name or "tumour" in name}
     told = "cyst" if any(each in query.text for each in TABLES["described_lesions"]["cyst"]) else "tumour"
     result = {
         "organ": lambda: {host},
@@ -144,8 +143,8 @@ def answer(query, case, masks):
         "smaller lesion": lambda: {min(here, key=size)},
         "upper lesion": lambda: {max(here, key=height)},
         "lower lesion": lambda: {min(here, key=height)},
-        "malignant lesion": lambda: {name for name in here if malignant(name)},
-        "benign lesion": lambda: {name for name in here if not malignant(name)},
+        "malignant lesion": lambda: malignant,
+        "benign lesion": lambda: here - malignant,
     }
     return result[query.kind]()
 
@@ -185,8 +184,7 @@ def test_masks_reports_and_queries_follow_patients_who_lie_elsewhere_or_are_mirr
     assert [(case.id, case.volumes) for case in same.cases("test")] == plain
     compared, mirrors = 0, []
     for case in abdomen(**options).cases("test"):
-        volume = read(case.volumes[0])
-        result = {name: read_mask(ref, like=volume) for name, ref in case.masks.items()}
+        result = masks_of(case)
         places = {name: np.argwhere(mask)[:, 2].mean() for name, mask in result.items()}
         mirrored = places["liver"] > places["spleen"]
         mirrors.append(mirrored)

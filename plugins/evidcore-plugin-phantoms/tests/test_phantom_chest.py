@@ -28,13 +28,6 @@ def cases(chest):
     return list(chest().cases("test"))
 
 
-def test_nothing_is_drawn_before_cases_are_asked_for(tmp_path):
-    dataset = PhantomChest(tmp_path / "cache")
-    dataset.fingerprint()
-    dataset.cases("train")
-    assert not (tmp_path / "cache").exists()
-
-
 def test_masks_labels_and_words_say_the_same(cases):
     for case in cases:
         spans = case.report.spans
@@ -59,10 +52,8 @@ def test_masks_labels_and_words_say_the_same(cases):
 
 
 def test_reports_may_leave_absent_findings_unnamed(cases, chest):
-    dataset = chest(names_absent=False)
-    terse = list(dataset.cases("test"))
     labeler = NegationRules()
-    for item, case in zip(terse, cases, strict=True):
+    for item, case in zip(chest(names_absent=False).cases("test"), cases, strict=True):
         assert np.array_equal(read(item.volumes[0]).array, read(case.volumes[0]).array)
         read_back = {finding.name for finding in labeler.read([item.report.text])[0]}
         assert read_back == set(item.present()) == set(case.present())
@@ -87,8 +78,12 @@ def test_questions_are_balanced_on_disk_as_they_are_in_theory(cases):
         assert held == [question.answer] == list(question.true_options)
 
 
-def test_a_split_is_drawn_once(tmp_path):
-    first, known = PhantomChest(tmp_path, train_cases=2).drawn("train")
+def test_a_split_is_drawn_once_and_not_before_cases_are_asked_for(tmp_path):
+    dataset = PhantomChest(tmp_path, train_cases=2)
+    dataset.fingerprint()
+    dataset.cases("train")
+    assert not list(tmp_path.iterdir())
+    first, known = dataset.drawn("train")
     stamp = (first / "00000.nii").stat().st_mtime_ns
     assert PhantomChest(tmp_path, train_cases=2).drawn("train") == (first, known)
     assert (first / "00000.nii").stat().st_mtime_ns == stamp

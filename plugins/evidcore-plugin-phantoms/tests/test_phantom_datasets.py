@@ -17,6 +17,7 @@ from evidcore.api import read
 GRIDS_XYZ = {
     "chest": ((64, 64, 32), (5.5, 5.5, 10.0)),
     "abdomen": ((64, 48, 24), (384 / 64, 288 / 48, 300 / 24)),
+    "slices": ((512, 512, 2), (0.8, 0.8, 3.0)),
 }
 CHANGES = [{"train_cases": 7}, {"validation_cases": 6}, {"test_cases": 25}, {"seed": 18}]
 PRIORS = [{"prior_strength": 0.1}, {"subtlety": 1.5}, {"prevalence": 0.3}]
@@ -38,7 +39,7 @@ CHANGES_OF_ONE = {
 EVERY = pytest.mark.parametrize("region", CHANGES_OF_ONE, indirect=True)
 
 
-@pytest.fixture(scope="module", params=GRIDS_XYZ)
+@pytest.fixture(scope="module", params=["chest", "abdomen"])
 def region(request):
     return request.param
 
@@ -63,6 +64,7 @@ def test_it_keeps_the_contract_of_a_dataset(name, request):
     check_dataset(make(), other=make(seed=18))
 
 
+@EVERY
 def test_a_volume_lies_in_the_body_as_declared(region, phantoms, cases):
     image = nibabel.load(cases[0].volumes[0].path)
     shape, spacing_mm = GRIDS_XYZ[region]
@@ -78,18 +80,16 @@ def test_a_volume_lies_in_the_body_as_declared(region, phantoms, cases):
 def test_a_volume_without_a_finding_is_drawn_when_it_is_asked_for_and_kept(phantoms, tmp_path):
     dataset = type(phantoms())(tmp_path, **phantoms.keywords)
     case = next(case for case in dataset.cases("test") if case.present())
+    finding, before = case.present()[0], set(tmp_path.rglob("*.nii"))
     assert dataset.without(case, "broken leg") is None
-    before = set(tmp_path.rglob("*.nii"))
-    (ref,) = dataset.without(case, case.present()[0])
-    assert set(tmp_path.rglob("*.nii")) - before == {Path(ref.path)}
-    written = Path(ref.path).stat()
-    assert dataset.without(case, case.present()[0]) == (ref,)
-    assert Path(ref.path).stat().st_mtime_ns == written.st_mtime_ns
-    Path(ref.path).unlink()
-    first = read(dataset.without(case, case.present()[0])[0]).array
-    elsewhere = type(phantoms())(tmp_path / "elsewhere", **phantoms.keywords)
-    same = next(other for other in elsewhere.cases("test") if other.id == case.id)
-    assert np.array_equal(first, read(elsewhere.without(same, case.present()[0])[0]).array)
+    (ref,) = dataset.without(case, finding)
+    path, first = Path(ref.path), read(ref).array
+    assert set(tmp_path.rglob("*.nii")) - before == {path}
+    written = path.stat()
+    assert dataset.without(case, finding) == (ref,)
+    assert path.stat().st_mtime_ns == written.st_mtime_ns
+    path.unlink()
+    assert np.array_equal(read(dataset.without(case, finding)[0]).array, first)
 
 
 @EVERY
@@ -115,7 +115,9 @@ def test_more_cases_begin_with_the_same_ones(phantoms, cases):
 
 def test_the_indication_is_told_only_where_it_says_something(phantoms, cases):
     assert all("indication" not in case.notes for case in cases)
-    assert not [text for _, text in asked(cases) if "Indication" in text]
+    plain = {text for _, text in asked(cases)}
+    assert len(plain) > 2
+    assert not [text for text in plain if "Indication" in text]
     strong = asked(phantoms(prior_strength=1.0).cases("test"))
     assert strong
     for case, text in strong:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -58,11 +59,9 @@ def body_centre(phantom):
     return [(where.min() + where.max()) / 2 for where in np.nonzero(inside)]
 
 
-def test_every_finding_is_drawn_by_its_sign_or_by_the_anatomy():
-    assert set(SIGNS) | {"cardiomegaly", "peribronchial thickening"} == set(CT_RATE_FINDINGS)
-
-
 def test_a_phantom_shows_each_labelled_finding_and_no_other(phantoms):
+    drawn_by_the_anatomy = {"cardiomegaly", "peribronchial thickening"}
+    assert set(SIGNS) | drawn_by_the_anatomy == set(CT_RATE_FINDINGS)
     for phantom in phantoms:
         assert [item.name for item in shown_by(phantom)] == list(phantom.arrays)
         assert all(mask.shape == SIZE_ZYX and mask.dtype == bool for mask in phantom.arrays.values())
@@ -166,14 +165,11 @@ def test_a_size_in_mm_is_the_sign_s_width(phantoms):
 
 
 def test_a_large_heart_is_wider_than_half_the_chest_and_a_normal_one_is_not():
-    for large in (True, False):
-        for seed in range(12):
-            index = 2 if large else None
-            body = healthy(np.random.default_rng(seed), large_heart=index, thick_airways=None)
-            columns = np.flatnonzero((body.air | (body.heart.level < 1)).any((0, 1)))
-            chest = columns[-1] - columns[0] + 1
-            ratio = 2 * body.heart.radii[2] / chest
-            assert (ratio > 0.5) == large, (seed, ratio)
+    for index, seed in itertools.product((2, None), range(12)):
+        body = healthy(np.random.default_rng(seed), large_heart=index, thick_airways=None)
+        columns = np.flatnonzero((body.air | (body.heart.level < 1)).any((0, 1)))
+        ratio = 2 * body.heart.radii[2] / (columns[-1] - columns[0] + 1)
+        assert (ratio > 0.5) == (index is not None), (seed, ratio)
 
 
 def test_an_ellipsoid_is_where_a_loop_finds_it():
