@@ -73,8 +73,8 @@ NO_DRAWINGS = (
     ("uri", "says"),
     [
         ("scan.nii", "not a crop: 'scan.nii'"),
-        ("scan.nii#box=1,2", "not marks of a volume: {'box': '1,2'}"),
-        ("scan.nii#intensity=suv", "not marks of a volume: {'intensity': 'suv'}"),
+        ("scan.nii#box=1,2", "not parameters of a volume: {'box': '1,2'}"),
+        ("scan.nii#intensity=suv", "not parameters of a volume: {'intensity': 'suv'}"),
         ("scan.nii#intensity=hu&tilted=bend", "'tilted': 'bend'"),
         ("scan.nii#intensity=hu&rescale=1", "expected 2 numbers, got '1'"),
         ("scan.nii#intensity=hu&box=1,a", "invalid literal for int"),

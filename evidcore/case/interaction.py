@@ -283,16 +283,16 @@ class Crop:
 
     def uri(self) -> str:
         """Return the string form; `parse_uri` is its inverse."""
-        marks = self.volume.marks()
+        params = self.volume.to_params()
         if self.box_zyx is not None:
-            marks["box"] = ",".join(str(edge) for edge in self.box_zyx)
+            params["box"] = ",".join(str(edge) for edge in self.box_zyx)
         if self.blank:
-            marks["blank"] = "1"
+            params["blank"] = "1"
         if self.change:
-            marks["change"] = self.change
+            params["change"] = self.change
         if self.drawing is not None:
-            marks["drawing"] = self.drawing.mark()
-        return f"{self.volume.path}#{urlencode(marks, safe=',')}"
+            params["drawing"] = self.drawing.mark()
+        return f"{self.volume.path}#{urlencode(params, safe=',')}"
 
     @classmethod
     def parse_uri(cls, uri: str) -> Crop:
@@ -304,18 +304,18 @@ class Crop:
         path, hash_sign, tail = uri.rpartition("#")
         if not hash_sign:
             raise ValueError(f"not a crop: {uri!r}; write it with Crop.uri()")
-        marks = dict(parse_qsl(tail))
+        params = dict(parse_qsl(tail))
         try:
-            volume = VolumeRef.from_params(path, marks)
-            box = tuple(int(edge) for edge in marks["box"].split(",")) if "box" in marks else None
-            drawing = Drawing.parse(marks["drawing"]) if "drawing" in marks else None
+            volume = VolumeRef.from_params(path, params)
+            box = tuple(int(edge) for edge in params["box"].split(",")) if "box" in params else None
+            drawing = Drawing.parse(params["drawing"]) if "drawing" in params else None
         except ValueError as cause:
             raise ValueError(f"not a crop: {uri!r} ({cause}); write it with Crop.uri()") from cause
         return cls(
             volume=volume,
             box_zyx=cast(Any, box),
-            blank="blank" in marks,
-            change=cast(Any, marks.get("change", "")),
+            blank="blank" in params,
+            change=cast(Any, params.get("change", "")),
             drawing=drawing,
         )
 

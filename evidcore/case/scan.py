@@ -36,7 +36,7 @@ class VolumeRef:
         "refuse"  # axes that lean from the body's, as under a tilted gantry
     )
 
-    def marks(self) -> dict[str, str]:
+    def to_params(self) -> dict[str, str]:
         """Return everything but the path as text; `from_params` is its inverse."""
         given = {
             "key": self.key,
@@ -50,23 +50,23 @@ class VolumeRef:
         }
 
     @classmethod
-    def from_params(cls, path: str, marks: Mapping[str, str]) -> VolumeRef:
-        """Read back what `marks()` wrote.
+    def from_params(cls, path: str, params: Mapping[str, str]) -> VolumeRef:
+        """Read back what `to_params()` wrote.
 
         Raises:
-            ValueError: if a mark is missing or no such value; names it.
+            ValueError: if a parameter is missing or has no such value; names them.
         """
-        intensity, tilted = marks.get("intensity"), marks.get("tilted", "refuse")
+        intensity, tilted = params.get("intensity"), params.get("tilted", "refuse")
         if intensity not in get_args(Intensity) or tilted not in get_args(Oblique):
-            raise ValueError(f"not marks of a volume: {dict(marks)!r}")
-        rescale, spacing = (marks.get(name) for name in ("rescale", "spacing"))
+            raise ValueError(f"not parameters of a volume: {dict(params)!r}")
+        rescale, spacing = (params.get(name) for name in ("rescale", "spacing"))
         return cls(
             path=path,
             intensity=cast(Intensity, intensity),
-            key=marks.get("key"),
+            key=params.get("key"),
             rescale=None if rescale is None else _exactly(2, rescale),
             spacing_mm_zyx=None if spacing is None else _exactly(3, spacing),
-            axes=marks.get("axes"),
+            axes=params.get("axes"),
             tilted=cast(Oblique, tilted),
         )
 

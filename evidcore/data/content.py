@@ -70,7 +70,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
         "blank": crop.blank,
         **({"change": crop.change} if crop.change else {}),
         **({"drawing": crop.drawing.mark()} if crop.drawing else {}),  # no cache takes a montage for a volume
-        "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.marks(),
+        "volume": {"intensity": crop.volume.intensity} if crop.blank else crop.volume.to_params(),
         "box_zyx": None if crop.blank else crop.box_zyx,
         "file": None if crop.blank else content_hash(crop.volume.path, reader),
     }
@@ -82,7 +82,7 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
 def volume_key(ref: VolumeRef) -> str:
     """Return the key of what `read` gives for `ref`, wherever the file lies."""
     reader = format_of(ref.path)
-    parts = [READING, content_hash(ref.path, reader), ref.marks(), *reader_mark(ref.path, reader)]
+    parts = [READING, content_hash(ref.path, reader), ref.to_params(), *reader_mark(ref.path, reader)]
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 

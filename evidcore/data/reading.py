@@ -82,7 +82,7 @@ def read_error(ref: VolumeRef, cache_folder: Path) -> str | None:
     mark = [] if state is None else reader_mark(ref.path)
     cache, key = (
         Cache("usable", cache_folder),
-        [READING, os.path.realpath(ref.path), ref.marks(), state, mark],
+        [READING, os.path.realpath(ref.path), ref.to_params(), state, mark],
     )
     cached = None if state is None else cache.get(key)
     if cached is None:

@@ -171,3 +171,34 @@ def test_a_scanner_s_own_series_shows_the_spine_behind_and_the_feet_below(real_d
     assert {str(image.PatientPosition) for image in images} <= {"HFS", "FFS"}
     first = pydicom.dcmread(lowest.filename).pixel_array + float(lowest.RescaleIntercept)
     np.testing.assert_array_equal(volume.array[0], first), "z = 0 is the image nearest the feet"
+
+
+@pytest.mark.parametrize("axes", ["LPS", "RPI"])
+def test_organs_lie_where_they_belong_in_a_series(real_data, write_series, axes):
+    organs = str(real_data / "totalsegmentator/example_seg_fast_force_split.nii.gz")
+    scan_file = read(VolumeRef(path=str(real_data / "totalsegmentator/example_ct.nii.gz")))
+    origin_xyz = scan_file.affine[:3, 3][::-1]
+
+    def change(image, number):
+        image.ImagePositionPatient = list(np.round(np.add(image.ImagePositionPatient, origin_xyz), 4))
+
+    folder = write_series(scan_file.array, "series", scan_file.spacing_mm_zyx, axes, change=change)
+    volume = read(VolumeRef(path=str(folder)))
+    np.testing.assert_array_equal(volume.array, scan_file.array)
+    middles = []
+    for organ in (MaskRef(path=organs, label=label) for label in (1, 5)):  # spleen, liver
+        np.testing.assert_array_equal(read_mask(organ, volume), read_mask(organ, scan_file))
+        middles.append(np.argwhere(read_mask(organ, volume)).mean(axis=0))
+    (_, _, spleen_x), (_, _, liver_x) = middles
+    assert liver_x < spleen_x - 20, "the liver lies on the patient's right"
+
+
+def test_a_tumour_stays_on_its_tissue_in_both_files_of_a_patient(real_data, tmp_path):
+    series = VolumeRef(path=str(real_data / "ibsi_validation_dicom/STS_019/CT/image"))
+    drawn = MaskRef(path=str(real_data / "ibsi_validation_dicom/STS_019/CT/mask/RS.dcm"), key="GTV_Mass_CT")
+    volume = read(series)
+    tumour = read_mask(drawn, volume)
+    assert -150 < float(np.median(volume.array[tumour])) < 150
+    save_mask(tumour, series, tmp_path / "tumour.nii.gz")
+    file = read(VolumeRef(path=str(real_data / "ibsi_validation/STS_019/CT_image.nii.gz")))
+    np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "tumour.nii.gz")), file), tumour)

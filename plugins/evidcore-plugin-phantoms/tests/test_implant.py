@@ -535,20 +535,24 @@ def test_lesions_of_real_ct_lie_where_and_as_they_should(real_data, tmp_path):
     masks = {"liver": f"{real_data / 'totalsegmentator' / 'example_seg.nii.gz'}#5"}
     source = Folder(tmp_path, tmp_path / "cache", path=".", masks=masks)
     inside = {"hypodense lesion": "liver"}
-    dataset = Implant(tmp_path / "cache", source=source, prevalence=1.0, inside=inside)
-    (case,) = dataset.cases("test")
-    before, after = read(VolumeRef(path=str(scan))), read(case.volumes[0])
-    lesion = read_mask(case.masks["hypodense lesion"], like=after)
-    liver = read_mask(case.masks["liver"], like=after)
-    finding = next(each for each in case.findings if each.name == "hypodense lesion")
-    assert finding.side == "right"  # as the liver
-    assert liver[lesion].all()
-    core, rim = ndimage.binary_erosion(lesion), ndimage.binary_dilation(lesion, iterations=3) & liver
-    rim &= ~ndimage.binary_dilation(lesion)
-    facts = next(each for each in case.notes["implant"]["lesions"] if each["kind"] == "hypodense lesion")
-    assert after.array[core].mean() == pytest.approx(facts["hu"], abs=10)
-    assert before.array[rim].mean() - after.array[core].mean() > 15
-    assert 0.5 < after.array[core].std() / before.array[rim].std() < 1.6
+    dataset = Implant(tmp_path / "cache", source=source, prevalence=1.0, inside=inside, copies=8)
+    before, cores, rims, planted = read(VolumeRef(path=str(scan))), [], [], []
+    for case in dataset.cases("test"):
+        after = read(case.volumes[0])
+        lesion = read_mask(case.masks["hypodense lesion"], like=after)
+        liver = read_mask(case.masks["liver"], like=after)
+        finding = next(each for each in case.findings if each.name == "hypodense lesion")
+        assert finding.side != "left"  # as the liver, whose middle has none
+        assert liver[lesion].all()
+        rim = ndimage.binary_dilation(lesion, iterations=3) & liver & ~ndimage.binary_dilation(lesion)
+        facts = next(each for each in case.notes["implant"]["lesions"] if each["kind"] == finding.name)
+        cores.extend(after.array[ndimage.binary_erosion(lesion)])
+        rims.extend(before.array[rim])
+        planted += [facts["hu"]] * (len(cores) - len(planted))
+    core, rim = np.array(cores), np.array(rims)
+    assert core.mean() == pytest.approx(np.mean(planted), abs=10)
+    assert rim.mean() - core.mean() > 15
+    assert 0.5 < core.std() / rim.std() < 1.6
 
 
 def test_masks_of_a_grid_that_the_reference_corrects_are_carried_along(home):

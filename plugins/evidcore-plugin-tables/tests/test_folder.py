@@ -13,7 +13,8 @@ from evidcore_plugin_tables.folder import Folder
 from evidcore_testing.checks_dataset import check_dataset
 from tables_home import SECRET, SPLITS, refusal
 
-from evidcore.api import Finding, MaskRef, read, read_mask
+from evidcore.api import EncoderInput, Finding, MaskRef, prepare, read, read_mask
+from evidcore.builtin.views import Slices
 
 ROWS: list[dict[str, str]] = [
     {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}
@@ -253,3 +254,20 @@ def test_long_cells_are_told_by_their_length_alone(home, cells):
     said = refusal(home.dataset())
     assert "got a text of 78 characters" in said or "has split a text of 78 characters" in said
     assert "Miller" not in said
+
+
+def test_real_scans_go_from_the_table_to_what_an_encoder_is_given(home, real_data):
+    scans = real_data / "ibsi_validation"
+    names = sorted(path.name for path in scans.glob("STS_*"))
+    splits = [*["train"] * (len(names) - 2), "validation", "test"]
+    files = [str(scans / name / "CT_image.nii.gz") for name in names]
+    keys = ("id", "volume", "patient", "split")
+    home.csv([dict(zip(keys, row, strict=True)) for row in zip(names, files, names, splits, strict=True)])
+    dataset = home.dataset(masks={"tumour": str(scans / "{id}" / "CT_mask.nii.gz")}, missing="skip")
+    check_dataset(dataset, volumes_per_split=1)
+    spec = EncoderInput(size_zyx=(8, 64, 64), spacing_mm_zyx=None, windows=((-160.0, 240.0),), any_depth=True)
+    view = Slices(slices=2)
+    for part in (part for case in dataset.cases("test") for part in view.render(case)[1::2]):
+        pixels = prepare(part.crop, spec, view.size_zyx(part, spec))
+        assert pixels.shape == (1, 1, 64, 64)
+        assert pixels.std() > 0.05

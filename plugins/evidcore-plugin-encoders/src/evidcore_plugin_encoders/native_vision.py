@@ -25,6 +25,7 @@ from evidcore.api import Bridge, Encoder, EncoderInput, Patches
 from evidcore.contracts import Grid
 from evidcore.errors import RecipeError, RunError
 from evidcore_plugin_encoders.patch_centres import patch_centres
+from evidcore_plugin_encoders.picture_places import PicturePlaces
 
 Vision = Mapping[str, Any]
 # mean and spread of colours on 0..1 that each kind of tower was trained with
@@ -101,7 +102,9 @@ class NativeVision(Encoder):
         square_width = config.hidden_size * config.spatial_merge_size**2
         deep = len(_deep_layers(config))
         self.width = square_width * (1 + deep)
-        self.tower = AutoModel.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        self._places: dict[Grid, PicturePlaces] = {}  # by patch grid
+        attention = self.places(self.grid((1, size, size))).attention
+        self.tower = AutoModel.from_config(config, dtype=torch.float32, attn_implementation=attention)
         self.tower.merger = _Unmerged(square_width)
         if deep:
             self.tower.deepstack_merger_list = nn.ModuleList(_Unmerged(square_width) for _ in range(deep))
@@ -121,6 +124,14 @@ class NativeVision(Encoder):
             )
         return (depth, height // self.side_pixels, width // self.side_pixels)
 
+    def places(self, grid_zyx: Grid) -> PicturePlaces:
+        """Return where the patches of one slice of a grid lie."""
+        grid = (1, *grid_zyx[1:])
+        if grid not in self._places:
+            merge = self.config.spatial_merge_size
+            self._places[grid] = PicturePlaces(self.config, merge * grid[1], merge * grid[2])
+        return self._places[grid]
+
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode each slice; features of inner layers stand behind those of the last one."""
         count, _, depth, *_ = volumes.shape
@@ -137,9 +148,7 @@ class NativeVision(Encoder):
             m=config.spatial_merge_size,
             n=config.spatial_merge_size,
         )
-        merge = config.spatial_merge_size
-        pictures = torch.tensor([[1, merge * grid[1], merge * grid[2]]] * (count * depth))
-        output = self.tower(patches, grid_thw=pictures.to(patches.device))
+        output = self.tower(patches, **self.places(grid).inputs(count * depth, patches.device))
         layers = [output.pooler_output, *(getattr(output, "deepstack_features", None) or [])]
         features = torch.cat(layers, dim=-1).reshape(count, math.prod(grid), self.width)
         step = (1.0, float(self.side_pixels), float(self.side_pixels))

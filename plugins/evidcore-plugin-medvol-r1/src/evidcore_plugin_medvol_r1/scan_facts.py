@@ -44,7 +44,7 @@ def outlined(ref: VolumeRef, cache_folder: Path) -> Scan:
         DataError: if the volume cannot be used.
     """
     code = [file_hash(__file__), file_hash(body.__file__)]
-    asked = [code, content_hash(ref.path), ref.marks()]
+    asked = [code, content_hash(ref.path), ref.to_params()]
     frame, profile = Cache("body-outlines", cache_folder).get_or_make(asked, lambda: _measure(ref))
     return _scan(read_geometry(ref), tuple((start, stop) for start, stop in frame), tuple(profile))
 

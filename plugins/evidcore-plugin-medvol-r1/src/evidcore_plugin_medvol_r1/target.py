@@ -113,7 +113,7 @@ def _cached(ref: VolumeRef, named: Named, rule: Rule, cache_folder: Path) -> Tar
     files = {path: content_hash(path) for path in {ref.path, *(mask.path for _, mask in named)}}
     asked = {
         "measuring": MEASURING,
-        "volume": [files[ref.path], ref.marks()],
+        "volume": [files[ref.path], ref.to_params()],
         "masks": [[name, files[mask.path], mask.key, mask.label, mask.axes] for name, mask in named],
         "rule": dataclasses.asdict(rule),
     }

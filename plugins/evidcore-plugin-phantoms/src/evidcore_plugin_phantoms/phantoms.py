@@ -127,9 +127,9 @@ class Phantoms(Dataset):
         return {name: value for name, value in options.items() if name not in ("cache_folder", *left_out)}
 
     def _key(self, **of: Any) -> dict[str, Any]:
-        """Return all that decides the voxels."""
+        """Return all that decides the voxels, and how they are stored."""
         options = self._options(*self.asked, *(f"{split}_cases" for split in SPLITS))
-        return {**options, "set": self.folder_name, **of}
+        return {**options, "set": self.folder_name, "layout": 2, **of}  # raised with the form of cases.json
 
     def fingerprint(self) -> str:
         """Return a short hash of all options and of the version of what is drawn."""

@@ -47,7 +47,7 @@ def case_facts(case: Case, names: Iterable[str], cache_folder: Path, *, body: bo
         files = {path: content_hash(path) for path in {ref.path, *(mask.path for mask in masks.values())}}
         asked = {
             "reading": READING,
-            "volume": [files[ref.path], ref.marks()],
+            "volume": [files[ref.path], ref.to_params()],
             "masks": {
                 name: [files[mask.path], mask.key, mask.label, mask.axes] for name, mask in masks.items()
             },

@@ -155,7 +155,7 @@ class Implant(Dataset):
         masks = {wish.region: case.masks[wish.region] for wish in wishes if wish.region} | carried
         key: dict[str, Any] = {
             "carried": sorted(carried),
-            "volume": [content_hash(ref.path), ref.marks()],
+            "volume": [content_hash(ref.path), ref.to_params()],
             "masks": {
                 name: [content_hash(mask.path), mask.key, mask.label, mask.axes]
                 for name, mask in masks.items()
