@@ -188,7 +188,7 @@ class PolicyAuditResult(AuditResult):
         for rule in _rules(self.blind):
             for prompt, value in zip(self.prompts, rule.values, strict=True):
                 figures = {self.evaluation.headline: value}
-                entry = {"text": "", "malformed": None, "figures": figures}
+                entry = {"text": "", "malformed": None, "figures": figures, "images": ()}  # it looks at none
                 lines.append({**question_of(prompt, rule.name), **entry})
         return lines
 

@@ -210,15 +210,15 @@ def test_answers_of_every_condition_are_kept_and_those_of_the_blind_rule():
     audit = audited(
         Looker(WORLD), WORLD, TRAINING, conditions=[*BLANK, {"use": "other-patient", "exchanges": 2}]
     )
-    count = len(WORLD.prompts())
-    found = [line["condition"] for line in audit.lines()]
-    assert [found.count(one) for one in ("own", "other-patient", "blank", "blind-rule")] == [
-        count, 2 * count, count, count,
-    ]  # fmt: skip
-    shown = {line["images"][0] for line in audit.lines() if line["condition"] == "blank"}
-    assert all(uri.endswith("&blank=1") for uri in shown)
-    kept = [line["figures"]["strict_accuracy"] for line in audit.lines() if line["condition"] == "blind-rule"]
-    assert sum(kept) / count == pytest.approx(audit.reference_lines()["prior_only"])
+    lines, count = {}, len(WORLD.prompts())
+    for line in audit.lines():
+        lines.setdefault(line["condition"], []).append(line)
+    names = ("own", "other-patient", "blank", "blind-rule")
+    assert [len(lines[name]) for name in names] == [count, 2 * count, count, count]
+    assert all(line["images"][0].endswith("&blank=1") for line in lines["blank"])
+    assert not any(line["images"] for line in lines["blind-rule"]), "a rule looks at nothing"
+    scores = [line["figures"]["strict_accuracy"] for line in lines["blind-rule"]]
+    assert sum(scores) / count == pytest.approx(audit.reference_lines()["prior_only"])
 
 
 def test_own_answers_are_those_that_the_evaluation_alone_would_score():
