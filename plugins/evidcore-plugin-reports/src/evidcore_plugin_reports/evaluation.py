@@ -18,12 +18,12 @@ from evidcore.api import (
     Row,
     Span,
     Task,
-    mean_interval,
 )
 from evidcore.case import State
 from evidcore.contracts import LabelError, TextSample, Totals
-from evidcore.evaluate.answer_record import AnswerRecord, gold_answer, question_of, unknown_patients
+from evidcore.evaluate.answer_record import AnswerRecord, gold_answer, question_of
 from evidcore.evaluate.measuring import Measurement, TextFigures, measure, named_metrics
+from evidcore.evaluate.numeric_result import NumericResult
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_reports.agreement import states
@@ -55,24 +55,15 @@ class ReportAnswer(AnswerRecord):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportResult(EvalResult):
-    """All reports of one policy."""
+class ReportResult(NumericResult):
+    """All reports of one policy, and what the metrics measured of them."""
 
-    name: str
     answers: tuple[ReportAnswer, ...]
     findings: Measurement  # F1 over all findings and of each
-    measured: Measurement  # what the metrics say
-
-    @property
-    def clusters(self) -> tuple[str, ...]:
-        """Return whose report each is."""
-        return tuple(answer.cluster for answer in self.answers)
 
     def values(self, metric: str) -> tuple[float, ...]:
         """Return F1 over the findings of each report, 0 where none is known or read, or its format."""
-        if metric == "format_rate":
-            return tuple(float(answer.malformed is None) for answer in self.answers)
-        return tuple(_f1_of(answer) for answer in self.answers)
+        return super().values(metric) if metric == "format_rate" else tuple(map(_f1_of, self.answers))
 
     def unit(self, metric: str) -> str:
         """Return "score" for F1."""
@@ -92,13 +83,11 @@ class ReportResult(EvalResult):
 
         Macro is the mean over the findings that at least one case has.
         """
-        formed = mean_interval(self.values("format_rate"), self.clusters)
-        note = unknown_patients(answer.patient for answer in self.answers)
         by_finding = self.findings.rows(self.name, self.clusters)
         metrics = self.measured.rows(self.name, self.clusters)
         main = [item for item in by_finding if "/" not in item.metric]
         return [
-            Row.of(self.name, "format_rate", formed, note=note, is_headline=True),
+            self.format_row(),
             *main,
             *(dataclasses.replace(m, is_headline=m.unit == "rate") for m in metrics if "/" not in m.metric),
             *(item for item in by_finding if item not in main),
