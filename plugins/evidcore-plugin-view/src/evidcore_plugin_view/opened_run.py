@@ -32,6 +32,7 @@ class OpenedRun:
     def __init__(self, folder: Path, *, show_reports: bool) -> None:
         self.folder = folder.resolve()
         self.head: RunRecord = read_head(self.folder)
+        self._read_at = 0  # mtime of STATUS, in ns
         self.cases = CaseIndex(self.folder, show_reports=show_reports)
         self.reader = RunProcess()
         self.has_segmenter = names_segmenter(self.head.recipe)
@@ -41,8 +42,10 @@ class OpenedRun:
         self._lock = threading.Lock()
 
     def read_again(self) -> None:
-        """Read what a run has written since."""
-        self.head = read_head(self.folder)
+        """Read what a run has written since, if it trains or its STATUS is another."""
+        written_at = max((path.stat().st_mtime_ns for path in self.folder.glob("STATUS")), default=0)
+        if self.head.status.get("state") == "running" or written_at != self._read_at:
+            self._read_at, self.head = written_at, read_head(self.folder)
 
     def stages(self, kind: str) -> list[str]:
         """Return the stages that have answers or rollouts, in their order."""

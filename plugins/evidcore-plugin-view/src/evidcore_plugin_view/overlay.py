@@ -7,6 +7,7 @@ and masks are in voxels of the source volume, axes z, y, x.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -120,12 +121,18 @@ def of_masks(masks: Mapping[str, MaskRef], asked: Sequence[str]) -> list[Overlay
 
 def voxels(overlay: Overlay, mask: Mask | None, shape_zyx: tuple[int, int, int]) -> Mask | Voxels:
     """Return an overlay's mask, else how strongly each voxel is drawn, 0 to 255; shape (z, y, x)."""
-    if mask is not None:
-        return mask
-    drawn = np.zeros(shape_zyx, dtype=np.uint8)
     strengths = overlay.strengths or (FULL,) * len(overlay.boxes)
-    for (z0, z1, y0, y1, x0, x1), strength in zip(overlay.boxes, strengths, strict=True):
+    return _filled(overlay.boxes, strengths, shape_zyx) if mask is None else mask
+
+
+@functools.lru_cache(maxsize=2)  # each slice that is scrolled to asks for the same, of side a or b
+def _filled(
+    boxes: tuple[SpanZYX, ...], strengths: tuple[int, ...], shape_zyx: tuple[int, int, int]
+) -> Voxels:
+    drawn = np.zeros(shape_zyx, dtype=np.uint8)
+    for (z0, z1, y0, y1, x0, x1), strength in zip(boxes, strengths, strict=True):
         drawn[z0:z1, y0:y1, x0:x1] = strength
+    drawn.flags.writeable = False
     return drawn
 
 
