@@ -16,7 +16,6 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from transformers.utils import logging
 
-import evidcore.contracts  # noqa: F401  # component kinds are told by it
 from evidcore.api import Case, Prompt, Reward, Rollout, Score, TextPart, VisualPart
 from evidcore.model import assemble
 from evidcore.model.processor import VolumeProcessor
@@ -96,9 +95,7 @@ def source(
 
 
 def build(
-    size: Size,
-    encoder_table: Mapping[str, Any] = DEMO_ENCODER,
-    bridge_table: Mapping[str, Any] = BRIDGE,
+    size: Size, encoder_table: Mapping[str, Any] = DEMO_ENCODER, bridge_table: Mapping[str, Any] = BRIDGE
 ) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return a model, the same each time, with its feature bank."""
     tokenizer = words(size.vocabulary)

@@ -101,11 +101,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, count)
-        result: dict[str, Any] = {
-            "volumes": count,
-            "shape_zyx": SHAPE,
-            "cpu_ms": parts(folder, count),
-        }
+        result: dict[str, Any] = {"volumes": count, "shape_zyx": SHAPE, "cpu_ms": parts(folder, count)}
         for processes in (1, 2):
             faults: list[Fault] = []
             dataset = open_folder(folder, "hu")

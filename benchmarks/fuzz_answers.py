@@ -37,18 +37,7 @@ from typing import Any
 from evidcore_testing.data import FINDINGS, volume_case
 
 from evidcore.builtin.views import Slices
-from evidcore.case import (
-    Action,
-    Answer,
-    Episode,
-    Part,
-    Prompt,
-    Reply,
-    Rollout,
-    Score,
-    TextPart,
-    VisualPart,
-)
+from evidcore.case import Action, Answer, Episode, Part, Prompt, Reply, Rollout, Score, TextPart, VisualPart
 from evidcore.contracts import Policy, Reward, RolloutStrategy, Sampler, Task
 from evidcore.errors import DataError
 from evidcore.prompts.rows import Row

@@ -76,9 +76,7 @@ def measure(labeler: Labeler, some: Sequence[Row]) -> dict[str, Any]:
             "high": interval.high,
             "errors": dict(
                 errors(
-                    [item.get(name) for item in said],
-                    [item.get(name) for item in by_name],
-                    true[:, index],
+                    [item.get(name) for item in said], [item.get(name) for item in by_name], true[:, index]
                 )
             ),
         }

@@ -77,10 +77,7 @@ class ByHeight(Reader):
 def table(figures: dict[str, Any]) -> list[str]:
     """Return figures as lines."""
     lines = [f"{'':22}{'AUC':>8}{'lesions named':>16}{'left alone':>12}{'lesions':>9}"]
-    rows = {
-        **figures["by_finding"],
-        "all": figures,
-    }
+    rows = {**figures["by_finding"], "all": figures}
     for name, row in rows.items():
         auc, named, alone = (
             "-" if row[key] is None else f"{row[key]:.3f}" for key in ("auc", "sensitivity", "specificity")

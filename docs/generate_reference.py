@@ -210,7 +210,8 @@ def observers() -> Iterator[str]:
 
 def entries(package: types.ModuleType) -> Iterator[str]:
     """Describe the classes and functions that a package offers."""
-    for _, item in sorted(vars(package).items()):
+    for name in sorted(getattr(package, "__all__", vars(package))):
+        item = getattr(package, name)
         if inspect.isclass(item) or inspect.isfunction(item):
             yield entry(item, "###")
 

@@ -68,14 +68,8 @@ def test_listing_names_it_and_runs_nothing_of_it(site, evid):
     done = evid("plugins", "reward", "--json", sites=[site])
     assert done.returncode == 0, done.stderr
     (row,) = [row for row in json.loads(done.stdout)["components"] if row["name"] == "laterality"]
-    assert row == {
-        "kind": "reward",
-        "name": "laterality",
-        "package": "evid-reward-laterality",
-        "version": "1.0",
-        "target": "evid_reward_laterality:Laterality",
-        "broken": None,
-    }
+    place = {"package": "evid-reward-laterality", "target": "evid_reward_laterality:Laterality"}
+    assert row == {"kind": "reward", "name": "laterality", **place, "version": "1.0", "broken": None}
     assert not (site / IMPORTED).exists()
 
 

@@ -5,35 +5,21 @@ Belongs here: values that pass between rooms and into rewards. No file is read h
 `errors`.
 """
 
-from evidcore.case.interaction import Action as Action
-from evidcore.case.interaction import Answer as Answer
-from evidcore.case.interaction import Box as Box
-from evidcore.case.interaction import Change as Change
-from evidcore.case.interaction import Crop as Crop
-from evidcore.case.interaction import Drawing as Drawing
-from evidcore.case.interaction import Episode as Episode
-from evidcore.case.interaction import Evidence as Evidence
-from evidcore.case.interaction import Part as Part
-from evidcore.case.interaction import Prompt as Prompt
-from evidcore.case.interaction import Reply as Reply
-from evidcore.case.interaction import Rollout as Rollout
-from evidcore.case.interaction import Score as Score
-from evidcore.case.interaction import TextPart as TextPart
-from evidcore.case.interaction import Turn as Turn
-from evidcore.case.interaction import Unscored as Unscored
-from evidcore.case.interaction import Verdict as Verdict
-from evidcore.case.interaction import VisualPart as VisualPart
-from evidcore.case.interaction import written as written
-from evidcore.case.scan import Case as Case
-from evidcore.case.scan import Finding as Finding
-from evidcore.case.scan import Intensity as Intensity
-from evidcore.case.scan import MaskRef as MaskRef
-from evidcore.case.scan import Oblique as Oblique
-from evidcore.case.scan import Query as Query
-from evidcore.case.scan import Question as Question
-from evidcore.case.scan import Report as Report
-from evidcore.case.scan import Side as Side
-from evidcore.case.scan import Span as Span
-from evidcore.case.scan import Split as Split
-from evidcore.case.scan import State as State
-from evidcore.case.scan import VolumeRef as VolumeRef
+# fmt: off
+# isort: off
+from evidcore.case.interaction import (
+    Action, Answer, Box, Change, Crop, Drawing, Episode, Evidence, Part, Prompt, Reply, Rollout, Score,
+    TextPart, Turn, Unscored, Verdict, VisualPart, written,
+)
+from evidcore.case.scan import (
+    Case, Finding, Intensity, MaskRef, Oblique, Query, Question, Report, Side, Span, Split, State,
+    VolumeRef,
+)
+
+__all__ = [
+    "Action", "Answer", "Box", "Case", "Change", "Crop", "Drawing", "Episode", "Evidence", "Finding",
+    "Intensity", "MaskRef", "Oblique", "Part", "Prompt", "Query", "Question", "Reply", "Report", "Rollout",
+    "Score", "Side", "Span", "Split", "State", "TextPart", "Turn", "Unscored", "Verdict", "VisualPart",
+    "VolumeRef", "written",
+]
+# fmt: on

@@ -187,12 +187,7 @@ def follow(name: str, of: str = "cases") -> Iterator[Callable[[int, int], None]]
 )  # fmt: skip
 @_json
 def run(
-    recipe: Path,
-    overrides: tuple[str, ...],
-    fresh: bool,
-    out: Path,
-    locked: Path | None,
-    as_json: bool,
+    recipe: Path, overrides: tuple[str, ...], fresh: bool, out: Path, locked: Path | None, as_json: bool
 ) -> None:
     """Run a recipe: train, measure, audit, and write the evidence page."""
     if not as_json:

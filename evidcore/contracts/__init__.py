@@ -10,86 +10,77 @@ by whoever writes a component.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from evidcore.contracts.answering import Continuation as Continuation
-from evidcore.contracts.answering import Prefix as Prefix
-from evidcore.contracts.answering import RolloutStrategy as RolloutStrategy
-from evidcore.contracts.answering import Rows as Rows
-from evidcore.contracts.answering import Sampler as Sampler
-from evidcore.contracts.answering import Sampling as Sampling
-from evidcore.contracts.answering import Task as Task
-from evidcore.contracts.answering import Tool as Tool
-from evidcore.contracts.dataset import Dataset as Dataset
-from evidcore.contracts.dataset import View as View
-from evidcore.contracts.evaluating import Answers as Answers
-from evidcore.contracts.evaluating import Audit as Audit
-from evidcore.contracts.evaluating import AuditResult as AuditResult
-from evidcore.contracts.evaluating import BlindRule as BlindRule
-from evidcore.contracts.evaluating import Condition as Condition
-from evidcore.contracts.evaluating import EvalOptions as EvalOptions
-from evidcore.contracts.evaluating import EvalResult as EvalResult
-from evidcore.contracts.evaluating import Evaluation as Evaluation
-from evidcore.contracts.evaluating import Row as Row
-from evidcore.contracts.evaluating import StageResult as StageResult
-from evidcore.contracts.judging import Component as Component
-from evidcore.contracts.judging import ImageQuestion as ImageQuestion
-from evidcore.contracts.judging import Labeler as Labeler
-from evidcore.contracts.judging import LabelError as LabelError
-from evidcore.contracts.judging import Measured as Measured
-from evidcore.contracts.judging import Metric as Metric
-from evidcore.contracts.judging import Reader as Reader
-from evidcore.contracts.judging import Reward as Reward
-from evidcore.contracts.judging import Scorer as Scorer
-from evidcore.contracts.judging import TextSample as TextSample
-from evidcore.contracts.judging import Totals as Totals
-from evidcore.contracts.model import Bridge as Bridge
-from evidcore.contracts.model import Completion as Completion
-from evidcore.contracts.model import Corpus as Corpus
-from evidcore.contracts.model import Encoder as Encoder
-from evidcore.contracts.model import FitLog as FitLog
-from evidcore.contracts.model import Language as Language
-from evidcore.contracts.model import Patches as Patches
-from evidcore.contracts.model import Policy as Policy
-from evidcore.contracts.model import Reweighter as Reweighter
-from evidcore.contracts.segmenting import BoxPrompt as BoxPrompt
-from evidcore.contracts.segmenting import MaskPrompt as MaskPrompt
-from evidcore.contracts.segmenting import MaskRequest as MaskRequest
-from evidcore.contracts.segmenting import PointPrompt as PointPrompt
-from evidcore.contracts.segmenting import Segmenter as Segmenter
-from evidcore.contracts.segmenting import SegmenterPrompt as SegmenterPrompt
-from evidcore.contracts.segmenting import SegmenterSession as SegmenterSession
-from evidcore.contracts.stage import Engine as Engine
-from evidcore.contracts.stage import Stage as Stage
-from evidcore.contracts.stage import StageContext as StageContext
-from evidcore.contracts.stage import StageTraits as StageTraits
-from evidcore.contracts.stage import Workload as Workload
-from evidcore.data.encoder_input import EncoderInput as EncoderInput
-from evidcore.data.encoder_input import Grid as Grid
-from evidcore.data.format import Format as Format
-from evidcore.data.grid import FileGrid as FileGrid
-from evidcore.data.stored import Stored as Stored
+# fmt: off
+# isort: off
+if TYPE_CHECKING:  # `model` loads torch, which a data set or a reward may do without
+    from evidcore.contracts.answering import (
+        Continuation, Prefix, RolloutStrategy, Rows, Sampler, Sampling, Task, Tool,
+    )
+    from evidcore.contracts.dataset import Dataset, View
+    from evidcore.contracts.evaluating import (
+        Answers, Audit, AuditResult, BlindRule, Condition, EvalOptions, EvalResult, Evaluation, Row,
+        StageResult,
+    )
+    from evidcore.contracts.judging import (
+        Component, ImageQuestion, Labeler, LabelError, Measured, Metric, Reader, Reward, Scorer,
+        TextSample, Totals,
+    )
+    from evidcore.contracts.model import (
+        Bridge, Completion, Corpus, Encoder, FitLog, Language, Patches, Policy, Reweighter,
+    )
+    from evidcore.contracts.segmenting import (
+        BoxPrompt, MaskPrompt, MaskRequest, PointPrompt, Segmenter, SegmenterPrompt, SegmenterSession,
+    )
+    from evidcore.contracts.stage import Engine, Stage, StageContext, StageTraits, Workload
+    from evidcore.data.encoder_input import EncoderInput, Grid
+    from evidcore.data.format import Format
+    from evidcore.data.grid import FileGrid
+    from evidcore.data.stored import Stored
 
-KINDS: Mapping[str, type] = {
-    "dataset": Dataset,
-    "encoder": Encoder,
-    "bridge": Bridge,
-    "reweighter": Reweighter,
-    "reward": Reward,
-    "segmenter": Segmenter,
-    "view": View,
-    "task": Task,
-    "rollout": RolloutStrategy,
-    "sampler": Engine,
-    "tool": Tool,
-    "reader": Reader,
-    "labeler": Labeler,
-    "scorer": Scorer,
-    "metric": Metric,
-    "evaluation": Evaluation,
-    "audit": Audit,
-    "condition": Condition,
-    "language": Language,
-    "stage": Stage,
-    "format": Format,
+__all__ = [
+    "KINDS", "Answers", "Audit", "AuditResult", "BlindRule", "BoxPrompt", "Bridge", "Completion", "Component",
+    "Condition", "Continuation", "Corpus", "Dataset", "Encoder", "EncoderInput", "Engine", "EvalOptions",
+    "EvalResult", "Evaluation", "FileGrid", "FitLog", "Format", "Grid", "ImageQuestion",
+    "LabelError", "Labeler", "Language", "MaskPrompt", "MaskRequest", "Measured", "Metric", "Patches",
+    "PointPrompt", "Policy", "Prefix", "Reader", "Reward", "Reweighter", "RolloutStrategy", "Row", "Rows",
+    "Sampler", "Sampling", "Scorer", "Segmenter", "SegmenterPrompt", "SegmenterSession", "Stage",
+    "StageContext", "StageResult", "StageTraits", "Stored", "Task", "TextSample", "Tool", "Totals", "View",
+    "Workload",
+]
+_MODULES = (
+    "contracts.dataset", "contracts.judging", "contracts.answering", "contracts.segmenting",
+    "contracts.evaluating", "contracts.stage", "contracts.model", "data.encoder_input", "data.format",
+    "data.grid", "data.stored",
+)
+KINDS = {
+    "dataset": "Dataset", "encoder": "Encoder", "bridge": "Bridge", "reweighter": "Reweighter",
+    "reward": "Reward", "segmenter": "Segmenter", "view": "View", "task": "Task",
+    "rollout": "RolloutStrategy", "sampler": "Engine", "tool": "Tool", "reader": "Reader",
+    "labeler": "Labeler", "scorer": "Scorer", "metric": "Metric", "evaluation": "Evaluation",
+    "audit": "Audit", "condition": "Condition", "language": "Language", "stage": "Stage", "format": "Format",
 }
+# fmt: on
+
+
+def __getattr__(name: str) -> Any:
+    """Import a contract, or what passes through one, from its module."""
+    for place in _MODULES if name in __all__ else ():
+        module = import_module(f"evidcore.{place}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def contract(kind: str) -> Any:
+    """Return the contract of a kind; None of one that is no component's class."""
+    return getattr(sys.modules[__name__], KINDS[kind]) if kind in KINDS else None
+
+
+def imported() -> dict[str, type]:
+    """Return by kind the contracts that anything has imported: no type can be one of the others."""
+    modules = [sys.modules.get(f"evidcore.{place}") for place in _MODULES]
+    return {kind: getattr(it, name) for it in modules for kind, name in KINDS.items() if hasattr(it, name)}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar, cast
 
 from evidcore.case import Evidence, Prompt, VolumeRef
 from evidcore.contracts.answering import Task
 from evidcore.contracts.dataset import Dataset
 from evidcore.contracts.judging import Component
-from evidcore.contracts.model import Policy
 from evidcore.contracts.segmenting import Mask
+
+if TYPE_CHECKING:
+    from evidcore.contracts.model import Policy  # loads torch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

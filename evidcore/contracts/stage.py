@@ -15,11 +15,11 @@ from evidcore.case import Case, Prompt, Split
 from evidcore.contracts.answering import RolloutStrategy, Rows, Task
 from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import StageResult
-from evidcore.contracts.model import Language, Policy
 from evidcore.data.encoder_input import EncoderInput
 from evidcore.recipe.schema import DataUse, RecipeContext, marked_kind
 
 if TYPE_CHECKING:
+    from evidcore.contracts.model import Language, Policy  # load torch
     from evidcore.recipe import Recipe
     from evidcore.registry.factory import Option
 

@@ -183,8 +183,9 @@ class Tables(Components):
             text = f"must be one of {', '.join(installed)}, got {table.get('kind')!r}.{hint}"
             raise mistake(text, at=("kind",)) from None
         form, more = self.stage(offer, table)
-        whole = base if more == {} else Form({**(more or {}), **base.known}, is_component=False)
-        whole.is_open = more is None
+        whole = base.opened if more is None else base
+        if more:
+            whole = Form({**more, **base.known}, is_component=False)
         values = together(_twins(more or {}, table), lambda: whole.check(table, self))
         left_open = Form(more or {}).resolved(table, values)
         return StageTable(form=form, values=values, options=left_open)

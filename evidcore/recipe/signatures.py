@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -22,7 +23,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from evidcore.cache import Cache
 from evidcore.errors import RunError
-from evidcore.registry import Offer, offers
+from evidcore.registry import Offer, offers, places
 from evidcore.registry.factory import Form
 from evidcore.registry.signature import Kind, Option, reserved_keys
 
@@ -42,24 +43,16 @@ class CachedSignatures:
     """What earlier processes noted; nothing where packages have changed since."""
 
     def __init__(self) -> None:
-        self._packages = _packages()
+        self._packages = _packages(places())
         content = SIGNATURES.get(self._packages)
-        self._notes: dict[str, Any] = {} if content is None else json.loads(content)
+        self._notes: dict[str, str] = {} if content is None else json.loads(content)
 
     def form(self, offer: Offer) -> Form:
         """Return the form of a table, without its defaults."""
         note = self._notes.get(_name(offer))
         if note is None:
             raise CacheMiss
-        reserved = reserved_keys(offer.kind) if offer.kind != "stage" else ()
-        keys = _keys(note["schema"], note["schema"].get("$defs", {}))
-        form = Form(
-            {name: item for name, item in keys.items() if name not in reserved},
-            own={name: item for name, item in keys.items() if name in reserved},
-            is_component=offer.kind != "stage",
-        )
-        form.leaves_open = note["leaves_open"]
-        return form
+        return _form(note, offer.kind)
 
     def keep(self, read: Mapping[Offer, Form]) -> None:
         """Keep what was read for the next process, where a file can be written."""
@@ -67,17 +60,31 @@ class CachedSignatures:
         for offer, form in read.items():
             if _name(offer) not in notes:
                 with contextlib.suppress(PydanticInvalidForJsonSchema):  # told by importing it, each time
-                    notes[_name(offer)] = {"schema": form.schema, "leaves_open": form.leaves_open}
+                    notes[_name(offer)] = json.dumps([form.schema, form.leaves_open])
         if notes.keys() != self._notes.keys():
             with contextlib.suppress(OSError, RunError):
                 SIGNATURES.put(self._packages, json.dumps(notes).encode())
+
+
+@functools.lru_cache(maxsize=1024)  # an ablation reads a recipe for each of its arms
+def _form(text: str, kind: str) -> Form:
+    (schema, leaves_open), reserved = json.loads(text), reserved_keys(kind) if kind != "stage" else ()
+    keys = _keys(schema, schema.get("$defs", {}))
+    form = Form(
+        {name: item for name, item in keys.items() if name not in reserved},
+        own={name: item for name, item in keys.items() if name in reserved},
+        is_component=kind != "stage",
+    )
+    form.leaves_open = leaves_open
+    return form
 
 
 def _name(offer: Offer) -> str:
     return f"{offer.kind} {offer.package} {offer.target}"
 
 
-def _packages() -> str:
+@functools.lru_cache(maxsize=4)  # a process has its packages as they were when it imported them
+def _packages(_: tuple[tuple[str, int], ...]) -> str:
     """Return a hash of where the files of all packages lie, how large they are and when they were written."""
     digest = hashlib.sha256()
     for top in sorted({offer.target.partition(":")[0].partition(".")[0] for offer in offers()}):

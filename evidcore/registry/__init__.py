@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from importlib import metadata  # takes a quarter of the time of `evid --help`, which lists nothing
 
 KIND_NAMES = (
-    "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task",
-    "rollout", "sampler", "tool", "reader", "labeler", "scorer", "metric", "format",
-    "evaluation", "audit", "condition", "language", "stage", "observer",
-    "command", "page",
+    "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task", "rollout", "sampler",
+    "tool", "reader", "labeler", "scorer", "metric", "format", "evaluation", "audit", "condition", "language",
+    "stage", "observer", "command", "page",
 )  # fmt: skip
 _PREFIX = "evidcore."
 LOCK = "evid.lock"  # beside a recipe: what it uses of the Hub
@@ -128,10 +127,10 @@ def _offering(
 
 def offers(kind: str | None = None) -> list[Offer]:
     """List every installed component (of `kind`), sorted by kind, name and package."""
-    return [row for row in _offers(_places()) if kind in (None, row.kind)]
+    return [row for row in _offers(places()) if kind in (None, row.kind)]
 
 
-def _places() -> tuple[tuple[str, int], ...]:
+def places() -> tuple[tuple[str, int], ...]:
     """Return where packages are looked for, each folder with when something was last installed there."""
     result = []
     for entry in sys.path:
@@ -174,7 +173,7 @@ def _entries(dist: metadata.Distribution, group: str = _PREFIX) -> tuple[list[me
 def broken() -> dict[str, str]:
     """Return the packages whose entry points or card cannot be read, each with the reason."""
     result = {}
-    for dist, package, message in _offering(_places()):
+    for dist, package, message in _offering(places()):
         if fault := _entries(dist)[1]:
             result[package] = fault
             continue
@@ -315,7 +314,7 @@ def watch(name: str, needed_for: str = "") -> Any:
     Only modules called `evidcore_plugin_…` are taken. No package from the Hub may bring one, so nothing that
     was downloaded has a say in what is loaded.
     """
-    target = _watches(_places()).get(name)
+    target = _watches(places()).get(name)
     if target is None and needed_for:
         raise PluginError(f"{needed_for} needs a package that is not installed. `pip install {_WATCHES}`.")
     return None if target is None else importlib.import_module(target)

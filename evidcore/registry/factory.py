@@ -31,6 +31,7 @@ from evidcore.registry.signature import (
     InlineOptions,
     Kind,
     Option,
+    contract_of,
     contracts,
     fields,
     flat_forms,
@@ -94,14 +95,21 @@ class _Plain(GenerateJsonSchema):
 class Form:
     """What a table may hold: the keys of a signature or of a dataclass, as a model of pydantic's."""
 
-    def __init__(self, known: Known, *, own: Known | None = None, is_component: bool = True) -> None:
+    def __init__(
+        self, known: Known, *, own: Known | None = None, is_component: bool = True, is_open: bool = False
+    ) -> None:
         """Take the keys.
 
         Messages list the keys of `known`; the core reads those of `own` itself.
         """
         self.known, self.keys, self.is_component = known, {**(own or {}), **known}, is_component
-        self.is_open = False  # holds keys that cannot be told
+        self.is_open = is_open  # holds keys that cannot be told
         self.leaves_open = False  # a stage's: it may hold keys that its other values name
+
+    @functools.cached_property
+    def opened(self) -> Form:
+        """The form of a table that holds more keys, which cannot be told."""
+        return Form(self.known, is_component=self.is_component, is_open=True)
 
     @functools.cached_property
     def adapter(self) -> TypeAdapter[Any]:
@@ -399,7 +407,7 @@ def build(
         arguments = _given(offer, factory, given)
         with blame(offer, f"being built for {where}", PluginError):
             component = factory(**arguments, **gathered(form.known, own))
-    contract = contracts().get(kind)
+    contract = contract_of(kind)
     if contract is not None and not isinstance(component, contract):
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
     try:

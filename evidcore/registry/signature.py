@@ -212,9 +212,15 @@ def _component_kind(annotation: Any) -> str | None:
 
 
 def contracts() -> Mapping[str, type]:
-    """Return the contract classes if anything has imported them; without, nothing can be one of them."""
+    """Return the contract classes that anything has imported; nothing can be one of the others."""
     module = sys.modules.get("evidcore.contracts")
-    return module.KINDS if module is not None else {}
+    return module.imported() if module is not None else {}
+
+
+def contract_of(kind: str) -> type | None:
+    """Return the contract class of a kind; None of one that is none of a component's class."""
+    module = sys.modules.get("evidcore.contracts")
+    return module.contract(kind) if module is not None else None
 
 
 def holders(known: Mapping[str, Option]) -> dict[str, inspect.Parameter]:

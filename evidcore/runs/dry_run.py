@@ -98,11 +98,7 @@ def meta_parts(assembly: Assembly, *, needs_data: bool = False) -> Parts:
             if not whole.tie_word_embeddings:
                 language.append(nn.Linear(config.hidden_size, config.vocab_size, bias=False))
     return Parts(
-        encoder=encoder,
-        bridge=bridge,
-        config=config,
-        language=language,
-        has_known_width=width is not None,
+        encoder=encoder, bridge=bridge, config=config, language=language, has_known_width=width is not None
     )
 
 

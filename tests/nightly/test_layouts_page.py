@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from evidcore_plugin_ct_data.miniatures import WRITERS, write
 
-from evidcore import contracts  # noqa: F401  options that take components are told by it
 from evidcore.registry.factory import build, check
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "layouts.md"

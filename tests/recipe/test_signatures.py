@@ -11,6 +11,7 @@ from evidcore.api import find
 from evidcore.recipe import check, signatures
 from evidcore.recipe.load import read_toml
 from evidcore.recipe.signatures import CachedSignatures, CacheMiss
+from evidcore.registry import places
 
 WRONG = 'use = "phantom-chest"', 'use = "phantom-chest", train_case = 4'
 
@@ -50,7 +51,7 @@ def test_a_mistake_is_told_before_torch_is_imported(write):
 
 
 def test_a_damaged_entry_is_as_none(cache, write):
-    path = cache.path(signatures._packages())
+    path = cache.path(signatures._packages(places()))
     path.parent.mkdir(parents=True)
     path.write_text("{", encoding="utf-8")
     assert first_problems(write(WRONG)) == []
@@ -61,10 +62,10 @@ def test_a_damaged_entry_is_as_none(cache, write):
 
 def test_another_environment_with_the_same_cache_keeps_its_own(cache, write, monkeypatch):
     problems(write())
-    mine = signatures._packages()
+    mine = signatures._packages(places())
     noted = cache.get(mine)
     assert CachedSignatures().form(find("encoder", "vit3d"))
-    monkeypatch.setattr(signatures, "_packages", lambda: "others")
+    monkeypatch.setattr(signatures, "_packages", lambda _: "others")
     with pytest.raises(CacheMiss):
         CachedSignatures().form(find("encoder", "vit3d"))
     assert first_problems(write(WRONG)) == []
@@ -91,5 +92,6 @@ def test_a_changed_file_of_any_package_ends_what_was_noted(offered, write):
     assert problems(write(('use = "format"', 'use = "zero"'), ('gate = "format"', 'gate = "zero"'))) == []
     assert CachedSignatures().form(find("reward", "zero")).known.keys() == {"level"}
     Path(module.__file__).write_text("# other code\n", encoding="utf-8")
+    signatures._packages.cache_clear()  # as in the next process
     with pytest.raises(CacheMiss):
         CachedSignatures().form(find("reward", "zero"))

@@ -62,10 +62,8 @@ def test_a_missing_component_of_our_own_is_answered_with_the_pip_command(monkeyp
 
 def test_the_table_of_our_own_packages_is_what_they_declare():
     file = resources.files("evidcore_plugin_hub.trust") / "known_packages.toml"
-    written, script = (
-        file.read_text(encoding="utf-8"),
-        Path(__file__).parents[2] / "plugins/known_packages.py",
-    )
+    script = Path(__file__).parents[2] / "plugins/known_packages.py"
+    written = file.read_text(encoding="utf-8")
     assert written == runpy.run_path(str(script))["table"](), "run: python plugins/known_packages.py"
     assert tomllib.loads(written)["evidcore-plugin-med3d-r1"]["bridge"] == ["residual-alignment"]
 

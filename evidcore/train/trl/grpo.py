@@ -141,11 +141,7 @@ WHERE = "stage.grpo"
 
 
 def owned_arguments(
-    settings: GrpoSettings,
-    folder: Path,
-    seed: int,
-    weights: Sequence[float],
-    processes: int,
+    settings: GrpoSettings, folder: Path, seed: int, weights: Sequence[float], processes: int
 ) -> dict[str, Any]:
     """Return what the core sets, by trl's names."""
     prompts, answers = settings.prompts_per_step, settings.answers_per_prompt

@@ -106,6 +106,7 @@ def drop_by_file(folder, line):
     return (own[0] - other[0]) / line["tokens"]
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_look_has_no_drops_and_it_is_said(keyhole, evid):
     folder, sees = keyhole
     sees.opening = (slice(0, 0), slice(0, 0), slice(0, 0))
@@ -142,6 +143,7 @@ def test_a_stage_in_the_middle_is_asked_the_model_of_its_time(copied_run, evid):
     assert line["model"] == {"stage": "01-sft", "inputs": told["inputs"]}
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_after_an_interruption(copied_run, evid, monkeypatch):
     whole = json.loads(evid("occlude", copied_run, *CELLS, "--json").stdout)["questions"]
     path = copied_run / "occlusion/04-evaluate.jsonl"

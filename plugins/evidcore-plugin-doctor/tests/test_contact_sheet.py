@@ -28,10 +28,10 @@ def of(page: Any, name: str, class_: str = "") -> list[Any]:
     return page.xpath(f"//{name}" + (f"[contains(concat(' ', @class, ' '), ' {class_} ')]" if class_ else ""))
 
 
-@pytest.fixture
-def planted(home: Any, tools: Any) -> Path:
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Path:
     """Four cases: one with a mask beside the middle, one cut off, one in the test split, one not in HU."""
-    spot = np.zeros(tools.SHAPE, dtype=bool)
+    home, spot = tools.Home(tmp_path_factory.mktemp("planted")), np.zeros(tools.SHAPE, dtype=bool)
     spot[30:36, 20:28, 50:60] = True
     text = f"A nodule. {EVIL}"
     home.add("nodule", tools.torso(0), masks={AFFECTED: spot}, report=text, **{AFFECTED: "1"})
@@ -49,8 +49,14 @@ def viewed(evid: Any, folder: Path, *options: Any) -> tuple[Any, Any, str]:
     return said, lxml.html.fromstring(text), text
 
 
-def test_each_case_has_three_planes_and_its_faults(evid, planted):
-    said, result, _ = viewed(evid, planted)
+@pytest.fixture(scope="module")
+def seen(evid: Any, planted: Path) -> tuple[Any, Any, str]:
+    """What the command prints of them, the page, and its text."""
+    return viewed(evid, planted)
+
+
+def test_each_case_has_three_planes_and_its_faults(seen, planted):
+    said, result, _ = seen
     cards = of(result, "article")
     assert [card.text_content().split()[0] for card in cards] == ["nodule", "cut", "unit", "tested"]
     assert [card.get("data-split", "") for card in cards] == ["train", "train", "train", "test"]
@@ -64,8 +70,8 @@ def test_each_case_has_three_planes_and_its_faults(evid, planted):
     assert "6 x 5.5 x 5" in cards[0].text_content()
 
 
-def test_planes_are_in_true_proportions_and_go_through_the_mask(evid, planted, tools):
-    _, result, _ = viewed(evid, planted)
+def test_planes_are_in_true_proportions_and_go_through_the_mask(seen, tools):
+    _, result, _ = seen
     depth, height, width = (count * step for count, step in zip(tools.SHAPE, tools.SPACING_MM, strict=True))
     ratios = [float(item.get("style").split(":")[1]) for item in of(result, "div", "screen")[:3]]
     assert ratios == pytest.approx([width / height, width / depth, height / depth], abs=1e-3)
@@ -79,8 +85,8 @@ def test_planes_are_in_true_proportions_and_go_through_the_mask(evid, planted, t
     assert "middle of the volume" in of(result, "article")[3].text_content()
 
 
-def test_an_outline_lies_where_the_mask_is(evid, planted):
-    _, result, _ = viewed(evid, planted)
+def test_an_outline_lies_where_the_mask_is(seen):
+    _, result, _ = seen
     axial, coronal, sagittal = (path.get("d", "") for path in of(result, "path") if path.get("data-mask", ""))
     for drawn, rows, columns in (
         (axial, (20, 28), (50, 60)),
@@ -107,8 +113,8 @@ def test_every_mask_has_a_switch_or_is_said_to_be_empty_or_not_drawn(evid, home,
     assert "axial, slice 34 of 62" in of(result, "figure", "plane")[0].text_content()
 
 
-def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, tools):
-    _, result, _ = viewed(evid, planted)
+def test_a_picture_shows_the_voxels_in_the_window_that_is_named(seen, tools):
+    _, result, _ = seen
     card = of(result, "article")[3]
     assert (
         "mediastinum, -160 to 240 HU" in card.text_content() or "lung, -1350 to 150 HU" in card.text_content()
@@ -121,8 +127,8 @@ def test_a_picture_shows_the_voxels_in_the_window_that_is_named(evid, planted, t
     assert np.abs(shown - expected).max() <= 255 / 63 / 2 + 1
 
 
-def test_text_of_the_set_is_never_markup_and_is_not_printed(evid, planted):
-    said, result, text = viewed(evid, planted)
+def test_text_of_the_set_is_never_markup_and_is_not_printed(seen):
+    said, result, text = seen
     assert not of(result, "b", "") or all(item.text_content() != "bold" for item in of(result, "b"))
     assert not any("onerror" in item.attrib for item in result.iter())
     assert EVIL in "".join(item.text_content() for item in of(result, "pre"))
@@ -132,8 +138,8 @@ def test_text_of_the_set_is_never_markup_and_is_not_printed(evid, planted):
     assert "p-nodule" in text
 
 
-def test_the_page_reaches_for_nothing_outside_itself(evid, planted):
-    _, result, text = viewed(evid, planted)
+def test_the_page_reaches_for_nothing_outside_itself(seen):
+    _, result, text = seen
     assert not re.search(r"@import|url\(", text)
     for item in result.iter():
         assert item.tag not in ("link", "iframe", "object", "embed", "base")
@@ -180,10 +186,7 @@ def test_what_is_left_out_is_said_with_how_to_see_it(evid, planted, options, sho
     [
         (("--case", "nodul"), "has no case 'nodul'. Did you mean 'nodule'? It lists 4 cases"),
         (("--finding", "lung nodul"), "no case shows 'lung nodul', as a finding or a mask. Did you mean"),
-        (
-            ("--finding", AFFECTED, "--split", "test"),
-            "none of its 4 cases is accepted by --split",
-        ),
+        (("--finding", AFFECTED, "--split", "test"), "none of its 4 cases is accepted by --split"),
     ],
 )
 def test_a_filter_that_accepts_nothing_is_named(evid, planted, options, said):

@@ -38,11 +38,7 @@ OUT_OF_ORDER = "slices are unlike both neighbours|the slices are out of order"
 @pytest.mark.parametrize(
     ("change", "spacing_mm", "told"),
     [
-        (
-            exchanged,
-            None,
-            r"^2 of 62 slices are unlike both neighbours, though .* alike: z = 12, 40\.",
-        ),
+        (exchanged, None, r"^2 of 62 slices are unlike both neighbours, though .* alike: z = 12, 40\."),
         # slices lie along x, the coarsest axis
         (lambda hu: exchanged(hu).transpose(1, 2, 0).copy(), (3.0, 3.0, 6.0), r"x = 12, 40\."),
         (lambda hu: hu[[*range(0, 62, 2), *range(1, 62, 2)]], None, OUT_OF_ORDER),

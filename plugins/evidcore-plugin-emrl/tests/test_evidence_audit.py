@@ -69,6 +69,7 @@ def test_who_looks_at_the_scan_is_told_to_see(world):
     assert {line["condition"] for line in audit.lines()} >= {"own", "blank", "twin", "blind-rule"}
 
 
+@pytest.mark.slow
 def test_who_says_what_training_says_is_not_told_to_see(world):
     run, _, asked = world
     sick = [prompt for prompt in asked["train"] if prompt.reference["present"]]

@@ -132,6 +132,7 @@ def test_each_planted_reader_is_named(cases, settle, planted, says):
         assert checks["right"].says.endswith("; at least 0.4 is needed")
 
 
+@pytest.mark.slow
 def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(cases, settle):
     checks, settled = settle(Planted("everything"), control="none")
     assert checks["contradicting"].outcome == "alarm"
@@ -149,6 +150,7 @@ def test_a_prior_is_paid_on_contradicting_slices_unless_a_control_takes_it_off(c
     ("value", "outcome", "ends"),
     [(0.27, "alarm", "; at least 0.28 is needed, 80% of what perfect eyes are paid"), (0.29, "fine", "")],
 )
+@pytest.mark.slow
 def test_a_line_that_perfect_eyes_do_not_reach_is_drawn_lower(cases, cache, settle, value, outcome, ends):
     _, settled = settle(OracleReader(cases, cache))
     right = dict(settled.pays["right"])

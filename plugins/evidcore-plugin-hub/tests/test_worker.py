@@ -66,8 +66,7 @@ NO_PICKLE = (AttributeError, TypeError, pickle.PicklingError)
 
 
 @pytest.mark.parametrize(
-    ("given", "form", "error"),
-    [(1, TypeAdapter(list[str]), ValidationError), (lambda: 0, None, NO_PICKLE)],
+    ("given", "form", "error"), [(1, TypeAdapter(list[str]), ValidationError), (lambda: 0, None, NO_PICKLE)]
 )
 def test_another_type_than_was_asked_for_and_what_cannot_cross_end_it(given, form, error):
     worker = Worker(SERVER)

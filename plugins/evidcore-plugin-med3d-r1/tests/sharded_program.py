@@ -10,7 +10,6 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore.model import assemble
 
 

@@ -168,6 +168,7 @@ def test_cues_are_in_no_text_and_off_they_leave_the_default_s_volumes(name, regi
         assert other.spacing_mm_zyx[0] == pytest.approx(share * volume.spacing_mm_zyx[0], abs=1e-4)
 
 
+@pytest.mark.slow
 def test_findings_come_in_company_and_no_text_tells_the_type(name, region, request):
     """Of a type's own findings more come together than of others; the type's name stands nowhere."""
     options = {"chest": {"test_cases": 120}, "abdomen": {"prevalence": 0.2, "test_cases": 80}}[name]

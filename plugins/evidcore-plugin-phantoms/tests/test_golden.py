@@ -21,6 +21,7 @@ from evidcore_plugin_phantoms.shapes import smooth_field
 from evidcore.api import read, read_mask
 from evidcore.registry.factory import build
 
+SLOW = pytest.mark.slow
 GOLDEN = Path(__file__).with_name("golden.json")
 CHEST = {"use": "phantom-chest", "train_cases": 2, "validation_cases": 0, "test_cases": 5}
 CHEST["questions_per_finding"] = 3
@@ -98,7 +99,7 @@ def plain(case):
     return {**told, "masks": masks, "intensity": case.volumes[0].intensity}
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW) if "implant" in n else n for n in SETS])
 def test_phantoms_are_drawn_as_ever(name, is_golden, cache):
     dataset = made(name, cache)
     voxels, words, figures = [], [], []

@@ -529,6 +529,7 @@ def test_a_mask_for_a_kind_that_is_not_planted_and_a_case_with_two_volumes_are_r
         list(dataset.cases("train"))
 
 
+@pytest.mark.slow
 def test_lesions_of_real_ct_lie_where_and_as_they_should(real_data, tmp_path):
     scan = real_data / "totalsegmentator" / "example_ct_sm.nii.gz"
     (tmp_path / "cases.csv").write_text(f"id,volume,patient,split\na,{scan},p,test\n")

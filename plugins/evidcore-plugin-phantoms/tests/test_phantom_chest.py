@@ -97,6 +97,7 @@ PhantomChest(Path(sys.argv[1]), train_cases=40).drawn("train")
 """
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_nothing_that_looks_finished(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
     root = tmp_path / "phantoms"
@@ -135,6 +136,7 @@ def test_a_worker_stops_when_its_parent_is_gone(tmp_path, monkeypatch, capfdbina
         (functools.partial(divmod, 1), RuntimeError, "ended with 1: Traceback[^$]*ZeroDivisionError"),
     ],
 )
+@pytest.mark.slow
 def test_what_a_worker_cannot_do_is_told(work, error, says):
     with pytest.raises(error, match=says):
         spread(work, 2, workers=2)

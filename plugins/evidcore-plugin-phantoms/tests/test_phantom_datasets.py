@@ -136,6 +136,7 @@ def test_every_option_changes_the_fingerprint(phantoms, changed, tmp_path):
 
 
 @EVERY
+@pytest.mark.slow
 def test_worker_processes_draw_the_same_bytes(phantoms, tmp_path):
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     for folder in (alone, shared):

@@ -231,6 +231,7 @@ def test_what_is_cut_out_is_a_part_of_the_slice_with_its_lesion_and_has_any_scal
     assert 48 <= min(sides) < 80 < 160 < max(sides) <= 256
 
 
+@pytest.mark.slow
 def test_an_abdomen_without_room_for_a_lesion_is_told_and_two_hundred_have_room_for_the_largest():
     _, organs = healthy_slice(np.random.default_rng(0))
     with pytest.raises(ValueError, match=r"no organ has a pixel 20[78]\.\d pixels inside its border"):

@@ -23,10 +23,7 @@ def truth():
 
 def test_the_oracle_boxes_the_parts_of_the_slice_that_shows_most():
     assert key_slice(truth()) == 3
-    assert oracle_boxes(truth()) == (
-        Box(z=3, y0=4, y1=16, x0=5, x1=15),
-        Box(z=3, y0=20, y1=28, x0=30, x1=38),
-    )
+    assert oracle_boxes(truth()) == (Box(z=3, y0=4, y1=16, x0=5, x1=15), Box(z=3, y0=20, y1=28, x0=30, x1=38))
 
 
 def test_a_tight_box_holds_every_voxel_and_no_smaller_one_does():

@@ -434,6 +434,7 @@ def test_a_recipe_that_cannot_be_built_any_more_says_so(run, serve, followed, tm
     )
 
 
+@pytest.mark.slow
 def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases):
     opened = {"a": OpenedRun(run, show_reports=False)}
     try:

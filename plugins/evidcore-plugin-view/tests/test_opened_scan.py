@@ -27,11 +27,7 @@ def written(tmp_path):
 def test_a_picture_is_the_slice_in_its_window(written):
     array = np.random.default_rng(1).integers(-1000, 1000, (4, 5, 6))
     scan = Scan(written(array))
-    seen = {
-        "axial": array[2],
-        "coronal": array[::-1, 2],
-        "sagittal": array[::-1, :, 2],
-    }
+    seen = {"axial": array[2], "coronal": array[::-1, 2], "sagittal": array[::-1, :, 2]}
     for plane, values in seen.items():
         picture = np.asarray(Image.open(io.BytesIO(scan.png(plane, 2, -400, 600))))
         wanted = np.clip((values + 400) / 1000, 0, 1) * 255

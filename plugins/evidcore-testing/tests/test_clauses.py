@@ -21,8 +21,7 @@ def starts():
 
 
 @pytest.mark.parametrize(
-    ("build", "event"),
-    [(reads, r"open \('.*test_clauses"), (connects, "socket"), (starts, "Popen")],
+    ("build", "event"), [(reads, r"open \('.*test_clauses"), (connects, "socket"), (starts, "Popen")]
 )
 def test_a_component_that_reaches_out_is_caught(build, event):
     with caught(f"reads no file and opens no socket. It did: .*{event}"):

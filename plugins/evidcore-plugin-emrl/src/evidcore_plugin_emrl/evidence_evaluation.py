@@ -16,17 +16,7 @@ from pathlib import Path
 from evidcore_plugin_reports.agreement import affirmed, compare_details
 from evidcore_plugin_reports.evaluation import report_refusal
 
-from evidcore.api import (
-    Answer,
-    Answers,
-    EvalResult,
-    Evaluation,
-    Finding,
-    Labeler,
-    Prompt,
-    Row,
-    Task,
-)
+from evidcore.api import Answer, Answers, EvalResult, Evaluation, Finding, Labeler, Prompt, Row, Task
 from evidcore.contracts import LabelError, Totals
 from evidcore.evaluate.answer_record import AnswerRecord, question_of
 from evidcore.evaluate.measuring import Measurement, TextFigures

@@ -14,18 +14,7 @@ from annotated_types import Ge
 from evidcore_plugin_medvol_r1.target import gold_slice, measure, require_one_volume
 from evidcore_plugin_medvol_r1.target import shown_slices as shown_parts
 
-from evidcore.api import (
-    Answer,
-    Case,
-    Crop,
-    Finding,
-    Prompt,
-    Report,
-    Span,
-    Task,
-    TextPart,
-    View,
-)
+from evidcore.api import Answer, Case, Crop, Finding, Prompt, Report, Span, Task, TextPart, View
 from evidcore.case import Evidence
 from evidcore.errors import RecipeError
 from evidcore.text.tags import has_words, inside, shortened, tag_fault
@@ -239,12 +228,7 @@ class ReportEvidence(Task):
             case=case,
             task="report-evidence",
             parts=(*parts, TextPart(text=told + self.instruction)),
-            reference={
-                "shown": list(slices),
-                "present": list(present),
-                "masks": list(present),
-                **reference,
-            },
+            reference={"shown": list(slices), "present": list(present), "masks": list(present), **reference},
         )
 
     def _left_out(self, case: Case, why: str) -> tuple[()]:
@@ -289,10 +273,7 @@ def _organs(case: Case, finding: Finding) -> list[str]:
 
 def _target(areas: Mapping[int, int], slices: Sequence[int]) -> dict[str, Any]:
     """Return a target as plain JSON."""
-    return {
-        "slice": gold_slice(areas, slices, 1),
-        "areas": {str(z): area for z, area in areas.items()},
-    }
+    return {"slice": gold_slice(areas, slices, 1), "areas": {str(z): area for z, area in areas.items()}}
 
 
 def _sentences(text: str, present: Sequence[str]) -> tuple[Span, ...]:

@@ -88,10 +88,7 @@ class Settled:
         )
 
     def _reader(self) -> Checked:
-        low = [
-            (self.sensitivity or 0.0) < LEAST_SENSITIVITY,
-            (self.specificity or 0.0) < LEAST_SPECIFICITY,
-        ]
+        low = [(self.sensitivity or 0.0) < LEAST_SENSITIVITY, (self.specificity or 0.0) < LEAST_SPECIFICITY]
         says = (
             f"names {_share(self.sensitivity)} of the findings that the right slices show, leaves "
             f"{_share(self.specificity)} of lesion-free slices alone"

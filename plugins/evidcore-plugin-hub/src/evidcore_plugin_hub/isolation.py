@@ -32,7 +32,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from pydantic import TypeAdapter, ValidationError, create_model
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import KINDS, ImageQuestion, Reader, Reward, Scorer
+from evidcore.contracts import ImageQuestion, Reader, Reward, Scorer, contract
 from evidcore.contracts.judging import Checked
 from evidcore.errors import ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError
 from evidcore.registry import Offer, find
@@ -306,6 +306,6 @@ def isolate(
     crossing = {name: given[name] for name in CROSSING if name in given}
     traits = {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) is typing.ClassVar else hint
-        for name, hint in typing.get_type_hints(KINDS[offer.kind]).items()
+        for name, hint in typing.get_type_hints(contract(offer.kind)).items()
     }
     return _KINDS[offer.kind](IsolatedProcess(offer, table, crossing, where, traits))

@@ -80,12 +80,7 @@ class TrlReward:
         return Prompt(id=f"row-{number}", case=case, task=self.task_name, parts=parts, reference=reference)
 
 
-def trl_reward(
-    name: str,
-    *,
-    task: str = "choice",
-    options: Mapping[str, Any] | None = None,
-) -> TrlReward:
+def trl_reward(name: str, *, task: str = "choice", options: Mapping[str, Any] | None = None) -> TrlReward:
     """Return an installed reward as a function for TRL.
 
     Args:

@@ -160,6 +160,7 @@ def test_it_says_of_itself_what_it_would_say_in_the_run(planted):
     assert apart.evid_offer == own.evid_offer
 
 
+@pytest.mark.slow
 def test_random_draws_are_those_of_the_run(planted, rollouts):
     apart, own = build(gives="draws"), build(False, gives="draws")
     for seed in (3, 4):
@@ -264,6 +265,7 @@ def test_failed_calls_are_counted_where_some_may_fail(planted, rollouts):
         RewardComposer([left], max_failed=0.5)(rollouts)
 
 
+@pytest.mark.slow
 def test_a_component_that_nobody_holds_ends(planted, rollouts):
     reward = build()
     home = Path(reward._process.home)

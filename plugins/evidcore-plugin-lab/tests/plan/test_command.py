@@ -45,6 +45,7 @@ def test_plan_says_whether_each_volume_is_encoded_once(evid, recipe, monkeypatch
     assert each / 2 < rounded["features"]["volume_bytes"] < each
 
 
+@pytest.mark.slow
 def test_plan_says_what_leaves_the_machine_and_where_to(evid, recipe):
     assert "leaves this machine: nothing" in evid("plan", recipe).output
     endpoint = '{ url = "https://host.example/v1", model = "m", sends_text_away = true }'
@@ -74,6 +75,7 @@ def test_plan_says_which_models_judges_are_loaded_from(evid, recipe):
     assert download == f"them/theirs at 0a1b, {where}: see its page for its size and licence"
 
 
+@pytest.mark.slow
 def test_plan_says_what_one_of_several_processes_holds(evid, recipe):
     dealt = ["--set", "stage.sft[0].rows_per_forward=1", "--set", "stage.sft[1].rows_per_forward=2"]
 

@@ -86,9 +86,7 @@ class ReportConsistency(Reward):
             return Unscored(kind="not-applicable", reason="the scorer finds nothing to compare")
         value = agreement if self.levels == "none" else level(agreement, LEVELS[self.levels])
         return Score(
-            value=value,
-            parts={"agreement": agreement},
-            reason=f"the texts agree to {agreement:.2f}",
+            value=value, parts={"agreement": agreement}, reason=f"the texts agree to {agreement:.2f}"
         )
 
 

@@ -140,10 +140,7 @@ class Network:
         return View(fine=fine, middle=middle, coarse=coarse)
 
     def from_points(
-        self,
-        view: View,
-        places: Float[Tensor, "row point 2"],
-        labels: Int[Tensor, "row point"],
+        self, view: View, places: Float[Tensor, "row point 2"], labels: Int[Tensor, "row point"]
     ) -> Found:
         """Find the object that points mark on their own slice.
 
@@ -175,11 +172,7 @@ class Network:
         return Found(logits=logits[:, 0], pointer=pointer, is_there=is_there)
 
     def follow(
-        self,
-        view: View,
-        prompted: Remembered,
-        passed: Sequence[Remembered],
-        spans: Float[Tensor, " row"],
+        self, view: View, prompted: Remembered, passed: Sequence[Remembered], spans: Float[Tensor, " row"]
     ) -> Found:
         """Find the objects on `view`, the next slices of their ways.
 

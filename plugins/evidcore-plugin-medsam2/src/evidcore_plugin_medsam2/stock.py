@@ -23,10 +23,7 @@ class StockSession:
     """One `Sam2VideoInferenceSession` that keeps the features of all its slices."""
 
     def __init__(
-        self,
-        model: Sam2VideoModel,
-        slices: Float[Tensor, "slice 3 size size"],
-        shape_yx: tuple[int, int],
+        self, model: Sam2VideoModel, slices: Float[Tensor, "slice 3 size size"], shape_yx: tuple[int, int]
     ) -> None:
         """Encode nothing yet; `shape_yx` is that of a slice on the volume's grid."""
         from transformers.models.sam2_video.modeling_sam2_video import Sam2VideoInferenceSession

@@ -154,12 +154,7 @@ def leash(z: int, region: Region, reach: float) -> Box:
 
 
 def grow(
-    plane: Plane,
-    before: Region,
-    model: Model,
-    within: Box,
-    spacing_mm_yx: Sequence[float],
-    growth: Growth,
+    plane: Plane, before: Region, model: Model, within: Box, spacing_mm_yx: Sequence[float], growth: Growth
 ) -> Region | None:
     """Return the region of a slice beside the one whose region is known; None where the object has ended.
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import torch
 
-from evidcore.contracts import KINDS, Corpus, Language, Stage, StageContext, Workload
+from evidcore.contracts import Corpus, Language, Stage, StageContext, Workload
 from evidcore.errors import EvidError
 from evidcore.model.template import read_turns
 from evidcore.recipe import load
+from evidcore.registry import KIND_NAMES
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.train.settings import NullSink
@@ -53,7 +54,7 @@ def check_stage(stage: Stage, context: StageContext) -> None:
     missing = [use for use in stage.data if use not in stage.data_uses()]
     check(not missing, "its data entries are among those it speaks of", f"not {missing}")
     kinds = {kind for kind, _ in stage.components(context.recipe)}
-    check(kinds <= {*KINDS}, "components are of known kinds", f"got {sorted(kinds)}")
+    check(kinds <= {*KIND_NAMES}, "components are of known kinds", f"got {sorted(kinds)}")
     upstream = {"language": "a", "model": "b"}
     needs = stage.depends_on(context, upstream)
     is_known = needs.upstream.items() <= upstream.items() and needs.words in ("", "phrases", "texts")

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import torch
 
-import evidcore.contracts  # noqa: F401 (component kinds are told by it)
 from evidcore.train.tiny_model import SPECIAL_TOKENS, tiny_decoder, tiny_tokenizer
 
 QwenVL = Literal["qwen2_5_vl", "qwen3_vl"]

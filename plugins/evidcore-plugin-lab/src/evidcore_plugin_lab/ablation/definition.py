@@ -191,17 +191,17 @@ def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
     """Yield what is wrong with the recipes that the arms make."""
     seeds = tuple(f"{key}={ablation.seeds[0]}" for key in ablation.seed_keys)
     for common, overrides in {"overrides": (), "seed_keys": seeds}.items():
-        if problem := _problem(ablation, (*ablation.overrides, *overrides)):
+        if isinstance(problem := _recipe(ablation, (*ablation.overrides, *overrides)), str):
             yield (common,), problem
             return
     recipes: dict[str, Recipe] = {}
     for arm in ablation.arms:
         key: Key = ("factor",) if arm.levels else ("arm", arm.name)
         what = "" if not arm.levels else f"arm {arm.name}: "
-        if problem := _problem(ablation, (*ablation.overrides, *arm.overrides, *seeds)):
-            yield key, f"{what}{problem}"
+        recipe = _recipe(ablation, ablation.cell_overrides(arm.name, ablation.seeds[0]))
+        if isinstance(recipe, str):
+            yield key, f"{what}{recipe}"
             continue
-        recipe = ablation.cell_recipe(arm.name, ablation.seeds[0])
         twin = next((name for name, other in recipes.items() if other == recipe), None)
         if twin is not None:
             yield key, f"{what}makes the same recipe as arm {twin!r}, so there is nothing to compare."
@@ -218,10 +218,9 @@ def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
                 yield ("metrics", index, "stage"), f"{text} This recipe has: {', '.join(known) or 'none'}."
 
 
-def _problem(ablation: Ablation, overrides: Overrides) -> str:
-    """Return what a recipe says against overrides, empty where nothing."""
+def _recipe(ablation: Ablation, overrides: Overrides) -> Recipe | str:
+    """Return the recipe that overrides make, or what it says against them."""
     try:
-        load(ablation.recipe_path, overrides)
+        return load(ablation.recipe_path, overrides)
     except RecipeError as cause:
         return f"the recipe refuses it: {cause}".replace("\n", "\n  ")
-    return ""

@@ -26,12 +26,7 @@ from torch.nn.utils.rnn import pad_sequence
 from evidcore.api import Case, InlineOptions, Language, Task, View
 from evidcore.compute.clock import clock_for
 from evidcore.contracts import Corpus, FitLog
-from evidcore_plugin_phantoms.language.documents import (
-    Document,
-    DocumentDrawer,
-    shown_ids,
-    vocabulary_texts,
-)
+from evidcore_plugin_phantoms.language.documents import Document, DocumentDrawer, shown_ids, vocabulary_texts
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer, spellings
 
