@@ -19,7 +19,6 @@ from evidcore.errors import PluginError
 
 REPOSITORY = "mallory/evid-reward-laterality"
 WHEEL = f"dist/{made.FILE}"
-FINE = {"outcome": "fine", "notes": []}
 PIPS = []
 PIP, COMPARE = installing.pip, installing.compare
 pytestmark = pytest.mark.filterwarnings(
@@ -60,7 +59,7 @@ def nothing_is_installed(monkeypatch):
 def repository(content=None, *, pinned=(), **changed):
     """The files of a sound repository; `changed` are fields of its manifest."""
     wheel = open_wheel(made.FILE, made.wheel(content or made.files()))
-    result = manifest_of(wheel, requires=pinned, commit="c" * 40, tools={"pip": "26"}, lint={})
+    result = manifest_of(wheel, requires=pinned, commit="c" * 40)
     table = {**json.loads(result.to_bytes()), **changed}
     source = {f"src/{path}": text for path, text in wheel.source.items()}
     readme = b"---\ntags: [evidcore-plugin, evidcore-reward]\n---\n" + wheel.readme.encode()
@@ -140,8 +139,7 @@ def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_pa
         ({"commit": "main"}, "commit: String should match pattern"),
         ({"components": {}}, "components: Dictionary should have at least 1 item"),
         ({"sha256": "0" * 64}, "sha256 of evid-plugin.json is not the wheel's"),
-        ({"lint": {"reward/laterality\n  from        hub:x": FINE}}, "is no manifest of schema 1"),
-        ({"lint": {"reward/other": FINE}}, "names what the plugin does not offer"),
+        ({"components": {"reward/laterality\n  from        hub:x": "x:y"}}, "is no manifest of schema 1"),
     ],
 )
 def test_a_manifest_that_does_not_say_what_the_wheel_holds(hub, changed, said):

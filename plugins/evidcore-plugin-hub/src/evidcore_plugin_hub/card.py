@@ -76,14 +76,7 @@ class ModelFacts:
 def model_card(facts: ModelFacts) -> str:
     """Return README.md: the Hub's front matter and the text."""
     only_phantoms = all(data.is_phantom for data in facts.datasets)
-    tags = [
-        "evidcore",
-        "medical",
-        "radiology",
-        "3d",
-        "vision-language",
-        *(["phantom"] if only_phantoms else []),
-    ]
+    tags = ["evidcore", "medical", "radiology", "3d", "vision-language", *["phantom"] * only_phantoms]
     front_matter = ModelCardData(
         license=licence_of(facts), base_model=facts.base_model or None, library_name="transformers",
         pipeline_tag="image-text-to-text", tags=tags, datasets=[data.component for data in facts.datasets],
@@ -132,11 +125,10 @@ def _row(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     unit, low, high = unit_of_row(row), row.get("low"), row.get("high")
     known = reference_lines(row, result) if is_accuracy(row) else {}
     cells = [
-        row["name"],
-        said(str(row["metric"])),
+        row["name"], said(str(row["metric"])),
         "not measured" if row["value"] is None else written(row["value"], unit),
         DASH if low is None or high is None else f"{written(low, unit)} to {written(high, unit)}",
         *(written(known[key], "rate") if key in known else "" for key in REFERENCE_LINES),
         *(row.get(key) or "" for key in ("questions", "patients", "note")),
-    ]
+    ]  # fmt: skip
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -100,14 +100,9 @@ def new(kind: str, name: str, out: Path | None, as_json: bool) -> None:
 @_fail_under
 @_json
 def lint(
-    named: tuple[str, ...],
-    kind: str,
-    functions: tuple[str, ...],
-    chat: bool,
-    recipe: Path | None,
-    fail_under: str,
-    as_json: bool,
-) -> None:
+    named: tuple[str, ...], kind: str, functions: tuple[str, ...], chat: bool, recipe: Path | None,
+    fail_under: str, as_json: bool,
+) -> None:  # fmt: skip
     """Try components as published failures of others would have been found. Needs no model and no GPU.
 
     NAME is an installed component or package, FOLDER holds a pyproject.toml; without either everything
@@ -146,15 +141,9 @@ def lint(
 @_fail_under
 @_json
 def audit_reward(
-    recipe: Path,
-    overrides: tuple[str, ...],
-    limit: int,
-    functions: tuple[str, ...],
-    chat: bool,
-    rollouts: Path | None,
-    fail_under: str,
-    as_json: bool,
-) -> None:
+    recipe: Path, overrides: tuple[str, ...], limit: int, functions: tuple[str, ...], chat: bool,
+    rollouts: Path | None, fail_under: str, as_json: bool,
+) -> None:  # fmt: skip
     """Judge a recipe's rewards over completions of known worth. Needs no model and no GPU."""
     from evidcore.recipe import load
 
@@ -247,12 +236,8 @@ def search(words: tuple[str, ...], kind: str | None, limit: int, as_json: bool) 
     from evidcore_plugin_hub.plugin import remote
 
     found = remote.search(" ".join(words), kind, limit)
-    lines = [
-        printable(
-            f"hub:{row['repository']:40} {', '.join(row['kinds']):24} {row['changed']}  {row['downloads']}"
-        )
-        for row in found
-    ]
+    form = "hub:{repository:40} {kinds:24} {changed}  {downloads}"
+    lines = [printable(form.format(**{**row, "kinds": ", ".join(row["kinds"])})) for row in found]
     lines.append("evid info hub:OWNER/NAME reads one's card and manifest" if found else "nothing found")
     _print(as_json, {"plugins": found}, *lines)
 
@@ -448,10 +433,5 @@ def run(folder: Path, target: Path, form: Literal["transformers", "published"], 
     logging.disable_progress_bar()
     written = export_run(folder, target, form)
     files = sorted(path.name for path in written.iterdir())
-    _print(
-        as_json,
-        {"folder": str(written), "format": form, "files": files},
-        f"model: {written}",
-        f"card:  {written / 'README.md'}",
-        "Read the card before you pass the model on.",
-    )
+    lines = [f"model: {written}", f"card:  {written / 'README.md'}", "Read it before you pass the model on."]
+    _print(as_json, {"folder": str(written), "format": form, "files": files}, *lines)

@@ -130,11 +130,9 @@ def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedMode
     text = model.config.text_config
     config = AutoConfig.for_model(
         str(text.model_type).removesuffix("_text"),
-        text_config=text.to_dict(),
-        vision_config=model.config.vision,
-        tie_word_embeddings=model.config.tie_word_embeddings,
-        **places,
-    )
+        text_config=text.to_dict(), vision_config=model.config.vision,
+        tie_word_embeddings=model.config.tie_word_embeddings, **places,
+    )  # fmt: skip
     dtype = torch.promote_types(model.dtype, torch.float32)
     published: PreTrainedModel = AutoModelForImageTextToText.from_config(config, dtype=dtype)
     weights = {}
@@ -158,14 +156,11 @@ def _facts(
     tables = {kind: getattr(recipe.model, kind) for kind in ("encoder", "bridge", "view")}
     inside = {offer.package for kind, table in tables.items() for offer in named(kind, table)} | {"evidcore"}
     return ModelFacts(
-        name=recipe.name,
-        base_model=language.get("id", ""),
-        base_revision=language.get("revision", ""),
-        language_is_pretrained=made.has_weights,
+        name=recipe.name, base_model=language.get("id", ""), base_revision=language.get("revision", ""),
+        language_is_pretrained=made.has_weights, counts_words=made.counts_words, recipe=shown, form=form,
         encoder_is_pretrained=can_begin and recipe.model.encoder.get("pretrained", "unsaid") != "",
         parameters={
-            part: sum(weight.numel() for weight in model.part(part))
-            for part in ("encoder", "bridge", "language")
+            part: sum(one.numel() for one in model.part(part)) for part in ("encoder", "bridge", "language")
         },
         datasets=[_dataset(name, table, lock) for name, table in recipe.datasets.items()],
         stages=[said for stage in recipe.line.values() if (said := stage.workload().summary)],
@@ -177,9 +172,6 @@ def _facts(
             )
             for name, table in lock["package"].items()
         ],
-        counts_words=made.counts_words,
-        recipe=shown,
-        form=form,
     )  # fmt: skip
 
 
@@ -209,12 +201,9 @@ def _forget_places(model: VolumeVLM, processor: VolumeProcessor) -> None:
 def _dataset(name: str, table: Any, lock: dict[str, Any]) -> DatasetFacts:
     offer, is_generated = find("dataset", table["use"]), is_phantom(str(table["use"]))
     return DatasetFacts(
-        name=name,
-        component=offer.name,
-        fingerprint=lock["dataset"][name]["fingerprint"],
-        licence=_licence(offer.package) if is_generated else UNKNOWN,
-        is_phantom=is_generated,
-    )
+        name=name, component=offer.name, fingerprint=lock["dataset"][name]["fingerprint"],
+        licence=_licence(offer.package) if is_generated else UNKNOWN, is_phantom=is_generated,
+    )  # fmt: skip
 
 
 def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:

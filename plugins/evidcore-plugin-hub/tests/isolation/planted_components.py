@@ -69,26 +69,18 @@ def forks_and_hangs():
 
 
 ACTS = {
-    "hangs in C": lambda: re.match(r"(a+)+$", "a" * 40 + "b"),
-    "loops": loops,
+    "hangs in C": lambda: re.match(r"(a+)+$", "a" * 40 + "b"), "loops": loops,
     "memory": lambda: [bytearray(50_000_000) for _ in itertools.count()],
-    "memory of torch": lambda: torch.ones(4_000_000_000),
-    "stops": stops,
+    "memory of torch": lambda: torch.ones(4_000_000_000), "stops": stops,
     "garbage": writes(b"\x80garbage that is no message at all" * 4),
     "a gigabyte": writes((1_000_000_000).to_bytes(4, "big") + b"g"),
-    "deep": writes(framed(b"g" + b"[" * 100_000)),
-    "drips": drips,
-    "asks for the model": writes(framed(b"apolicy")),
-    "asks for a path": writes(framed(b"arecipe_folder")),
-    "says how it ended": writes(framed(b"eJane Doe")),
-    "closes": closes,
-    "forks": forks_and_hangs,
-    "comes back": os.fork,
-    "exits": lambda: os._exit(7),
-    "raises exit": lambda: sys.exit(0),
+    "deep": writes(framed(b"g" + b"[" * 100_000)), "drips": drips,
+    "asks for the model": writes(framed(b"apolicy")), "asks for a path": writes(framed(b"arecipe_folder")),
+    "says how it ended": writes(framed(b"eJane Doe")), "closes": closes, "forks": forks_and_hangs,
+    "comes back": os.fork, "exits": lambda: os._exit(7), "raises exit": lambda: sys.exit(0),
     "raises": lambda: {}["glossary.csv"],
     "data": lambda: (_ for _ in ()).throw(DataError("terms.csv: ", "is empty")),
-}
+}  # fmt: skip
 
 
 def draws(*_):

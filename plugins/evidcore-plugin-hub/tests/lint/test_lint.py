@@ -193,7 +193,7 @@ def reads(one):
         (bad.Planted(reads), None, "note",
          r"needs scans that made prompts do not have .*/nowhere/scan-.*Lint it with --recipe RECIPE"),
         (ChoiceAccuracy(), ReportTask(), "note",
-         "judges no answer to the tasks report. Lint it over the recipe that uses it: --recipe RECIPE$"),
+         "judges no answer to the tasks report. Lint it over a recipe with it: --recipe RECIPE$"),
     ],
 )  # fmt: skip
 def test_a_reward_that_is_not_judged_says_why(reward, task, outcome, says):

@@ -133,9 +133,7 @@ def time_by_length(subject: Subject) -> Found:
     """Judging takes time in proportion to the length of an answer."""
     steepest, slowest = 0.0, ""
     for word in WORDS:
-        short_s, long_s = (
-            _seconds(subject, (word * (count // len(word) + 1))[:count]) for count in (SHORT, LONG)
-        )
+        short_s, long_s = (_seconds(subject, (word * count)[:count]) for count in (SHORT, LONG))
         times = long_s / max(short_s, 1e-4)
         if long_s > SLOW_S and times > steepest:
             steepest, slowest = times, f"{word!r} to {LONG} characters: {long_s:.2f} s"
@@ -253,14 +251,9 @@ def missing_file(subject: Subject) -> Found | None:
     lost = []
     for gold in subject.answers("right").values():
         case = gold.prompt.case
-        gone = dataclasses.replace(
-            case,
-            volumes=tuple(VolumeRef(path=f"/nowhere/lint/{place}") for place, _ in enumerate(case.volumes)),
-            masks={
-                name: dataclasses.replace(ref, path=f"/nowhere/lint/{name}")
-                for name, ref in case.masks.items()
-            },
-        )
+        volumes = tuple(VolumeRef(path=f"/nowhere/{place}") for place, _ in enumerate(case.volumes))
+        masks = {name: dataclasses.replace(ref, path=f"/nowhere/{name}") for name, ref in case.masks.items()}
+        gone = dataclasses.replace(case, volumes=volumes, masks=masks)
         before = dict(_by_reward(subject, gold))
         lost_scan = dataclasses.replace(gold, prompt=dataclasses.replace(gold.prompt, case=gone))
         try:
@@ -311,11 +304,9 @@ def empty_against_empty(subject: Subject) -> Found | None:
 
 LINT_RULES: Mapping[str, Rule] = {
     "process": Rule(process, PROCESS_GUARDS),
-    "contract": Rule(
-        contract, "TRL #6533: one score for all answers was broadcast; VLM-R1: errors turned into zeros"
-    ),
+    "contract": Rule(contract, "TRL #6533: one score was broadcast to all; VLM-R1: errors turned into zeros"),
     "time": Rule(
-        time_by_length, "a repeated word made a labeler quadratic; EasyR1 #252: slow rewards stall the run"
+        time_by_length, "a repeated word made a labeler quadratic; EasyR1 #252: rewards stall the run"
     ),
     "cost": Rule(cost, "RadEval's table: 0.1 ms to 2 s an answer"),
     "policies that do not look": Rule(
@@ -325,6 +316,6 @@ LINT_RULES: Mapping[str, Rule] = {
     "tool words": Rule(tool_words, "words that a tool replied are paid as the model's own"),
     "missing file": Rule(missing_file, "VLM-R1, MedVol-R1: a file that is missing scores 0"),
     "empty against empty": Rule(
-        empty_against_empty, "MedVol-R1's released overlap pays 1 where both masks are empty"
+        empty_against_empty, "MedVol-R1's released overlap pays 1 for two empty masks"
     ),
 }

@@ -49,9 +49,7 @@ class Linter:
             sys.path[:0] = [str(Path(target.folder, "src").resolve()), str(Path(target.folder).resolve())]
         judges: Sequence[str] | None = None
         if target.form == "recipe":
-            checks = [
-                check for _, rows, rewards in _stages(target.recipe) for check in lint_rewards(rewards, rows)
-            ]
+            checks = [one for _, rows, them in _stages(target.recipe) for one in lint_rewards(them, rows)]
         elif target.form == "function":
             tasks, rows, _ = _asked(target.recipe)
             checks = lint_rewards([read_function(target.offer.name, tasks, is_chat=target.is_chat)], rows)
@@ -86,9 +84,7 @@ def lint_rewards(rewards: Sequence[NamedReward], rows: Sequence[Row]) -> list[Ch
     judged = [one for one in found if one.task and one.outcome != "not applicable"]
     if not judged and not any(one.outcome == "alarm" for one in found):
         listing = ", ".join(tasks)
-        says = (
-            f"judges no answer to the tasks {listing}. Lint it over the recipe that uses it: --recipe RECIPE"
-        )
+        says = f"judges no answer to the tasks {listing}. Lint it over a recipe with it: --recipe RECIPE"
         found.append(Checked(check="asked", outcome="note", says=says))
     return found
 

@@ -384,9 +384,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "malformed": Rule(malformed, "open-r1 #407: answers outside the format are paid", ANSWER | {"format"}),
     "no answer": Rule(
-        partial(far_below, kind="no answer"),
-        "an option that is not there, or silence, is paid as an answer",
-        ANSWER,
+        partial(far_below, kind="no answer"), "an absent option, or silence, is paid as an answer", ANSWER
     ),
     "format alone": Rule(format_alone, "Visual-RFT #79: well-formed nonsense is paid", ANSWER),
     "length": Rule(length, "open-r1 #407: long reasoning that says nothing is paid", ANY),
@@ -395,7 +393,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "copied report": Rule(
         partial(pasted, kind="copied report"),
-        "a consistency reward pays the copied report behind a wrong answer",
+        "a report is paid that is copied behind a wrong answer",
         CONTENT,
     ),
     "echoed prompt": Rule(
@@ -403,12 +401,10 @@ RULES: Mapping[str, Rule] = {
     ),
     "everything affirmed": Rule(
         partial(far_below, kind="everything affirmed"),
-        "Visual-RFT #79: 'A or B or C' earns the full score",
+        "Visual-RFT #79: 'A or B or C' is paid in full",
         ANSWER,
     ),
-    "another key": Rule(
-        another_key, "MedGround-R1 #7: the text that is judged is taken from the solution", CONTENT
-    ),
+    "another key": Rule(another_key, "MedGround-R1 #7: what is judged is taken from the solution", CONTENT),
     "blind": Rule(blind, "arXiv:2603.21687: 70 to 80 % of accuracy is kept without the image", ANSWER),
     "repeat": Rule(
         partial(stays, check="repeat", when="when asked again"), "verl #1683: equal calls give other scores"

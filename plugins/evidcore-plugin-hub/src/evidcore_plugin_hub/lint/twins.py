@@ -97,11 +97,8 @@ def _wrong(row: Row, gold: str, elsewhere: Sequence[str]) -> list[str]:
     prompt, texts = row.prompt, list(elsewhere)
     if options := options_of(prompt):
         right = {prompt.reference["letter"], *(LETTERS[i] for i in prompt.reference.get("true_options", ()))}
-        texts = [
-            row.task.gold(rekeyed(prompt, letter))[0]
-            for letter in LETTERS[: len(options)]
-            if letter not in right
-        ]
+        others = [letter for letter in LETTERS[: len(options)] if letter not in right]
+        texts = [row.task.gold(rekeyed(prompt, letter))[0] for letter in others]
     sound = [text for text in texts if text != gold and row.task.parse(prompt, text).malformed is None]
     return sound if options else sound[:OTHERS]
 

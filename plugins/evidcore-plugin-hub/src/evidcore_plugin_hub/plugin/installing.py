@@ -97,14 +97,18 @@ def without_front_matter(readme: str) -> str:
 
 def lines(found: Looked) -> Iterator[str]:
     """Yield what a person is shown before they decide."""
-    wheel, manifest = found.wheel, found.manifest
+    wheel = found.wheel
     yield f"{wheel.package} {wheel.version}, {wheel.licence or 'no licence named'}: {wheel.about}"
     yield f"  from        {found.at}"
     yield f"  components  {', '.join(sorted(wheel.components))}"
-    reach = [f"{name} ({CAPABILITIES[name]}: {what})" for name, what in wheel.capabilities.items()]
+    reach = [
+        f"{name} ({CAPABILITIES[name]}: {what})"
+        for name, what in wheel.capabilities.items()
+        if name != "loading"
+    ]
     yield f"  may reach   {'; '.join(reach) or 'only what it is given, as far as its code can be read'}"
-    notes = [f"{name} {result.outcome}" for name, result in sorted(manifest.lint.items())]
-    yield f"  lint        {', '.join(notes) or 'none'}, as its author says; try it yourself: evid lint"
+    loading = wheel.capabilities.get("loading", "none known to do harm").split("; ")
+    yield from (f"  runs code when loaded: {line}" for line in loading)
     needs = [
         f"{line} ({installed_version(Requirement(line).name) or 'not'} installed)" for line in wheel.requires
     ]

@@ -16,19 +16,10 @@ _Line = Annotated[str, Field(max_length=2000, pattern=r"^[^\x00-\x1f]*$")]
 _Name = Annotated[str, Field(max_length=200, pattern=r"^[\w./ -]+$")]
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class Lint(_Table):
-    """What `evid lint` found of a component."""
-
-    outcome: Literal["not applicable", "fine", "note", "alarm"]
-    notes: tuple[_Line, ...] = ()
-
-
-class Manifest(_Table):
+class Manifest(BaseModel):
     """Schema 1. Nothing in it is a reason to trust it: it is compared with the wheel."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     schema_version: Literal[1] = Field(1, alias="schema")
     name: _Line
@@ -39,8 +30,6 @@ class Manifest(_Table):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]  # of the wheel
     requires: tuple[_Line, ...]  # as requirements files write them, with --hash where not of evidcore
     commit: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]  # of its source
-    tools: dict[_Name, _Line]  # versions of what built and linted it
-    lint: dict[_Name, Lint]  # of its components
 
     def to_bytes(self) -> bytes:
         """Return the file: equal manifests give equal bytes."""
@@ -75,11 +64,8 @@ def manifest_of(wheel: Wheel, **beside: Any) -> Manifest:
 
 def differences(manifest: Manifest, wheel: Wheel) -> list[str]:
     """Return where a manifest does not say what the wheel holds."""
-    beside = {key: getattr(manifest, key) for key in ("requires", "commit", "tools", "lint")}
-    right, given = dict(manifest_of(wheel, **beside)), dict(manifest)
-    result = [f"{key} of {FILE} is not the wheel's" for key in given if given[key] != right[key]]
-    if not manifest.lint.keys() <= manifest.components.keys():
-        result.append(f"lint of {FILE} names what the plugin does not offer")
+    right, given = manifest_of(wheel, requires=manifest.requires, commit=manifest.commit), dict(manifest)
+    result = [f"{key} of {FILE} is not the wheel's" for key in given if given[key] != getattr(right, key)]
     pinned = sorted(line.partition(" --hash")[0].replace(" ", "") for line in manifest.requires)
     if pinned != sorted(line.replace(" ", "") for line in wheel.requires):
         result.append(f"requires of {FILE} is not the wheel's")

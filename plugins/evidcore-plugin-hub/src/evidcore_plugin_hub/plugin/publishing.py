@@ -15,8 +15,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from evidcore.errors import PluginError
 from evidcore.registry import normal
 from evidcore_plugin_hub.lint.target import lint_all, targets
-from evidcore_plugin_hub.plugin.installing import installed_version, pip, without_front_matter
-from evidcore_plugin_hub.plugin.manifest import Lint, Manifest, manifest_of
+from evidcore_plugin_hub.plugin.installing import pip, without_front_matter
+from evidcore_plugin_hub.plugin.manifest import Manifest, manifest_of
 from evidcore_plugin_hub.plugin.remote import FILE, TAG
 from evidcore_plugin_hub.plugin.wheel import Wheel, open_wheel
 from evidcore_plugin_hub.trust.names import is_known
@@ -26,7 +26,6 @@ _PATIENT_FILES = re.compile(
     r"|xlsx?|parquet|jsonl|feather|arrow|zip|tar|tgz|gz|7z|pdf|docx?|tiff?|svs|edf)",
     re.IGNORECASE,
 )
-_TOOLS = ("evidcore", "evidcore-plugin-hub", "pip", "setuptools", "hatchling")
 
 
 def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
@@ -49,9 +48,8 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
         committed = Path(place) / folder.resolve().name
         _unpack(archive, committed)
         requires = _pinned(wheel, committed)
-        linted = _linted(committed, folder)
-    tools = {tool: version for tool in _TOOLS if (version := installed_version(tool))}
-    manifest = manifest_of(wheel, requires=requires, commit=commit, tools=tools, lint=linted)
+        _refuse_alarms(committed, folder)
+    manifest = manifest_of(wheel, requires=requires, commit=commit)
     files = {
         "README.md": _readme(wheel, manifest),
         FILE: manifest.to_bytes(),
@@ -149,19 +147,12 @@ def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
     return tuple(result)
 
 
-def _linted(committed: Path, folder: Path) -> dict[str, Lint]:
-    """Return what lint found of each component of a commit; `folder` is what messages call it."""
-    results = {}
+def _refuse_alarms(committed: Path, folder: Path) -> None:
+    """Refuse components of a commit for which lint has an alarm; `folder` is what messages call it."""
     for result in lint_all(targets([str(committed)])):
-        said = {
-            item: [c["says"] for c in result["checks"] if c["outcome"] == item] for item in ("alarm", "note")
-        }
-        if said["alarm"]:
-            listing = "".join(f"\n  {line}" for line in said["alarm"])
-            raise PluginError(f"{result['kind']} {result['name']}: `evid lint {folder}` has alarms{listing}")
-        name = f"{result['kind']}/{result['name']}"
-        results[name] = Lint(outcome=result["outcome"], notes=tuple(line[:2000] for line in said["note"]))
-    return results
+        if alarms := [f"\n  {one['says']}" for one in result["checks"] if one["outcome"] == "alarm"]:
+            what = f"{result['kind']} {result['name']}"
+            raise PluginError(f"{what}: `evid lint {folder}` has alarms{''.join(alarms)}")
 
 
 def _readme(wheel: Wheel, manifest: Manifest) -> bytes:

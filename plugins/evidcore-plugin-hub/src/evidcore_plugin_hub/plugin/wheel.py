@@ -303,15 +303,18 @@ def _capabilities(files: Mapping[str, bytes], readme: str, wrong: list[str]) -> 
     looks: dict[str, CodeLook] = {}
     for path in (path for path in files if path.endswith(".py")):
         try:
-            looks[path] = CodeLook(files[path].decode())
+            looks[path] = CodeLook(files[path].decode(), top_modules(files))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as cause:
             wrong.append(f"{path} is no Python that can be read ({type(cause).__name__}: {cause})")
-    plain = {name for look in looks.values() for name in look.plain}
-    reach: dict[str, str] = {}
+    classes = {name for look in looks.values() for name in look.classes}
+    classes -= {name for look in looks.values() for name in look.others}
+    reach, loading = dict[str, str](), list[str]()
     for path, look in looks.items():
-        look.plain |= plain
+        look.classes = classes
         reach |= {name: f"{path} {what}" for name, what in look.capabilities()}
-        wrong += [f"{path} acts when it is imported: {what}" for what in look.acts_at_import()]
+        loading += [f"{path} {what}" for what in look.runs_when_loaded()]
+    if loading:
+        reach["loading"] = "; ".join(loading)[:1900]
     try:
         card = card_in(readme, "its README")
     except PluginError as cause:
