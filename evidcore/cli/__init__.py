@@ -24,6 +24,7 @@ from evidcore.registry import LOCK, Offer, find, offers
 
 CORE = "evidcore"
 _PLACES = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT}  # of files that are written
+_PLACES |= {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 
 class CommandGroup(click.Group):
@@ -83,6 +84,15 @@ class _JsonAlone(io.TextIOBase):  # commands of other packages print results the
 
 class _Evid(CommandGroup):
     """Turns what a person can fix into a message and exit status 2; anything else is our bug."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command; where a locale (LC_ALL=C) reads file names otherwise, begin anew in UTF-8."""
+        if sys.getfilesystemencoding() != "utf-8" and not args and not extra:
+            os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+                stream.reconfigure(errors="backslashreplace")  # PYTHONIOENCODING may be ASCII
+        return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; under --json what components print goes to standard error."""

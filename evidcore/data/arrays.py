@@ -31,7 +31,7 @@ class BareArray(Format):
 
     def open(self, ref: VolumeRef) -> Stored:
         """Read the shape."""
-        axes, spacing_mm_zyx = _stated(ref)
+        affine: Any = stated_affine(ref, is_bare=True)
         shape, dtype = _array_header(ref.path, ref.key)
         refuse_type(dtype, ref.path)
         spatial = shape
@@ -42,11 +42,10 @@ class BareArray(Format):
                 f"{ref.path}: the array has shape {written(shape)}, expected 3 axes after leading ones of "
                 f"length 1. Save one volume an array."
             )
-        refuse_shape(spatial, ref.path)
+        refuse_shape(spatial, ref.path, dtype.itemsize)
         cube: Triple = (spatial[0], spatial[1], spatial[2])
         return Stored(
-            grid=FileGrid(shape=cube, affine=_affine(ref, axes, spacing_mm_zyx)),
-            load=lambda: read_array(ref.path, ref.key).reshape(cube),
+            grid=FileGrid(shape=cube, affine=affine), load=lambda: read_array(ref.path, ref.key).reshape(cube)
         )
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
@@ -80,20 +79,12 @@ def read_array(path: str, key: str | None) -> Array:
 def _array_header(path: str, key: str | None) -> tuple[tuple[int, ...], np.dtype[Any]]:
     key = array_name(path, key)
     try:
-        if key is None:
-            with Path(path).open("rb") as file:
-                return _npy_header(file)
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as file:
-            return _npy_header(file)
+        with Path(path).open("rb") if key is None else zipfile.ZipFile(path).open(f"{key}.npy") as file:
+            first = npy.read_magic(file) == (1, 0)
+            shape, _, dtype = (npy.read_array_header_1_0 if first else npy.read_array_header_2_0)(file)
+            return tuple(shape), dtype
     except MISTAKES as cause:
         raise _unreadable(path, cause) from cause
-
-
-def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = npy.read_magic(file)
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return tuple(shape), dtype
 
 
 def array_name(path: str, key: str | None) -> str | None:
@@ -120,32 +111,24 @@ def _unreadable(path: str, cause: Exception) -> DataError:
     return DataError(f"{path}: is not a readable {Path(path).suffix} file ({cause}). Write it again.")
 
 
-def _stated(ref: VolumeRef) -> tuple[str, tuple[float, float, float]]:
-    missing = [name for name in ("axes", "spacing_mm_zyx") if getattr(ref, name) is None]
-    if ref.axes is None or ref.spacing_mm_zyx is None:
-        raise DataError(
-            f"{ref.path}: a bare array does not say where it lies; {' and '.join(missing)} must be given. "
-            f"Set for instance axes = 'SPL' (slices upwards, rows to posterior, columns to the left) and "
-            f"spacing_mm_zyx = [3.0, 0.8, 0.8] on the data set."
-        )
-    return ref.axes, ref.spacing_mm_zyx
+def stated_affine(ref: VolumeRef, *, is_bare: bool = False) -> Array | None:
+    """Return the affine that a reference gives in place of a header's; None where it gives no axes.
 
-
-def stated_affine(ref: VolumeRef) -> Array | None:
-    """Return the affine that a reference gives in place of a header's; None where it gives no axes."""
-    if ref.axes is None:
+    Of a bare array it must give one.
+    """
+    if ref.axes is None and not is_bare:
         return None
-    if ref.spacing_mm_zyx is None:
+    if ref.axes is None or ref.spacing_mm_zyx is None:
+        missing = [name for name in ("axes", "spacing_mm_zyx") if getattr(ref, name) is None]
+        why = "a bare array does not say where it lies"
+        why = why if is_bare else f"axes {ref.axes!r} take the place of the header's grid"
         raise DataError(
-            f"{ref.path}: axes {ref.axes!r} take the place of the header's grid and need spacing_mm_zyx too. "
-            f"Give both on the data set, or leave axes out."
+            f"{ref.path}: {why}; {' and '.join(missing)} must be given. Set for instance axes = 'SPL' "
+            f"(slices upwards, rows to posterior, columns to the left) and spacing_mm_zyx = [3.0, 0.8, 0.8] "
+            f"on the data set."
         )
-    return _affine(ref, ref.axes, ref.spacing_mm_zyx)
-
-
-def _affine(ref: VolumeRef, axes: str, spacing_mm_zyx: tuple[float, float, float]) -> Array:
     affine = np.zeros((4, 4))
     affine[3, 3] = 1.0
-    for axis, (body, sense) in enumerate(body_axes(axes, ref.path)):
-        affine[body, axis] = sense * spacing_mm_zyx[2 - body]
+    for axis, (body, sense) in enumerate(body_axes(ref.axes, ref.path)):
+        affine[body, axis] = sense * ref.spacing_mm_zyx[2 - body]
     return affine

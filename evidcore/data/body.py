@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from evidcore.data.grid import Geometry, Volume
-
-Region = np.ndarray[Any, np.dtype[np.bool_]]
+from evidcore.data.grid import Geometry, Mask, Volume
 
 OUTLINE_HU = -300.0  # between fat (-100) and the air around
 COARSE_MM = 2.0
@@ -39,7 +35,7 @@ def coarse(volume: Volume, step_mm: float = COARSE_MM) -> Volume:
     return Volume(array=means, geometry=geometry, intensity=volume.intensity)
 
 
-def outline(volume: Volume) -> Region:
+def outline(volume: Volume) -> Mask:
     """Return the largest connected body of tissue, shape (z, y, x); lungs and bowel gas stay holes."""
     from scipy import ndimage
 
@@ -49,19 +45,16 @@ def outline(volume: Volume) -> Region:
     plane = np.array([[[False, True, False], [True, True, True], [False, True, False]]])
     # beyond the grid counts as tissue: a body that reaches its edge is not worn away there
     worn = ndimage.binary_erosion(tissue, plane, iterations=steps, border_value=1)
-    body: Region = ndimage.binary_dilation(_largest(worn), plane, iterations=steps) & tissue
+    body: Mask = ndimage.binary_dilation(_largest(worn), plane, iterations=steps) & tissue
     return body
 
 
-def midline_mm(volume: Volume, body: Region | None = None) -> float | None:
+def midline_mm(volume: Volume, body: Mask | None = None) -> float | None:
     """Return the body's middle along x, in mm from the first voxel's centre; None where it cannot be told.
 
     It is the middle between the body's left and right edge, the median over slices. It cannot be told where
-    the grid cuts the body off at a side, or what is seen is narrower than 200 mm.
-
-    Args:
-        volume: a CT.
-        body: the outline of its `coarse` blocks, where that is known already.
+    the grid cuts the body off at a side, or what is seen is narrower than 200 mm. `body` is the outline of
+    the CT's `coarse` blocks, where that is known already.
     """
     blocks = coarse(volume)
     step_mm, fine_mm = blocks.spacing_mm_zyx[2], volume.spacing_mm_zyx[2]
@@ -81,7 +74,7 @@ def midline_mm(volume: Volume, body: Region | None = None) -> float | None:
     return float(np.median(middles)) * step_mm + (step_mm - fine_mm) / 2
 
 
-def _largest(region: Region) -> Region:
+def _largest(region: Mask) -> Mask:
     from scipy import ndimage
 
     labels, count = ndimage.label(region)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +17,10 @@ def dice(one: Mask, other: Mask) -> float:
     return float(2 * (one & other).sum() / (one.sum() + other.sum()))
 
 
-Region = np.ndarray[Any, np.dtype[np.bool_]]
-
 LEAST_SHARE = 0.1  # of the largest part's voxels: a part that is an object of its own
 
 
-def tight_box(region: Region, z: int) -> Box:
+def tight_box(region: Mask, z: int) -> Box:
     """Return the box of a region of slice `z`, shape (y, x), not empty."""
     rows, columns = np.flatnonzero(region.any(axis=1)), np.flatnonzero(region.any(axis=0))
     return Box(z=z, y0=int(rows[0]), y1=int(rows[-1]) + 1, x0=int(columns[0]), x1=int(columns[-1]) + 1)
@@ -43,7 +40,7 @@ def moved(box: Box, by_yx: Sequence[float], shape_yx: tuple[int, ...]) -> Box:
     return Box(z=box.z, y0=y0, y1=y1, x0=x0, x1=x1)
 
 
-def parts(mask: Region, least_voxels: int = 1) -> list[Region]:
+def parts(mask: Mask, least_voxels: int = 1) -> list[Mask]:
     """Return the connected parts of a mask, of a slice or in 3D, that are no specks beside the others.
 
     A part counts from a tenth of the largest part's voxels on, and from `least_voxels`; corners connect.

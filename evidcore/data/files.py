@@ -29,7 +29,7 @@ def format_of(path: str) -> Format:
     """Return the format of an existing file by its ending, of a folder or another file by its content."""
     try:
         facts = os.stat(path)
-    except OSError as cause:
+    except (OSError, ValueError) as cause:  # a name may hold a null byte
         raise unreadable(path, cause) from cause
     is_folder = stat.S_ISDIR(facts.st_mode)
     if not is_folder:

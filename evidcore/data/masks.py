@@ -59,7 +59,9 @@ def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
         )
     turn = turn_to_body(stored.grid, ref.path)
     inside = turn.apply(picked(stored.values(), ref.label, ref.path))
-    return resample_mask(place_on(inside, turn.geometry, like.file_geometry, ref.path), like)
+    target = np.zeros(like.file_geometry.shape_zyx, dtype=np.bool_)
+    place_into(target, inside, turn.geometry, like.file_geometry, ref.path)
+    return resample_mask(target, like)
 
 
 def resample_mask(mask: Mask, like: Volume) -> Mask:
@@ -83,18 +85,8 @@ def picked(values: Array, label: int | None, path: str) -> Mask:
     return mask
 
 
-def place_on(mask: Mask, geometry: Geometry, onto: Geometry, path: str) -> Mask:
-    """Return a mask on its volume's grid, of which its own is a part: fewer slices, a crop, or all of it.
-
-    The mask is (z, y, x) on `held`, voxel on voxel of `onto` within a tenth.
-    """
-    target = np.zeros(onto.shape_zyx, dtype=np.bool_)
-    place_into(target, mask, geometry, onto, path)
-    return target
-
-
 def place_into(target: Mask, mask: Mask, geometry: Geometry, onto: Geometry, path: str) -> None:
-    """Add a mask to `target`, which lies on `onto`; see `place_on`."""
+    """Add a mask to `target` on its volume's grid `onto`, a part of which is its own."""
     moved = np.linalg.inv(onto.affine) @ geometry.affine
     offset = np.round(moved[:3, 3]).astype(int)
     last = np.array(geometry.shape_zyx) - 1

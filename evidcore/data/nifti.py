@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import math
 import os
 import zlib
 from pathlib import Path
@@ -20,10 +22,10 @@ from evidcore.case import VolumeRef
 from evidcore.data.arrays import stated_affine
 from evidcore.data.files import format_of
 from evidcore.data.format import Format
-from evidcore.data.grid import LPS_RAS, Array, FileGrid, Mask, Triple, Volume
-from evidcore.data.placement import resample
+from evidcore.data.grid import LPS_RAS, Array, FileGrid, Mask, Volume
+from evidcore.data.placement import TILT_LIMIT_DEGREES, is_sheared, resample
 from evidcore.data.reading import opened
-from evidcore.data.stored import AGAIN, Stored, refuse_shape, refuse_type
+from evidcore.data.stored import AGAIN, MOST_BYTES, Stored, refuse_shape, refuse_type
 from evidcore.errors import DataError
 
 # what a NIfTI header says of the grid; the rest may hold names
@@ -39,12 +41,8 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
 
     A NIfTI scan's affines and codes are copied; the grid of another format is written as its affines. Where
     the scan's axes are oblique, each voxel takes the nearest of the mask; elsewhere `read_mask` gives the
-    same back.
-
-    Args:
-        mask: (z, y, x), true inside, on the grid of `read(ref)`.
-        ref: the scan.
-        path: ends in .nii or .nii.gz; written in one move, replaced if there.
+    same back. The mask is (z, y, x), true inside, on the grid of `read(ref)`; the path ends in .nii or
+    .nii.gz and is written in one move, replaced if there.
     """
     target = Path(path)
     stored, placement = opened(ref)
@@ -66,12 +64,7 @@ def save_mask(mask: Mask, ref: VolumeRef, path: str | os.PathLike[str]) -> None:
 
 
 def save_volume(volume: Volume, path: str | os.PathLike[str]) -> None:
-    """Write voxels as NIfTI in body axes; nothing of the file they were read from but their grid is written.
-
-    Args:
-        volume: int16 or float32; its grid may be any.
-        path: ends in .nii or .nii.gz; written in one move, replaced if there.
-    """
+    """Write int16 or float32 voxels and their grid, nothing else, as NIfTI in body axes, in one move."""
     turn = np.eye(4)[[2, 1, 0, 3]]  # z, y, x to x, y, z, of indices and of places alike
     content = _of_grid(volume.array.transpose(2, 1, 0), LPS_RAS @ turn @ volume.affine @ turn).to_bytes()
     if is_packed(str(path)):
@@ -82,9 +75,8 @@ def save_volume(volume: Volume, path: str | os.PathLike[str]) -> None:
 def _of_grid(values: Array, affine_ras: Array) -> nib.Nifti1Image:
     image = nib.Nifti1Image(values, affine_ras)
     image.set_sform(affine_ras, SCANNER)
-    image.set_qform(affine_ras, SCANNER)
-    if not np.allclose(image.get_qform(), affine_ras, atol=1e-3):
-        image.set_qform(None, 0)  # it cannot hold shear
+    # a qform holds no shear: of little it states the nearest rotation, without which ITK opens no file
+    image.set_qform(*((None, 0) if is_sheared(affine_ras[:3, :3]) else (affine_ras, SCANNER)))
     image.header.set_xyzt_units("mm")
     return image
 
@@ -100,11 +92,15 @@ def _image(values: Array, affine_ras: Array, ref: VolumeRef) -> nib.Nifti1Image 
     header.set_data_shape(source.get_data_shape())
     for field in _GRID:
         header[field] = source[field]
+    if not source["qform_code"] and not is_sheared(affine_ras[:3, :3]):
+        header.set_qform(source.get_best_affine(), int(source["sform_code"]))
     return kind(values.reshape(header.get_data_shape()), None, header)
 
 
 GZIP_MAGIC = b"\x1f\x8b"
 HEADER_BYTES = 540  # a NIfTI-2 header; NIfTI-1 needs 348
+MOST_BEHIND = 1 << 20  # bytes behind the voxels, which some writers pad
+DIFFERENT = 0.01  # of a spacing: two statements of it, however rounded, are closer
 
 
 class Nifti(Format):
@@ -120,12 +116,14 @@ class Nifti(Format):
         """Read the header."""
         header = read_header(ref.path)
         affine = stated_affine(ref)
-        slope, intercept = header.get_slope_inter()
+        slope, intercept = float(header["scl_slope"]), float(header["scl_inter"])
         return Stored(
-            grid=_grid(header, ref.path) if affine is None else FileGrid(shape=_shape(header), affine=affine),
+            grid=_grid(header, ref)
+            if affine is None
+            else FileGrid(shape=header.get_data_shape()[:3], affine=affine),
             load=lambda: _voxels(Path(ref.path)),
-            slope=1.0 if slope is None else slope,  # None: the header asks for no scaling
-            intercept=intercept or 0.0,
+            slope=slope or 1.0,  # 0: the header asks for no scaling
+            intercept=intercept if slope else 0.0,
         )
 
 
@@ -133,12 +131,29 @@ def read_header(path: str) -> Any:
     """Return the NIfTI-1 or NIfTI-2 header, of a shape that a volume can have."""
     file = Path(path)
     try:
-        _refuse_packing(file)
+        with file.open("rb") as stream:
+            if (stream.read(2) == GZIP_MAGIC) != is_packed(path):  # the name says another thing
+                what, name = (
+                    ("not gzip-compressed", path[:-3])
+                    if is_packed(path)
+                    else ("gzip-compressed", f"{path}.gz")
+                )
+                raise DataError(f"{path}: is named {file.suffix} but {what}. Rename it to {Path(name).name}.")
         with gzip.open(file) if is_packed(path) else file.open("rb") as stream:
             start = stream.read(HEADER_BYTES)
     except (OSError, EOFError, zlib.error) as cause:
         raise _unreadable(file, cause) from cause
-    return _header(start, path)
+    size = {int.from_bytes(start[:4], order) for order in ("little", "big")}
+    kind = nib.Nifti2Header if 540 in size else nib.Nifti1Header
+    try:
+        header = kind(start[: kind.sizeof_hdr])
+        shape, dtype, offset = header.get_data_shape(), header.get_data_dtype(), float(header["vox_offset"])
+    except (HeaderDataError, WrapStructError, ValueError) as cause:
+        raise DataError(f"{path}: has no usable NIfTI header ({cause}). {AGAIN}") from cause
+    refuse_shape(shape, path, dtype.itemsize)
+    if not 0 <= offset <= MOST_BYTES:
+        raise DataError(f"{path}: its voxels begin at byte {offset:g} (vox_offset), expected 352. {AGAIN}")
+    return header
 
 
 def is_packed(path: str) -> bool:
@@ -147,49 +162,38 @@ def is_packed(path: str) -> bool:
 
 
 def _voxels(path: Path) -> Array:
-    """Return the voxels as stored, indexed as in the file."""
-    payload = _payload(path)
-    header = _header(payload, str(path))
-    dtype = header.get_data_dtype()
+    """Return the voxels as stored, indexed as in the file; all of it is read to verify its checksum."""
+    header = read_header(str(path))
+    dtype, shape, start = header.get_data_dtype(), header.get_data_shape(), int(header["vox_offset"])
     refuse_type(dtype, str(path))
-    shape = header.get_data_shape()
-    count, start = int(np.prod(shape)), int(header["vox_offset"])
+    count = math.prod(shape)
+    promised = count * dtype.itemsize
+    try:
+        content = path.read_bytes()
+        payload = gunzip(content, start + promised + MOST_BEHIND) if is_packed(path.name) else content
+    except (OSError, EOFError, zlib.error) as cause:
+        raise _unreadable(path, cause) from cause
     present = max(0, len(payload) - start)
-    if present < count * dtype.itemsize:
+    if present < promised or (present > promised + MOST_BEHIND and is_packed(path.name)):
+        why = "cut off" if present < promised else "not unpacked further"
         raise DataError(
-            f"{path}: holds {present} bytes of voxels, its header promises {count * dtype.itemsize}: "
-            f"the file is cut off. {AGAIN}"
+            f"{path}: holds {present} bytes of voxels, its header promises {promised}: the file is "
+            f"{why}. {AGAIN}"
         )
     return np.frombuffer(payload, dtype, count, start).reshape(shape[:3], order="F")
 
 
-def _payload(path: Path) -> bytes:
-    """Return the file's bytes, unpacked; the whole stream is read so that its checksum is verified."""
-    try:
-        _refuse_packing(path)
-        content = path.read_bytes()
-        return gunzip(content) if is_packed(path.name) else content
-    except (OSError, EOFError, zlib.error) as cause:
-        raise _unreadable(path, cause) from cause
+def gunzip(content: bytes, most_bytes: int) -> bytes:
+    """Unpack a gzip file, 2.5 times as fast as Python's own; verify lengths and checksums of its members.
 
-
-def gunzip(content: bytes) -> bytes:
-    """Unpack a gzip file, 2.5 times as fast as Python's own; verify lengths and checksums of its members."""
+    One byte more than `most_bytes` is given where it holds more: the rest is not looked at.
+    """
     try:
-        unpacked: bytes = igzip.decompress(content)  # type: ignore[no-untyped-call]
+        with igzip.IGzipFile(fileobj=io.BytesIO(content)) as stream:  # type: ignore[no-untyped-call]
+            unpacked: bytes = stream.read(most_bytes + 1)
     except isal_error as cause:  # type: ignore[misc]  # its stub names the class as if it were an exception
         raise zlib.error(str(cause)) from cause
     return unpacked
-
-
-def _refuse_packing(path: Path) -> None:
-    """Stop at a name that says something else about compression than the content."""
-    with path.open("rb") as file:
-        packed = file.read(2) == GZIP_MAGIC
-    if packed and not is_packed(path.name):
-        raise DataError(f"{path}: is named .nii but gzip-compressed. Rename it to {path.name}.gz.")
-    if is_packed(path.name) and not packed:
-        raise DataError(f"{path}: is named .gz but not gzip-compressed. Rename it to {path.name[:-3]}.")
 
 
 def _unreadable(path: Path, cause: Exception) -> DataError:
@@ -202,28 +206,9 @@ def _unreadable(path: Path, cause: Exception) -> DataError:
     return DataError(f"{path}: {why}. {AGAIN}")
 
 
-def _header(start: bytes, path: str) -> Any:
-    """Parse a NIfTI-1 or NIfTI-2 header and refuse shapes that are no volume."""
-    size = {int.from_bytes(start[:4], order) for order in ("little", "big")}
-    kind = nib.Nifti2Header if 540 in size else nib.Nifti1Header
-    try:
-        header = kind(start[: kind.sizeof_hdr])
-        shape = header.get_data_shape()
-        header.get_slope_inter()
-    except (HeaderDataError, WrapStructError, ValueError) as cause:
-        raise DataError(f"{path}: has no usable NIfTI header ({cause}). {AGAIN}") from cause
-    refuse_shape(shape, path)
-    return header
-
-
-def _has_directions(affine: Array) -> bool:
-    """Tell an affine whose axes run somewhere; of another, `turn_to_body` says what is wrong."""
-    return bool(np.isfinite(affine).all() and np.linalg.norm(affine[:3, :3], axis=0).all())
-
-
-def _grid(header: Any, path: str) -> FileGrid:
+def _grid(header: Any, ref: VolumeRef) -> FileGrid:
     """Read the orientation; refuse a file that states none, or two that contradict each other."""
-    q_code, s_code = int(header["qform_code"]), int(header["sform_code"])
+    path, q_code, s_code = ref.path, int(header["qform_code"]), int(header["sform_code"])
     if not q_code and not s_code:
         raise DataError(
             f"{path}: states no orientation (qform_code and sform_code are 0), so left and right are "
@@ -235,13 +220,8 @@ def _grid(header: Any, path: str) -> FileGrid:
         raise DataError(
             f"{path}: its qform is no rotation ({cause}). Write it again with nibabel."
         ) from cause
-    if turned is not None and s_code and _has_directions(turned) and _has_directions(affine):
-        names = ["".join(letter or "?" for letter in nib.aff2axcodes(form)) for form in (turned, affine)]
-        if names[0] != names[1]:
-            raise DataError(
-                f"{path}: the header contradicts itself: qform runs to {names[0]}, sform to {names[1]}. "
-                f"Find out which is true and set the other's code to 0 with nibabel."
-            )
+    if s_code:
+        _refuse_contradiction(header, affine, turned, ref)
     unit = header.get_xyzt_units()[0]
     if unit not in {"mm", "unknown"}:
         raise DataError(
@@ -249,9 +229,27 @@ def _grid(header: Any, path: str) -> FileGrid:
             f"{[round(float(step), 6) for step in header.get_zooms()[:3]]}. Write the file again in mm, "
             f"and its unit with nibabel: image.header.set_xyzt_units('mm')."
         )
-    return FileGrid(shape=_shape(header), affine=LPS_RAS @ affine)
+    return FileGrid(shape=header.get_data_shape()[:3], affine=LPS_RAS @ affine)
 
 
-def _shape(header: Any) -> Triple:
-    x, y, z = (int(count) for count in header.get_data_shape()[:3])
-    return x, y, z
+def _refuse_contradiction(header: Any, affine: Array, turned: Array | None, ref: VolumeRef) -> None:
+    """Stop at an sform whose spacing or directions the qform, or without one the pixdim, does not have."""
+    zooms, steps = np.array(header.get_zooms()[:3]), np.linalg.norm(affine[:3, :3], axis=0)
+    if not (zooms.all() and steps.all() and np.isfinite(steps).all()):
+        return  # one states nothing; `turn_to_body` says what is wrong with the sform
+    forms = [affine / [*(steps / zooms), 1] if turned is None else turned, affine]
+    cosines = np.einsum("ij,ij->j", forms[0][:3, :3] / zooms, affine[:3, :3] / steps)
+    degrees = float(np.degrees(np.arccos(np.clip(cosines, -1, 1))).max())
+    letters = ["".join(map(str, nib.aff2axcodes(form))) if np.isfinite(form).all() else "?" for form in forms]
+    # codes name spaces, in which a scan may lie in two ways; shear has no qform
+    is_same_space = header["qform_code"] == header["sform_code"] and not is_sheared(affine[:3, :3])
+    is_turned = degrees > TILT_LIMIT_DEGREES and (is_same_space or letters[0] != letters[1])
+    is_resized = ref.spacing_mm_zyx is None and not (np.abs(zooms - steps) <= DIFFERENT * steps).all()
+    if is_turned or is_resized:
+        sizes = [" x ".join(f"{step:.4g}" for step in form) for form in (zooms, steps)]
+        raise DataError(
+            f"{ref.path}: the header contradicts itself: {'pixdim' if turned is None else 'qform'} states "
+            f"voxels of {sizes[0]} mm (x, y, z) that run to {letters[0]}, sform of {sizes[1]} mm to "
+            f"{letters[1]}, {degrees:.1f}° apart. Find out which is true; write it into both with nibabel: "
+            f"image.set_sform(affine, 1), image.set_qform(affine, 1)."
+        )

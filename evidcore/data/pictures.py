@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from evidcore.cache import write_atomically
-from evidcore.case import Intensity, MaskRef, VolumeRef
+from evidcore.case import MaskRef, VolumeRef
 from evidcore.data.format import Format
 from evidcore.data.grid import Array, FileGrid, Mask, Volume
 from evidcore.data.masks import label_mask
@@ -31,33 +31,29 @@ class Picture(Format):
 
     def open(self, ref: VolumeRef) -> Stored:
         """Read the size."""
-        return _open_picture(ref.path, ref.intensity)
+        path = ref.path
+        if ref.intensity == "hu":
+            raise DataError(
+                f"{path}: a picture holds no Hounsfield units. Set intensity = 'arbitrary' on the data set."
+            )
+        with _opened(path) as picture:
+            columns, rows = picture.size
+            frames = getattr(picture, "n_frames", 1)
+        if frames != 1:
+            raise DataError(f"{path}: holds {frames} pictures, expected one. Save them one a file.")
+        if min(columns, rows) < LEAST_PIXELS:
+            raise DataError(
+                f"{path}: is {columns} x {rows} pixels, expected at least {LEAST_PIXELS} each way. {AGAIN}"
+            )
+        return Stored(
+            grid=FileGrid(shape=(columns, rows, 1), affine=np.eye(4)),
+            load=lambda: _greys(path).T[:, :, None],
+            is_picture=True,
+        )
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
         """Return the voxels of a label of a `.png` in greys."""
         return label_mask(_open_labels(ref.path), ref, like)
-
-
-def _open_picture(path: str, intensity: Intensity) -> Stored:
-    """Read the size of a `.png` or `.jpg`."""
-    if intensity == "hu":
-        raise DataError(
-            f"{path}: a picture holds no Hounsfield units. Set intensity = 'arbitrary' on the data set."
-        )
-    with _opened(path) as picture:
-        columns, rows = picture.size
-        frames = getattr(picture, "n_frames", 1)
-    if frames != 1:
-        raise DataError(f"{path}: holds {frames} pictures, expected one. Save them one a file.")
-    if min(columns, rows) < LEAST_PIXELS:
-        raise DataError(
-            f"{path}: is {columns} x {rows} pixels, expected at least {LEAST_PIXELS} each way. {AGAIN}"
-        )
-    return Stored(
-        grid=FileGrid(shape=(columns, rows, 1), affine=np.eye(4)),
-        load=lambda: _greys(path).T[:, :, None],
-        is_picture=True,
-    )
 
 
 def _open_labels(path: str) -> Stored:
@@ -71,7 +67,7 @@ def _open_labels(path: str) -> Stored:
             f"{path}: a mask is a picture in greys, one value a label, got colours (mode {mode!r}). "
             f"Save it in greys."
         )
-    stored = _open_picture(path, "arbitrary")
+    stored = Picture().open(VolumeRef(path=path, intensity="arbitrary"))
     return dataclasses.replace(stored, load=lambda: _greys(path, as_stored=("1", *GREYS)).T[:, :, None])
 
 

@@ -61,10 +61,9 @@ def tilt_degrees(geometry: Geometry) -> float:
 
 
 def resample(array: Array, geometry: Geometry, wanted: Geometry, *, order: int, outside: float) -> Array:
-    """Return the values of `array`, which lies on `held`, at the voxels of `wanted`, in the same type.
+    """Return the values of `array` on `geometry` at the voxels of `wanted`, in the same type.
 
-    Order 0 takes the nearest voxel; 1 interpolates linearly, and fades over the outermost voxel to the value
-    `outside`.
+    Order 0 takes the nearest voxel, 1 interpolates linearly and fades over the outermost voxel to `outside`.
     """
     from scipy import ndimage
 
@@ -75,11 +74,16 @@ def resample(array: Array, geometry: Geometry, wanted: Geometry, *, order: int, 
     return resampled
 
 
+def is_sheared(steps: Array) -> bool:
+    """Tell whether two voxel axes, columns in mm, stand farther from a right angle than may be overlooked."""
+    directions = steps / np.linalg.norm(steps, axis=0)
+    overlap = np.abs(directions.T @ directions - np.eye(3)).max()
+    return bool(overlap > np.sin(np.radians(TILT_LIMIT_DEGREES)))
+
+
 def _oblique(geometry: Geometry, path: str) -> DataError:
     """Say how far the axes are tilted; slices and boxes along them would not mean what they say."""
-    directions = geometry.affine[:3, :3] / np.array(geometry.spacing_mm_zyx)
-    overlap = np.abs(directions.T @ directions - np.eye(3)).max()
-    kind = "sheared" if overlap > np.sin(np.radians(TILT_LIMIT_DEGREES)) else "oblique"
+    kind = "sheared" if is_sheared(geometry.affine[:3, :3]) else "oblique"
     return DataError(
         f"{path}: the voxel axes are {kind}, {tilt_degrees(geometry):.1f}° off the body axes; at most "
         f"{TILT_LIMIT_DEGREES:g}° is read as it is. Set tilted = 'resample' on the data set to have it, and "
@@ -89,6 +93,7 @@ def _oblique(geometry: Geometry, path: str) -> DataError:
 
 # Letter to body axis (0 x, 1 y, 2 z) and sense; x runs to the left, y to posterior, z to superior.
 LETTERS = {"L": (0, 1), "R": (0, -1), "P": (1, 1), "A": (1, -1), "S": (2, 1), "I": (2, -1)}
+MOST_MM = 1e6  # a kilometre: no place in any scanner's room, in micrometres neither
 LEAST_VOLUME = 1e-3  # of the unit directions; below, three axes span no space
 
 
@@ -117,10 +122,11 @@ def turn_to_body(grid: FileGrid, path: str) -> Turn:
     """Work out which of a file's axes runs along which of the body's; they may be oblique."""
     columns = grid.affine[:3, :3]
     steps_mm = np.linalg.norm(columns, axis=0)
-    if not np.isfinite(grid.affine).all() or not (steps_mm > 0).all():
+    if not (np.abs(grid.affine) < MOST_MM).all() or not (steps_mm > 0).all():  # NaN is not below
         raise DataError(
-            f"{path}: the affine must be finite with spacings above 0 mm, got spacings "
-            f"{[round(float(step), 4) for step in steps_mm]}. Write the file again with a right header."
+            f"{path}: the affine must be finite, below {MOST_MM:g} mm and with spacings above 0 mm, got "
+            f"spacings {[round(float(step), 4) for step in steps_mm]} and the origin "
+            f"{[round(float(at), 4) for at in grid.affine[:3, 3]]}. Write the file again with a right header."
         )
     nearest = nib.io_orientation(grid.affine)  # for each file axis: 0 x, 1 y, 2 z; and 1 or -1
     if np.isnan(nearest).any() or abs(np.linalg.det(columns / steps_mm)) < LEAST_VOLUME:

@@ -14,7 +14,14 @@ from evidcore.data.content import READING
 from evidcore.data.files import file_state, open_volume, reader_mark
 from evidcore.data.grid import Geometry, Volume
 from evidcore.data.placement import Placement, place, resample
-from evidcore.data.stored import Stored, refuse_flat, refuse_not_finite, refuse_shape
+from evidcore.data.stored import (
+    MOST_SCALE,
+    Stored,
+    refuse_flat,
+    refuse_not_finite,
+    refuse_scale,
+    refuse_shape,
+)
 from evidcore.errors import DataError
 
 AIR_HU = -1000.0
@@ -51,7 +58,8 @@ def read_geometry(ref: VolumeRef) -> Geometry:
 
 def opened(ref: VolumeRef) -> tuple[Stored, Placement]:
     """Read the headers behind a reference and work out how its voxels become those of the volume."""
-    if ref.rescale is not None and not (all(map(math.isfinite, ref.rescale)) and ref.rescale[0]):
+    scale = ref.rescale or (1.0, 0.0)
+    if not (all(abs(number) <= MOST_SCALE for number in scale) and scale[0]):  # NaN is not below
         raise DataError(
             f"{ref.path}: rescale must be a slope other than 0 and an intercept, got {ref.rescale}. "
             f"Correct it in the data set."
@@ -70,6 +78,7 @@ def placed(ref: VolumeRef, stored: Stored) -> Placement:
     if not stored.is_picture:
         refuse_shape(stored.grid.shape, ref.path)
         refuse_flat(stored.grid.shape, ref.path)
+    refuse_scale(stored, ref.path)
     return place(stored.grid, ref)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ from evidcore.data.grid import Array, FileGrid
 from evidcore.errors import DataError
 
 AGAIN = "Copy or convert the file again."
+MOST_BYTES = 1 << 32  # of voxels as stored; twice a whole-body CT of 0.8 mm in float32
+MOST_SCALE = 1e12  # of a slope or an intercept
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,13 +39,12 @@ class Stored:
         return _scaled(self.load(), self.slope * slope, self.intercept * slope + intercept)
 
 
-def unreadable(path: str | os.PathLike[str], cause: OSError) -> DataError:
+def unreadable(path: str | os.PathLike[str], cause: OSError | ValueError) -> DataError:
     """Return what to say where the system does not let a file or folder be read, or there is none."""
     if isinstance(cause, FileNotFoundError | NotADirectoryError):
         return DataError(f"{path}: there is no such file. Check the path in the table or the recipe.")
-    return DataError(
-        f"{path}: cannot be read ({cause.strerror or cause}). Check the path, and your rights to read it."
-    )
+    why = getattr(cause, "strerror", None) or cause
+    return DataError(f"{path}: cannot be read ({why}). Check the path, and your rights to read it.")
 
 
 def refuse_flat(shape: tuple[int, ...], path: str) -> None:
@@ -54,9 +56,9 @@ def refuse_flat(shape: tuple[int, ...], path: str) -> None:
         )
 
 
-def refuse_shape(shape: tuple[int, ...], path: str) -> None:
-    """Stop at a file without voxels, of one slice without depth, or of several volumes."""
-    if 0 in shape or not shape:
+def refuse_shape(shape: tuple[int, ...], path: str, voxel_bytes: int = 1) -> None:
+    """Stop at a file without voxels, of one slice without depth, of several volumes, or beyond all memory."""
+    if min(shape, default=0) < 1:
         raise DataError(f"{path}: holds no voxels, shape {written(shape) or '()'}. {AGAIN}")
     if len(shape) < 3:
         refuse_flat(shape, path)
@@ -65,6 +67,20 @@ def refuse_shape(shape: tuple[int, ...], path: str) -> None:
             f"{path}: has {len(shape)} axes, shape {written(shape)}; expected 3. "
             f"Split a series in time or echoes into one file each."
         )
+    if (needed := math.prod(map(int, shape)) * voxel_bytes) > MOST_BYTES:
+        raise DataError(
+            f"{path}: its header states shape {written(shape)}, {needed / 1e9:.3g} GB of voxels; at most "
+            f"{MOST_BYTES / 1e9:.2g} GB are read. Crop or resample the scan, or correct a damaged header."
+        )
+
+
+def refuse_scale(stored: Stored, path: str) -> None:
+    """Stop at a slope or an intercept that is no number, or beyond all units."""
+    for name in ("slope", "intercept"):
+        value = np.ravel(getattr(stored, name))
+        odd = value[~(np.abs(value) <= MOST_SCALE)]  # NaN is not below
+        if odd.size:
+            raise DataError(f"{path}: its {name} is {float(odd[0])!r}, expected a usual number. {AGAIN}")
 
 
 def refuse_type(dtype: np.dtype[np.generic], path: str) -> None:

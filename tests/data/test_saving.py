@@ -5,10 +5,11 @@ import sys
 import nibabel
 import numpy as np
 import pytest
+import SimpleITK
 from PIL import Image
 
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
-from evidcore.data import save_mask
+from evidcore.data import Geometry, Volume, save_mask, save_volume
 
 SHAPE = (4, 5, 6)
 
@@ -100,6 +101,75 @@ def test_a_mask_of_a_leaning_scan_lies_on_its_leaning_grid(tmp_path):
     np.testing.assert_allclose([up, -front, -right], place[:3], atol=0.3)
     back = read_mask(MaskRef(path=str(tmp_path / "m.nii.gz")), volume)
     assert 2 * (back & mask).sum() / (back.sum() + mask.sum()) > 0.9
+
+
+def odd(change=(), spacing=(0.8, 0.8, 3.0), turn=0.0, axes=(0, 1, 2), signs=(-1, -1, 1)):
+    """Return an affine whose columns are turned about z, permuted, mirrored, and then changed."""
+    angle = np.radians(turn)
+    turned = np.array([[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]])
+    affine = np.eye(4)
+    affine[:3, :3] = (turned * signs)[:, axes] * spacing
+    affine[:3, 3] = [12.5, -7.25, 30]
+    for row, column, amount in change:
+        affine[row, column] += amount
+    return affine
+
+
+ROUNDED = [(0, 1, 0.0032), (1, 0, 0.0024)]
+ODD = {  # an affine (x, y, z), and the codes of qform and sform
+    "rounded": (odd(ROUNDED), 0, 1),
+    "rounded, with a qform": (odd(ROUNDED), 1, 1),
+    "rounded, of a template": (odd(ROUNDED), 0, 4),
+    "oblique": (odd(turn=20), 0, 2),
+    "oblique, qform alone": (odd(turn=20), 1, 0),
+    "mirrored": (odd(signs=(1, -1, 1)), 0, 1),
+    "mirrored, rounded": (odd(ROUNDED, signs=(-1, 1, -1)), 0, 1),
+    "sub-millimetre": (odd([(0, 1, 0.0002)], spacing=(0.04, 0.05, 0.06)), 0, 1),
+    "axes exchanged": (odd([(0, 1, 0.003)], axes=(2, 0, 1), turn=3), 0, 1),
+    "slices first, mirrored": (odd(axes=(2, 1, 0), signs=(1, 1, 1)), 1, 1),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("saves", ["mask", "volume"])
+def test_saved_over_an_odd_grid_it_opens_in_itk_and_nibabel_with_the_same_voxels(tmp_path, name, saves):
+    affine, q_code, s_code = ODD[name]
+    image = nibabel.Nifti1Image(np.arange(24 * 20 * 12, dtype=np.int16).reshape(24, 20, 12), affine)
+    image.set_qform(affine if q_code else None, q_code)
+    image.set_sform(affine if s_code else None, s_code)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    ref, path = VolumeRef(path=str(tmp_path / "a.nii.gz"), tilted="resample"), tmp_path / "m.nii.gz"
+    volume = read(ref)
+    values = volume.array > np.median(volume.array) if saves == "mask" else volume.array
+    save_mask(values, ref, path) if saves == "mask" else save_volume(volume, path)
+    saved, itk = nibabel.load(path), SimpleITK.ReadImage(str(path))
+    assert itk.GetSize() == saved.shape
+    np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(itk).T, np.asarray(saved.dataobj))
+    if saves == "mask":
+        np.testing.assert_allclose(saved.affine, affine, atol=1e-5)
+    steps = nibabel.affines.voxel_sizes(saved.affine)
+    np.testing.assert_allclose(itk.GetSpacing(), steps, rtol=1e-4)
+    ends = [(x, y, z) for x in (0, saved.shape[0] - 1) for y in (0, saved.shape[1] - 1) for z in (0, 11)]
+    ends = [end for end in ends if end[2] < saved.shape[2]]
+    places = [np.multiply(itk.TransformIndexToPhysicalPoint(end), [-1, -1, 1]) for end in ends]
+    apart = places - nibabel.affines.apply_affine(saved.affine, ends)
+    assert np.abs(apart).max() < 0.2 * max(steps)  # ITK holds no rounded axes: it takes the nearest rotation
+
+
+def test_a_slice_and_a_sheared_scan_are_saved_as_they_lie(tmp_path):
+    geometry = Geometry(shape_zyx=(1, 5, 6), affine=np.diag([3.0, 2.0, 1.0, 1.0]))
+    volume = Volume(array=scan().reshape(-1, 5, 6)[:1], geometry=geometry, intensity="hu")
+    save_volume(volume, tmp_path / "s.nii.gz")
+    itk = SimpleITK.ReadImage(str(tmp_path / "s.nii.gz"))
+    np.testing.assert_array_equal(SimpleITK.GetArrayFromImage(itk), volume.array)
+    assert itk.GetSpacing() == pytest.approx((1, 2, 3))
+    sheared = odd([(1, 2, 0.4)])
+    image = nibabel.Nifti1Image(np.zeros((24, 20, 12), np.int16), sheared)
+    image.set_qform(None, 0)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    ref = VolumeRef(path=str(tmp_path / "a.nii.gz"), tilted="resample")
+    save_mask(np.zeros(read(ref).shape_zyx, bool), ref, tmp_path / "m.nii.gz")
+    assert nibabel.load(tmp_path / "m.nii.gz").header["qform_code"] == 0  # it would lie elsewhere by degrees
 
 
 def test_what_cannot_be_saved_is_refused(write, tmp_path):

@@ -202,3 +202,18 @@ def test_a_tumour_stays_on_its_tissue_in_both_files_of_a_patient(real_data, tmp_
     save_mask(tumour, series, tmp_path / "tumour.nii.gz")
     file = read(VolumeRef(path=str(real_data / "ibsi_validation/STS_019/CT_image.nii.gz")))
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(tmp_path / "tumour.nii.gz")), file), tumour)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("RescaleSlope", "1e38", "its slope is 1e+38, expected a usual number"),
+        ("RescaleIntercept", "-inf", "RescaleIntercept must hold 1 number, got '-inf'"),
+        ("PixelSpacing", ["1e38", "1"], "got spacings [1.0, 1e+38, 3.0]"),
+    ],
+)
+def test_numbers_that_are_none_are_named(write_series, name, value, says):
+    folder = write_series(scan(), values=lambda number: {name: value})
+    with pytest.raises(DataError) as caught:
+        read(VolumeRef(path=str(folder)))
+    assert says in str(caught.value)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nrrd
@@ -192,3 +193,20 @@ def test_real_files_are_those_of_simpleitk(real_data):
 def test_a_real_label_map_without_orientation_is_refused(real_data):
     message = refusal(real_data / "chest_imaging_platform/rind_partition-64.nrrd")
     assert "states no orientation (no space), so left and right are unknown" in message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("sizes", "3000 3000 400", "its header states shape 3000x3000x400, 7.2 GB of voxels; at most 4.3 GB"),
+        ("sizes", "-4 5 6", "holds no voxels, shape -4x5x6"),
+        ("space directions", "(1e38,0,0) (0,2,0) (0,0,3)", "got spacings [1e+38, 2.0, 3.0]"),
+        ("space origin", "(nan,0,0)", "the origin [nan, 0.0, 0.0]"),
+    ],
+)
+def test_numbers_that_are_none_and_sizes_beyond_memory_are_named(tmp_path, field, value, says):
+    path = write(tmp_path / "scan.nrrd", scan().T)
+    path.write_bytes(
+        re.sub(rf"{field}: .*".encode(), f"{field}: {value}".encode(), path.read_bytes(), count=1)
+    )
+    assert says in refusal(path)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -157,3 +161,36 @@ def test_a_file_of_labels_is_profiled_by_its_columns(evid, tmp_path):
 def test_columns_belong_to_a_csv(evid, folder):
     said = evid("data", "profile", folder, "--patient", "who", exit_code=2)
     assert "columns belong to a CSV" in said.stderr
+
+
+@pytest.mark.parametrize("command", ["check", "profile", "view"])
+def test_what_the_file_system_refuses_is_named_without_a_traceback(tmp_path, command):
+    """A folder or a loop in place of a file, a null byte, a name of other bytes, an --out below a file."""
+    folder = tmp_path / os.fsdecode(b"t\xfcmor")
+    folder.mkdir()
+    (folder / "a.nii").mkdir()
+    (folder / "loop.nii").symlink_to("loop.nii")
+    rows = [
+        "id,volume,patient,split",
+        *(f"{n},{n}.nii,{n},train" for n in ("a", "loop", "n\0", "ü", "x" * 300)),
+    ]
+    (folder / "cases.csv").write_text("\n".join(rows), encoding="utf-8")
+    evid = Path(sys.executable).with_name("evid")
+    (tmp_path / "file").write_text("")
+    around = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    around |= {"EVID_CACHE": str(tmp_path / "file")}
+    outs = [[]] if command == "check" else [[], ["--out", str(tmp_path / "file" / "page.html")]]
+    for out in outs:
+        words = [evid, "data", command, folder, *out]
+        done = subprocess.run(words, capture_output=True, env=around, cwd=tmp_path, check=False)
+        text = (done.stdout + done.stderr).decode()
+        assert "Traceback" not in text
+        if command == "check":
+            for words in ("a.nii: is a folder that", "loop.nii: cannot be read (Too", "(File name too long)"):
+                assert words in text
+            assert "n\\x00.nii: cannot be read" in text
+            assert ".nii: there is no such file" in text
+        assert (done.returncode == 2) == bool(out)
+        if out:
+            assert str(tmp_path / "file") in text
+            assert "Give a place that can be written" in text

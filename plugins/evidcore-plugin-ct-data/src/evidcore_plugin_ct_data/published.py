@@ -309,11 +309,11 @@ class PublishedSet(Dataset):
         if isinstance(ids, tuple):
             return set(ids)
         file = self.recipe_folder / ids
-        if not file.is_file():
-            raise DataError(
-                f"{file}: there is no such list. Give ids a text file with one patient or case a line."
-            )
-        lines = file.read_text(encoding="utf-8").splitlines()
+        try:
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as cause:
+            remedy = "Give ids a text file in UTF-8 with one patient or case a line."
+            raise DataError(f"{file}: the list cannot be read ({cause}). {remedy}") from cause
         return {line.strip() for line in lines} - {""} or {""}
 
     def _refuse_unknown(self, wanted: set[str]) -> None:

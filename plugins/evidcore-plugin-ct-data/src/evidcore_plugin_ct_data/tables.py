@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import ast
-import csv
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from evidcore.api import DataError
-from evidcore.errors import did_you_mean
+from evidcore_plugin_tables.csv_rows import Row as Row
+from evidcore_plugin_tables.csv_rows import each_row
 
-Row = Mapping[str, str]
+from evidcore.api import DataError
 
 AGAIN = "Fetch it again from its publisher."
-LONGEST_CELL = 1 << 24  # characters; csv stops at 131072, reports and JSON in cells may be longer
-FEW = 12  # columns that a message lists before it counts the others
 
 
 def read_rows(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of a CSV file with the number of the line where each ends.
-
-    Raises:
-        DataError: if the file is missing, no CSV, or lacks a column; names the nearest one.
-    """
-    if not path.is_file():
-        raise DataError(
-            f"{path}: there is no such table. Check path; docs/reference/layouts.md lists what belongs there."
-        )
-    csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            columns = list(reader.fieldnames or ())
-            for name in wanted:
-                if name not in columns:
-                    raise DataError(
-                        f"{path}: has no column {name!r}.{did_you_mean(name, columns)} It has: "
-                        f"{_few(columns)}. {AGAIN}"
-                    )
-            for row in reader:
-                if None in row or None in row.values():
-                    raise DataError(
-                        f"{path}: line {reader.line_num}: {len(columns)} columns are named, the row has "
-                        f"another number. {AGAIN}"
-                    )
-                yield reader.line_num, row
-    except (UnicodeDecodeError, csv.Error) as cause:
-        raise DataError(f"{path}: is not a readable CSV file ({cause}). {AGAIN}") from cause
+    """Yield the rows of a CSV file with the number of the line where each ends; raise at one that is none."""
+    for line, row in each_row(path, wanted, AGAIN):
+        if isinstance(row, str):
+            raise DataError(row)
+        yield line, row
 
 
 def read_json(path: Path) -> Any:
@@ -60,7 +33,7 @@ def read_json(path: Path) -> Any:
         )
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as cause:
+    except (OSError, ValueError) as cause:
         raise DataError(f"{path}: is not readable JSON ({cause}). {AGAIN}") from cause
 
 
@@ -98,11 +71,3 @@ def flag(cell: str, where: str) -> bool:
             f"{where}: a label is 0 or 1, got {cell!r}. Correct the cell, or fetch the table again."
         )
     return known[cell.strip()]
-
-
-def _few(columns: Sequence[str]) -> str:
-    """List columns for a message; some tables have thousands."""
-    if not columns:
-        return "none"
-    more = f" and {len(columns) - FEW} others" if len(columns) > FEW else ""
-    return ", ".join(columns[:FEW]) + more

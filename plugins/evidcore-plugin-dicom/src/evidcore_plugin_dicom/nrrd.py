@@ -42,7 +42,8 @@ class Nrrd(Format):
         path, given = ref.path, stated_affine(ref)
         header = read_header(path)
         shape = tuple(int(count) for count in header["sizes"])
-        refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path)
+        bytes_each = nrrd.reader._determine_datatype(header).itemsize
+        refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path, bytes_each)
         if given is None:
             grid = _grid(header, shape, path)
         else:
@@ -82,7 +83,7 @@ def read_header(path: str) -> dict[str, Any]:
     """Return what the header says, by NRRD's names of its fields."""
     try:
         header: dict[str, Any] = nrrd.read_header(path)
-        header["sizes"], header["type"]
+        header["sizes"], header["encoding"], header["type"]
     except MISTAKES as cause:
         raise DataError(f"{path}: has no usable NRRD header ({_reason(cause)}). {AGAIN}") from cause
     return header

@@ -265,7 +265,7 @@ def profile(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "profile.json").write_text(json.dumps(profiles, indent=1), encoding="utf-8")
-        (out / "index.html").write_text(page(profiles), encoding="utf-8")
+        (out / "index.html").write_text(page(profiles), encoding="utf-8", errors="backslashreplace")
     if as_json:
         click.echo(json.dumps({"target": str(target), "profiles": profiles}, indent=1))
         return

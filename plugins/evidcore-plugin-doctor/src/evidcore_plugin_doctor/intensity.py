@@ -181,8 +181,7 @@ def even_regions(volume: Volume) -> Iterator[Remark]:
     for value, slices in result.items():
         yield error(
             f"{len(slices)} of {len(array)} slices hold regions of exactly {value} HU: z = {runs(slices)}. "
-            "Tissue has noise: the voxels were overwritten. Convert the series again, or leave the case "
-            "out."
+            "Tissue has noise: the voxels were overwritten. Convert the series again, or leave the case out."
         )
 
 

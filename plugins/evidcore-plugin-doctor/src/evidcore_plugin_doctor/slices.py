@@ -91,8 +91,7 @@ def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> It
     if elsewhere > INTERLEAVED:
         yield error(
             f"{100 * elsewhere:.0f} % of the {count} slices are less like their neighbours than like slices "
-            "farther off: the slices are out of order. Sort them by their position and write the scan "
-            "again."
+            "farther off: the slices are out of order. Sort them by their position and write the scan again."
         )
     elif odd:
         yield error(

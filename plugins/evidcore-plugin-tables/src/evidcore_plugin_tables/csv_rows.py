@@ -13,24 +13,39 @@ from evidcore.errors import did_you_mean
 Row = Mapping[str, str]
 Wanted = Iterable[str] | Callable[[Collection[str]], Iterable[str]]  # of the names that are there
 _MOST_SHOWN = 40  # characters
+_LONGEST_CELL = 1 << 24  # characters; csv stops at 131072, reports and JSON in cells may be longer
+_RENAME = "Rename it or name it in the dataset's options."
+_FEW = 40  # columns that a message lists before it counts the others; some tables have thousands
 _MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _QUOTED = re.compile(r'"[^"]*"')
 
 
 def read_rows(table: Path, wanted: Wanted) -> tuple[list[tuple[int, Row]], list[str]]:
-    """Return the rows that have a cell for each column, with their lines, and a message for each other one.
+    """Return the rows of `each_row`, and its messages."""
+    rows: list[tuple[int, Row]] = []
+    ragged: list[str] = []
+    for line, row in each_row(table, wanted):
+        if isinstance(row, str):
+            ragged.append(row)
+        else:
+            rows.append((line, row))
+    return rows, ragged
+
+
+def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tuple[int, Row | str]]:
+    """Yield the rows with their lines; of one that has not a cell for each column, a message that says so.
 
     Args:
         table: the CSV file, UTF-8; its cells are parted by what stands most often in its first line:
             commas, semicolons (spreadsheets of half of Europe write them) or tabs.
         wanted: columns that must be there; or what gives them, from the names that are there.
+        remedy: what to do about a column that is missing.
 
     Raises:
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.
     """
     check_there(table)
-    rows: list[tuple[int, Row]] = []
-    ragged: list[str] = []
+    csv.field_size_limit(max(_LONGEST_CELL, csv.field_size_limit()))
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
@@ -42,18 +57,19 @@ def read_rows(table: Path, wanted: Wanted) -> tuple[list[tuple[int, Row]], list[
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
-            check_columns(names, wanted, str(table))
+            check_columns(names, wanted, str(table), remedy)
             for row in reader:
                 if None in row or None in row.values():
-                    ragged.append(
+                    yield (
+                        reader.line_num,
                         f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
-                        f"another number. Quote cells that hold {_MARKS[reader.reader.dialect.delimiter]}."
+                        f"another number. Quote cells that hold {_MARKS[reader.reader.dialect.delimiter]}.",
                     )
                 else:
-                    rows.append((reader.line_num, {name: cell.strip() for name, cell in row.items()}))
-    except (UnicodeDecodeError, csv.Error) as cause:
-        raise DataError(f"{table}: is not a readable CSV file ({cause}). Save it as UTF-8.") from cause
-    return rows, ragged
+                    yield reader.line_num, {name: cell.strip() for name, cell in row.items()}
+    except (OSError, UnicodeDecodeError, csv.Error) as cause:
+        remedy = "Save it as UTF-8, with rights to read it."
+        raise DataError(f"{table}: is not a readable CSV file ({cause}). {remedy}") from cause
 
 
 def shown(cell: object) -> str:
@@ -65,16 +81,18 @@ def shown(cell: object) -> str:
 def check_there(table: Path) -> None:
     """Raise DataError if there is no such table."""
     if not table.is_file():
-        raise DataError(f"{table}: there is no such table. Check path and table of the dataset.")
+        what = "is a folder" if table.is_dir() else "there is no such table"
+        raise DataError(f"{table}: {what}. Check path and table of the dataset.")
 
 
-def check_columns(names: Collection[str], wanted: Wanted, where: str) -> None:
+def check_columns(names: Collection[str], wanted: Wanted, where: str, remedy: str = _RENAME) -> None:
     """Raise DataError at the first wanted column that is not among the names."""
     for name in wanted(names) if callable(wanted) else wanted:
         if name not in names:
+            more = f" and {len(names) - _FEW} others" if len(names) > _FEW else ""
             raise DataError(
                 f"{where}: has no column {name!r}.{did_you_mean(name, names)} "
-                f"It has: {', '.join(names) or 'none'}. Rename it or name it in the dataset's options."
+                f"It has: {', '.join(list(names)[:_FEW]) or 'none'}{more}. {remedy}"
             )
 
 

@@ -68,8 +68,8 @@ def open_folder(folder: Path, intensity: Intensity) -> Dataset:
         options = {"use": "table", **placed.options, "findings": findings}
     else:
         options = {"use": "folder", **folder_options(folder / TABLE)}
-    table = {"path": str(folder.resolve()), "intensity": intensity, **options}
-    given = {"recipe_folder": folder, "cache_folder": cache_folder()}
+    table = {"path": ".", "intensity": intensity, **options}
+    given = {"recipe_folder": folder.resolve(), "cache_folder": cache_folder()}
     dataset = factory.build("dataset", table, given=given, where=str(folder))
     if not isinstance(dataset, Dataset):
         raise TypeError(f"expected a Dataset, got {dataset!r}")
