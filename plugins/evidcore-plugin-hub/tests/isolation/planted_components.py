@@ -69,6 +69,7 @@ def forks_and_hangs():
 
 
 ACTS = {
+    "reads the run": lambda: Path(f"/proc/{sys.argv[2]}/environ").read_bytes(),
     "hangs in C": lambda: re.match(r"(a+)+$", "a" * 40 + "b"), "loops": loops,
     "memory": lambda: [bytearray(50_000_000) for _ in itertools.count()],
     "memory of torch": lambda: torch.ones(4_000_000_000), "stops": stops,
@@ -101,7 +102,7 @@ def environment():
 
 GIVES = {  # of rollouts, earlier verdicts and the number of the call
     "scores": lambda some, *_: [
-        Score(value=0.5, parts={"letters": len(one.text)}, reason=one.text) for one in some
+        Score(value=0.5, parts={"letters": len(x.text)}, reason=x.text) for x in some
     ],
     "kinds": lambda *_: [None, Unscored(kind="failed", reason="ü"), Score(value=np.float32(0.25))] * 2,
     "repr": lambda some, earlier, _: [Score(value=0.0, reason=repr((one, earlier))) for one in some],
@@ -127,9 +128,7 @@ class Planted(Reward):
     judges = frozenset({"report"})
 
     def __init__(self, *, act: str = "", gives: str = "scores", high: float = 1.0) -> None:
-        self.act, self.gives = act, gives
-        self.bounds = (-high, high)
-        self.requires = ("first",)
+        self.act, self.gives, self.bounds, self.requires = act, gives, (-high, high), ("first",)
         self.declared = {"malformed": "it is planted"}
         self.calls = 0
 
