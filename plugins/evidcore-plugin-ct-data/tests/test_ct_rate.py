@@ -102,11 +102,11 @@ def test_sections_that_were_not_given_are_empty(chest):
     cases = chest.every()
     plain = cases["train_1_a_1"]
     assert plain.report.text == "Generated findings, number 1."
-    assert plain.notes == {"impression": "Generated impression, number 1."}
+    assert plain.notes == {"impression": "Generated impression, number 1.", "scan": plain.id[:-2]}
     no_findings = cases["train_4_a_1"]
     assert no_findings.report.text == "Generated impression, number 4."
-    assert no_findings.notes == {}
-    assert cases["train_5_a_1"].notes == {}
+    assert no_findings.notes == {"scan": no_findings.id[:-2]}
+    assert cases["train_5_a_1"].notes == {"scan": "train_5_a"}
     chest.edit(REPORTS, '"Generated findings, number 1."', "Not given.")
     chest.edit(REPORTS, '"Generated impression, number 1."', "Not given.")
     assert chest.every()["train_1_a_1"].report is None

@@ -139,6 +139,17 @@ def test_prevalence_counts_those_that_know():
 # --- sentences ---------------------------------------------------------------------------------
 
 
+def test_reconstructions_of_a_scan_are_said_and_what_shares_are_of():
+    cases = [case(number, "10000", notes={"scan": f"s{number // 2}"}) for number in range(5)]
+    found = described({"train": cases, "test": [case(9, "10000")]})
+    assert [found["splits"][split]["scans"] for split in ("train", "test")] == [3, 1]
+    printed = text_of(found, "mine")
+    assert "train       5 cases, reconstructions of 3 scans, 5 patients\n" in printed
+    assert "test        1 cases, 1 patients\n" in printed
+    assert "prevalence among cases" in printed
+    assert "5 cases, reconstructions of 3 scans, 5 patients" in page([found])
+
+
 def test_sentences_stand_where_their_middle_is():
     text = "a" * 50 + "b" * 50
     spans = (Span(start=0, end=50, label="normal"), Span(start=50, end=100, label="abnormal"))

@@ -118,7 +118,7 @@ class CtRate(PublishedSet):
                 report=report,
                 findings=findings,
                 questions=self._questions.get(name, ()),
-                notes=notes,
+                notes={**notes, "scan": scan},
             )
             yield Entry(case=case, names=(file,), fault=fault)
 
@@ -186,8 +186,7 @@ def _label_columns(table: Path) -> dict[str, str]:
     for finding in CT_RATE_FINDINGS:
         if finding not in by_name:
             raise DataError(
-                f"{table}: has no column {finding.capitalize()!r}, one of the 18 labels. Fetch the table "
-                f"again."
+                f"{table}: has no column {finding.capitalize()!r}, one of the 18 labels. Fetch it again."
             )
     return {finding: by_name[finding] for finding in CT_RATE_FINDINGS}
 

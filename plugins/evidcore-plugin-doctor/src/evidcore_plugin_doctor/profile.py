@@ -94,6 +94,7 @@ def _counts(cases: Sequence[Case]) -> dict[str, Any]:
     patients = {case.patient for case in cases}
     return {
         "cases": len(cases),
+        "scans": len({case.notes.get("scan", case.id) for case in cases}),  # of several reconstructions each
         "patients": None if None in patients else len(patients),
         "questions": sum(len(case.questions) for case in cases),
     }
