@@ -97,6 +97,7 @@ class _Evid(CommandGroup):
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; under --json what components print goes to standard error."""
         as_json = "--json" in ctx.args
+        os.environ["PYTHONSAFEPATH"] = "1"  # no process started from here runs a file of this folder
         try:
             if os.path.exists(LOCK):  # else nothing is imported for it
                 from evidcore.registry import watch

@@ -113,25 +113,24 @@ def findings_of(line: Line) -> list[str]:
     """Return what a question is about: its finding or target, else the findings that are present."""
     if named := [line[key] for key in ("finding", "target") if isinstance(line.get(key), str)]:
         return named[:1]
-    present = line.get("present")
-    return [str(name) for name in present] if isinstance(present, list) else []
+    return list(map(str, present)) if isinstance(present := line.get("present"), list) else []
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield a file's whole lines; the run may still write it, and files of rollouts are too large to keep."""
     if not path.is_file():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
-            if not line.endswith("\n"):
+            if not line.endswith(b"\n"):
                 return  # the run is writing this line right now
             if not line.strip():
                 continue
             try:
                 yield json.loads(line)
-            except json.JSONDecodeError as cause:
+            except (ValueError, RecursionError) as cause:
                 raise RunError(
-                    f"{path}, line {number}: not JSON, {line[:60]!r}. "
+                    f"{path}, line {number}: not JSON, {line[:60].decode(errors='replace')!r}. "
                     "Remove the line or resume the run, then `evid page` again."
                 ) from cause
 
@@ -142,7 +141,7 @@ def read_object(path: Path) -> Mapping[str, Any]:
         return {}
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as cause:
+    except (ValueError, RecursionError) as cause:  # not UTF-8, too long a number, too deep
         raise RunError(f"{path}: not JSON ({cause}). Run the stage again with `evid resume`.") from cause
     if not isinstance(result, dict):
         raise RunError(f"{path}: holds a {type(result).__name__}, not an object. Run the stage again.")
@@ -154,5 +153,5 @@ def _toml(path: Path) -> Mapping[str, Any]:
         return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as cause:
+    except (ValueError, RecursionError) as cause:
         raise RunError(f"{path}: not TOML ({cause}). It was written by the run; start a new one.") from cause

@@ -36,3 +36,12 @@ def test_phantoms_are_known_by_the_name_of_their_component():
     assert is_phantom("phantom-chest")
     assert is_phantom("some-package/phantom-abdomen")
     assert not is_phantom("folder")
+
+
+@pytest.mark.parametrize("name", ["STATUS", "results/06-evaluate.json", "metrics.jsonl", "recipe.toml"])
+@pytest.mark.parametrize("damage", [b"[" * 100_000, b"\xff\xfe", b"1" * 5000, b"\0"])
+def test_a_damaged_file_is_named(folder, name, damage):
+    toml = name.endswith("toml")
+    (folder / name).write_bytes((b"x = " if toml else b"") + damage + b"\n")
+    with pytest.raises(RunError, match=rf"{name}.*: (not (JSON|TOML|UTF-8)|holds)"):
+        read_record(folder)

@@ -239,7 +239,7 @@ def spread(work: Callable[[int], Result], count: int, workers: int | None = None
 
     def run(first: int) -> list[Result]:
         share = pickle.dumps((work, range(first, count, workers), os.getpid())).hex()
-        command = [sys.executable, "-c", code, share]
+        command = [sys.executable, "-P", "-c", code, share]
         ended = subprocess.run(command, capture_output=True, env={**os.environ, **threads}, check=False)
         if ended.returncode:
             raise RuntimeError(f"a worker ended with {ended.returncode}: {ended.stderr.decode()}")

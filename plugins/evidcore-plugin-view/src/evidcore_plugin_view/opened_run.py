@@ -249,7 +249,7 @@ class LineIndex:
         remedy = "Remove the line or resume the run, then `evid view` again."
         try:
             line = json.loads(raw)
-        except ValueError as cause:
+        except (ValueError, RecursionError) as cause:
             raise RunError(f"{self.path}, line {number + 1}: not JSON, {raw[:60]!r}. {remedy}") from cause
         if not isinstance(line, dict):
             raise RunError(f"{self.path}, line {number + 1}: must be an object, got {raw[:60]!r}. {remedy}")

@@ -203,7 +203,7 @@ def _side_by_side(
                     folder.record(task.cell, at, task.cell.seconds)
                     tell(f"{task.label}: {at.path}")
                     process = subprocess.Popen(
-                        [sys.executable, "-m", "evidcore", "resume", str(at.path), *words],
+                        [sys.executable, "-P", "-m", "evidcore", "resume", str(at.path), *words],
                         env={"OMP_NUM_THREADS": str(threads), **os.environ},
                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                         start_new_session=True,  # so that Ctrl-C reaches it once, from here
