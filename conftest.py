@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import os
 import re
 import signal
 import subprocess
@@ -41,6 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in later:
         if files.index(item.path) % TURNS != commit % TURNS:
             item.add_marker(pytest.mark.skip(reason="slow or nightly, and not their file's turn"))
+
+
+def pytest_runtest_teardown() -> None:
+    """Let programs of the next test import what lies beside them, which a command has forbidden its own."""
+    os.environ.pop("PYTHONSAFEPATH", None)
 
 
 def pytest_collection_finish() -> None:

@@ -37,9 +37,9 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.evaluating import Interval
 from evidcore.errors import ContractError, DataError
-from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
 from evidcore.evaluate.answer_record import question_of
 from evidcore.evaluate.bootstrap import detectable, holm, mean_interval, paired_interval
+from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.registry.factory import offer_of
 
 OWN = "own"

@@ -88,7 +88,7 @@ class _Evid(CommandGroup):
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command; where a locale (LC_ALL=C) reads file names otherwise, begin anew in UTF-8."""
         if sys.getfilesystemencoding() != "utf-8" and not args and not extra:
-            os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+            os.execv(sys.executable, [sys.executable, "-P", "-X", "utf8", *sys.orig_argv[1:]])
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")  # PYTHONIOENCODING may be ASCII

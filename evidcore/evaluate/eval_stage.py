@@ -20,15 +20,33 @@ from evidcore.contracts import (
     StageTraits,
     Workload,
 )
+from evidcore.contracts.model import ForwardingPolicy
 from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EmptySplitError, PluginError, RecipeError
-from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
 from evidcore.evaluate.reference_lines import training_prompts
 from evidcore.recipe import Recipe
 from evidcore.recipe.schema import DataUse, RecipeContext, Table
 from evidcore.registry import find, offers
 from evidcore.registry.factory import Option, offer_of, options
 from evidcore.registry.signature import component_class
+
+
+class AnonymizedPolicy(ForwardingPolicy):
+    """Stands before a policy that is measured, so that nothing but its eyes can give it the answer."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Take the policy; one that is sealed already is taken as it is."""
+        self._policy = unwrapped(policy)
+
+    def forward(self, method: str, prompts: Sequence[Prompt], *columns: Any, **settings: Any) -> Any:
+        """Ask the policy."""
+        sealed = [prompt.sealed(number) for number, prompt in enumerate(prompts)]
+        return getattr(self._policy, method)(sealed, *columns, **settings)
+
+
+def unwrapped(policy: Policy) -> Policy:
+    """Return the policy itself, for what looks at its weights and asks nothing."""
+    return policy._policy if isinstance(policy, AnonymizedPolicy) else policy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evidcore.contracts import Answers, EvalOptions, Policy, Row, StageContext, StageResult
-from evidcore.evaluate.anonymized_policy import unwrapped
-from evidcore.evaluate.eval_stage import EvalStage, training
+from evidcore.evaluate.eval_stage import EvalStage, training, unwrapped
 from evidcore.proof.passes import prove_policy
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
@@ -105,7 +106,8 @@ def load(folder: Path, bank: Callable[..., FeatureBank] = FeatureBank) -> tuple[
     """
     if not (folder / "config.json").exists():
         raise RunError(f"{folder}: holds no model (config.json is missing); run the stage that writes it.")
-    model = VolumeVLM.from_pretrained(folder, dtype=torch.float32)
+    model, info = VolumeVLM.from_pretrained(folder, dtype=torch.float32, **TELLING)
+    refuse_random(str(folder), info)
     processor = VolumeProcessor.from_pretrained(folder)
     _connect(model, processor, bank)
     return model, processor

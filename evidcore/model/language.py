@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Corpus, Language
 from evidcore.errors import DataError
 from evidcore.model.architecture import shipped
 from evidcore.model.template import read_turns
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 NOTHING = Corpus()  # a pretrained tokenizer has its words
 
@@ -86,12 +84,34 @@ class Pretrained(Language):
     def missing_weights(self) -> str:
         return missing_weights(self.id, self.revision) if self.id else ""
 
-    def load(
-        self, corpus: Corpus = NOTHING, seed: int = 0
-    ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    def load(self, corpus: Corpus = NOTHING, seed: int = 0) -> tuple[Any, Any]:
         """Load model and tokenizer."""
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+
         self.vision()  # says what is wrong with a folder
-        return _pretrained(self.name, self.revision)
+        name, revision = self.name, self.revision
+        who = f"model.language: {name!r} (revision {revision or 'newest'})"
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+            if tokenizer.chat_template is None:
+                raise DataError(
+                    f"model.language: the tokenizer of {name!r} has no chat template, so prompts cannot be "
+                    "written; take the instruction-tuned version of the model, or put a chat_template.jinja "
+                    "beside its tokenizer."
+                )
+            read_turns(tokenizer, where=name)  # refused before its weights are read
+            sees = hasattr(AutoConfig.from_pretrained(name, revision=revision), "vision_config")
+            # safetensors only: a pickle may run code when it is read
+            model, info = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
+                name, revision=revision, use_safetensors=True, dtype=torch.float32, **TELLING
+            )
+        except (OSError, ValueError) as cause:
+            raise DataError(
+                f"{who} could not be loaded: {str(cause).splitlines()[0]} "
+                "Check the name, the network and that it has safetensors weights."
+            ) from cause
+        refuse_random(who, info)
+        return model, tokenizer
 
     def _local(self, kind: Any) -> Any:
         """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine."""
@@ -116,29 +136,3 @@ def missing_weights(name: str, revision: str | None) -> str:
     known = shipped().get(name)
     size = f" ({known.weights_bytes / 1e9:.2f} GB, {known.licence})" if known else ""
     return f"weights of {name}{size} are not here. `hf download {name} --revision {revision}` gets them."
-
-
-def _pretrained(name: str, revision: str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-        config = AutoConfig.from_pretrained(name, revision=revision)
-        if tokenizer.chat_template is None:
-            raise DataError(
-                f"model.language: the tokenizer of {name!r} has no chat template, so prompts cannot be "
-                "written; take the instruction-tuned version of the model, or put a chat_template.jinja "
-                "beside its tokenizer."
-            )
-        read_turns(tokenizer, where=name)  # refused before its weights are read
-        sees = getattr(config, "vision_config", None) is not None
-        # safetensors only: a pickle may run code when it is read
-        model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
-            name, revision=revision, use_safetensors=True, dtype=torch.float32
-        )
-    except (OSError, ValueError) as cause:
-        raise DataError(
-            f"model.language: {name!r} (revision {revision or 'newest'}) could not be loaded: "
-            f"{str(cause).splitlines()[0]} Check the name, the network and that it has safetensors weights."
-        ) from cause
-    return model, tokenizer

@@ -8,7 +8,7 @@ from planted import ASKING, EVALUATION, NAMES, NEVER, SEEN, Contrary, Looker, Me
 
 from evidcore.api import Answers, Condition, DataError, Finding
 from evidcore.errors import ContractError
-from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
+from evidcore.evaluate.eval_stage import AnonymizedPolicy
 
 TRAINING = World(400, seed=99, confounded=0.8)
 WORLD = World(100, seed=3, confounded=0.8)

@@ -1,9 +1,13 @@
 import pytest
 import torch
+from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
+from evidcore_testing import tiny_language, tiny_vision_language
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from evidcore.errors import DataError, RunError
+from evidcore.model import assemble
 from evidcore.model.language import Pretrained
 from evidcore.registry import factory
 
@@ -27,6 +31,37 @@ def test_tokenizer_and_model_come_back_from_disk(tokenizer, tmp_path):
     ids = torch.tensor([tokenizer(TEXTS[0]).input_ids])
     torch.testing.assert_close(loaded(ids).logits, model(ids).logits)
     assert (tmp_path / "model.safetensors").is_file()
+
+
+def published(folder):
+    tiny_vision_language(folder, "qwen2_5_vl")
+    return lambda: Pretrained(folder=str(folder)).load()
+
+
+def trained(folder):
+    assemble.save(*tiny_vlm(tiny_language(folder.with_name("language"))), folder)
+    return lambda: assemble.load(folder)
+
+
+PARTS = {
+    published: ("merger", "visual.blocks", "layers.1", "norm.weight"),
+    trained: ("model.bridge", "model.encoder", "lm_head", "language_model.norm"),
+}
+
+
+@pytest.mark.parametrize("damage", ["missing", "doubled"])
+@pytest.mark.parametrize(("write", "part"), [(write, part) for write in PARTS for part in PARTS[write]])
+def test_a_part_that_would_be_random_is_refused_by_name(write, part, damage, tmp_path):
+    load, file = write(tmp_path / "model"), tmp_path / "model" / "model.safetensors"
+    load()
+    weights = load_file(file)
+    for name in [name for name in weights if part in name]:
+        value = weights.pop(name)
+        if damage == "doubled" and value.dim():
+            weights[name] = torch.cat([value, value])
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(DataError, match=rf"{tmp_path}.* leave the model random: \S*{part}\S* is "):
+        load()
 
 
 def test_a_relative_folder_starts_at_the_recipes(tmp_path):

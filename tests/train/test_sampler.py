@@ -9,7 +9,7 @@ from evidcore.api import Crop, Episode, RolloutStrategy, TextPart, VisualPart
 from evidcore.builtin.rollouts import Plain
 from evidcore.case import written
 from evidcore.errors import ContractError
-from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
+from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.model import generation
 from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.reward.composer import NamedReward

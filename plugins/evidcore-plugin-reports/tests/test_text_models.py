@@ -44,7 +44,10 @@ def test_a_model_is_named_once_and_with_its_commit(options, message):
         ("nowhere", "scorer x: '.*nowhere' holds no config.json"),
         ("pickled", "scorer x: '.*pickled' holds no weights as safetensors, and a pickle may run code"),
         ("broken", "scorer x: cannot be loaded: "),
-        ("language", "its weights lack 'score.weight' of a Qwen2ForSequenceClassification"),
+        (
+            "language",
+            "ForSequenceClassification: its weights leave the model random: score.weight is missing",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_named(models, folder, message):

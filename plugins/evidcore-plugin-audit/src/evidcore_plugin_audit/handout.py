@@ -31,7 +31,7 @@ from evidcore.data import read_geometry, save_volume
 from evidcore.data.content import crop_key
 from evidcore.data.preparation import show
 from evidcore.errors import RecipeError, RunError
-from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
+from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.registry.factory import offer_of
 
 WRITTEN_S = 315_532_800  # 1980-01-01: the time of every volume's file, so that none tells when it was made

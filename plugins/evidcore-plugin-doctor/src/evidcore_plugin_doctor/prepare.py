@@ -19,10 +19,10 @@ import numpy as np
 
 from evidcore.case import Case, Crop, Split, VisualPart, VolumeRef
 from evidcore.contracts import EncoderInput, Grid
-from evidcore.data.cached_volume import LEAST_BYTES, VOLUMES, volume_cache
+from evidcore.data import read_geometry, volume_cache
+from evidcore.data.cached_volume import LEAST_BYTES, VOLUMES
 from evidcore.data.content import content_key, volume_key
 from evidcore.data.preparation import get_input, prepare, put_input
-from evidcore.data.reading import read_geometry
 from evidcore.errors import DataError
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of

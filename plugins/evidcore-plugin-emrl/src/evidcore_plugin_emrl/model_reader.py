@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from evidcore.api import Case, DataError, Policy, Prompt, Reader, TextPart, VisualPart
-from evidcore.compute.device import device_of
+from evidcore.compute.loading import device_of
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import NotDownloadedError
 from evidcore.model.assemble import assemble, load, vision_of

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from evidcore.api import Case, Crop, DataError, read_mask
-from evidcore.compute.learning_rate import share_of_peak
+from evidcore.compute.loading import share_of_peak
 from evidcore.contracts import FitLog
 from evidcore.data import volume_cache
 from evidcore_plugin_emrl.reading_figures import Scores, Shown, is_known, reading_figures, shortfalls, shown

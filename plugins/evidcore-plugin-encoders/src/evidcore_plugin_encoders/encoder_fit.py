@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from evidcore.api import Case, DataError, Encoder, View
 from evidcore.compute.clock import Clock, clock_for
-from evidcore.compute.learning_rate import share_of_peak
+from evidcore.compute.loading import share_of_peak
 from evidcore.compute.logistic import Logistic
 from evidcore.contracts import FitLog
 from evidcore.errors import did_you_mean

@@ -113,7 +113,7 @@ def test_an_isolated_reader_reads(planted, asked):
          "r.labeler.isolated: unknown key."),
     ],
 )  # fmt: skip
-def test_what_cannot_be_isolated_is_a_mistake(kind, table, says):  # more in tests/golden/mistakes.txt
+def test_what_cannot_be_isolated_is_a_mistake(kind, table, says):  # more in tests/golden/mistakes.toml
     wrong = factory.check(kind, table, "r")
     assert [str(one) for one in wrong if str(one).startswith(says)], [str(one) for one in wrong]
     with pytest.raises(RecipeError):

@@ -125,7 +125,7 @@ def test_every_mistake_is_reported_at_once_with_its_line(put):
         ('reference = "short"', 'reference = "shrt"', "line 8, reference: must be an arm, got 'shrt'. Did you mean 'short'? Arms: short, long."),
         ('long = ["stage.sft.steps=9"]\n', "", "line 13, arm: must have at least two arms to compare, got short."),
         ("short = []", '"a b" = []', "line 14, arm.a b: must be letters, digits,"),
-        ('long = ["stage', 'long = [3, "stage', "line 15, arm.long: must be a valid string, got 3."),
+        ('long = ["stage', 'long = [3, "stage', "line 15, arm.long[0]: must be a valid string, got 3."),
         ("[arm]\n", FACTORS + "[arm]\n", "line 1, ablation: must have either arms ([arm]) or factors ([factor.<name>]), got both."),
         ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "", "must have either arms ([arm]) or factors ([factor.<name>]), got neither."),
         ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "[factor.one]\na = []\nb = []\nc = []\n", "line 13, factor.one: must have two levels, got 3 (a, b, c). Write more than two as arms"),

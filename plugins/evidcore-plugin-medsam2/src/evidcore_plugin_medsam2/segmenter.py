@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge
 
 from evidcore.api import Cache, Segmenter, VolumeRef
-from evidcore.compute.device import device_of
+from evidcore.compute.loading import device_of
 from evidcore.data.content import volume_key
 from evidcore.errors import RecipeError
 from evidcore_plugin_medsam2.lru import LruCache

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from evidcore.api import DataError
-from evidcore.compute.device import device_of
+from evidcore.compute.loading import TELLING, device_of, refuse_random
 
 log = logging.getLogger(__name__)
 
@@ -140,15 +140,9 @@ class TextModel:
                 revision=self.named.revision or None,
                 dtype=getattr(torch, self.named.dtype),
                 use_safetensors=True,
-                output_loading_info=True,
+                **TELLING,
             )
-        lacking = sorted(key for key in result["missing_keys"] if not key.startswith(self._unused))
-        if lacking:
-            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-            raise DataError(
-                f"{self.who}: its weights lack {lacking[0]!r}{more} of a {type(model).__name__}, which would "
-                "be random: it was trained for something else. Name another model."
-            )
+        refuse_random(f"{self.who}: {type(model).__name__}", result, unused=self._unused)
         loaded: PreTrainedModel = model.eval().requires_grad_(False)
         return loaded.to(device_of(self.named.device, self.who))
 

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from evidcore.api import Case, DataError, Segmenter, read_mask
-from evidcore.compute.learning_rate import share_of_peak
+from evidcore.compute.loading import share_of_peak
 from evidcore.contracts import FitLog
 from evidcore.data import Volume, volume_cache
 from evidcore.data.boxes import Mask, dice, moved, parts, tight_box

@@ -12,7 +12,7 @@ from annotated_types import Ge
 from evidcore.api import Box, Crop, DataError, EncoderInput, VolumeRef
 from evidcore.case.interaction import FULL
 from evidcore.contracts import Grid
-from evidcore.data.reading import read_geometry
+from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
 
 LARGEST_ASPECT = 200  # as in transformers' smart_resize

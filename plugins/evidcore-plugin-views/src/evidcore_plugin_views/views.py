@@ -11,7 +11,7 @@ from evidcore.api import Box, Case, Crop, DataError, EncoderInput, InlineOptions
 from evidcore.builtin.views import spread
 from evidcore.case import Drawing, Part
 from evidcore.contracts import Grid
-from evidcore.data.reading import read_geometry
+from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
 from evidcore_plugin_views.picture_boxes import PICTURES, PictureBoxes, PictureOptions, depth_of, listed
 

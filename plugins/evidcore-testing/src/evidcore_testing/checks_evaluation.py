@@ -22,7 +22,7 @@ from evidcore.api import (
     Task,
 )
 from evidcore.contracts.evaluating import AuditResult, Role
-from evidcore.evaluate.anonymized_policy import AnonymizedPolicy
+from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.evaluate.reference_lines import cluster_of
 from evidcore_testing.clauses import Clauses
 

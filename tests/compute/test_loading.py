@@ -1,6 +1,6 @@
 import pytest
 
-from evidcore.compute.learning_rate import share_of_peak
+from evidcore.compute.loading import share_of_peak
 
 
 def test_the_rate_rises_then_falls_along_a_cosine():

@@ -1,0 +1,52 @@
+"""A model that is read or fitted: its weights, the device that a recipe names for it, its learning rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from evidcore.errors import DataError, RunError
+
+TELLING = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # of `from_pretrained`
+
+
+def refuse_random(who: str, info: Mapping[str, Any], *, unused: tuple[str, ...] = ()) -> None:
+    """Refuse weights that lack a part of a model, or have one of another shape: it would be random.
+
+    `info` comes from `from_pretrained(…, **TELLING)`; names that begin as one of `unused` may be missing.
+
+    Raises:
+        DataError: with the first names.
+    """
+    wrong = [f"{name} is missing" for name in sorted(info["missing_keys"]) if not name.startswith(unused)]
+    wrong += [f"{name} is {[*shape]}, not {[*wanted]}" for name, shape, wanted in info["mismatched_keys"]]
+    if wrong:
+        text = f"{who}: its weights leave the model random: {'; '.join(wrong[:3])}"
+        text += f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise DataError(f"{text}. Get its files anew, or name a model whose weights are whole.")
+
+
+def device_of(named: str, who: str) -> torch.device:
+    """Return the device; "auto" is the accelerator where there is one, else the CPU.
+
+    Raises:
+        RunError: if it is not there.
+    """
+    if named == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(named)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise RunError(
+            f"{who}: device {named!r} is not there; torch sees {torch.cuda.device_count()} GPUs. "
+            "Write device = 'auto'."
+        )
+    return device
+
+
+def share_of_peak(step: int, steps: int) -> float:
+    """Return the share of the peak learning rate at a step: a linear rise, then half a cosine down to 0."""
+    warm = min(1.0, (step + 1) / min(60, max(1, steps // 4)))
+    return warm * 0.5 * (1 + math.cos(math.pi * step / steps))
