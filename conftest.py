@@ -1,7 +1,5 @@
 """Slow and nightly tests by turns, a frozen heap, Ctrl-C as Python has it, a list of what was skipped."""
 
-from __future__ import annotations
-
 import collections
 import gc
 import os
@@ -13,7 +11,7 @@ from pathlib import Path
 import pytest
 
 LATER = ("slow", "nightly")
-TURNS = 4  # commits after which those of each file have run
+TURNS = 8  # commits after which those of each file have run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--by-turns",
         action="store_true",
-        help="slow and nightly tests of one file in four, by the commit's number",
+        help="slow and nightly tests of one file in eight, by the commit's number",
     )
 
 

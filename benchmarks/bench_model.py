@@ -1,7 +1,5 @@
 """The model, prompts and reward that benchmarks of training share: real parts, random weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import zlib

@@ -9,8 +9,6 @@ all in one row under a mask of all places by all places. Sampling is of C tokens
 Time is CPU time of one thread, arms by turns, the median of three.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

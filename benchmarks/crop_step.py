@@ -9,8 +9,6 @@ process; they take steps in turn. Time is CPU time of one thread, the first step
 all of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

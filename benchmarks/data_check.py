@@ -7,8 +7,6 @@ noise. Prints what looking at one volume costs in CPU time, part by part, and vo
 process and with two. The latter are wall clock: run it on a quiet machine.
 """
 
-from __future__ import annotations
-
 import csv
 import statistics
 import tempfile

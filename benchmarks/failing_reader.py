@@ -8,8 +8,6 @@ whose slice, or all of whose controls, got no answer are unscored: they earn wha
 earns on average.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

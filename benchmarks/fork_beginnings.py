@@ -6,8 +6,6 @@ Rollout `entropy-regrounding` forks an answer just before the first coordinate o
 answers than plain sampling only as far as what comes before that coordinate varies, and as few answers call.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import re

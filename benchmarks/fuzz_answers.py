@@ -16,8 +16,6 @@ rollout and all rewards that cost nothing to a line of the rollout file. Held is
 Components are found in the registry. One that cannot be built without options has them in OPTIONS.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import dataclasses
@@ -65,7 +63,7 @@ OPTIONS: Mapping[str, Tables] = {
         "zoom-consensus": [{"success": "choice-accuracy"}],
     },
     "tool": {"zoom": [{"smallest_side": 4}]},
-    "rollout": {"tool-call": [{}, {"calls": 5}], "entropy-regrounding": [{"gamma": 5.0}]},
+    "rollout": {"tool-call": [{}, {"max_tool_calls": 5}], "entropy-regrounding": [{"gamma": 5.0}]},
 }
 ANSWERS_AT_ONCE = 12  # drawn for a prompt, judged beside its gold answer
 MOST_TOLD = 700  # letters of what a model is told of a bad call

@@ -9,8 +9,6 @@ processor's instructions and on versions, so a kept file says which it was made 
 only where both are the same. One seed, one thread, a few steps a stage; nothing that ships fitted is used.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import importlib.metadata

@@ -10,8 +10,6 @@ shrinks the model, to see that it runs, and then also on a CPU, where memory is 
 `--out` also keeps what `evid plan --throughput FILE` reads.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

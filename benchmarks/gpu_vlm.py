@@ -11,8 +11,6 @@ trains. `--plan` prints what is planned and runs nothing; `--quick --device cpu`
 that it runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

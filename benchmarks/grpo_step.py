@@ -22,8 +22,6 @@ trl's settings are ours: the same loss, rows in a pass, learning rate and length
 activations, no logging of completions, no KL term.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

@@ -7,8 +7,6 @@ each call, as in training, and their cases are too or are not. Arms take turns, 
 wall: on a busy machine a run waits longer for the process.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 import time

@@ -7,8 +7,6 @@ a hash of their id. The rules were tuned on the half `tune`; figures are of the 
 reports that stand word by word in the other half too. Prints figures and no text.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import hashlib

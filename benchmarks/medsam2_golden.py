@@ -9,8 +9,6 @@ it imports, nothing is used here. `--seeded` takes the first weights: what it th
 predictor on this processor lies from its own logits as they were stored on another.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import sys

@@ -11,8 +11,6 @@ checkpoint in the layout of SAM 2.1, a volume in a file. Printed is the table of
 tells how long a box is followed through so many slices, and on a GPU how much memory that takes.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import os

@@ -5,8 +5,6 @@ figure, from which the figures over all seeds are computed anew. Run again on ot
 is kept as `seed-N-threads-M.json` without its questions.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import dataclasses

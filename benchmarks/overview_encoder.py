@@ -9,8 +9,6 @@ patches holds the lesion. The rule beside them does not look, and takes the patc
 lesions lay.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

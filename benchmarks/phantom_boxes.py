@@ -14,8 +14,6 @@ finished are used again. Numbers are phantom numbers of the test split, with 95 
 patient; figures over seeds have a t over seeds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ Prints seconds for drawing and training, and for each finding the area under the
 Then a blind rule on the test questions: how often the option that is right most often wins.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -14,8 +14,6 @@ finished are used again. Numbers are phantom numbers, in percent, of the test sp
 resampled by patient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal

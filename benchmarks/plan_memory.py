@@ -9,8 +9,6 @@ patches, 64 visual tokens; float32 on a CPU. A ratio above 1 means that the plan
 The prediction counts tensors; what the process took holds an allocator's gaps and all of Python besides.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

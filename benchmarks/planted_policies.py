@@ -7,8 +7,6 @@ The policies are those of tests/audit/planted.py, which read a world of labels a
 memory would. No voxel is rendered: these are rates of the audit's reasoning and statistics, not of a model.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

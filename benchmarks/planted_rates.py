@@ -1,7 +1,5 @@
 """How often audits of planted policies say "seen", cell by cell: a cell that is kept is not run again."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

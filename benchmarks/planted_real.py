@@ -7,8 +7,6 @@ twins without the asked one. Readers are those of rendered_policies.py, fitted o
 with lesions drawn anew. Under 20 patients an audit gives no interval and tells no policy to see.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

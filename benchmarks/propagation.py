@@ -10,8 +10,6 @@ on the machine changes little; on a GPU it is wall clock, and `medsam2` passes i
 bfloat16.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

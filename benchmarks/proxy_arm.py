@@ -10,8 +10,6 @@ one's patients tells nothing, since any finding comes with any other. Both are a
 kinds, with twins and with a trained blind arm. Numbers are phantom numbers, in percent.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess
@@ -85,9 +83,9 @@ bridge = { use = "residual-alignment" }
 kind = "fit"
 component = "model.language"
 data = [
-  { dataset = "texts", task = "choice", share = 0.4 },
-  { dataset = "texts", task = "choice-direct", share = 0.25 },
-  { dataset = "texts", task = "report", share = 0.35 },
+  { dataset = "texts", task = "choice", sampling_weight = 0.4 },
+  { dataset = "texts", task = "choice-direct", sampling_weight = 0.25 },
+  { dataset = "texts", task = "report", sampling_weight = 0.35 },
 ]
 options = { steps = 700, emphasis = { " present" = 6, " absent" = 6, A = 6, B = 6, C = 6, D = 6 } }
 
@@ -103,34 +101,34 @@ arm = "blind"
 volumes = "blank"
 train = ["bridge"]
 data = [
-  { dataset = "TRAINED", task = "report", share = 0.4 },
-  { dataset = "TRAINED", task = "choice", share = 0.6 },
+  { dataset = "TRAINED", task = "report", sampling_weight = 0.4 },
+  { dataset = "TRAINED", task = "choice", sampling_weight = 0.6 },
 ]
 steps = 120
 rows_per_step = 32
 learning_rate = 3e-2
 optimizer = "muon"
-prove_every_steps = 0
+pixel_check_every_steps = 0
 
 [[stage]]
 kind = "sft"
 train = ["bridge"]
 data = [
-  { dataset = "TRAINED", task = "report", share = 0.4 },
-  { dataset = "TRAINED", task = "choice", share = 0.6 },
+  { dataset = "TRAINED", task = "report", sampling_weight = 0.4 },
+  { dataset = "TRAINED", task = "choice", sampling_weight = 0.6 },
 ]
 steps = 120
 rows_per_step = 32
 learning_rate = 3e-2
 optimizer = "muon"
-prove_every_steps = 0
+pixel_check_every_steps = 0
 """
 AUDIT = """
 [[stage]]
 kind = "audit"
 blind_arm = "blind"
 conditions = [
-  { use = "blank" }, { use = "scrambled" }, { use = "other-patient", exchanges = 1 }, { use = "perturbed" },
+  { use = "blank" }, { use = "scrambled" }, { use = "other-patient", repeats = 1 }, { use = "perturbed" },
   { use = "twin" }, { use = "sham" },
 ]
 data = [{ dataset = "new-TESTED", task = "choice", split = "test" }]

@@ -1,7 +1,5 @@
 """The real CTs that benchmarks plant lesions into: FOLDER/ibsi_validation, FOLDER in EVID_SHARED_DATA."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

@@ -9,8 +9,6 @@ every organ in view. What policies say to each showing is worked out once; so is
 each box, and what blind rules learn.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -10,8 +10,6 @@ intensities without a place, on noise and table, on the other findings as labell
 voxels in place.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

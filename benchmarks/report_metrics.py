@@ -6,8 +6,6 @@ Seconds are processor time of one thread: what other programs take of the machin
 also computed by Google's rouge-score, to show what the choice of library is worth.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import time

@@ -7,8 +7,6 @@ that nothing but checking, gating and filling is between the two. Writing the li
 its figures comes on top and is given beside.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence

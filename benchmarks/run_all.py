@@ -5,8 +5,6 @@ python benchmarks/run_all.py [NAME …] [--quick] [--page]        all of them: 4
 `--page` runs nothing and writes the page alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -9,8 +9,6 @@ time on the same step of 8 prompts, each process with one thread; that needs two
 that share nothing, beside them, show what the machine itself gains: two threads of one core are no two cores.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -9,8 +9,6 @@ all that are affirmed or present; a healthy scan has 1 where nothing is affirmed
 out of its form has 0. Beside it stands the same by the masks.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ the other half; for the crops, from those of the second. `--seeded` asks `medsam
 published layout whose weights are seeded: that it runs on such scans, not how well it segments them.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import sys

@@ -10,8 +10,6 @@ Draws phantom-abdomen with another seed than the reader was fitted on, and pays 
 patients under each condition of `evid audit reward`, with every control, agreement and binding.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

@@ -10,8 +10,6 @@ lesions in real CT.
 --keep docs/results/settling_real also writes the tables and all figures there: .txt, .json.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

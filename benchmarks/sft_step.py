@@ -15,8 +15,6 @@ Volumes prefetched: each step has two other volumes of 96 x 256 x 256 voxels, an
 long as preparing them takes, stands for an accelerator that computes meanwhile. Wall time, two threads.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

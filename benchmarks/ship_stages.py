@@ -10,8 +10,6 @@ ships too. The run must have a store of its own (`--out` an empty folder), for a
 at.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -7,8 +7,6 @@ is learnt in so few steps: what is shown is that each part runs there, and ends 
 recipe; exit status 1 if one fails. Runs go on side by side.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -9,8 +9,6 @@ as long as one is left, and go through the recipe's segmenter again: DSC, and Io
 is what the run itself measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import itertools

@@ -4,8 +4,6 @@ A result is a JSON object with the claim, the command, the machine and `figures`
 docs/results/benchmarks/README.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

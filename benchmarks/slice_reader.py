@@ -10,8 +10,6 @@ shows most of them, and the share of lesion-free slices on which nothing is name
 Two planted readers are measured beside it: one names everything, one goes by the height of the slice alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

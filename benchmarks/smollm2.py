@@ -8,8 +8,6 @@ weights without their quantisation in float32 (538 MB), the tokenizer with its s
 template, LICENSE and SOURCE.md. `language = { folder = … }` of a recipe names the folder.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import shutil

@@ -8,8 +8,6 @@ its lock adds to a run. The typo is one of a key, found by what an earlier check
 wall clock tells when `evid run` says its first word.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -9,8 +9,6 @@ in bfloat16. Besides: the most memory of both, and whether a capture that fails 
 sampling usable. On a CPU a graph's repetition is a call of what it would have captured.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

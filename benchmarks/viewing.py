@@ -7,8 +7,6 @@ until there are that many. `evid view` is timed from its start to the answer to 
 makes first, the list of all groups; its memory is the most that the server held until then.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.cookiejar
 import itertools

@@ -8,8 +8,6 @@ same volume in the same round. Time is CPU time, so that other load on the machi
 fresh process and for `evid data prepare`, where it is wall clock. Files come from the system's file cache.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import importlib

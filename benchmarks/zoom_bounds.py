@@ -14,8 +14,6 @@ and averaged over 8 x 8 pixels with the noise that is left: with as many drawing
 them with, Bayes' rule tells the pattern as well as anything can that does not know the place to a pixel.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

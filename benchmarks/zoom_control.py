@@ -27,8 +27,6 @@ Printed are means over seeds, with 95 % t intervals; differences are paired. A r
 right looks counts as one that comes to it in the last step.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics
@@ -177,7 +175,7 @@ BEGINNINGS = (
 )
 SURE = 0.98  # of the looks of a region that the policy is sure of
 BEGINNING = 20  # tokens before the coordinates, as many as the strategy takes for the beginning
-PLAIN = {"use": "tool-call", "calls": 1, "told": False}
+PLAIN = {"use": "tool-call", "max_tool_calls": 1, "show_tools": False}
 FORKED = {**PLAIN, "use": "entropy-regrounding"}
 WORDS, DRAWN = 16, 4  # of the thought, and how many of its tokens are drawn
 BLIND = {**FORKED, "gate": False, "gamma": 0.0}  # half of all calls are forked, whatever the entropy

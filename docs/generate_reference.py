@@ -1,7 +1,5 @@
 """Write reference/reference.md and gallery.md from signatures, docstrings and cards: `make docs`."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

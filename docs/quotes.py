@@ -4,8 +4,6 @@ A fenced block names behind its language what it quotes: `file=PATH` a file, `co
 the class that a component's entry point names, `object=MODULE:NAME` a class, function or method.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

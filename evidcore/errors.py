@@ -1,7 +1,5 @@
 """Errors a person can act on: where, what is wrong, what would be right, what to type next."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import signal

@@ -9,8 +9,6 @@ Our own packages come from dist/, everything else from the package index or pip'
 copied out of the repository, so that nothing but the wheels is imported.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import os

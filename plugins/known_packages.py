@@ -3,8 +3,6 @@
 Run it after a package's entry points changed: `python plugins/known_packages.py`.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What plain data refuses, and the strings that stand for pixels on their way through trainers."""
 
-from __future__ import annotations
-
 import pytest
 
 from evidcore.case import Crop, Drawing, Query, VolumeRef

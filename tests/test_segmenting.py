@@ -1,7 +1,5 @@
 """Prompts and requests of segmenters."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -46,13 +46,12 @@ def put_broken(site, package, body, table):
 
 
 @pytest.fixture
-def evid(warm, tmp_path):
+def evid(tmp_path):
     def run(*words, sites):
         """Run the command as a user does, with `sites` among the places where packages are installed."""
-        path = os.pathsep.join(map(str, sites))
-        process = warm("-m", "evidcore", *words, folder=tmp_path, PYTHONPATH=path)
-        out, err = process.communicate()
-        return subprocess.CompletedProcess(words, process.returncode, out, err)
+        around = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sites))}
+        words = [sys.executable, "-m", "evidcore", *words]
+        return subprocess.run(words, cwd=tmp_path, env=around, capture_output=True, text=True, check=False)
 
     return run
 

@@ -3,8 +3,6 @@
 `tests/train/test_call_order.py` traces a step and holds the picture to it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from html import escape
 from pathlib import Path

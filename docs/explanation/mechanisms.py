@@ -11,8 +11,6 @@ Each takes seconds, `boxes` three minutes of a core. --case names another scan t
 another folder than this one. `mechanism_figures/` has a module for each: `measure` computes, `draw` draws.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping
 from pathlib import Path

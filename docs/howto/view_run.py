@@ -8,8 +8,6 @@ with the run of `make demo` after `evid occlude RUN --limit 80`, and the fragmen
 package's tests writes.
 """
 
-from __future__ import annotations
-
 import io
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Conditions of the evidence ladder: the same questions over no, changed, other and altered volumes."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from abc import abstractmethod
@@ -63,14 +61,14 @@ class OtherPatient(Condition):
     still gain nothing by looking.
 
     Args:
-        exchanges: how often volumes are exchanged, each time otherwise; more make the interval narrower.
+        repeats: how often volumes are exchanged, each time otherwise; more make the interval narrower.
     """
 
     says = "another patient's volumes"
     role = "other"
 
-    def __init__(self, *, exchanges: Annotated[int, Ge(1)] = 1) -> None:
-        self.repeats = exchanges  # one: this difference is no proof of sight
+    def __init__(self, *, repeats: Annotated[int, Ge(1)] = 1) -> None:
+        self.repeats = repeats  # one: this difference is no proof of sight
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return every question over another patient's volumes."""
@@ -92,11 +90,11 @@ class Altering(Condition):
     """A condition that shows some questions, each altered by itself.
 
     Args:
-        most: questions shown so, drawn by the seed.
+        max_questions: questions shown so, drawn by the seed.
     """
 
-    def __init__(self, *, most: Annotated[int, Ge(1)] = MOST) -> None:
-        self.most = most
+    def __init__(self, *, max_questions: Annotated[int, Ge(1)] = MOST) -> None:
+        self.max_questions = max_questions
 
     @abstractmethod
     def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
@@ -104,7 +102,7 @@ class Altering(Condition):
 
     def show(self, prompts: Sequence[Prompt], *, seed: int, dataset: Dataset | None) -> list[Prompt | None]:
         """Return the questions that can be altered, in an order drawn from the seed as many as may be."""
-        alter, left = self.altering(prompts, seed, dataset), self.most
+        alter, left = self.altering(prompts, seed, dataset), self.max_questions
         result: list[Prompt | None] = [None] * len(prompts)
         for index in random.Random(f"altered/{seed}").sample(range(len(prompts)), len(prompts)):
             if left > 0 and (edited := alter(prompts[index])) is not None:
@@ -119,7 +117,7 @@ class Matched(Altering):
     for a twin where the data have none: scanner and anatomy differ too.
 
     Args:
-        most: questions shown so, drawn by the seed.
+        max_questions: questions shown so, drawn by the seed.
     """
 
     says = "like patients without what is asked"
@@ -138,7 +136,7 @@ class SameAnswer(Altering):
     """Show another patient with the asked finding and none of the other options: the answer must stay.
 
     Args:
-        most: questions shown so, drawn by the seed.
+        max_questions: questions shown so, drawn by the seed.
     """
 
     says = "other patients with the same answer"
@@ -160,7 +158,7 @@ class Twin(Altering):
     """Show the same patient without the asked finding, where the data set can (`Dataset.without`).
 
     Args:
-        most: questions shown so, drawn by the seed; each may need a volume of its own.
+        max_questions: questions shown so, drawn by the seed; each may need a volume of its own.
     """
 
     says = "the same patients without what is asked"
@@ -175,7 +173,7 @@ class Sham(Altering):
     """Show the same patient without a finding that is not asked about: the answer must stay.
 
     Args:
-        most: questions shown so, drawn by the seed; each may need a volume of its own.
+        max_questions: questions shown so, drawn by the seed; each may need a volume of its own.
     """
 
     says = "the same patients without something else"

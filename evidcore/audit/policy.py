@@ -11,8 +11,6 @@ over another patient's volumes, the *grounding margin*, says how far a wrong sca
 sight: a weak policy may be misled and gain nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Stage `audit`: ask the same questions under several conditions, and say what the difference means."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Task `choice`: which of several findings is present, answered with a letter."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Bridge `projection`: pool the patch grid by a strided convolution and project it to the text width."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """General rewards: format, choice-accuracy, and random as a control."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """How the answers of a group come about: `plain` samples them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from evidcore.case import Episode, Prompt

@@ -1,7 +1,5 @@
 """Scorer `token-f1`: the words that two texts share."""
 
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Reweighter `uniform`: every target token weighs the same."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from evidcore.case import Span

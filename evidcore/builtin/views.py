@@ -1,7 +1,5 @@
 """Views: the whole volume, or tagged axial slices of it; boxes are x0, y0, x1, y1 in 0..1000 of a slice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 

@@ -1,7 +1,5 @@
 """Tables and lists that nobody can write into, so that what many are shown stays the same for all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any, NoReturn

@@ -5,8 +5,6 @@ A command is an entry point of the group `evidcore.command`: `plan = "package.mo
 commands are shown; another package's command shows its package, since listing runs no code of packages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """`evid audit`: the group of what asks whether a score is earned by the pixels."""
 
-from __future__ import annotations
-
 from evidcore.cli import CommandGroup
 
 audit = CommandGroup(

@@ -1,7 +1,5 @@
 """`evid check`: do everything but train."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """`evid plugins`: what is installed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

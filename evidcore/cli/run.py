@@ -1,7 +1,5 @@
 """`evid run` and `resume`: train, measure, audit, and have the page written."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """What a run found, in a few lines: accuracies beside their reference lines, and the audit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Where time goes: seconds by named part, each second counted once, in the innermost part that is open."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

@@ -1,12 +1,14 @@
 """A model that is read or fitted: its weights, the device that a recipe names for it, its learning rate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from evidcore.errors import DataError, RunError
 
@@ -27,6 +29,33 @@ def refuse_random(who: str, info: Mapping[str, Any], *, unused: tuple[str, ...] 
         text = f"{who}: its weights leave the model random: {'; '.join(wrong[:3])}"
         text += f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise DataError(f"{text}. Get its files anew, or name a model whose weights are whole.")
+
+
+def load_weights(module: nn.Module, path: Path, advice: str) -> None:
+    """Load all weights of a module from a safetensors file; `advice` ends the sentence that refuses others.
+
+    Raises:
+        DataError: if it cannot be read, or lacks a weight, has one too many, or one of another shape.
+    """
+    try:
+        given = load_file(path)
+    except (OSError, SafetensorError) as cause:
+        raise DataError(f"{path}: weights cannot be read from it ({cause}). Get it anew.") from cause
+    wanted = module.state_dict()
+    wrong = [
+        f"{name} ({_shape(given.get(name))}, the network has {_shape(wanted.get(name))})"
+        for name in sorted(given.keys() | wanted.keys())
+        if _shape(given.get(name)) != _shape(wanted.get(name))
+    ]
+    if wrong:
+        more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
+        listing = ", ".join(wrong[:3])
+        raise DataError(f"{path}: holds other weights than this network: {listing}{more}. {advice}")
+    module.load_state_dict(given)
+
+
+def _shape(weight: Tensor | None) -> str:
+    return "none" if weight is None else " x ".join(map(str, weight.shape)) or "one number"
 
 
 def device_of(named: str, who: str) -> torch.device:

@@ -1,7 +1,5 @@
 """What linear probes need: logistic regression on standardised features, and the area under the ROC curve."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

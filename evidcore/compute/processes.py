@@ -6,8 +6,6 @@ Without GPUs, `python -m torch.distributed.run --nproc_per_node 2 -m evidcore ru
 accelerate's own launcher starts a single process.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import os

@@ -1,7 +1,5 @@
 """A process that is told to stop by a signal, and whether one runs a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

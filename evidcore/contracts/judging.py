@@ -1,7 +1,5 @@
 """What answers and texts are judged by, and what written texts are measured by."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What is trained: encoder, bridge, language model, token weights, and the policy as others see it."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Prompts on slices in, masks out."""
 
-from __future__ import annotations
-
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

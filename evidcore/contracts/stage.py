@@ -16,6 +16,7 @@ from evidcore.contracts.answering import RolloutStrategy, Rows, Task
 from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.data.encoder_input import EncoderInput
+from evidcore.errors import RecipeError
 from evidcore.recipe.schema import DataUse, RecipeContext, marked_kind
 
 if TYPE_CHECKING:
@@ -82,6 +83,22 @@ class Engine(ABC):
             return ("the rollout reads entropies of tokens, which it does not give.",)
         return ()
 
+    def refuse_limits(self, given: Mapping[str, float | None]) -> None:
+        """Raise RecipeError where top_k, top_p or min_p leave tokens out and it is not the policy.
+
+        Its log-probabilities are then among other tokens than the policy's, which are over all, and their
+        ratio, by which an answer counts, is that of two different things.
+        """
+        none = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        limits = [f"{name} = {value:g}" for name, value in given.items() if value not in (None, none[name])]
+        if limits and not self.is_policy:
+            told = " and ".join(limits)
+            raise RecipeError(
+                f"sampler {type(self).__name__}: with trl.{told} its log-probabilities are among the "
+                "tokens that are left, the policy's among all, and no weight corrects that. Take it out, or "
+                "sample in the trainer's own process."
+            )
+
     @abstractmethod
     def begin(self, model: Any, processor: Any, stop_texts: Sequence[str]) -> Rows:
         """Take the weights as they are now, and return what continues rows with them.
@@ -95,7 +112,7 @@ class StageTraits:
     """What holds of every stage of a kind."""
 
     needs_tasks: bool = True  # every data entry names what is asked
-    trains: bool = False  # may not see the test split, and mixes its data by `share`
+    trains: bool = False  # may not see the test split, and mixes its data by `sampling_weight`
     validates: bool = False  # also reads the validation cases of its data sets, to choose
     measures: bool = False  # writes rows
     compares: bool = False  # asks under several conditions: an audit

@@ -1,7 +1,5 @@
 """Bare arrays, `.npy` and `.npz`: what no header says, the reference must."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the body lies in a CT: its outline, and the plane between left and right."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from evidcore.data.grid import Geometry, Mask, Volume

@@ -1,7 +1,5 @@
 """Boxes and masks: boxes around a mask, connected parts, Dice."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Names for pixels by content: equal keys mean equal encoder input."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

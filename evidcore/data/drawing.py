@@ -10,8 +10,6 @@
 Rays run along y, which gives a view from the front, or along x, from the patient's right. Superior is above.
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

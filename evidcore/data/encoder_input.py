@@ -1,7 +1,5 @@
 """What an encoder wants to be given, which is all that decides how a volume is prepared for it."""
 
-from __future__ import annotations
-
 import dataclasses
 
 Grid = tuple[int, int, int]  # z, y, x

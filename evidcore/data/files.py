@@ -1,7 +1,5 @@
 """Which installed format reads a path, and which files stand behind it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os

@@ -1,14 +1,11 @@
 """The contract of a file format; it is not in `contracts`, which load torch: reading a scan needs none."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import ClassVar, Literal
 
 from evidcore.case import MaskRef, VolumeRef
 from evidcore.data.grid import Mask, Volume
-from evidcore.data.stored import Stored
 
 
 class Format(ABC):

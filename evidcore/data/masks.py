@@ -1,7 +1,5 @@
 """Masks on the grid of their volume."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from evidcore.case import MaskRef, VolumeRef

@@ -1,7 +1,5 @@
 """NIfTI files: header, checked gzip stream, voxels; a mask back onto the grid of the file of its scan."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math

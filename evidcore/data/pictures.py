@@ -1,7 +1,5 @@
 """2D pictures as volumes of one slice."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from pathlib import Path

@@ -4,8 +4,6 @@ Reading, unpacking and resampling run in C without Python's lock, so threads are
 the program each, and hand over arrays as they are.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor

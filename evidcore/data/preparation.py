@@ -3,8 +3,6 @@
 `evid data prepare` fills the cache, `prepare` gets from it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

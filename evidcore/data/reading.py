@@ -1,7 +1,5 @@
 """Files of every format to volumes in body axes."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

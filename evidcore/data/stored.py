@@ -1,7 +1,5 @@
 """Voxels as a file holds them, and what makes numbers of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os

@@ -1,7 +1,5 @@
 """What every evaluated answer has, whatever it is scored as."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any

@@ -11,8 +11,6 @@ percentiles of the draws.
    share of 0 or of all, in one sample, has the exact binomial bound over patients instead.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Self

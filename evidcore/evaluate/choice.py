@@ -11,8 +11,6 @@ forms of it:
   would be if X alone were true. It reads what the policy sees where the policy was taught to say it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the stages that ask have in common: which evaluation measures a data entry, and how it is asked."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,7 +165,7 @@ def training_set(use: DataUse, context: StageContext) -> Sequence[DataUse]:
         learnt = [item for item in dict.fromkeys(above) if item.task == use.task and item.split == "train"]
         if learnt:
             return learnt
-    return [dataclasses.replace(use, split="train", limit=0, patients=1.0)]
+    return [dataclasses.replace(use, split="train", limit=0, patient_fraction=1.0)]
 
 
 def training(use: DataUse, context: StageContext) -> Callable[[], Sequence[Prompt]]:

@@ -1,7 +1,5 @@
 """Answers that are measured by plain numbers: rows, lines and values for evaluations of one's own."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

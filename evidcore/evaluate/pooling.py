@@ -4,8 +4,6 @@ A number is averaged. `Totals` are added up, and a pool makes the figure of them
 knowledge of any metric are here, and every other one comes with the metric that it is named after.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -10,8 +10,6 @@ learns from all of training. So the choice does not raise the line; it is no bou
 may do better.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Stage `evaluate`: answer every question of the data entries greedily, and measure the answers."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

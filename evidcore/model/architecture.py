@@ -1,7 +1,5 @@
 """Shapes of published models that come with this package, to build them before a download."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import tomllib

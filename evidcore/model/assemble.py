@@ -1,7 +1,5 @@
 """Put language model, encoder, bridge and view together; write the whole to a folder and read it back."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -123,3 +121,4 @@ def _connect(model: VolumeVLM, processor: VolumeProcessor, bank: Callable[..., F
     model.eval()
     model.model.bank = bank(model.model.encoder.input)
     processor.image_processor.connect(model.model.encoder, model.model.bridge, view, model.model.bank)
+    processor.context_tokens = getattr(model.config.text_config, "max_position_embeddings", None)

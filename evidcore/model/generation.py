@@ -7,8 +7,6 @@ Prompts, and what rows have written behind them, are computed once: see `shared_
 leave, so answers of unequal lengths cost what is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

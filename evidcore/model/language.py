@@ -1,7 +1,5 @@
 """Pretrained language models: from the Hugging Face Hub at a commit, or from a folder."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

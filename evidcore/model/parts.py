@@ -1,7 +1,5 @@
 """A model's parts: encoder and bridge of a table, the part of a weight, matrices, weights in bfloat16."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator, Mapping

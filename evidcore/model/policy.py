@@ -1,7 +1,5 @@
 """A `VolumeVLM` as a `Policy`: what evaluation, audits and re-querying rewards see of it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib
@@ -14,7 +12,7 @@ from evidcore.contracts import Policy, Prefix, Sampling
 from evidcore.model.generation import continue_rows
 from evidcore.model.packed_attention import answer_log_probs, pack, packing_blocker
 from evidcore.model.parts import evaluating
-from evidcore.model.processor import VolumeProcessor
+from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.shared_prefix import padded_rows
 from evidcore.model.vlm import VolumeVLM
 
@@ -50,6 +48,8 @@ class VLMPolicy(Policy):
     ) -> list[str]:
         """Return one completion per prompt."""
         prefixes = [self.prefix(prompt) for prompt in prompts]
+        for prompt, prefix in zip(prompts, prefixes, strict=True):
+            refuse_too_long(self.processor.context_tokens, prompt.id, len(prefix.ids), max_new_tokens)
         sampling = sampling_of(
             self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature
         )

@@ -1,7 +1,5 @@
 """Rotary positions of tokens: multimodal ones (Qwen2-VL, arXiv 2409.12191) count along an image's axes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

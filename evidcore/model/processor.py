@@ -21,7 +21,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 from evidcore.case import Case, Crop, Part, Prompt, TextPart, VisualPart, VolumeRef
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, View
 from evidcore.data.preparation import prepare
-from evidcore.errors import DataError, RunError
+from evidcore.errors import DataError, RecipeError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.template import control_tokens, read_turns, tool_listing
@@ -149,6 +149,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
     """Tokenizer and image processor of a `VolumeVLM`."""
 
     model_input_names: ClassVar[list[str]] = ["input_ids", "attention_mask", "pixel_values"]
+    context_tokens: int | None = None  # of the connected language model; None: not known
 
     def __init__(
         self,
@@ -288,6 +289,16 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         return self.image_processor(flat), [
             self.image_token * self.image_processor.tokens(crop) for crop in crops
         ]
+
+
+def refuse_too_long(holds: int | None, name: str, asked: int, answer: int) -> None:
+    """Raise RecipeError where a context of `holds` tokens has no room for a prompt and its answer."""
+    if holds is not None and asked + answer > holds:
+        raise RecipeError(
+            f"prompt {name!r} has {asked} tokens and its answer up to {answer}, but the language model's "
+            f"context holds {holds}. Shorten max_new_tokens or the text, pool more in the bridge, or show "
+            "fewer slices."
+        )
 
 
 def add_image_tokens(tokenizer: PreTrainedTokenizerBase) -> None:

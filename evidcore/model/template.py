@@ -6,8 +6,6 @@ training reads what sampling reads. `round_trip` renders turns through the templ
 a run otherwise than it was said: such a template is refused.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple

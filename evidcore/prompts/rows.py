@@ -1,12 +1,10 @@
 """A seeded stream of prompts without end, read by position: a resumed stage reads on where it stopped."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from evidcore.case import Case, Crop, Prompt, TextPart, VisualPart
@@ -44,7 +42,7 @@ def prompt_sets(context: StageContext, data: Sequence[DataUse]) -> list[PromptSe
             task=context.tasks[use.task],
             view=context.view,
             cases=context.cases(use),
-            share=use.share,
+            share=use.sampling_weight,
         )
         for use in data
     ]
@@ -82,6 +80,14 @@ class PromptSource:
         while len(self._order) <= position:
             self._advance()
         return self._row(*self._order[position])
+
+    def every_row(self) -> Iterator[Row]:
+        """Yield what is asked about each case of each set in its first epoch, over its own volumes."""
+        for item, cases in zip(self.sets, self._askable, strict=True):
+            first = seed_of(f"{self.seed}/{item.name}/0")
+            for case in cases:
+                for prompt in item.task.prompts(case, item.view, first):
+                    yield Row(dataclasses.replace(prompt, task=item.name), item.task)
 
     def _advance(self) -> None:
         """Give the next position to the set that is furthest behind its share."""

@@ -1,7 +1,5 @@
 """Gold answers as training rows: tokens, labels and a weight for each target token."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import numbers
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from evidcore.contracts import LabelError, Reweighter, RolloutStrategy
 from evidcore.errors import ContractError, DataError, EvidError
-from evidcore.model.processor import VolumeProcessor
+from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.prompts.rows import PromptSource, Row
 
 IGNORED = -100  # the label of tokens that are not predicted
@@ -54,10 +52,14 @@ class Targets:
         """Return the row at `position`.
 
         Raises:
+            RecipeError: if it does not fit the model's context.
             ContractError: if the re-weighter gives the wrong number of weights, or one that is no weight.
             DataError: if the labeler behind the re-weighter cannot read the row's text.
         """
-        row = self.source[position]
+        return self.of(self.source[position])
+
+    def of(self, row: Row) -> Target:
+        """Return the target of a row; raises what `row` does."""
         text, spans = row.task.gold(row.prompt)
         answer = self.processor.encode_answer(text)
         weights: Sequence[float] = [1.0] * len(answer.ids)
@@ -71,6 +73,8 @@ class Targets:
             ids += written + reply.ids
             mask += [1] * len(written) + [0] * len(reply.ids)
             crops += reply.crops
+        holds, count = self.processor.context_tokens, len(ids) + len(answer.ids)
+        refuse_too_long(holds, row.prompt.id, len(prompt.ids), count)
         handles = tuple(self.processor.image_processor.handle(crop) for crop in crops)
         return Target(
             prompt_ids=prompt.ids,
@@ -129,3 +133,12 @@ class Targets:
                     f"{where}: a weight must be a finite number of 0 or more, got {weight!r}."
                 )
         return [float(weight) for weight in weights]
+
+
+def lengths(row: Row, processor: VolumeProcessor, opening: str = "") -> tuple[int, int]:
+    """Return how many tokens a row's prompt has, and its gold answer with the turns before it."""
+    answer = len(processor.encode_answer(row.task.gold(row.prompt)[0]).ids)
+    for turn in row.task.gold_turns(row.prompt):
+        answer += len(processor.encode_answer(turn.text).ids) - len(processor.end_ids)
+        answer += len(processor.encode_tool_turn(turn.reply).ids)
+    return len(processor.encode(row.prompt, opening).ids), answer

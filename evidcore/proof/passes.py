@@ -1,7 +1,5 @@
 """The passes that the pixel-flow proof looks at: of GRPO, of supervised fine-tuning, and of an evaluation."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

@@ -1,7 +1,5 @@
 """Proof that each place of a raw volume reaches the image tokens of its own place."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

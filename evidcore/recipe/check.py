@@ -1,7 +1,5 @@
 """Find everything that is wrong with a recipe's tables, before anything is built."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -3,8 +3,6 @@
 The text must be valid TOML: positions are all that is read here, so everything else is stepped over.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 

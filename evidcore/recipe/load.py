@@ -1,7 +1,5 @@
 """Read a recipe: TOML and `--set` in, a checked frozen Recipe out, or every mistake at once."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tomllib
@@ -181,7 +179,11 @@ def _freeze(
     top = {**{item.name: item.default for item in fields(schema.Top)}, **top}
     services = top["service"]
     around = schema.RecipeContext(raw, {name: str(table["kind"]) for name, table in services.items()})
-    stages = tuple(_stage(item, around) for item in top["stage"] if top["arms"] or not item.values.get("arm"))
+    stages = tuple(
+        _stage(item, around, left_out=() if top["arms"] else ("blind_arm",))
+        for item in top["stage"]
+        if top["arms"] or not item.values.get("arm")
+    )
     named = {use.task for stage in stages for use in stage.data_uses() if use.task} - top["task"].keys()
     direct = {name: Components().table("task", {"use": name}) for name in sorted(named)}
     folder = Path(top["recipe_folder"] or path.parent).resolve()
@@ -195,10 +197,10 @@ def _freeze(
     )  # fmt: skip
 
 
-def _stage(table: StageTable, around: schema.RecipeContext) -> Any:
+def _stage(table: StageTable, around: schema.RecipeContext, left_out: Sequence[str]) -> Any:
     defaults = {item.name: item.default for item in fields(table.form) if not item.is_required}
     keys = {item.name for item in fields(table.form)}
-    given = {name: value for name, value in table.values.items() if name in keys}
+    given = {name: value for name, value in table.values.items() if name in keys - {*left_out}}
     values = table.form.filled({**defaults, **given}, around)
     if any(item.metadata.get("open") for item in dataclasses.fields(table.form)):
         values["options"] = table.options

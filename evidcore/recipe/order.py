@@ -1,7 +1,5 @@
 """Find what each table of a recipe allows by itself but the recipe as a whole does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
@@ -118,9 +116,10 @@ def _data(around: RecipeContext, stage: Mapping[str, Any], form: Any, at: Path) 
             yield (*here, "dataset"), f"no dataset is called {dataset!r}.{hint} This recipe has: {listing}."
         if split == "test" and form.traits.trains:
             yield (*here, "split"), "a stage that trains may not see the test split, got 'test'. Use 'train'."
-        if not form.traits.trains and use.get("share", 1.0) != 1.0:
-            text = f"only stages that train mix their data, got {use['share']!r}. Use limit or patients."
-            yield (*here, "share"), text
+        if not form.traits.trains and use.get("sampling_weight", 1.0) != 1.0:
+            got = use["sampling_weight"]
+            text = f"only stages that train mix their data, got {got!r}. Use limit or patient_fraction."
+            yield (*here, "sampling_weight"), text
         if not task and form.traits.needs_tasks:
             yield here, f"task is missing: a {kind} stage asks something about each case."
         if isinstance(task, str) and task:

@@ -1,7 +1,5 @@
 """Write a Recipe out as TOML with every default, and where each value came from."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping

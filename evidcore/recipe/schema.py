@@ -3,8 +3,6 @@
 The fields of these classes are the recipe's keys: name, type, default and bounds are checked from here.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import typing
 from collections.abc import Mapping
@@ -32,8 +30,10 @@ class DataUse:
     dataset: str
     task: str = ""  # of [task.<name>], or a component's own name; empty where a stage asks nothing
     split: Split = "train"
-    share: Annotated[float, Gt(0), Le(1)] = 1.0  # of the rows of a step, relative to the other entries
-    patients: Annotated[float, Gt(0), Le(1)] = 1.0  # fraction of the patients, picked by hash
+    sampling_weight: Annotated[float, Gt(0), Le(1)] = (
+        1.0  # of the rows of a step, relative to the other entries
+    )
+    patient_fraction: Annotated[float, Gt(0), Le(1)] = 1.0  # fraction of the patients, picked by hash
     limit: Annotated[int, Ge(0)] = 0  # cases; 0 = all
     evaluation: str = ""  # measures the answers; empty: the one that the task names
 
@@ -143,7 +143,7 @@ class Top:
     threads: Annotated[int, Ge(0)] = (
         0  # of PyTorch on a CPU, in each process; 0: as many as it takes by itself
     )
-    arms: bool = True  # false leaves out the stages of arms
+    arms: bool = True  # false leaves out arms, and audits' comparison with one
     fitted: str = ""  # a folder of stages that were run before, used where nothing of them was changed
     dataset: Mapping[str, Annotated[Table, Kind("dataset")]]
     task: Mapping[str, Annotated[Table, Kind("task")]] = dataclasses.field(default_factory=dict)

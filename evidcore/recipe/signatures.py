@@ -4,8 +4,6 @@ A mistake in a recipe is then told before any component is imported, which takes
 torch. What is kept belongs to the files of the installed packages as they are: a change of one ends it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -3,8 +3,6 @@
 What the recipe says by keys of its own, and what would move the run's files, is refused.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import operator

@@ -1,7 +1,5 @@
 """Read what a table of a recipe may hold from the signature of its component: the keyword-only parameters."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import sys

@@ -11,8 +11,6 @@ out of bounds, another number of verdicts. A call that takes long is waited for,
 which line it is: a thread cannot be ended from outside. `isolated = true` sets a limit, in a process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import faulthandler
@@ -89,15 +87,15 @@ def _stack_dumped(after_s: float) -> Iterator[None]:
 class RewardComposer:
     """Asks each reward once per batch of whole groups, in the recipe's order."""
 
-    def __init__(self, rewards: Sequence[NamedReward], *, max_failed: float = 0.0) -> None:
+    def __init__(self, rewards: Sequence[NamedReward], *, max_failure_rate: float = 0.0) -> None:
         """Check the composition.
 
-        With `max_failed` 0, the first call that fails raises.
+        With `max_failure_rate` 0, the first call that fails raises.
         """
         if not rewards:
             raise RecipeError("stage.grpo.reward: a grpo stage needs at least one reward.")
         self.rewards = list(rewards)
-        self.max_failed = max_failed
+        self.max_failure_rate = max_failure_rate
         self._warned: set[str] = set()
         seen: list[str] = []
         for item in rewards:
@@ -131,12 +129,12 @@ class RewardComposer:
                     with preserved_process_state(), _stack_dumped(HANG_S):
                         answer = self._call(item, rollouts, dict(verdicts))
                 except FailedCall as failure:
-                    if not self.max_failed:
+                    if not self.max_failure_rate:
                         raise
                     if item.name not in self._warned:
                         self._warned.add(item.name)
                         text = "%s Its rows are unscored; the run goes on while at most %s of its calls fail."
-                        share = f"max_failed = {self.max_failed:g}"
+                        share = f"max_failure_rate = {self.max_failure_rate:g}"
                         log.warning(text, failure, share, exc_info=failure.__cause__)
                     failed[item.name] = str(failure)
                     answer = [Unscored(kind="failed", reason=failure.reason)] * len(rollouts)
@@ -160,12 +158,12 @@ class RewardComposer:
         calls = LAST_STEPS * calls_per_step  # else a run's first failure would be all of its calls
         for item in self.rewards:
             count = sum(counts[item.name][-LAST_STEPS:])
-            if item.name in failed and count / calls > self.max_failed:
+            if item.name in failed and count / calls > self.max_failure_rate:
                 raise ContractError(
                     f"{_who(item)}: {count:g} of its {calls} calls in the last {LAST_STEPS} steps failed "
-                    f"({100 * count / calls:.0f} %), and max_failed is {self.max_failed:g}. Mend what fails "
-                    "and go on with `evid resume`, or run with a higher max_failed. The last: "
-                    f"{failed[item.name]}"
+                    f"({100 * count / calls:.0f} %), and max_failure_rate is {self.max_failure_rate:g}. "
+                    "Mend what fails and go on with `evid resume`, or run with a higher max_failure_rate. "
+                    f"The last: {failed[item.name]}"
                 )
 
     def nothing(self, rollouts: Sequence[Rollout]) -> Judgement:
@@ -188,7 +186,7 @@ class RewardComposer:
             may_fail = isinstance(cause, DataError) or (
                 isinstance(cause, ContractError) and cause.__cause__ is not None
             )
-            if isinstance(cause, EvidError) and not (self.max_failed and may_fail):
+            if isinstance(cause, EvidError) and not (self.max_failure_rate and may_fail):
                 raise
             why = f"{type(cause).__name__}: {cause}"
             message = f"{_who(item)} failed with {type(cause).__name__}"
@@ -373,6 +371,17 @@ def check_start(groups: Sequence[Sequence[float]], most: float) -> Checked:
     )
     figures = {"dead_groups": dead, "saturated": full}
     return Checked(check="start", outcome=outcome, says=says, figures=figures)
+
+
+def cancelling(figures: Mapping[str, float]) -> str:
+    """Say which rewards differ within groups of equal totals at a step, by its `figures`; empty: none do."""
+    if figures["dead_groups"] < MOST_DEAD:
+        return ""
+    shares = {
+        key.partition("/")[2]: value for key, value in figures.items() if key.startswith("dead_groups/")
+    }
+    differ = [repr(name) for name, share in shares.items() if share < MOST_DEAD]
+    return f"; rewards {' and '.join(differ)} differ and cancel each other" if len(differ) > 1 else ""
 
 
 def most_of(rewards: Sequence[NamedReward]) -> float:

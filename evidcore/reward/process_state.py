@@ -1,7 +1,5 @@
 """What a call of a reward may not change: what it is shown, and the process that calls it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

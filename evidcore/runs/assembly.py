@@ -1,7 +1,5 @@
 """Everything that a recipe names, built once a run: components, cases and prompts as stages use them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib
@@ -116,9 +114,9 @@ class Assembly:
     def cases(self, use: DataUse) -> list[Case]:
         """Return the cases that a data entry asks for."""
         cases = self.split(use.dataset, use.split)
-        if use.patients < 1:
+        if use.patient_fraction < 1:
             places = {case.id: _place(case.patient or case.id, self.recipe.seed) for case in cases}
-            most = max(use.patients, min(places.values()))  # at least one patient
+            most = max(use.patient_fraction, min(places.values()))  # at least one patient
             cases = [case for case in cases if places[case.id] <= most]
         return cases[: use.limit] if use.limit else cases
 

@@ -1,7 +1,5 @@
 """Start a run, and run it or go on with it: one recipe, its parts built, its stages gone through."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import traceback

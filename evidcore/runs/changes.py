@@ -1,7 +1,5 @@
 """What training changed: evaluations that ask the same, compared answer by answer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

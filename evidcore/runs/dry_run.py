@@ -3,8 +3,6 @@
 Models are built without weights: what their parts weigh, and what each stage trains of them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -22,7 +20,8 @@ from evidcore.data.preparation import prepare
 from evidcore.errors import ContractError, EvidError, NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
-from evidcore.model.processor import VolumeProcessor
+from evidcore.model.processor import VolumeProcessor, refuse_too_long
+from evidcore.prompts.rows import Row
 from evidcore.recipe import DataUse, Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import blame
@@ -37,7 +36,9 @@ from evidcore.runs.context import (
     weightless_processor,
 )
 from evidcore.runs.inputs import unfitted_readers
-from evidcore.train.checks import too_long
+from evidcore.train.checks import check_rows
+
+_ROWS_S = 20.0  # for a look at the texts of a data entry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -171,7 +172,7 @@ class DryRun:
 
 
 def dry_run(recipe: Recipe) -> DryRun:
-    """Do all that a run does before training, on the first case of each data entry.
+    """Do all that a run does before training: on the first case of each data entry, and on texts of all.
 
     Encoder and bridge are built on the meta device, a published language model from the shape that is known
     of it. What needs files that have not been fetched is left out and named.
@@ -186,7 +187,7 @@ def dry_run(recipe: Recipe) -> DryRun:
     unchecked += _weights(assembly, encoder)
     tokenizer = None if needs_data else assembly.language.tokenizer(assembly.corpus)
     holds = getattr(parts.config, "max_position_embeddings", None)  # tokens
-    result, wrong = [], []
+    result, wrong, looked = [], list[str](), set[tuple[DataUse, int | None]]()
     for name, service, reader in unfitted_readers(assembly):
         try:
             reader.ready()
@@ -197,6 +198,8 @@ def dry_run(recipe: Recipe) -> DryRun:
     processor = None
     try:
         processor = None if tokenizer is None else weightless_processor(assembly, tokenizer, encoder)
+        if processor is not None:
+            processor.context_tokens = holds
     except EvidError as cause:
         wrong.append(str(cause))
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
@@ -215,8 +218,17 @@ def dry_run(recipe: Recipe) -> DryRun:
                 result.append(seen)
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
-                if any(use is entry for entry in stage.data):  # what is replayed is not written
-                    wrong += _too_long(seen, stage, where, holds)
+                most = stage.workload().answers_tokens
+                if not any(use is entry for entry in stage.data):
+                    most = None  # what is replayed is not written
+                wrong += _too_long(seen, most, where, holds)
+                if use.task and processor is not None and (use, most) not in looked:
+                    looked.add((use, most))
+                    opening = processor.opening_of(strategy)
+                    check_rows(
+                        _rows(assembly, use), processor, opening, where=where, seconds=_ROWS_S,
+                        max_new_tokens=most or 0,
+                    )  # fmt: skip
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
     if wrong:
@@ -325,6 +337,10 @@ def _entry(
     )  # fmt: skip
 
 
+def _rows(assembly: Assembly, use: DataUse) -> Iterator[Row]:
+    return (Row(prompt, assembly.tasks[use.task]) for prompt in _asked(assembly, use))
+
+
 def _asked(assembly: Assembly, use: DataUse) -> Iterator[Prompt]:
     for case in assembly.cases(use):
         yield from assembly.asked(use.task, case)
@@ -373,15 +389,14 @@ def estimated_tokens(
     return known.chat_tokens + around + known.text_tokens(written), known.text_tokens(gold) + 1
 
 
-def _too_long(seen: CheckedData, stage: Stage, where: str, holds: int | None) -> Iterator[str]:
-    """Yield what is wrong where the gold answer would be cut off, or no context holds prompt and answer."""
-    most, gold = stage.workload().answers_tokens, seen.answer_tokens
+def _too_long(seen: CheckedData, most: int | None, where: str, holds: int | None) -> Iterator[str]:
+    """Yield what is wrong where the gold answer would be cut off, or estimated tokens exceed the context."""
+    gold = seen.answer_tokens
     if most is not None and gold is not None and gold > most:
         yield (
             f"{where}: max_new_tokens = {most} cuts the gold answer of task {seen.task!r} off, "
             f"which has {gold} tokens. Allow at least that."
         )
     asked, answer = seen.prompt_tokens, gold if most is None else most
-    if asked is not None and answer is not None:
-        problem = too_long(where, f"a prompt of task {seen.task!r}", asked, answer, holds)
-        yield from [problem] if problem else ()
+    if seen.are_estimated and asked is not None and answer is not None:
+        refuse_too_long(holds, f"of task {seen.task}", asked, answer)

@@ -6,8 +6,6 @@ which becomes the stage folder in one move. Then the run links to it. What a kil
 is gone on with where it had the same inputs; else the stage starts anew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import gc

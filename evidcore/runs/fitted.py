@@ -1,7 +1,5 @@
 """Stages that were run before and ship with a recipe, in the folder that its key `fitted` names."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ those it uses. A stage in progress writes into `working/` of its run and is move
 folder is whole. What a stage announces becomes lines of metrics.jsonl and of its rollouts.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime

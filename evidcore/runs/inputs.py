@@ -4,8 +4,6 @@ The lock names code, data and versions, and goes to lock.toml. A stage's inputs 
 result depends on, with its tables of the recipe and the hashes of the stages that it starts from.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

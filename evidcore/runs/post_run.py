@@ -1,7 +1,5 @@
 """What is asked of a run after it finished: its model, and an audit of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A run folder as it lies on disk, read for the page; nothing in it is imported or executed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """The form `<think>…</think><answer>…</answer>`: is it kept, and what stands inside; letters of options."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

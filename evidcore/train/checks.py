@@ -1,18 +1,22 @@
 """What must hold before the first step, or the run would train on something else than it says."""
 
-from __future__ import annotations
+import logging
+import os
+import time
+from collections.abc import Iterable
 
 import torch
 
-from evidcore.case import Prompt
+from evidcore.case import Prompt, TextPart
 from evidcore.contracts import RolloutStrategy
-from evidcore.errors import ContractError, RecipeError
-from evidcore.model.processor import VolumeProcessor
+from evidcore.errors import ContractError, DataError
+from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.vlm import VolumeVLM
-from evidcore.prompts.rows import PromptSource
-from evidcore.prompts.targets import Targets
+from evidcore.prompts.rows import PromptSource, Row
+from evidcore.prompts.targets import lengths
 
-LOOKED_AT = 8  # prompts of the stream; one of each set is among the first few
+LOOKED_AT = 8  # prompts of the stream whose images are encoded; one of each set is among the first few
+_log = logging.getLogger(__name__)
 
 
 def check_start(
@@ -24,30 +28,68 @@ def check_start(
     strategy: RolloutStrategy | None = None,
     where: str,
 ) -> None:
-    """Look at the first prompts of a stage.
+    """Look at the images of a stage's first prompts, and at what can be known of every row without them.
 
     An answer may add `max_new_tokens`; 0 stands for the gold answer's.
 
     Raises:
         ContractError: if encoder or bridge give numbers that are not finite, or another number of tokens than
             they announce, or a task cannot read its own gold answer.
+        DataError: if a volume or mask of a row is not there, or its gold answer is empty.
         RecipeError: if a prompt and its answer do not fit the language model's context.
     """
-    targets = Targets(processor, source, strategy=strategy)
     for position in range(LOOKED_AT):
-        row = source[position]
-        _check_images(model, processor, row.prompt)
-        text, _ = row.task.gold(row.prompt)
-        if (reason := row.task.parse(row.prompt, text).malformed) is not None:
-            raise ContractError(
-                f"task {row.prompt.task!r}: finds its own gold answer to prompt {row.prompt.id!r} malformed "
-                f"({reason}); no answer could be right."
-            )
-        asked = len(processor.encode(row.prompt, targets.opening).ids)
-        answer = max_new_tokens or len(targets.row(position).answer_ids)
-        holds = getattr(model.config.text_config, "max_position_embeddings", None)
-        if problem := too_long(where, f"prompt {row.prompt.id!r}", asked, answer, holds):
-            raise RecipeError(problem)
+        _check_images(model, processor, source[position].prompt)
+    opening = processor.opening_of(strategy)
+    check_rows(source.every_row(), processor, opening, max_new_tokens=max_new_tokens, where=where)
+
+
+def check_rows(
+    rows: Iterable[Row],
+    processor: VolumeProcessor,
+    opening: str,
+    *,
+    max_new_tokens: int,
+    where: str,
+    seconds: float = 60.0,
+) -> None:
+    """Look at each row for so many seconds; raises what `check_start` does of rows.
+
+    Of those that are left, what does not fit is refused when it is read.
+    """
+    ends = time.monotonic() + seconds
+    for count, row in enumerate(rows):
+        if time.monotonic() > ends:
+            told = "%s: %s rows were looked at in %g s; the others are when they are read."
+            _log.warning(told, where, f"{count:,}", seconds)
+            return
+        _check_row(row, processor, opening, max_new_tokens)
+
+
+def _check_row(row: Row, processor: VolumeProcessor, opening: str, max_new_tokens: int) -> None:
+    prompt, holds = row.prompt, processor.context_tokens
+    text, _ = row.task.gold(prompt)
+    if (reason := row.task.parse(prompt, text).malformed) is not None:
+        raise ContractError(
+            f"task {prompt.task!r}: finds its own gold answer to prompt {prompt.id!r} malformed "
+            f"({reason}); no answer could be right."
+        )
+    if not text.strip():
+        raise DataError(
+            f"prompt {prompt.id!r}: its gold answer is empty. Give the case a text, or leave it out."
+        )
+    paths = [crop.volume.path for crop in prompt.crops()] + [ref.path for ref in prompt.case.masks.values()]
+    if (gone := next((path for path in paths if not os.path.exists(path)), None)) is not None:
+        raise DataError(f"prompt {prompt.id!r}: {gone}: no such file. Restore it, or leave the case out.")
+    if holds is None:
+        return
+    texts = [part.text for part in prompt.parts if isinstance(part, TextPart)]
+    texts += [opening or processor.turns.before_question, processor.turns.before_answer, text]
+    most = sum(len(item.encode()) for item in texts) + len(processor.end_ids) + max_new_tokens
+    most += sum(processor.image_processor.tokens(crop) + 2 for crop in prompt.crops())
+    if most > holds or row.task.gold_turns(prompt):  # a token is a byte or more: few are counted
+        asked, answer = lengths(row, processor, opening)
+        refuse_too_long(holds, prompt.id, asked, max_new_tokens or answer)
 
 
 @torch.no_grad()
@@ -69,13 +111,3 @@ def _check_images(model: VolumeVLM, processor: VolumeProcessor, prompt: Prompt) 
                 f"prompt {prompt.id!r}: bridge {images.bridge['use']!r} announces {images.tokens(crop)} "
                 f"tokens and gives {len(embeddings)} for {crop.uri()!r}."
             )
-
-
-def too_long(where: str, what: str, prompt: int, answer: int, holds: int | None) -> str:
-    """Say that no context of `holds` tokens has room for a prompt and its answer; empty where it has."""
-    if holds is None or prompt + answer <= holds:
-        return ""
-    return (
-        f"{where}: {what} has {prompt} tokens and its answer up to {answer}, but the language model's "
-        f"context holds {holds}. Shorten max_new_tokens, pool more in the bridge, or show fewer slices."
-    )

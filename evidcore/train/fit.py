@@ -1,7 +1,5 @@
 """Stage `fit`: train one component on its own, where it offers that."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -110,7 +108,7 @@ class Fit(Stage):
             asked = [use for use in self.data if use.task]
             given = {
                 "tasks": {use.task: context.tasks[use.task] for use in asked},
-                "shares": {use.task: use.share for use in asked},
+                "shares": {use.task: use.sampling_weight for use in asked},
                 "view": context.view,
                 "image_tokens": context.image_tokens(self.data[0]),
                 "phrases": context.phrases,

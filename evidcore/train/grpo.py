@@ -1,7 +1,5 @@
 """Stage `grpo`: group relative policy optimisation against composed rewards."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect
@@ -83,7 +81,9 @@ class Grpo(GrpoSettings, TrainingStage):
         super().check(context)
         strategy = self.strategy(context)
         assert strategy is not None  # one is filled in where none is named
-        for says in self.engine(context).refusals(self.workload(), strategy):
+        engine, names = self.engine(context), ("top_k", "top_p", "min_p")
+        engine.refuse_limits({name: self.trl[name] for name in names if name in self.trl})
+        for says in engine.refusals(self.workload(), strategy):
             raise RecipeError(f"{context.where}.sampler: {self.sampler['use']!r} does not fit: {says}")
         for reward in [] if context.is_dry_run else rewards:
             with blame(offer_of(reward.reward), f"looking for what {context.where} needs"):

@@ -3,8 +3,6 @@
 What a tool says is never read as the model's words: an answer is the text of the last turn.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools
@@ -26,7 +24,7 @@ from evidcore.contracts import (
 from evidcore.errors import ContractError
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
-from evidcore.model.processor import Encoded, VolumeProcessor
+from evidcore.model.processor import Encoded, VolumeProcessor, refuse_too_long
 from evidcore.model.shared_prefix import PrefixCache
 from evidcore.model.vlm import VolumeVLM
 
@@ -177,7 +175,10 @@ class PolicySampler(Sampler):
     def encoded(self, prompt: Prompt) -> Encoded:
         """Return the prompt's tokens; each prompt is encoded once."""
         if id(prompt) not in self._encoded:
-            self._encoded[id(prompt)] = prompt, self.processor.encode(prompt, self.opening)
+            encoded = self.processor.encode(prompt, self.opening)
+            most = self.sampling.max_new_tokens
+            refuse_too_long(self.processor.context_tokens, prompt.id, len(encoded.ids), most)
+            self._encoded[id(prompt)] = prompt, encoded
         return self._encoded[id(prompt)][1]
 
     def prefix(self, episode: Episode) -> Prefix:

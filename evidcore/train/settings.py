@@ -1,7 +1,5 @@
 """The keys of the stages that train the whole model."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import logging
@@ -71,7 +69,9 @@ class TrainingKeys:
     optimizer: Literal["adamw", "muon"] = "adamw"  # "muon": for matrices, AdamW for the rest
     momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # Muon's; None: torch's default
     save_every_steps: Annotated[int, Ge(1)] = 50
-    prove_every_steps: Annotated[int, Ge(0)] = 100  # repeats the pixel-flow proof; 0: at the start alone
+    pixel_check_every_steps: Annotated[int, Ge(0)] = (
+        100  # repeats the pixel-flow proof; 0: at the start alone
+    )
     lora: Lora | None = None
     trl: Table = dataclasses.field(default_factory=dict)  # fields of SFTConfig or GRPOConfig
 
@@ -116,7 +116,9 @@ class GrpoSettings(TrainingKeys):
         0  # bounds memory, whole groups pass together; 0: the whole step
     )
     share_prompts: SharePrompts = "auto"  # score a prompt once for all its answers; "auto": where that pays
-    max_failed: Annotated[float, Ge(0), Lt(1)] | None = None  # share of a reward's last calls that may fail
+    max_failure_rate: Annotated[float, Ge(0), Lt(1)] | None = (
+        None  # share of a reward's last calls that may fail
+    )
     temperature: Annotated[float, Gt(0)] = 1.0
     max_new_tokens: Annotated[int, Ge(1)] = 256
     replay: Replay | None = None

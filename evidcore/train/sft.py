@@ -1,7 +1,5 @@
 """Stage `sft`: supervised fine-tuning on the tasks' gold answers."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, ClassVar
 

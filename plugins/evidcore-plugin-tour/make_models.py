@@ -6,8 +6,6 @@ It runs train.toml and writes the models of two of its stages, with weights in f
 recipe, the data and the weights.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The build hook: puts NiiVue into the wheel, or says that it is not in it."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

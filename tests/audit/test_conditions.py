@@ -149,7 +149,7 @@ def test_of_a_question_about_all_findings_a_twin_lacks_one_and_nothing_else_is_f
 
 def test_no_more_questions_are_altered_than_may_be():
     for seed in (0, 1):
-        found = [after for _, after in shown(Twin(most=5), CASES, seed, Data())]
+        found = [after for _, after in shown(Twin(max_questions=5), CASES, seed, Data())]
         assert sum(one is not None for one in found) == 5
     assert len([one for _, one in shown(Twin(), CASES, 0, Data()) if one is not None]) == len(asked(CASES))
 

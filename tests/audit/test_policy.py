@@ -178,7 +178,7 @@ def test_questions_that_give_answers_away_are_told():
 def test_own_minus_another_by_hand():
     policy = Looker(WORLD, 0.5)
     audit = audited(
-        policy, WORLD, TRAINING, conditions=[{"use": "blank"}, {"use": "other-patient", "exchanges": 2}]
+        policy, WORLD, TRAINING, conditions=[{"use": "blank"}, {"use": "other-patient", "repeats": 2}]
     )
     own, other = (audit.score(condition).value for condition in ("own", "other-patient"))
     assert audit.margin.value == pytest.approx(own - other)
@@ -208,7 +208,7 @@ def test_findings_that_are_not_looked_at_are_marked():
 
 def test_answers_of_every_condition_are_kept_and_those_of_the_blind_rule():
     audit = audited(
-        Looker(WORLD), WORLD, TRAINING, conditions=[*BLANK, {"use": "other-patient", "exchanges": 2}]
+        Looker(WORLD), WORLD, TRAINING, conditions=[*BLANK, {"use": "other-patient", "repeats": 2}]
     )
     lines, count = {}, len(WORLD.prompts())
     for line in audit.lines():
@@ -237,7 +237,7 @@ def test_few_patients_leave_it_undecided():
 
 
 def test_few_twins_are_no_sign_for_or_against():
-    twins = [*BLANK, {"use": "twin", "most": 15}]
+    twins = [*BLANK, {"use": "twin", "max_questions": 15}]
     said = audited(Looker(WORLD), WORLD, TRAINING, conditions=twins).verdict()
     assert said.startswith("The volume is used, and undecided is what in it: +")
     assert "too few patients" in said

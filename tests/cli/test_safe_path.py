@@ -24,7 +24,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("name", ["dataclasses", "json", "random", "runpy", "pickle"])
+@pytest.mark.parametrize("name", ["json", "pickle"])
 def test_a_spawned_process_runs_no_file_called_like_a_module(tmp_path, name):
     marker = tmp_path / "was-run"
     (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\n")
@@ -34,6 +34,16 @@ def test_a_spawned_process_runs_no_file_called_like_a_module(tmp_path, name):
     subprocess.run(
         [sys.executable, str(script)], cwd=tmp_path, check=True, capture_output=True, env=environment
     )
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["dataclasses", "json", "click", "evidcore_plugin_reports"])
+def test_python_m_evidcore_runs_no_file_of_the_current_folder(tmp_path, name):
+    marker = tmp_path / "was-run"
+    (tmp_path / f"{name}.py").write_text(f"open({str(marker)!r}, 'w')\n")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    command = [sys.executable, "-m", "evidcore", "plugins", "task", "--check"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
     assert not marker.exists()
 
 

@@ -1,7 +1,5 @@
 """What a run prints of its results."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

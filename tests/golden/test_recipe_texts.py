@@ -75,7 +75,7 @@ kind = "sft"
 train = ["bridge", "language"]
 data = [
   { dataset = "chest", task = "stub-ask" },
-  { dataset = "chest", task = "direct", share = 0.5 },
+  { dataset = "chest", task = "direct", sampling_weight = 0.5 },
 ]
 steps = 4
 learning_rate = 2e-3
@@ -209,6 +209,7 @@ def test_a_recipe_resolves_to_what_is_committed(path, site):
     assert resolved(load(path), RECIPES) == place_of(path).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ABLATIONS, ids=lambda path: path.stem)
 def test_the_arms_of_an_ablation_resolve_to_what_is_committed(path, site):
     assert of_ablation(path).partition("\n")[2] == committed("ablations.txt")[path.name]

@@ -61,6 +61,7 @@ def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
         "answer": "A",
         "finding": "nodule",
         "text": "told",
+        "malformed": None,
     }
     asked = [("q0", "own", "A"), ("q0", "twin", "B"), ("q1", "own", "C")]
     lines = (

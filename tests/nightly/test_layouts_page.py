@@ -1,7 +1,5 @@
 """Recipe lines of docs/reference/layouts.md: every option exists, and with a miniature they give cases."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -10,7 +10,7 @@ TEXT = recipe_text(
         "train": ["bridge", "language"],
         "data": [
             {"dataset": "chest", "task": "report"},
-            {"dataset": "chest", "task": "direct", "share": 0.5},
+            {"dataset": "chest", "task": "direct", "sampling_weight": 0.5},
         ],
         "steps": 4,
         "learning_rate": 2e-3,

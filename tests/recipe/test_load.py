@@ -29,7 +29,7 @@ def test_a_recipe_is_read_with_every_default(write):
     assert isinstance(grpo, Grpo)
     assert isinstance(evaluate, Evaluate)
     assert (recipe.name, recipe.seed, recipe.stage_name(1)) == ("tiny", 17, "02-grpo")
-    assert sft.data[1].share == 0.5
+    assert sft.data[1].sampling_weight == 0.5
     assert sft.reweighter == {"use": "uniform"}
     assert grpo.reward[1] == {
         "use": "choice-accuracy",

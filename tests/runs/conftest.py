@@ -34,7 +34,7 @@ options = { steps = 3, cases_per_step = 4 }
 [[stage]]
 kind = "fit"
 component = "model.language"
-data = [{ dataset = "chest", task = "choice" }, { dataset = "chest", task = "report", share = 0.5 }]
+data = [{ dataset = "chest", task = "choice" }, { dataset = "chest", task = "report", sampling_weight = 0.5 }]
 options = { steps = 6, documents_per_step = 4, validation_questions = 4 }
 
 [[stage]]

@@ -55,14 +55,14 @@ def assembled(tmp_path, offered, recipe_text):
 
 
 def test_a_fraction_of_the_patients_is_the_same_every_time_and_whole_patients(assembled):
-    some = [case.id for case in assembled().cases(DataUse(dataset="chest", patients=0.3))]
-    assert some == [case.id for case in assembled().cases(DataUse(dataset="chest", patients=0.3))]
+    some = [case.id for case in assembled().cases(DataUse(dataset="chest", patient_fraction=0.3))]
+    assert some == [case.id for case in assembled().cases(DataUse(dataset="chest", patient_fraction=0.3))]
     patients = {name.split("-")[1] for name in some}
     assert len(some) == 2 * len(patients)
     assert 4 <= len(patients) <= 20
-    more = {case.id for case in assembled().cases(DataUse(dataset="chest", patients=0.6))}
+    more = {case.id for case in assembled().cases(DataUse(dataset="chest", patient_fraction=0.6))}
     assert set(some) < more
-    assert len(assembled().cases(DataUse(dataset="chest", patients=1e-9))) == 2  # of one patient
+    assert len(assembled().cases(DataUse(dataset="chest", patient_fraction=1e-9))) == 2  # of one patient
     limited = [case.id for case in assembled().cases(DataUse(dataset="chest", limit=3))]
     assert limited == ["train-0-0", "train-0-1", "train-1-0"]
 

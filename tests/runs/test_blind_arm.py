@@ -13,7 +13,7 @@ AUDIT = """
 [[stage]]
 kind = "audit"
 blind_arm = "blind"
-conditions = [{ use = "blank" }, { use = "other-patient", exchanges = 1 }]
+conditions = [{ use = "blank" }, { use = "other-patient", repeats = 1 }]
 data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
 max_new_tokens = 24
 """

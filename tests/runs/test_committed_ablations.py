@@ -72,7 +72,7 @@ CHANGED = [
     ("medvol_rewards", "delta-2", lambda recipe: grpo(recipe).reward[2]["delta"], 2),
     ("medvol_rewards", "paper", rewards, FOUR),
     ("medvol_cold_start", "steps-2800", lambda recipe: recipe.stages[1].steps, 2800),
-    ("medvol_cold_start", "half-the-patients", lambda recipe: recipe.stages[1].data[0].patients, 0.5),
+    ("medvol_cold_start", "half-the-patients", lambda recipe: recipe.stages[1].data[0].patient_fraction, 0.5),
     ("emrl", "slice", lambda recipe: grpo(recipe).reward[3]["bind"], "slice"),
     ("emrl", "finding", lambda recipe: "report-findings" in rewards(recipe), False),
     ("emrl", "key-slice", lambda recipe: "key-slice" in rewards(recipe), True),
@@ -123,7 +123,7 @@ def test_every_arm_passes_the_check_on_few_cases(ablations, place):
         datasets = item.cell_recipe(arm.name, 17).datasets  # an ablation may bring sets of its own
         drawn = [f"{name}.source" if "source" in table else name for name, table in datasets.items()]
         few = [line.replace("dataset.chest", f"dataset.{name}") for name in drawn for line in cases]
-        recipe = load(item.recipe, [*item.cell_overrides(arm.name, 17), *few])
+        recipe = load(item.recipe_path, [*item.cell_overrides(arm.name, 17), *few])
         seen = dry_run(recipe)
         assert {row.stage for row in seen.data} == {recipe.stage_name(at) for at in range(len(recipe.stages))}
         assert seen.unchecked == ()

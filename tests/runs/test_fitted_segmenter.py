@@ -1,7 +1,5 @@
 """A segmenter as a service: fitted by a stage, used again, given to what comes after."""
 
-from __future__ import annotations
-
 import csv
 import json
 

@@ -203,7 +203,7 @@ def test_each_reward_sees_the_verdicts_before_it(rollouts):
     assert third.reward.earlier["second"] == (Unscored(kind="not-applicable", reason=""),) * 6
 
 
-@pytest.mark.parametrize("max_failed", [0.0, 0.9])
+@pytest.mark.parametrize("max_failure_rate", [0.0, 0.9])
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
@@ -223,9 +223,9 @@ def test_each_reward_sees_the_verdicts_before_it(rollouts):
         (0.5, "must return a list of scores, got float 0.5"),
     ],
 )
-def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, message, max_failed):
+def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, message, max_failure_rate):
     with pytest.raises(ContractError, match=r"their-package 1\.2: reward 'mine'") as caught:
-        RewardComposer([named(answers)], max_failed=max_failed)(rollouts)
+        RewardComposer([named(answers)], max_failure_rate=max_failure_rate)(rollouts)
     assert not isinstance(caught.value, FailedCall)
     assert message in str(caught.value)
     if "return" not in message:
@@ -268,7 +268,7 @@ def test_where_calls_may_fail_a_raising_reward_leaves_its_rows_unscored(rollouts
     broken = NamedReward(name="broken", reward=Raises(make), package="their-package 1.2")
     gated = named([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], "gated", gate="broken")
     plain = named([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "plain")
-    judge = RewardComposer([broken, gated, plain], max_failed=0.1)
+    judge = RewardComposer([broken, gated, plain], max_failure_rate=0.1)
     with caplog.at_level(logging.WARNING):
         judgement, again = judge(rollouts), judge(rollouts)
     assert judgement.verdicts["broken"] == (Unscored(kind="failed", reason=reason),) * 6
@@ -278,7 +278,7 @@ def test_where_calls_may_fail_a_raising_reward_leaves_its_rows_unscored(rollouts
     [warning] = caplog.records  # once, with the traceback
     assert "their-package 1.2: reward 'broken' failed with" in warning.getMessage()
     assert warning.getMessage().endswith(
-        "Its rows are unscored; the run goes on while at most max_failed = 0.1 of its calls fail."
+        "Its rows are unscored; the run goes on while at most max_failure_rate = 0.1 of its calls fail."
     )
     assert warning.exc_info[0] is make().__class__
 
@@ -288,7 +288,7 @@ def test_a_component_that_raised_within_a_reward_is_a_failed_call(rollouts):
         with blame(READER, "reading"):
             raise OSError("no such device")
 
-    verdict = asked(rollouts, act, max_failed=0.1).verdicts["mine"][0]
+    verdict = asked(rollouts, act, max_failure_rate=0.1).verdicts["mine"][0]
     assert verdict.kind == "failed"
     assert "reader 'eyes' from evid-eyes 1.0 failed while reading: OSError: no such device" in verdict.reason
 
@@ -313,13 +313,13 @@ def test_mistakes_broken_contracts_and_exits_end_the_run_even_where_calls_may_fa
 ):
     reward = NamedReward(name="mine", reward=Raises(make), package="their-package 1.2")
     with pytest.raises(kind, match=message) as caught:
-        RewardComposer([reward], max_failed=0.9)(rollouts)
+        RewardComposer([reward], max_failure_rate=0.9)(rollouts)
     assert not isinstance(caught.value, FailedCall)
 
 
 def test_the_share_of_failed_calls_is_taken_over_the_last_20_steps(rollouts):
     mine, other = named([1.0] * 6), named([1.0] * 6, "other")
-    judge = RewardComposer([mine, other], max_failed=0.1)
+    judge = RewardComposer([mine, other], max_failure_rate=0.1)
     good, bad = [0.0], [1.0]
     fine = {"other": good * 3}
     judge.check_failed({"mine": bad, **fine}, 1, {"mine": "it broke"})  # 1 of 20, at the first step
@@ -329,8 +329,8 @@ def test_the_share_of_failed_calls_is_taken_over_the_last_20_steps(rollouts):
         judge.check_failed({"mine": bad + good * 17 + bad * 2, **fine}, 1, {"mine": "it broke"})
     assert str(caught.value) == (
         "their-package 1.2: reward 'mine': 3 of its 20 calls in the last 20 steps failed (15 %), and "
-        "max_failed is 0.1. Mend what fails and go on with `evid resume`, or run with a higher max_failed. "
-        "The last: it broke"
+        "max_failure_rate is 0.1. Mend what fails and go on with `evid resume`, or run with a higher "
+        "max_failure_rate. The last: it broke"
     )
 
 

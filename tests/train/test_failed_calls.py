@@ -42,7 +42,7 @@ def named(reward, name="mine", **changed):
 def test_a_step_whose_reward_failed_is_that_step_without_the_reward(bench, trl):
     alone, _, _ = run(bench, "alone", [bench.letters()], trl=trl)
     others = [named(Fails(bench), weight=3.0), named(bench.Letters(), "gated", weight=2.0, gate="mine")]
-    beside, heard, result = run(bench, "beside", [*others, bench.letters()], trl=trl, max_failed=0.1)
+    beside, heard, result = run(bench, "beside", [*others, bench.letters()], trl=trl, max_failure_rate=0.1)
     assert torch.equal(bench.flat(alone), bench.flat(beside))
     assert [step["failed_calls/mine"] for step in heard.steps] == [1.0, 1.0]
     assert [step["failed_calls/gated"] for step in heard.steps] == [0.0, 0.0]
@@ -57,7 +57,7 @@ def test_a_step_whose_every_reward_failed_moves_nothing(bench, caplog):
     start, _ = bench.model()
     with caplog.at_level(logging.WARNING):
         plain = {"trl": {"beta": 0.0, "weight_decay": 0.0}}
-        trained, heard, _ = run(bench, "none", [named(Fails(bench))], max_failed=0.1, **plain)
+        trained, heard, _ = run(bench, "none", [named(Fails(bench))], max_failure_rate=0.1, **plain)
     assert [item["grad_norm"] for item in heard.steps] == [0.0, 0.0]
     assert torch.equal(bench.flat(trained), bench.flat(start))
     said = [item.getMessage() for item in caplog.records]
@@ -128,7 +128,7 @@ def failing_at(bench, *steps):
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_counts(bench):
     rewards = failing_at(bench, 2, 5)
-    changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.1}
+    changed = {"steps": 6, "save_every_steps": 2, "max_failure_rate": 0.1}
     whole, heard, result = run(bench, "whole", rewards, **changed)
     assert [item["failed_calls/mine"] for item in heard.steps] == [0, 1, 0, 0, 1, 0]
     assert result["failed_calls"] == {"mine": 2.0}
@@ -145,13 +145,15 @@ def test_a_resumed_run_goes_on_with_the_counts(bench):
 @pytest.mark.slow
 def test_failures_before_a_resume_count_towards_max_failed(bench):
     rewards = failing_at(bench, 2, 5)
-    changed = {"steps": 6, "save_every_steps": 2, "max_failed": 0.05}
+    changed = {"steps": 6, "save_every_steps": 2, "max_failure_rate": 0.05}
     with pytest.raises(bench.Stopped):
         run(bench, "killed", rewards, heard=bench.stopping(4), **changed)
     heard = bench.heard()
     with pytest.raises(ContractError) as caught:
         run(bench, "killed", rewards, heard=heard, resume=True, **changed)
-    assert "2 of its 20 calls in the last 20 steps failed (10 %), and max_failed is 0.05" in str(caught.value)
+    assert "2 of its 20 calls in the last 20 steps failed (10 %), and max_failure_rate is 0.05" in str(
+        caught.value
+    )
     assert str(caught.value).count("prompt ") == 3
     assert len(heard.groups) == len(heard.steps) + 1  # the rows of the step that ended it are kept
 

@@ -19,7 +19,7 @@ ADAPTED = {"train": ("bridge", "language"), "lora": Lora(rank=2, alpha=4.0), "tr
 def teach(bench, name, model, *, heard=None, resume=False, **changed):
     """Train model and processor by SFT; return what was told of its steps."""
     heard = heard or bench.heard()
-    changed = {**ADAPTED, "prove_every_steps": 0, **changed}
+    changed = {**ADAPTED, "pixel_check_every_steps": 0, **changed}
     bench.sft(model=model, heard=heard, folder=name, resume=resume, **changed)
     return heard
 
@@ -58,7 +58,7 @@ def test_losses_and_adapters_are_near_those_of_float32(bench, tmp_path, kind):
     heard, grads = {}, {}
     for name, bfloat16, trl in [("float32", (), {}), ("rounded", BOTH, {"bf16": True})]:
         model = bench.qwen(tmp_path / "published", kind, bfloat16=bfloat16)
-        changed = {**ADAPTED, "trl": trl, "prove_every_steps": 0}
+        changed = {**ADAPTED, "trl": trl, "pixel_check_every_steps": 0}
         trainer = bench.sft_trainer(model=model, folder=name, **changed)
         adapters = {n: w for n, w in trainer.model.named_parameters() if "lora_" in n}
         assert {weight.dtype for weight in adapters.values()} == {torch.float32}
@@ -96,7 +96,7 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path)
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
     assert {name for name, kind in kinds.items() if kind == "BF16"} == start.keys()
     assert json.loads((bench.folder / "first" / "config.json").read_text())["adapter_rank"] == 2
-    changed = {"lora": Lora(rank=3), "trl": {"bf16": True, "beta": 0.1}, "prove_every_steps": 0}
+    changed = {"lora": Lora(rank=3), "trl": {"bf16": True, "beta": 0.1}, "pixel_check_every_steps": 0}
     bench.grpo(model=loaded, heard=(heard := bench.heard()), folder="second", **changed)
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # its reference is the first stage's model
     layers = [item for item in loaded[0].modules() if isinstance(item, AdaptedLinear)]
@@ -110,7 +110,7 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path)
 def test_what_is_measured_computes_as_what_was_trained(bench, tmp_path):
     """Answers are scored as in the last step of training, without a word of which type products have."""
     model = bench.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
-    teach(bench, "run", model, steps=2, prove_every_steps=1)  # and its pixels are proven to count
+    teach(bench, "run", model, steps=2, pixel_check_every_steps=1)  # and its pixels are proven to count
     prompts = [bench.source()[index].prompt for index in range(3)]
     texts = [["left", "right side"]] * 3
     result = [

@@ -295,7 +295,12 @@ PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which o
     "gradient x 1e-6": (grpo_trainer, {}, with_gradient(lambda one: 1e-6 * one), "slope"),
     "one token learns": (grpo_trainer, {}, ONE_LEARNS, "slope"),
     "first micro-batch alone": (grpo_trainer, BY_FOUR, shown("first micro-batch"), "."),
-    "lost after step 1": (grpo_trainer, {"steps": 2, "prove_every_steps": 1}, shown("first step"), "own row"),
+    "lost after step 1": (
+        grpo_trainer,
+        {"steps": 2, "pixel_check_every_steps": 1},
+        shown("first step"),
+        "own row",
+    ),
     "SFT: one volume for all": (sft_trainer, {}, one_volume_for_all, "own row|no other row"),
     "SFT: bridge detached": (sft_trainer, {}, bridged(after=lambda one: one.detach()), "gradient"),
     "rollouts over other volumes": (grpo_trainer, {}, sampled(random_volumes), "own row|no other row|="),
@@ -395,8 +400,13 @@ HEALTHY = {
     "LoRA": {"lora": Lora(rank=2, alpha=4.0)},
     "shared prompts": {"share_prompts": "always"},
     "colder": {"temperature": 0.6, "trl": {"top_k": 5, "beta": 0.04}},
-    "each step, in micro-batches": {**BY_FOUR, "steps": 3, "prove_every_steps": 1},
-    "two updates": {"steps": 4, "save_every_steps": 4, "prove_every_steps": 1, "trl": {"num_iterations": 2}},
+    "each step, in micro-batches": {**BY_FOUR, "steps": 3, "pixel_check_every_steps": 1},
+    "two updates": {
+        "steps": 4,
+        "save_every_steps": 4,
+        "pixel_check_every_steps": 1,
+        "trl": {"num_iterations": 2},
+    },
     "truncated answers left out": {"trl": {"mask_truncated_completions": True}},
     "16 bits": {**WHOLE, "trl": {"bf16": True, "use_cpu": True}},
     "dropout": {"lora": Lora(rank=2, alpha=4.0), "dropout": 0.2},
@@ -415,7 +425,7 @@ def test_a_healthy_policy_learns_on(bench, watching, name):
     stage.train(trainer, bench.folder, resume=False)
     steps = settings.get("steps", 1)
     assert len(trainer.announce.steps) == steps
-    assert len(watching) == (steps if "prove_every_steps" in settings else 1)
+    assert len(watching) == (steps if "pixel_check_every_steps" in settings else 1)
     assert all({"rollout", "policy", "old policy"} <= item.keys() for item in watching)
     assert all(1e-4 < item < 10 for moved in watching for item in moved.values())
 
@@ -424,7 +434,7 @@ def test_a_healthy_policy_learns_on(bench, watching, name):
 @pytest.mark.parametrize("name", ["plain", "all parts", "the encoder alone", "LoRA", "16 bits"])
 def test_healthy_fine_tuning_goes_on(bench, watching, name):
     settings = {"train": ("bridge", "language"), **HEALTHY[name]}
-    trainer = sft_trainer(bench, rows_per_forward=2, steps=2, prove_every_steps=1, **settings)
+    trainer = sft_trainer(bench, rows_per_forward=2, steps=2, pixel_check_every_steps=1, **settings)
     stage.train(trainer, bench.folder, resume=False)
     assert len(watching) == 2
     assert all(item["policy"] > 1e-4 for item in watching)
@@ -459,7 +469,7 @@ def test_published_models_with_eyes_are_healthy(bench, tmp_path, watching, kind,
 def test_replay_is_healthy(bench, watching):
     replay = Replay(data=(), rows_per_step=2, weight=1.0)
     reports = bench.source(bench.set_of("report"))
-    trainer = grpo_trainer(bench, replay=replay, replayed=reports, prove_every_steps=1)
+    trainer = grpo_trainer(bench, replay=replay, replayed=reports, pixel_check_every_steps=1)
     stage.train(trainer, bench.folder, resume=False)
     assert trainer.announce.steps[0]["replay_kl"] < 1e-6
     assert len(watching) == 1
@@ -509,7 +519,7 @@ def test_training_is_not_disturbed(bench, monkeypatch, make):
             monkeypatch.setattr("evidcore.train.trl.trainer.prove_groups", lambda *_, **__: {})
             monkeypatch.setattr("evidcore.train.trl.sft.prove_targets", lambda *_, **__: {})
         forward = {"prompts_per_step": 4, "prompts_per_forward": 2} if make is grpo_trainer else {}
-        trainer = make(bench, steps=3, prove_every_steps=every, **forward)
+        trainer = make(bench, steps=3, pixel_check_every_steps=every, **forward)
         stage.train(trainer, bench.folder, resume=False)
         trained.append((trainer, bench.flat(trainer.model), torch.rand(1)))
     (proven, weights, drawn), (unproven, also, drawn_also) = trained

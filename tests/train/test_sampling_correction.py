@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from evidcore.errors import RecipeError
 from evidcore.model.generation import continue_rows
 from evidcore.train.sampler import InProcess
 from evidcore.train.trl import stage
@@ -42,12 +43,24 @@ def trained(bench):
         model, processor = bench.model()
         before = bench.flat(model).clone()
         plain = {"optim": "sgd", "max_grad_norm": 0.0, "weight_decay": 0.0, "beta": 0.0, **trl}
-        changed = {"steps": 1, "learning_rate": 1.0, "prove_every_steps": 0, "trl": plain}
+        changed = {"steps": 1, "learning_rate": 1.0, "pixel_check_every_steps": 0, "trl": plain}
         trainer = bench.grpo_trainer(model=(model, processor), engine=engine, **changed)
         stage.train(trainer, bench.folder, resume=False)
         return bench.flat(model) - before, trainer, trainer.announce.steps[0]
 
     return run
+
+
+LIMITS = {"top_k": 20, "top_p": 0.8, "min_p": 0.1}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_limits_make_another_engines_log_probabilities_those_of_another_thing(bench, limit):
+    given = {"trl": {limit: LIMITS[limit]}}
+    with pytest.raises(RecipeError, match=rf"Elsewhere: with trl.{limit} = [\d.]+ its log-.* Take it out"):
+        bench.grpo_trainer(engine=Elsewhere(), **given)
+    bench.grpo_trainer(engine=InProcess(), **given)
+    Elsewhere().refuse_limits({"top_k": 0, "top_p": 1.0, "min_p": None})
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """MedVol-R1's segmenter: how well it follows a box with the distance from the slice that is boxed."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MedVR's rollout `entropy-regrounding`: the tree of a group's answers, and where each of them looked."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from statistics import fmean

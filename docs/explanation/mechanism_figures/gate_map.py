@@ -1,7 +1,5 @@
 """Med3D-R1's bridge `residual-alignment`: the visual tokens of a scan before and after its gate."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What all figures share: size, colours that the colour-blind can tell apart, titles, and the file."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A finished run opened again: its recipe and data, and the model as a stage left it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One group of GRPO: its completions, what each reward paid them, and the advantages that follow."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import textwrap

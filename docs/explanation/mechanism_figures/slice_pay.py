@@ -1,7 +1,5 @@
 """E-MRL's reward `cross-view`: what each slice of one patient would be paid, and which ones are cited."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence

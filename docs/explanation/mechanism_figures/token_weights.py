@@ -1,7 +1,5 @@
 """Med3D-R1's re-weighter `abnormality`: what each token of a training report weighs in the loss of SFT."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

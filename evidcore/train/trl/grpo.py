@@ -8,8 +8,6 @@ answers teach nothing that the model did not give them already: a training contr
 more than one that does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -222,7 +220,7 @@ def make_trainer(
     The model as it is now is the KL reference where beta is above 0 or rows are replayed. `folder/steps`
     holds what a resume needs, `options` are of the `kind` of trainer.
     """
-    judge = RewardComposer(rewards, max_failed=settings.max_failed or 0.0)
+    judge = RewardComposer(rewards, max_failure_rate=settings.max_failure_rate or 0.0)
     processes = stage.process_count()
     owned = owned_arguments(settings, folder, seed, [item.weight for item in rewards], processes)
     if settings.replay is not None and replay is not None:

@@ -1,7 +1,5 @@
 """Scoring of sampled answers: groups share the computation of their prompt where that is exact and pays."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

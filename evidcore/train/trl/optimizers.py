@@ -4,8 +4,6 @@ Where one matrix has much to learn at once, AdamW's steps follow what has the la
 waits. Muon makes the singular values of each step equal, so that small and large gradients count alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

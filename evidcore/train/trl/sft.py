@@ -5,8 +5,6 @@ Without a re-weighter trl's own loss is used; weights of one give the same bits.
 the number of rows instead: the mean over rows of each row's weighted sum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 `complete` is written last, so that a checkpoint cut short by a kill is not resumed from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
@@ -116,7 +114,7 @@ class StageTrainer(TimedTrainer):
 
         Each time it is another micro-batch that it runs before.
         """
-        step, every = self.state.global_step, self.settings.prove_every_steps
+        step, every = self.state.global_step, self.settings.pixel_check_every_steps
         turn = step // every if every else 0
         is_first = self._proven is None
         is_due = is_first or (every > 0 and step % every == 0 and step != self._proven)
@@ -276,7 +274,7 @@ def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, *
     untried = ("fsdp", "fsdp_config", *(() if torch.cuda.is_available() else ("bf16", "fp16", "tf32")))
     trl = {key: value for key, value in settings.trl.items() if key not in untried}
     tried = dataclasses.replace(
-        settings, train=("language",), learning_rate=rate, steps=1, prove_every_steps=0, trl=trl
+        settings, train=("language",), learning_rate=rate, steps=1, pixel_check_every_steps=0, trl=trl
     )
     model, processor, source = tiny_model()
     logging.disable_progress_bar()  # of what it saves

@@ -1,7 +1,5 @@
 """Where a step's time goes: parts around what transformers and trl call, and the encoder's own part."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

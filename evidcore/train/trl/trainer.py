@@ -10,8 +10,6 @@ policy, weighs each token or answer by what the policy gave it over what the eng
 figures of the difference. What trl does with a server of its own is in `_generate_single_turn`, never called.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging
@@ -42,7 +40,17 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.proof.passes import ANSWER_TOKENS, Proof, prove_groups
-from evidcore.reward.composer import EQUAL, Judgement, RewardComposer, check_start, figures, most_of, record
+from evidcore.reward.composer import (
+    EQUAL,
+    MOST_DEAD,
+    Judgement,
+    RewardComposer,
+    cancelling,
+    check_start,
+    figures,
+    most_of,
+    record,
+)
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.settings import TrainingKeys
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
@@ -156,6 +164,7 @@ def reference_of(model: VolumeVLM, args: GRPOConfig) -> VolumeVLM:
     return reference
 
 
+DEAD_STEPS = 10  # on end, of which a warning tells
 FAILED = "failed_calls/"  # trl's metrics of this name are kept in checkpoints
 RENAMED = {
     "kl": "kl",
@@ -202,6 +211,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.proof: Proof | None = None
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
+        self._dead_steps = 0  # on end, until now
         beta, sync = args.beta, args.sync_ref_model
         peft_config = lora_config(settings)
         if peft_config is None:  # with PEFT the reference is the model without its additions
@@ -217,6 +227,8 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         )
         args.beta, args.sync_ref_model = beta, sync
         self.train_dataset = IndexDataset(steps_rows)
+        if engine is not None:
+            engine.refuse_limits({"top_k": args.top_k, "top_p": args.top_p, "min_p": args.min_p})
         self.use_vllm = engine is not None and not engine.is_policy
         if (beta or self.needs_start) and peft_config is None:
             self.beta = beta
@@ -373,11 +385,8 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             lines, failed = gather_object(lines), gather_object(failed)
         self._figures = figures(lines)
         if self.is_world_process_zero():
-            if self.state.global_step == 0 and not failed:
-                totals = [[answer["total"] for answer in line["rollouts"]] for line in lines]
-                start = check_start(totals, most_of(self.judge.rewards))
-                if start.outcome == "alarm":
-                    log.warning("%s: %s", self.args.output_dir, start.says)
+            if not failed:
+                self._warn_of_equal_totals(lines)
             self.announce.rollouts_judged(self.state.global_step + 1, lines)
         counts = self.failed_calls()
         for name, before in counts.items():
@@ -385,6 +394,19 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             before.append(now)
             self._metrics["train"][f"{FAILED}{name}"].append(now)
         self.judge.check_failed(counts, self.accelerator.num_processes, dict(failed))
+
+    def _warn_of_equal_totals(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """Warn where nothing can be learnt: at the first step, and after some such steps on end."""
+        self._dead_steps = self._dead_steps + 1 if self._figures["dead_groups"] >= MOST_DEAD else 0
+        differ = cancelling(self._figures)
+        if self.state.global_step == 0:
+            totals = [[answer["total"] for answer in line["rollouts"]] for line in lines]
+            start = check_start(totals, most_of(self.judge.rewards))
+            if start.outcome == "alarm":
+                log.warning("grpo: %s%s", start.says, differ)
+        elif self._dead_steps == DEAD_STEPS:
+            says = "steps on end in which nearly all answers to a prompt earn the same: nothing is learnt"
+            log.warning("grpo: %d %s%s", DEAD_STEPS, says, differ)
 
     def failed_calls(self) -> dict[str, list[float]]:
         """Return for each reward the calls that failed, by step, those before a resume too."""

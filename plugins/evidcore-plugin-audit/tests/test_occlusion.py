@@ -159,7 +159,7 @@ def test_a_choice_covers_the_asked_finding_or_else_the_right_option(case):
 def test_no_more_questions_are_covered_than_may_be_and_both_conditions_take_the_same(case):
     prompts = [asked(case, name) for name in ("left_spleen", "spine") * 4]
     covered, moved = (
-        [item is not None for item in condition(most=3).show(prompts, seed=2, dataset=None)]
+        [item is not None for item in condition(max_questions=3).show(prompts, seed=2, dataset=None)]
         for condition in (Occluded, OccludedElsewhere)
     )
     assert sum(covered) == 3

@@ -1,7 +1,5 @@
 """Miniatures on disk, and a server that speaks the Hub's protocol to the real client."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

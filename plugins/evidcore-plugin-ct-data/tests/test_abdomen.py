@@ -1,7 +1,5 @@
 """KiTS23, CT-ORG and AbdomenAtlas in miniature: labels, single objects, organ masks, reports, id lists."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS, ORGANS

@@ -1,7 +1,5 @@
 """CT-RATE in miniature: both trees, tables with their quirks, splits, questions."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Whole data sets from the server: only what is needed, told beforehand, no network where none is needed."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zipfile

@@ -1,7 +1,5 @@
 """The client against a local server that speaks the Hub's protocol: refusals, resuming, checksums, sizes."""
 
-from __future__ import annotations
-
 import huggingface_hub.constants
 import pytest
 from evidcore_plugin_ct_data.hub import NotThere, Repository

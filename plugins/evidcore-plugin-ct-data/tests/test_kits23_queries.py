@@ -1,7 +1,5 @@
 """Which kidney, tumour or cyst of KiTS23 a text means: rules by hand, and files with known objects."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

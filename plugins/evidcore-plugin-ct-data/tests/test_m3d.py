@@ -1,7 +1,5 @@
 """The M3D family in miniature: sparse masks, z-scored arrays, slices as pictures, questions, leaks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

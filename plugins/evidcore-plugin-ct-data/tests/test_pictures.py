@@ -1,7 +1,5 @@
 """OmniMedVQA in miniature, and questions whose answers are given by text."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidcore_plugin_ct_data.letters import Unanswerable, question

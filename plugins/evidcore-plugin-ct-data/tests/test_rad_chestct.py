@@ -1,7 +1,5 @@
 """RAD-ChestCT in miniature: arrays from the top down, 84 x 52 labels to the 18, patients, missing scans."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidcore_plugin_ct_data.miniatures.voxels import volume

@@ -1,7 +1,5 @@
 """Which cases of a set are taken: limits, ids, what tables and archives may hold."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

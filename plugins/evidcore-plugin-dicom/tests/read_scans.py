@@ -1,7 +1,5 @@
 """Arrays that tests write as series, and how they are read, or refused by headers and voxels alike."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Structure sets on the grid of their volume."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """DICOM by way of the core: what is recognised, which files stand behind it, what the caches make of it."""
 
-from __future__ import annotations
-
 import shutil
 
 import nrrd

@@ -1,7 +1,5 @@
 """Segmentations on the grid of their volume."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import highdicom

@@ -1,7 +1,5 @@
 """What forms no volume is refused by name."""
 
-from __future__ import annotations
-
 import pydicom
 import pytest
 from pydicom.dataset import Dataset

@@ -1,7 +1,5 @@
 """Each fault is planted once, in its own patient; one run must find them all, and nothing else."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

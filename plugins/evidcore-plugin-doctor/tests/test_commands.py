@@ -1,7 +1,5 @@
 """`evid data check` and `evid data profile` through the command line."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -163,6 +161,7 @@ def test_columns_belong_to_a_csv(evid, folder):
     assert "columns belong to a CSV" in said.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check", "profile", "view"])
 def test_what_the_file_system_refuses_is_named_without_a_traceback(tmp_path, command):
     """A folder or a loop in place of a file, a null byte, a name of other bytes, an --out below a file."""

@@ -1,7 +1,5 @@
 """`evid data view`: what stands on the page, what is left out, and that texts of a set stay texts."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

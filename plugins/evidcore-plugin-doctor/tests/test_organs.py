@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from evidcore_plugin_doctor.organs import CLEAR_MM, contradictions, organ
 

@@ -1,7 +1,5 @@
 """Slices that do not follow each other: each fault is planted into a body."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

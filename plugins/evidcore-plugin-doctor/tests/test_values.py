@@ -1,7 +1,5 @@
 """Intensity, spacing and fill: single volumes with a known answer."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -177,6 +177,7 @@ def test_a_false_finding_that_pays_is_an_alarm(cases, cache, settle):
     assert checks["contradicting"].outcome == "alarm"
 
 
+@pytest.mark.slow
 def test_a_false_report_is_paid_in_full_where_the_slice_is_bound_and_it_is_said(cases, cache, settle):
     checks, settled = settle(OracleReader(cases, cache))
     for name in ("swapped", "invented"):
@@ -199,6 +200,7 @@ def test_pay_of_perfect_eyes_by_hand(cases, cache, settle):
     assert settled.pays["contradicting"][others].value < 0  # what others are paid is taken off
 
 
+@pytest.mark.slow
 def test_the_mask_gate_shuts_what_the_masks_do_not_show(cases, settle):
     checks, settled = settle(Planted("everything"), control="none")
     gated = settled.own._replace(mask_gate=True)

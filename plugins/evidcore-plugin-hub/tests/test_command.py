@@ -24,7 +24,7 @@ def test_export_says_what_it_wrote(evid, small_run, tmp_path):
     result = json.loads(evid("export", small_run, tmp_path / "model", "--json").output)
     assert result["folder"] == str(tmp_path / "model")
     assert result["files"] == sorted(path.name for path in (tmp_path / "model").iterdir())
-    assert "Read the card" in evid("export", small_run, tmp_path / "other").output
+    assert "Read it before you pass the model on" in evid("export", small_run, tmp_path / "other").output
 
 
 def test_a_folder_that_is_no_run_is_refused(evid, tmp_path):

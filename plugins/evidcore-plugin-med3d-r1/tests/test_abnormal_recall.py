@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from evidcore_plugin_med3d_r1.abnormal_recall import AbnormalRecall
 from evidcore_plugin_reports.labelers import NegationRules

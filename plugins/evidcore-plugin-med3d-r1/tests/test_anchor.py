@@ -1,7 +1,5 @@
 """The anchor is taken once and then stays: saved, loaded, trained around, and sharded around."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

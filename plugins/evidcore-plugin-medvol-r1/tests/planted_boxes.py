@@ -1,7 +1,5 @@
 """A world of moved and scaled abdominal phantoms, and policies that box organs, each by its own reading."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

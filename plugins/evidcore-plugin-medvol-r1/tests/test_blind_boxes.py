@@ -72,11 +72,11 @@ def blind_answers(prompts, training, task, rules=(USUAL, WORDED)):
     return {rule.name: best_answers(prompts, training, task, [rule], stated)[1] for rule in rules}
 
 
-def audited(policy, cases, segmenter, *, exchanges):
+def audited(policy, cases, segmenter, *, repeats):
     folder = Path(cases[0].volumes[0].path).parent / "cache"
     evaluation = SegmentationEvaluation(folder, segmenter=segmenter)
     asking = EvalOptions(max_new_tokens=8)
-    conditions = [{"use": "blank"}, {"use": "other-patient", "exchanges": exchanges}]
+    conditions = [{"use": "blank"}, {"use": "other-patient", "repeats": repeats}]
     audit = factory.build("audit", {"use": "policy", "conditions": conditions}, given={}, where="test")
     return audit(policy, asked(cases), Boxed(), evaluation, lambda: asked(cases), asking, "boxed")
 
@@ -86,7 +86,7 @@ def by_metric(found):
 
 
 def test_a_policy_that_looks_has_a_margin_and_nothing_over_air_or_in_its_words(cases, segmenter):
-    result = audited(Looker(cases), cases, segmenter, exchanges=3)
+    result = audited(Looker(cases), cases, segmenter, repeats=3)
     rows = by_metric(result)
     assert rows["own volumes", "dsc"].value == 1.0
     assert rows["blank volumes", "dsc"].value == 0.0
@@ -146,7 +146,7 @@ def test_a_figure_that_cannot_be_measured_counts_0_in_the_margin(cases, segmente
         for number, case in enumerate(cases)
     ]
     segmenter.session_class = Nothing
-    result = audited(Looker(some), some, segmenter, exchanges=1)
+    result = audited(Looker(some), some, segmenter, repeats=1)
     [own] = result.results["own"]
     assert own.values("dsc") == (0.0,) * 24
     assert [name for name in own.measured.texts[0].unscored if "dsc" in name] == ["dsc", "oracle_dsc"]

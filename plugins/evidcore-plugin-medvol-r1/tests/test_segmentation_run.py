@@ -28,7 +28,7 @@ RECIPE = recipe_text(
     {"kind": "evaluate", "data": [{**TEST[0], "task": "cold-start"}, *TEST], "max_new_tokens": 64,
      "segmenter": {"use": "region-growing"}},
     {"kind": "audit", "data": TEST, "max_new_tokens": 64,
-     "conditions": [{"use": "blank"}, {"use": "other-patient", "exchanges": 1}]},
+     "conditions": [{"use": "blank"}, {"use": "other-patient", "repeats": 1}]},
     name="boxes",
     dataset={"chest": {"use": "folder", "path": "data"}},
     task={"cold-start": {**TASK, "think": False}, "reasoning": TASK},

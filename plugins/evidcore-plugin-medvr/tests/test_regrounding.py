@@ -169,7 +169,7 @@ def test_a_call_without_coordinates_is_not_forked(language, prompts, turn):
 
 
 def test_the_call_that_is_forked_is_the_last(language, prompts):
-    strategy = EntropyRegrounding([Zoom()], calls=2, base_probability=1.0, base_share=0.25)
+    strategy = EntropyRegrounding([Zoom()], max_tool_calls=2, base_probability=1.0, base_share=0.25)
     turns = [call(1, 2, 3, 4), call(5, 6, 7, 8), "<answer>A</answer>"]
     sampler = Sampler(language, turns=turns)
     episodes = strategy(sampler, prompts[:1], 8)

@@ -93,7 +93,7 @@ def test_tools_may_go_by_other_words(answered):
 
 def test_a_model_that_has_learnt_its_tools_need_not_be_told_and_calls_all_the_same(answered):
     tool = Look()
-    strategy = ToolCall([tool], told=False)
+    strategy = ToolCall([tool], show_tools=False)
     assert strategy.functions == ()
     episode, _ = answered(strategy, call(slice=3))
     assert tool.asked == [{"slice": 3}]
@@ -166,7 +166,7 @@ def test_a_long_call_is_not_told_back_to_the_model_whole(answered):
 def test_calls_beyond_the_budget_are_told_so_once_and_then_end_the_answer(language, prompts):
     tool = Look()
     sampler = scripted(language, [call(slice=1)] * 9 + ["<answer>A</answer>"], 2000)
-    [episode] = ToolCall([tool], calls=2)(sampler, prompts[:1], 1)
+    [episode] = ToolCall([tool], max_tool_calls=2)(sampler, prompts[:1], 1)
     assert len(tool.asked) == 2
     spent = "no calls left: 2 were allowed. Answer now."
     assert [action.error for action in episode.actions] == [None, None, spent]
@@ -206,7 +206,7 @@ def judged(language, prompts, turns, tool, calls=5):
     question = task.prompts(prompts[0].case, Volume(), 0)[0]
     question = dataclasses.replace(question, reference={**question.reference, "letter": "B"})
     sampler = scripted(language, turns, 4000)
-    episodes = ToolCall([tool], calls=calls)(sampler, [question], 1)
+    episodes = ToolCall([tool], max_tool_calls=calls)(sampler, [question], 1)
     rollouts = read_answers(sampler, episodes, [Row(prompt=question, task=task)], 1)
     values = [reward(rollouts, {})[0].value for reward in (Format(), ChoiceAccuracy())]
     return rollouts[0], values

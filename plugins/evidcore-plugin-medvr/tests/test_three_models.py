@@ -115,12 +115,12 @@ def prompts(source):
 
 def forking(**changed):
     """Give a strategy that forks each call while its group has forks left."""
-    options = {"base_probability": 1.0, "gate": False, "told": False, **changed}
+    options = {"base_probability": 1.0, "gate": False, "show_tools": False, **changed}
     return EntropyRegrounding([Zoom(Volume(), smallest_side=4)], **options)
 
 
 def calling(**changed):
-    return ToolCall([Zoom(Volume(), smallest_side=4)], told=False, **changed)
+    return ToolCall([Zoom(Volume(), smallest_side=4)], show_tools=False, **changed)
 
 
 def sampler_of(made, prompts, strategy, budget, engine=None):

@@ -1,7 +1,5 @@
 """A model learns to call a tool, and goes on from what the tool shows."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from evidcore_plugin_medvr.consensus import ZoomConsensus
@@ -50,7 +48,7 @@ def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays_and_goes_on_from(ca
     zoom = Zoom(view)
     # the whole slice each time: a tiny model learns to spell one call
     asking = ZoomChoice(view, tmp_path / "c", tool=zoom, look=FirstLook(smallest_side=1.0))
-    strategy = EntropyRegrounding([zoom], calls=1, base_probability=1.0, gate=False)
+    strategy = EntropyRegrounding([zoom], max_tool_calls=1, base_probability=1.0, gate=False)
     source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
     settings = SftSettings(train=("bridge", "language"), steps=160, learning_rate=1e-2, rows_per_step=4)
     sft(model, processor, source, settings, tmp_path / "sft", seed=1, announce=NullSink(), strategy=strategy)

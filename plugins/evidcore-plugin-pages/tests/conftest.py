@@ -1,7 +1,5 @@
 """A run folder as a real run leaves it, in small: every file by hand, volumes and masks on disk."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Every organ and lesion of an abdominal phantom lies where its name says and has the HU of its tissue."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace

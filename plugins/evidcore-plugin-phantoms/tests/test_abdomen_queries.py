@@ -1,7 +1,5 @@
 """Queries mean what their words say, and words alone do not tell left from right."""
 
-from __future__ import annotations
-
 import collections
 import re
 from pathlib import Path

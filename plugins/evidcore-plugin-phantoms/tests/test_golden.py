@@ -4,8 +4,6 @@ Where one of these hashes changes on purpose, raise the set's `version`, so that
 shipped stage is taken for what is drawn now, and delete golden.json: the next run of these tests writes it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The abdominal phantoms on disk: what a case holds, read back through the core's own readers."""
 
-from __future__ import annotations
-
 import collections
 import re
 

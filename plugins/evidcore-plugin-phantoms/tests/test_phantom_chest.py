@@ -1,7 +1,5 @@
 """The phantoms on disk: what a case holds, and that a split is there whole or not at all."""
 
-from __future__ import annotations
-
 import collections
 import errno
 import functools

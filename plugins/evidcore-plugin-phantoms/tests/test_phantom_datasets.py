@@ -1,7 +1,5 @@
 """What holds for the phantoms of every region: on disk, between splits and between options."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every sign lies where its words say and has the HU of its tissue."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

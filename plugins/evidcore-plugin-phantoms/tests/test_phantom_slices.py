@@ -1,7 +1,5 @@
 """Slices whose lesions differ in what only full resolution shows, and in nothing else."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import itertools

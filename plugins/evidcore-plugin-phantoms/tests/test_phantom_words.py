@@ -1,7 +1,5 @@
 """Reports, priors and questions of the phantoms."""
 
-from __future__ import annotations
-
 import collections
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from evidcore_testing.fixtures import written as written
 from transformers.utils import logging

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from evidcore_plugin_reports.cider import Cider
 from evidcore_plugin_reports.sentences import words

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from evidcore_plugin_reports.embedding_f1 import EmbeddingF1, greedy_f1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -103,7 +101,7 @@ def test_an_answer_that_was_cut_off_leaves_its_text_alone_unread():
 def test_a_text_that_could_not_be_read_is_scored_none_and_not_0():
     with chat_server(lambda body, number: Reply(content="garbage")) as server:
         reader = labeler(server)
-        assert FindingsF1(labeler=reader)(["One.", ""], ["Two.", ""]) == [None, 1.0]
+        assert FindingsF1(labeler=reader)(["One.", ""], ["Two.", ""]) == [None, None]
         case = Case(id="a", patient="p", volumes=(), report=Report(text=TEXT), findings=FOUND)
         prompt = Prompt(id="a:report", case=case, task="report", parts=())
         rollout = Rollout(prompt=prompt, group=0, text=TEXT, answer=Answer(text=TEXT, report=TEXT))

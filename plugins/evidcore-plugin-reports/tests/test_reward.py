@@ -1,12 +1,13 @@
-from __future__ import annotations
+import dataclasses
 
 import pytest
 from evidcore_plugin_reports.labelers import Phrases
 from evidcore_plugin_reports.reward import ReportFindings
+from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.checks_reward import check_reward
 
-from evidcore.api import Case, Finding, Report, Rollout, Unscored, VolumeRef
+from evidcore.api import Answer, Case, Finding, Report, Rollout, Unscored, VolumeRef
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 
@@ -46,6 +47,24 @@ def test_report_findings_is_f1_against_the_case(report, value):
     for labeler in (None, Phrases()):
         (score,) = ReportFindings(labeler=labeler)(rollouts(ReportTask(), report), {})
         assert score.value == pytest.approx(value)
+
+
+UNREADABLE = ["", "Zork zork.", "Please see above.", "Die Lunge ist ohne Befund.", "<report></report>"]
+NORMAL = ["Clear lungs.", "Normal study.", "No acute abnormality.", "Unremarkable.", "There is no emphysema."]
+
+
+@pytest.mark.parametrize("report", UNREADABLE + NORMAL)
+def test_of_a_normal_case_only_a_text_that_is_read_earns_anything(report):
+    absent = tuple(dataclasses.replace(item, state="absent") for item in CASE.findings)
+    normal = dataclasses.replace(CASE, report=Report(text="Normal."), findings=absent)
+    rollout = dataclasses.replace(rollouts(ReportTask(), "x", case=normal)[0], text=report)
+    rollout = dataclasses.replace(rollout, answer=Answer(text=report, report=report))
+    (score,) = ReportFindings()([rollout], {})
+    assert score.value == float(report in NORMAL)
+    assert ("nothing of it was read" in score.reason) == (report in UNREADABLE)
+    assert FindingsF1()([report, "Clear lungs."], ["No nodule.", report]) == (
+        [1.0, 1.0] if report in NORMAL else [0.0, None]
+    )
 
 
 def test_report_findings_says_what_differs():

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.checks_task import check_task

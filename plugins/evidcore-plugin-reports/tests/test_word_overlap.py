@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from evidcore_plugin_reports.sentences import NO_REFERENCE, words
 from evidcore_plugin_reports.word_overlap import Bleu, RougeL

@@ -1,7 +1,5 @@
 """The audit of segmenters, on stand-ins whose figures are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nibabel

@@ -1,7 +1,5 @@
 """`evid audit segmenter` through the command line."""
 
-from __future__ import annotations
-
 import csv
 import json
 

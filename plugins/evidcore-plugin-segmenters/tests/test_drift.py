@@ -1,7 +1,5 @@
 """Figures of one mask, by hand and by brute force."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.drift import body_of, distance_names, drift, shape_of, surface_mm

@@ -1,7 +1,5 @@
 """What a segmenter is asked about a known mask."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask

@@ -1,7 +1,5 @@
 """Segmenter `region-growing` on phantoms whose objects are known."""
 
-from __future__ import annotations
-
 import nibabel
 import numpy as np
 import pytest

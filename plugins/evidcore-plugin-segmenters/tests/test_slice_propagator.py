@@ -1,7 +1,5 @@
 """Segmenter `slice-propagator`: what its network sees, how it is trained, what it finds."""
 
-from __future__ import annotations
-
 import json
 
 import nibabel

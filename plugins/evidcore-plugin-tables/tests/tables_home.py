@@ -1,7 +1,5 @@
 """A folder with a table, and what its data set says when it cannot be used."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Column `boxes` of data set `table`: boxes on a picture become masks of its case."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Own scans and own questions are written in the same columns, whatever a spreadsheet makes of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

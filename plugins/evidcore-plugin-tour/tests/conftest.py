@@ -1,3 +1,1 @@
-from __future__ import annotations
-
 from evidcore_testing.fixtures import evid as evid

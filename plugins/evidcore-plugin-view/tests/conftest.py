@@ -1,7 +1,5 @@
 """A run with answers and rollouts that point at things, on generated scans; its server; one browser."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

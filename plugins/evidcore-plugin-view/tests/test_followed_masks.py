@@ -466,7 +466,7 @@ def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases)
     [
         ({}, False),
         ({"service": {"words": {"kind": "labeler", "use": "phrases"}}, "stage": [{"kind": "sft"}]}, False),
-        ({"stage": [{"kind": "evaluate", "labeler": "words"}]}, False),
+        ({"stage": [{"kind": "fit", "component": "region-growing", "segmenter": ""}]}, False),
         ({"service": {"grower": {"kind": "segmenter", "use": "gone"}}}, True),
         ({"stage": [{"kind": "evaluate", "segmenter": {"use": "gone"}}]}, True),
         ({"stage": [{"kind": "grpo", "reward": [{"use": "x", "of": {"use": "region-growing"}}]}]}, True),

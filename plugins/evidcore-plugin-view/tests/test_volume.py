@@ -38,6 +38,7 @@ def drawn_in_3d(reader, overlay):
     reader.page.wait_for_timeout(500)
 
 
+@pytest.mark.slow
 def test_scan_and_mask_are_nifti_that_hold_nothing_but_voxels_and_grid(served, get, pointing, tmp_path):
     line, case = pointing
     name = sorted(case.masks)[0]

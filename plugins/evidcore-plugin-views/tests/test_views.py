@@ -1,7 +1,5 @@
 """What the views show, at which size, and the way back from boxes to voxels."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

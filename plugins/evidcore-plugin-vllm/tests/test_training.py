@@ -53,7 +53,7 @@ def train(language_folder, cases, engine, tmp_path):
         source = PromptSource([PromptSet(name="choice", task=task, view=view, cases=cases)], seed=1)
         settings = GrpoSettings(
             train=train, steps=2, learning_rate=1e-2, prompts_per_step=2, answers_per_prompt=3,
-            max_new_tokens=4, prove_every_steps=0, **changed,
+            max_new_tokens=4, pixel_check_every_steps=0, **changed,
         )  # fmt: skip
         heard = Heard()
         trainer = make_trainer(

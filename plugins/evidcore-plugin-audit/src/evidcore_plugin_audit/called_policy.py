@@ -1,7 +1,5 @@
 """`evidcore.audit_policy`: does any function that answers questions look at the volumes it is shown?"""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence, Sized

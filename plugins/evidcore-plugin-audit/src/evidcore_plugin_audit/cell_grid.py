@@ -1,7 +1,5 @@
 """A grid of cells over a scan: their boxes in voxels, and which cells a region touches."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

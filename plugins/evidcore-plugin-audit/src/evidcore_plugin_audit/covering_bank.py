@@ -4,8 +4,6 @@ An input voxel is covered as a whole, by where its centre lies in the scan. Scal
 uncovered scan, so nothing outside of the cell changes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Sequence

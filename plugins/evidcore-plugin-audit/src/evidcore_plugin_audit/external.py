@@ -1,7 +1,5 @@
 """Audits of models that no stage here trained: a file of answers, a model's folder, a model on the Hub."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

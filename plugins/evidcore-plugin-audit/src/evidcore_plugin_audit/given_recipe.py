@@ -1,7 +1,5 @@
 """A recipe given in Python: a file's path, the tables that a file would hold, or one that is read already."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -10,8 +10,6 @@ Answers are looked up by words and voxels, as the audit asks again. So they are 
 policy in this process, and a key that another recipe, seed or data set made is refused.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -6,8 +6,6 @@ the shell. A cover may be seen as one, and it has the outline of what it hides; 
 place, where nothing asked lies, tells what that alone costs or gives away.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

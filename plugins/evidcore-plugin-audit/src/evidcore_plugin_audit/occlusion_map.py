@@ -16,8 +16,6 @@ it, and the chance level of both: the share of body cells that touch it.
 The file is written after each question, so the same call goes on with the questions that it does not have.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

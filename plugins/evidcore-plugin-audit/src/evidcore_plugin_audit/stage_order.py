@@ -1,7 +1,5 @@
 """Which stages of a recipe lead to one of them."""
 
-from __future__ import annotations
-
 from evidcore.api import Stage
 from evidcore.recipe import Recipe
 

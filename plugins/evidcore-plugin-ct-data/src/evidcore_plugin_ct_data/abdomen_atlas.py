@@ -14,8 +14,6 @@ Hub data set AbdomenAtlas/AbdomenAtlas3.0Mini. What the published files need, an
 5. Patients are not named. The set joins 17 public ones, so that two ids may be one patient.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Members of downloaded archives: only those that are wanted, each whole or absent."""
 
-from __future__ import annotations
-
 import glob
 import os
 import shutil

@@ -13,8 +13,6 @@ Source:
     doi:10.1038/s41597-020-00715-8.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping

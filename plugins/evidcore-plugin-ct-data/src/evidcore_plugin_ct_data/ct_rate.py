@@ -12,8 +12,6 @@ What the published files need, and what is done about it:
 5. Every label was predicted from the report by a model, none set by hand.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Multiple-choice questions about CT-RATE volumes: the set's own, and the rows that Med3D-R1 released."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """The files of a published set: in the user's folder, or fetched from the Hub when they are first needed."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

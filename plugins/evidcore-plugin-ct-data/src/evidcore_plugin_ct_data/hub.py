@@ -5,8 +5,6 @@ is continued (Range); the whole is compared with the checksum; then the file get
 want the same file wait for the first.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -12,8 +12,6 @@ What the published files need, and what is done about it:
    is one patient.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

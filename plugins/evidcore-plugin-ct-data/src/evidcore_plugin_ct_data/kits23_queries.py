@@ -11,8 +11,6 @@ Differences from the released code: the right kidney is the one that lies on the
 a single kidney, by the middle of the scan. A lesion that meets no kidney belongs to the nearer one in mm.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

@@ -1,7 +1,5 @@
 """Multiple-choice questions as published: options A to D, and an answer by letter or by text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from evidcore.api import Question

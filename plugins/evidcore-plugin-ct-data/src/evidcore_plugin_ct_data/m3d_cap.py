@@ -11,8 +11,6 @@ What the published files need, and what is done about it:
 5. Several stacks belong to one patient. A patient who is in the test list is left out of the others, by name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -11,8 +11,6 @@ What the published files need, and what is done about it:
    are known here for KiTS23; for other sets the recipe says them. Lengths in mm mean nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

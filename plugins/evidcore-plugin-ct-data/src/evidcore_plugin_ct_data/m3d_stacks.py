@@ -1,7 +1,5 @@
 """Stacks of the M3D family: where one lies, as an array or as slices, and where its axes run to."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

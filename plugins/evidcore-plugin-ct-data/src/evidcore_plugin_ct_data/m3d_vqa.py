@@ -6,8 +6,6 @@ of M3D-Cap, in either of its forms; see `m3d_cap`. Questions and answers were wr
 from the texts, and partly checked by another.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence

@@ -10,8 +10,6 @@ Hub data set foreverbeliever/OmniMedVQA. What the published files need, and what
    of one patient can lie in two of them, and intervals are those of single pictures.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath

@@ -12,8 +12,6 @@ What the published files need, and what is done about it:
 4. Patients are named by the metadata table alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping

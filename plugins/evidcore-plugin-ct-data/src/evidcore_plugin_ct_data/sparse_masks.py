@@ -4,8 +4,6 @@ It is a scipy CSR matrix of shape (class, x * y * z), last axis fastest. Its tru
 the file name, `mask_(4, 512, 512, 265).npz`.
 """
 
-from __future__ import annotations
-
 import re
 import zipfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables and lists as publishers ship them: CSV rows with line numbers, JSON documents."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,7 +1,5 @@
 """Contours of a DICOM structure set (RTSTRUCT), filled on their volume's grid."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydicom.dataset import Dataset
 

@@ -1,7 +1,5 @@
 """The format DICOM: a series as a volume, and masks of objects and label maps."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

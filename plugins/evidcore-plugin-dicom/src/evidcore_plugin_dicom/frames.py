@@ -1,7 +1,5 @@
 """The images of DICOM files, one by one: where each lies and how its values are scaled."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

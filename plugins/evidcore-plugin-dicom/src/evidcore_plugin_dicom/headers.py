@@ -1,7 +1,5 @@
 """DICOM headers, read without their voxels, and values out of them with names in errors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """NRRD files: `.nrrd`, or `.nhdr` with its voxels in other files."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import zlib

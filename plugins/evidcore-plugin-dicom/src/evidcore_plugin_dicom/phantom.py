@@ -1,7 +1,5 @@
 """Small DICOM series that tests write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

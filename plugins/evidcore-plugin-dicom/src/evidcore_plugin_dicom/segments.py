@@ -1,7 +1,5 @@
 """DICOM segmentations (SEG), binary frames or a label map, on their volume's grid."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.pixels.utils import iter_pixels

@@ -1,7 +1,5 @@
 """A DICOM series as a volume: its files found, its images stacked, its voxels decoded."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images of a series to one grid, or the reason why they form none."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

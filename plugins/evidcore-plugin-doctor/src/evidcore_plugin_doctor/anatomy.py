@@ -14,8 +14,6 @@ the edges of the field of view are passed over.
    liver's side about as large as the other one or larger (fluid around a lung pushes the heart away).
 """
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

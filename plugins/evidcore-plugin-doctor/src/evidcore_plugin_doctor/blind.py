@@ -1,15 +1,14 @@
 """The three reference lines of a data set's questions, before anything is trained."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+from evidcore.api import Case, EncoderInput, Prompt, Task, View, VisualPart
 from evidcore.builtin.choice import Choice
-from evidcore.case import Case, Part, Prompt, Split, VisualPart
-from evidcore.contracts import EncoderInput, Grid, Task, View
+from evidcore.case import Part, Split
+from evidcore.contracts import Grid
 from evidcore.evaluate.reference_lines import UNKNOWN, reference_lines, training_prompts
 from evidcore_plugin_doctor.listing import Cases
 

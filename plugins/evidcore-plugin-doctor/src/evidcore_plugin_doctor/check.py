@@ -5,8 +5,6 @@
 3. The set as a whole: masks that no case has, copies of volumes, copies of reports.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

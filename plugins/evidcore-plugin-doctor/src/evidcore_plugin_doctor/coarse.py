@@ -1,7 +1,5 @@
 """A volume on a coarse grid of equal steps: where bodies, organs and copies are looked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

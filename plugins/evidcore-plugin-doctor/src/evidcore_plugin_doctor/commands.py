@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
+from evidcore.api import DataError
 from evidcore.case import Intensity, Split
 from evidcore.cli import CommandGroup
 from evidcore.cli.run import follow
-from evidcore.errors import DataError, printable
+from evidcore.errors import printable
 
 if TYPE_CHECKING:
     from evidcore_plugin_doctor.check import Summary

@@ -3,8 +3,6 @@
 The page is one file that needs no network, at most 15 MB whatever its texts are.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """One thing that is wrong with a data set."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Literal

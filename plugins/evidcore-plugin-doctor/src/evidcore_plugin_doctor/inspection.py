@@ -3,8 +3,6 @@
 Runs in worker processes; imports no torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -6,8 +6,6 @@ of a CT that shows air begin at -1000 HU with many voxels: where they begin else
 shifted. Tissue has noise: slices, regions and volumes that hold a single value were overwritten.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

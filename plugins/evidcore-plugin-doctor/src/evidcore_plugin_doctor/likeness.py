@@ -14,8 +14,6 @@ Equal voxels are a fault wherever they stand. What is only alike is none within 
 scanners give several reconstructions of one examination, and published sets hold them all.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Iterator, Sequence

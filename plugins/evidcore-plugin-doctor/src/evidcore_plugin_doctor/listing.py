@@ -1,7 +1,5 @@
 """A bare CSV of labels or questions, read as cases: enough to profile it, nothing to train on."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence

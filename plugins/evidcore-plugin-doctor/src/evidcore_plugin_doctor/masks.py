@@ -4,8 +4,6 @@ A mask lies on its object where its outline follows edges of the scan, and that 
 object whose outline does not show (a tumour in muscle, on CT) says nothing.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 A relation that is off by less than `CLEAR_MM` says nothing: organs are cut by the field of view.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Literal

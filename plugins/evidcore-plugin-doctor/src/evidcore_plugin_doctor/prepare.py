@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from evidcore.case import Case, Crop, Split, VisualPart, VolumeRef
-from evidcore.contracts import EncoderInput, Grid
+from evidcore.api import Case, Crop, DataError, EncoderInput, VisualPart, VolumeRef, prepare
+from evidcore.case import Split
+from evidcore.contracts import Grid
 from evidcore.data import read_geometry, volume_cache
 from evidcore.data.cached_volume import LEAST_BYTES, VOLUMES
 from evidcore.data.content import content_key, volume_key
-from evidcore.data.preparation import get_input, prepare, put_input
-from evidcore.errors import DataError
+from evidcore.data.preparation import get_input, put_input
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_doctor.workers import in_processes

@@ -7,8 +7,6 @@ Source:
     Lai et al. 2026, Med3D-R1, arXiv:2602.01200, figures 1 and 3.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import re

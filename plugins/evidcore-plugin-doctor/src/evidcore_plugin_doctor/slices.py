@@ -4,8 +4,6 @@ A body changes little by little along a scan: two slices that stand next to each
 two with one between. That is compared on pixels of 5 mm, where noise has gone.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Voxel sizes that no scanner makes, and those that a table contradicts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

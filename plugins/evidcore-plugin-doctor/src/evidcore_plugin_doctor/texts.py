@@ -5,8 +5,6 @@ reports share counts where hardly anybody else says it: runs of five words that 
 many patients share is a template and no fault.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """Work through items in this process or in several, and keep their order."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

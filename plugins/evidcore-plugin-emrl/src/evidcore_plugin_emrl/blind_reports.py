@@ -7,8 +7,6 @@ share of those that are shown. The rule is taken that is best about training pat
 with those findings most often show one.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import math

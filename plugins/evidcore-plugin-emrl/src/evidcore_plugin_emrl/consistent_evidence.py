@@ -1,7 +1,5 @@
 """Reward `consistent-evidence`: is a slice cited where the report affirms a finding, and only there?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
 
 from evidcore_plugin_reports.agreement import affirmed

@@ -7,8 +7,6 @@ where an audit compares. One slice seldom shows all lesions of a scan: `gold_gro
 report with the gold slice, is the ceiling.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path

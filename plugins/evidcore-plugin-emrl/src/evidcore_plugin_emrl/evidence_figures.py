@@ -1,7 +1,5 @@
 """What a report and the slice that it cites are worth, held against the findings and masks of the case."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """Data set `hearsay`: reports that also tell what was heard of the patient, and what no slice shows."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

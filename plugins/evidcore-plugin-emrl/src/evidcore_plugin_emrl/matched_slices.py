@@ -1,7 +1,5 @@
 """Slices of other patients that lie as high as a slice and show as much lesion."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

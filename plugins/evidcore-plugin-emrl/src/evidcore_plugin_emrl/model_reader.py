@@ -1,7 +1,5 @@
 """Readers `model-reader` and `policy-reader`: a vision-language model, or the policy, asked about crops."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Sequence

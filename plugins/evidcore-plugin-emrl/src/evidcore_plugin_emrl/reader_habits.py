@@ -1,7 +1,5 @@
 """What a reader goes by: the lesions of a slice, or its height, the patient, or nothing at all."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence

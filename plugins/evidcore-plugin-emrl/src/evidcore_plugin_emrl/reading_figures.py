@@ -5,8 +5,6 @@ nor against that finding. A *lesion* is a connected part of a finding's mask; it
 that shows most of it. A *lesion-free* slice holds no pixel of any finding.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Task `report-evidence`: write the report, and name the slice that shows what it says."""
 
-from __future__ import annotations
-
 import json
 import logging
 import random

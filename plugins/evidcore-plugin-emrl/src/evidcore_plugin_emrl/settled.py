@@ -1,7 +1,5 @@
 """What the settling test found: pay by condition and options, and an outcome for each condition."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Answers of the settling test: gold reports with slices that show what they say, something else, nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence

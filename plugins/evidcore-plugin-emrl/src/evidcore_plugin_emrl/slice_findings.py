@@ -1,7 +1,5 @@
 """Task `slice-findings`: name what one slice shows; what a `policy-reader` is asked."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Reader `slice-reader`: a small 2D network that names the findings a slice shows; trained by `fit`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +9,10 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from evidcore.api import Case, Crop, DataError, EncoderInput, InlineOptions, Reader, prepare
+from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, ImageQuestion
 from evidcore.data import read_geometry
 from evidcore_plugin_emrl.reader_fit import ReaderFit, fit_reader
@@ -168,7 +166,7 @@ class SliceReader(Reader):
                 "Give it the options that it was fitted with."
             )
         network = self.blank_network(len(known["findings"]))
-        network.load_state_dict(load_file(path))
+        load_weights(network, path, "Fit it anew.")
         self.network = network.eval()
         self._read.clear()
         self.findings, self.thresholds = tuple(known["findings"]), tuple(known["thresholds"])

@@ -1,7 +1,5 @@
 """Rollout `verify`: the slice that an answer names is shown again, and the answer is given once more."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ each on the sum of the asked objectives; then the frozen features are probed lin
 for the side of each finding. (Stage `linear-probe` tells what is there.)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ It bounds from below what the features hold, and says where a gap lies: a policy
 accuracy on the same questions loses in bridge or language model what its encoder found.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

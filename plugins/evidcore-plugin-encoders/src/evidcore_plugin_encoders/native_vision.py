@@ -6,8 +6,6 @@ Apart, each is a component as any other: features of the frozen tower are kept, 
 A *patch* here is what becomes one token: a square of 2 x 2 of the tower's own patches, side by side.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What an encoder can be asked during training: findings, sides, zones, patches, voxels, its report."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Where patches lie: centres of a regular grid."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

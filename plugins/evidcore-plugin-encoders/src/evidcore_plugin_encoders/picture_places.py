@@ -1,7 +1,5 @@
 """What the vision towers of Qwen-VL take beside the patches of pictures, where all have one size."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A whole vision-language model that is tiny and real, for tests: its encoder is `vit3d`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Encoder `timm-slices`: any 2D backbone of timm, applied to each axial slice."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +8,10 @@ from typing import Annotated, Any
 import torch
 from annotated_types import Ge
 from jaxtyping import Float
-from safetensors.torch import load_file
 from torch import Tensor
 
 from evidcore.api import Case, Encoder, EncoderInput, InlineOptions, Patches
+from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, Grid
 from evidcore.errors import PluginError, RecipeError, RunError, did_you_mean
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
@@ -126,7 +124,9 @@ class TimmSlices(Encoder):
 
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote."""
-        self.load_state_dict(load_file(folder / "weights.safetensors"))
+        load_weights(
+            self, folder / "weights.safetensors", "Fit it anew, or give the encoder the options of then."
+        )
 
     def _build(self, model: str, *, pretrained: bool = False) -> Any:
         try:

@@ -1,7 +1,5 @@
 """Encoder `vit3d`: a vision transformer over 3D patches, with MONAI's blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,11 +9,11 @@ from annotated_types import Ge, Len
 from einops import rearrange
 from jaxtyping import Float
 from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit, TransformerBlock
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from evidcore.api import Case, DataError, Encoder, EncoderInput, InlineOptions, Patches
+from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, Grid
 from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
@@ -262,7 +260,7 @@ class ViT3D(Encoder):
 
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote."""
-        self.load_state_dict(load_file(folder / WEIGHTS))
+        load_weights(self, folder / WEIGHTS, "Fit it anew, or give the encoder the options that it had then.")
 
     def missing_weights(self) -> str:
         """Say that the folder named by `pretrained` holds no weights."""
@@ -279,14 +277,11 @@ class ViT3D(Encoder):
             return
         if missing := self.missing_weights():
             raise DataError(f"model.encoder.pretrained: {missing}")
-        try:
-            self.load_state_dict(load_file(self._pretrained))
-        except RuntimeError as cause:
-            raise DataError(
-                f"model.encoder.pretrained: {self._pretrained}: holds other weights than this encoder. "
-                f"Rename and reshape them (docs/howto/paper_recipes.md lists the names), or give the encoder "
-                f"the options that they were trained with. {cause}"
-            ) from cause
+        load_weights(
+            self, self._pretrained,
+            "Rename and reshape them (docs/howto/paper_recipes.md lists the names), or give the encoder the "
+            "options that they were trained with.",
+        )  # fmt: skip
 
 
 def _layer(width: int, heads: int) -> nn.Module:

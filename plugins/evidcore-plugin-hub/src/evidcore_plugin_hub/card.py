@@ -1,7 +1,5 @@
 """The model card: what the model is, what it rests on, how well it does beside the reference lines."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from importlib import resources

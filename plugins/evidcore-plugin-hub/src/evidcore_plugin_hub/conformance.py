@@ -1,7 +1,5 @@
 """`pytest --evid-conformance`: what `evid lint` finds of a package stands among its tests, a test a check."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ What goes in is listed here and nothing else: weights, configuration, processor,
 rollout, answer, case or report of the run is read on the way.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The component's side of an isolated component: built, and asked, in a process of its own."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

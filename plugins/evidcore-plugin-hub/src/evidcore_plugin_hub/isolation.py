@@ -4,8 +4,6 @@ A fence against what goes wrong in somebody's code: it hangs, takes all memory, 
 others judge by. It is no sandbox: docs/howto/isolation.md says what passes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import dataclasses
@@ -32,11 +30,12 @@ from annotated_types import Gt, Le
 from huggingface_hub.constants import HF_HUB_CACHE
 from pydantic import TypeAdapter, ValidationError, create_model
 
-from evidcore.case import Rollout, Score, Unscored, Verdict
-from evidcore.contracts import ImageQuestion, Reader, Reward, Scorer, contract
+from evidcore.api import DataError, Reader, Reward, Rollout, Score, Scorer, Unscored, find
+from evidcore.case import Verdict
+from evidcore.contracts import ImageQuestion, contract
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError
-from evidcore.registry import Offer, find
+from evidcore.errors import ContractError, NotDownloadedError, PluginError, RecipeError, RunError
+from evidcore.registry import Offer
 from evidcore.registry.factory import Mistake, arguments, check_options, options
 from evidcore_plugin_hub.trust import pins
 from evidcore_plugin_hub.worker import FENCE, Broken, Late, Raised, Worker
@@ -213,7 +212,7 @@ def _environment() -> dict[str, str]:
     """Return all variables of the environment that cross."""
     passed = {name: text for name, text in os.environ.items() if name in ALLOWED or name.startswith("LC_")}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    path = os.pathsep.join(filter(None, sys.path))
     hub = {"HF_HUB_CACHE": HF_HUB_CACHE, "HF_HUB_OFFLINE": "1"}
     return passed | threads | hub | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
 

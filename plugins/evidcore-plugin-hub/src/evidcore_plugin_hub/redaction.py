@@ -4,8 +4,6 @@ Of a data set's table only the component, numbers, switches and values out of a 
 other text may name a folder, a hospital or a patient. Elsewhere a text is withheld where it is a local path.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath

@@ -1,7 +1,5 @@
 """Rewards across trainers: ours as a function for TRL's GRPO trainer, and such a function as a component."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import json

@@ -141,7 +141,7 @@ class Worker:
             ).result()  # fmt: skip
         self._end = weakref.finalize(self, _end, self.process, self._pipe, os.getpid())
         _running.add(self)
-        path = [entry or os.getcwd() for entry in sys.path]
+        path = [entry for entry in sys.path if entry]  # none is the folder that this process is in
         self._send((serves, path))
 
     @property

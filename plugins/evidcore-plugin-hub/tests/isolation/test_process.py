@@ -132,7 +132,7 @@ GIVEN = {
 def test_what_it_gives_is_held_to_its_type(gives, planted, rollouts):
     with pytest.raises(ContractError, match=GIVEN[gives]) as caught:
         build(gives=gives)(rollouts, {})
-    assert caught.value.__cause__ is None  # so no `max_failed` lets it pass
+    assert caught.value.__cause__ is None  # so no `max_failure_rate` lets it pass
 
 
 @pytest.mark.slow
@@ -259,12 +259,12 @@ def test_failed_calls_are_counted_where_some_may_fail(planted, rollouts):
     with pytest.raises(ContractError, match="has not answered") as caught:
         RewardComposer([late])(rollouts)
     assert not isinstance(caught.value, FailedCall)
-    judged = RewardComposer([late], max_failed=0.5)(rollouts)
+    judged = RewardComposer([late], max_failure_rate=0.5)(rollouts)
     assert "has not answered in its own process for 1.5 s" in judged.failed["late"]
     assert {one.kind for one in judged.verdicts["late"]} == {"failed"}
     left = NamedReward(name="left", reward=build(act="exits"))
     with pytest.raises(ContractError, match="ended its process with status 7"):
-        RewardComposer([left], max_failed=0.5)(rollouts)
+        RewardComposer([left], max_failure_rate=0.5)(rollouts)
 
 
 @pytest.mark.slow

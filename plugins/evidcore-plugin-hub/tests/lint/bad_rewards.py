@@ -1,7 +1,5 @@
 """Rewards with known faults, and prompts without volumes to try them on."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """`evid lint` catches what was published, what was planted, and raises no alarm over sound rewards."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -84,7 +82,7 @@ def in_replies(one):
 
 
 def only_where_there_is_a_scan(one):
-    return bad.is_right(one) * float("lint" not in one.prompt.case.volumes[0].path)
+    return bad.is_right(one) * float("scan" in one.prompt.case.volumes[0].path)
 
 
 def recalled_or_nothing(one):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import bad_rewards as bad
 import pytest
 from evidcore_plugin_hub.lint.reward_audit import audit_rewards
@@ -9,7 +7,6 @@ from evidcore.builtin.choice import Choice
 from evidcore.errors import RecipeError
 
 SOURCE = """
-from __future__ import annotations
 import dataclasses
 import functools
 import re

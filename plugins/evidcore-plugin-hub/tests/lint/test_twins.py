@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import bad_rewards as bad
 import pytest
 from evidcore_plugin_hub.lint import linting

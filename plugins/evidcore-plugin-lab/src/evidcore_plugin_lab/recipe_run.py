@@ -1,7 +1,5 @@
 """`evidcore.run`: run a recipe from Python."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

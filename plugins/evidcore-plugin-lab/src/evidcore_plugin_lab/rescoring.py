@@ -1,7 +1,5 @@
 """The rollouts of a run, judged by other rewards: whose advantages would have another sign?"""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import statistics

@@ -1,7 +1,5 @@
 """An ablation of two arms over two seeds that takes seconds, run once; copies of it to change."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable

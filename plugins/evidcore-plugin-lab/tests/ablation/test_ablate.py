@@ -1,7 +1,5 @@
 """`evid ablate` from end to end: whole, again, killed, changed, failing."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

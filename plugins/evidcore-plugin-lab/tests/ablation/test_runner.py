@@ -1,7 +1,5 @@
 """Which cell a worker begins next."""
 
-from __future__ import annotations
-
 from evidcore_plugin_lab.ablation.runner import Task, first_apart
 
 

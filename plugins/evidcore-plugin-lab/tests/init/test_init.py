@@ -138,7 +138,7 @@ def test_weights_in_bfloat16_are_run_and_take_the_bytes_that_are_planned(evid, d
     init(evid, vlm, "--no-check")
     short = {
         "model.bfloat16": ["encoder", "language"], "model.view.slices": 2, "stage.sft.steps": 1,
-        "stage.sft.prove_every_steps": 0, "stage.grpo.steps": 1, "stage.grpo.prompts_per_step": 2,
+        "stage.sft.pixel_check_every_steps": 0, "stage.grpo.steps": 1, "stage.grpo.prompts_per_step": 2,
         "stage.grpo.prompts_per_forward": 2, "stage.grpo.max_new_tokens": 4,
         **{f"stage.{name}.max_new_tokens": 4 for name in ("evaluate[0]", "evaluate[1]", "audit")},
     }  # fmt: skip

@@ -1,7 +1,5 @@
 """Metric `abnormal-recall`: of what the reference calls abnormal, how much a report says, by place."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Bridge `residual-alignment`: visual tokens drawn towards the mean of the language model's vocabulary."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """Reward `report-consistency`: does the reasoning say what the radiologist's report says?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal

@@ -1,7 +1,5 @@
 """Reweighter `abnormality`: the words of abnormal sentences weigh more."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """A cache in memory, below a limit of bytes; the least recently used values leave first."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any

@@ -1,7 +1,5 @@
 """Slices as the model sees them: a window of intensities in 256 greys, resized, normalised."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

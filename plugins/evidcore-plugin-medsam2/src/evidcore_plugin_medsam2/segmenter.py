@@ -1,7 +1,5 @@
 """Segmenter `medsam2`: prompts on slices to 3D masks by a frozen MedSAM2."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import threading

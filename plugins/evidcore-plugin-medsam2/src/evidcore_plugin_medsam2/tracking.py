@@ -6,8 +6,6 @@ is one way of one object; rows are independent, so rows of any slices and both w
 together, each step to the next slice of its way.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence

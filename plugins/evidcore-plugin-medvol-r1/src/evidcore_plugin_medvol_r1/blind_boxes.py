@@ -7,8 +7,6 @@ queries alike. Of each family the rule is taken whose boxes overlap best those o
 has not learnt from.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Callable, Sequence

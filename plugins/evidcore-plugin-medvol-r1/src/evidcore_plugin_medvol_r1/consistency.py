@@ -1,7 +1,5 @@
 """Reward `volume-consistency`: does what grows out of the boxes agree with the target, slice after slice?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 

@@ -18,8 +18,6 @@ Beside a policy under audit stand the best blind rule and *registration*, which 
 the scan and never looks at what is asked (`blind_boxes`).
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Answers' boxes followed through the volumes that they are about, each volume opened once."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 

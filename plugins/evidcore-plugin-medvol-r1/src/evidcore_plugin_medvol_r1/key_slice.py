@@ -5,8 +5,6 @@ It opens no file and reads the truth from the prompt's reference, as `reasoning-
 or `targets`, one for each finding of a report.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """The figures of one segmentation: overlaps of masks, the area on the named slice, overlap of boxes."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """The mask that answers a prompt, and the masks that a segmenter makes of boxes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

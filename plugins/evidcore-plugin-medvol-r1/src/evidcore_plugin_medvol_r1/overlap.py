@@ -1,7 +1,5 @@
 """How far two masks, two boxes or two sets of boxes agree."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is asked about a case, and which of its masks answer: queries that came along, or each mask."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

@@ -9,8 +9,6 @@ a fraction, a slice written as text, one box under `bbox_2d`; boxes that are non
 is written twice is two boxes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -3,8 +3,6 @@
 They read the truth from the prompt's reference, as task `reasoning-segmentation` writes it, and open no file.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

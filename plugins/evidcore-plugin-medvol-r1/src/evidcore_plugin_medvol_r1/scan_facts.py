@@ -1,7 +1,5 @@
 """What is known of a scan without a look at what is asked: its header, and the outline of the body in it."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

@@ -5,8 +5,6 @@ its largest connected parts (8 neighbours) on a slice; parts that are too small 
 then one box holds them all. Every other mask gives one box, however many fragments it has.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Task `reasoning-segmentation`: name the slice that shows something best, and box it there."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """Condition `blurred`: the same slices without what only a closer look shows."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence

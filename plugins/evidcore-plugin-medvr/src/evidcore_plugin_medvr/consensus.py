@@ -1,7 +1,5 @@
 """Reward `zoom-consensus`: an answer is paid for looking where its successful siblings looked."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Reward `format-penalty`: invalid output costs a little, and a valid one earns nothing by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

@@ -4,8 +4,6 @@ What is right stands in `prompt.reference["answers"]`, a list of texts of which 
 in `Answer.value`: a task of one's own that fills both is measured and paid like `free-text`.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Metric `looks`: could calls be carried out, and did what they showed hold what is asked about?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal

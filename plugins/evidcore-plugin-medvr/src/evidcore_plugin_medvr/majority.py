@@ -1,7 +1,5 @@
 """Evaluation `majority-choice`: of several sampled answers to a choice question the most frequent counts."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Where to look: the slices that are shown, the square around masks, and the call that shows it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path

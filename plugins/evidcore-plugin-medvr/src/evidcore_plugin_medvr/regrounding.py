@@ -1,7 +1,5 @@
 """Rollout `entropy-regrounding`: look again from where the model was unsure where to look."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -33,9 +31,9 @@ class EntropyRegrounding(ToolCall):
 
     Args:
         tools: as for `tool-call`.
-        calls: as for `tool-call`.
+        max_tool_calls: as for `tool-call`.
         spelling: as for `tool-call`.
-        told: as for `tool-call`.
+        show_tools: as for `tool-call`.
         base_share: share of a group's answers that is sampled from the prompt; at least one is.
         base_probability: P(fork) where the coordinates are as unsure as the beginning.
         gamma: how much it grows with dH; 0 forks at random.
@@ -55,9 +53,9 @@ class EntropyRegrounding(ToolCall):
         self,
         tools: Sequence[Tool],
         *,
-        calls: Annotated[int, Ge(0)] = 2,
+        max_tool_calls: Annotated[int, Ge(0)] = 2,
         spelling: Mapping[str, str] | None = None,
-        told: bool = True,
+        show_tools: bool = True,
         base_share: Annotated[float, Ge(0), Le(1)] = 0.5,
         base_probability: Annotated[float, Ge(0), Le(1)] = 0.5,
         gamma: Annotated[float, Ge(0)] = 0.5,
@@ -66,7 +64,7 @@ class EntropyRegrounding(ToolCall):
         window_tokens: Annotated[int, Ge(0)] = 8,
         normalize: bool = True,
     ) -> None:
-        super().__init__(tools, calls=calls, spelling=spelling, told=told)
+        super().__init__(tools, max_tool_calls=max_tool_calls, spelling=spelling, show_tools=show_tools)
         self.base_share, self.base_probability = base_share, base_probability
         self.gamma, self.gate = gamma, gate
         self.beginning_tokens, self.window_tokens, self.normalize = beginning_tokens, window_tokens, normalize

@@ -1,7 +1,5 @@
 """Answers during which the model calls tools."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -34,25 +32,25 @@ class ToolCall(RolloutStrategy):
         self,
         tools: Sequence[Tool],
         *,
-        calls: Annotated[int, Ge(0)] = 2,
+        max_tool_calls: Annotated[int, Ge(0)] = 2,
         spelling: Mapping[str, str] | None = None,
-        told: bool = True,
+        show_tools: bool = True,
     ) -> None:
         """Take the tools.
 
         Args:
             tools: what may be called, by name.
-            calls: how many calls an answer may make; later ones are told that the budget is spent.
+            max_tool_calls: how many calls an answer may make; later ones are told that the budget is spent.
             spelling: other words for names of tools and of their arguments, such as
                 `{ crop = "image_zoom_in_tool", box = "bbox_2d" }` for models that learnt these. Actions and
                 tools' errors have the tools' own.
-            told: tell the model its tools. False where it has learnt by SFT to call them: what it is told
-                takes some 150 tokens a tool.
+            show_tools: tell the model its tools, in some 150 tokens each. False where it has learnt by SFT to
+                call them.
         """
         self.spelling = dict(spelling or {})
         self.tools: Mapping[str, Tool] = {self._spelt(tool.name): tool for tool in tools}
-        self.calls = calls
-        self.functions = tuple(self._function(tool) for tool in tools) if told else ()
+        self.max_tool_calls = max_tool_calls
+        self.functions = tuple(self._function(tool) for tool in tools) if show_tools else ()
         known = {name for tool in tools for name in (tool.name, *tool.schema.get("properties", {}))}
         for word in self.spelling:
             if word not in known:
@@ -95,7 +93,7 @@ class ToolCall(RolloutStrategy):
 
     def calls_now(self, sampler: Sampler, episode: Episode) -> bool:
         """Tell whether an episode that was sampled pauses behind a call that is to be answered."""
-        paused = not episode.finished and len(episode.actions) <= self.calls
+        paused = not episode.finished and len(episode.actions) <= self.max_tool_calls
         return paused and sampler.text(episode).rstrip().endswith(CLOSE)
 
     def replied(self, sampler: Sampler, episode: Episode) -> Episode:
@@ -111,8 +109,8 @@ class ToolCall(RolloutStrategy):
     def _carry_out(self, turn: str, episode: Episode) -> tuple[Action, tuple[Part, ...]]:
         """Run the call at the end of a turn; what goes wrong is the answer."""
         name, arguments, error = _read_call(turn)
-        if error is None and len(episode.actions) >= self.calls:
-            error = f"no calls left: {self.calls} were allowed. Answer now."
+        if error is None and len(episode.actions) >= self.max_tool_calls:
+            error = f"no calls left: {self.max_tool_calls} were allowed. Answer now."
         if error is None and name not in self.tools:
             error = (
                 f"no tool is called {name!r}.{did_you_mean(name, self.tools)} Tools: {', '.join(self.tools)}."

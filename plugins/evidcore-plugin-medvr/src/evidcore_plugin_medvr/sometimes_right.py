@@ -1,7 +1,5 @@
 """Data set `sometimes-right`: questions of another one that a model answers neither always nor never."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tools a model may call while it answers: look closer, measure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar

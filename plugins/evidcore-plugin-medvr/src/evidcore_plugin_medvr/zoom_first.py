@@ -1,7 +1,5 @@
 """Tasks `zoom-choice` and `zoom-free-text`: a question that is answered after a closer look; a cold start."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Task `zoom-onto`: look closer at what is named; how a model learns where things lie in a picture."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections.abc import Sequence

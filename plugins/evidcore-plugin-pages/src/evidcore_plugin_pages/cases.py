@@ -1,7 +1,5 @@
 """Which cases the page shows, and what the data sets know about them."""
 
-from __future__ import annotations
-
 import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Charts as inline SVG: intervals in lanes, curves over steps, trees. Places are computed here, not drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

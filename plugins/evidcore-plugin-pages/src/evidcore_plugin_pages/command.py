@@ -1,7 +1,5 @@
 """`evid page`: write the page of a run again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write a run's evidence page: one file, no network, readable without its script."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

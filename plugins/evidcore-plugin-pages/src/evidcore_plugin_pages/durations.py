@@ -1,7 +1,5 @@
 """Where a stage's time went: its parts over the steps, and their sums."""
 
-from __future__ import annotations
-
 import collections
 import math
 import re

@@ -1,7 +1,5 @@
 """The evidence section: how the questions fared, and some cases of each kind to look at."""
 
-from __future__ import annotations
-
 import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The volumes of a page: each is read once and kept once; axial slices as inline PNG, a picture a window."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """Pages from jinja2 templates: text is escaped, one base, one file that loads nothing."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

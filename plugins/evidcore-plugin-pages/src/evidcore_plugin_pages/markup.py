@@ -3,8 +3,6 @@
 Rates are in per cent, differences in points, the exact value always beneath.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What the run found, at a glance: rows that results mark as headlines, and audits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

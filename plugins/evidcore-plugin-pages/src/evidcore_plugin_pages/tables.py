@@ -1,7 +1,5 @@
 """Result tables: every accuracy with its interval and the three reference lines beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args

@@ -1,7 +1,5 @@
 """The chest of one phantom, drawn in HU on its grid: the organs, and the pen that signs are drawn with."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections import Counter

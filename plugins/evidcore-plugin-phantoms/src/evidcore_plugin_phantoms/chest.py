@@ -4,8 +4,6 @@ Who it is, how it looks, what is said of it, what is asked about it: each is dra
 the questions text alone is no help: findings, letters and distractors are balanced.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import tomllib

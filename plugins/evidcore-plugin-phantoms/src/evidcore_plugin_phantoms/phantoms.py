@@ -5,8 +5,6 @@ decides the questions it is the set's fingerprint. A split is drawn by all cores
 a pool would import the caller's main module again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """Shapes on any voxel grid: ellipsoids and smooth noise."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

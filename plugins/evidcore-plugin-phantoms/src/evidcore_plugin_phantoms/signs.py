@@ -1,7 +1,5 @@
 """How each finding looks: where a sign may lie and what it does to the HU of a phantom."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

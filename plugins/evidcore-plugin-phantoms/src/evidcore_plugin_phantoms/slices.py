@@ -7,8 +7,6 @@ sizes below are shares of the radius that give it. Centre and angle are drawn fo
 pattern has a place of its own among the averages.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures: a small finished run on generated scans; a conftest.py imports those it wants."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sentences of reports: how a finding is named, and where it stands in the text."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

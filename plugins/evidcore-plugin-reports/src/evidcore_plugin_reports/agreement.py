@@ -1,14 +1,27 @@
 """Agreement of two texts in 0 to 1: of the findings that they affirm, or as a reward model judges it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
+import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
 from evidcore.api import Finding, Score
 from evidcore.case import State
+
+NORMAL = re.compile(  # what says of a study that there is nothing, without naming what
+    r"\bunremarkable\b|\bnormal\b|\bnegative\b|\bclear\b|\bhealthy\b|\bintact\b"
+    r"|\b(?:no|without)\b.{0,60}\b(?:abnormal\w*|finding|findings|disease|patholog\w*|process|change|changes)\b",
+    re.IGNORECASE,
+)
+
+
+def is_read(text: str, findings: Iterable[Finding]) -> bool:
+    """Tell whether anything of an English text was read: a finding, in any state, or that all is normal.
+
+    A text of which nothing is read affirms no finding, and denies none: it agrees with nothing.
+    """
+    return bool(tuple(findings)) or NORMAL.search(text) is not None
 
 
 @dataclasses.dataclass(frozen=True)

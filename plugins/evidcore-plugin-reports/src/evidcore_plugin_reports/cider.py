@@ -1,7 +1,5 @@
 """Metric `cider`: n-grams shared with the reference, those that few references hold counting most."""
 
-from __future__ import annotations
-
 import collections
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Scorer `embedding`: how alike an encoder takes two texts to be."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal

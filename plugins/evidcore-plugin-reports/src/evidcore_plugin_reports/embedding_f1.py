@@ -1,7 +1,5 @@
 """Scorer `embedding-f1`: tokens of two texts matched by the similarity of their embeddings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reader `endpoint-reader`: a vision-language model behind an endpoint is asked about crops."""
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools

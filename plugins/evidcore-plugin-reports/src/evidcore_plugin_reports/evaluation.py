@@ -1,7 +1,5 @@
 """Evaluate reports: which findings they affirm, and what metrics say of their words."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The 18 findings of CT-RATE, in the column order of its label files, in lower case."""
 
-from __future__ import annotations
-
 CT_RATE_FINDINGS = (
     "medical material",
     "arterial wall calcification",

@@ -1,7 +1,5 @@
 """Metric `judge`: a language model grades a text in four dimensions. Texts leave this machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -7,8 +7,6 @@ marked as the mention, so that one word can belong to two findings. No expressio
 sentence.
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import re

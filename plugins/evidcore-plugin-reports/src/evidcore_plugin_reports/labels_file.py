@@ -9,8 +9,6 @@ A text is looked up by its hash (of UTF-8), so that labels can never meet anothe
 made of. A text that the file does not hold is unread, not without findings.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Metric `meteor`: words matched exactly, by stem and, with WordNet at hand, by synonym."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Labeler `endpoint`: a language model behind an OpenAI-compatible endpoint tells the findings of a text."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Reward `report-findings`: F1 of the findings that a report affirms against those of the case."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal
@@ -9,17 +7,19 @@ from typing import Literal
 from evidcore.api import Labeler, Reward, Rollout, Score, Unscored
 from evidcore.case import Verdict
 from evidcore.contracts import LabelError
-from evidcore_plugin_reports.agreement import compare_findings
+from evidcore_plugin_reports.agreement import compare_findings, is_read
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 
+UNREAD = Score(value=0.0, reason="nothing of it was read: no finding, and not that all is normal")
 Scores = Sequence[Score | Unscored | None]
 
 
 class ReportFindings(Reward):
     """F1 of the findings that the written report affirms against those of the case.
 
-    Findings that the case calls uncertain, or knows nothing of, are left out. Other tasks, and cases without
-    findings, are not applicable.
+    Findings that the case calls uncertain, or knows nothing of, are left out. Where then neither affirms any,
+    the report earns 1, and 0 if nothing of it was read. Other tasks, and cases without findings, are not
+    applicable.
 
     Args:
         details: what must agree too where the case knows it: a finding on the wrong side is one too many, and
@@ -52,7 +52,8 @@ class ReportFindings(Reward):
                 verdicts[place] = Unscored(kind="failed", reason=str(result))
             else:
                 agreement = compare_findings(result, known, known_only=True, details=self.details)
-                verdicts[place] = agreement.score()
+                text = rollouts[place].answer.report or ""
+                verdicts[place] = agreement.score() if is_read(text, result) else UNREAD
         return verdicts
 
     @staticmethod

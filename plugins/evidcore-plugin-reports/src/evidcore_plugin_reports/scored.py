@@ -1,7 +1,5 @@
 """Metric `scorer`: the mean of any scorer over reports, or what was thought, and the cases' reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from evidcore.api import Metric, Scorer, Unscored

@@ -1,7 +1,5 @@
 """Sentences of a text, which of them are abnormal, and its words as metrics of word overlap count them."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Task `report`: write the report of the scan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from evidcore.api import Answer, Case, Prompt, Span, Task, TextPart, View

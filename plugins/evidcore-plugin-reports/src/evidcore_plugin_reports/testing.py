@@ -1,7 +1,5 @@
 """Stand-ins for what this package asks, real and tiny: a chat endpoint, a reward model, a text encoder."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import http.server

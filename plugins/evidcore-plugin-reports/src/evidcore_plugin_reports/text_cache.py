@@ -1,7 +1,5 @@
 """A cache of values computed for texts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 

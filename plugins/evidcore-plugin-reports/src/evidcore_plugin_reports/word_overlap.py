@@ -1,7 +1,5 @@
 """Metrics `bleu` and `rouge-l`: words that a report shares with its reference, in order."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

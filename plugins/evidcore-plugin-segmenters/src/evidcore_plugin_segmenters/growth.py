@@ -3,8 +3,6 @@
 Where intervals of intensities are tried, all of them are labelled in one call, as a stack of regions.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

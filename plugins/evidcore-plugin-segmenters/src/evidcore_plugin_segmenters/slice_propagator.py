@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from evidcore.api import Case, DataError, InlineOptions, Segmenter, VolumeRef
+from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
 from evidcore.data import Volume, volume_cache
@@ -107,9 +107,10 @@ class SlicePropagator(Segmenter):
             raise DataError(
                 f"{path}: there is no such file. Name the checkpoint folder of a fit stage as pretrained."
             )
-        network, result = self.blank_network(), load_file(path)
-        refuse_foreign(path, result, network.state_dict())
-        network.load_state_dict(result)
+        network = self.blank_network()
+        load_weights(
+            network, path, "Give slice-propagator the width and windows that they were trained with."
+        )
         return network.eval()
 
     def blank_network(self) -> nn.Module:
@@ -181,22 +182,3 @@ class PropagatingSession(SegmenterSession):
     def _run(self, inputs: Tensor) -> Tensor:
         device = next(self._network.parameters()).device
         return torch.sigmoid(self._network(inputs.to(device))).float().cpu()
-
-
-def refuse_foreign(path: Path, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
-    """Raise if weights are not those of the network."""
-    wrong = [
-        f"{name} ({_shape(found.get(name))}, the network has {_shape(wanted.get(name))})"
-        for name in sorted(found.keys() | wanted.keys())
-        if _shape(found.get(name)) != _shape(wanted.get(name))
-    ]
-    if wrong:
-        more = f" and {len(wrong) - 3} others" if len(wrong) > 3 else ""
-        raise DataError(
-            f"{path}: holds other weights than this network: {', '.join(wrong[:3])}{more}. Give "
-            f"slice-propagator the width and windows that they were trained with."
-        )
-
-
-def _shape(weight: Tensor | None) -> str:
-    return "none" if weight is None else " x ".join(map(str, weight.shape))

@@ -1,7 +1,5 @@
 """Boxes on a picture: how a table writes them, and the masks that they become."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import math

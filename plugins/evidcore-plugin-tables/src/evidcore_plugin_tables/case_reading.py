@@ -1,7 +1,5 @@
 """Reading the cases of a table or folder: which files they name, and what to do about unreadable ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

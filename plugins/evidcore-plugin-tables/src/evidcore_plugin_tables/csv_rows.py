@@ -1,7 +1,5 @@
 """The rows of a CSV file, each with its line."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Dataset `folder`: volumes of any format and a CSV table that lists them."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator

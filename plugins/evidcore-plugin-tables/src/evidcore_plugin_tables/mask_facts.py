@@ -1,7 +1,5 @@
 """What can be said about a case from its masks alone: how much there is of each, and where it lies."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Dataset `mask-questions`: another data set's cases with questions that their masks answer."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """Which column of an unknown table of questions holds what: told by its name, else by what its cells hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence

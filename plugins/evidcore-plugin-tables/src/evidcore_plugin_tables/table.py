@@ -1,7 +1,5 @@
 """Dataset `table`: question sets over pictures or volumes, one question a record, with mapped columns."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

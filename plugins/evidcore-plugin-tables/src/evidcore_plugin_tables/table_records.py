@@ -1,7 +1,5 @@
 """The records of a table and where each stands: CSV, JSON or JSON Lines."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a data command is pointed at: the data sets of a recipe, or a folder with a table of cases."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Argument and options of commands that are pointed at a recipe or at a folder with a table of cases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

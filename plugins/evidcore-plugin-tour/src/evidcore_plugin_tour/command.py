@@ -1,7 +1,5 @@
 """`evid tour`: an audit of two small models side by side, without training and without a download."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The two models that ship with this package, and their audit."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Two audits of the same questions side by side: as figures, as lines, as a page."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a tracker is told of a stage's result: numbers by name, and no text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

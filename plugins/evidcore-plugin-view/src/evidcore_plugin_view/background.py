@@ -4,8 +4,6 @@ One process looks cases up, one reads sentences and one follows boxes: `run_work
 Threads wait for their answers, so that a question is answered at once with what is known so far.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import json
@@ -237,5 +235,5 @@ class FollowedMasks:
 def names_segmenter(recipe: Mapping[str, Any]) -> bool:
     """Tell whether a resolved recipe has a segmenter: as a service, or in the table of a stage."""
     tables = json.dumps([recipe.get("service"), recipe.get("stage")], default=str)
-    names = ["segmenter", *(offer.name for offer in offers("segmenter"))]  # some may be missing here
-    return any(f'"{name}"' in tables for name in names)
+    used = [f'"use": "{offer.name}"' for offer in offers("segmenter")]  # some may be missing here
+    return any(item in tables for item in ('"kind": "segmenter"', '"segmenter": {', *used))

@@ -1,7 +1,5 @@
 """`evid view`: the evidence viewer."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 imports nothing but the standard library: `hatch_build.py` runs it before the package is installed.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import shutil

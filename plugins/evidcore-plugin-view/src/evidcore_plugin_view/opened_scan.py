@@ -1,7 +1,5 @@
 """Scans in memory: slices of three planes as PNG, NIfTI of the whole, masks on its grid, single values."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import threading

@@ -6,8 +6,6 @@ The rule is that of the offline page: reports of phantoms are shown, a real pati
 a real case stand what the model was asked and wrote, numbers, and the fields that are never report text.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence

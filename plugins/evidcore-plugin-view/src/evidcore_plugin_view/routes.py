@@ -1,7 +1,5 @@
 """What can be asked of the runs that are looked at: JSON values, PNG of slices, NIfTI of scans."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import threading
@@ -10,8 +8,9 @@ from typing import Any, get_args
 
 from evidcore_plugin_pages.tables import unit_of_row
 
+from evidcore.api import DataError
 from evidcore.data.boxes import dice
-from evidcore.errors import DataError, RunError
+from evidcore.errors import RunError
 from evidcore_plugin_view import niivue, overlay, public_lines
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.opened_scan import Scan

@@ -8,8 +8,6 @@ Boxes are followed through volumes as the run itself did.
   by the last evaluation of the task.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

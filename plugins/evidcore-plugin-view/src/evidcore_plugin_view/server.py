@@ -4,8 +4,6 @@ Pages of other sites cannot read it: a request must name this machine as its hos
 origin, and needs a cookie that only the printed address sets. Other users of the machine lack the key.
 """
 
-from __future__ import annotations
-
 import errno
 import hmac
 import json

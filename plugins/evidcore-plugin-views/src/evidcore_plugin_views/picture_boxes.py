@@ -1,7 +1,5 @@
 """Sizes at which pictures are shown, and boxes on them: from a view's convention to voxels and back."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Views `montage`, `drr`, `video` and `image`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal
 

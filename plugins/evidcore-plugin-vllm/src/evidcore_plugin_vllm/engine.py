@@ -12,8 +12,6 @@ corrects for what the server's arithmetic differs by, as `trl` says (`vllm_impor
 bounds).
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path

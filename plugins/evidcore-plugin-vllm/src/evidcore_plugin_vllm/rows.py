@@ -1,7 +1,5 @@
 """Rows of one step, continued by a server: what is sent for them, and who gets which answer."""
 
-from __future__ import annotations
-
 import base64
 import io
 import threading

@@ -4,8 +4,6 @@ The paths are those of vLLM's own HTTP server. What it answers beside a status o
 repeat what was sent.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

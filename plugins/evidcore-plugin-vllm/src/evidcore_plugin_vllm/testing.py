@@ -5,8 +5,6 @@ samples is what the model says. It reads embeddings, token ids and pictures, loa
 its weights again, as vLLM does with the flags that are arguments here.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """The policy's weights as a vLLM server reads them: a LoRA adapter, or a whole model's folder."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """The check of datasets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

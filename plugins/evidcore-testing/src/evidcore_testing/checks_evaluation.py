@@ -1,7 +1,5 @@
 """The checks of evaluations, audits and their conditions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

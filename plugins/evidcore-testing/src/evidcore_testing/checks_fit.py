@@ -1,7 +1,5 @@
 """The check of components that a `fit` stage can train."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The check of file formats."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import shutil

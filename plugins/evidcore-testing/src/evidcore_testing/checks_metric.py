@@ -1,7 +1,5 @@
 """Check of the kind metric."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

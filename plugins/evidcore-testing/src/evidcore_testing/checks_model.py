@@ -1,14 +1,13 @@
 """Checks of the kinds that hold weights: encoder, bridge."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from evidcore.contracts import Bridge, Encoder, Grid, Patches
+from evidcore.api import Bridge, Encoder, Patches
+from evidcore.contracts import Grid
 from evidcore_testing.clauses import Clauses
 
 

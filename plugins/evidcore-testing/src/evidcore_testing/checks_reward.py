@@ -1,7 +1,5 @@
 """The check of rewards, and rollouts to try one on."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence

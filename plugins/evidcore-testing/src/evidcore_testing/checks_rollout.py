@@ -1,12 +1,11 @@
 """The check of rollout strategies."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 
-from evidcore.case import Action, Episode, Part, Prompt
-from evidcore.contracts import RolloutStrategy, Sampler
+from evidcore.api import Episode, Prompt, RolloutStrategy
+from evidcore.case import Action, Part
+from evidcore.contracts import Sampler
 from evidcore_testing.clauses import Clauses
 
 

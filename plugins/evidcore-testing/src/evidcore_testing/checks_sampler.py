@@ -1,13 +1,12 @@
 """The check of samplers: what writes the answers of rollouts."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from evidcore.contracts import Engine, Prefix, Sampling
+from evidcore.api import Engine
+from evidcore.contracts import Prefix, Sampling
 from evidcore.model.policy import sampling_of
 from evidcore.train.tiny_model import tiny_model
 from evidcore_testing.clauses import Clauses

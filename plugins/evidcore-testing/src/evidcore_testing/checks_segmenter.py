@@ -1,7 +1,5 @@
 """The check of segmenters."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The checks of stages and of language models."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -9,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from evidcore.contracts import Corpus, Language, Stage, StageContext, Workload
+from evidcore.api import Language, Stage, StageContext, Workload
+from evidcore.contracts import Corpus
 from evidcore.errors import EvidError
 from evidcore.model.template import read_turns
 from evidcore.recipe import load

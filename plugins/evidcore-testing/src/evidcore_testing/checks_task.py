@@ -1,7 +1,5 @@
 """The check of tasks."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Checks of the kinds that read text or images: labeler, scorer, reweighter, reader."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math
@@ -11,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
-from evidcore.case import Crop, Finding, Side, Span, State
-from evidcore.contracts import ImageQuestion, Labeler, LabelError, Reader, Reweighter, Scorer
+from evidcore.api import Crop, Finding, Labeler, Reader, Reweighter, Scorer, Span
+from evidcore.case import Side, State
+from evidcore.contracts import ImageQuestion, LabelError
 from evidcore_testing.clauses import Clauses, close
 
 

@@ -1,7 +1,5 @@
 """The check of tools."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

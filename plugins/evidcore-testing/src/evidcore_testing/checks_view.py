@@ -1,7 +1,5 @@
 """The check of views, and of crops wherever they come from."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial

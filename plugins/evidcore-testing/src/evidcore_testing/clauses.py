@@ -1,7 +1,5 @@
 """How a broken clause is reported (component, clause, values); the check of what every kind promises."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -1,7 +1,5 @@
 """Tiny cases that are real: a volume and a mask on disk, a labelled report, a question."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,8 +9,9 @@ import nibabel
 import numpy as np
 import numpy.typing as npt
 
-from evidcore.case import Case, Finding, MaskRef, Question, Report, Side, Span, Split, VolumeRef
-from evidcore.contracts import Dataset, Grid
+from evidcore.api import Case, Dataset, Finding, MaskRef, Question, Report, Span, VolumeRef
+from evidcore.case import Side, Split
+from evidcore.contracts import Grid
 
 FINDINGS = ("lung nodule", "pleural effusion", "cardiomegaly", "emphysema")
 

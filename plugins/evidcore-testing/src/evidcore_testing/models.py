@@ -1,7 +1,5 @@
 """Tiny models that are real: random weights, real files, milliseconds a pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """The text of a recipe over phantoms and a tiny model; a test gives its stages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

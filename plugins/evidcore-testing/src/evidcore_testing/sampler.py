@@ -1,14 +1,13 @@
 """A sampler over the tiny language model, without a trainer: what rollout strategies are tried on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evidcore.case import Action, Crop, Episode, Part, Prompt, TextPart, VisualPart
+from evidcore.api import Crop, Episode, Prompt, TextPart, VisualPart
+from evidcore.case import Action, Part
 from evidcore.contracts import Continuation, Sampler
 
 

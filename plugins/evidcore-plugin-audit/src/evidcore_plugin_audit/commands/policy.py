@@ -1,7 +1,5 @@
 """`evid audit policy`: is a score earned by the pixels?"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 `python -m evidcore_plugin_ct_data.miniatures ct-rate FOLDER` writes one. Nothing in them is of a patient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Write a miniature: `python -m evidcore_plugin_ct_data.miniatures NAME FOLDER`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

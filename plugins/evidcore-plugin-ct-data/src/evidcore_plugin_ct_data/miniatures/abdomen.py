@@ -1,7 +1,5 @@
 """Miniatures of KiTS23, CT-ORG and AbdomenAtlas 3.0 Mini."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Miniatures of CT-RATE and RAD-ChestCT."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nibabel as nib

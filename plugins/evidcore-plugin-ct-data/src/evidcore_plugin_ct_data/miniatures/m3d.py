@@ -1,7 +1,5 @@
 """Miniatures of M3D-Seg, M3D-Cap, M3D-VQA and OmniMedVQA."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Voxels that no flip or turn leaves as they are, and the files that hold them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Each rule takes a `Subject` and says what it found, None where it does not apply.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """Lint targets in this process, which somebody's code may end: rewards are tried, others built."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import sys

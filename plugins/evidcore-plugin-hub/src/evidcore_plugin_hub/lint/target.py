@@ -3,8 +3,6 @@
 This is no sandbox: the code runs with all rights of who calls it. Lint what you would also train with.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Completions of known worth, made of a prompt, its gold answer and the gold answers to other prompts."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re
@@ -16,6 +14,7 @@ NEUTRAL = (
     "The images were looked at one after the other, from the first to the last, and then once more. " * 4
 )
 BRIEF = "The images were looked at."
+UNREADABLE = "Zork vumbilt quin."
 NOBODYS = "Z"  # a letter that no option has
 OTHERS = 3  # gold answers to other prompts that stand as wrong ones
 CONSTANTS = 8  # answers that are given to every prompt alike
@@ -144,12 +143,15 @@ def _affirmed(row: Row, gold: str) -> list[str]:
             answers.append("</answer><answer>".join([first, right, *others]))
         return [_within(text, "answer", said) or text for said in answers]
     names = [item.name for item in prompt.case.findings]
-    return [" ".join(f"There is {name}." for name in names)] if names and not TAG.search(gold) else []
+    if not names or TAG.search(gold):
+        return []
+    affirmed = " ".join(f"There is {name}." for name in names)
+    return [affirmed, affirmed + " " + " ".join(f"There is no {name}." for name in names)]
 
 
 def _unanswered(row: Row, gold: str) -> list[str]:
-    """Return texts that answer nothing, and one that takes an option which there is not."""
-    said = ["", *([NOBODYS] if options_of(row.prompt) else ())]
+    """Return texts that answer nothing: none, no language, and an option which there is not."""
+    said = ["", *([NOBODYS] if options_of(row.prompt) else [UNREADABLE])]
     tagged = [_within(gold, "answer", item) for item in said]
     return said if None in tagged else ["", *filter(None, tagged)]
 

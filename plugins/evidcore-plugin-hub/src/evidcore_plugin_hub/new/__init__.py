@@ -1,7 +1,5 @@
 """Write a package with one component of a kind that works: a place to start from."""
 
-from __future__ import annotations
-
 import re
 from importlib import resources
 from pathlib import Path

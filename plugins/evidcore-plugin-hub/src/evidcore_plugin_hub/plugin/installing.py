@@ -1,7 +1,5 @@
 """Look at a plugin of the Hub, install the very bytes that were looked at, and pin them."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """`evid-plugin.json`: what a repository of the Hub says of the plugin in it."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any, Literal
 

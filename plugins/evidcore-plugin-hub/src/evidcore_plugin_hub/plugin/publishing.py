@@ -1,7 +1,5 @@
 """Make of a package's folder what lies in a repository of the Hub, or say why not."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

@@ -3,8 +3,6 @@
 A file that was changed in huggingface_hub's cache is given back without a word, so no cached one is read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import re

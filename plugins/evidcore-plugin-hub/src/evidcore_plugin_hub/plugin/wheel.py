@@ -1,7 +1,5 @@
 """Read a wheel without installing it: what it holds, and everything for which it is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import dataclasses

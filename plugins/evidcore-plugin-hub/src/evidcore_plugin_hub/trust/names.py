@@ -1,7 +1,5 @@
 """Names of components and packages: those of this repository, and those that can be mistaken for others."""
 
-from __future__ import annotations
-
 import functools
 import tomllib
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ runs and shares their finished stages. The ablation's own folder, `runs/<recipe>
 `cells.json`, which says which run is which cell, and the tables.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

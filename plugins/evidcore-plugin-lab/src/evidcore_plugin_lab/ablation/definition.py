@@ -1,7 +1,5 @@
 """Read an ablation: which recipe is varied, by which overrides, over which seeds, and what is compared."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -4,8 +4,6 @@ Everything is written as sums: an accuracy as 1 or 0 over 1, a metric of reports
 it. Rows that no sum over items gives (an AUC, a reference line) have no items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

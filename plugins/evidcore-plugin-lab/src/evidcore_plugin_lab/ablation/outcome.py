@@ -5,8 +5,6 @@ of a t over seeds and patients. Under five seeds nothing is tested. p values are
 of one table (all differences of all metrics, or all effects).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import operator

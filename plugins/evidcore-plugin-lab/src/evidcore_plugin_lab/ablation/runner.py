@@ -7,8 +7,6 @@ once. A cell that fails leaves the others as they are: it is reported at the end
 with it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

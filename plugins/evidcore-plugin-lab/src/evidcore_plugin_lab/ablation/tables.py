@@ -3,8 +3,6 @@
 They are written beside its cells, archived as a small copy to commit, and read back from both.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`evid init`: a checked recipe for own scans, questions and vision-language model."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`evid pack`: a run, and the stages that it uses, in one file."""
 
-from __future__ import annotations
-
 import json
 import os
 import tarfile

@@ -1,7 +1,5 @@
 """`evid predict`: a trained model on a scan."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a user's table and scans are, as a recipe says it: data set, tasks, splits, kind of intensity."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which vision-language model a user names: a folder, or a model on the Hub at a commit."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

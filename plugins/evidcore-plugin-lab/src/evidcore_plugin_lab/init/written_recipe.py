@@ -3,8 +3,6 @@
 Slices, rows in a pass and the like fit a GPU by the same arithmetic as `evid plan`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """What a module holds in memory while it runs, counted on tensors that have a shape and no storage."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import weakref

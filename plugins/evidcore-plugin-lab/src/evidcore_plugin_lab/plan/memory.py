@@ -57,8 +57,6 @@ A stage's peak is the greatest of three moments; each has weights, reference and
     encoding     what a frozen encoder holds for a pass of volumes (`fake_pass`)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Literal

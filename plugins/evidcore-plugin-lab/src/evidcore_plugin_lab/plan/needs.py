@@ -1,7 +1,5 @@
 """What a stage holds in memory, from its keys in the recipe and the model's shapes."""
 
-from __future__ import annotations
-
 import functools
 import math
 

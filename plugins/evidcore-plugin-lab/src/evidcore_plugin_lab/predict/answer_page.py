@@ -1,7 +1,5 @@
 """The page of one answer about one scan: its slices with what the answer points at, and what was said."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

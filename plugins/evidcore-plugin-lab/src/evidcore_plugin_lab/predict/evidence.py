@@ -1,7 +1,5 @@
 """What an answer points at, measured: voxels of the volume and of the original file, millimetres, a mask."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

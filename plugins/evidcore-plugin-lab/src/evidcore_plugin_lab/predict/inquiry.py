@@ -1,7 +1,5 @@
 """What someone asks of a run's model about one scan, and how it becomes a prompt of a task of the run."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator

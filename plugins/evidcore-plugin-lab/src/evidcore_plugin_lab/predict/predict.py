@@ -6,8 +6,6 @@ volume of air; the task reads both answers; the mask is written on the original 
 files: nothing in them says when or by whom they were made.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The healthy abdomen of one phantom, drawn in HU, portal venous phase."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

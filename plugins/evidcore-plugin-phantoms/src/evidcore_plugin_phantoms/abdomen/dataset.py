@@ -4,8 +4,6 @@ Who it is, how it looks, what is said of it, what is asked about it: each is dra
 query is a text and the names of the case's masks that together answer it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence

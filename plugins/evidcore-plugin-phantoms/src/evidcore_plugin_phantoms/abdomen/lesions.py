@@ -3,8 +3,6 @@
 Facts are measured on the masks; they are what reports tell and queries ask.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 None names an organ, and words alone do not tell left from right.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections import defaultdict

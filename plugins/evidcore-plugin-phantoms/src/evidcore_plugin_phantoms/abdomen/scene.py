@@ -1,7 +1,5 @@
 """The grid of an abdominal phantom in mm, and its organs while they are drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import tomllib

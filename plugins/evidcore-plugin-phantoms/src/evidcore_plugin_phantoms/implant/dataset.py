@@ -1,7 +1,5 @@
 """Dataset `implant`: phantom lesions with exact masks planted into the CT of another data set."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """The tissue around a lesion: where one may lie, how sharp the scan is, and noise like that of a place."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

@@ -3,8 +3,6 @@
 Where slices are shown, each sentence of the impression stands on the slice that shows most of its finding.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import random

@@ -8,8 +8,6 @@ the highest Dice of the four minus the lowest. Objects of one patient are alike,
 patients.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

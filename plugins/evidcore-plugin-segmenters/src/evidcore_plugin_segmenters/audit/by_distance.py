@@ -1,7 +1,5 @@
 """How a figure changes with the distance from a prompt, as inline SVG: a line for each row."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ are told by the distance from the prompt, and a mask is looked at by itself too:
 agree, whether its area leaps, whether it falls into parts, whether it leaves the body.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

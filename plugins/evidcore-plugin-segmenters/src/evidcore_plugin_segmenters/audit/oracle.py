@@ -1,7 +1,5 @@
 """What a segmenter is asked about a known mask: oracle prompts, and boxes that are off by a known share."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The page of a segmenter audit: one file, no network, numbers alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
