@@ -2,7 +2,7 @@
 #             RECIPE=emrl: another of recipes/
 # make demo FRESH=1   what ships fitted with the recipe is made anew too (about 30 minutes)
 # make test   environment, then all tests but the slow ones and those of documents and benchmarks
-# make test-all   those too; TURNS=1 those of a quarter of the files, by the commit's number, as CI does; TIMES=FILE keeps
+# make test-all   those too; TURNS=1 those of an eighth of the files, by the commit's number, as CI does; TIMES=FILE keeps
 #                 how long each took (JUnit XML)
 # make site   the documentation as a site, build/site/site/index.html
 # make fuzz   100,000 drawn answers through every installed task, rollout, tool and reward (about 15 minutes)
