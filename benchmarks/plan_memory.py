@@ -57,9 +57,9 @@ def one(title: str, quick: bool) -> dict[str, float]:
     from evidcore_plugin_lab.plan.shapes import Shapes
 
     from evidcore.builtin.rollouts import Plain
+    from evidcore.contracts.stage import NullSink
     from evidcore.reward.composer import NamedReward
     from evidcore.train.grpo import Grpo
-    from evidcore.train.settings import NullSink
     from evidcore.train.sft import Sft
     from evidcore.train.trl import grpo, sft, stage
 
@@ -134,8 +134,9 @@ def warm_up(folder: Path, some: list[Any], kind: str) -> None:
     from bench_model import Size, build, source
 
     from evidcore.builtin.rollouts import Plain
+    from evidcore.contracts.stage import NullSink
     from evidcore.reward.composer import NamedReward
-    from evidcore.train.settings import GrpoSettings, NullSink, SftSettings
+    from evidcore.train.settings import GrpoSettings, SftSettings
     from evidcore.train.trl import grpo, sft, stage
 
     model, processor = build(Size(hidden=64, layers=1, vocabulary=512))

@@ -21,6 +21,7 @@ from evidcore.cli import main
 from evidcore.recipe import schema
 from evidcore.registry import KIND_NAMES, Offer, card, downloads, offers
 from evidcore.registry.factory import flat_forms, options
+from evidcore.registry.signature import DatasetKeys
 from evidcore.train import settings
 
 TARGET = Path(__file__).parent / "reference" / "reference.md"
@@ -89,6 +90,7 @@ def recipe() -> Iterator[str]:
         "[model]": schema.Model,
         "an entry of `data`": schema.DataUse,
         **{f'[[stage]] kind = "{row.name}"': row.load() for row in offers("stage")},
+        "[dataset.NAME], beside the component's own keys": DatasetKeys,
         "[[stage.reward]], beside the component's own keys": schema.RewardKeys,
         "`isolated` of a reward, a scorer or a reader": Isolated,
         "[[stage.metric]], beside the component's own keys": schema.MetricKeys,

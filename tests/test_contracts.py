@@ -23,12 +23,12 @@ from evidcore.api import Dataset, Finding, Policy, VolumeRef, find
 from evidcore.builtin.scorers import TokenF1
 from evidcore.builtin.views import Slices, Volume
 from evidcore.contracts import KINDS
+from evidcore.contracts.stage import NullSink
 from evidcore.recipe import load
 from evidcore.registry import factory, offers
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context, StageOutputs
 from evidcore.train.sampler import InProcess
-from evidcore.train.settings import NullSink
 
 NATIVE = testing.tiny_vision("qwen3_vl")
 

@@ -12,12 +12,12 @@ from evidcore_testing.recipes import phantoms, recipe_text
 
 from evidcore.builtin.views import Volume
 from evidcore.cli.summary import summary
+from evidcore.contracts.stage import NullSink
 from evidcore.recipe import load
 from evidcore.registry.factory import build
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder
-from evidcore.train.settings import NullSink
 
 TRAINING = [{"dataset": "chest", "task": "count"}]
 TEST = [{"dataset": "chest", "task": "count", "split": "test"}]

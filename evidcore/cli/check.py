@@ -17,7 +17,7 @@ import click
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(recipe: Path, overrides: tuple[str, ...], resolved: bool, as_json: bool) -> None:
-    """Do everything but train: read the recipe, build its parts, read first cases, count tokens."""
+    """Do everything but train: read the recipe, build its parts, read first cases, look at every row."""
     if not as_json:
         click.echo(f"{recipe}: reading it and importing its components", err=True)  # which takes seconds
     from evidcore.recipe import load, to_toml

@@ -1,15 +1,65 @@
 """Where cases come from and what of them is shown."""
 
+import functools
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from evidcore.case import Box, Case, Part, Split, VisualPart, VolumeRef
 from evidcore.data.encoder_input import EncoderInput, Grid
+from evidcore.errors import RecipeError
 
 
-class Dataset(ABC):
+def _without_excluded(method: Callable[..., Iterable[Case]]) -> Callable[..., Iterable[Case]]:
+    @functools.wraps(method)
+    def cases(self: Any, split: Split) -> Iterable[Case]:
+        every = method(self, split)
+        return (case for case in every if self.keeps(case.id)) if self.excluded else every
+
+    return cases
+
+
+def _with_excluded(method: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(method)
+    def fingerprint(self: Any) -> str:
+        known = "\n".join([method(self), *sorted(self.excluded)])
+        return hashlib.sha256(known.encode()).hexdigest()[:16] if self.excluded else method(self)
+
+    return fingerprint
+
+
+class Excluding:
+    """Has a data set leave out the cases that a recipe excludes by their ids."""
+
+    excluded: MutableMapping[str, bool] = cast(Any, MappingProxyType({}))  # id to leave out -> was it met
+
+    def exclude(self, named: Sequence[str] | str, folder: Path, where: str) -> None:
+        """Leave out cases by a list of ids, or a text file in the recipe's folder with one on each line."""
+        ids: Sequence[str] = named
+        if isinstance(named, str):
+            try:
+                ids = (folder / named).read_text(encoding="utf-8-sig").split("\n")
+            except (OSError, ValueError) as cause:
+                raise RecipeError(f"{where}.exclude: {folder / named}: cannot be read ({cause}).") from cause
+        self.excluded = {item.strip(): False for item in ids if item.strip()}
+
+    def keeps(self, case_id: str) -> bool:
+        """Tell whether a recipe leaves a case in; a set that may stop at one asks before it looks at it."""
+        if is_excluded := case_id in self.excluded:
+            self.excluded[case_id] = True
+        return not is_excluded
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        for name in {"cases", "listed", "fingerprint"} & vars(cls).keys():
+            around = _with_excluded if name == "fingerprint" else _without_excluded
+            setattr(cls, name, around(vars(cls)[name]))
+
+
+class Dataset(Excluding, ABC):
     """Cases by split. Core gives: `recipe_folder` (relative paths start there), `cache_folder`.
 
     Case ids are unique over all splits; no patient is in two splits.

@@ -39,6 +39,16 @@ class EventSink(Protocol):
         """Hear the judged groups of a step, as lines of the rollout file."""
 
 
+class NullSink:
+    """An `EventSink` that drops everything."""
+
+    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Drop it."""
+
+    def rollouts_judged(self, step: int, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Drop it."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload:
     """What a stage computes, in numbers: what a plan works out memory and time from."""

@@ -18,16 +18,7 @@ from evidcore.model.policy import VLMPolicy, sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.prompts.targets import IGNORED
-from evidcore.proof.flow import (
-    LOOKED_AT,
-    Rows,
-    Score,
-    Tolerance,
-    prove_gradient,
-    prove_rows,
-    scrambled,
-    shown_prompts,
-)
+from evidcore.proof import flow
 from evidcore.proof.places import prove_images
 
 GROUPS = 2  # prompts of a proof of GRPO
@@ -54,7 +45,7 @@ class Proof:
         if not self.answers:
             each = len(sampled) // len(positions)
             for place, one in enumerate(sampled):
-                ids = scrambled(one.ids, [*map(bool, one.loss_mask)], self.processor, place)
+                ids = flow.scrambled(one.ids, [*map(bool, one.loss_mask)], self.processor, place)
                 saved = self.answers.setdefault(positions[place // each], [])
                 saved.append(dataclasses.replace(one, ids=tuple(ids)))
         return [
@@ -92,7 +83,7 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
         batches: list[tuple[Proof, Any, Tensor]] = []
         most = trainer.args.per_device_train_batch_size // answers  # that memory was planned for
 
-        def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
+        def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
             nonlocal looks
             draw, later = looks == 1, max(looks - 1, 0)  # the second look is to equal the first
             trainer._step = micro + later % trainer.args.gradient_accumulation_steps
@@ -145,13 +136,13 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
                 targets.source = source
             for position, ids, labels in zip(positions, batch["input_ids"], batch["labels"], strict=True):
                 is_answer = (labels != IGNORED).tolist()
-                words = torch.tensor(scrambled(ids.tolist(), is_answer, processor, position))
+                words = torch.tensor(flow.scrambled(ids.tolist(), is_answer, processor, position))
                 ids.copy_(words)
                 labels.copy_(torch.where(labels == IGNORED, labels, words))
             prepared: dict[str, Tensor] = trainer._prepare_inputs(batch)
             return prepared
 
-        def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
+        def score(positions: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
             nonlocal looks
             draw, looks = looks == 1, looks + 1
             seen: list[Any] = []
@@ -178,15 +169,15 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
 def _first_prompts(trainer: Any, source: PromptSource, wanted: int) -> dict[int, Prompt]:
     """Return prompts that the step to come begins with, and that show a volume."""
     first = trainer.state.global_step
-    stream = ((position, source[position].prompt) for position in range(first, first + LOOKED_AT))
-    return shown_prompts(stream, trainer.processing_class, wanted)
+    stream = ((position, source[position].prompt) for position in range(first, first + flow.LOOKED_AT))
+    return flow.shown_prompts(stream, trainer.processing_class, wanted)
 
 
 def _prove(
     trainer: Any,
     stage: str,
     prompts: Mapping[int, Prompt],
-    score: Score,
+    score: flow.Score,
     objective: Callable[[], Tensor],
     number: int,
     *,
@@ -196,14 +187,14 @@ def _prove(
     if not prompts:
         return {}
     where = f"{trainer.args.output_dir}: stage.{stage}, step {trainer.state.global_step + 1}"
-    tolerance = Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
+    tolerance = flow.Tolerance.of(trainer.model, is_mixed=trainer.args.bf16 or trainer.args.fp16)
     processor, is_sharded = trainer.processing_class, trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
     if not is_sharded:
         prove_images(where, trainer.vlm, processor, next(iter(prompts.values())))
-    moved = prove_rows(where, prompts, processor, score, tolerance, number=number)
+    moved = flow.prove_rows(where, prompts, processor, score, tolerance, number=number)
     backward = trainer.accelerator.backward if trainer.is_deepspeed_enabled else Tensor.backward
     parts, slopes = trainer.settings.train, slopes and not is_sharded
-    prove_gradient(where, trainer.model, parts, objective, backward, tolerance, slopes=slopes)
+    flow.prove_gradient(where, trainer.model, parts, objective, backward, tolerance, slopes=slopes)
     return moved
 
 
@@ -218,18 +209,18 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         return {}
     processor, model = policy.processor, policy.model
     with torch.random.fork_rng(devices=_devices()):
-        looked_at = shown_prompts(enumerate(prompts[:LOOKED_AT]), processor, QUESTIONS)
+        looked_at = flow.shown_prompts(enumerate(prompts[: flow.LOOKED_AT]), processor, QUESTIONS)
         if not looked_at:
             return {}
         blank, tokenizer = [processor.tokenizer.pad_token_id] * WORDS, processor.tokenizer
-        drawn = [scrambled(blank, [True] * WORDS, processor, number) for number in range(CANDIDATES)]
+        drawn = [flow.scrambled(blank, [True] * WORDS, processor, number) for number in range(CANDIDATES)]
         texts = [tokenizer.decode(ids) for ids in drawn]
         forced = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         sampling = sampling_of(model, processor, max_new_tokens=1, temperature=0.0)
         sampling = dataclasses.replace(sampling, forbidden_ids=())
-        tolerance = Tolerance.of(model, is_mixed=policy.dtype != torch.float32)
+        tolerance = flow.Tolerance.of(model, is_mixed=policy.dtype != torch.float32)
 
-        def score(places: Sequence[int], shown: Mapping[int, Prompt]) -> Rows:
+        def score(places: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:
             some = [shown[place] for place in places]
             prefixes = [policy.prefix(one) for one in some for _ in texts]
             with policy.asking():
@@ -246,7 +237,7 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
 
         with policy.asking():
             prove_images(where, model, processor, next(iter(looked_at.values())))
-        return prove_rows(where, looked_at, processor, score, tolerance)
+        return flow.prove_rows(where, looked_at, processor, score, tolerance)
 
 
 def _by_group(scores: Tensor, mask: Tensor, answers: int) -> list[list[Tensor]]:

@@ -271,9 +271,8 @@ class Components:
         if isinstance(value, Mapping):
             full = self.table(kind.name, value)
             own = fields(CORE_KEYS[kind.name]) if kind.name in CORE_KEYS and not kind.or_service else ()
-            return {
-                "use": full["use"], **{one.name: one.default for one in own if not one.is_required}, **full
-            }  # fmt: skip
+            defaults = {item.name: to_jsonable_python(item.default) for item in own if not item.is_required}
+            return {"use": full["use"], **defaults, **full}
         if not kind.or_service:
             raise mistake(f"must be a table that names a component, {{ use = '…' }}, got {value!r}.")
         if not isinstance(value, str):
@@ -410,6 +409,8 @@ def build(
     contract = contract_of(kind)
     if contract is not None and not isinstance(component, contract):
         raise ContractError(f"{offer}: must give a {contract.__name__}, got {type(component).__name__}.")
+    if table.get("exclude"):
+        component.exclude(table["exclude"], given["recipe_folder"], where)
     try:
         object.__setattr__(component, "evid_offer", offer)
         object.__setattr__(component, "evid_name", str(table.get("name") or ""))

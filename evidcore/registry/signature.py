@@ -40,7 +40,15 @@ class MetricKeys:
     name: str = ""  # stands before its figures' names where a stage has the same metric twice
 
 
-CORE_KEYS: Mapping[str, type] = {"reward": RewardKeys, "metric": MetricKeys}
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatasetKeys:
+    """The keys of a data set's table that are the core's; the others are the component's options."""
+
+    use: str
+    exclude: tuple[str, ...] | str = ()  # ids of cases to leave out, or a text file with one on each line
+
+
+CORE_KEYS: Mapping[str, type] = {"reward": RewardKeys, "metric": MetricKeys, "dataset": DatasetKeys}
 ISOLABLE = ("reward", "scorer", "reader")  # a table of these may have a key `isolated`
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,11 +12,13 @@ from evidcore.cache import cache_folder
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts import Corpus, Dataset, Language, Policy, Task, View
 from evidcore.contracts.model import ForwardingPolicy
-from evidcore.errors import ContractError, DataError, EmptySplitError, RunError
+from evidcore.errors import ContractError, DataError, EmptySplitError, RunError, did_you_mean
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
 from evidcore.registry import blame, factory
 from evidcore.registry.factory import offer_of
+
+log = logging.getLogger(__name__)
 
 _COUNTED_CASES = 500  # of a data entry, whose texts a vocabulary is counted in
 
@@ -170,8 +173,10 @@ def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
     read = {(use.dataset, use.split) for stage in stages for use in stage.data_uses()}
     read |= {(use.dataset, "validation") for stage in stages if stage.traits.validates for use in stage.data}
     where: dict[tuple[str, str], tuple[str, Split, str]] = {}
+    ids: dict[str, set[str]] = {name: set() for name in assembly.datasets}
     for dataset, split in sorted(pair for pair in read if pair[0] not in leaving_out):
         for case in assembly.split(dataset, split):
+            ids[dataset].add(case.id)
             patient = case.patient or case.id
             key = ("" if case.patient else dataset, patient)  # names of patients hold over data sets
             other, other_split, case_id = where.setdefault(key, (dataset, split, case.id))
@@ -182,6 +187,16 @@ def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
                     f"in {split} (case {case.id!r}). Move or drop one: a patient may be in one split only, "
                     "over all data sets. If these are two patients, name them apart."
                 )
+    for name, source in assembly.datasets.items():
+        unmet = [item for item, is_met in source.excluded.items() if not is_met]
+        if unmet and name not in leaving_out:
+            text = (
+                f"dataset.{name}.exclude: {len(unmet)} of {len(source.excluded)} ids are of no case that is "
+            )
+            text += f"read, such as {unmet[0]!r}.{did_you_mean(unmet[0], ids[name])}"
+            if len(unmet) == len(source.excluded):
+                raise DataError(f"{text} Correct them.")
+            log.warning("%s", text)
 
 
 def _place(patient: str, seed: int) -> float:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ from evidcore.runs.context import (
 from evidcore.runs.inputs import unfitted_readers
 from evidcore.train.checks import check_rows
 
-_ROWS_S = 20.0  # for a look at the texts of a data entry
+_ROWS_S = 30.0  # for a look at the rows of all data entries
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -187,6 +188,7 @@ def dry_run(recipe: Recipe) -> DryRun:
     unchecked += _weights(assembly, encoder)
     tokenizer = None if needs_data else assembly.language.tokenizer(assembly.corpus)
     holds = getattr(parts.config, "max_position_embeddings", None)  # tokens
+    ends = time.monotonic() + _ROWS_S
     result, wrong, looked = [], list[str](), set[tuple[DataUse, int | None]]()
     for name, service, reader in unfitted_readers(assembly):
         try:
@@ -222,11 +224,12 @@ def dry_run(recipe: Recipe) -> DryRun:
                 if not any(use is entry for entry in stage.data):
                     most = None  # what is replayed is not written
                 wrong += _too_long(seen, most, where, holds)
-                if use.task and processor is not None and (use, most) not in looked:
+                left_s = ends - time.monotonic()
+                if use.task and processor is not None and left_s > 0 and (use, most) not in looked:
                     looked.add((use, most))
                     opening = processor.opening_of(strategy)
                     check_rows(
-                        _rows(assembly, use), processor, opening, where=where, seconds=_ROWS_S,
+                        _rows(assembly, use), processor, opening, where=where, seconds=left_s,
                         max_new_tokens=most or 0,
                     )  # fmt: skip
             except EvidError as cause:

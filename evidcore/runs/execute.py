@@ -25,9 +25,10 @@ from evidcore.cache import publish
 from evidcore.compute.processes import processes
 from evidcore.contracts import Stage
 from evidcore.errors import RunError
+from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.hooks import Announcer
 from evidcore.model import step_graph
-from evidcore.recipe import Recipe
+from evidcore.recipe import Recipe, load
 from evidcore.registry import watch
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
@@ -199,3 +200,21 @@ def outputs_of(folder: RunFolder, recipe: Recipe, stages: Mapping[int, Stage]) -
                 raise RunError(f"{folder.path}: {name} has not finished. `evid resume {folder.path}`.")
             result = result.after(stage, checkpoint.resolve())
     return dataclasses.replace(result, arms=arms)
+
+
+def last_model(folder: RunFolder) -> Path:
+    """Return the folder of the model that a run's last training stage wrote."""
+    recipe = load(folder.path / "resolved.toml")
+    model = outputs_of(folder, recipe, recipe.line).model
+    if model is None:
+        raise RunError(
+            f"{folder.path}: its recipe trains no model that could answer: it has no sft and no grpo stage. "
+            "Add one, then `evid run` again."
+        )
+    return model
+
+
+def last_asking(stages: tuple[Stage, ...]) -> EvalStage | None:
+    """Return the last stage that evaluates answers, None where there is none."""
+    result = [stage for stage in stages if isinstance(stage, EvalStage) and not stage.traits.compares]
+    return result[-1] if result else None

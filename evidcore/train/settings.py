@@ -3,7 +3,7 @@
 import dataclasses
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -30,16 +30,6 @@ def dtype_of_products(trl: Mapping[str, Any]) -> torch.dtype:
     # a GPU without bfloat16 may emulate it, slowly
     usual = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if trl.get("bf16", usual) else torch.float32
-
-
-class NullSink:
-    """An Announce that drops everything."""
-
-    def step_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Drop it."""
-
-    def rollouts_judged(self, step: int, groups: Sequence[Mapping[str, Any]]) -> None:
-        """Drop it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

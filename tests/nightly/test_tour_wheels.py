@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # six wheels are built
+pytestmark = pytest.mark.slow  # eight wheels are built
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "start" / "minute.md"
-PACKAGES = ("encoders", "med3d-r1", "pages", "phantoms", "tour")
+PACKAGES = ("audit", "encoders", "med3d-r1", "pages", "phantoms", "reports", "tour")
 OURS = ("evidcore", "_editable", "__editable__")
 OFFLINE = """
 import socket

@@ -9,7 +9,7 @@ import torch
 
 from evidcore.api import Case, DataError, Dataset, Finding, Question, Reward, VolumeRef
 from evidcore.contracts import Completion
-from evidcore.errors import ContractError, RunError
+from evidcore.errors import ContractError, RecipeError, RunError
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import DataUse, load
 from evidcore.runs.assembly import Assembly, check_splits
@@ -52,6 +52,33 @@ def assembled(tmp_path, offered, recipe_text):
         return Assembly(load(path))
 
     return make
+
+
+def excluding(value):
+    return lambda text: text.replace('use = "listed"\n', f'use = "listed"\nexclude = {value}\n')
+
+
+@pytest.mark.parametrize("value", ['["train-0-0", "train-3-1"]', '"leave.txt"'])
+def test_cases_that_a_recipe_excludes_are_nowhere(assembled, tmp_path, value):
+    (tmp_path / "leave.txt").write_bytes(b"\xef\xbb\xbftrain-0-0\r\n\r\n train-3-1 \r\n")
+    whole, assembly = assembled(), assembled(excluding(value))
+    ids, left = ({case.id for case in each.split("chest", "train")} for each in (whole, assembly))
+    assert ids - left == {"train-0-0", "train-3-1"}
+    assert left < ids
+    prints = [each.datasets["chest"].fingerprint() for each in (whole, assembly)]
+    assert prints[0] != prints[1]
+
+
+def test_excluded_ids_of_no_case_are_told_and_an_unreadable_list_named(assembled, caplog):
+    check_splits(assembled(excluding('["train-0-0", "train-0-9"]')))
+    (said,) = caplog.messages
+    assert said.startswith(
+        "dataset.chest.exclude: 1 of 2 ids are of no case that is read, such as 'train-0-9'. Did"
+    )
+    with pytest.raises(DataError, match=r"2 of 2 ids are of no case .* such as 'scan1'\..* Correct them"):
+        check_splits(assembled(excluding('["scan1", "scan2"]')))
+    with pytest.raises(RecipeError, match=r"dataset.chest.exclude: .*gone.txt: cannot be read"):
+        assembled(excluding('"gone.txt"'))
 
 
 def test_a_fraction_of_the_patients_is_the_same_every_time_and_whole_patients(assembled):

@@ -7,6 +7,7 @@ import string
 
 import pytest
 import torch
+from evidcore_plugin_audit.post_run import audit_run
 from evidcore_plugin_phantoms.testing import SMALL
 
 from evidcore.api import Episode, RolloutStrategy, TextPart, VisualPart, observe
@@ -17,7 +18,6 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import run, start
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
-from evidcore.runs.post_run import audit_run
 from evidcore.train.sampler import RolloutPolicy
 
 GRPO = """

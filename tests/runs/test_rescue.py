@@ -8,6 +8,7 @@ from evidcore_plugin_reports.testing import tiny_text_encoder
 from evidcore_plugin_reports.text_models import Pretrained
 from transformers.utils import logging
 
+from evidcore.contracts.stage import NullSink
 from evidcore.errors import RecipeError
 from evidcore.evaluate.choice import ALWAYS, rescued
 from evidcore.evaluate.stage import Evaluate
@@ -17,7 +18,6 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.dry_run import dry_run
 from evidcore.runs.inputs import used
-from evidcore.train.settings import NullSink
 
 logging.disable_progress_bar()
 

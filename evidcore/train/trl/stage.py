@@ -28,13 +28,13 @@ from transformers import PrinterCallback, TrainerCallback
 from transformers.utils import logging
 
 from evidcore.compute.signals import stop_request
-from evidcore.contracts.stage import EventSink
+from evidcore.contracts.stage import EventSink, NullSink
 from evidcore.errors import RecipeError, is_disk_full
 from evidcore.model import assemble
 from evidcore.model.parts import ADAPTED, AdaptedLinear, matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore.train.settings import NullSink, TrainingKeys, dtype_of_products
+from evidcore.train.settings import TrainingKeys, dtype_of_products
 from evidcore.train.tiny_model import tiny_model
 from evidcore.train.trl.optimizers import with_muon
 from evidcore.train.trl.timing import TimedTrainer, encoding_counted, timed

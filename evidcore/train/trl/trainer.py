@@ -40,17 +40,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.proof.passes import ANSWER_TOKENS, Proof, prove_groups
-from evidcore.reward.composer import (
-    EQUAL,
-    MOST_DEAD,
-    Judgement,
-    RewardComposer,
-    cancelling,
-    check_start,
-    figures,
-    most_of,
-    record,
-)
+from evidcore.reward import composer
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.settings import TrainingKeys
 from evidcore.train.trl.logprobs import PromptSharing, shared_scores
@@ -99,7 +89,7 @@ def without_rounding(
     result = advantages.clone()
     for start in range(0, len(totals), answers_per_prompt):
         group = totals[start : start + answers_per_prompt]
-        if max(group) - min(group) < EQUAL:
+        if max(group) - min(group) < composer.EQUAL:
             result[start : start + answers_per_prompt] = 0.0
     return result
 
@@ -194,7 +184,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         processor: VolumeProcessor,
         args: GRPOConfig,
         source: PromptSource,
-        judge: RewardComposer,
+        judge: composer.RewardComposer,
         strategy: RolloutStrategy,
         *,
         sharing: PromptSharing,
@@ -207,7 +197,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self.sharing, self.engine = sharing, engine
         self.episodes: list[Episode] = []  # of the answers in use, and what was made of them
         self.rollouts: list[Rollout] = []
-        self.judgement = Judgement({}, {})
+        self.judgement = composer.Judgement({}, {})
         self.proof: Proof | None = None
         self._ended: list[bool] = []
         self._figures: dict[str, float] = {}
@@ -374,7 +364,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
     @timed("record")
     def _tell(self, advantages: torch.Tensor) -> None:
         """Tell the judged groups of all processes, and work out the figures of the step."""
-        lines = record(self.judgement, self.judge.rewards, self.rollouts, self.num_generations)
+        lines = composer.record(self.judgement, self.judge.rewards, self.rollouts, self.num_generations)
         places = iter(zip(self.episodes, advantages.tolist(), self._ended, strict=True))
         for answer in (item for line in lines for item in line["rollouts"]):
             episode, answer["advantage"], answer["ended"] = next(places)
@@ -383,7 +373,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         failed = list(self.judgement.failed.items())
         if self.accelerator.num_processes > 1:
             lines, failed = gather_object(lines), gather_object(failed)
-        self._figures = figures(lines)
+        self._figures = composer.figures(lines)
         if self.is_world_process_zero():
             if not failed:
                 self._warn_of_equal_totals(lines)
@@ -397,11 +387,11 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
 
     def _warn_of_equal_totals(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Warn where nothing can be learnt: at the first step, and after some such steps on end."""
-        self._dead_steps = self._dead_steps + 1 if self._figures["dead_groups"] >= MOST_DEAD else 0
-        differ = cancelling(self._figures)
+        self._dead_steps = self._dead_steps + 1 if self._figures["dead_groups"] >= composer.MOST_DEAD else 0
+        differ = composer.cancelling(self._figures)
         if self.state.global_step == 0:
             totals = [[answer["total"] for answer in line["rollouts"]] for line in lines]
-            start = check_start(totals, most_of(self.judge.rewards))
+            start = composer.check_start(totals, composer.most_of(self.judge.rewards))
             if start.outcome == "alarm":
                 log.warning("grpo: %s%s", start.says, differ)
         elif self._dead_steps == DEAD_STEPS:

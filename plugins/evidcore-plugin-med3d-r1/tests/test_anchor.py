@@ -14,11 +14,12 @@ from transformers.utils import logging
 
 from evidcore.api import Reward, Score
 from evidcore.builtin.rollouts import Plain
+from evidcore.contracts.stage import NullSink
 from evidcore.model import assemble
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.train.settings import GrpoSettings, NullSink
+from evidcore.train.settings import GrpoSettings
 from evidcore.train.trl.grpo import grpo
 
 PROGRAM = Path(__file__).with_name("sharded_program.py")

@@ -19,13 +19,14 @@ from evidcore.api import Episode
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
+from evidcore.contracts.stage import NullSink
 from evidcore.model import assemble, generation
 from evidcore.model.policy import sampling_of
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
 from evidcore.train.sampler import InProcess, PolicySampler, parents, run_strategy
-from evidcore.train.settings import GrpoSettings, NullSink
+from evidcore.train.settings import GrpoSettings
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
 from evidcore.train.trl.trainer import GroupTrainer

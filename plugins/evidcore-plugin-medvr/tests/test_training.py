@@ -12,11 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evidcore.api import Crop
 from evidcore.builtin.views import Slices
+from evidcore.contracts.stage import NullSink
 from evidcore.model import assemble
 from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 from evidcore.reward.composer import NamedReward
-from evidcore.train.settings import GrpoSettings, NullSink, SftSettings
+from evidcore.train.settings import GrpoSettings, SftSettings
 from evidcore.train.trl.grpo import grpo
 from evidcore.train.trl.sft import sft
 

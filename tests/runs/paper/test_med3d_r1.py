@@ -8,11 +8,13 @@ import pytest
 import torch
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_encoders.vit3d import ViT3D
+from evidcore_plugin_lab.plan.plan import plan
 from evidcore_plugin_reports.testing import tiny_reward_model
 from evidcore_testing.models import tiny_language
 from safetensors.torch import load_file, save_file
 
 from evidcore.cache import cache_folder, limit_bytes
+from evidcore.recipe import load
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "med3d_r1.toml"
 ENCODER = (
@@ -99,6 +101,17 @@ def test_plan_adds_up_by_hand(planned):
         for name in ("weights", "reference", "optimizer", "gradients", "casts", "activations", "head")
     )
     assert half["peak"] < 80 * 2**30  # one card of 80 GiB holds it
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["med3d_r1", "medvol_r1", "emrl", "medvr"])
+def test_a_recipe_that_runs_here_has_a_plan_too(name, tmp_path):
+    recipe = load(RECIPE.parents[1] / f"{name}.toml")
+    stages = plan(recipe, tmp_path).stages
+    assert [row.stage for row in stages] == [recipe.stage_name(at) for at in range(len(recipe.stages))]
+    asking = {stage.kind for stage, row in zip(recipe.stages, stages, strict=True) if row.memory is not None}
+    assert asking >= {"sft", "grpo", "evaluate", "audit"}
+    assert "linear-probe" not in asking
 
 
 def test_plan_says_what_is_assumed_and_how_long_it_takes_where_it_was_measured(planned, alone):

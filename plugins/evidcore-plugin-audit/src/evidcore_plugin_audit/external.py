@@ -21,8 +21,8 @@ from evidcore.runs.begin import recording_exit, start
 from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.folder import RunFolder, sha256
 from evidcore.runs.inputs import named_services
-from evidcore.runs.post_run import auditing, write_audit
 from evidcore_plugin_audit.handout import questions_of, read_answers, read_key
+from evidcore_plugin_audit.post_run import auditing, write_audit
 
 NAME = "01-audit"
 

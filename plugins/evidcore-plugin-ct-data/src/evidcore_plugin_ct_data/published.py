@@ -292,7 +292,7 @@ class PublishedSet(Dataset):
                 f"the set needs a place: give `path`, a folder that holds it, or `revision`, a commit of "
                 f"{self._files.where_from} to fetch it from."
             )
-        entries: Iterable[Entry] = self._entries(split)
+        entries: Iterable[Entry] = (entry for entry in self._entries(split) if self.keeps(entry.case.id))
         if wanted := self._wanted():
             entries = [entry for entry in entries if wanted & _names_of(entry)]
             self._refuse_unknown(wanted)

@@ -25,9 +25,9 @@ from evidcore.recipe import Recipe, load
 from evidcore.recipe.resolve import toml_tables
 from evidcore.registry import card
 from evidcore.registry.signature import component_class
+from evidcore.runs.execute import last_model
 from evidcore.runs.folder import RunFolder, atomic_directory, open_run, sha256, write
 from evidcore.runs.inputs import named
-from evidcore.runs.post_run import last_model
 from evidcore.runs.read import is_phantom
 from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
 from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths

@@ -17,11 +17,11 @@ from evidcore_plugin_lab.ablation import runner
 from evidcore_plugin_lab.ablation.tables import read, written
 from filelock import FileLock
 
+from evidcore.contracts.stage import NullSink
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import read_lines
-from evidcore.train.settings import NullSink
 
 pytestmark = pytest.mark.slow
 

@@ -123,7 +123,7 @@ def test_a_run_without_its_data_says_that_nothing_was_compared(evid, copied_run,
     resolved = (copied_run / "resolved.toml").read_text()
     head, _, rest = resolved.partition("[dataset.chest]")
     (copied_run / "resolved.toml").write_text(
-        f'{head}[dataset.chest]\nuse = "gone"\n\n[{rest.partition("[")[2]}'
+        f'{head}[dataset.chest]\nuse = "gone"\n\n[{rest.partition(chr(10) + "[")[2]}'
     )
     text = evid("predict", copied_run, tmp_path / "scan.nii", "--out", tmp_path / "out").output
     assert "Data chest (gone): not here." in text

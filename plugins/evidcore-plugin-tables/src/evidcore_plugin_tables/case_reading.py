@@ -111,7 +111,7 @@ class CaseTable(Dataset):
     def _usable(self, cases: Iterable[Case], split: Split) -> Iterator[Case]:
         """Yield the cases whose files can be used; see `skip_unreadable`."""
         yield from skip_unreadable(
-            cases,
+            (case for case in cases if self.keeps(case.id)),
             self._why_unusable,
             where=str(self.file),
             split=split,

@@ -4,13 +4,14 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from evidcore_plugin_audit.post_run import auditing, write_audit
+
 from evidcore.compute.signals import stop_request
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import recording_exit, start
 from evidcore.runs.context import StageOutputs
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.post_run import auditing, write_audit
 
 HERE = Path(__file__).parent
 TRAINING = HERE / "train.toml"  # makes the models

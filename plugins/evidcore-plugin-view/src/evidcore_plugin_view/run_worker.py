@@ -31,9 +31,8 @@ from evidcore.registry import blame
 from evidcore.registry.factory import build, offer_of, options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.execute import outputs_of
+from evidcore.runs.execute import last_asking, outputs_of
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.post_run import last_asking
 from evidcore.runs.read import read_head
 from evidcore_plugin_view.background import CaseEntry, FollowedMask, FollowRequest
 

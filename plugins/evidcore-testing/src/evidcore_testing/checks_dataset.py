@@ -1,6 +1,7 @@
 """The check of datasets."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +26,7 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
     - volumes can be read and masks lie on their grid;
     - without a finding a case has other voxels if it was present, the same ones if it was absent, on the same
       grids and twice the same;
+    - a case that a recipe excludes is not listed, and counts in the fingerprint;
     - the fingerprint is a text that stays, and another one for other cases.
 
     Args:
@@ -65,10 +67,20 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
             for finding in (*case.present()[:2], *absent[:1]):
                 _a_finding_is_removed(check, dataset, case, finding, volumes)
     check(ids, "there are cases", "got none in any split")
+    _a_case_is_excluded(check, dataset, *next(iter(ids.items())), before)
     after = dataset.fingerprint()
     check(before == after, "the fingerprint stays", f"{before!r}, then {after!r}")
     differs = other is None or other.fingerprint() != before
     check(differs, "other cases have another fingerprint", f"both are {before!r}")
+
+
+def _a_case_is_excluded(check: Clauses, dataset: Dataset, name: str, split: Split, before: str) -> None:
+    dataset.exclude([name], Path(), "exclude")
+    for listing in (dataset.cases, dataset.listed):
+        left = [case.id for case in listing(split)]
+        check(name not in left, "what a recipe excludes is not listed", f"got {name!r}")
+    check(dataset.fingerprint() != before, "the fingerprint counts what is excluded", f"got {before!r}")
+    dataset.exclude([], Path(), "exclude")
 
 
 def _case_is_sound(check: Clauses, dataset: Dataset, case: Case) -> None:

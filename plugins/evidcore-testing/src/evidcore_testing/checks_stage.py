@@ -9,13 +9,13 @@ import torch
 
 from evidcore.api import Language, Stage, StageContext, Workload
 from evidcore.contracts import Corpus
+from evidcore.contracts.stage import NullSink
 from evidcore.errors import EvidError
 from evidcore.model.template import read_turns
 from evidcore.recipe import load
 from evidcore.registry import KIND_NAMES
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.train.settings import NullSink
 from evidcore_testing.checks_evaluation import rows_are_sound
 from evidcore_testing.clauses import Clauses
 

@@ -46,8 +46,8 @@ def policy(
     from evidcore.cli.summary import summary
     from evidcore.hooks import write_pages
     from evidcore.runs.folder import open_run
-    from evidcore.runs.post_run import audit_run
     from evidcore_plugin_audit.external import audit_answers, audit_model
+    from evidcore_plugin_audit.post_run import audit_run
 
     _refuse_mixed(target, answers, key, model, stage, overrides, limit)
     if answers is not None and key is not None:

@@ -129,7 +129,7 @@ def _encoding(encoder: Encoder, shape: tuple[int, ...], *, is_live: bool, is_hal
 
 def uses_whole_model(load: Workload) -> bool:
     """Tell whether volumes pass through the whole model: it is trained or asked, and no component alone."""
-    return load.trains_whole_model or not load.train
+    return load.trains_whole_model or (not load.train and load.prompts_per_forward > 0)
 
 
 def state_bytes(made: Shapes, load: Workload) -> int | None:

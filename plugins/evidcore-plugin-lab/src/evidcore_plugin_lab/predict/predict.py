@@ -30,10 +30,9 @@ from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.execute import outputs_of
+from evidcore.runs.execute import last_model, outputs_of
 from evidcore.runs.folder import atomic_directory, open_run, sha256, write
 from evidcore.runs.inputs import versions
-from evidcore.runs.post_run import last_model
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
 from evidcore_plugin_lab.predict.evidence import Mask, mask_of, write_evidence

@@ -1,33 +1,19 @@
-"""What is asked of a run after it finished: its model, and an audit of it."""
+"""An audit of a run after it finished, and of answers or models that no run wrote."""
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Any
 
+from evidcore.api import EvalStage, Policy
 from evidcore.compute.processes import pin_threads
-from evidcore.contracts import Policy, Stage
+from evidcore.contracts.stage import NullSink
 from evidcore.errors import RunError
-from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.recipe import load
 from evidcore.recipe.check import stage_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context, StageOutputs
-from evidcore.runs.execute import outputs_of
+from evidcore.runs.execute import last_asking, outputs_of
 from evidcore.runs.folder import RunFolder, append, naming_full_disk, write
-from evidcore.train.settings import NullSink
-
-
-def last_model(folder: RunFolder) -> Path:
-    """Return the folder of the model that a run's last training stage wrote."""
-    recipe = load(folder.path / "resolved.toml")
-    model = outputs_of(folder, recipe, recipe.line).model
-    if model is None:
-        raise RunError(
-            f"{folder.path}: its recipe trains no model that could answer: it has no sft and no grpo stage. "
-            "Add one, then `evid run` again."
-        )
-    return model
 
 
 def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
@@ -93,9 +79,3 @@ def write_audit(
         write(folder.path / "results" / f"{name}.json", json.dumps(record, indent=1) + "\n")
         work.rmdir()
     return record
-
-
-def last_asking(stages: tuple[Stage, ...]) -> EvalStage | None:
-    """Return the last stage that evaluates answers, None where there is none."""
-    result = [stage for stage in stages if isinstance(stage, EvalStage) and not stage.traits.compares]
-    return result[-1] if result else None
