@@ -29,7 +29,7 @@ class Reader:
                 else self.outside.append(asked.url)
             ),
         )
-        self.address = server.address.partition("?")[0]
+        self.address = server.address.partition("#")[0]
         self.page.goto(server.address)
         self.ready()
 

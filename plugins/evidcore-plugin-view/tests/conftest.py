@@ -280,11 +280,12 @@ def serve(serving):
 
 @pytest.fixture(scope="session")
 def asked():
-    """Return a function that sends a bare request: it gives status, headers and body."""
+    """Return a function that sends a bare request, with a key if one is given: (status, headers, body)."""
 
-    def ask(server, path, **headers):
+    def ask(server, path, key="", **headers):
         line = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        line.request("GET", path, headers={"Host": f"127.0.0.1:{server.port}", **headers})
+        shown = {"Authorization": f"Bearer {key}"} if key else {}
+        line.request("GET", path, headers={"Host": f"127.0.0.1:{server.port}", **shown, **headers})
         answer = line.getresponse()
         body = answer.read()
         line.close()
@@ -298,8 +299,7 @@ def get(asked):
     """Return a function that asks for a name with the key: it gives the status, and JSON or bytes."""
 
     def answer(server, name, **query):
-        cookie = f"{server.cookie}={server.key}"
-        status, headers, body = asked(server, f"/api/{name}?{urlencode(query)}", Cookie=cookie)
+        status, headers, body = asked(server, f"/api/{name}?{urlencode(query)}", server.key)
         return status, json.loads(body) if "json" in headers["Content-Type"] else body
 
     return answer

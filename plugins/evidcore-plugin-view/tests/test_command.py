@@ -1,9 +1,12 @@
 """`evid view`: what it prints, what it imports, what it says of a folder that is no run, and live runs."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from evidcore_plugin_view.opened_run import OpenedRun
@@ -22,16 +25,30 @@ print(sorted({"torch", "transformers", "trl", "monai", "evidcore.contracts"} & s
 """
 
 
-def test_it_prints_its_address_serves_without_torch_and_ends_with_ctrl_c(looked):
+def test_it_prints_its_address_opens_it_unseen_serves_without_torch_and_ends_with_ctrl_c(looked, tmp_path):
     done = subprocess.run([sys.executable, "-c", SERVED, looked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    words = [sys.executable, "-m", "evidcore", "view", looked, "--no-open", "--port", "0", "--json"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+    launched = tmp_path / "launched"
+    opener = tmp_path / "xdg-open"  # it writes what other users can see, what they can do, and what it opens
+    opener.write_text(
+        f'#!/bin/sh\n{{ cat "/proc/$$/cmdline" "/proc/$$/environ" | tr "\\0" " "; echo; echo "$1"\n'
+        f'stat -c %a "$1" "${{1%/*}}"; cat "$1"; }} > {launched}.part; mv {launched}.part {launched}\n'
+    )
+    opener.chmod(0o755)
+    words = [sys.executable, "-m", "evidcore", "view", looked, "--port", "0", "--json"]
+    path = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=path) as process:
         address = json.loads(process.stdout.readline())["address"]
+        while not launched.exists():
+            time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=60)
-    assert address.startswith("http://127.0.0.1:")
+    seen, opened, *modes, page = launched.read_text().splitlines()
     assert process.returncode == 0
+    assert address.startswith("http://127.0.0.1:")
+    assert address.partition("#key=")[2] not in seen
+    assert (modes, Path(opened).parent.exists()) == (["600", "700"], False)
+    assert f'content="0; url={address}"' in page
 
 
 def test_help_imports_nothing_slow():

@@ -1,8 +1,19 @@
 """Who is answered, and what: other hosts, other sites and other users of the machine are not."""
 
+import contextlib
+import json
+import select
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
 import pytest
+from evidcore_plugin_view import server
 from evidcore_plugin_view.opened_run import OpenedRun
-from evidcore_plugin_view.server import ViewServer
+from evidcore_plugin_view.routes import _OF_LINE, _OF_RUN, _OF_SCAN
+from evidcore_plugin_view.server import _ASSETS, ViewServer
 
 from evidcore.errors import RunError
 
@@ -21,39 +32,100 @@ def test_it_listens_on_this_machine_alone(served):
         ({"Origin": "http://evil.example"}, b"Origin 'http://evil.example' is refused"),
         ({"Origin": "null"}, b"Origin 'null' is refused"),
         ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, b"another site is refused"),
-        ({}, b"Open the address that `evid view` printed"),
-        ({"Cookie": "nonsense"}, b"Open the address that `evid view` printed"),
     ],
 )
-def test_strangers_are_refused(asked, served, headers, said):
-    for path in ("/", "/assets/app.js", "/api/runs"):
-        status, _, body = asked(served, path, **headers)
+def test_other_hosts_and_sites_are_refused_even_with_the_key(asked, served, headers, said):
+    for path in ("/", "/assets/app.js", "/api/runs", f"/api/volume.nii?a={FIRST}"):
+        status, _, body = asked(served, path, served.key, **headers)
         assert (status, said in body) == (403, True)
 
 
-def test_the_address_exchanges_its_key_for_a_cookie(asked, served):
-    status, headers, _ = asked(served, f"/?key={served.key}")
-    assert (status, headers["Location"]) == (303, "/")
-    assert "HttpOnly; Path=/; SameSite=Strict" in headers["Set-Cookie"]
-    status, _, body = asked(served, "/", Cookie=headers["Set-Cookie"].partition(";")[0])
-    assert (status, b"<title>evidcore view" in body) == (200, True)
-    assert asked(served, "/?key=wrong")[0] == 403
+def test_what_is_of_a_run_needs_the_key_in_a_header_and_no_cookie_holds_it(asked, served):
+    query = f"a={FIRST}&line={FIRST}&run=a&kind=answers&stage=02-evaluate&key={served.key}"
+    key = {"Cookie": f"key={served.key}; evid-view-{served.port}={served.key}"}
+    for headers in (key, {**key, "Authorization": "Bearer wrong"}, {**key, "Authorization": served.key}):
+        for name in ("runs", "scene", "nothing", *_OF_RUN, *_OF_LINE, *_OF_SCAN):
+            status, answered, body = asked(served, f"/api/{name}?{query}", **headers)
+            assert (status, answered["Set-Cookie"]) == (403, None)
+            assert f"it begins with http://127.0.0.1:{served.port}/#key=\n".encode() in body
+    assert asked(served, "/api/runs", served.key)[0] == 200
 
 
-def test_nothing_is_kept_by_a_browser_or_loaded_from_elsewhere(asked, served):
-    _, headers, _ = asked(served, "/", Cookie=f"{served.cookie}={served.key}")
-    assert headers["Cache-Control"] == "no-store"
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
-    assert "http" not in headers["Content-Security-Policy"]
+def test_the_page_and_its_assets_hold_nothing_of_a_run_and_are_not_stored(asked, served, looked):
+    for path in ("/", *(f"/assets/{path.name}" for path in Path(str(_ASSETS)).iterdir())):
+        status, headers, body = asked(served, path)
+        assert (status, headers["Set-Cookie"], headers["Cache-Control"]) == (200, None, "no-store")
+        assert "default-src 'none'" in headers["Content-Security-Policy"]
+        assert "http" not in headers["Content-Security-Policy"]
+        assert not any(word.encode() in body for word in (served.key, looked.name, "02-evaluate"))
 
 
 def test_only_the_packages_own_files_are_given(asked, served):
-    cookie = f"{served.cookie}={served.key}"
     for path in ("/assets/../server.py", "/assets/%2e%2e/server.py", "/server.py", "/assets/"):
-        assert asked(served, path, Cookie=cookie)[0] == 404
-    assert (
-        asked(served, "/assets/app.js", Cookie=cookie)[1]["Content-Type"] == "text/javascript; charset=utf-8"
-    )
+        assert asked(served, path, served.key)[0] == 404
+    assert asked(served, "/assets/app.js")[1]["Content-Type"] == "text/javascript; charset=utf-8"
+
+
+def is_closed(line, trickle=b""):
+    """Tell whether the server closes a connection within 5 s, in which a byte is sent again and again."""
+    line.settimeout(0.05)
+    for _ in range(100):
+        try:
+            line.sendall(trickle)
+            if not line.recv(1 << 20):
+                return True
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("trickle", [b"", b"a"])
+@pytest.mark.parametrize("start", [b"", b"GET / HTTP/1.1\r\nHost: "])
+def test_a_request_that_does_not_come_is_not_waited_for(served, monkeypatch, start, trickle):
+    monkeypatch.setattr(server, "UNAUTHENTICATED_S", 0.2)
+    with socket.create_connection(served.server_address) as line:
+        line.sendall(start)
+        assert is_closed(line, trickle)
+
+
+MANY = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 999) for number in range(80))
+
+
+@pytest.mark.parametrize(
+    ("query", "more", "status"),
+    [
+        (b"a" * server.MOST_HEAD_BYTES, b"", 431),
+        (b"", b"X: " + b"a" * server.MOST_HEAD_BYTES, 431),
+        (b"", MANY, 431),
+        (b"", b"Content-Length: 999999999999\r\n\r\n" + b"a" * (1 << 22), 200),
+        (b"", b"Transfer-Encoding: chunked\r\n\r\n" + b"400000\r\n" + b"a" * (1 << 22), 200),
+    ],
+)
+def test_of_a_request_only_its_head_is_read_and_of_that_no_more_than_a_bound(served, query, more, status):
+    with socket.create_connection(served.server_address) as line:
+        with contextlib.suppress(ConnectionError):
+            line.sendall(b"GET /?%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%s" % (query, served.port, more))
+        assert line.recv(12) == b"HTTP/1.1 %d" % status
+        assert is_closed(line)
+
+
+@pytest.mark.parametrize("descriptors", [40, 1000])
+def test_idle_connections_do_not_pile_up_and_requests_are_answered_beside_them(looked, descriptors):
+    evid = [sys.executable, "-m", "evidcore", "view", looked, "--no-open", "--port", "0", "--json"]
+    words = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *evid]
+    with contextlib.ExitStack() as ends:
+        viewer = ends.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
+        ends.callback(viewer.terminate)
+        address, key = json.loads(viewer.stdout.readline())["address"].split("#key=")
+        at = ("127.0.0.1", int(address.rstrip("/").rpartition(":")[2]))
+        idle = [ends.enter_context(socket.create_connection(at, timeout=30)) for _ in range(255)]
+        asked = urllib.request.Request(f"{address}api/runs", headers={"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            assert answer.status == 200
+        open_ = [line for line in idle if not select.select([line], [], [], 0)[0]]
+        assert 0 < len(open_) <= min(64, descriptors // 4)
 
 
 @pytest.mark.parametrize(

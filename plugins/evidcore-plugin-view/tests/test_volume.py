@@ -2,7 +2,6 @@
 
 import re
 import time
-from urllib.parse import urlencode
 
 import nibabel as nib
 import numpy as np
@@ -61,15 +60,6 @@ def test_scan_and_mask_are_nifti_that_hold_nothing_but_voxels_and_grid(served, g
     assert np.allclose(again.affine, volume.affine, atol=1e-3)
     mask = read_mask(MaskRef(path=str(result["mask.nii"])), again)
     assert np.array_equal(mask, read_mask(case.masks[name], volume))
-
-
-@pytest.mark.parametrize("name", ["volume.nii", "mask.nii"])
-def test_strangers_get_no_voxels(served, asked, pointing, name):
-    query = urlencode({"a": pointing[0], "overlay": "b/predicted/box"})
-    cookie = f"{served.cookie}={served.key}"
-    assert asked(served, f"/api/{name}?{query}")[0] == 403
-    assert asked(served, f"/api/{name}?{query}", Cookie=cookie, Host="evil.example")[0] == 403
-    assert asked(served, f"/api/{name}?{query}", Cookie=cookie, Origin="http://evil.example")[0] == 403
 
 
 @pytest.mark.slow

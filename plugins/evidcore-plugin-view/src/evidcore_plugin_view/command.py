@@ -1,6 +1,7 @@
 """`evid view`: the evidence viewer."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import click
@@ -35,9 +36,16 @@ def view(
     try:
         told = {"address": server.address}
         click.echo(json.dumps(told) if as_json else f"view: {server.address}\nEnd with Ctrl-C.")
-        if opens:
-            click.launch(server.address)
-        server.serve_forever()
+        with tempfile.TemporaryDirectory(prefix="evid-view-") as private:  # of mode 0700
+            if opens:  # a file: arguments, which could hold the address, are seen by all users of the machine
+                page = Path(private) / "open.html"
+                page.touch(0o600)
+                page.write_text(
+                    f'<meta http-equiv="refresh" content="0; url={server.address}">'
+                    f'<a href="{server.address}">evid view</a>\n'
+                )
+                click.launch(str(page))
+            server.serve_forever()
     except KeyboardInterrupt:
         click.echo("", err=True)
     finally:

@@ -1,18 +1,28 @@
 """The viewer's server: bound to this machine, opened by a key; it hands requests to `Routes`.
 
-Pages of other sites cannot read it: a request must name this machine as its host, may come from no other
-origin, and needs a cookie that only the printed address sets. Other users of the machine lack the key.
+Pages of other sites cannot read it: a request must name this machine as its host and may come from no other
+origin. What is asked of a run needs a header with the key. The key stands in the fragment of the printed
+address, which a browser sends to no server, and is no cookie: those of a host go to all of its ports. The
+page and its assets hold nothing of a run. All users and programs of the machine can connect, so the time,
+number and size of what comes without the key are bounded.
 """
 
+import contextlib
 import errno
+import functools
 import hmac
+import io
 import json
 import logging
 import mimetypes
+import os
 import secrets
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from importlib.resources import files
+from typing import Any
 
 from evidcore_plugin_pages.jinja import environment
 from werkzeug import Request, Response
@@ -24,6 +34,11 @@ from evidcore_plugin_view.routes import Routes
 
 HOST = "127.0.0.1"
 USUAL_PORT = 8765
+# connections that have not shown the key; for one more, the oldest is closed. Files need descriptors, too
+MOST_UNAUTHENTICATED = min(64, os.sysconf("SC_OPEN_MAX") // 4)
+MOST_HEAD_BYTES = 1 << 16  # of a request: its line with the query, and its headers; no body is read
+UNAUTHENTICATED_S = 30.0  # until the head has come, and until each part of an answer is taken
+AUTHENTICATED_S = 600.0  # until an answer is taken by a client with the key; a tunnel may be slow
 _ASSETS = files("evidcore_plugin_view") / "assets"
 _POLICY = (
     "default-src 'none'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
@@ -36,7 +51,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_NEEDS_KEY = "Open the address that `evid view` printed: it holds the key to this run."
+_read = functools.cache(lambda asset: asset.read_bytes())  # held once for all who ask
 log = logging.getLogger(__name__)
 
 
@@ -50,6 +65,8 @@ class ViewServer(ThreadedWSGIServer):
     def __init__(self, runs: Mapping[str, OpenedRun], *, port: int) -> None:
         self.key = secrets.token_urlsafe(24)
         self.routes = Routes(runs)
+        self._unauthenticated: dict[socket.socket, None] = {}  # the oldest first
+        self._lock = threading.Lock()
         try:
             listening = socket.create_server((HOST, port), backlog=128)
         except OSError as cause:
@@ -61,19 +78,38 @@ class ViewServer(ThreadedWSGIServer):
         with listening:
             application = Request.application(self._answer)
             super().__init__(HOST, port, application, _Handler, fd=listening.fileno())
-        self.cookie = f"evid-view-{self.port}"  # its name; a host's ports share their cookies
-        self.address = f"http://{HOST}:{self.port}/?key={self.key}"
+        self.address = f"http://{HOST}:{self.port}/#key={self.key}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin with a connection; where there are too many without the key, the oldest is closed for it."""
+        with self._lock:
+            self._unauthenticated[request] = None
+            if len(self._unauthenticated) > MOST_UNAUTHENTICATED:
+                oldest = next(iter(self._unauthenticated))
+                del self._unauthenticated[oldest]
+                with contextlib.suppress(OSError):  # its client has closed it
+                    oldest.shutdown(socket.SHUT_RDWR)  # which ends its thread
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        self._forget(request)
+        super().shutdown_request(request)
+
+    def _forget(self, connection: socket.socket) -> None:
+        """Count a connection no longer among those without the key."""
+        with self._lock:
+            self._unauthenticated.pop(connection, None)
 
     def _answer(self, request: Request) -> Response:
         """Answer one request, after it has made sure who asks."""
         refusal = self._refusal(request)
         if refusal:
             answer = Response(f"{refusal}\n", 403)
-        elif request.path == "/" and "key" in request.args:
-            answer = self._let_in(request.args["key"])
-        elif not self._is_key(request.cookies.get(self.cookie, "")):
-            answer = Response(f"{_NEEDS_KEY}\n", 403)
         elif request.path.startswith("/api/"):
+            connection: socket.socket = request.environ["werkzeug.socket"]
+            self._forget(connection)
+            connection.settimeout(AUTHENTICATED_S)
             answer = self._api(request.path.removeprefix("/api/"), request)
         else:
             answer = _asset(request.path)
@@ -91,21 +127,15 @@ class ViewServer(ThreadedWSGIServer):
         if origin is not None and origin not in [f"http://{name}" for name in allowed]:
             return f"Origin {origin!r} is refused: this server answers its own pages only."
         site, mode = request.headers.get("Sec-Fetch-Site"), request.headers.get("Sec-Fetch-Mode")
-        return (
-            "A request from another site is refused." if site == "cross-site" and mode != "navigate" else ""
-        )
-
-    def _is_key(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.key.encode())
-
-    def _let_in(self, key: str) -> Response:
-        """Exchange the key in the address for a cookie, so that no link that is passed on holds it."""
-        if not self._is_key(key):
-            return Response(f"{_NEEDS_KEY}\n", 403)
-        answer = Response(status=303, headers={"Location": "/"})
-        answer.autocorrect_location_header = False
-        answer.set_cookie(self.cookie, self.key, httponly=True, samesite="Strict")
-        return answer
+        if site == "cross-site" and mode != "navigate":
+            return "A request from another site is refused."
+        given, wanted = request.headers.get("Authorization", ""), f"Bearer {self.key}"
+        if request.path.startswith("/api/") and not hmac.compare_digest(given.encode(), wanted.encode()):
+            return (
+                "The key to this run is missing, or of a viewer that has ended. Open the address that "
+                f"`evid view` printed: it begins with {self.address.removesuffix(self.key)}"
+            )
+        return ""
 
     def _api(self, name: str, request: Request) -> Response:
         query = {key: values[-1] for key, values in request.args.lists()}
@@ -125,13 +155,37 @@ class ViewServer(ThreadedWSGIServer):
 class _Handler(WSGIRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    def handle(self) -> None:
+        """Answer one request, whose head keeps to the bounds; what lies behind it is left unread."""
+        head, end_s = bytearray(), time.monotonic() + UNAUTHENTICATED_S
+        with contextlib.suppress(OSError):  # too late, or gone
+            while b"\r\n\r\n" not in head and len(head) <= MOST_HEAD_BYTES:
+                self.connection.settimeout(max(end_s - time.monotonic(), 1e-3))
+                piece = self.connection.recv(4096)
+                if not piece:
+                    return
+                head += piece
+            self.connection.settimeout(UNAUTHENTICATED_S)
+            if len(head) > MOST_HEAD_BYTES:
+                self.command = self.path = self.requestline = ""
+                self.request_version = self.protocol_version
+                self.send_error(431, explain=f"Address and headers may have {MOST_HEAD_BYTES} bytes.")
+                return
+            self.rfile.close()
+            self.rfile = io.BytesIO(head)
+            super().handle()
+
     def version_string(self) -> str:
         """Name no versions."""
         return "evid-view"
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Log a request for debugging; its query may hold words that were searched for."""
-        log.debug("%s", self.path.partition("?")[0])
+        """Log no query, which may hold words that were searched for."""
+        log.debug("%s %s", getattr(self, "path", "").partition("?")[0], code)
+
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """Log for debugging what was wrong with a request: anybody could fill a terminal with it."""
+        log.debug(message, *args)
 
 
 def _asset(path: str) -> Response:
@@ -142,7 +196,7 @@ def _asset(path: str) -> Response:
     if path not in known:
         return Response("There is no such page.\n", 404)
     kind = "text/javascript" if path.endswith(".js") else mimetypes.guess_type(path)[0]
-    return Response(known[path].read_bytes(), mimetype=kind or "application/octet-stream")
+    return Response(_read(known[path]), mimetype=kind or "application/octet-stream")
 
 
 def _json(value: object, status: int = 200) -> Response:

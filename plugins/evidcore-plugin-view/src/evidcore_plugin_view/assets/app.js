@@ -1,5 +1,5 @@
 // The viewer: reads the place in the fragment, draws head, list and question, listens to keys.
-import { get } from "./api.js";
+import { get, takeKey } from "./api.js";
 import { drawAudits } from "./audit.js";
 import { Detail } from "./detail.js";
 import { h, put } from "./dom.js";
@@ -138,12 +138,13 @@ async function follow() {
 }
 
 window.addEventListener("popstate", () => {
+  if (takeKey()) return location.reload(); // the address of a viewer that was started anew
   const before = { ...place };
   readPlace();
   draw(before);
 });
 readPlace();
-runs = await get("runs").catch((error) => {
+runs = await Promise.resolve().then(takeKey).then(() => get("runs")).catch((error) => {
   put(head, h("p", { class: "bad" }, error.message));
   return {};
 });

@@ -1,5 +1,5 @@
 // The scan of a question: three planes, window and level, and overlays that are switched one by one.
-import { address, get } from "./api.js";
+import { address, ask, get } from "./api.js";
 import { figure, h, put, s } from "./dom.js";
 import { place, writePlace } from "./place.js";
 import { refusal, VolumeView } from "./volume.js";
@@ -18,13 +18,10 @@ class Pictures {
   held = new Map();
 
   async get(url) {
-    if (!this.held.has(url)) this.held.set(url, fetch(url).then(async (answer) => {
-      if (!answer.ok) throw new Error(JSON.parse(await answer.text()).error);
-      return URL.createObjectURL(await answer.blob());
-    }));
-    const picture = this.held.get(url);
+    const picture = this.held.get(url) ?? ask(url).then(async (answer) => URL.createObjectURL(await answer.blob()));
     this.held.delete(url);
     this.held.set(url, picture);
+    picture.catch(() => this.held.delete(url)); // it is asked for again
     while (this.held.size > KEPT_PICTURES) {
       const [oldest, old] = this.held.entries().next().value;
       this.held.delete(oldest);

@@ -1,5 +1,5 @@
 // A scan in three planes and 3D, drawn by NiiVue where there is WebGL 2; voxels are z, y, x as everywhere.
-import { address } from "./api.js";
+import { address, ask } from "./api.js";
 import { h } from "./dom.js";
 
 const STRONGEST = 255; // of a map
@@ -48,7 +48,9 @@ export class VolumeView {
     if (this.scan !== scene.scan) {
       this.scan = null;
       this.drawn.clear();
-      await niivue.loadVolumes([{ url: address("volume.nii", scene.references), name: "scan.nii", colormap: "gray", cal_min: edges[0], cal_max: edges[1] }]);
+      niivue.volumes = []; // loadVolumes would keep what it has loaded before
+      const url = await bytes("volume.nii", scene.references);
+      niivue.addVolume(await this.load({ url, name: "scan.nii", colormap: "gray", cal_min: edges[0], cal_max: edges[1] }));
       this.scan = scene.scan;
     }
     const { width, height } = scene.planes.axial;
@@ -97,7 +99,7 @@ export class VolumeView {
     const [red, green, blue] = one.colour;
     const colormap = `colour-${red}-${green}-${blue}`;
     this.niivue.addColormap(colormap, { R: [red, red], G: [green, green], B: [blue, blue], A: [0, 255], I: [0, 255] });
-    const url = address("mask.nii", { ...scene.references, overlay: one.id });
+    const url = await bytes("mask.nii", { ...scene.references, overlay: one.id });
     const isMap = one.role === "occlusion";
     const volume = await this.load({ url, name: "mask.nii", colormap, opacity: OPACITY.drawn, cal_min: 0, cal_max: isMap ? STRONGEST : 1 });
     if (isMap) {
@@ -109,6 +111,9 @@ export class VolumeView {
     this.drawn.set(key, volume);
   }
 }
+
+/** Return a file of voxels; NiiVue takes it in place of an address, which it would ask for without the key. */
+const bytes = async (name, query) => (await ask(address(name, query))).arrayBuffer();
 
 /** An overlay of the data set is the same for every question about a scan; others belong to one answer. */
 const shapeKey = (scene, one) => `${one.id} ${one.role === "truth" ? "" : JSON.stringify(scene.references)}`;
