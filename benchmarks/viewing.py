@@ -8,7 +8,6 @@ makes first, the list of all groups; its memory is the most that the server held
 """
 
 import argparse
-import http.cookiejar
 import itertools
 import json
 import os
@@ -45,11 +44,10 @@ def view(run: Path, stage: str) -> tuple[float, float]:
     words = [*EVID, "view", str(run), "--no-open", "--port", "0", "--json"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        address = json.loads(server.stdout.readline())["address"]
-        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
-        browser.open(address).read()
-        rows = f"{address.partition('?')[0]}api/rows?run=a&kind=rollouts&stage={stage}"
-        listed = json.load(browser.open(rows))
+        address, key = json.loads(server.stdout.readline())["address"].split("#key=")
+        rows = f"{address}api/rows?run=a&kind=rollouts&stage={stage}"
+        asked = urllib.request.Request(rows, headers={"Authorization": f"Bearer {key}"})
+        listed = json.load(urllib.request.urlopen(asked))
         taken_s = time.perf_counter() - start_s
         status = Path(f"/proc/{server.pid}/status").read_text(encoding="ascii")
         server.terminate()

@@ -39,7 +39,7 @@ def take(folder: Path, target: Path, fragment: str) -> None:
         page = browser.new_page(viewport={"width": 1280, "height": 1100}, color_scheme="light")
         page.goto(server.address)
         page.wait_for_selector("body[data-ready]")
-        page.goto(f"{server.address.partition('?')[0]}{fragment}")
+        page.goto(f"{server.address.partition('#')[0]}{fragment}")
         page.reload()
         page.wait_for_selector(".screen.large[data-painted], .volume[data-painted]")
         page.wait_for_function("() => !document.querySelector('.waiting')", timeout=120_000)

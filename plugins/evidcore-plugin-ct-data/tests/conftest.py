@@ -70,6 +70,7 @@ class Hub:
         self.cut_at: dict[str, int] = {}  # file -> bytes after which the connection breaks, once
         self.damaged: set[str] = set()
         self.asked: list[tuple[str, str, str | None, str | None]] = []  # method, path, range, authorization
+        self.sent: list[tuple[str, str | None]] = []  # path and range of contents
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Answers,), {"hub": self}))
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -83,11 +84,10 @@ class Hub:
 
     def fetched(self) -> list[str]:
         """The names of the files whose content was asked for, in order."""
-        asked = [name for method, name, *_ in self.asked if method == "GET" and "/api/" not in name]
-        return [name.rpartition(COMMIT + "/")[2] for name in asked]
+        return [name.rpartition(COMMIT + "/")[2] for name, _ in self.sent]
 
     def ranges(self, name: str) -> list[str | None]:
-        return [part for method, path, part, _ in self.asked if method == "GET" and path.endswith(name)]
+        return [part for path, part in self.sent if path.endswith(name)]
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -153,6 +153,8 @@ class Answers(BaseHTTPRequestHandler):
         content = self.hub.files[repository][name]
         if name in self.hub.damaged:
             content = b"?" * len(content)
+        if self.command == "GET":
+            self.hub.sent.append((place, self.headers.get("Range")))
         start = int((self.headers.get("Range") or "bytes=0-")[6:].split("-")[0])
         headers = {"ETag": f'"{etag}"', "Content-Length": str(len(content) - start)}
         if start:

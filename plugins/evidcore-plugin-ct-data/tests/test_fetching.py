@@ -57,7 +57,7 @@ def test_each_volume_is_fetched_once_when_its_case_is_asked_for(ct_rate, hub, ca
     assert " GB, are still to be fetched into " in told
     assert len(list(ct_rate().cases("test"))) == 3
     assert volumes(hub) == ["valid_1_a_1.nii.gz", "valid_1_a_2.nii.gz", "valid_2_a_1.nii.gz"]
-    hub.asked.clear()
+    hub.sent.clear()
     list(ct_rate().cases("test"))
     assert hub.fetched() == []
 
@@ -147,7 +147,7 @@ def test_archives_are_fetched_once_and_only_wanted_cases_unpacked(atlas, hub, tm
     assert not any("00000233_BDMAP" in name for name in hub.fetched())
     kept = next((tmp_path / "home" / "cache" / "hub").glob("*/*"))
     assert {path.name for path in (kept / "image_only").iterdir()} == {case.id for case in cases}
-    hub.asked.clear()
+    hub.sent.clear()
     more = list(atlas(ids=("BDMAP_00000002", "BDMAP_00000001")).cases("train"))
     assert [case.id for case in more] == ["BDMAP_00000001", "BDMAP_00000002"]
     assert not any(name.endswith(".tar.gz") for name in hub.fetched())

@@ -62,12 +62,16 @@ def test_content_that_is_not_what_was_promised_is_refused_and_not_kept(repositor
         (tmp_path / "file").unlink()
 
 
-def test_the_token_goes_to_the_hub_and_nowhere_else(repository, hub, tmp_path, monkeypatch):
-    hub.gated = True
+def test_the_token_goes_to_the_hub_alone_and_a_signed_address_into_no_log(
+    repository, hub, tmp_path, monkeypatch, caplog
+):
+    hub.gated, hub.cut_at["data/large.bin"] = True, 4096
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     repository.fetch("data/large.bin", tmp_path / "large.bin")
     sent = {path.startswith("/store/"): token for _, path, _, token in hub.asked}
     assert sent == {False: f"Bearer {TOKEN}", True: None}
+    assert "Error while downloading from" in caplog.text
+    assert "/store/" not in caplog.text
 
 
 def test_a_gated_set_names_the_page_and_the_command(repository, hub, tmp_path, monkeypatch):

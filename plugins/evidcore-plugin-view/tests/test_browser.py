@@ -1,8 +1,11 @@
 """The viewer as a reader uses it: in a browser, with keys, wheel and clicks; pixels, not only elements."""
 
+import http.server
 import json
 import re
 import shutil
+import threading
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,6 +15,50 @@ from evidcore.api import read as read_volume
 from evidcore.api import read_mask
 
 ORANGE, VIOLET = (255, 167, 51), (183, 156, 255)  # boxes of sides A and B
+
+
+class Neighbour(http.server.BaseHTTPRequestHandler):
+    """A program on another port of this machine: a blank page, and all headers that it was sent."""
+
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.seen.append(f"{self.path} {self.headers}")
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *words):
+        """Write nothing."""
+
+
+@pytest.mark.slow
+def test_the_key_is_in_no_cookie_no_link_and_nothing_that_another_port_is_sent(browser, served, open_page):
+    reader = open_page(browser, served)
+    reader.page.reload()
+    reader.ready()
+    second = reader.context.new_page()
+    second.goto(served.address)
+    second.goto(served.address)  # where it is shown already
+    second.wait_for_selector("body[data-ready] .screen.large[data-painted]")
+    for page in (reader.page, second):
+        assert (served.key in page.url, page.evaluate("document.cookie")) == (False, "")
+        picture = page.locator(".screen.large img")
+        assert picture.get_attribute("src").startswith("blob:")
+        assert picture.evaluate("(image) => image.decode().then(() => image.naturalWidth)") > 0
+    assert reader.context.cookies() == []
+    without = reader.context.new_page()
+    without.goto(f"{reader.address}#task=point")
+    says = f"`evid view` printed: it begins with {reader.address}#key="
+    assert says in without.locator("#head .bad").inner_text()
+    with http.server.HTTPServer(("127.0.0.1", 0), Neighbour) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        second.goto(f"http://127.0.0.1:{other.server_port}/")  # in the tab that holds the key
+        for options in ({}, {"headers": {"Authorization": f"Bearer {served.key}"}}, {"mode": "no-cors"}):
+            read = "([url, options]) => fetch(url, options).then((answer) => answer.text(), () => '')"
+            assert second.evaluate(read, [f"{reader.address}api/runs", options]) == ""
+        other.shutdown()
+    assert Neighbour.seen
+    assert served.key not in "".join(Neighbour.seen)
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from filelock import FileLock
 from pydantic import StringConstraints
@@ -89,14 +88,12 @@ class Repository:
 
         url = hf_hub_url(self.id, name, repo_type="dataset", revision=self.revision, endpoint=_endpoint())
         facts = get_hf_file_metadata(url, endpoint=_endpoint())
-        headers = build_hf_headers()
-        if urlsplit(facts.location).netloc != urlsplit(url).netloc:
-            headers.pop("authorization", None)  # a signed address elsewhere; the token stays here
         part = to.with_name(f".{to.name}.{facts.etag[:16]}.part")
         part.touch()
         with part.open("r+b") as file:
             offset = file.seek(0, os.SEEK_END)  # the Hub's client begins anew after a kill
-            http_get(facts.location, file, resume_size=offset, headers=headers, expected_size=facts.size)
+            # the client logs this address where a connection breaks; that of `facts` may be signed
+            http_get(url, file, resume_size=offset, headers=build_hf_headers(), expected_size=facts.size)
         result = _checksum(part, facts.etag)
         if result != facts.etag:
             part.unlink()
