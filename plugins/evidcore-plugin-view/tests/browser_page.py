@@ -16,19 +16,9 @@ class Reader:
         self.faults = []
         self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on(
-            "response",
-            lambda got: self.faults.append(f"{got.status} {got.url}") if got.status >= 400 else None,
-        )
-        self.outside = []
-        self.page.on(
-            "request",
-            lambda asked: (
-                None
-                if re.match(r"(http://127\.0\.0\.1:|blob:|data:)", asked.url)
-                else self.outside.append(asked.url)
-            ),
-        )
+        self.answers, self.requests = [], []
+        self.page.on("response", lambda got: self.answers.append((got.status, got.url)))
+        self.page.on("request", lambda asked: self.requests.append(asked.url))
         self.address = server.address.partition("#")[0]
         self.page.goto(server.address)
         self.ready()
@@ -60,8 +50,9 @@ class Reader:
 
     def close(self):
         self.context.close()
-        assert self.faults == [], self.faults
-        assert self.outside == [], self.outside
+        assert self.faults + [answer for answer in self.answers if answer[0] >= 400] == []
+        near = re.compile(r"(http://127\.0\.0\.1:|blob:|data:)")
+        assert [url for url in self.requests if not near.match(url)] == []
 
 
 def near(pixels, colour, within=60):

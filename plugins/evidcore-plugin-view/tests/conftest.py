@@ -150,12 +150,9 @@ def forked_line(case, step):
         text = f"<think>\N{LUNGS}</think><report>{REPORT}</report>"
         rollout |= {"text": text, "evidence": cited, "malformed": None, "turns": []}
         rollout |= {"parent": parent, "length": 40 + 10 * number}
-    reference = {
-        "present": ["liver metastasis"],
-        "absent": ["pancreatic cyst"],
-        "masks": list(case.present()),
-    }
-    return {**line, "task": "tell", "prompt_id": f"{case.id}:report", "reference": reference}
+    findings = {"present": ["liver metastasis"], "absent": ["pancreatic cyst"]}
+    about = {"task": "tell", "prompt_id": f"{case.id}:report"}
+    return {**line, **about, "reference": {**findings, "masks": list(case.present())}}
 
 
 def write_lines(path, lines):

@@ -66,27 +66,19 @@ def test_a_folder_that_is_no_run_is_refused(evid, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_real_run_is_described_with_its_stages(small_run):
-    run = OpenedRun(small_run, show_reports=False)
+def test_a_real_run_is_described_with_its_stages_and_read_again_when_it_has_gone_on(copied_run):
+    status = copied_run / "STATUS"
+    run = OpenedRun(copied_run, show_reports=False)
     told = run.described()
-    assert (told["name"], told["state"], told["phantoms"], told["real"]) == (
-        "small",
+    assert [told[name] for name in ("state", "phantoms", "real", "rollouts")] == [
         "finished",
         ["chest"],
         [],
-    )
-    assert [item["stage"] for item in told["answers"]] == ["02-evaluate", "04-evaluate"]
-    assert {item["kind"] for item in told["answers"]} == {"evaluate"}
-    rows = run.index("answers", "04-evaluate").rows()
-    assert rows
-    assert {row["condition"] for row in rows} == {"own"}
-
-
-@pytest.mark.slow
-def test_a_run_is_read_again_when_it_has_gone_on(copied_run):
-    status = copied_run / "STATUS"
-    run = OpenedRun(copied_run, show_reports=False)
-    assert run.described()["rollouts"] == []
+        [],
+    ]
+    stages = [(item["stage"], item["kind"]) for item in told["answers"]]
+    assert stages == [("02-evaluate", "evaluate"), ("04-evaluate", "evaluate")]
+    assert {row["condition"] for row in run.index("answers", "04-evaluate").rows()} == {"own"}
     status.write_text(json.dumps({"state": "running", "stage": "", "step": 1, "message": ""}))  # resumed
     group = {"prompt_id": "p", "case_id": "c", "task": "t", "step": 1, "rollouts": [{"total": 1.0}]}
     path = copied_run / "rollouts" / "05-grpo.jsonl"

@@ -26,6 +26,7 @@ TRAINED = {
     "data": [{"dataset": "abdomen", "task": "answer"}], "train": ["bridge", "language"], "steps": 1,
     "learning_rate": 1e-3,
 }  # fmt: skip
+SAMPLED = {"prompts_per_step": 1, "answers_per_prompt": 2, "max_new_tokens": 48}
 GROWING = {"use": "region-growing", "reach": 0.0}
 MEASURED = {"kind": "evaluate", **ASKED, "segmenter": "grower"}
 ABDOMEN = {
@@ -41,14 +42,7 @@ def recipe(*more, reward=None, growing="region-growing", test_cases=3, **service
     return recipe_text(
         {"kind": "sft", **TRAINED, "rows_per_step": 1},
         MEASURED,
-        {
-            "kind": "grpo",
-            **TRAINED,
-            "prompts_per_step": 1,
-            "answers_per_prompt": 2,
-            "max_new_tokens": 48,
-            "reward": judged,
-        },
+        {"kind": "grpo", **TRAINED, **SAMPLED, "reward": judged},
         MEASURED,
         *more,
         name="followed",
@@ -62,14 +56,11 @@ def recipe(*more, reward=None, growing="region-growing", test_cases=3, **service
     )
 
 
-WIDER = 2  # voxels by which boxes of the first evaluation are too wide
 PINK = (255, 157, 230)  # masks of side B
 
 
-def wider(box):
-    return dataclasses.replace(
-        box, y0=box.y0 - WIDER, y1=box.y1 + WIDER, x0=box.x0 - WIDER, x1=box.x1 + WIDER
-    )
+def wider(box):  # as in the first evaluation
+    return dataclasses.replace(box, y0=box.y0 - 2, y1=box.y1 + 2, x0=box.x0 - 2, x1=box.x1 + 2)
 
 
 def said(boxes):
@@ -100,10 +91,8 @@ def run(tmp_path_factory):
     (use,) = stages[2].data
     prompt = assembly.prompts(use)[0]
     boxes = gold(prompt, task)
-    rollouts = [
-        Rollout(prompt=prompt, group=0, text="x", answer=said(some))
-        for some in ([wider(box) for box in boxes], [])
-    ]
+    pointed = ([wider(box) for box in boxes], [])
+    rollouts = [Rollout(prompt=prompt, group=0, text="x", answer=said(some)) for some in pointed]
     context = Context(assembly, assembly.recipe.stage_name(2))
     verdicts = stages[2].rewards(context)[1].reward(rollouts, {})
     group = {
@@ -181,9 +170,7 @@ def test_the_mask_of_an_answer_is_the_one_that_its_evaluation_measured(run, serv
                 "Made of the boxes by segmenter 'region-growing' from evidcore-plugin-segmenters 0.1.0, "
                 f"as {stage} measures answers. DSC "
             )
-            assert told["legend"].endswith(
-                f"DSC {told['dsc']:.3f} with {' + '.join(lines[number]['masks'])}."
-            )
+            assert told["legend"].endswith(f"{told['dsc']:.3f} with {' + '.join(lines[number]['masks'])}.")
             scores.append(told["dsc"])
     assert len(set(scores)) == len(scores)  # each its own mask
 
@@ -239,13 +226,10 @@ import os
 import signal
 import time
 from pathlib import Path
-
 import numpy as np
-
 from evidcore.contracts import Segmenter, SegmenterSession
 from evidcore.errors import NotDownloadedError
 from evidcore.data import read_geometry
-
 
 class Session(SegmenterSession):
     def __init__(self, make):
@@ -254,36 +238,29 @@ class Session(SegmenterSession):
     def mask(self, prompts, z_window=None):
         return self.make(prompts)
 
-
 class Raising(Segmenter):
     def session(self, volume):
         def make(prompts):
             raise RuntimeError("the network has no such layer")
-
         return Session(make)
-
 
 class Halved(Segmenter):
     def session(self, volume):
         shape = read_geometry(volume).shape_zyx
         return Session(lambda prompts: np.ones((shape[0] // 2, *shape[1:]), dtype=bool))
 
-
 class Missing(Segmenter):
     def session(self, volume):
         raise NotDownloadedError("planted.safetensors: not here. Fetch it: evid download planted.")
-
 
 class Dying(Segmenter):
     def session(self, volume):
         return Session(lambda prompts: os.kill(os.getpid(), signal.SIGKILL))
 
-
 class Waiting(Segmenter):
     def session(self, volume):
         shape = read_geometry(volume).shape_zyx
         folder = Path(os.environ["PLANTED_FOLDER"])
-
         def make(prompts):
             with (folder / "asked").open("a") as file:
                 file.write(f"{prompts[0].box.x0}\\n")
@@ -292,13 +269,9 @@ class Waiting(Segmenter):
             mask = np.zeros(shape, dtype=bool)
             mask[prompts[0].z] = True
             return mask
-
         return Session(make)
 
-
 class Fitted(Segmenter):
-    depth = 0
-
     def fit(self, train, validation, folder, seed, log):
         pass
 
@@ -344,9 +317,8 @@ def test_a_segmenter_that_fails_is_told_in_a_sentence_and_fitted_ones_go_on(plan
     server = serve(planted)
     name = "segmenter '{}' from evid-planted 1.0"
     volume = Crop.parse_uri(lines_of(planted / "answers", "05-evaluate")[0]["images"][0]).volume
-    said = {
-        kind: followed(server, f"a:answers:{place:02d}-evaluate:0") for place, kind in enumerate(KINDS[:4], 5)
-    }
+    numbered = enumerate(KINDS[:4], 5)
+    said = {kind: followed(server, f"a:answers:{place:02d}-evaluate:0") for place, kind in numbered}
     assert said["raising"]["fault"] == (
         f"{name.format('raising')} failed while following boxes through {volume.path}: RuntimeError: the "
         "network has no such layer"
@@ -403,10 +375,8 @@ def test_a_viewer_that_ends_ends_a_segmenter_that_works(planted, tmp_path):
     line = lines_of(planted / "answers", "09-evaluate")[0]
     image = Crop(volume=Crop.parse_uri(line["images"][0]).volume).uri()
     about = {"run": "a", "kind": "answers", "stage": "09-evaluate", "task": "answer", "image": image}
-    boxes = tuple(Box(**box) for box in line["boxes"])
-    wanted = FollowRequest(
-        **about, case=line["case_id"], prompt=line["prompt_id"], slice=line["slice"], boxes=boxes
-    )
+    about |= {"case": line["case_id"], "prompt": line["prompt_id"], "slice": line["slice"]}
+    wanted = FollowRequest(**about, boxes=tuple(Box(**box) for box in line["boxes"]))
     assert opened.followed.get(wanted) is None
     while not (tmp_path / "asked").exists():
         time.sleep(0.1)
@@ -420,10 +390,9 @@ def test_a_recipe_that_cannot_be_built_any_more_says_so(run, serve, followed, tm
     shutil.copytree(run, copy)
     lines = lines_of(copy / "answers", "04-evaluate")
     server, last = serve(copy), len(lines) - 1
-    while server.routes.answer("scene", {"a": f"a:answers:04-evaluate:{last}"})["waiting"]:
-        time.sleep(0.1)
-    while server.routes.answer("scene", {"a": "a:answers:04-evaluate:0"})["waiting"]:
-        time.sleep(0.1)
+    for line in (0, last):
+        while server.routes.answer("scene", {"a": f"a:answers:04-evaluate:{line}"})["waiting"]:
+            time.sleep(0.1)
     (copy / "resolved.toml").write_text(recipe(growing="region-groing"))
     assert "Did you mean 'region-growing'?" in followed(server, "a:answers:04-evaluate:0")["fault"]
     (copy / "resolved.toml").write_text(recipe(test_cases=1))
@@ -442,9 +411,7 @@ def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases)
         other = next(line for line in lines if line["case_id"] != lines[0]["case_id"])
         moved = {**lines[0], "images": other["images"], "condition": "other-patient"}
         write(run / "answers" / "05-audit.jsonl", [lines[0], moved])
-        references = [
-            Reference(run="a", kind="answers", stage="05-audit", number=number) for number in (0, 1)
-        ]
+        references = [Reference.parse(f"a:answers:05-audit:{number}") for number in (0, 1)]
         opened["a"].look_up("answers", "05-audit", 0)
         while compose(opened, references[:1]).waiting:
             time.sleep(0.1)
@@ -454,11 +421,9 @@ def test_boxes_are_followed_through_the_cases_own_scan_alone(run, served, cases)
     finally:
         (run / "answers" / "05-audit.jsonl").unlink()
         opened["a"].close()
-    roles = {
-        item["role"] for item in served.routes.answer("scene", {"a": "a:rollouts:03-grpo:0:0"})["overlays"]
-    }
-    assert "predicted" in roles  # a run without a segmenter
-    assert "followed" not in roles
+    overlays = served.routes.answer("scene", {"a": "a:rollouts:03-grpo:0:0"})["overlays"]
+    roles = {item["role"] for item in overlays}
+    assert ("predicted" in roles, "followed" in roles) == (True, False)  # a run without a segmenter
 
 
 @pytest.mark.parametrize(
@@ -495,9 +460,8 @@ def test_the_mask_lies_where_it_should_and_is_switched_by_itself(browser, server
     reader = open_page(browser, server)
     page = reader.page
     reader.ready()
-    texts = [
-        page.locator(f".switch.followed:has(input[data-overlay='{side}/followed/mask'])") for side in "ab"
-    ]
+    selector = ".switch.followed:has(input[data-overlay='{}/followed/mask'])"
+    texts = [page.locator(selector.format(side)) for side in "ab"]
     for stage, text in zip(("02-evaluate", "04-evaluate"), texts, strict=True):
         text.locator(".legend:has-text('DSC')").wait_for(timeout=120_000)
         dsc = lines_of(run / "answers", stage)[0]["figures"]["dsc"]

@@ -42,9 +42,8 @@ def test_a_file_in_the_place_of_another_is_read_anew(tmp_path):
 
 def test_lines_are_found_by_their_words_whatever_the_case(tmp_path):
     path = tmp_path / "lines.jsonl"
-    path.write_text(
-        "".join(json.dumps({"n": n, "text": t}) + "\n" for n, t in enumerate(["Nodule", "clear", "nodules"]))
-    )
+    texts = enumerate(["Nodule", "clear", "nodules"])
+    path.write_text("".join(json.dumps({"n": n, "text": text}) + "\n" for n, text in texts))
     assert index_of(path).containing("NODULE", lambda line: line["text"]) == [0, 2]
 
 

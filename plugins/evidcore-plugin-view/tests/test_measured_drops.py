@@ -65,8 +65,7 @@ def test_the_legend_says_what_the_colours_are():
 
 def line_of(answer, cell, drop=0.5):
     """A map of 2 x 2 x 2 cells in which one alone matters."""
-    drops = [0.0] * 8
-    drops[cell] = drop
+    drops = [drop * (number == cell) for number in range(8)]
     return {
         **{name: answer[name] for name in ("prompt_id", "task", "case_id", "text")},
         "image": answer["images"][0],
@@ -113,14 +112,11 @@ def maps(scene):
     return [item for item in scene.overlays if item.role == "occlusion"]
 
 
-def test_a_map_is_there_where_the_file_holds_the_question(mapped, looked, composed):
+def test_a_map_is_there_and_drawn_at_first_where_the_file_holds_the_question(mapped, looked, composed):
     (item,) = maps(composed(mapped))
     assert (item.id, item.asked) == ("a/occlusion/occlusion", False)  # a box is drawn already
     assert maps(composed(mapped, task="tell")) == []
     assert maps(composed(looked)) == []
-
-
-def test_a_map_is_drawn_at_first_where_nothing_else_is(mapped, composed):
     path = mapped / "answers/02-evaluate.jsonl"
     lines = [json.loads(item) for item in path.read_text().splitlines()]
     for line in lines:
@@ -128,7 +124,7 @@ def test_a_map_is_drawn_at_first_where_nothing_else_is(mapped, composed):
             line |= {"slice": None, "boxes": [], "gold_slice": None}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (item,) = maps(composed(mapped))
-    assert item.asked
+    assert item.asked  # drawn at first, where nothing else is
 
 
 def test_a_map_of_another_answer_is_not_drawn_and_a_new_file_is_read(mapped, tmp_path):

@@ -24,7 +24,7 @@ def written(tmp_path):
     return write
 
 
-def test_a_picture_is_the_slice_in_its_window(written):
+def test_a_picture_is_the_slice_in_its_window_and_a_value_is_told_with_its_place(written):
     array = np.random.default_rng(1).integers(-1000, 1000, (4, 5, 6))
     scan = Scan(written(array))
     seen = {"axial": array[2], "coronal": array[::-1, 2], "sagittal": array[::-1, :, 2]}
@@ -34,15 +34,10 @@ def test_a_picture_is_the_slice_in_its_window(written):
         assert np.abs(picture - wanted).max() < 1
         told = scan.plane(plane)
         assert (told["height"], told["width"]) == values.shape
+    assert scan.value(2, 1, 3) == {"value": float(array[2, 1, 3]), "mm_zyx": [10.0, 1.0, 6.0]}
     assert scan.plane("axial")["aspect"] == pytest.approx(6 * 2 / (5 * 1))
     assert scan.plane("coronal")["aspect"] == pytest.approx(6 * 2 / (4 * 5))
     assert scan.plane("sagittal")["aspect"] == pytest.approx(5 * 1 / (4 * 5))
-
-
-def test_a_value_is_told_with_its_place(written):
-    array = np.arange(60).reshape(3, 4, 5)
-    result = Scan(written(array)).value(2, 1, 3)
-    assert result == {"value": float(array[2, 1, 3]), "mm_zyx": [10.0, 1.0, 6.0]}
 
 
 def test_the_window_fits_what_is_seen(written, cases):

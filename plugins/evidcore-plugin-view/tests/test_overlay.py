@@ -68,11 +68,8 @@ def test_the_fullest_slice_shows_most_of_a_mask():
 def test_an_answer_gives_what_it_said_what_is_right_and_what_was_shown():
     crop = Crop(volume=VolumeRef(path=PATH, intensity="hu"))
     line = {
-        "slice": 3,
+        **{"slice": 3, "gold_slice": 4, "slices": {"cyst": 2, "none": None}, "gold_slices": {"cyst": 1}},
         "boxes": [{"z": 3, "y0": 1, "y1": 2, "x0": 4, "x1": 6}],
-        "gold_slice": 4,
-        "slices": {"cyst": 2, "none": None},
-        "gold_slices": {"cyst": 1},
         "images": [crop.cut((z, z + 1, 0, 8, 0, 8)).uri() for z in (0, 2)],
         "turns": [{"crops": [crop.cut((3, 4, 2, 4, 2, 4)).uri()]}],
     }
@@ -89,12 +86,9 @@ def test_an_answer_gives_what_it_said_what_is_right_and_what_was_shown():
     assert {one.role for one in elsewhere} == {"truth", "predicted"}  # crops of another scan are not drawn
 
 
-def test_a_rollout_without_recorded_evidence_points_at_nothing():
+def test_a_rollout_gives_the_mask_that_its_task_read_and_points_at_nothing_without_evidence():
     assert overlay.of_rollout({"text": "x"}, "a", PATH) == []
     assert overlay.of_rollout({"evidence": None}, "a", PATH) == []
-
-
-def test_a_rollout_gives_the_mask_that_its_task_read():
     mask = MaskRef(path="m.nii.gz", label=3)
     rollout = {"evidence": {"slice": None, "slices": {}, "boxes": [], "mask": dataclasses.asdict(mask)}}
     (found,) = overlay.of_rollout(rollout, "a", PATH)

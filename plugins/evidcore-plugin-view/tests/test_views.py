@@ -13,25 +13,18 @@ GREEN = (61, 220, 132)
 ACCENT = (11, 107, 116)
 
 
-@pytest.fixture
-def mask(cases):
-    """The mask of a finding that the report cites."""
-    case = cases["abdomen"]["test"][0]
-    return read_mask(case.masks["liver metastasis"], read_volume(case.volumes[0]))
-
-
 @pytest.mark.slow
-def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, open_page, mask):
+def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, open_page, cases):
+    case = cases["abdomen"]["test"][0]
+    mask = read_mask(case.masks["liver metastasis"], read_volume(case.volumes[0]))
     reader = open_page(browser, served)
     reader.go("#task=tell&b=")
     reader.ready()
     page = reader.page
     page.wait_for_selector(".answer.a .sentence")
     said = page.locator(".answer.a .sentence").all_inner_texts()
-    assert (
-        said[0] == "Liver metastasis, 33 mm."
-    )  # a wide letter before it moves nothing; no denial leads anywhere
-    assert len(said) == 3
+    # a wide letter before it moves nothing; no denial leads anywhere
+    assert (said[0], len(said)) == ("Liver metastasis, 33 mm.", 3)
     best = int(mask.sum(axis=(1, 2)).argmax())
     page.locator('.answer.a .sentence[data-finding="liver metastasis"]').click()
     reader.painted(best)
@@ -81,18 +74,16 @@ def test_forks_are_drawn_where_they_leave_and_lead_to_their_rollout(browser, ser
     assert page.locator(".forks").count() == 0  # the first group has none
     rows(page).last.click()
     page.wait_for_selector(".forks")
-    starts = page.eval_on_selector_all(
-        ".forks .tokens", "(lines) => lines.map((one) => one.getAttribute('x1'))"
-    )
+    read = "(lines) => lines.map((one) => one.getAttribute('x1'))"
+    starts = page.eval_on_selector_all(".forks .tokens", read)
     assert [float(one.removesuffix("%")) for one in starts] == pytest.approx([0, 78 * 20 / 60, 78 * 30 / 60])
     drawn = reader.shot(".forks svg")
     height, width = drawn.shape[:2]
     lines = near(drawn, ACCENT)
-    assert (
-        lines[height // 6, : int(0.78 * width * 40 / 60) - 4].mean() > 0.9
-    )  # the root, from the first token
-    assert not lines[height // 2, : int(0.78 * width * 20 / 60) - 6].any()  # its fork leaves it later
-    assert lines[height // 2, int(0.78 * width * 20 / 60) + 4 : int(0.78 * width * 50 / 60) - 4].mean() > 0.9
+    at_20, at_40, at_50 = (int(0.78 * width * token / 60) for token in (20, 40, 50))
+    assert lines[height // 6, : at_40 - 4].mean() > 0.9  # the root, from the first token
+    assert not lines[height // 2, : at_20 - 6].any()  # its fork leaves it later
+    assert lines[height // 2, at_20 + 4 : at_50 - 4].mean() > 0.9
     page.locator('.branch[data-rollout="2"]').click()
     assert page.locator('input[name="rollout"][value="2"]').is_checked()
     sentence = page.locator('.rollout[data-line$=":0"] .sentence[data-finding="liver metastasis"]')
@@ -108,9 +99,8 @@ def test_the_staircase_has_a_step_for_each_condition_and_leads_to_its_answers(br
     page = reader.page
     page.click('nav button:text("Audits")')
     page.wait_for_selector(".staircase")
-    steps = page.eval_on_selector_all(
-        ".staircase tbody tr", "(rows) => rows.map((one) => one.dataset.condition)"
-    )
+    read = "(rows) => rows.map((one) => one.dataset.condition)"
+    steps = page.eval_on_selector_all(".staircase tbody tr", read)
     assert steps == ["blank", "twin", "scrambled", "other-patient", "rule", "blurred", "own"]
     rule = page.locator('[data-condition="rule"]').inner_text()
     assert "the best blind rule (longest option)" in rule
@@ -133,44 +123,24 @@ def test_the_staircase_has_a_step_for_each_condition_and_leads_to_its_answers(br
 
 def test_a_rule_without_a_row_of_its_own_has_no_interval_and_other_stages_have_no_steps():
     about = {"task": "point", "metric": "dsc", "unit": "score", "headline": True, "value": 0.6}
-    rows = [
-        {**about, "name": "own volumes", "condition": "own", "low": None, "high": None, "note": "few"},
-        {
-            "name": "point",
-            "metric": "own_minus_rule",
-            "value": 0.2,
-            "against": "rule",
-            "note": "own minus a rule; few",
-        },
-    ]
+    own = {**about, "name": "own volumes", "condition": "own", "low": None, "high": None, "note": "few"}
+    above = {"name": "point", "metric": "own_minus_rule", "value": 0.2, "against": "rule"}
+    rows = [own, {**above, "note": "own minus a rule; few"}]
     (audit,) = staircases({"stage": "05-audit", "rows": rows, "verdict": {}})
-    assert [(step["name"], step["low"]) for step in audit["steps"]] == [
-        ("a rule", None),
-        ("own volumes", None),
-    ]
+    assert {step["name"]: step["low"] for step in audit["steps"]} == {"a rule": None, "own volumes": None}
     assert audit["steps"][0]["value"] == pytest.approx(0.4)
     assert staircases({"stage": "02-evaluate", "rows": [{"name": "x", "metric": "dsc", "value": 1.0}]}) == []
 
 
-@pytest.fixture
-def reader():
-    """A process that reads sentences."""
-    started = RunProcess()
-    yield started
-    started.close()
-
-
 @pytest.mark.slow
-def test_one_slice_for_a_whole_report_is_that_of_every_finding_and_a_process_that_ended_is_started(reader):
-    line = {
-        "text": "There is a gallstone. No liver cyst.",
-        "affirmed": ["gallstone"],
-        "absent": ["liver cyst"],
-        "slices": {"": 7},
-    }
+def test_one_slice_for_a_whole_report_is_that_of_every_finding_and_a_process_that_ended_is_started():
+    reader = RunProcess()
+    findings = {"affirmed": ["gallstone"], "absent": ["liver cyst"]}
+    line = {"text": "There is a gallstone. No liver cyst.", **findings, "slices": {"": 7}}
     cited = cited_sentences(line, reader.sentences)
     assert cited["slices"] == {"gallstone": 7}
     assert cited["sentences"] == [{"start": 0, "end": 21, "findings": ["gallstone"]}]
     assert cited_sentences({"text": "words"}, reader.sentences) == {"sentences": [], "slices": {}}
     reader.close()
     assert reader.sentences("No cyst.", ["cyst"]) == []
+    reader.close()

@@ -111,26 +111,20 @@ def test_three_planes_and_3d_follow_switches_windows_and_clicks(browser, serve, 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("with_niivue")
-def test_without_webgl_slices_are_shown_and_a_sentence_says_why(chromium, served, open_page):
-    reader = open_page(chromium("--disable-3d-apis"), served)
-    reader.go(POINTING)
-    reader.ready()
-    said = reader.page.locator(".refusal").inner_text()
-    assert said == "3D needs WebGL 2, which this browser does not offer. Slices are shown."
-    assert reader.colours().max() > 100
-    assert reader.page.locator(".volume").count() == 0
-
-
-@pytest.mark.slow
-def test_without_niivue_slices_are_shown_and_a_sentence_says_what_fetches_it(
-    browser, served, open_page, monkeypatch, tmp_path
+@pytest.mark.parametrize(
+    "missing", ["WebGL 2, which this browser does not offer.", "NiiVue, which is not installed"]
+)
+def test_without_webgl_or_niivue_slices_are_shown_and_a_sentence_says_why(
+    chromium, browser, served, open_page, monkeypatch, tmp_path, missing
 ):
-    monkeypatch.setattr(niivue, "ASSET", tmp_path / "niivue.js")
-    reader = open_page(browser, served)
+    if missing.startswith("NiiVue"):
+        monkeypatch.setattr(niivue, "ASSET", tmp_path / "niivue.js")
+        missing += ": run python -m evidcore_plugin_view.niivue."
+    reader = open_page(browser if missing.startswith("NiiVue") else chromium("--disable-3d-apis"), served)
     reader.go(POINTING)
     reader.ready()
-    assert "run python -m evidcore_plugin_view.niivue" in reader.page.locator(".refusal").inner_text()
-    assert reader.colours().max() > 100
+    assert reader.page.locator(".refusal").inner_text() == f"3D needs {missing} Slices are shown."
+    assert (reader.colours().max() > 100, reader.page.locator(".volume").count()) == (True, 0)
 
 
 def test_an_archive_with_another_hash_is_refused_and_npm_that_is_missing_is_named(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_read = functools.cache(lambda asset: asset.read_bytes())  # held once for all who ask
+_read = functools.cache(lambda name: (_ASSETS / name).read_bytes())  # once for all who ask
 log = logging.getLogger(__name__)
 
 
@@ -196,7 +196,7 @@ def _asset(path: str) -> Response:
     if path not in known:
         return Response("There is no such page.\n", 404)
     kind = "text/javascript" if path.endswith(".js") else mimetypes.guess_type(path)[0]
-    return Response(_read(known[path]), mimetype=kind or "application/octet-stream")
+    return Response(_read(known[path].name), mimetype=kind or "application/octet-stream")
 
 
 def _json(value: object, status: int = 200) -> Response:
