@@ -13,6 +13,7 @@ those in a lease: a file that is locked while the process lives.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import errno
 import fcntl
 import functools
@@ -53,6 +54,7 @@ _TAG_TEXT = "Signature: 8a477f597d28d172789f06886806bc55\n# made by evidcore; bf
 _LEASES, _LEASE = ".leases", ".lease"
 _ARRAY = ".safetensors"
 
+_looks_only = contextvars.ContextVar("looks_only", default=False)
 log = logging.getLogger(__name__)
 
 
@@ -203,7 +205,7 @@ class Cache:
     def _put(
         self, path: Path, size_bytes: int, write: Callable[[Path], object], keep_newer_than: float
     ) -> bool:
-        if not _process(self.root).reserve(size_bytes, keep_newer_than):
+        if _looks_only.get() or not _process(self.root).reserve(size_bytes, keep_newer_than):
             return False
         # others may clear the folder away meanwhile
         with contextlib.suppress(FileNotFoundError, FileExistsError), naming_full_disk(path.parent):
@@ -214,10 +216,22 @@ class Cache:
 
     def _make_namespace(self) -> None:
         tag = self.root / self.namespace / _TAG
+        if _looks_only.get():
+            raise RunError(f"{tag.parent}: holds it no more, and looking at a run makes no data anew.")
         if not tag.exists():
             self.root.mkdir(parents=True, exist_ok=True)
             tag.parent.mkdir(mode=0o700 if self._is_private else 0o777, exist_ok=True)
             tag.write_text(_TAG_TEXT, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def looking_only() -> Iterator[None]:
+    """Make nothing anew: what a data set of a stranger's run would draw or convert is refused."""
+    token = _looks_only.set(True)
+    try:
+        yield
+    finally:
+        _looks_only.reset(token)
 
 
 class CachedArray:

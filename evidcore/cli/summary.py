@@ -1,6 +1,5 @@
 """What a run found, in a few lines: accuracies beside their reference lines, and the audit."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,7 +40,7 @@ def is_fraction(metric: str, unit: str | None = None) -> bool:
 def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
     """Return the results of a run (of one stage), and the lines that say them."""
     files = sorted((folder.path / "results").glob(f"{only}.json"))
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    results = [folder.result(path.stem) for path in files]
     lines: list[str] = []
     for result in results:
         references: dict[str, dict[str, float | None]] = result.get("reference_lines") or {}

@@ -1,6 +1,5 @@
 """What training changed: evaluations that ask the same, compared answer by answer."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from evidcore.evaluate.eval_stage import EvalStage
 from evidcore.evaluate.reference_lines import cluster
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
-from evidcore.runs.folder import RunFolder, read_lines, write
+from evidcore.runs.folder import RunFolder, read_lines, write_object
 
 Line = Mapping[str, Any]
 
@@ -36,7 +35,7 @@ def write_changes(folder: RunFolder, assembly: Assembly) -> None:
                 rows += _rows(headlines, (after, lines[after]), (before, lines[before]))
     if rows:
         result = {"stage": "changes", "kind": "changes", "rows": rows}
-        write(folder.path / "results" / "changes.json", json.dumps(result, indent=1) + "\n")
+        write_object(folder.path / "results" / "changes.json", result)
 
 
 def _asked(stage: EvalStage) -> tuple[Any, ...]:

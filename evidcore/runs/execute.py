@@ -34,9 +34,19 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.changes import write_changes
 from evidcore.runs.context import Context, StageOutputs
 from evidcore.runs.fitted import Fitted
-from evidcore.runs.folder import RunFolder, StageEvents, append, difference, link, read_lines, rewrite, write
+from evidcore.runs.folder import (
+    RunFolder,
+    StageEvents,
+    append,
+    difference,
+    link,
+    read_lines,
+    rewrite,
+    write,
+    write_object,
+)
 from evidcore.runs.inputs import INPUTS, after, as_json, hashed_inputs, inputs_hash
-from evidcore.runs.read import refuse_moved
+from evidcore.runs.read import read_object, refuse_moved
 from evidcore.runs.shared_policy import serve, worker_group
 
 StageState = tuple[StageOutputs, dict[str, str]]  # checkpoints, and the hashes of the stages that wrote them
@@ -89,14 +99,14 @@ class Execution:
             return key
         root = self.folder.path
         self.folder.set_status("running", stage=name, message=f"finished, in {stored}")
-        result = json.loads((stored / "result.json").read_text(encoding="utf-8"))
+        result = read_object(stored / "result.json")
         own_name = result["stage"]  # of the run that computed it, where the stage may have another number
         if not (root / "results" / f"{name}.json").is_file():
             known = {line["stage"] for line in read_lines(root / "metrics.jsonl")}
             lines = [] if name in known else read_lines(stored / "metrics.jsonl")
             append(root / "metrics.jsonl", [{**line, "stage": name, "reused": True} for line in lines])
         record = {**result, "stage": name, "inputs": stored.name}
-        write(root / "results" / f"{name}.json", json.dumps(record, indent=1) + "\n")
+        write_object(root / "results" / f"{name}.json", record)
         if (stored / "checkpoint").is_dir():
             link(stored / "checkpoint", root / "checkpoints" / name)
         for kind in ("rollouts", "answers"):
@@ -157,7 +167,7 @@ class Execution:
             append(work / "answers.jsonl", result.answers)
         took_s = None if resume else time.monotonic() - start_s
         record = {"stage": name, "kind": stage.kind, "took_s": took_s, **result.to_json()}
-        write(work / "result.json", json.dumps(record, indent=1) + "\n")
+        write_object(work / "result.json", record)
         stored.parent.mkdir(exist_ok=True)
         publish(work, stored)  # another run of the recipe may have finished the same stage first
 
@@ -166,8 +176,7 @@ def _can_go_on(work: Path, inputs: dict[str, Any]) -> bool:
     """Tell whether what a killed process left has these inputs; else clear it away, and say so."""
     if not work.is_dir():
         return False
-    file = work / INPUTS
-    before = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    before = read_object(work / INPUTS)
     changes = difference(before, json.loads(as_json(inputs)))
     if not changes:
         return True

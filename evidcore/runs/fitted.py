@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.cache import appearing
-from evidcore.runs.folder import difference, write
+from evidcore.runs.folder import difference, write, write_object
 from evidcore.runs.inputs import INPUTS, as_json
+from evidcore.runs.read import read_object
 
 _MAY_DIFFER = ("code", "versions")  # of what a stage's result depends on; what differs is told
 _OPTIONS = ("stage", "dataset", "task", "model", "service", "words")
@@ -29,7 +30,7 @@ class Fitted:
         `given` names where the recipe says something, as `Recipe.origins` does.
         """
         files = [] if folder is None else sorted(folder.glob(f"*/{INPUTS}"))
-        self._stages = {file.parent: json.loads(file.read_text(encoding="utf-8")) for file in files}
+        self._stages = {file.parent: read_object(file) for file in files}
         self._given = {part for key in given for part in key}
         self._keys: dict[str, str] = {}  # by the hash under which one was shipped, that of today
 
@@ -61,7 +62,7 @@ class Fitted:
 
 def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> None:
     """Copy a shipped stage in one move, with its inputs and what has changed since it was run."""
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    result = read_object(folder / "result.json")
     took = "" if result["took_s"] is None else f" in {result['took_s'] / 60:.1f} minutes"
     names = ", ".join(sorted({change.partition(":")[0] for change in changes}))
     changed = f"; changed since: {names}" if names else ""
@@ -70,7 +71,7 @@ def _copy(folder: Path, stored: Path, inputs: Inputs, changes: list[str]) -> Non
     with appearing(stored) as part:
         shutil.copytree(folder, part)
         write(part / INPUTS, as_json(inputs))
-        write(part / "result.json", json.dumps(result, indent=1) + "\n")
+        write_object(part / "result.json", result)
 
 
 def _code(inputs: Inputs, *, is_code: bool = True) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import math
 import os
 import shutil
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from typing import Any, Literal
 from evidcore.cache import appearing
 from evidcore.errors import EvidError, RunError, did_you_mean, is_disk_full
 from evidcore.hooks import Announcer, observe
-from evidcore.runs.read import lines
+from evidcore.runs.read import lines, read_object, read_tables, refuse_strange
 
 State = Literal["running", "finished", "failed", "interrupted"]
 RUNS = "runs"
@@ -46,14 +45,13 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """Return STATUS, empty where there is none yet."""
-        file = self.path / "STATUS"
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return read_object(self.path / "STATUS")
 
     def set_status(self, state: State, *, stage: str = "", step: int = 0, message: str = "") -> None:
         """Write STATUS."""
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         result = {"state": state, "stage": stage, "step": step, "message": message, "time": time}
-        write(self.path / "STATUS", json.dumps({**result, "pid": os.getpid()}, indent=1) + "\n")
+        write_object(self.path / "STATUS", {**result, "pid": os.getpid()})
 
     def end(self, state: State, message: str) -> None:
         """Write that the run ended where it stands."""
@@ -63,7 +61,11 @@ class RunFolder:
 
     def lock(self) -> dict[str, Any]:
         """Return lock.toml."""
-        return tomllib.loads((self.path / "lock.toml").read_text(encoding="utf-8"))
+        return read_tables(self.path / "lock.toml")
+
+    def result(self, stage: str) -> dict[str, Any]:
+        """Return what a stage found, empty where it has not finished."""
+        return read_object(self.path / "results" / f"{stage}.json")
 
     def last_checkpoint(self) -> Path | None:
         """Return the newest thing that a resume would start from."""
@@ -102,6 +104,7 @@ def create(recipe_name: str, content: str, root: Path) -> RunFolder:
 def open_run(path: Path) -> RunFolder:
     """Return the run in `path`."""
     if (path / "lock.toml").is_file() and (path / "resolved.toml").is_file():
+        refuse_strange(path)
         return RunFolder(path.resolve())
     beside = sorted(item.parent for item in path.parent.glob("*/lock.toml")) if path.parent.is_dir() else []
     hint = did_you_mean(path.name, [item.name for item in beside])
@@ -147,6 +150,11 @@ def write(path: Path, text: str) -> None:
     """Write a small file in one move; other processes and threads may write it too, the last one stays."""
     with appearing(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def write_object(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object of JSON, as `write` does; what is no number becomes null, as in lines."""
+    write(path, json.dumps(_finite(value), indent=1) + "\n")
 
 
 def sha256(path: Path) -> str:

@@ -1,88 +1,96 @@
-"""A run folder as it lies on disk, read for the page; nothing in it is imported or executed."""
+"""A run folder as it lies on disk, by whomever it was written; nothing in it is imported or executed.
 
-import dataclasses
+This is the one door to a run: it follows no link but those to the run's own stages, reads plain files alone,
+each whole file and line up to a bound, and says by name what is not as evidcore writes it.
+"""
+
 import json
 import logging
+import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import GenericAlias
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from evidcore.compute.signals import is_locked
 from evidcore.errors import RunError
 
-Line = Mapping[str, Any]
+MOST_BYTES = 2**28  # of a file that is read whole, and of a line
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """What a run wrote; pieces that do not exist yet are empty."""
-
-    folder: Path
-    recipe: Mapping[str, Any]
-    lock: Mapping[str, Any]
-    status: Mapping[str, Any]
-    metrics: Sequence[Line]
-    results: Sequence[Line]  # in stage order
-    answers: Sequence[Line]
-    rollout_files: Sequence[Path]  # in stage order
-
-    @property
-    def name(self) -> str:
-        """Return the recipe's name, the run folder's name where the recipe is missing."""
-        return str(self.recipe.get("name", self.folder.name))
-
-    def phantom_datasets(self) -> tuple[str, ...]:
-        """Return the names of the data sets that hold generated phantoms."""
-        return tuple(
-            name
-            for name, table in self.recipe.get("dataset", {}).items()
-            if is_phantom(str(table.get("use", "")))
-        )
-
-    def real_datasets(self) -> tuple[str, ...]:
-        """Return the names of the data sets that hold anything else."""
-        phantoms = self.phantom_datasets()
-        return tuple(name for name in self.recipe.get("dataset", {}) if name not in phantoms)
+def _form(**fields: Any) -> type[BaseModel]:
+    """Return the form of an object: type and default of its values by key; other keys may hold anything."""
+    return create_model("form", __config__=ConfigDict(strict=True, allow_inf_nan=False), **fields)
 
 
-def is_phantom(component: str) -> bool:
-    """Tell whether a data set component generates phantoms; their names say so."""
-    return component.rpartition("/")[2].startswith("phantom-")
+def _each(form: type[BaseModel]) -> Any:
+    return GenericAlias(list, (form,))
 
 
-def read_record(folder: Path) -> RunRecord:
-    """Read the run in `folder`."""
-    return dataclasses.replace(
-        read_head(folder),
-        metrics=list(lines(folder / "metrics.jsonl")),
-        answers=[
-            {"stage": path.stem, **line}
-            for path in sorted((folder / "answers").glob("*.jsonl"))
-            for line in lines(path)
-        ],
-    )
+_IS_TEXT, _IS_COUNT = (str, ...), (int, ...)  # others may be left out, or null
+_NUMBER, _TEXT, _COUNT = (float | None, None), (str | None, None), (int | None, None)
+_TABLE, _TEXTS, _TABLES = (dict[str, Any] | None, None), (list[str] | None, None), (list[dict[str, Any]], ())
+_ROW = _form(
+    name=_IS_TEXT, metric=_IS_TEXT, value=(float | None, ...), low=_NUMBER, high=_NUMBER, questions=_COUNT,
+    patients=_COUNT, task=_TEXT, condition=_TEXT, note=_TEXT,
+)  # fmt: skip
+_ROLLOUT = _form(
+    text=_IS_TEXT, total=(float | None, ...), rewards=(dict[str, dict[str, Any]], ...), advantage=_NUMBER,
+    length=_COUNT, parent=(list[int] | None, None), turns=(_each(_form(actions=_TABLES)) | None, None),
+)  # fmt: skip
+_RECIPE = _form(
+    dataset=(dict[str, dict[str, Any]], {}), stage=(_each(_form(data=_TABLES)), []), observers=_TEXTS,
+)  # fmt: skip
+_RESULT = _form(
+    stage=_IS_TEXT, kind=_IS_TEXT, rows=(_each(_ROW), ...), inputs=_TEXT, figures=_TABLE,
+    verdict=(dict[str, str] | None, None),
+    reference_lines=(dict[str, dict[str, float | None]] | None, None),
+)  # fmt: skip
+_FORMS = {  # by a file's name, or its folder's
+    "": _form(),
+    "STATUS": _form(state=_TEXT, stage=_TEXT, step=_COUNT, message=_TEXT, time=_TEXT),
+    "recipe.toml": _RECIPE, "resolved.toml": _RECIPE, "results": _RESULT, "result.json": _RESULT,
+    "lock.toml": _form(package=_TABLE, dataset=_TABLE, versions=_TABLE, hardware=_TABLE, run=_TABLE),
+    "metrics.jsonl": _form(stage=_IS_TEXT, step=_IS_COUNT, time_s=_NUMBER),
+    "answers": _form(
+        task=_IS_TEXT, prompt_id=_IS_TEXT, case_id=_IS_TEXT, text=_IS_TEXT, images=_TEXTS, affirmed=_TEXTS,
+        present=_TEXTS, absent=_TEXTS,
+    ),
+    "rollouts": _form(
+        step=_IS_COUNT, task=_IS_TEXT, case_id=_IS_TEXT, images=_TEXTS, reference=_TABLE,
+        rollouts=(_each(_ROLLOUT), ...),
+    ),
+}  # fmt: skip
 
 
-def read_head(folder: Path) -> RunRecord:
-    """Read the run in `folder` without the lines of its metrics and answers, as `read_record`."""
-    if not (folder / "resolved.toml").is_file() and not (folder / "recipe.toml").is_file():
-        raise RunError(
-            f"{folder}: not a run folder, neither resolved.toml nor recipe.toml is in it. "
-            "Give the folder that `evid run` printed, runs/<recipe>/<time>-<hash>."
-        )
-    refuse_moved(folder)
-    return RunRecord(
-        folder=folder,
-        recipe=_toml(folder / "resolved.toml") or _toml(folder / "recipe.toml"),
-        lock=_toml(folder / "lock.toml"),
-        status=read_status(folder),
-        metrics=(),
-        results=[read_object(path) for path in sorted((folder / "results").glob("*.json"))],
-        answers=(),
-        rollout_files=sorted((folder / "rollouts").glob("*.jsonl")),
-    )
+def refuse_strange(folder: Path) -> None:
+    """Refuse a run that holds anything but files, folders and links to the stages beside it.
+
+    Else a run from elsewhere could have a command read or write any file of whoever looks at it.
+    """
+    home = folder.resolve()
+    waiting = [home]
+    for path in waiting:
+        try:
+            mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                waiting += path.iterdir()
+                continue
+        except FileNotFoundError:  # a process that runs it has just moved it
+            continue
+        may_link = path.parent.parent == home and path.parent.name in ("checkpoints", "rollouts", "answers")
+        if may_link and path.resolve().is_relative_to(home.parent / "stages"):
+            waiting.append(path.resolve())
+        elif not stat.S_ISREG(mode):
+            what = f"a link to {path.readlink()}" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+            raise RunError(
+                f"{path}: is {what}. A run holds files, folders and links to the stages beside it: whoever "
+                "made this could have a command read or write there. Remove it if you trust the rest."
+            )
 
 
 def refuse_moved(folder: Path) -> None:
@@ -107,49 +115,59 @@ def read_status(folder: Path) -> Mapping[str, Any]:
     return {**status, "state": "gone", "message": reason}
 
 
-def findings_of(line: Line) -> list[str]:
-    """Return what a question is about: its finding or target, else the findings that are present."""
-    if named := [line[key] for key in ("finding", "target") if isinstance(line.get(key), str)]:
-        return named[:1]
-    return list(map(str, present)) if isinstance(present := line.get("present"), list) else []
-
-
 def lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield a file's whole lines; the run may still write it, and files of rollouts are too large to keep."""
     if not path.is_file():
         return
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
+        for number, line in enumerate(iter(lambda: file.readline(MOST_BYTES), b""), start=1):
+            if not line.endswith(b"\n") and len(line) < MOST_BYTES:
                 return  # the run is writing this line right now
-            if not line.strip():
-                continue
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError) as cause:
-                raise RunError(
-                    f"{path}, line {number}: not JSON, {line[:60].decode(errors='replace')!r}. "
-                    "Remove the line or resume the run, then `evid page` again."
-                ) from cause
+            if line.strip():
+                yield read_line(path, number, line)
 
 
-def read_object(path: Path) -> Mapping[str, Any]:
+def read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """Return what a line of a file holds, counted from 1."""
+    return _checked(
+        path, f"{path}, line {number}", line, "Remove the line or resume the run, then try again."
+    )
+
+
+def read_object(path: Path) -> dict[str, Any]:
     """Read a file that holds an object of JSON, empty where there is none yet."""
-    if not path.is_file():
-        return {}
+    return _checked(path, str(path), _content(path) or b"{}", "Run the stage again with `evid resume`.")
+
+
+def read_tables(path: Path) -> dict[str, Any]:
+    """Read a file of TOML, empty where there is none."""
+    remedy = "It was written by the run; start a new one."
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as cause:  # not UTF-8, too long a number, too deep
-        raise RunError(f"{path}: not JSON ({cause}). Run the stage again with `evid resume`.") from cause
-    if not isinstance(result, dict):
-        raise RunError(f"{path}: holds a {type(result).__name__}, not an object. Run the stage again.")
+        result = tomllib.loads(_content(path).decode())
+    except (ValueError, RecursionError) as cause:
+        raise RunError(f"{path}: not TOML ({cause}). {remedy}") from cause
+    _checked(path, str(path), json.dumps(result, default=str).encode(), remedy)
     return result
 
 
-def _toml(path: Path) -> Mapping[str, Any]:
+def _content(path: Path) -> bytes:
+    """Return the bytes of a plain file, none where there is no such file."""
     if not path.is_file():
-        return {}
+        return b""
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise RunError(f"{path}: holds {size} bytes, more than a run writes there ({MOST_BYTES}).")
+    return path.read_bytes()
+
+
+def _checked(path: Path, place: str, content: bytes, remedy: str) -> dict[str, Any]:
+    """Return the object of JSON that a file or a line holds, once it is seen to be as evidcore writes it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as cause:
-        raise RunError(f"{path}: not TOML ({cause}). It was written by the run; start a new one.") from cause
+        form = _FORMS.get(path.name) or _FORMS.get(path.parent.name) or _FORMS[""]
+        form.model_validate_json(content)
+        return dict(json.loads(content))
+    except (ValueError, RecursionError) as cause:  # not UTF-8, too deep, too long a number, another type
+        why, at = str(cause), ""
+        if isinstance(cause, ValidationError):
+            first = cause.errors(include_input=False, include_url=False)[0]
+            why, at = first["msg"], "".join(f" {item}" for item in first["loc"])
+        raise RunError(f"{place}:{at and f'{at}:'} {why}. {remedy}") from cause

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore_plugin_audit.stage_order import stages_before
+from evidcore_plugin_pages.record import is_phantom
 
 from evidcore.compute.processes import pin_threads
 from evidcore.errors import RunError
@@ -14,7 +15,7 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, open_run
-from evidcore.runs.read import is_phantom, lines
+from evidcore.runs.read import lines
 
 
 @dataclasses.dataclass(frozen=True)

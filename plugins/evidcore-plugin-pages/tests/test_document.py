@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from evidcore_plugin_pages.document import document, write_page
 from evidcore_plugin_pages.gallery import Gallery
+from evidcore_plugin_pages.record import read_record
 from evidcore_testing.recipes import recipe_text
 from markupsafe import escape
 
 from evidcore.api import Crop, VolumeRef
-from evidcore.runs.read import read_record
 
 
 class Elements(HTMLParser):

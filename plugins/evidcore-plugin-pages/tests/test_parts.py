@@ -6,11 +6,11 @@ import re
 import pytest
 from evidcore_plugin_pages.cases import chosen_answers, chosen_groups, look_up, pattern
 from evidcore_plugin_pages.markup import Html, data_block, number, tag, written
+from evidcore_plugin_pages.record import read_head
 from evidcore_plugin_pages.tables import with_tasks
 from evidcore_testing.recipes import recipe_text
 
 from evidcore.api import Crop, VolumeRef
-from evidcore.runs.read import read_head
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """Rows of the list: scores, findings, what went wrong."""
 
 import pytest
+from evidcore_plugin_pages.record import findings_of
 from evidcore_plugin_view.public_lines import group_row, score_of
-
-from evidcore.runs.read import findings_of
 
 
 @pytest.mark.parametrize(

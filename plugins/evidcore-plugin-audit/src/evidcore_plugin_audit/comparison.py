@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from evidcore_plugin_pages.record import Line, RunRecord, findings_of, read_head
 
 from evidcore.api import paired_interval
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.reference_lines import cluster
-from evidcore.runs.read import Line, RunRecord, findings_of, lines, read_head
+from evidcore.runs.read import lines
 
 QUESTION = ["task", "prompt"]  # columns that tell a question from others
 _CHANGE = (

@@ -142,7 +142,7 @@ def occlude(
         known, results = {line["key"]: line for line in read_lines(path)}, []
         policy = context.local_policy(prompts_per_pass=asking.prompts_per_batch)
         bank = connected(policy)
-        result = json.loads((folder.path / "results" / f"{trained_by}.json").read_text(encoding="utf-8"))
+        result = folder.result(trained_by)
         model = {"stage": trained_by, "inputs": result["inputs"]}
         total, done = sum(len(grid.boxes) for _, _, grid in asked), 0
         for answer, prompt, grid in asked:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from evidcore_plugin_pages.document import write_page
 from evidcore_plugin_pages.markup import DASH, Html, join, tag
+from evidcore_plugin_pages.record import read_head
 
 from evidcore.hooks import write_pages
-from evidcore.runs.read import lines, read_head, read_object, read_status
+from evidcore.runs.read import lines, read_object, read_status
 
 if TYPE_CHECKING:
     from evidcore.runs.assembly import Assembly

@@ -4,7 +4,6 @@ What goes in is listed here and nothing else: weights, configuration, processor,
 rollout, answer, case or report of the run is read on the way.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from importlib import metadata
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from evidcore_plugin_pages.record import is_phantom
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
@@ -28,7 +28,6 @@ from evidcore.registry.signature import component_class
 from evidcore.runs.execute import last_model
 from evidcore.runs.folder import RunFolder, atomic_directory, open_run, sha256, write
 from evidcore.runs.inputs import named
-from evidcore.runs.read import is_phantom
 from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
 from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths
 
@@ -212,7 +211,7 @@ def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
     for path in sorted((folder.path / "results").glob("*.json")):
         number = path.stem.partition("-")[0]
         if path.stem in later or (number.isdecimal() and int(number) > len(recipe.stages)):
-            result.append(json.loads(path.read_text(encoding="utf-8")))
+            result.append(folder.result(path.stem))
     return result
 
 

@@ -8,6 +8,8 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
+from evidcore_plugin_pages.record import Line
+
 from evidcore.api import Crop, Rollout, TextPart, Unscored, VisualPart
 from evidcore.case import Action, Part, Turn
 from evidcore.errors import RecipeError, RunError
@@ -18,7 +20,6 @@ from evidcore.reward.composer import EQUAL, RewardComposer
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import open_run, read_lines
-from evidcore.runs.read import Line
 
 _SIDES = ("before", "after")
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from evidcore.api import Case, Crop
+from evidcore.cache import cache_folder, looking_only
 from evidcore.case import Split
-from evidcore.runs.read import Line, RunRecord, is_phantom, lines
+from evidcore.runs.read import lines
+from evidcore_plugin_pages.record import Line, RunRecord, is_phantom
 
 _SPLITS: tuple[Split, ...] = ("test", "validation", "train")
 _LAST, _FIRST = "The widest group of the last step", "The widest group of the first step"
@@ -124,11 +126,12 @@ def look_up(record: RunRecord, shown: Iterable[Line]) -> tuple[dict[str, Known],
         if table is None or name in faults or not ids - known.keys():
             continue
         try:
-            for case in _cases(record, name, table, split):
-                if case.id in ids:
-                    known[case.id] = Known(case=case, phantom=is_phantom(str(table["use"])))
-                    if ids <= known.keys():
-                        break
+            with looking_only():
+                for case in _cases(record, name, table, split):
+                    if case.id in ids:
+                        known[case.id] = Known(case=case, phantom=is_phantom(str(table["use"])))
+                        if ids <= known.keys():
+                            break
         except Exception as cause:  # the page must come out whatever a data set does; it names the fault
             faults[name] = f"Data set {name!r} could not be read: {cause}"
     return known, list(faults.values())
@@ -156,7 +159,6 @@ def _places(record: RunRecord, line: Line) -> list[tuple[str, str]]:
 
 def _cases(record: RunRecord, name: str, table: Mapping[str, Any], split: str) -> Iterable[Case]:
     import evidcore.contracts  # torch: only where a case has to be looked up
-    from evidcore.cache import cache_folder
     from evidcore.registry import factory
 
     recipe_folder = Path(record.recipe.get("recipe_folder", record.folder))

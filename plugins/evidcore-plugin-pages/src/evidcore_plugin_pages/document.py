@@ -8,13 +8,13 @@ from typing import NamedTuple
 from evidcore.cache import write_atomically
 from evidcore.errors import EvidError
 from evidcore.hooks import Announcer
-from evidcore.runs.read import Line, RunRecord, read_record
 from evidcore_plugin_pages import charts, outcome
 from evidcore_plugin_pages.durations import is_number, is_time, stage_time
 from evidcore_plugin_pages.examples import evidence_section
 from evidcore_plugin_pages.gallery import Gallery
 from evidcore_plugin_pages.jinja import page, part
 from evidcore_plugin_pages.markup import DASH, Html, Unit, tag
+from evidcore_plugin_pages.record import Line, RunRecord, read_record
 from evidcore_plugin_pages.tables import figures, result_table
 
 _SKIPPED = {"stage", "step", "time_s", "epoch"}

@@ -5,10 +5,10 @@ import math
 import re
 from collections.abc import Sequence
 
-from evidcore.runs.read import Line
 from evidcore_plugin_pages.charts import Frame
 from evidcore_plugin_pages.jinja import part
 from evidcore_plugin_pages.markup import Html, written
+from evidcore_plugin_pages.record import Line
 
 _TIME = re.compile(r"(?P<part>.+)_s|reward_s/(?P<reward>.+)")
 _REST = "update and the rest of the step"  # of a log that names fewer parts

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evidcore.runs.read import Line, RunRecord
 from evidcore_plugin_pages.cases import (
     Asked,
     Group,
@@ -20,6 +19,7 @@ from evidcore_plugin_pages.charts import Branch, forks
 from evidcore_plugin_pages.gallery import Gallery
 from evidcore_plugin_pages.jinja import part
 from evidcore_plugin_pages.markup import DASH, Html, written
+from evidcore_plugin_pages.record import Line, RunRecord
 
 CONDITIONS = {"own": "Own volume", "other-patient": "Another patient's volume", "blank": "Blank volume"}
 READINGS = (  # field, label, whether None means that it was not asked for

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore.runs.read import Line, RunRecord
 from evidcore_plugin_pages.charts import Lane, lanes
 from evidcore_plugin_pages.jinja import part
 from evidcore_plugin_pages.markup import Html, join
+from evidcore_plugin_pages.record import Line, RunRecord
 from evidcore_plugin_pages.tables import (
     REFERENCE_LINES,
     is_accuracy,

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast, get_args
 
-from evidcore.runs.read import Line
 from evidcore_plugin_pages.jinja import part
 from evidcore_plugin_pages.markup import Html, Unit, interval, number, tag
+from evidcore_plugin_pages.record import Line
 
 REFERENCE_LINES = {
     "uniform_chance": "uniform chance",

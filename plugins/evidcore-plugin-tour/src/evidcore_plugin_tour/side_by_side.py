@@ -7,9 +7,9 @@ from typing import Any
 
 from evidcore_plugin_pages.jinja import page
 from evidcore_plugin_pages.outcome import audit
+from evidcore_plugin_pages.record import read_record
 
 from evidcore.cache import write_atomically
-from evidcore.runs.read import read_record
 from evidcore_plugin_tour.shipped import TASK, Shipped
 
 Result = Mapping[str, Any]

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import array
 import functools
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evidcore_plugin_pages.record import Line, RunRecord, read_head
+
 from evidcore.errors import RunError, did_you_mean
-from evidcore.runs.read import Line, RunRecord, read_head
 from evidcore.runs.read import lines as read_lines
+from evidcore.runs.read import read_line
 from evidcore_plugin_view.background import CaseIndex, FollowedMasks, RunProcess, names_segmenter
 from evidcore_plugin_view.public_lines import Row, answer_row, group_row
 
@@ -204,7 +205,7 @@ class LineIndex:
                 )
             with self.path.open("rb") as file:
                 file.seek(self._starts[number])
-                return self._parsed(file.readline(), number)
+                return read_line(self.path, number + 1, file.readline())
 
     def containing(self, words: str, texts: Callable[[Line], str]) -> list[int]:
         """Return the numbers of the lines in whose texts some words occur, whatever their case."""
@@ -216,7 +217,7 @@ class LineIndex:
         if count:
             with self.path.open("rb") as file:
                 for number, raw in zip(range(count), file, strict=False):  # it may be cut meanwhile
-                    if wanted in texts(self._parsed(raw, number)).casefold():
+                    if wanted in texts(read_line(self.path, number + 1, raw)).casefold():
                         result.append(number)
         return result
 
@@ -241,16 +242,6 @@ class LineIndex:
             for raw in file:
                 if not raw.endswith(b"\n"):
                     return  # the run is writing this line right now
-                self._rows.append(self._row(self._parsed(raw, len(self._rows))))
+                self._rows.append(self._row(read_line(self.path, len(self._rows) + 1, raw)))
                 self._starts.append(self._end)
                 self._end += len(raw)
-
-    def _parsed(self, raw: bytes, number: int) -> Line:
-        remedy = "Remove the line or resume the run, then `evid view` again."
-        try:
-            line = json.loads(raw)
-        except (ValueError, RecursionError) as cause:
-            raise RunError(f"{self.path}, line {number + 1}: not JSON, {raw[:60]!r}. {remedy}") from cause
-        if not isinstance(line, dict):
-            raise RunError(f"{self.path}, line {number + 1}: must be an object, got {raw[:60]!r}. {remedy}")
-        return line

@@ -13,9 +13,9 @@ from typing import Any
 
 from evidcore_plugin_pages.durations import is_number
 from evidcore_plugin_pages.examples import OPEN_KEYS, READINGS
+from evidcore_plugin_pages.record import Line, findings_of
 from evidcore_plugin_pages.tables import unit_of_row, with_tasks
 
-from evidcore.runs.read import Line, findings_of
 from evidcore.text.tags import inside
 from evidcore_plugin_view.background import Sentences
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from evidcore_plugin_pages.gallery import WORDS
+from evidcore_plugin_pages.record import Line, findings_of
 
 from evidcore.api import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
-from evidcore.runs.read import Line, findings_of
 from evidcore_plugin_view import overlay
 from evidcore_plugin_view.background import CaseEntry, FollowRequest
 from evidcore_plugin_view.opened_run import OpenedRun

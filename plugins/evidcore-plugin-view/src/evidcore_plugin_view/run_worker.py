@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from evidcore_plugin_pages.cases import look_up
+from evidcore_plugin_pages.record import read_head
 from evidcore_plugin_reports.sentences import sentences
 
 from evidcore.api import Crop, EvalStage, Evaluation, Prompt, Segmenter, Stage, VolumeRef, find
@@ -33,7 +34,6 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.execute import last_asking, outputs_of
 from evidcore.runs.folder import RunFolder
-from evidcore.runs.read import read_head
 from evidcore_plugin_view.background import CaseEntry, FollowedMask, FollowRequest
 
 

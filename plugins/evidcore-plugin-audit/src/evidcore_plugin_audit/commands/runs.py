@@ -50,8 +50,9 @@ def runs(folder: Path, recipe: str | None, limit: int, as_json: bool) -> None:
 
 def _row(folder: Path) -> dict[str, Any]:
     """Return what the list says of a run: where it is, and its last evaluation's headline for each task."""
+    from evidcore_plugin_pages.record import read_head
+
     from evidcore.errors import RunError
-    from evidcore.runs.read import read_head
 
     row: dict[str, Any] = {
         "folder": str(folder), "recipe": folder.parent.name, "seed": None, "state": "unreadable", "stage": "",

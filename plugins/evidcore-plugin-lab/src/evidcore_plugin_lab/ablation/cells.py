@@ -13,12 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from evidcore_plugin_pages.record import read_head
+
 from evidcore.errors import RunError, did_you_mean
 from evidcore.recipe import Recipe, to_toml
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.begin import changes_since
 from evidcore.runs.folder import RunFolder, difference, write
 from evidcore.runs.inputs import INPUTS, Hashes, after, hashed_inputs, inputs_hash, lock_table
+from evidcore.runs.read import read_object
 from evidcore_plugin_lab.ablation.definition import Ablation
 
 CELLS = "cells.json"
@@ -58,9 +61,7 @@ class Cell:
 
     def result(self, stage: str) -> dict[str, Any]:
         """Return what a finished stage of its run found."""
-        text = (self.folder / "results" / f"{stage}.json").read_text(encoding="utf-8")
-        result: dict[str, Any] = json.loads(text)
-        return result
+        return RunFolder(self.folder).result(stage)
 
     def lock(self) -> dict[str, Any]:
         """Return what pins its run."""
@@ -79,13 +80,12 @@ class Cell:
         assembly = Assembly(self.recipe)
         lock = lock_table(self.recipe, assembly.datasets)
         if self.state != "finished":
-            before = tomllib.loads((self.run.path / "resolved.toml").read_text(encoding="utf-8"))
+            before = dict(read_head(self.run.path).recipe)
             return difference(before, tomllib.loads(to_toml(self.recipe))) or changes_since(self.run, lock)
         for stage, inputs in planned_inputs(assembly, lock).items():
             before_hash = self.result(stage)["inputs"]
             if before_hash != inputs_hash(inputs):
-                used = self.run.store / before_hash / INPUTS
-                before = json.loads(used.read_text(encoding="utf-8")) if used.is_file() else {}
+                before = read_object(self.run.store / before_hash / INPUTS)
                 now = json.loads(json.dumps(inputs, default=str))
                 return [f"{stage}, {line}" for line in difference(before, now)]
         return []
@@ -159,8 +159,7 @@ class AblationFolder:
         )
 
     def _known(self) -> dict[str, Any]:
-        file = self.path / CELLS
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        return read_object(self.path / CELLS)
 
     def _cell(self, arm: str, seed: int, known: dict[str, Any]) -> Cell:
         cell = Cell(arm=arm, seed=seed, recipe=self.ablation.cell_recipe(arm, seed))

@@ -13,9 +13,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from evidcore_plugin_pages.record import is_phantom
+
 from evidcore.errors import RunError, did_you_mean
 from evidcore.evaluate.bootstrap import detectable, holm
-from evidcore.runs.read import is_phantom, lines
+from evidcore.runs.read import lines
 from evidcore_plugin_lab.ablation.cells import Cell
 from evidcore_plugin_lab.ablation.contrasts import Arms, Contrast
 from evidcore_plugin_lab.ablation.definition import Ablation, Metric

@@ -34,9 +34,10 @@ def pack(folder: Path, out: Path | None, as_json: bool) -> None:
 
 def pack_run(run: Path, target: Path) -> list[str]:
     """Write a run and its stages to a .tar, which appears when it is whole; return the stages' names."""
+    from evidcore_plugin_pages.record import read_head
+
     from evidcore.compute.signals import is_locked
     from evidcore.errors import RunError
-    from evidcore.runs.read import refuse_moved
 
     if target.exists():
         raise RunError(f"{target}: is there already, and nothing is overwritten. Name another with --out.")
@@ -44,15 +45,10 @@ def pack_run(run: Path, target: Path) -> list[str]:
         raise RunError(
             f"{run}: a process is running it, so its files still change. Pack it when that has ended."
         )
-    refuse_moved(run)
-    store = run.parent / "stages"
-    inside = [path.resolve() for path in run.rglob("*") if path.is_symlink()]
-    own = [
-        path.relative_to(store.resolve()).parts[0] for path in inside if path.is_relative_to(store.resolve())
-    ]
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in (run / "results").glob("*.json")]
-    own += [one["inputs"] for one in results if (store / one.get("inputs", "\0")).is_dir()]
-    stages = sorted(set(own))
+    store, names = run.parent / "stages", [result.get("inputs") for result in read_head(run).results]
+    own = [path.resolve().relative_to(store).parts[0] for path in run.rglob("*") if path.is_symlink()]
+    used = [name for name in names if name and "/" not in name and (store / name).is_dir()]
+    stages = sorted({*own, *used})
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with tarfile.open(partial, "w") as archive:

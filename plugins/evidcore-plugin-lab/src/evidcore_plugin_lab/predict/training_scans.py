@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from evidcore_plugin_pages.record import is_phantom
 from scipy.spatial.distance import cdist
 
 from evidcore.api import Case, DataError, View, VisualPart, VolumeRef, read
@@ -30,7 +31,6 @@ from evidcore.errors import EvidError
 from evidcore.model.policy import VLMPolicy
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.folder import RunFolder, write
-from evidcore.runs.read import is_phantom
 
 FILE = "training_scans.json"
 LAYOUT = 1  # raise whenever the file holds something else
