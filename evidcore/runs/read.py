@@ -27,10 +27,6 @@ def _form(**fields: Any) -> type[BaseModel]:
     return create_model("form", __config__=ConfigDict(strict=True, allow_inf_nan=False), **fields)
 
 
-def _each(form: type[BaseModel]) -> Any:
-    return GenericAlias(list, (form,))
-
-
 _IS_TEXT, _IS_COUNT = (str, ...), (int, ...)  # others may be left out, or null
 _NUMBER, _TEXT, _COUNT = (float | None, None), (str | None, None), (int | None, None)
 _TABLE, _TEXTS, _TABLES = (dict[str, Any] | None, None), (list[str] | None, None), (list[dict[str, Any]], ())
@@ -38,15 +34,16 @@ _ROW = _form(
     name=_IS_TEXT, metric=_IS_TEXT, value=(float | None, ...), low=_NUMBER, high=_NUMBER, questions=_COUNT,
     patients=_COUNT, task=_TEXT, condition=_TEXT, note=_TEXT,
 )  # fmt: skip
+_VERDICT = _form(value=(float | None, ...), reason=_IS_TEXT)
 _ROLLOUT = _form(
-    text=_IS_TEXT, total=(float | None, ...), rewards=(dict[str, dict[str, Any]], ...), advantage=_NUMBER,
-    length=_COUNT, parent=(list[int] | None, None), turns=(_each(_form(actions=_TABLES)) | None, None),
+    text=_IS_TEXT, total=(float | None, ...), rewards=(GenericAlias(dict, (str, _VERDICT)), ...),
+    advantage=_NUMBER, length=_COUNT, parent=(list[int] | None, None),
+    turns=(GenericAlias(list, (_form(actions=_TABLES),)) | None, None),
 )  # fmt: skip
-_RECIPE = _form(
-    dataset=(dict[str, dict[str, Any]], {}), stage=(_each(_form(data=_TABLES)), []), observers=_TEXTS,
-)  # fmt: skip
+_STAGES = (GenericAlias(list, (_form(data=_TABLES),)), ())
+_RECIPE = _form(dataset=(dict[str, dict[str, Any]], {}), stage=_STAGES, observers=_TEXTS)
 _RESULT = _form(
-    stage=_IS_TEXT, kind=_IS_TEXT, rows=(_each(_ROW), ...), inputs=_TEXT, figures=_TABLE,
+    stage=_IS_TEXT, kind=_IS_TEXT, rows=(GenericAlias(list, (_ROW,)), ...), inputs=_TEXT, figures=_TABLE,
     verdict=(dict[str, str] | None, None),
     reference_lines=(dict[str, dict[str, float | None]] | None, None),
 )  # fmt: skip
@@ -62,7 +59,7 @@ _FORMS = {  # by a file's name, or its folder's
     ),
     "rollouts": _form(
         step=_IS_COUNT, task=_IS_TEXT, case_id=_IS_TEXT, images=_TEXTS, reference=_TABLE,
-        rollouts=(_each(_ROLLOUT), ...),
+        rollouts=(GenericAlias(list, (_ROLLOUT,)), ...),
     ),
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ def test_a_line_that_is_not_known_is_said_to_be_so(tmp_path):
     lines = reference_lines(prompts, prompts)
     result = {
         "stage": "evaluate",
+        "kind": "evaluate",
         "rows": [row.to_json() for row in lines.rows("choice")],
         "reference_lines": {"choice": lines.figures()},
     }

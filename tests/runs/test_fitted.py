@@ -29,7 +29,7 @@ def stored(store, inputs, **result):
     (folder / "checkpoint" / "model.safetensors").write_bytes(b"weights")
     (folder / "inputs.json").write_text(json.dumps(inputs))
     (folder / "metrics.jsonl").write_text("")
-    result = {"stage": "01-fit-encoder", "took_s": None, "rows": [], **result}
+    result = {"stage": "01-fit-encoder", "kind": "fit", "took_s": None, "rows": [], **result}
     (folder / "result.json").write_text(json.dumps(result))
     return folder
 

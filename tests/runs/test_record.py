@@ -20,20 +20,21 @@ def test_each_step_is_a_line_with_stage_step_and_time(tmp_path):
 def test_what_a_killed_process_wrote_beyond_its_checkpoint_is_replaced(tmp_path):
     (tmp_path / "rollouts").mkdir()
     first = StageEvents(Announcer([Recorder(RunFolder(tmp_path))]), "04-grpo")
+    group = {"task": "choice", "case_id": "1", "rollouts": []}
     append(tmp_path / "metrics.jsonl", [{"stage": "03-sft", "step": 9}])
     for step in (1, 2, 3):
-        first.rollouts_judged(step, [{"prompt_id": f"p{step}"}])
+        first.rollouts_judged(step, [{**group, "prompt_id": f"p{step}"}])
         first.step_finished(step, {"loss": 1.0})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"stage": "04-gr')  # cut short by the kill
     second = StageEvents(Announcer([Recorder(RunFolder(tmp_path))]), "04-grpo")
     for step in (2, 3):
-        second.rollouts_judged(step, [{"prompt_id": f"q{step}"}])
+        second.rollouts_judged(step, [{**group, "prompt_id": f"q{step}"}])
         second.step_finished(step, {"loss": 2.0})
     assert steps(tmp_path) == [("03-sft", 9), ("04-grpo", 1), ("04-grpo", 2), ("04-grpo", 3)]
     result = read_lines(tmp_path / "rollouts" / "04-grpo.jsonl")
     assert [line["prompt_id"] for line in result] == ["p1", "q2", "q3"]
-    assert result[0] == {"prompt_id": "p1", "stage": "04-grpo", "step": 1}
+    assert result[0] == {**group, "prompt_id": "p1", "stage": "04-grpo", "step": 1}
 
 
 def test_time_goes_on_where_the_killed_process_stopped(tmp_path):

