@@ -79,7 +79,7 @@ def ending(results: Sequence[Mapping[str, Any]]) -> list[str]:
             summaries.sort(key=lambda row: is_difference(row["metric"]))  # what was scored, then margins
             lines += [f"  {row['summary']}: {_figure(row)}" for row in summaries]
             lines.append(f"  {verdict}")
-    lines += [f"{row['name']}, {row['note']}: {_figure(row)}" for row in changes]
+    lines += [f"{row['name']}, {row.get('note')}: {_figure(row)}" for row in changes]
     left = len(lines) - _MOST_LINES
     return lines if left <= 0 else [*lines[: _MOST_LINES - 1], f"and {left + 1} more lines: see the page"]
 
@@ -94,9 +94,9 @@ def _share(value: float | None) -> str:
 
 def _figure(row: Mapping[str, Any]) -> str:
     """Return value and interval; shares as percentages, differences in points, the rest as they are."""
-    metric, low, high, unit = row["metric"], row["low"], row["high"], row.get("unit")
+    metric, low, high, unit = row["metric"], row.get("low"), row.get("high"), row.get("unit")
     if row["value"] is None:
-        return f"not measured ({row['note']})"
+        return f"not measured ({row.get('note')})"
     unit = "score" if is_fraction(metric) else unit
     text = number(metric, row["value"], unit)
     if is_difference(metric) and not is_fraction(metric, unit):

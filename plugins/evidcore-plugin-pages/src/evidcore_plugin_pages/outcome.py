@@ -99,7 +99,7 @@ def changes(record: RunRecord) -> Html:
     for result in record.results:
         for row in _measured(result) if result.get("kind") == "changes" else ():
             metric = said(str(row["metric"]).removesuffix("_change"))
-            marks.append((row, _label(row["name"], f"{metric}, {row['note']}"), "own"))
+            marks.append((row, _label(row["name"], f"{metric}, {row.get('note')}"), "own"))
     caption = "Paired by question, 95 % intervals resampled by patient."
     if not marks:
         return part("empty", "No two evaluations asked the same questions.")
