@@ -38,6 +38,15 @@ def metadata(name="evid-reward-laterality", requires=("evidcore>=0.1,<0.2",), ca
     return "\n".join([*lines, "Description-Content-Type: text/markdown", "", f"# {name}\n{card}"]).encode()
 
 
+def acts(*_, **__):
+    """Leave a file in the working folder: a hook that a module imports."""
+    open("ran", "w").close()
+
+
+property, __build_class__ = acts, acts  # where a module takes this one for its builtins
+MAIN = "__main__"
+
+
 def entry_points(kind="reward", name="laterality", target=f"{NAME}:Laterality"):
     return f"[evidcore.{kind}]\n{name} = {target}\n".encode()
 

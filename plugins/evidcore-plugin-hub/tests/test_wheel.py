@@ -36,7 +36,7 @@ def test_a_sound_wheel_is_read():
     [
         ("../escaped.py", "leads out of the folder"), ("/etc/escaped.py", "leads out of the folder"),
         ("C:\\escaped.py", "leads out of the folder"), ("evil\x1b[2J.py", "leads out of the folder"),
-        ("run.pth", "only text may be in a plugin"), ("sitecustomize.py", "is imported unasked"),
+        ("x.pth", "only text may be in a plugin"), ("sitecustomize.py", "is imported unasked"),
         ("usercustomize.py", "is imported unasked"), ("conftest.py", "is imported unasked"),
         ("evidcore/registry/extra.py", "is a module of Python or of evidcore"),
         ("evidcore_plugin_lab/extra.py", "is a module of Python or of evidcore"),
@@ -96,6 +96,8 @@ def test_a_record_that_is_not_what_is_there():
     [
         (b"[console_scripts]\nevid = evid_reward_laterality:main\n", "offers components of evidcore alone"),
         (b"[pytest11]\nx = evid_reward_laterality\n", "offers components of evidcore alone"),
+        (b"[gui_scripts]\npython = evid_reward_laterality:main\n", "offers components of evidcore alone"),
+        (b"[evidcore_trust]\nx = evidcore_plugin_x\n", "offers components of evidcore alone"),
         (b"[evidcore.trust]\nx = evid_reward_laterality:X\n", "offers components of evidcore alone"),
         (made.entry_points(name="format"), "reward 'format': evidcore has one of that name"),
         (made.entry_points("encoder", "vit3d"), "encoder 'vit3d': evidcore has one of that name"),
@@ -174,8 +176,13 @@ ACTS = [  # what a module must not do unsaid, besides what is tried below
     "import typing\n\ndef f(x: typing.Annotated[int, open(1)]):\n    pass\n",
     "from evid_reward_laterality import words\n\ndef f(x: words.X):\n    pass\n", "from os import *\n",
     "import json.__main__\n", "import antigravity\n", "from . import __main__\n",
+    "from .words import folders as __path__\n", "import torch\n\nX = torch.ones(3, out=torch.x)\n",
+    "import typing\n\nT = typing.TypeVar('T', bound='open(1)')\n",
+    "import typing\n\nT = typing.NewType('T', 'open(1)')\n",
+    "import typing\n\nT = typing.TypeVar('T', 'open(1)', int)\n",
 ]  # fmt: skip
 RUN = "open('ran', 'w').close()"
+HOOK = "from made_wheels import acts as __"
 OWN = "import dataclasses as d\n\n@d.dataclass\nclass B:\n"
 METHOD = f"(self, *a, **b):\n        {RUN}\n        return ''\n\n"
 INIT = f"    def __init__{METHOD}"
@@ -202,6 +209,17 @@ ATTACKS = {
     "an enum": f"import enum\n\nclass E(enum.Enum):\n    A = 1\n\n    def __init__{METHOD}",
     "a NamedTuple": "import typing\n\nclass A(typing.NamedTuple):\n    x: int = open('ran', 'w')\n",
     "a classmethod property": (f"class A:\n    @classmethod\n    @property\n    def x{METHOD}X = A.x\n"),
+    "an import in a class": f"class A:\n    {HOOK}init_subclass__\n\nclass B(A):\n    pass\n",
+    "an import as name": f"from made_wheels import MAIN as __name__\nif __name__ == '__main__':\n    {RUN}\n",
+    "import as builtins": f"import made_wheels as __builtins__\nclass A:\n    @property\n    def x{METHOD}",
+    "a subscript of a class": f"class A:\n    def __class_getitem__{METHOD}X = A[1]\n",
+    "__prepare__": f"class M(type):\n    def __prepare__{METHOD}class A(metaclass=M):\n    pass\n",
+    "a format": f"class A:\n    def __format__{METHOD}X = f'{{A():>3}}'\n",
+    "an operator": f"class A(int):\n    def __add__{METHOD}X = A(1) + 1\n",
+    "an order": f"class A(str):\n    def __lt__{METHOD}X = sorted([A('a'), A('b')])\n",
+    "__match_args__": f"class A:\n    @property\n    def x{METHOD}    __match_args__ = ('x',)\n\n"
+    "match A():\n    case A(1):\n        pass\n",
+    "a hash": f"class A(str):\n    def __hash__{METHOD}X = {{A('a'): 1}}\n",
     "click's class": f"import click\n\n{CLASS}{INIT}@click.command(cls=B)\ndef f():\n    pass\n",
 }
 
@@ -214,7 +232,7 @@ def test_what_is_not_known_to_be_harmless_runs_code_when_loaded(code):
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attacks_that_run_when_loaded_are_shown(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [*CodeLook(ATTACKS[name]).runs_when_loaded()]
+    assert [*CodeLook(ATTACKS[name], ["made_wheels"]).runs_when_loaded()]
     with contextlib.suppress(TypeError), warnings.catch_warnings(action="ignore"):
         exec(ATTACKS[name], {"__name__": "made_wheels"})  # some break the module behind the act
         gc.collect()

@@ -85,7 +85,8 @@ class CodeLook:
     def _statements(self, body: Iterable[ast.stmt], *, is_class: bool) -> Iterator[ast.AST]:
         for node in body:
             if isinstance(node, ast.Import | ast.ImportFrom):
-                if not all(self._may_import(full) for _, full in _imported(node, is_whole=True)):
+                is_hook = any(name.startswith("__") for name, _ in _imported(node))  # as __init_subclass__
+                if is_hook or not all(self._may_import(full) for _, full in _imported(node, is_whole=True)):
                     yield node
             elif isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign):
                 targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -100,6 +101,7 @@ class CodeLook:
             elif isinstance(node, (*_FUNCTION, ast.ClassDef)):
                 if node.name.startswith("__") and not (is_class and node.name in _HARMLESS["methods"]):
                     yield ast.copy_location(ast.Name(f"def {node.name}"), node)
+                yield from getattr(node, "type_params", ())  # of Python 3.12: [T: open(1)]
                 wraps = node.decorator_list
                 yield from (item for item in wraps if not self._may_decorate(item, len(wraps) == 1))
                 yield from self._class(node) if isinstance(node, ast.ClassDef) else self._function(node)
@@ -136,18 +138,16 @@ class CodeLook:
             is_harmless = (
                 node.id not in self._meanings or not self._is_of_package(full) or self._is_known_class(full)
             )
-            if node.id in self._aliases:
-                is_harmless, below, self._aliases[node.id] = (
-                    True,
-                    self._aliases[node.id],
-                    [],
-                )  # looked at once
+            if node.id in self._aliases:  # looked at once
+                is_harmless, below = True, self._aliases[node.id]
+                self._aliases[node.id] = []
         elif isinstance(node, ast.Attribute):
             is_harmless = isinstance(node.ctx, ast.Load) and not node.attr.startswith("_")
             is_harmless &= not (is_type and self._is_of_package(self._full(node)))
         elif isinstance(node, ast.Call):
             is_harmless = self._may_call(node, _HARMLESS["marks"] + ([] if is_type else _HARMLESS["calls"]))
-            below, is_type = [*node.args, *node.keywords], False
+            is_type = self._full(node.func).startswith("typing.")  # a bound may be a text, which is evaluated
+            below = [*node.args, *(item.value for item in node.keywords)]
         elif node is not None:
             is_harmless = isinstance(node, _OF_TYPES if is_type else _PLAIN)
         if node is not None and not is_harmless:
@@ -164,7 +164,7 @@ class CodeLook:
     def _may_call(self, node: ast.Call, among: Iterable[str]) -> bool:
         """Tell a call that makes a value of a known kind, and calls nothing that it is given."""
         makes = [item.value for item in node.keywords if item.arg == "default_factory"]
-        calls_back = any(item.arg in (None, "key") for item in node.keywords)
+        calls_back = any(item.arg in (None, "key", "out") for item in node.keywords)
         if calls_back or any(self._full(item) not in ("dict", "list", "set") for item in makes):
             return False
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Constant):
