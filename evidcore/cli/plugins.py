@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from evidcore.cli.show import apart
 from evidcore.errors import PluginError, did_you_mean, printable
 from evidcore.registry import KIND_NAMES, LOCK, Offer, broken, offers, watch
 
@@ -55,7 +56,7 @@ def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: boo
 
 def _failure(offer: Offer) -> str | None:
     try:
-        offer.load()
+        apart(offer).load()
     except PluginError as cause:
         return str(cause)
     return None

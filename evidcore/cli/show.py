@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evidcore.errors import PluginError, did_you_mean
-from evidcore.registry import KIND_NAMES, Offer, card, offers, watch
+from evidcore.registry import KIND_NAMES, Offer, card, is_ours, offers, watch
 from evidcore.registry.signature import SERVICE_KINDS, flat_forms, options
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ def recipe_schema() -> dict[str, Any]:
     for kind in sorted({*KIND_NAMES} - {"observer", "command", "page", "format"}):
         choices = []
         for offer in offers(kind):
-            with contextlib.suppress(PluginError):
-                choices.append(_choice(offer, whole))
+            with contextlib.suppress(PluginError, KeyError, TypeError):  # a schema of others may be none
+                choices.append(_choice(apart(offer), whole))
         definitions[kind] = {"anyOf": choices} if choices else {"type": "object"}
     definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}
     top = whole(form_of_class(Top), "recipe")
@@ -56,10 +56,11 @@ def _choice(offer: Offer, whole: Callable[[Form, str], dict[str, Any]]) -> dict[
     """Return the schema of one component's table, or of one kind of stage; what a stage leaves open fits."""
     from evidcore.recipe import trl_fields
     from evidcore.recipe.check import stage_class
-    from evidcore.registry.factory import form_of, form_of_class
+    from evidcore.registry.factory import Components, form_of_class
 
+    is_stage = offer.kind == "stage" and offer.apart is None
+    form = form_of_class(stage_class(offer.name)) if is_stage else Components().form(offer)
     if offer.kind == "stage":
-        form = form_of_class(stage_class(offer.name))
         table = whole(form, f"stage {offer.name}")
         properties = table["properties"] | {"kind": {"const": offer.name}}
         if "trl" in properties:
@@ -70,7 +71,7 @@ def _choice(offer: Offer, whole: Callable[[Form, str], dict[str, Any]]) -> dict[
         if form.leaves_open:
             del result["additionalProperties"]
         return result
-    table = whole(form_of(offer.load(), offer.kind), f"{offer.kind} {offer.name}")
+    table = whole(form, f"{offer.kind} {offer.name}")
     properties = table["properties"] | {"use": {"enum": [offer.name, f"{offer.package}/{offer.name}"]}}
     if offer.kind in SERVICE_KINDS:
         properties["kind"] = {"const": offer.kind}
@@ -99,7 +100,7 @@ def show(name: str | None, kind: str | None, schema: bool, as_json: bool) -> Non
         return
     if name is None:
         raise click.UsageError("give the NAME of a component, or --schema.")
-    listed = [_shown(offer) for offer in _named(name, kind)]
+    listed = [_listed(offer) for offer in _named(name, kind)]
     if as_json:
         click.echo(json.dumps(listed, indent=1, default=str))
         return
@@ -134,7 +135,20 @@ def _named(name: str, kind: str | None) -> list[Offer]:
     return result
 
 
-def _shown(offer: Offer) -> dict[str, Any]:
+def apart(offer: Offer) -> Offer:
+    """Return a component so that code of others loads in a process apart, where the Hub's package is here."""
+    isolation = None if is_ours(offer.package) else watch("isolation")
+    return offer if isolation is None else isolation.apart(offer)
+
+
+def _listed(offer: Offer) -> dict[str, Any]:
+    other = apart(offer).apart
+    rows = described(offer) if other is None else other.listing()
+    return {**vars(offer), **rows, "card": card(offer.package)}
+
+
+def described(offer: Offer) -> dict[str, Any]:
+    """Return what a component says of itself and takes; imports it."""
     from evidcore.registry.signature import component_class
 
     factory = offer.load()
@@ -145,11 +159,9 @@ def _shown(offer: Offer) -> dict[str, Any]:
         about.append(inspect.cleandoc(factory.__init__.__doc__))
     about += [inspect.cleandoc(form.__doc__ or "") for form in flat_forms(factory)]
     return {
-        **vars(offer),
         "about": "\n\n".join(about),
         "options": [_option(item) for item in options(factory, offer.kind).values()],
         "fit_options": [] if fit is None else [_option(item) for item in options(fit).values()],
-        "card": card(offer.package),
     }
 
 

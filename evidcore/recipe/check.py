@@ -18,6 +18,7 @@ from evidcore.registry.factory import (
     form_of_class,
     mistake,
     mistakes_of,
+    named_offer,
     show,
     together,
 )
@@ -229,7 +230,7 @@ class Tables(Components):
 
     def _has(self, reward: Mapping[str, Any], key: str) -> bool:
         with contextlib.suppress(PluginError, CacheMiss):
-            return key in self.form(find("reward", str(reward.get("use")))).known
+            return key in self.form(named_offer("reward", reward)).known
         return False
 
 
@@ -238,8 +239,6 @@ class Described(Tables):
 
     Options of a stage that hang on its evaluations or its component are not known.
     """
-
-    imports = False
 
     def __init__(self, raw: Mapping[str, Any], kept: CachedSignatures) -> None:
         super().__init__(raw)

@@ -13,6 +13,7 @@ from annotated_types import Ge, Gt, Le, MinLen
 
 from evidcore.case import Split
 from evidcore.registry import find
+from evidcore.registry.factory import named_offer
 from evidcore.registry.signature import Kind, MetricKeys, RewardKeys, marked_kind
 
 __all__ = [
@@ -84,7 +85,7 @@ class RecipeContext:
         use = self.table(section, name).get("use")
         if section == "model":
             return find(name, str(use or default_use(Model, name))).load()
-        return find(self.services[name], str(use)).load()
+        return named_offer(self.services[name], self.table(section, name)).load()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

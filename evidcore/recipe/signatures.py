@@ -48,7 +48,7 @@ class CachedSignatures:
     def form(self, offer: Offer) -> Form:
         """Return the form of a table, without its defaults."""
         note = self._notes.get(_name(offer))
-        if note is None:
+        if note is None or offer.apart:
             raise CacheMiss
         return _form(note, offer.kind)
 
@@ -56,7 +56,7 @@ class CachedSignatures:
         """Keep what was read for the next process, where a file can be written."""
         notes = dict(self._notes)
         for offer, form in read.items():
-            if _name(offer) not in notes:
+            if _name(offer) not in notes and not form.is_open:
                 with contextlib.suppress(PydanticInvalidForJsonSchema):  # told by importing it, each time
                     notes[_name(offer)] = json.dumps([form.schema, form.leaves_open])
         if notes.keys() != self._notes.keys():

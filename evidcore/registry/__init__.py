@@ -18,12 +18,14 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib.machinery import PathFinder
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from evidcore.errors import ContractError, EvidError, PluginError, Stopped, did_you_mean, is_disk_full
 
 if TYPE_CHECKING:
     from importlib import metadata  # takes a quarter of the time of `evid --help`, which lists nothing
+
+    from evidcore.registry.factory import Form as Form
 
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task", "rollout", "sampler",
@@ -52,6 +54,7 @@ class Offer:
     package: str
     version: str
     target: str  # "module:attribute", not imported
+    apart: ClassVar[Any] = None  # itself, where its code is loaded in a process of its own
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r} from {self.package} {self.version}"
@@ -93,10 +96,9 @@ class Offer:
         except EvidError:
             raise
         except Exception as cause:  # a plugin may fail in any way while it is imported
-            raise PluginError(
-                f"{self} could not be imported: {type(cause).__name__}: {cause}. "
-                f"Reinstall it (`pip install --force-reinstall {self.package}`) or tell its authors."
-            ) from cause
+            text = f"{self} could not be imported: {type(cause).__name__}: {cause}. Reinstall it "
+            text += f"(`pip install --force-reinstall {self.package}`) or tell its authors."
+            raise PluginError(text) from cause
         if not callable(factory):
             raise PluginError(f"{self}: {self.target} must be a class or a function, got {factory!r}.")
         return factory  # type: ignore[no-any-return]  # checked one line above
@@ -210,9 +212,8 @@ def card_in(text: str, where: str) -> dict[str, Any]:
     try:
         return parse_toml(block.group(1))
     except tomllib.TOMLDecodeError as cause:
-        raise PluginError(
-            f"{where}: the card in its README is not TOML ({cause}). Tell its authors."
-        ) from cause
+        text = f"{where}: the card in its README is not TOML ({cause}). Tell its authors."
+        raise PluginError(text) from cause
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -255,15 +255,14 @@ def form_of_class(form: type) -> Form:
 class Components:
     """Looks into tables that name components: the context of a check."""
 
-    imports = True  # reads components by importing them
-
     def __init__(self, services: Mapping[str, str] | None = None) -> None:
         """Take the kinds of the services that tables may name."""
         self.services = services or {}
 
     def form(self, offer: Offer) -> Form:
         """Return the form of a component's table; imports it."""
-        return form_of(offer.load(), offer.kind)
+        form: Form = form_of(offer.load(), offer.kind) if offer.apart is None else offer.apart.form()
+        return form
 
     def component(self, kind: Kind, value: Any) -> Any:
         """Return a component's table with its defaults, a service's name as it is."""
@@ -292,7 +291,7 @@ class Components:
         """Return a component's table with every default filled in, as TOML values."""
         form, values = self.values(kind, table)
         full = {key: table[key] for key in table if key in reserved_keys(kind) - {"isolated"}}
-        if is_isolated(kind, table) and self.imports:
+        if is_isolated(kind, table):
             full["isolated"] = watch("isolation", "`isolated`").resolved(table["isolated"])
         return full | form.resolved(table, values)
 
@@ -302,22 +301,17 @@ class Components:
         if not isinstance(use, str):
             text = "missing; it names the component." if use is None else f"must be a name, got {use!r}."
             raise mistake(text, at=("use",))
+        wrong = list[tuple[Path, str]]()
+        if is_isolated(kind, table):
+            if (isolation := watch("isolation")) is None:
+                text = "a process of its own needs `pip install evidcore-plugin-hub`."
+                raise mistake(f"{text} Or leave `isolated` out.", at=("isolated",))
+            wrong = isolation.check(table["isolated"])
         try:
-            form = self.form(find(kind, use))
+            form = self.form(named_offer(kind, table))
         except PluginError as cause:
             raise mistake(str(cause), at=("use",)) from None
-        return form, together(self._isolated(kind, table), lambda: form.check(table, self))
-
-    def _isolated(self, kind: str, table: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-        """Yield what is wrong with a wish for a process of its own."""
-        if not is_isolated(kind, table):
-            return
-        if (isolation := watch("isolation")) is None:
-            text = "a process of its own needs `pip install evidcore-plugin-hub`. Or leave `isolated` out."
-            yield ("isolated",), text
-        elif self.imports:  # what it is given by the core stands in its code
-            for one in isolation.check(kind, table, ""):
-                yield one.key, one.text
+        return form, together(wrong, lambda: form.check(table, self))
 
 
 def together(wrong: Iterable[tuple[Path, str]], check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -335,6 +329,14 @@ def together(wrong: Iterable[tuple[Path, str]], check: Callable[[], dict[str, An
 def is_isolated(kind: str, table: Mapping[str, Any]) -> bool:
     """Tell whether a table asks for a process of its own."""
     return kind in ISOLABLE and table.get("isolated", False) is not False
+
+
+def named_offer(kind: str, table: Mapping[str, Any], isolated: Any = None) -> Offer:
+    """Return the offer that a table names; of an isolated one, or inside one, it loads in a process apart."""
+    isolated = table["isolated"] if is_isolated(kind, table) else isolated
+    isolation = None if isolated is None else watch("isolation")
+    offer: Offer = (find if isolation is None else isolation.offered(isolated))(kind, str(table.get("use")))
+    return offer
 
 
 def _mistakes(check: Callable[[Any], Any], table: Any, where: str) -> tuple[Any, list[Mistake]]:
@@ -393,7 +395,7 @@ def build(
     found, wrong = _mistakes(functools.partial(Components(kinds).values, kind), table, where)
     _refuse(wrong)
     form, values = found
-    offer = find(kind, table["use"])
+    offer = named_offer(kind, table)
     if is_isolated(kind, table):
         component = watch("isolation", f"{where}: `isolated`").isolate(offer, table, given, where)
     else:
@@ -460,10 +462,8 @@ def _given(offer: Offer, factory: Callable[..., Any], given: Mapping[str, Any]) 
             asked[item.name] = given[item.name]
         elif item.default is item.empty:
             listing = ", ".join(sorted(given)) or "nothing"
-            raise PluginError(
-                f"{offer} asks the core for {item.name!r}; a {offer.kind} is given {listing}. "
-                f"Options belong right of `*`. Report this to the authors of {offer.package}."
-            )
+            text = f"{offer} asks the core for {item.name!r}; a {offer.kind} is given {listing}. Options "
+            raise PluginError(f"{text}belong right of `*`. Report this to the authors of {offer.package}.")
     return asked
 
 

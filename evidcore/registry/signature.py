@@ -137,9 +137,8 @@ def options(factory: Callable[..., Any], kind: str | None = None) -> dict[str, O
     result: dict[str, Option] = {}
     for option in _options(factory, name):
         if kind is not None and option.name in reserved_keys(kind):
-            raise PluginError(
-                f"{name} has an option {option.name!r}; that key of a {kind} table is the core's."
-            )
+            text = f"{name} has an option {option.name!r}; that key of a {kind} table is the core's."
+            raise PluginError(text)
         if option.name in result:
             raise PluginError(f"{name} has the option {option.name!r} twice.")
         result[option.name] = option
@@ -198,9 +197,8 @@ def _hints(annotated: Any, names: dict[str, Any] | None, factory: str) -> dict[s
     try:
         return typing.get_type_hints(annotated, names, include_extras=True)
     except Exception as cause:  # an annotation may hold any expression
-        raise PluginError(
-            f"{factory}: its types cannot be read ({type(cause).__name__}: {cause})."
-        ) from cause
+        text = f"{factory}: its types cannot be read ({type(cause).__name__}: {cause})."
+        raise PluginError(text) from cause
 
 
 def _option(name: str, hint: Any, default: Any) -> Option:

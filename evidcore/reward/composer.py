@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import faulthandler
 import logging
-import math
 import numbers
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -237,7 +236,8 @@ class RewardComposer:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_real and -1e308 < value < 1e308  # an int may be beyond what a float holds
 
 
 def _who(item: NamedReward) -> str:

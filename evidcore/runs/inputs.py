@@ -25,7 +25,7 @@ from evidcore.errors import RunError
 from evidcore.recipe import Recipe
 from evidcore.recipe.resolve import stage_table
 from evidcore.registry import Offer, find, is_ours, watch
-from evidcore.registry.factory import is_isolated, options
+from evidcore.registry.factory import is_isolated, named_offer, options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import difference
@@ -52,7 +52,17 @@ def package_hash(module: str) -> str:
 
 def offer_hash(offer: Offer) -> str:
     """Return the hash of the package behind a component."""
-    return package_hash(top_module(offer.target))
+    return str(_elsewhere(offer).get("code") or package_hash(top_module(offer.target)))
+
+
+def _elsewhere(offer: Offer) -> Mapping[str, Any]:
+    """Return hash and versions, `code` and `versions`, where a component has an environment of its own."""
+    return {} if offer.apart is None else dict(offer.apart.elsewhere())
+
+
+def _package(offer: Offer) -> str:
+    """Return what a package is called among those of a run, of which two versions may serve."""
+    return f"{offer.package} isolated" if _elsewhere(offer) else offer.package
 
 
 def top_module(target: str) -> str:
@@ -76,12 +86,13 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tables of lock.toml."""
     packages: dict[str, dict[str, Any]] = {}
     for offer in used(recipe):
-        entry = packages.setdefault(offer.package, {"version": offer.version, "components": {}})
+        entry = packages.setdefault(_package(offer), {"version": offer.version, "components": {}})
         entry["code"] = offer_hash(offer)
+        entry |= {"environment": facts["versions"]} if (facts := _elsewhere(offer)) else {}
         entry["components"][f"{offer.kind}/{offer.name}"] = offer.target
     fence = {}
     if has_isolated(recipe):
-        fence["isolation"] = {"network_blocked": watch("isolation", "`isolated`").network_blocked()}
+        fence["isolation"] = watch("isolation", "`isolated`").blocked()
     pins = watch("pins")
     pinned = () if pins is None else pins.kept().values()
     return fence | {
@@ -156,17 +167,18 @@ def stage_tables(stage: Stage, recipe: Recipe) -> Iterator[tuple[Offer, Mapping[
         yield from named_tables(kind, value)
 
 
-def named_tables(kind: str, value: Any) -> Iterator[tuple[Offer, Mapping[str, Any]]]:
+def named_tables(kind: str, value: Any, isolated: Any = None) -> Iterator[tuple[Offer, Mapping[str, Any]]]:
     """Yield the component of a table (or of each of a list), and those inside its options, with tables."""
     if isinstance(value, list | tuple):
         for item in value:
-            yield from named_tables(kind, item)
+            yield from named_tables(kind, item, isolated)
     elif isinstance(value, Mapping) and isinstance(value.get("use"), str):
-        offer = find(kind, value["use"])
+        isolated = value["isolated"] if is_isolated(kind, value) else isolated
+        offer = named_offer(kind, value, isolated)
         yield offer, value
         for name, option in options(offer.load(), kind).items():
             if option.kind is not None and name in value:
-                yield from named_tables(option.kind, value[name])
+                yield from named_tables(option.kind, value[name], isolated)
 
 
 def named(kind: str, value: Any) -> Iterator[Offer]:
@@ -177,14 +189,14 @@ def named(kind: str, value: Any) -> Iterator[Offer]:
 
 def requirements(offers: Iterable[Offer]) -> list[str]:
     """Return the packages that those of components require, as their metadata say; the core's are known."""
-    packages = {offer.package for offer in offers} - {"evidcore"}
+    packages = {offer.package for offer in offers if not _elsewhere(offer)} - {"evidcore"}
     return sorted({n for package in packages for n in _required(package) if not n.startswith("evidcore")})
 
 
 def built_on(offers: Iterable[Offer]) -> set[str]:
     """Return the packages of ours that those of components require, however indirectly: their code counts."""
     result: set[str] = set()
-    waiting = {offer.package for offer in offers} - {"evidcore"}
+    waiting = {offer.package for offer in offers if not _elsewhere(offer)} - {"evidcore"}
     while waiting:
         waiting = {n for package in waiting for n in _required(package) if n.startswith("evidcore-")} - result
         result |= waiting
@@ -259,7 +271,7 @@ def hashed_inputs(
     ]
     sources = [pair for value in datasets.values() for pair in named_tables("dataset", value)]
     offers = [offer for offer, _ in sources + components]
-    code = {CORE: package_hash(CORE), **{offer.package: offer_hash(offer) for offer in offers}}
+    code = {CORE: package_hash(CORE), **{_package(offer): offer_hash(offer) for offer in offers}}
     code |= {name: package_hash(name.replace("-", "_")) for name in sorted(built_on(offers))}
     result = {
         "stage": table,
@@ -275,6 +287,8 @@ def hashed_inputs(
         "versions": versions() | versions(requirements(offers)),
         "files": dict(_files(recipe.folder, components)),  # a data set's are in its fingerprint
     }
+    if apart := {offer.package: facts["versions"] for offer in offers if (facts := _elsewhere(offer))}:
+        result["environments"] = apart
     if "bridge" in model and recipe.features.precision != "float32":
         result["features"] = recipe.features.precision
     if rounded := [part for part in recipe.model.bfloat16 if part in model]:

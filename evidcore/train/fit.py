@@ -61,6 +61,7 @@ class Fit(Stage):
         if around.table("service", component.partition(".")[2]).get("isolated"):
             text = f"{component} is isolated, and a fit trains in the run's process."
             yield (*at, "component"), f"{text} Leave `isolated` out, or name `pretrained` weights."
+            return
         if component == LANGUAGE:
             if "language" in around.has_weights:
                 text = "the language model already has weights, and is not fitted."
@@ -71,10 +72,8 @@ class Fit(Stage):
         except PluginError:
             return  # reported where the component is named
         if result is None:
-            yield (
-                (*at, "component"),
-                f"{component} has no fit(), so there is nothing to train. Leave the stage out.",
-            )
+            text = f"{component} has no fit(), so there is nothing to train. Leave the stage out."
+            yield (*at, "component"), text
         elif isinstance(options, Mapping):
             for mistake in check_options(result, options, "", around.services):
                 yield (*at, "options", *mistake.key), mistake.text

@@ -16,8 +16,8 @@ from evidcore.contracts.stage import Key, Problems
 from evidcore.errors import EvidError, RecipeError, did_you_mean
 from evidcore.prompts.rows import PromptSource, prompt_sets
 from evidcore.recipe.schema import DataUse, Kind, RecipeContext, Table
-from evidcore.registry import Offer, blame, find, watch
-from evidcore.registry.factory import offer_of
+from evidcore.registry import Offer, blame, watch
+from evidcore.registry.factory import named_offer, offer_of
 from evidcore.reward.composer import NamedReward
 from evidcore.train.sampler import RolloutPolicy
 from evidcore.train.settings import GrpoSettings, TrainingStage
@@ -200,5 +200,5 @@ class Grpo(GrpoSettings, TrainingStage):
 def asks_policy(offer: Offer, table: Table, services: Mapping[str, Table]) -> bool:
     """Tell whether a reward, or a service that it names, is given the model that is trained."""
     named = [services[name] for name in table.values() if isinstance(name, str) and name in services]
-    offers = [offer, *(find(str(item["kind"]), str(item["use"])) for item in named)]
+    offers = [offer, *(named_offer(str(item["kind"]), item) for item in named)]
     return any("policy" in inspect.signature(item.load()).parameters for item in offers)

@@ -4,7 +4,7 @@ import hashlib
 import tomllib
 
 import pytest
-from evidcore_plugin_hub.isolation import network_blocked
+from evidcore_plugin_hub.isolation import blocked
 
 from evidcore.runs.folder import RunFolder
 
@@ -35,7 +35,7 @@ def test_an_isolated_reward_trains_the_same_model(isolated, done):
         whole, apart = ((item / name).read_bytes() for item in (done, folder))
         assert hashlib.sha256(apart).digest() == hashlib.sha256(whole).digest(), name
     lock = tomllib.loads((folder / "lock.toml").read_text())
-    assert lock["isolation"] == {"network_blocked": network_blocked()}
+    assert lock["isolation"] == blocked()
     assert "isolation" not in tomllib.loads((done / "lock.toml").read_text())
     assert "isolated" not in (done / "resolved.toml").read_text()
 

@@ -167,7 +167,7 @@ def _facts(
                 name=name, version=table["version"], licence=_licence(name), card=card(name),
                 in_model=name in inside,
             )
-            for name, table in lock["package"].items()
+            for name, table in lock["package"].items() if "environment" not in table
         ],
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import ctypes
 import dataclasses
 import functools
 import inspect
+import json
 import logging
 import os
 import pickle
@@ -20,32 +21,38 @@ import tempfile
 import threading
 import typing
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import numpy as np
-import torch
-from annotated_types import Gt, Le
-from huggingface_hub.constants import HF_HUB_CACHE
-from pydantic import TypeAdapter, ValidationError, create_model
+from annotated_types import Gt, Le, MaxLen
+from huggingface_hub.constants import HF_HUB_CACHE, HF_STORED_TOKENS_PATH, HF_TOKEN_PATH
+from pydantic import BaseModel, JsonValue, TypeAdapter, ValidationError, create_model
 
 from evidcore.api import DataError, Reader, Reward, Rollout, Score, Scorer, Unscored, find
 from evidcore.case import Verdict
 from evidcore.contracts import ImageQuestion, contract
 from evidcore.contracts.judging import Checked
-from evidcore.errors import ContractError, NotDownloadedError, PluginError, RecipeError, RunError
-from evidcore.registry import Offer
-from evidcore.registry.factory import Mistake, arguments, check_options, options
+from evidcore.errors import ContractError, NotDownloadedError, PluginError, RecipeError, RunError, printable
+from evidcore.registry import Offer, card, factory
+from evidcore_plugin_hub import landlock
+from evidcore_plugin_hub.isolated import CROSSING
 from evidcore_plugin_hub.trust import pins
-from evidcore_plugin_hub.worker import FENCE, Broken, Late, Raised, Worker
+from evidcore_plugin_hub.worker import FENCE, PROTOCOL, Broken, Late, Raised, Worker
 from evidcore_plugin_hub.worker import workers_ended as workers_ended
 
 log = logging.getLogger(__name__)
 
-CROSSING = ("recipe_folder", "cache_folder", "vocabulary", "cases")  # given to isolated components too
 START_LIMIT_S = 120.0  # for all but a call: to start, to be built, to look for what it needs
 ALLOWED = ("PATH", "LANG", "LD_LIBRARY_PATH", "PYTHONHASHSEED", "PYTHONHOME", "TZ")  # of the environment
+SECRETS = (  # what no isolated component reads where there is Landlock
+    HF_TOKEN_PATH, HF_STORED_TOKENS_PATH, "~/.netrc", "~/.ssh", "~/.aws", "~/.git-credentials",
+    "~/.kaggle", "~/.pypirc",
+)  # fmt: skip
+_NEEDS = "Give an interpreter of Python 3.11 or later: `{} -m pip install evidcore-plugin-hub=="
+_NEEDS += f"{PROTOCOL.rpartition(' ')[2]}` brings what it needs, beside the component's package."
+_Word = Annotated[str, MaxLen(300)]
+_Text = Annotated[str, MaxLen(4000)]
 FIXABLE = {
     form.__name__: form
     for form in (ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError)
@@ -58,50 +65,218 @@ class Isolated:
 
     time_limit_s: Annotated[float, Gt(0), Le(86400)] = 60.0  # of a call
     memory_gb: Annotated[float, Gt(0), Le(10000)] = 4.0  # beside what the core itself takes
+    python: str = ""  # the interpreter of another environment, from the recipe's folder; empty: this one's
 
 
 def resolved(value: Any) -> dict[str, Any]:
-    """Return a checked `isolated` with its defaults."""
-    return dataclasses.asdict(Isolated(**arguments(Isolated, {} if value is True else value, "isolated")))
+    """Return a checked `isolated` with its defaults; without an interpreter where it names none."""
+    limits = Isolated(**factory.arguments(Isolated, {} if value is True else value, "isolated"))
+    return {key: item for key, item in dataclasses.asdict(limits).items() if item != ""}
 
 
-def check(kind: str, table: Mapping[str, Any], where: str) -> Iterator[Mistake]:
-    """Yield what is wrong with `isolated` in a component's table."""
-    value = table["isolated"]
-    if isinstance(value, Mapping):
-        for item in check_options(options(Isolated), value, where):
-            yield dataclasses.replace(item, key=("isolated", *item.key))
-    elif value is not True:
-        text = f"must be true, false, or a table {{ time_limit_s = 60.0, memory_gb = 4.0 }}, got {value!r}."
-        yield Mistake(where=where, key=("isolated",), text=text)
-    with contextlib.suppress(PluginError):  # reported where the component is named
-        for key, text in _needs_run(kind, table, ()):
-            yield Mistake(where=where, key=key, text=text)
+def check(value: Any) -> list[tuple[factory.Path, str]]:
+    """Return what is wrong with `isolated` in a component's table, each with its key."""
+    if value is True:
+        return []
+    if not isinstance(value, Mapping):
+        text = "must be true, false, or a table { time_limit_s = 60.0, memory_gb = 4.0 }, got"
+        return [(("isolated",), f"{text} {value!r}.")]
+    wrong = factory.check_options(factory.options(Isolated), value, "")
+    return [(("isolated", *item.key), item.text) for item in wrong]
 
 
-Key = tuple[str | int, ...]
+class _Option(BaseModel):
+    """A key of a component's table, as its own process tells."""
+
+    kind: _Word | None
+    is_list: bool
+    required: bool
+    default: JsonValue
 
 
-def _needs_run(kind: str, table: Mapping[str, Any], at: Key) -> Iterator[tuple[Key, str]]:
-    """Yield what a component needs that stays in the run's process: what the core gives it, and services."""
-    offer = find(kind, str(table.get("use")))
-    for item in inspect.signature(offer.load()).parameters.values():
-        if item.kind is item.POSITIONAL_OR_KEYWORD and item.name not in CROSSING:
-            text = f"not for {offer}: it asks the core for {item.name!r}, which stays in the run's process."
-            yield at or ("isolated",), f"{text} Leave `isolated` out."
-    for name, option in options(offer.load(), kind).items():
-        value = table.get(name, option.default)
-        each = [((*at, name), value)]
-        if option.is_list and isinstance(value, list | tuple):
-            each = [((*at, name, index), entry) for index, entry in enumerate(value)]
-        for key, entry in each if option.kind else ():
-            if isinstance(entry, str):
-                text = f"service {entry!r} stays in the run's process, and {offer} is isolated."
-                yield key, f"{text} Give a table of its own, {{ use = … }}, or leave `isolated` out."
-            elif isinstance(entry, Mapping):
-                if entry.get("isolated"):
-                    yield (*key, "isolated"), f"it is in the process of {offer} already. Leave it out here."
-                yield from _needs_run(str(option.kind), entry, key)
+class _Row(BaseModel):
+    """A line of `evid show`."""
+
+    name: str
+    type: str
+    required: bool
+    default: JsonValue
+
+
+class _Listing(BaseModel):
+    """What `evid show` prints."""
+
+    about: str
+    options: list[_Row]
+    fit_options: list[_Row]
+
+
+class Description(BaseModel):
+    """What its own process tells of a component and of a table that names it; nothing of it is believed."""
+
+    package: _Word
+    version: _Word
+    target: _Word
+    code: _Word
+    versions: dict[_Word, _Word]  # of its environment
+    asks: Annotated[list[_Word], MaxLen(100)]  # of the core
+    options: Annotated[dict[_Word, _Option], MaxLen(1000)]
+    listing: _Listing
+    form: dict[str, JsonValue]  # its schema, which nothing here follows
+    wrong: Annotated[list[tuple[Annotated[list[str | int], MaxLen(50)], _Text]], MaxLen(1000)]
+    table: dict[str, JsonValue]  # with defaults; empty where anything is wrong
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfferApart(Offer):
+    """A component whose code is loaded in processes of its own alone."""
+
+    python: str = ""  # the interpreter of its environment; "": this one's
+
+    @property
+    def apart(self) -> Any:
+        """Return itself."""
+        return self
+
+    def card(self) -> dict[str, Any]:
+        """Return the card of its package, if that is installed here."""
+        return {} if self.python else card(self.package)
+
+    def elsewhere(self) -> Mapping[str, Any]:
+        """Return hash and versions, `code` and `versions`, where it has an environment of its own."""
+        described = self.describe() if self.python else None
+        return {} if described is None else {"code": described.code, "versions": described.versions}
+
+    def describe(
+        self, table: Mapping[str, Any] | None = None, services: Mapping[str, str] | None = None
+    ) -> Description:
+        """Ask a process of its own what the component is, and what is wrong with a table.
+
+        Raises:
+            PluginError: if it cannot be loaded, or tells something else.
+        """
+        given = [{**(table or {}), "use": f"{self.package}/{self.name}"}, services]
+        return _describe(self.kind, self.python, json.dumps(given, default=lambda _: None), tuple(sys.path))
+
+    def listing(self) -> dict[str, Any]:
+        """Return what `evid show` prints of it."""
+        return self.describe().listing.model_dump()
+
+    def form(self) -> factory.Form:
+        """Return the form of a table that names it, which its own process checks."""
+        return _Form(self)
+
+    def load(self) -> Callable[..., Any]:
+        """Return a stand-in with the names of its parameters; none of its code is loaded here."""
+        described, place = self.describe(), inspect.Parameter
+
+        def made(*_: Any, **__: Any) -> Any:
+            raise PluginError(f"{self} is built in a process of its own.")
+
+        types: dict[str, Any] = {}
+        for name, item in described.options.items():
+            hint: Any = contract(str(item.kind)) or Any
+            types[name] = tuple[hint, ...] if item.is_list else hint
+        named = [
+            place(name, place.KEYWORD_ONLY, default=place.empty if item.required else item.default)
+            for name, item in described.options.items()
+        ]
+        asked = [place(name, place.POSITIONAL_OR_KEYWORD) for name in described.asks]
+        made.__annotations__ = types
+        made.__signature__ = inspect.Signature([*asked, *named])  # type: ignore[attr-defined]
+        return made
+
+
+class _Form(factory.Form):
+    """The form of a table whose component stays in its own process; the core's keys are checked here."""
+
+    def __init__(self, offer: OfferApart) -> None:
+        whole = factory.form_of(offer.load(), offer.kind)
+        core = {name: item for name, item in whole.keys.items() if name not in whole.known}
+        super().__init__(whole.known, own=core, is_open=True)  # so that nothing keeps its schema
+        self._offer, self._core = offer, factory.Form({}, own=core, is_open=True)
+        self.schema, self.leaves_open = offer.describe().form, offer.kind == "stage"
+
+    def check(self, table: Mapping[str, Any], context: factory.Components) -> dict[str, Any]:
+        """Return the values of a table: of its keys, and of components that stand where it has none."""
+        given = {name: value for name, value in table.items() if name in self.known or name not in self.keys}
+        described = self._offer.describe(given, context.services)
+        wrong = [(tuple(key), printable(text)) for key, text in described.wrong]
+        values = factory.together(wrong, lambda: self._core.check(table, context))
+        return values | {name: value for name, value in described.table.items() if name in self.known}
+
+
+def offered(isolated: Any) -> Callable[[str, str], OfferApart]:
+    """Return what finds the components of a table whose `isolated` this is, and loads none of their code."""
+    python = str(isolated.get("python", "")) if isinstance(isolated, Mapping) else ""
+
+    def find_apart(kind: str, name: str) -> OfferApart:
+        if not python:
+            return apart(find(kind, name))
+        described = _describe(kind, python, json.dumps([{"use": name}, None]), tuple(sys.path))
+        return OfferApart(
+            kind=kind, name=name.rpartition("/")[2], package=described.package, version=described.version,
+            target=described.target, python=python,
+        )  # fmt: skip
+
+    return find_apart
+
+
+def apart(offer: Offer) -> OfferApart:
+    """Return a component that is installed here, loaded in processes of its own alone."""
+    return OfferApart(**vars(offer))
+
+
+@functools.lru_cache(maxsize=256)  # every look at a recipe asks
+def _describe(kind: str, python: str, question: str, _: tuple[str, ...]) -> Description:
+    table, services = json.loads(question)
+    with tempfile.TemporaryDirectory(prefix="evid-isolated-") as home:
+        worker = _worker(python, home, keeps_errors=True)
+        try:
+            given = _locks(), Isolated().memory_gb, kind, table, services, bool(python)
+            form = TypeAdapter(Description)
+            result: Description = worker.ask("describe", *given, form=form, limit_s=START_LIMIT_S)
+        except Raised as cause:
+            text = printable(cause.safe + cause.message)
+            known = cause.name == "PluginError"
+            raise PluginError(text if known else f"{table['use']}: {cause.name}: {text}") from cause
+        except (Broken, Late, ValidationError) as cause:
+            reason = cause.title if isinstance(cause, ValidationError) else f"{cause}, {worker.last_words()}"
+            where, needs = (f"{python}: ", f" {_NEEDS.format(python)}") if python else ("", "")
+            text = f"{where}cannot look at {kind} {table['use']!r} in its own process, which"
+            raise PluginError(f"{text} {printable(reason)}.{needs}") from cause
+        finally:
+            worker.end()
+    return result
+
+
+def _worker(python: str, home: str, **options: Any) -> Worker:
+    """Start a process that writes into `home` alone, where the system allows that."""
+    if not (is_fenced := network_blocked()):  # else a user namespace of its own keeps it from that
+        ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE: root alone reads /proc/<this run>/environ then
+    secrets = [os.path.realpath(os.path.expanduser(path)) for path in SECRETS]
+    known = os.pathsep.join(path for path in secrets if os.path.exists(path))
+    before = [*(FENCE if is_fenced else ()), sys.executable, "-I", "-S", landlock.__file__, home, known]
+    serves = "evidcore_plugin_hub.isolated:Server"
+    folders = {"HOME": home, "TMPDIR": home, "EVID_CACHE": f"{home}/cache"}
+    return Worker(serves, before=before, environment=_environment(python) | folders, python=python, **options)
+
+
+def _locks() -> list[Path]:
+    return sorted({pin.lock for pin in pins.kept().values()})
+
+
+def blocked() -> dict[str, bool]:
+    """Return what isolated components are kept from on this system."""
+    return {"network_blocked": network_blocked(), "files_blocked": files_blocked()}
+
+
+@functools.cache
+def files_blocked() -> bool:
+    """Tell whether isolated components write into their own folders alone; warn once where they do not."""
+    if not (has := landlock.version() > 0):
+        log.warning("files not blocked for isolated components: this system has no Landlock")
+    return has
 
 
 @functools.cache
@@ -121,7 +296,7 @@ class IsolatedProcess:
     """
 
     def __init__(
-        self, offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str,
+        self, offer: OfferApart, table: Mapping[str, Any], given: Mapping[str, Any], where: str,
         traits: Mapping[str, Any],
     ) -> None:  # fmt: skip
         self.offer, self.limits = offer, Isolated(**resolved(table["isolated"]))
@@ -134,21 +309,16 @@ class IsolatedProcess:
         """Start it; return its traits."""
         self._clear()
         self._owner = os.getpid()
-        if not (is_fenced := network_blocked()):  # else a user namespace of its own keeps it from that
-            ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE: root alone reads /proc/<this run>/environ then
-        server, before = "evidcore_plugin_hub.isolated:Server", FENCE if is_fenced else ()
-        self.worker = Worker(server, before=before, environment=_environment(), given=self._given)
         self.home = tempfile.mkdtemp(prefix="evid-isolated-")
+        self.worker = _worker(self.offer.python, self.home, given=self._given)
         self._clear = weakref.finalize(self, shutil.rmtree, self.home, ignore_errors=True)
         given = {name: None if callable(value) else value for name, value in self._given.items()}
         if "cache_folder" in given:
             given["cache_folder"] = Path(self.home, "cache")
-        locks = sorted({pin.lock for pin in pins.kept().values()})
-        folders = {"HOME": self.home, "TMPDIR": self.home, "EVID_CACHE": f"{self.home}/cache"}
         component = self.offer.kind, self._table, self._where, given, list(self._traits)
         fields: dict[str, Any] = {name: (hint, ...) for name, hint in self._traits.items()}
         form = TypeAdapter(create_model("Traits", **fields))
-        return dict(self._answer("build", (locks, folders, self.limits.memory_gb, *component), form))
+        return dict(self._answer("build", (_locks(), self.limits.memory_gb, *component), form))
 
     def ask(self, method: str, form: TypeAdapter[Any], *given: Any) -> Any:
         """Have it do something, and return what it gives, which must be of a type.
@@ -163,6 +333,9 @@ class IsolatedProcess:
                 self.start()
                 if self._is_ready:
                     self.ask("ready", TypeAdapter(Any))
+            import numpy as np
+            import torch
+
             states = random.getstate(), np.random.get_state(), torch.get_rng_state().numpy().tobytes()
             result = self._answer("call", (method, given, states), form)
             self._is_ready |= method == "ready"
@@ -183,9 +356,9 @@ class IsolatedProcess:
             raise ContractError(late, ". Raise time_limit_s if it needs longer.") from cause
         except ValidationError as cause:
             wrong = cause.errors(include_url=False)[0]
-            place = "".join(f"[{part!r}]" for part in wrong["loc"])
+            place = "".join(f"[{part!r:.99}]" for part in wrong["loc"])
             what = "gave what its contract does not allow"
-            self._fail(what, f": {wrong['msg']}{place}, got {wrong['input']!r:.200}")
+            self._fail(what, f": {wrong['msg']:.200}{place:.999}, got {wrong['input']!r:.200}")
         except Broken as cause:
             self._fail(str(cause))
         except (TypeError, AttributeError, pickle.PicklingError) as cause:
@@ -208,13 +381,13 @@ class IsolatedProcess:
         raise ContractError(f"{self.offer} {what}", f"{quoting}. {authors}") from None
 
 
-def _environment() -> dict[str, str]:
-    """Return all variables of the environment that cross."""
+def _environment(python: str = "") -> dict[str, str]:
+    """Return all variables of the environment that cross, into another one without the path of this."""
     passed = {name: text for name, text in os.environ.items() if name in ALLOWED or name.startswith("LC_")}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    path = os.pathsep.join(filter(None, sys.path))
+    path = {} if python else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     hub = {"HF_HUB_CACHE": HF_HUB_CACHE, "HF_HUB_OFFLINE": "1"}
-    return passed | threads | hub | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    return passed | threads | hub | path | {"CUDA_VISIBLE_DEVICES": ""}
 
 
 Number = int | float
@@ -299,7 +472,7 @@ _KINDS: Mapping[str, type[IsolatedReward | IsolatedScorer | IsolatedReader]] = {
 
 
 def isolate(
-    offer: Offer, table: Mapping[str, Any], given: Mapping[str, Any], where: str
+    offer: OfferApart, table: Mapping[str, Any], given: Mapping[str, Any], where: str
 ) -> Reward | Scorer | Reader:
     """Return a component that is built and asked in a process of its own, given what can cross."""
     crossing = {name: given[name] for name in CROSSING if name in given}

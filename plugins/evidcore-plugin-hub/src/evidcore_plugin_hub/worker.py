@@ -33,12 +33,14 @@ import traceback
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList
 from evidcore.errors import ContractError
 
+PROTOCOL = f"1 of evidcore {metadata.version('evidcore')}"  # requests hold objects of its classes
 # Begins a command that has no network and a process table of its own, which ends with it. `setpriv` ends
 # `unshare` with the thread that started it, and that ends the rest.
 FENCE = (
@@ -77,9 +79,11 @@ class Raised(Exception):
     trace: str
 
     def __post_init__(self) -> None:
-        """Refuse what is no name: it is kept in STATUS."""
+        """Refuse what is no name, and texts without end: they are kept in STATUS."""
         if not re.fullmatch(r"\w{1,80}", self.name):
             raise ValueError("an exception's name has letters, digits and underscores")
+        if max(map(len, (self.safe, self.message, self.trace))) > _MOST_LETTERS:
+            raise ValueError(f"an exception's texts have at most {_MOST_LETTERS} letters")
 
     def __str__(self) -> str:
         """Return its name and message."""
@@ -114,6 +118,7 @@ class Worker:
         keeps_errors: bool = False,
         most_bytes: int = MOST_BYTES,
         given: Mapping[str, Any] | None = None,
+        python: str = "",
     ) -> None:
         """Start it.
 
@@ -124,6 +129,7 @@ class Worker:
             keeps_errors: what it prints is kept for `last_words`, and goes to standard error otherwise.
             most_bytes: of an answer.
             given: functions by name that it may ask for.
+            python: the interpreter of another environment, where it finds its modules; "": this one's.
         """
         self._given, self._lock = given or {}, threading.RLock()
         self._most_bytes = most_bytes
@@ -133,7 +139,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         self._pipe = Connection(ours.detach())
         with theirs:
-            program = [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(os.getpid())]
+            program = [python or sys.executable, "-P", "-m", __name__]
+            program += [str(theirs.fileno()), str(os.getpid()), PROTOCOL]
             self.process = _starter(os.getpid()).submit(
                 subprocess.Popen, [*before, *program],
                 env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
@@ -141,7 +148,8 @@ class Worker:
             ).result()  # fmt: skip
         self._end = weakref.finalize(self, _end, self.process, self._pipe, os.getpid())
         _running.add(self)
-        path = [entry for entry in sys.path if entry]  # none is the folder that this process is in
+        # an empty one is the folder that this process is in
+        path = [entry for entry in sys.path if entry and not python]
         self._send((serves, path))
 
     @property
@@ -240,7 +248,7 @@ class Worker:
         """Return the last line that it printed."""
         if self._errors is None:
             return ""
-        self._errors.seek(0)
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _MOST_LETTERS))
         lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else ""
 
@@ -290,8 +298,10 @@ def _raised_form() -> Any:
     return TypeAdapter(Raised)
 
 
-def main(descriptor: int, parent: int) -> None:
+def main(descriptor: int, parent: int, protocol: str) -> None:
     """Answer what is asked through a socket, until the other side closes it."""
+    if protocol != PROTOCOL:
+        sys.exit(f"speaks protocol {PROTOCOL}, and was asked for {protocol}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if os.getppid():  # 0: the first of a process table, which ends with it
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
@@ -351,4 +361,4 @@ def _in_words(cause: BaseException) -> Raised:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -1,6 +1,8 @@
 """Components of somebody's package: some behave, some do not."""
 
+import contextlib
 import itertools
+import json
 import os
 import random
 import re
@@ -46,6 +48,15 @@ def writes(message):
     return act
 
 
+ERROR = {"name": "E", "classes": [], "is_exit": False, "has_cause": False, "message": "", "trace": ""}
+
+
+def asks():
+    while True:
+        for item in pipes():
+            os.write(item, framed(b"acases"))
+
+
 def drips():
     for item in pipes():
         for byte in framed(b"g" + b" " * 1000):
@@ -69,7 +80,6 @@ def forks_and_hangs():
 
 
 ACTS = {
-    "reads the run": lambda: Path(f"/proc/{sys.argv[2]}/environ").read_bytes(),
     "hangs in C": lambda: re.match(r"(a+)+$", "a" * 40 + "b"), "loops": loops,
     "memory": lambda: [bytearray(50_000_000) for _ in itertools.count()],
     "memory of torch": lambda: torch.ones(4_000_000_000), "stops": stops,
@@ -77,9 +87,10 @@ ACTS = {
     "a gigabyte": writes((1_000_000_000).to_bytes(4, "big") + b"g"),
     "deep": writes(framed(b"g" + b"[" * 100_000)), "drips": drips,
     "asks for the model": writes(framed(b"apolicy")), "asks for a path": writes(framed(b"arecipe_folder")),
-    "says how it ended": writes(framed(b"eJane Doe")), "closes": closes, "forks": forks_and_hangs,
-    "comes back": os.fork, "exits": lambda: os._exit(7), "raises exit": lambda: sys.exit(0),
-    "raises": lambda: {}["glossary.csv"],
+    "says how it ended": writes(framed(b"eJane Doe")), "closes": closes, "asks": asks,
+    "a long error": writes(framed(b"r" + json.dumps({**ERROR, "safe": "s" * 9999}).encode())),
+    "forks": forks_and_hangs, "comes back": os.fork, "exits": lambda: os._exit(7),
+    "raises exit": lambda: sys.exit(0), "raises": lambda: {}["glossary.csv"],
     "data": lambda: (_ for _ in ()).throw(DataError("terms.csv: ", "is empty")),
 }  # fmt: skip
 
@@ -88,12 +99,25 @@ def draws(*_):
     return random.random() + np.random.rand() + torch.rand(1).item()
 
 
-def connects(rollouts, *_):
-    try:
-        socket.create_connection(("127.0.0.1", int(rollouts[0].text)), timeout=1).close()
-    except OSError as cause:
-        return [Score(value=0.0, reason=str(cause))]
-    return [Score(value=1.0)]
+def breaks_out(rollouts, *_):
+    """Try what the fence is against; return what was done."""
+    (folder, port), run = rollouts[0].text.split(":"), f"/proc/{sys.argv[2]}"
+    each, done = [item for item in Path("/proc").iterdir() if item.name.isdecimal()], []
+    tries = {
+        "environ": lambda: Path(run, "environ").read_bytes(), "memory": Path(run, "mem").open,
+        "files": lambda: os.readlink(f"{run}/fd/0"), "signal": lambda: os.kill(int(sys.argv[2]), 0),
+        "variable": lambda: os.environ["HF_TOKEN"], "token": Path(folder, "token").read_text,
+        "write": lambda: Path(folder, "written").write_text(""), "move": Path(folder, "moved").unlink,
+        "link": lambda: os.link(f"{folder}/token", f"{os.environ['HOME']}/link"),
+        "network": lambda: socket.create_connection(("127.0.0.1", int(port)), timeout=1).close(),
+        **{f"environ of {item.name}": lambda item=item: (item / "environ").read_bytes().index(b"hf_secret")
+           for item in each},
+    }  # fmt: skip
+    for name, act in tries.items():
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            act()
+            done.append(name.partition(" of ")[0] + "s" * (" of " in name))
+    return [Score(value=0.0, reason=" ".join(sorted(set(done))))]
 
 
 def environment():
@@ -110,7 +134,7 @@ GIVES = {  # of rollouts, earlier verdicts and the number of the call
     "calls": lambda some, _, call: [Score(value=call)] * len(some),
     "draws": lambda some, *_: [Score(value=draws() / 3)] * len(some),
     "environment": lambda some, *_: [Score(value=0.0, reason=environment())] * len(some),
-    "connects": connects,
+    "breaks out": breaks_out,
     "numbers": lambda some, *_: [0.5] * len(some),
     "a text": lambda *_: "scores",
     "a generator": lambda *_: (one for one in ()),
@@ -118,6 +142,8 @@ GIVES = {  # of rollouts, earlier verdicts and the number of the call
     "a wrong kind": lambda *_: [Unscored(kind="later", reason="")] * 6,
     "not a number": lambda *_: [Score(value=float("nan"))] * 6,
     "a tensor": lambda *_: [Score(value=0.0, parts={"a": torch.ones(2)})] * 6,
+    "a huge number": lambda *_: [Score(value=10**400)] * 6,
+    "a long key": lambda *_: [Score(value=0.0, parts={"k" * 1_000_000: "x"})] * 6,
     "long": lambda *_: [Score(value=0.0, reason="x" * 20_000_000)],
 }
 

@@ -20,7 +20,7 @@ from evidcore_plugin_pages.cases import look_up
 from evidcore_plugin_pages.record import read_head
 from evidcore_plugin_reports.sentences import sentences
 
-from evidcore.api import Crop, EvalStage, Evaluation, Prompt, Segmenter, Stage, VolumeRef, find
+from evidcore.api import Crop, EvalStage, Evaluation, Prompt, Segmenter, Stage, VolumeRef
 from evidcore.case import Evidence
 from evidcore.compute.processes import pin_threads
 from evidcore.contracts import BoxPrompt
@@ -28,7 +28,7 @@ from evidcore.data import read_geometry
 from evidcore.data.boxes import Mask
 from evidcore.errors import ContractError, EvidError, RunError
 from evidcore.recipe import Recipe, load
-from evidcore.registry import blame
+from evidcore.registry import blame, factory
 from evidcore.registry.factory import build, offer_of, options
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
@@ -157,7 +157,7 @@ class BoxFollower:
                 if kind == "reward":
                     tables += [named] if isinstance(named, Mapping) else named
         for table in tables:
-            for option in options(find("reward", str(table["use"])).load(), "reward").values():
+            for option in options(factory.named_offer("reward", table).load(), "reward").values():
                 value = table.get(option.name, option.default)
                 if option.kind == "segmenter" and isinstance(value, str | Mapping):
                     where = f"{wanted.stage}.{option.name}"

@@ -125,6 +125,8 @@ def only(packages: Collection[str]) -> None:
 def name_packages(tables: Any, lock: Path, where: str) -> None:
     """Keep a lock, and write `package/component` for each `use` of the Hub in a recipe's tables, in place.
 
+    Interpreters of isolated components get their folder before them, which is that of the recipe.
+
     Raises:
         PluginError: as `keep` and `component` do.
     """
@@ -132,6 +134,8 @@ def name_packages(tables: Any, lock: Path, where: str) -> None:
     for value in left:
         if isinstance(value, dict) and isinstance(value.get("use"), str):
             value["use"] = component(value["use"], pinned, where)
+            if isinstance(inner := value.get("isolated"), dict) and isinstance(inner.get("python"), str):
+                inner["python"] = str(lock.parent / inner["python"])
         left += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 

@@ -118,7 +118,9 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
     made = shapes(assembly)
     offers = used(recipe)
     cards: dict[str, Mapping[str, Any]] = {
-        offer.package: {"version": offer.version, **card(offer.package)} for offer in offers
+        offer.package: {"version": offer.version}
+        | (card(offer.package) if offer.apart is None else offer.apart.card())
+        for offer in offers
     }
     stages, ranks = [], earlier_ranks(recipe)
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
