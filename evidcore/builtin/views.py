@@ -43,6 +43,7 @@ class Slices(View):
     """
 
     tags_slices: ClassVar[bool] = True
+    box_unit = "thousandths"
 
     def __init__(self, *, slices: Annotated[int, Ge(1)] = 8) -> None:
         self.slices = slices

@@ -25,7 +25,8 @@ class Continuation:
     """What a row wrote."""
 
     ids: tuple[int, ...]
-    log_probs: tuple[float, ...]  # of each token as it was sampled; in this process before top-k and the like
+    # of each token at the temperature; in this process over all tokens, as the trainer's, and a server's
+    log_probs: tuple[float, ...]  # over those that it may write: their ratio is how likely those are
     ended: bool  # with an end token
     entropies: tuple[float, ...] = ()  # in nats before each token, of the same distribution; where asked for
 
@@ -41,7 +42,7 @@ class Sampling:
     top_k: int = 0  # 0: all
     top_p: float = 1.0
     min_p: float = 0.0
-    forbidden_ids: tuple[int, ...] = ()  # image tokens: they would stand for images that are not there
+    forbidden_ids: tuple[int, ...] = ()  # never chosen, see `VolumeProcessor.forbidden_ids`
 
 
 class Rows(Protocol):
@@ -129,13 +130,11 @@ class Sampler(ABC):
         """Append what the model wrote, up to `limit` tokens; that many end the episode."""
         ids = one.ids[:limit]
         return dataclasses.replace(
-            episode,
-            ids=episode.ids + ids,
-            loss_mask=episode.loss_mask + (1,) * len(ids),
+            episode, ids=episode.ids + ids, loss_mask=episode.loss_mask + (1,) * len(ids),
             entropies=episode.entropies + one.entropies[:limit],
             log_probs=episode.log_probs + one.log_probs[:limit] * self.keeps_log_probs,
             finished=len(ids) >= limit or one.ended,
-        )
+        )  # fmt: skip
 
     def replied(
         self,
@@ -149,14 +148,11 @@ class Sampler(ABC):
         start, none = len(episode.ids), (0.0,) * len(ids)
         reply = Reply(start=start, stop=start + len(ids), actions=tuple(actions), parts=tuple(parts))
         return dataclasses.replace(
-            episode,
-            ids=(*episode.ids, *ids),
-            loss_mask=(*episode.loss_mask, *(0 for _ in ids)),
+            episode, ids=(*episode.ids, *ids), loss_mask=(*episode.loss_mask, *(0 for _ in ids)),
             entropies=episode.entropies + none * self.reads_entropies,
-            log_probs=episode.log_probs + none * self.keeps_log_probs,
-            crops=(*episode.crops, *crops),
+            log_probs=episode.log_probs + none * self.keeps_log_probs, crops=(*episode.crops, *crops),
             replies=(*episode.replies, reply),
-        )
+        )  # fmt: skip
 
     def fork(self, episode: Episode, token: int) -> Episode:
         """Return the episode cut before its token number `token`, to be continued differently.
@@ -170,17 +166,12 @@ class Sampler(ABC):
                 f"token {token} of {len(episode.ids)} was not written by the model; fork where it was"
             )
         return dataclasses.replace(
-            episode,
-            ids=episode.ids[:token],
-            loss_mask=episode.loss_mask[:token],
+            episode, ids=episode.ids[:token], loss_mask=episode.loss_mask[:token],
             crops=tuple((place, crop) for place, crop in episode.crops if place < token),
             replies=tuple(reply for reply in episode.replies if reply.stop <= token),
-            entropies=episode.entropies[:token],
-            log_probs=episode.log_probs[:token],
-            credit=(),
-            parent=(episode, token),
-            finished=False,
-        )
+            entropies=episode.entropies[:token], log_probs=episode.log_probs[:token], credit=(),
+            parent=(episode, token), finished=False,
+        )  # fmt: skip
 
     def text(self, episode: Episode) -> str:
         """Return what the model wrote since tools last replied."""

@@ -37,14 +37,20 @@ class Excluding:
     excluded: MutableMapping[str, bool] = cast(Any, MappingProxyType({}))  # id to leave out -> was it met
 
     def exclude(self, named: Sequence[str] | str, folder: Path, where: str) -> None:
-        """Leave out cases by a list of ids, or a text file in the recipe's folder with one on each line."""
-        ids: Sequence[str] = named
+        """Leave out cases by a list of ids, or a text file, as `ids_of` takes it."""
+        self.excluded = dict.fromkeys(self.ids_of(named, folder, f"{where}.exclude"), False)
+
+    @staticmethod
+    def ids_of(named: Sequence[str] | str, folder: Path, where: str) -> list[str]:
+        """Return ids that a recipe lists, or names a text file of in its folder with one on each line."""
         if isinstance(named, str):
+            file = folder / named
             try:
-                ids = (folder / named).read_text(encoding="utf-8-sig").split("\n")
+                named = file.read_text(encoding="utf-8-sig").split("\n")
             except (OSError, ValueError) as cause:
-                raise RecipeError(f"{where}.exclude: {folder / named}: cannot be read ({cause}).") from cause
-        self.excluded = {item.strip(): False for item in ids if item.strip()}
+                remedy = "Name a text file in UTF-8 with one id on each line."
+                raise RecipeError(f"{where}: {file}: cannot be read ({cause}). {remedy}") from cause
+        return [item.strip() for item in named if item.strip()]
 
     def keeps(self, case_id: str) -> bool:
         """Tell whether a recipe leaves a case in; a set that may stop at one asks before it looks at it."""
@@ -99,6 +105,7 @@ class View(ABC):
     """
 
     tags_slices: ClassVar[bool] = False  # the text names each slice's source index
+    box_unit: str = ""  # of boxes: "thousandths" of a picture's sides, its "pixels"; "" where there are none
 
     @abstractmethod
     def render(self, case: Case) -> tuple[Part, ...]:

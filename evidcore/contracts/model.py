@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
@@ -64,6 +64,13 @@ class Language(ABC):
         """Return its transformers configuration if that may describe a vision model, else None."""
         return None
 
+    def published(self) -> Mapping[str, Any]:
+        """Return what its published model expects, as far as it is known: fields of transformers' processor.
+
+        `boxes` is the unit in which it was trained to write them, in the words of `View.box_unit`.
+        """
+        return {}
+
     def missing_weights(self) -> str:
         """Say which weights are not on this machine, and how to get them; else ""."""
         return ""
@@ -107,6 +114,10 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode volumes that were prepared as `input` declares."""
+
+    def mismatches(self, published: Mapping[str, Any], sizes: Collection[Grid]) -> Iterator[str]:
+        """Say what it does otherwise than `Language.published` expects, shown volumes of these `sizes`."""
+        yield from ()
 
     def load_pretrained(self) -> None:
         """Fetch the published weights that the options name, if any.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
 
@@ -16,7 +16,6 @@ from evidcore.contracts.answering import RolloutStrategy, Rows, Task
 from evidcore.contracts.dataset import Dataset, View
 from evidcore.contracts.evaluating import StageResult
 from evidcore.data.encoder_input import EncoderInput
-from evidcore.errors import RecipeError
 from evidcore.recipe.schema import DataUse, RecipeContext, marked_kind
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ class Workload:
     share_prompts: str = "never"  # "always", "auto" where that pays: a prompt is scored once for its answers
     answers_tokens: int | None = None  # most tokens that are written; None: gold answers stand there
     samples: bool = False  # while training
+    limits: tuple[tuple[str, float], ...] = ()  # of `Sampling` that leave tokens out, as ("top_k", 20)
     optimizer: str = "adamw"
     lora_rank: int | None = None
     keeps_reference: bool = False  # the model as it was, beside the one that is trained
@@ -86,28 +86,27 @@ class Engine(ABC):
 
     is_policy: ClassVar[bool] = False  # its passes are the trained model's own: there is nothing to correct
     gives_entropies: ClassVar[bool] = False  # with what rows wrote
+    applies: ClassVar[Collection[str]] = ("top_k", "top_p", "min_p")  # limits of `Sampling`
 
     def refusals(self, workload: Workload, strategy: RolloutStrategy) -> Sequence[str]:
-        """Say what a stage asks for that it cannot do, before anything runs; empty: nothing."""
-        if strategy.reads_entropies and not self.gives_entropies:
-            return ("the rollout reads entropies of tokens, which it does not give.",)
-        return ()
+        """Say what a stage asks for that it cannot do, before anything runs; empty: nothing.
 
-    def refuse_limits(self, given: Mapping[str, float | None]) -> None:
-        """Raise RecipeError where top_k, top_p or min_p leave tokens out and it is not the policy.
-
-        Its log-probabilities are then among other tokens than the policy's, which are over all, and their
-        ratio, by which an answer counts, is that of two different things.
+        With a limit its log-probabilities are among the tokens that are left, the policy's among all: their
+        ratio, by which an answer counts, is that of two different things, unless it is the policy.
         """
-        none = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        limits = [f"{name} = {value:g}" for name, value in given.items() if value not in (None, none[name])]
-        if limits and not self.is_policy:
-            told = " and ".join(limits)
-            raise RecipeError(
-                f"sampler {type(self).__name__}: with trl.{told} its log-probabilities are among the "
-                "tokens that are left, the policy's among all, and no weight corrects that. Take it out, or "
-                "sample in the trainer's own process."
-            )
+        result = []
+        if strategy.reads_entropies and not self.gives_entropies:
+            result.append("the rollout reads entropies of tokens, which it does not give.")
+        for name, value in workload.limits:
+            if name not in self.applies:
+                result.append(f"it does not apply trl.{name} = {value:g}. Take it out.")
+            elif not self.is_policy:
+                result.append(
+                    f"with trl.{name} = {value:g} its log-probabilities are among the tokens that are left, "
+                    "the policy's among all, and no weight corrects that. Take it out, or sample in the "
+                    "trainer's own process."
+                )
+        return result
 
     @abstractmethod
     def begin(self, model: Any, processor: Any, stop_texts: Sequence[str]) -> Rows:

@@ -1,5 +1,6 @@
 """Files of every format to volumes in body axes."""
 
+import functools
 import math
 import os
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 from evidcore.cache import Cache
 from evidcore.case import VolumeRef
 from evidcore.data.content import READING
-from evidcore.data.files import file_state, open_volume, reader_mark
+from evidcore.data.files import State, file_state, open_volume, reader_mark
 from evidcore.data.grid import Geometry, Volume
 from evidcore.data.placement import Placement, place, resample
 from evidcore.data.stored import (
@@ -50,8 +51,16 @@ def volume_of(ref: VolumeRef, stored: Stored, placement: Placement) -> Volume:
 
 
 def read_geometry(ref: VolumeRef) -> Geometry:
-    """Read the grid of a volume from its header alone, or from the headers of its series."""
-    return opened(ref)[1].geometry
+    """Read the grid of a volume from the headers of its files, once for each state of them."""
+    state = file_state(ref.path)  # a task asks for it several times a row
+    return opened(ref)[1].geometry if state is None else _geometry(ref, state)
+
+
+@functools.lru_cache(maxsize=16384)
+def _geometry(ref: VolumeRef, state: State) -> Geometry:
+    result = opened(ref)[1].geometry
+    result.affine.setflags(write=False)  # all who ask share it
+    return result
 
 
 def opened(ref: VolumeRef) -> tuple[Stored, Placement]:

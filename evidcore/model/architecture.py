@@ -5,6 +5,7 @@ import functools
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent / "architectures"
 
@@ -26,6 +27,12 @@ class Architecture:
         if self.characters_per_token is None:
             raise ValueError(f"nothing is known of the vocabulary of {self.id}")
         return -int(-len(text) // self.characters_per_token)
+
+
+@functools.cache
+def families() -> Mapping[str, Mapping[str, Any]]:
+    """Return what is known of how published models were trained, by their `model_type` in transformers."""
+    return tomllib.loads((FOLDER / "families.toml").read_text(encoding="utf-8"))
 
 
 @functools.cache

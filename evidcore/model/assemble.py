@@ -14,6 +14,7 @@ from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.parts import build_bridge, keep_in_bfloat16
+from evidcore.model.policy import sampling_of
 from evidcore.model.processor import IMAGE_TOKEN, VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.model.vlm import VolumeVLM, VolumeVLMConfig
 from evidcore.registry import factory
@@ -51,13 +52,9 @@ def assemble(
     # a vision-language model says it of the whole
     text.tie_word_embeddings = bool(language.config.tie_word_embeddings)
     config = VolumeVLMConfig(
-        text_config=text,
-        vision=vision,
-        encoder=dict(encoder_table),
-        bridge=dict(bridge_table),
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN),
-        bfloat16=list(bfloat16) or None,
-    )
+        text_config=text, vision=vision, encoder=dict(encoder_table), bridge=dict(bridge_table),
+        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN), bfloat16=list(bfloat16) or None,
+    )  # fmt: skip
     config._attn_implementation = attention  # making it part of another configuration has unset it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -121,4 +118,6 @@ def _connect(model: VolumeVLM, processor: VolumeProcessor, bank: Callable[..., F
     model.eval()
     model.model.bank = bank(model.model.encoder.input)
     processor.image_processor.connect(model.model.encoder, model.model.bridge, view, model.model.bank)
+    ours = sampling_of(model, processor, max_new_tokens=1, temperature=0.0)
+    model.generation_config.suppress_tokens = list(ours.forbidden_ids)  # for who calls transformers' generate
     processor.context_tokens = getattr(model.config.text_config, "max_position_embeddings", None)

@@ -224,12 +224,9 @@ class _Decoder:
         else:
             self.mask = torch.cat([self.mask, self.mask.new_ones(len(token), 1)], dim=1)
             output = self.model(
-                input_ids=token[:, None],
-                attention_mask=self.mask,
-                position_ids=self.position,
-                past_key_values=self.cache,
-                use_cache=True,
-            )
+                input_ids=token[:, None], attention_mask=self.mask, position_ids=self.position,
+                past_key_values=self.cache, use_cache=True,
+            )  # fmt: skip
             self.logits = output.logits[:, -1]
         self.position = self.position + 1
 
@@ -242,6 +239,7 @@ class _TokenSampler:
     ) -> None:
         self.sampling = sampling
         self.warpers = warpers_of(sampling)
+        self.forbidden = torch.tensor(sampling.forbidden_ids, dtype=torch.long, device=device)
         self.uniform: Tensor | None = None
         if sampling.temperature > 0 and seeds is not None:
             generator = torch.Generator()
@@ -254,17 +252,16 @@ class _TokenSampler:
     def __call__(
         self, logits: Float[Tensor, "row vocabulary"], step: int, rows: Tensor, required: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        if self.sampling.forbidden_ids:
-            logits[:, list(self.sampling.forbidden_ids)] = -torch.inf
         if self.sampling.temperature > 0:
             logits = logits / self.sampling.temperature
         log_probs = logits.log_softmax(-1)
+        allowed = log_probs.index_fill(-1, self.forbidden, -torch.inf) if len(self.forbidden) else log_probs
         if required is not None:
             token = required
         elif self.uniform is None:
-            token = log_probs.argmax(-1)
+            token = allowed.argmax(-1)
         else:
-            filtered = self.warpers(None, log_probs) if len(self.warpers) else log_probs
+            filtered = self.warpers(None, allowed) if len(self.warpers) else allowed
             heap = filtered.exp().to(self.uniform.dtype).cumsum(-1)
             height = self.uniform[rows, step, None] * heap[:, -1:]
             token = torch.searchsorted(heap, height, right=True).squeeze(-1).clamp(max=heap.shape[1] - 1)

@@ -1,5 +1,6 @@
 """Pretrained language models: from the Hugging Face Hub at a commit, or from a folder."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Corpus, Language
 from evidcore.errors import DataError
-from evidcore.model.architecture import shipped
+from evidcore.model.architecture import families, shipped
 from evidcore.model.template import read_turns
 
 NOTHING = Corpus()  # a pretrained tokenizer has its words
@@ -78,6 +79,16 @@ class Pretrained(Language):
         from transformers import AutoTokenizer
 
         return self._local(AutoTokenizer)
+
+    def published(self) -> Mapping[str, Any]:
+        from transformers import ProcessorMixin
+        from transformers.image_processing_base import ImageProcessingMixin
+
+        result = dict(families().get(getattr(self.vision(), "model_type", ""), {}))
+        for read in (ProcessorMixin.get_processor_dict, ImageProcessingMixin.get_image_processor_dict):
+            with contextlib.suppress(OSError, ValueError):  # of a model of text there is none
+                result |= read(self.name, revision=self.revision, local_files_only=True)[0]
+        return result
 
     def missing_weights(self) -> str:
         return missing_weights(self.id, self.revision) if self.id else ""

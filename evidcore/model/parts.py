@@ -33,11 +33,9 @@ def build_bridge(
 ) -> Bridge:
     """Build the bridge of a recipe table between `encoder` and a language model, with fresh weights."""
     given = {
-        "width": encoder.width,
-        "text_width": text_width,
-        "grid_zyx": encoder.grid(encoder.input.size_zyx),
+        "width": encoder.width, "text_width": text_width, "grid_zyx": encoder.grid(encoder.input.size_zyx),
         "vision": vision,
-    }
+    }  # fmt: skip
     built: Bridge = factory.build("bridge", table, given=given, where=where)
     return built
 

@@ -1,14 +1,13 @@
 """A `VolumeVLM` as a `Policy`: what evaluation, audits and re-querying rewards see of it."""
 
 import contextlib
-import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 
 import torch
 
 from evidcore.case import Prompt
-from evidcore.contracts import Policy, Prefix, Sampling
+from evidcore.contracts import Policy, Prefix, RolloutStrategy, Sampling
 from evidcore.model.generation import continue_rows
 from evidcore.model.packed_attention import answer_log_probs, pack, packing_blocker
 from evidcore.model.parts import evaluating
@@ -93,7 +92,6 @@ class VLMPolicy(Policy):
         pad = self.processor.tokenizer.pad_token_id
         if packing_blocker(self.model):
             sampling = sampling_of(self.model, self.processor, max_new_tokens=1, temperature=0.0)
-            sampling = dataclasses.replace(sampling, forbidden_ids=())  # nothing is sampled
             rows = [(prefix, ids) for prefix, some in zip(prefixes, candidates, strict=True) for ids in some]
             result = iter(
                 continue_rows(self.model, [row[0] for row in rows], sampling, forced=[row[1] for row in rows])
@@ -129,6 +127,7 @@ def sampling_of(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    strategy: RolloutStrategy | None = None,
 ) -> Sampling:
     """Return sampling settings with the end tokens of the chat template, the tokenizer and the model."""
     declared = model.generation_config.eos_token_id
@@ -138,15 +137,10 @@ def sampling_of(
         *(declared if isinstance(declared, list) else [declared]),
     } - {None}
     return Sampling(
-        max_new_tokens=max_new_tokens,
-        end_ids=tuple(sorted(ends)),
-        pad_id=processor.tokenizer.pad_token_id,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        forbidden_ids=(processor.image_token_id,),
-    )
+        max_new_tokens=max_new_tokens, end_ids=tuple(sorted(ends)), pad_id=processor.tokenizer.pad_token_id,
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p,
+        forbidden_ids=processor.forbidden_ids(ends, model.config.get_text_config().vocab_size, strategy),
+    )  # fmt: skip
 
 
 def _seed(seed: int, name: str) -> int:

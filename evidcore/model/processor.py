@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -24,7 +24,7 @@ from evidcore.data.preparation import prepare
 from evidcore.errors import DataError, RecipeError, RunError
 from evidcore.model.bank import FeatureBank
 from evidcore.model.parts import build_bridge, build_encoder
-from evidcore.model.template import control_tokens, read_turns, tool_listing
+from evidcore.model.template import control_tokens, is_answer_tag, read_turns, tool_listing
 from evidcore.model.vlm import VolumeVLMConfig
 from evidcore.registry import factory
 
@@ -177,6 +177,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         self.turns = read_turns(tokenizer, self.chat_template, where=name)
         self.end_ids = self._ids(self.turns.end_of_turn)
         self._control_tokens = sorted({*VISION_TOKENS, *control_tokens(tokenizer)})
+        self._last_id = max(tokenizer.get_vocab().values())
 
     @classmethod
     def without_model(
@@ -220,10 +221,24 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
 
     def encode_answer(self, text: str) -> EncodedAnswer:
         """Return the tokens of an answer and of the turn's end, whose offsets are empty."""
+        self.refuse_control_token(text, f"answer {text[:60]!r}", is_answer=True)
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         end = ((len(text), len(text)),) * len(self.end_ids)
         offsets = tuple((start, stop) for start, stop in encoded["offset_mapping"])
         return EncodedAnswer((*encoded["input_ids"], *self.end_ids), (*offsets, *end))
+
+    def forbidden_ids(
+        self, ends: Collection[int], vocabulary: int, strategy: RolloutStrategy | None = None
+    ) -> tuple[int, ...]:
+        """Return the tokens that no sampler may write: they stand for images or turns that are not there.
+
+        These are the special tokens but those that end an answer, tags of answers and those by which a
+        strategy's tools are called; and the numbers below `vocabulary`, which the head has, without a token.
+        """
+        call = "" if strategy is None else " ".join([strategy.call_form, *strategy.stop_texts])
+        names = [item for item in self._control_tokens if not is_answer_tag(item) and item not in call]
+        ids = {*self.tokenizer.convert_tokens_to_ids(names), *range(self._last_id + 1, vocabulary)}
+        return tuple(sorted(ids.difference(ends)))
 
     def encode_tool_turn(self, parts: Sequence[Part]) -> Encoded:
         """Return the tokens that end the model's turn, show a tool's answer and open the next turn."""
@@ -237,16 +252,20 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         written = []
         for part in parts:
             if isinstance(part, TextPart):
-                result = next((token for token in self._control_tokens if token in part.text), None)
-                if result is not None:
-                    raise DataError(
-                        f"{where}: its text holds the control token {result!r}; take it out of the data."
-                    )
+                self.refuse_control_token(part.text, where)
                 written.append(part.text)
             else:
                 start, image, end = VISION_TOKENS
                 written.append(start + image * self.image_processor.tokens(part.crop) + end)
         return "".join(written)
+
+    def refuse_control_token(self, text: str, where: str, *, is_answer: bool = False) -> None:
+        """Raise DataError where a text holds a control token; an answer may hold its own tags."""
+        for token in self._control_tokens:
+            if token in text and not (is_answer and is_answer_tag(token)):
+                raise DataError(
+                    f"{where}: its text holds the control token {token!r}; take it out of the data."
+                )
 
     def _ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])

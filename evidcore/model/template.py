@@ -7,6 +7,7 @@ a run otherwise than it was said: such a template is refused.
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +20,9 @@ _ASK, _ANSWER, _TOOL = "ask-5d41", "answer-402a", "tool-bc4b"
 _DAY = "day-7f0c"
 _TEXT = 'Slice 12: 3.5 x 4 mm.\n\n- "left" & <right>, 5 %?\n  A) naïve'
 _THINK, _UNTHINK = "<think>", "</think>"
+# special tokens of Qwen-VL, InternVL, GLM-V, Mistral, DeepSeek, PaliGemma; what tools say is not an answer
+_TAG = re.compile(r"(?<![a-z])(?:think|tool|call|answer|box|quad|ref|points?|python_tag|(?:loc|seg)\d)", re.I)
+_REPLY = re.compile(r"result|response|output|available", re.I)
 _DEAF = "A user turn after an answer is refused, or changes what stood before it."
 # a macro of this name stands before the function that gives the day
 _CLOCK = "{%- macro strftime_now(format) -%}" + _DAY + "{%- endmacro -%}"
@@ -100,11 +104,9 @@ class _Template:
         again = self._split([("user", _ASK), ("assistant", _ANSWER), ("user", _TOOL)], (_ASK, _ANSWER, _TOOL))
         ended = "" if trained is None else self._up_to_control_token(trained[2])
         losses = (
-            self._question(before + _TEXT + after),
-            self._date(),
-            *_answer((before, after), trained, ended),
+            self._question(before + _TEXT + after), self._date(), *_answer((before, after), trained, ended),
             None if again else _loss("second question", _DEAF, "writes each turn once and in order"),
-        )
+        )  # fmt: skip
         result = tuple(loss for loss in losses if loss is not None)
         if again is None or result:
             return None, result
@@ -191,6 +193,11 @@ def control_tokens(tokenizer: Any) -> set[str]:
     """Return a tokenizer's special tokens."""
     added = tokenizer.added_tokens_decoder.values()
     return {token.content for token in added if token.special} | set(tokenizer.all_special_tokens)
+
+
+def is_answer_tag(token: str) -> bool:
+    """Tell by its name whether a special token may stand in an answer: a thought, a call, a box, a point."""
+    return bool(_TAG.search(token)) and not _REPLY.search(token)
 
 
 def _answer(sampled: tuple[str, str], trained: Sequence[str] | None, end_of_turn: str) -> Iterator[Loss]:

@@ -247,12 +247,9 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             ids = input_ids if input_ids is not None else torch.full_like(mask, -1)
             position_ids = self.positions(ids, mask, pixel_values)
         output = self.language_model(
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
+            attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds, **kwargs,
+        )  # fmt: skip
         if skip_positions:
             output.last_hidden_state = output.last_hidden_state[:, skip_positions:]
         return output
@@ -388,15 +385,10 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
     ) -> CausalLMOutputWithPast:
         """Return logits at the last `logits_to_keep` positions (0: all) or those listed; loss with labels."""
         output = self.model(
-            input_ids=input_ids,
-            pixel_values=pixel_values,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            mm_encoder_outputs=mm_encoder_outputs,
-            **kwargs,
-        )
+            input_ids=input_ids, pixel_values=pixel_values, attention_mask=attention_mask,
+            position_ids=position_ids, past_key_values=past_key_values, inputs_embeds=inputs_embeds,
+            mm_encoder_outputs=mm_encoder_outputs, **kwargs,
+        )  # fmt: skip
         window = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(output.last_hidden_state[:, window])
         loss = None

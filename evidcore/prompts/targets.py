@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import numbers
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from evidcore.contracts import LabelError, Reweighter, RolloutStrategy
 from evidcore.errors import ContractError, DataError, EvidError
-from evidcore.model.processor import VolumeProcessor, refuse_too_long
+from evidcore.model.processor import Encoded, VolumeProcessor, refuse_too_long
 from evidcore.prompts.rows import PromptSource, Row
 
 IGNORED = -100  # the label of tokens that are not predicted
@@ -67,9 +67,7 @@ class Targets:
             weights = self._weights(row, text, spans, list(answer.offsets))
         prompt = self.processor.encode(row.prompt, self.opening)
         ids, mask, crops = list[int](), list[int](), list(prompt.crops)
-        for turn in row.task.gold_turns(row.prompt):
-            written = self.processor.encode_answer(turn.text).ids[: -len(self.processor.end_ids)]
-            reply = self.processor.encode_tool_turn(turn.reply)
+        for written, reply in _turns(row, self.processor):
             ids += written + reply.ids
             mask += [1] * len(written) + [0] * len(reply.ids)
             crops += reply.crops
@@ -138,7 +136,12 @@ class Targets:
 def lengths(row: Row, processor: VolumeProcessor, opening: str = "") -> tuple[int, int]:
     """Return how many tokens a row's prompt has, and its gold answer with the turns before it."""
     answer = len(processor.encode_answer(row.task.gold(row.prompt)[0]).ids)
-    for turn in row.task.gold_turns(row.prompt):
-        answer += len(processor.encode_answer(turn.text).ids) - len(processor.end_ids)
-        answer += len(processor.encode_tool_turn(turn.reply).ids)
+    answer += sum(len(written) + len(reply.ids) for written, reply in _turns(row, processor))
     return len(processor.encode(row.prompt, opening).ids), answer
+
+
+def _turns(row: Row, processor: VolumeProcessor) -> Iterator[tuple[tuple[int, ...], Encoded]]:
+    """Yield the tokens of the turns before a row's answer: what the model writes, and what a tool replies."""
+    for turn in row.task.gold_turns(row.prompt):
+        written = processor.encode_answer(turn.text).ids[: -len(processor.end_ids)]
+        yield written, processor.encode_tool_turn(turn.reply)

@@ -217,7 +217,6 @@ def prove_policy(policy: Policy, prompts: Sequence[Prompt], where: str) -> dict[
         texts = [tokenizer.decode(ids) for ids in drawn]
         forced = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
         sampling = sampling_of(model, processor, max_new_tokens=1, temperature=0.0)
-        sampling = dataclasses.replace(sampling, forbidden_ids=())
         tolerance = flow.Tolerance.of(model, is_mixed=policy.dtype != torch.float32)
 
         def score(places: Sequence[int], shown: Mapping[int, Prompt]) -> flow.Rows:

@@ -81,11 +81,9 @@ def current_model(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, 
     """Return the model and its processor, on the accelerator where there is one."""
     features = assembly.recipe.features
     bank = functools.partial(
-        FeatureBank,
-        precision=features.precision,
-        memory_bytes=int(features.memory_gb * 1e9),
+        FeatureBank, precision=features.precision, memory_bytes=int(features.memory_gb * 1e9),
         cache=Cache("features"),
-    )
+    )  # fmt: skip
     if before.model is not None:
         model, processor = assemble.load(before.model, bank)
     else:

@@ -5,7 +5,9 @@ Models are built without weights: what their parts weigh, and what each stage tr
 
 import dataclasses
 import functools
+import inspect
 import json
+import logging
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -18,10 +20,11 @@ from transformers import AutoModel
 from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Workload
 from evidcore.data.preparation import prepare
-from evidcore.errors import ContractError, EvidError, NotDownloadedError, RecipeError
+from evidcore.errors import EvidError, NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
 from evidcore.model.processor import VolumeProcessor, refuse_too_long
+from evidcore.model.template import round_trip
 from evidcore.prompts.rows import Row
 from evidcore.recipe import DataUse, Recipe
 from evidcore.recipe.resolve import stage_table
@@ -38,6 +41,8 @@ from evidcore.runs.context import (
 )
 from evidcore.runs.inputs import unfitted_readers
 from evidcore.train.checks import check_rows
+
+log = logging.getLogger(__name__)
 
 _ROWS_S = 30.0  # for a look at the rows of all data entries
 
@@ -197,7 +202,7 @@ def dry_run(recipe: Recipe) -> DryRun:
             pass  # said of what has not been fetched
         except EvidError as cause:
             wrong.append(f"{name}: service.{service}: {cause}")
-    processor = None
+    processor, sizes = None, set[Grid]()
     try:
         processor = None if tokenizer is None else weightless_processor(assembly, tokenizer, encoder)
         if processor is not None:
@@ -216,7 +221,7 @@ def dry_run(recipe: Recipe) -> DryRun:
             if use.dataset in absent:
                 continue
             try:
-                seen = _entry(assembly, encoder, processor, name, use, strategy)
+                seen = _entry(assembly, encoder, processor, name, use, strategy, sizes)
                 result.append(seen)
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
@@ -224,28 +229,53 @@ def dry_run(recipe: Recipe) -> DryRun:
                 if not any(use is entry for entry in stage.data):
                     most = None  # what is replayed is not written
                 wrong += _too_long(seen, most, where, holds)
-                left_s = ends - time.monotonic()
-                if use.task and processor is not None and left_s > 0 and (use, most) not in looked:
+                if use.task and (use, most) not in looked:
                     looked.add((use, most))
-                    opening = processor.opening_of(strategy)
+                    opening = "" if processor is None else processor.opening_of(strategy)
+                    left_s = max(0.0, ends - time.monotonic())
                     check_rows(
                         _rows(assembly, use), processor, opening, where=where, seconds=left_s,
                         max_new_tokens=most or 0,
                     )  # fmt: skip
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
+    for says in _mismatches(assembly, encoder, processor, sizes):
+        log.warning("%s: %s", recipe.path, says)
     if wrong:
         count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
         listing = "\n".join(f"  {text}" for text in dict.fromkeys(wrong))
         raise RecipeError(f"{recipe.path}: {count}\n{listing}")
     return DryRun(
-        data=tuple(result),
-        parameters=None if needs_data else parts.parameters,
-        patch_grid_zyx=grid,
+        data=tuple(result), parameters=None if needs_data else parts.parameters, patch_grid_zyx=grid,
         visual_tokens=parts.bridge.tokens(grid),
-        stages=() if needs_data else tuple(_stage_weights(recipe, parts)),
-        unchecked=tuple(unchecked),
-    )
+        stages=() if needs_data else tuple(_stage_weights(recipe, parts)), unchecked=tuple(unchecked),
+    )  # fmt: skip
+
+
+def _mismatches(
+    assembly: Assembly, encoder: Encoder, processor: VolumeProcessor | None, sizes: set[Grid]
+) -> Iterator[str]:
+    """Yield what is given otherwise than a published model expects, which works and may not be meant."""
+    published, unit = assembly.language.published(), assembly.view.box_unit
+    named = [pair for stage in assembly.recipe.stages for pair in stage.components(assembly.recipe)]
+    speaking = [kind for kind, table in named if kind == "tool" and table]  # a task may too
+    speaking += [key for key in assembly.recipe.model.view if key == "boxes"]
+    speaking += [key for task in assembly.tasks.values() for key in inspect.signature(type(task)).parameters]
+    if unit and published.get("boxes", unit) != unit and {"tool", "boxes", "view"} & {*speaking}:
+        yield (
+            f"model.view: boxes are written in {unit}, and the language model was trained to write "
+            f"{published['boxes']}. Take a view that has such `boxes`, or have it learn the other unit."
+        )
+    template = published.get("chat_template")
+    theirs = None if processor is None or not template else round_trip(processor.tokenizer, template)[0]
+    if processor is not None and theirs is not None and theirs != (ours := processor.turns):
+        yield (
+            "model.language: the tokenizer's chat template is used, and the processor's is another: before a "
+            f"question stand {ours.before_question!r} and {theirs.before_question!r}, before an answer "
+            f"{ours.before_answer!r} and {theirs.before_answer!r}. Put the right one beside the tokenizer as "
+            "chat_template.jinja."
+        )
+    yield from encoder.mismatches(published, sizes)
 
 
 def _entries(stage: Stage, name: str) -> Iterator[tuple[str, DataUse]]:
@@ -311,6 +341,7 @@ def _entry(
     stage: str,
     use: DataUse,
     strategy: RolloutStrategy | None,
+    sizes: set[Grid],
 ) -> CheckedData:
     cases = assembly.cases(use)
     first, prompts = cases[0], []
@@ -325,6 +356,7 @@ def _entry(
     for part in parts:
         size = assembly.view.size_zyx(part, encoder.input)
         prepare(part.crop, encoder.input, size)  # reads the file
+        sizes.add(size)
         if width is not None:
             with torch.device("meta"):
                 image_tokens += fresh_bridge(assembly, encoder, width).tokens(encoder.grid(size))
@@ -357,12 +389,8 @@ def _count(
     image_tokens: int,
     strategy: RolloutStrategy | None,
 ) -> tuple[int | None, int | None, str]:
-    task = assembly.tasks[use.task]
-    with blame(offer_of(task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
-        gold, _ = task.gold(prompt)
-        malformed = task.parse(prompt, gold).malformed
-    if malformed is not None:
-        raise ContractError(f"{offer_of(task)}: its own gold answer {gold!r} is malformed: {malformed}.")
+    with blame(offer_of(assembly.tasks[use.task]), f"writing the gold answer of prompt {prompt.id!r}"):
+        gold, _ = assembly.tasks[use.task].gold(prompt)
     if processor is None:
         written, answer = estimated_tokens(assembly, prompt, gold, strategy)
         return None if written is None else written + image_tokens, answer, ""

@@ -14,6 +14,8 @@ from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource, Row
 from evidcore.prompts.targets import lengths
+from evidcore.registry import blame
+from evidcore.registry.factory import offer_of
 
 LOOKED_AT = 8  # prompts of the stream whose images are encoded; one of each set is among the first few
 _log = logging.getLogger(__name__)
@@ -46,33 +48,36 @@ def check_start(
 
 def check_rows(
     rows: Iterable[Row],
-    processor: VolumeProcessor,
+    processor: VolumeProcessor | None,
     opening: str,
     *,
     max_new_tokens: int,
     where: str,
     seconds: float = 60.0,
 ) -> None:
-    """Look at each row for so many seconds; raises what `check_start` does of rows.
+    """Look at each row for so many seconds, without a processor at all but tokens.
 
-    Of those that are left, what does not fit is refused when it is read.
+    It raises what `check_start` does of rows. Of those that are left, what does not fit is refused when it is
+    read.
     """
     ends = time.monotonic() + seconds
     for count, row in enumerate(rows):
         if time.monotonic() > ends:
-            told = "%s: %s rows were looked at in %g s; the others are when they are read."
+            told = "%s: %s rows were looked at in %.0f s; the others are when they are read."
             _log.warning(told, where, f"{count:,}", seconds)
             return
         _check_row(row, processor, opening, max_new_tokens)
 
 
-def _check_row(row: Row, processor: VolumeProcessor, opening: str, max_new_tokens: int) -> None:
-    prompt, holds = row.prompt, processor.context_tokens
-    text, _ = row.task.gold(prompt)
-    if (reason := row.task.parse(prompt, text).malformed) is not None:
+def _check_row(row: Row, processor: VolumeProcessor | None, opening: str, max_new_tokens: int) -> None:
+    prompt = row.prompt
+    with blame(offer_of(row.task), f"writing and reading the gold answer of prompt {prompt.id!r}"):
+        text, _ = row.task.gold(prompt)
+        reason = row.task.parse(prompt, text).malformed
+    if reason is not None:
         raise ContractError(
-            f"task {prompt.task!r}: finds its own gold answer to prompt {prompt.id!r} malformed "
-            f"({reason}); no answer could be right."
+            f"{offer_of(row.task)}: task {prompt.task!r} finds its own gold answer {text[:60]!r} to prompt "
+            f"{prompt.id!r} malformed ({reason}); no answer could be right."
         )
     if not text.strip():
         raise DataError(
@@ -81,7 +86,10 @@ def _check_row(row: Row, processor: VolumeProcessor, opening: str, max_new_token
     paths = [crop.volume.path for crop in prompt.crops()] + [ref.path for ref in prompt.case.masks.values()]
     if (gone := next((path for path in paths if not os.path.exists(path)), None)) is not None:
         raise DataError(f"prompt {prompt.id!r}: {gone}: no such file. Restore it, or leave the case out.")
-    if holds is None:
+    if processor is None:
+        return
+    processor.refuse_control_token(text, f"prompt {prompt.id!r}: its gold answer", is_answer=True)
+    if (holds := processor.context_tokens) is None:
         return
     texts = [part.text for part in prompt.parts if isinstance(part, TextPart)]
     texts += [opening or processor.turns.before_question, processor.turns.before_answer, text]

@@ -81,9 +81,7 @@ class Grpo(GrpoSettings, TrainingStage):
         super().check(context)
         strategy = self.strategy(context)
         assert strategy is not None  # one is filled in where none is named
-        engine, names = self.engine(context), ("top_k", "top_p", "min_p")
-        engine.refuse_limits({name: self.trl[name] for name in names if name in self.trl})
-        for says in engine.refusals(self.workload(), strategy):
+        for says in self.engine(context).refusals(self.workload(), strategy):
             raise RecipeError(f"{context.where}.sampler: {self.sampler['use']!r} does not fit: {says}")
         for reward in [] if context.is_dry_run else rewards:
             with blame(offer_of(reward.reward), f"looking for what {context.where} needs"):
@@ -160,18 +158,14 @@ class Grpo(GrpoSettings, TrainingStage):
             again = ", ".join(dict.fromkeys(f"{use.dataset}/{use.task}" for use in self.replay.data))
             also += f"; held to its start on {again}"
         return self._workload(
-            text=text + self.lora_text,
-            also=also,
-            prompts_per_step=self.prompts_per_step,
+            text=text + self.lora_text, also=also, prompts_per_step=self.prompts_per_step,
             prompts_per_forward=self.prompts_per_forward or self.prompts_per_step,
-            answers_per_prompt=self.answers_per_prompt,
-            share_prompts=self.share_prompts,
-            answers_tokens=self.max_new_tokens,
-            samples=True,
+            answers_per_prompt=self.answers_per_prompt, share_prompts=self.share_prompts,
+            answers_tokens=self.max_new_tokens, samples=True, limits=self.limits,
             keeps_reference=(bool(self.trl.get("beta")) or self.replay is not None) and self.lora is None,
             replay=() if self.replay is None else self.replay.data,
             replayed_rows=0 if self.replay is None else self.replay.rows_per_step,
-        )
+        )  # fmt: skip
 
     def run(self, context: StageContext) -> StageResult:
         """Optimise the model against the rewards, and save it."""

@@ -145,11 +145,9 @@ class PolicySampler(Sampler):
     def score(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
         """Return the log-probability of each token of each episode's first turn, as sampling computes it."""
         result = continue_rows(
-            self.model,
-            [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes],
-            dataclasses.replace(self.sampling, forbidden_ids=()),  # nothing is sampled
+            self.model, [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes], self.sampling,
             forced=[item.ids[: item.replies[0].start] if item.replies else item.ids for item in episodes],
-        )
+        )  # fmt: skip
         return [item.log_probs for item in result]
 
     def extend(self, episode: Episode, parts: Sequence[Part], actions: Sequence[Action] = ()) -> Episode:
@@ -270,15 +268,14 @@ class RolloutPolicy(VLMPolicy):
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[Completion]:
         """Return what is written in each answer's last turn, and the turns before it."""
-        sampler = PolicySampler(
-            self.model,
-            self.processor,
-            sampling_of(self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature),
-            {id(prompt): prompt.id for prompt in prompts},
-            seed=self.seed,
+        sampling = sampling_of(
+            self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature,
             strategy=self.strategy,
-            rows_per_pass=self.prompts_per_pass,
-        )
+        )  # fmt: skip
+        sampler = PolicySampler(
+            self.model, self.processor, sampling, {id(prompt): prompt.id for prompt in prompts},
+            seed=self.seed, strategy=self.strategy, rows_per_pass=self.prompts_per_pass,
+        )  # fmt: skip
         result: dict[int, Completion] = {}
         lengths = [len(sampler.encoded(prompt).ids) for prompt in prompts]
         for batch in self._batches(lengths):

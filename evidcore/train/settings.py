@@ -59,9 +59,7 @@ class TrainingKeys:
     optimizer: Literal["adamw", "muon"] = "adamw"  # "muon": for matrices, AdamW for the rest
     momentum: Annotated[float, Ge(0), Lt(1)] | None = None  # Muon's; None: torch's default
     save_every_steps: Annotated[int, Ge(1)] = 50
-    pixel_check_every_steps: Annotated[int, Ge(0)] = (
-        100  # repeats the pixel-flow proof; 0: at the start alone
-    )
+    pixel_check_every_steps: Annotated[int, Ge(0)] = 100  # of the pixel-flow proof; 0: at the start alone
     lora: Lora | None = None
     trl: Table = dataclasses.field(default_factory=dict)  # fields of SFTConfig or GRPOConfig
 
@@ -102,16 +100,18 @@ class GrpoSettings(TrainingKeys):
 
     prompts_per_step: Annotated[int, Ge(1)] = 8
     answers_per_prompt: Annotated[int, Ge(2)] = 8
-    prompts_per_forward: Annotated[int, Ge(0)] = (
-        0  # bounds memory, whole groups pass together; 0: the whole step
-    )
+    prompts_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory, by whole groups; 0: the whole step
     share_prompts: SharePrompts = "auto"  # score a prompt once for all its answers; "auto": where that pays
-    max_failure_rate: Annotated[float, Ge(0), Lt(1)] | None = (
-        None  # share of a reward's last calls that may fail
-    )
+    max_failure_rate: Annotated[float, Ge(0), Lt(1)] | None = None  # share of a reward's last calls that fail
     temperature: Annotated[float, Gt(0)] = 1.0
     max_new_tokens: Annotated[int, Ge(1)] = 256
     replay: Replay | None = None
+
+    @property
+    def limits(self) -> tuple[tuple[str, float], ...]:
+        """Return what leaves tokens out when answers are sampled, by its field of trl."""
+        none = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0)}
+        return tuple((key, self.trl[key]) for key in none if self.trl.get(key) not in none[key])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from evidcore.api import Cache, VolumeRef
+from evidcore.data import reading
 from evidcore.data.reading import read_error
 
 
@@ -16,6 +17,16 @@ def test_a_verdict_is_remembered_for_the_state_of_the_file(write, tmp_path, zero
     assert read_error(ref, tmp_path / "cache") is None, "same size and time: not read again"
     os.utime(ref.path, ns=(1, 1))
     assert read_error(ref, tmp_path / "cache") is not None
+
+
+def test_a_header_is_read_once_for_each_state_of_the_file(write, monkeypatch):
+    asked, opened = [], reading.opened
+    monkeypatch.setattr(reading, "opened", lambda ref: asked.append(ref) or opened(ref))
+    ref = VolumeRef(path=str(write(np.zeros((4, 5, 6), np.int16), "a.nii")))
+    [shape] = {reading.read_geometry(ref).shape_zyx for _ in range(3)}
+    write(np.zeros((4, 5, 7), np.int16), "a.nii")
+    assert reading.read_geometry(ref).shape_zyx != shape
+    assert len(asked) == 2
 
 
 def test_a_fault_of_the_disk_is_asked_again(write, tmp_path, read_meanwhile):

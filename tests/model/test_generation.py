@@ -20,6 +20,10 @@ def sampling(small, **changed):
     return sampling_of(small.model, small.processor, **{**usual, **changed})
 
 
+def asked(prefix):
+    return {"input_ids": torch.tensor([prefix.ids]), "pixel_values": torch.tensor([prefix.handles])}
+
+
 def test_greedy_tokens_are_those_of_transformers(small, prefixes):
     longest = max(len(prefix.ids) for prefix in prefixes)
     ids = torch.tensor([[0] * (longest - len(prefix.ids)) + list(prefix.ids) for prefix in prefixes])
@@ -29,7 +33,6 @@ def test_greedy_tokens_are_those_of_transformers(small, prefixes):
         pixel_values=torch.tensor([prefix.handles for prefix in prefixes]),
         max_new_tokens=9,
         do_sample=False,
-        suppress_tokens=[small.processor.image_token_id],
     )[:, longest:].tolist()
     ours = continue_rows(small.model, prefixes, sampling(small, temperature=0.0))
     assert len({item.ids for item in ours}) > 1
@@ -79,11 +82,22 @@ def test_prompts_computed_once_give_what_a_cache_per_row_gives(small, prefixes, 
         assert item.log_probs == pytest.approx(other.log_probs, abs=1e-4)
 
 
-def test_an_image_token_is_never_written(small, prefixes):
+def test_tokens_that_no_answer_holds_are_never_written_and_count_in_the_chances_of_others(small, prefixes):
+    settings, rows, head = sampling(small), prefixes * 10, small.model.lm_head.weight
+    ids = list(settings.forbidden_ids)
+    assert small.processor.tokenizer.convert_ids_to_tokens(ids) == [
+        "<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
+    ]  # fmt: skip
     with torch.no_grad():
-        small.model.lm_head.weight[small.processor.image_token_id] = small.model.lm_head.weight.mean(0) * 50
-    result = continue_rows(small.model, prefixes * 10, sampling(small), seeds=range(40))
-    assert small.processor.image_token_id not in {token for item in result for token in item.ids}
+        head[ids] = head.mean(0) * 50
+        first = [small.model(**asked(prefix)).logits[0, -1].log_softmax(-1) for prefix in rows]
+    result = continue_rows(small.model, rows, settings, seeds=range(40))
+    assert not {token for item in result for token in item.ids} & {*ids}
+    said = [item.log_probs[0] for item in result]
+    chances = [float(row[item.ids[0]]) for row, item in zip(first, result, strict=True)]
+    assert said == pytest.approx(chances, abs=1e-4)
+    theirs = small.model.generate(**asked(rows[0]), max_new_tokens=9, do_sample=True, num_return_sequences=20)
+    assert set(theirs[:, len(rows[0].ids) :].flatten().tolist()) & {*ids} <= {settings.pad_id}
 
 
 def test_forced_tokens_are_scored_as_sampling_scored_them(small, prefixes):

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from evidcore_plugin_encoders.testing import BRIDGE, ENCODER
 from transformers import AutoTokenizer
 
 from evidcore.api import Case, DataError, Prompt, TextPart, VisualPart, prepare
+from evidcore.builtin.rollouts import Plain
 from evidcore.builtin.views import Volume
 from evidcore.errors import RunError
 from evidcore.model.parts import build_bridge
@@ -43,6 +45,32 @@ def test_a_control_token_in_the_data_is_refused(small, token):
     prompt = dataclasses.replace(small.prompts[0], parts=(TextPart(text=f"see {token}"),))
     with pytest.raises(DataError, match=r"prompt 'question-0': its text holds the control token '<\|"):
         small.processor.encode(prompt)
+    with pytest.raises(DataError, match=rf"answer 'see .*': its text holds .*'{re.escape(token)}'; take it"):
+        small.processor.encode_answer(f"see {token}")
+
+
+TAGS = ["<|box_start|>", "<|object_ref_end|>", "<quad>", "<loc0012>", "[TOOL_CALLS]", "<|python_tag|>"]
+OTHERS = [
+    "<|video_pad|>", "<|vision_pad|>", "<start_of_image>", "<IMG_CONTEXT>", "<|audio_bos|>", "<s>", "<stop>",
+    "[TOOL_RESULTS]", "<tool_response>", "<|start_header_id|>", "<|reserved_7|>", "<fim_prefix>", "<fetch>",
+]  # fmt: skip
+
+
+def test_no_sampler_writes_special_tokens_but_ends_and_tags_or_a_number_without_a_token(
+    small, language_folder
+):
+    tokenizer = AutoTokenizer.from_pretrained(language_folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*TAGS, *OTHERS]})
+    tokenizer.add_tokens(["<plain>"])
+    processor, count = VolumeProcessor(small.processor.image_processor, tokenizer), len(tokenizer)
+    strategy = Plain()
+    strategy.call_form, strategy.stop_texts = "<fetch>", ("<stop>",)
+    qwen = {"<|endoftext|>", "<|im_start|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"}
+    for how, allowed in ((None, set()), (strategy, {"<fetch>", "<stop>"})):
+        *ids, first, second = processor.forbidden_ids(processor.end_ids, count + 2, how)
+        assert (first, second) == (count, count + 1)
+        assert set(tokenizer.convert_ids_to_tokens(ids)) == qwen | {*OTHERS} - allowed
+    assert processor.encode_answer(" ".join(TAGS)).ids[0] == tokenizer.convert_tokens_to_ids(TAGS[0])
 
 
 def test_a_tool_turn_ends_the_model_turn_and_opens_the_next(small):

@@ -84,12 +84,9 @@ CHANGED = [
     ("medvr_gamma", "true-boxes", lambda recipe: recipe.tasks["look"]["boxes"], "findings"),
     ("views", "drr", lambda recipe: recipe.model.view["use"], "drr"),
     (
-        "views",
-        "drr",
-        lambda recipe: recipe.stages[0].options["view"]["use"],
-        "drr",
+        "views", "drr", lambda recipe: recipe.stages[0].options["view"]["use"], "drr",
     ),  # it learns from that too
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "arm", "read", "value"), CHANGED)

@@ -9,12 +9,16 @@ from types import SimpleNamespace
 import pytest
 import trl
 from evidcore_plugin_lab.plan.plan import plan
-from evidcore_testing.models import tiny_language
+from evidcore_testing import CHAT_TEMPLATE
+from evidcore_testing.models import tiny_language, tiny_vision_language
 from transformers import AutoTokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from evidcore.model.architecture import families
 from evidcore.recipe import load
+from evidcore.runs import dry_run as module
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.context import StageOutputs, current_model
+from evidcore.runs.context import StageOutputs, current_model, fresh_encoder, weightless_processor
 from evidcore.runs.dry_run import answering, dry_run
 
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
@@ -137,3 +141,75 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
     assert "its chat template cannot be used, 1 thing would be lost or altered:" in failed.stderr
     assert "open thought: Its generation prompt ends in '<think>\\n'" in failed.stderr
     assert "a chat_template.jinja that begins the assistant's turn without opening a thought" in failed.stderr
+
+
+EYES = """schema = 1
+name = "eyes"
+dataset.chest = { use = "phantom-chest" }
+task.direct = { use = "choice" }
+[model]
+language = { folder = "KIND" }
+bridge = { use = "native-merger" }
+encoder = { use = "native-vision", size = 224 }
+view = VIEW
+[[stage]]
+kind = "sft"
+train = ["language"]
+data = [{ dataset = "chest", task = "direct" }]
+steps = 1
+learning_rate = 1e-4
+"""
+MONTAGE, SLICES = '{ use = "montage", boxes = "BOXES", multiple_px = SIDE }', '{ use = "slices" }'
+LOOKS = 'rollout = { use = "tool-call" }\ntools = [{ use = "zoom" }]\n'
+KINDS = {"qwen2_5_vl": ("28", "pixels"), "qwen3_vl": ("32", "thousandths")}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def differs(request, tmp_path_factory):
+    """Return what is said of a recipe over a Qwen-VL, with files as its publisher has them."""
+
+    def say(view, more="", boxes="", **files):
+        folder, side = tmp_path_factory.mktemp("eyes"), KINDS[request.param][0]
+        tiny_vision_language(folder / "KIND", request.param)
+        for name, content in files.items():
+            (folder / "KIND" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+        text = EYES.replace("VIEW", view).replace("BOXES", boxes).replace("SIDE", side)
+        (folder / "r.toml").write_text(text + more)
+        assembly = Assembly(load(folder / "r.toml"))
+        encoder = fresh_encoder(assembly, StageOutputs())
+        processor = weightless_processor(assembly, assembly.language.tokenizer(), encoder)
+        return list(module._mismatches(assembly, encoder, processor, {(1, 224, 224)}))
+
+    say.kind = request.param
+    return say
+
+
+@pytest.mark.parametrize(
+    ("view", "more", "boxes"),
+    [
+        (MONTAGE, "", "pixels"), (MONTAGE, "", "thousandths"), (MONTAGE, "", "voxels"),
+        (SLICES, "", ""), (SLICES, LOOKS, "thousandths"), ('{ use = "drr" }', LOOKS, ""),
+    ],
+)  # fmt: skip
+def test_boxes_in_another_unit_than_a_model_was_trained_on_are_told(differs, view, more, boxes):
+    trained = KINDS[differs.kind][1]
+    says = f"boxes are written in {boxes}, and the language model was trained to write {trained}. Take"
+    assert [says in item for item in differs(view, more, boxes)] == [True] * (boxes not in ("", trained))
+
+
+def test_what_a_published_processor_does_otherwise_is_told(differs):
+    usual = [0.5] * 3 if differs.kind == "qwen3_vl" else [0.48145466, 0.4578275, 0.40821073]
+    sound = {"image_mean": usual, "size": {"shortest_edge": 3136, "longest_edge": 50176}}
+    assert differs(SLICES, preprocessor_config=sound, chat_template={"chat_template": CHAT_TEMPLATE}) == []
+    other = {"image_mean": [0.1] * 3, "min_pixels": 3136, "max_pixels": 50175}
+    system = {"chat_template": "<|im_start|>system\nBe brief.<|im_end|>\n" + CHAT_TEMPLATE}
+    template, colours, size = differs(SLICES, preprocessor_config=other, chat_template=system)
+    assert "before a question stand '<|im_start|>user\\n' and '<|im_start|>system\\nBe brief." in template
+    assert (
+        f"has image_mean = [0.1, 0.1, 0.1], and native-vision takes {[round(i, 4) for i in usual]}" in colours
+    )
+    assert "in 224 x 224 = 50176 pixels, and the model's own processor gives it 3136 to 50175. Ch" in size
+
+
+def test_families_go_by_the_types_of_transformers():
+    assert set(families()) <= set(CONFIG_MAPPING_NAMES)

@@ -79,8 +79,6 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path):
 def test_differences_are_named_by_their_path():
     before = {"a": {"b": 1, "c": 2}, "d": 3}
     assert difference(before, {"a": {"b": 1, "c": 4}, "e": 5}) == [
-        "a.c: 2 -> 4",
-        "d: 3 -> missing",
-        "e: missing -> 5",
-    ]
+        "a.c: 2 -> 4", "d: 3 -> missing", "e: missing -> 5",
+    ]  # fmt: skip
     assert difference(before, before) == []

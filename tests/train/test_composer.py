@@ -390,11 +390,9 @@ def test_a_record_is_a_line_for_each_group(rollouts):
 @pytest.mark.parametrize(
     ("groups", "outcome"),
     [
-        ([[1.0, 0.0], [0.0, 1.0]], "fine"),
-        ([[0.0, 0.0], [0.0, 1.0]], "note"),
-        ([[0.3, 0.3], [0.0, 0.0]], "alarm"),
-        ([[1.0, 1.0], [1.0, 1.0]], "alarm"),
+        ([[1.0, 0.0], [0.0, 1.0]], "fine"), ([[0.0, 0.0], [0.0, 1.0]], "note"),
+        ([[0.3, 0.3], [0.0, 0.0]], "alarm"), ([[1.0, 1.0], [1.0, 1.0]], "alarm"),
     ],
-)
+)  # fmt: skip
 def test_what_the_start_policy_earns_is_judged_by_its_spread(groups, outcome):
     assert check_start(groups, 1.0).outcome == outcome

@@ -184,12 +184,10 @@ class Names:
 @pytest.mark.parametrize(
     ("use", "table", "asks"),
     [
-        ("asks", {}, True),
-        ("names", {"reader": "judge"}, True),
-        ("names", {"reader": "other"}, False),
+        ("asks", {}, True), ("names", {"reader": "judge"}, True), ("names", {"reader": "other"}, False),
         ("plain", {"name": "judge-of-others"}, False),
     ],
-)
+)  # fmt: skip
 def test_it_is_known_which_rewards_use_the_model_that_is_trained(offered, use, table, asks):
     offered("evid-asks", REWARDS, Asks=Asks, Names=Names, Plain=Silent, Eyes=Asks)
     services = {"judge": {"kind": "reader", "use": "eyes"}, "other": {"kind": "reward", "use": "plain"}}

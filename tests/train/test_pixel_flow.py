@@ -296,10 +296,7 @@ PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which o
     "one token learns": (grpo_trainer, {}, ONE_LEARNS, "slope"),
     "first micro-batch alone": (grpo_trainer, BY_FOUR, shown("first micro-batch"), "."),
     "lost after step 1": (
-        grpo_trainer,
-        {"steps": 2, "pixel_check_every_steps": 1},
-        shown("first step"),
-        "own row",
+        grpo_trainer, {"steps": 2, "pixel_check_every_steps": 1}, shown("first step"), "own row",
     ),
     "SFT: one volume for all": (sft_trainer, {}, one_volume_for_all, "own row|no other row"),
     "SFT: bridge detached": (sft_trainer, {}, bridged(after=lambda one: one.detach()), "gradient"),
@@ -317,7 +314,7 @@ PLANTED = {  # name -> trainer, settings, what is broken, the clauses of which o
     "encoder without gradient": (sft_trainer, WHOLE, encoder_without_gradient, "gradient"),
     "language held": (sft_trainer, WHOLE, language_is_held, "gradient"),
     "SFT: blind with gradients": (sft_trainer, {}, seen("blind in training"), "gradient|slope"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -342,11 +339,9 @@ ASKED = {  # in an evaluation
     "rows: left padding shifts": (padding_shifts, "row alone"),
     "rows: less the batch's mean": (seen("less the mean"), "no other row|row alone"),
     "features of handles": (seen("of handles"), "pixels, not names"),
-    "half of the slices": (HALF, "every slab|every token"),
-    "mean of patches": (MEAN, "places"),
-    "faint": (FAINT, "as loud as words"),
-    "not finite": (seen("not finite"), "finite"),
-}
+    "half of the slices": (HALF, "every slab|every token"), "mean of patches": (MEAN, "places"),
+    "faint": (FAINT, "as loud as words"), "not finite": (seen("not finite"), "finite"),
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -402,15 +397,12 @@ HEALTHY = {
     "colder": {"temperature": 0.6, "trl": {"top_k": 5, "beta": 0.04}},
     "each step, in micro-batches": {**BY_FOUR, "steps": 3, "pixel_check_every_steps": 1},
     "two updates": {
-        "steps": 4,
-        "save_every_steps": 4,
-        "pixel_check_every_steps": 1,
-        "trl": {"num_iterations": 2},
+        "steps": 4, "save_every_steps": 4, "pixel_check_every_steps": 1, "trl": {"num_iterations": 2},
     },
     "truncated answers left out": {"trl": {"mask_truncated_completions": True}},
     "16 bits": {**WHOLE, "trl": {"bf16": True, "use_cpu": True}},
     "dropout": {"lora": Lora(rank=2, alpha=4.0), "dropout": 0.2},
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

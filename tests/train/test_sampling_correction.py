@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from evidcore.errors import RecipeError
-from evidcore.model.generation import continue_rows
 from evidcore.train.sampler import InProcess
 from evidcore.train.trl import stage
 
@@ -25,10 +24,7 @@ class Elsewhere(InProcess):
 
         def shifted(prefixes, sampling, **options):
             result = rows(prefixes, sampling, **options)
-            # random weights give tokens of images, which are never sampled, a chance that counts
-            whole, ids = dataclasses.replace(sampling, forbidden_ids=()), [item.ids for item in result]
-            scored = continue_rows(model, prefixes, whole, forced=ids)
-            said = [tuple(value + self.shift for value in item.log_probs) for item in scored]
+            said = [tuple(value + self.shift for value in item.log_probs) for item in result]
             self.given += said
             return [dataclasses.replace(item, log_probs=own) for item, own in zip(result, said, strict=True)]
 
@@ -57,10 +53,14 @@ LIMITS = {"top_k": 20, "top_p": 0.8, "min_p": 0.1}
 @pytest.mark.parametrize("limit", LIMITS)
 def test_limits_make_another_engines_log_probabilities_those_of_another_thing(bench, limit):
     given = {"trl": {limit: LIMITS[limit]}}
-    with pytest.raises(RecipeError, match=rf"Elsewhere: with trl.{limit} = [\d.]+ its log-.* Take it out"):
+    with pytest.raises(RecipeError, match=rf"sampler: with trl.{limit} = [\d.]+ its log-.* Take it out"):
         bench.grpo_trainer(engine=Elsewhere(), **given)
     bench.grpo_trainer(engine=InProcess(), **given)
-    Elsewhere().refuse_limits({"top_k": 0, "top_p": 1.0, "min_p": None})
+    bench.grpo_trainer(engine=Elsewhere(), trl={"top_k": 0, "top_p": 1.0, "min_p": None})
+    engine = InProcess()
+    engine.applies = ()
+    with pytest.raises(RecipeError, match=rf"sampler: it does not apply trl.{limit} = [\d.]+\. Take it out"):
+        bench.grpo_trainer(engine=engine, **given)
 
 
 @pytest.mark.slow

@@ -17,18 +17,15 @@ from evidcore.train.trl.sft import try_step
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("model.encoder.blocks.0.weight", "encoder"),
-        ("model.bridge.encoder.layers.0.weight", "bridge"),
-        ("model.bridge.model.encoder.weight", "bridge"),
-        ("model.encoder.bridge.weight", "encoder"),
-        ("model.language_model.model.encoder.weight", "language"),
-        ("lm_head.weight", "language"),
+        ("model.encoder.blocks.0.weight", "encoder"), ("model.bridge.encoder.layers.0.weight", "bridge"),
+        ("model.bridge.model.encoder.weight", "bridge"), ("model.encoder.bridge.weight", "encoder"),
+        ("model.language_model.model.encoder.weight", "language"), ("lm_head.weight", "language"),
         ("base_model.model.model.bridge.modules_to_save.default.encoder.weight", "bridge"),
         ("base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.default.weight", "language"),
         ("_fsdp_wrapped_module.model._fsdp_wrapped_module.bridge._fsdp_wrapped_module.x", "bridge"),
         ("_orig_mod.model.encoder.x", "encoder"),
     ],
-)
+)  # fmt: skip
 def test_a_weight_belongs_to_the_part_that_holds_it(name, part):
     assert part_of(name) == part
 
@@ -52,13 +49,10 @@ def test_names_agree_with_the_model_about_its_parts(bench, lora):
 @pytest.mark.parametrize(
     ("has_gpu", "has_bf16", "given", "expected"),
     [
-        (False, True, {}, False),
-        (True, False, {}, False),
-        (True, True, {}, True),
-        (True, True, {"fp16": True}, False),
-        (True, False, {"bf16": True}, True),
+        (False, True, {}, False), (True, False, {}, False), (True, True, {}, True),
+        (True, True, {"fp16": True}, False), (True, False, {"bf16": True}, True),
     ],
-)
+)  # fmt: skip
 def test_bfloat16_is_used_where_the_gpu_has_it(monkeypatch, has_gpu, has_bf16, given, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     monkeypatch.setattr(

@@ -29,13 +29,11 @@ def parts_of(step):
 @pytest.mark.parametrize(
     "changed",
     [
-        {"steps": 3},
-        {"steps": 3, "prompts_per_forward": 2},
-        {"steps": 2, "trl": {"beta": 0.1}},
+        {"steps": 3}, {"steps": 3, "prompts_per_forward": 2}, {"steps": 2, "trl": {"beta": 0.1}},
         {"steps": 4, "save_every_steps": 2, "trl": {"num_iterations": 2}},
     ],
     ids=["plain", "accumulated", "reference", "iterations"],
-)
+)  # fmt: skip
 def test_the_parts_of_a_grpo_step_add_up_to_it(bench, changed):
     _, steps = counted(bench.grpo_trainer(**changed), bench.folder)
     assert len(steps) == changed["steps"]

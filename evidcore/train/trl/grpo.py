@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 from trl import GRPOConfig
 
-from evidcore.contracts import Engine, RolloutStrategy
+from evidcore.contracts import Engine, RolloutStrategy, Workload
 from evidcore.contracts.stage import EventSink
 from evidcore.errors import RecipeError
 from evidcore.model.processor import VolumeProcessor
@@ -220,6 +220,9 @@ def make_trainer(
     The model as it is now is the KL reference where beta is above 0 or rows are replayed. `folder/steps`
     holds what a resume needs, `options` are of the `kind` of trainer.
     """
+    work = Workload(text="", limits=settings.limits)
+    for says in () if engine is None else engine.refusals(work, strategy):
+        raise RecipeError(f"{WHERE}.sampler: {says}")
     judge = RewardComposer(rewards, max_failure_rate=settings.max_failure_rate or 0.0)
     processes = stage.process_count()
     owned = owned_arguments(settings, folder, seed, [item.weight for item in rewards], processes)
@@ -231,18 +234,11 @@ def make_trainer(
     model.train_only(settings.train)
     with stage.quiet():
         return kind(
-            model,
-            processor,
-            GRPOConfig(**stage.arguments(owned, {**DEFAULTS["grpo"], **settings.trl})),
-            source,
-            judge,
-            strategy,
-            engine=engine,
-            sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt),
-            announce=announce,
-            settings=settings,
-            **options,
-        )
+            model, processor, GRPOConfig(**stage.arguments(owned, {**DEFAULTS["grpo"], **settings.trl})),
+            source, judge, strategy, engine=engine,
+            sharing=PromptSharing(settings.share_prompts, settings.answers_per_prompt), announce=announce,
+            settings=settings, **options,
+        )  # fmt: skip
 
 
 def try_step(settings: GrpoSettings, where: str) -> None:

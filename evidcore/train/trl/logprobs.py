@@ -119,24 +119,18 @@ def shared_log_probs(
         pixels = torch.cat([one for row in groups for one in (prompts[row], *answered[row : row + answers])])
     positions = vlm.positions(input_ids, attention_mask, pixel_values)
     packed = pack(
-        ids,
-        mask,
-        input_ids[:, -after:].reshape(shape),
-        attention_mask[:, -after:].reshape(shape),
+        ids, mask, input_ids[:, -after:].reshape(shape), attention_mask[:, -after:].reshape(shape),
         positions[..., ::answers, :-after],
         positions[..., -after - 1 : -1].reshape(*positions.shape[:-2], *shape),
-    )
+    )  # fmt: skip
     inputs = packed.inputs(vlm)
     del inputs["use_cache"]  # the fused head says it
     if pixels is not None:
         inputs["pixel_values"] = pixels
     output = model(
-        **inputs,
-        labels=packed.labels,
-        shift_labels=packed.labels,
-        fused_lm_head=True,
+        **inputs, labels=packed.labels, shift_labels=packed.labels, fused_lm_head=True,
         skip_positions=packed.layout.skip,
-    )
+    )  # fmt: skip
     by_answer = packed.layout.by_answer
     entropy = None if output.entropy is None else by_answer(output.entropy).flatten(0, 1)
     return by_answer(output.log_probs).flatten(0, 1), entropy

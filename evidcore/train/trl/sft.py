@@ -53,13 +53,10 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         self._micro_batch = 0
         rows = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
         super().__init__(
-            model=model,
-            args=args,
-            data_collator=targets.batch,
+            model=model, args=args, data_collator=targets.batch,
             train_dataset=datasets.Dataset.from_dict({"prompt": ["0"], "images": [[]]}),
-            processing_class=processor,
-            peft_config=stage.lora_config(settings),
-        )
+            processing_class=processor, peft_config=stage.lora_config(settings),
+        )  # fmt: skip
         self.train_dataset = IndexDataset(rows)
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
@@ -177,13 +174,10 @@ def make_trainer(
     model.train_only(settings.train)
     with stage.quiet():
         return WeightedTrainer(
-            model,
-            processor,
-            SFTConfig(**stage.arguments(owned, settings.trl)),
-            Targets(processor, source, reweighter, reweighter_package, strategy),
-            announce=announce,
+            model, processor, SFTConfig(**stage.arguments(owned, settings.trl)),
+            Targets(processor, source, reweighter, reweighter_package, strategy), announce=announce,
             settings=settings,
-        )
+        )  # fmt: skip
 
 
 def try_step(settings: SftSettings, where: str) -> None:

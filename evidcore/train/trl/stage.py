@@ -147,11 +147,9 @@ class StageTrainer(TimedTrainer):
         ]
         if self.settings.optimizer == "muon":
             self.optimizer = with_muon(
-                param_groups,
-                matrices_of(trained),
-                lambda rest: kind(rest, **options),
+                param_groups, matrices_of(trained), lambda rest: kind(rest, **options),
                 momentum=self.settings.momentum,
-            )
+            )  # fmt: skip
         else:
             self.optimizer = kind(param_groups, **options)
         return self.optimizer
@@ -243,12 +241,9 @@ def lora_config(settings: TrainingKeys) -> LoraConfig | None:
     if settings.lora is None:
         return None
     return LoraConfig(
-        r=settings.lora.rank,
-        lora_alpha=settings.lora.alpha,
-        lora_dropout=0.0,
-        target_modules=LORA_TARGETS,
+        r=settings.lora.rank, lora_alpha=settings.lora.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS,
         modules_to_save=[part for part in ("encoder", "bridge") if part in settings.train] or None,
-    )
+    )  # fmt: skip
 
 
 def vlm_of(model: Any) -> VolumeVLM:

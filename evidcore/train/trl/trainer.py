@@ -7,7 +7,9 @@ which needs no saved model.
 
 Where another engine than the model itself samples, `use_vllm` is set: trl then scores the answers with the
 policy, weighs each token or answer by what the policy gave it over what the engine gave it, and keeps the
-figures of the difference. What trl does with a server of its own is in `_generate_single_turn`, never called.
+figures of the difference. The policy's log-probabilities are among all tokens, also those that no sampler
+may write; an engine's may be among the others: the weight is then how likely those are. What trl does with a
+server of its own is in `_generate_single_turn`, never called.
 """
 
 import contextlib
@@ -208,17 +210,12 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             args.beta, args.sync_ref_model = 0.0, False  # or trl would read the reference from disk
         steps_rows = args.max_steps * args.generation_batch_size // args.num_generations
         super().__init__(
-            model=model,
-            reward_funcs=[placeholder(item.name) for item in judge.rewards],
-            args=args,
-            train_dataset=datasets.Dataset.from_dict({"prompt": ["0"]}),
-            processing_class=processor,
+            model=model, reward_funcs=[placeholder(item.name) for item in judge.rewards], args=args,
+            train_dataset=datasets.Dataset.from_dict({"prompt": ["0"]}), processing_class=processor,
             peft_config=peft_config,
-        )
+        )  # fmt: skip
         args.beta, args.sync_ref_model = beta, sync
         self.train_dataset = IndexDataset(steps_rows)
-        if engine is not None:
-            engine.refuse_limits({"top_k": args.top_k, "top_p": args.top_p, "min_p": args.min_p})
         self.use_vllm = engine is not None and not engine.is_policy
         if (beta or self.needs_start) and peft_config is None:
             self.beta = beta
@@ -332,26 +329,17 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self, vlm: VolumeVLM, prompts: Sequence[Prompt], positions: Sequence[int]
     ) -> PolicySampler:
         """Return the sampler of one step."""
+        most = self.max_completion_length
         sampling = sampling_of(
-            vlm,
-            self.processing_class,
-            max_new_tokens=min(self.max_completion_length, ANSWER_TOKENS)
-            if self.proof
-            else self.max_completion_length,
-            temperature=self.temperature,
-            top_k=self.top_k or 0,
-            top_p=self.top_p,
-            min_p=self.min_p or 0.0,
-        )
-        return PolicySampler(
-            vlm,
-            self.processing_class,
-            sampling,
-            {id(prompt): position for prompt, position in zip(prompts, positions, strict=True)},
-            seed=self.args.seed,
+            vlm, self.processing_class, max_new_tokens=min(most, ANSWER_TOKENS) if self.proof else most,
+            temperature=self.temperature, top_k=self.top_k or 0, top_p=self.top_p, min_p=self.min_p or 0.0,
             strategy=self.strategy,
-            engine=None if self.proof else self.engine,
-        )
+        )  # fmt: skip
+        return PolicySampler(
+            vlm, self.processing_class, sampling,
+            {id(prompt): position for prompt, position in zip(prompts, positions, strict=True)},
+            seed=self.args.seed, strategy=self.strategy, engine=None if self.proof else self.engine,
+        )  # fmt: skip
 
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any

@@ -8,16 +8,11 @@ from evidcore_testing import check_dataset
 from evidcore.errors import NotDownloadedError
 
 SETS = {
-    "abdomen-atlas-3-mini": {"report": "narrative"},
-    "ct-org": {"validation_share": 0.5},
-    "ct-rate": {"reconstructions": "first"},
-    "kits23": {"annotation": 2},
-    "m3d-cap": {"limit": 1},
-    "m3d-seg": {"limit": 1},
-    "m3d-vqa": {"limit": 1},
-    "omni-med-vqa": {"limit": 1},
+    "abdomen-atlas-3-mini": {"report": "narrative"}, "ct-org": {"validation_share": 0.5},
+    "ct-rate": {"reconstructions": "first"}, "kits23": {"annotation": 2}, "m3d-cap": {"limit": 1},
+    "m3d-seg": {"limit": 1}, "m3d-vqa": {"limit": 1}, "omni-med-vqa": {"limit": 1},
     "rad-chestct": {"limit": 1},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -68,12 +68,10 @@ def test_spacings_follow_the_axes_of_a_turned_slice(chest):
 @pytest.mark.parametrize(
     ("orientation", "axes", "spacing_mm_zyx", "degrees"),
     [
-        ((1, 0, 0, 0, 1, 0), "LPS", (3, 2, 1), 0.0),
-        ((-1, 0, 0, 0, -1, 0), "RAS", (3, 2, 1), 0.0),
-        ((0, 1, 0, 0, 0, -1), "PIR", (2, 1, 3), 0.0),
-        ((1, 0, 0, 0, 0.866025, -0.5), "LPS", (3, 2, 1), 30.0),
+        ((1, 0, 0, 0, 1, 0), "LPS", (3, 2, 1), 0.0), ((-1, 0, 0, 0, -1, 0), "RAS", (3, 2, 1), 0.0),
+        ((0, 1, 0, 0, 0, -1), "PIR", (2, 1, 3), 0.0), ((1, 0, 0, 0, 0.866025, -0.5), "LPS", (3, 2, 1), 30.0),
     ],
-)
+)  # fmt: skip
 def test_axes_are_worked_out_from_the_orientation(orientation, axes, spacing_mm_zyx, degrees):
     *grid, lean = stored_grid(orientation, (1, 2, 3))
     assert grid == [axes, spacing_mm_zyx]

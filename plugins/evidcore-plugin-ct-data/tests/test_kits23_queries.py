@@ -80,11 +80,9 @@ def test_objects_are_measured_and_belong_to_the_kidney_that_they_meet_or_are_nea
     )
     result = things_of(masks, tmp_path / "cache")
     assert [(item.name, item.voxels, item.kidney, item.side) for item in result] == [
-        ("kidney 1", 4 * 4 * 6, "kidney 1", "left"),
-        ("kidney 2", 4 * 4 * 6, "kidney 2", "right"),
-        ("tumor 1", 2 * 2 * 3, "kidney 2", "right"),
-        ("cyst 1", 3, "kidney 1", "left"),
-    ]
+        ("kidney 1", 4 * 4 * 6, "kidney 1", "left"), ("kidney 2", 4 * 4 * 6, "kidney 2", "right"),
+        ("tumor 1", 2 * 2 * 3, "kidney 2", "right"), ("cyst 1", 3, "kidney 1", "left"),
+    ]  # fmt: skip
     (entry,) = (tmp_path / "cache" / "kits23-objects").glob("[!C]*")
     assert things_of(masks, tmp_path / "cache") == result
     assert entry.exists()

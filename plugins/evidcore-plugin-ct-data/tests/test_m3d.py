@@ -103,12 +103,10 @@ def test_an_array_of_the_publishers_program_is_read_in_place(cap):
 
 def test_the_plane_in_the_name_says_where_the_axes_run(cap):
     assert {name: case.volumes[0].axes for name, case in cap.every().items()} == {
-        "ct_case/000001/Axial_lung_window": "IPL",
-        "ct_case/000002/Coronal_C_": "PIL",
-        "ct_quizze/000003/Axial_Poschl": "IPL",
-        "ct_case/000004/Sagittal_bone_window": "LIP",
+        "ct_case/000001/Axial_lung_window": "IPL", "ct_case/000002/Coronal_C_": "PIL",
+        "ct_quizze/000003/Axial_Poschl": "IPL", "ct_case/000004/Sagittal_bone_window": "LIP",
         "ct_case/000005/Axial_C__arterial_phase": "IPL",
-    }
+    }  # fmt: skip
     assert axes_of("Axial", {"axial": "SPL"}) == "SPL"
 
 

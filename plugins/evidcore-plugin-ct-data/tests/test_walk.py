@@ -15,6 +15,7 @@ from evidcore_plugin_ct_data.published import drawn_split
 from evidcore_plugin_ct_data.tables import numbers, read_rows
 
 from evidcore.api import DataError
+from evidcore.errors import RecipeError
 
 
 @pytest.fixture
@@ -46,7 +47,8 @@ def test_unknown_ids_are_named_with_the_nearest(chest):
     told = chest.refusal(ids=("train_1", "trian_2"))
     assert "ids names 'trian_2', which is no patient and no case of the set. Did you mean 'train_2'?" in told
     assert "1 of 2 names are unknown" in told
-    assert "none.txt: the list cannot be read (" in chest.refusal(ids="none.txt")
+    with pytest.raises(RecipeError, match=r"ids: /.*none\.txt: cannot be read \(.* one id on each line"):
+        chest.dataset(ids="none.txt").fingerprint()
 
 
 def test_what_is_chosen_is_in_the_fingerprint(chest):

@@ -160,10 +160,8 @@ def test_boxes_in_every_unit_are_hand_arithmetic(oblong):
     # one slice of 40 x 30 voxels, shown at 56 x 84 pixels: 1.4 pixels a row, 2.8 a column
     expected = Box(z=1, y0=10, y1=30, x0=5, x1=20)
     written = {
-        "voxels": (5, 10, 20, 30),
-        "thousandths": (1000 / 6, 250, 2000 / 3, 750),
-        "pixels": (14, 14, 56, 42),
-    }
+        "voxels": (5, 10, 20, 30), "thousandths": (1000 / 6, 250, 2000 / 3, 750), "pixels": (14, 14, 56, 42),
+    }  # fmt: skip
     for unit, box in written.items():
         view = Montage(rows=1, columns=1, pictures=PictureOptions(boxes=unit))
         [part] = shown(view, oblong)

@@ -48,7 +48,7 @@ def forbidden(item, sampling):
 
 def drift(calls, result, sampling):
     """Write other tokens each time."""
-    later = [(token + calls) % 100 + 10 for token in result[0].ids]
+    later = [(token + 2 * calls) % 100 | 1 for token in result[0].ids]
     return [dataclasses.replace(result[0], ids=tuple(later), ended=False), *result[1:]]
 
 

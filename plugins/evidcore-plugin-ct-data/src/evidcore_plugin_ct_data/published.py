@@ -305,16 +305,8 @@ class PublishedSet(Dataset):
         return entries
 
     def _wanted(self) -> set[str]:
-        ids = self.selection.ids
-        if isinstance(ids, tuple):
-            return set(ids)
-        file = self.recipe_folder / ids
-        try:
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as cause:
-            remedy = "Give ids a text file in UTF-8 with one patient or case a line."
-            raise DataError(f"{file}: the list cannot be read ({cause}). {remedy}") from cause
-        return {line.strip() for line in lines} - {""} or {""}
+        ids = {*self.ids_of(self.selection.ids, self.recipe_folder, "ids")}
+        return ids if isinstance(self.selection.ids, tuple) else ids or {""}
 
     def _refuse_unknown(self, wanted: set[str]) -> None:
         if self._ids_are_known:

@@ -8,7 +8,7 @@ A *patch* here is what becomes one token: a square of 2 x 2 of the tower's own p
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -151,6 +151,27 @@ class NativeVision(Encoder):
         features = torch.cat(layers, dim=-1).reshape(count, math.prod(grid), self.width)
         step = (1.0, float(self.side_pixels), float(self.side_pixels))
         return Patches(features, grid, patch_centres(grid, step, features.device))
+
+    def mismatches(self, published: Mapping[str, Any], sizes: Collection[Grid]) -> Iterator[str]:
+        """Compare colours and sizes with what the processor of the published model makes of a picture."""
+        for key, buffer in (("image_mean", self.mean), ("image_std", self.spread)):
+            ours, given = buffer.flatten(), published.get(key)
+            if given is not None and not torch.allclose(torch.tensor(given), ours, atol=1e-3):
+                yield (
+                    f"model.encoder: the model's own processor has {key} = {given}, and native-vision takes "
+                    f"{[round(item, 4) for item in ours.tolist()]}. Correct its preprocessor_config.json, "
+                    "or take weights that were trained so."
+                )
+        size = published.get("size") or {}
+        least = published.get("min_pixels") or size.get("shortest_edge", 0)
+        most = published.get("max_pixels") or size.get("longest_edge", math.inf)
+        for height, width in sorted({size[1:] for size in sizes}):
+            if not least <= height * width <= most:
+                yield (
+                    f"model.view: pictures are shown in {height} x {width} = {height * width} pixels, and "
+                    f"the model's own processor gives it {least} to {most}. Change model.encoder.size, or "
+                    "least_pixels and most_pixels of the view."
+                )
 
     def load_from(self, published: nn.Module) -> None:
         """Take the tower's weights."""

@@ -19,6 +19,11 @@ class _Pictures(View):
 
     boxes: PictureBoxes
 
+    @property
+    def box_unit(self) -> str:  # type: ignore[override]
+        """Return the recipe's `boxes`."""
+        return self.boxes.options.boxes
+
     def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
         """Return the size of one picture."""
         return self.boxes.size_zyx(part.crop, encoder)
@@ -69,6 +74,8 @@ class Drr(_Pictures):
 
     No box on one has a slice, so none is taken back.
     """
+
+    box_unit = ""
 
     def __init__(
         self,

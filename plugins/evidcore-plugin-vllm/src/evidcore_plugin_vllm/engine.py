@@ -26,9 +26,10 @@ from peft.tuners.lora import LoraLayer
 from evidcore.api import Engine, RolloutStrategy, Workload
 from evidcore.contracts import Rows
 from evidcore.errors import RecipeError, RunError
+from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
-from evidcore_plugin_vllm.rows import ServedRows
+from evidcore_plugin_vllm.rows import FORBIDDEN, ServedRows, biases
 from evidcore_plugin_vllm.server import Server
 from evidcore_plugin_vllm.weights import (
     Inputs,
@@ -149,11 +150,11 @@ class Vllm(Engine):
     def _compare(self, model: VolumeVLM, processor: VolumeProcessor, served: str) -> None:
         """Let the server write a few tokens and score them here."""
         ids = processor.tokenizer("The scan shows", add_special_tokens=False)["input_ids"]
-        image = processor.image_token_id  # one that is written would stand for an image that is not there
-        result = self.server.write(served, ids, COMPARED_TOKENS, logit_bias={str(image): -100.0})
+        sampling = sampling_of(model, processor, max_new_tokens=COMPARED_TOKENS, temperature=1.0)
+        result = self.server.write(served, ids, COMPARED_TOKENS, logit_bias=biases(sampling))
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([[*ids, *result.ids]], device=model.device)).logits[0]
-        logits[:, image] -= 100.0
+        logits[:, list(sampling.forbidden_ids)] += FORBIDDEN
         log_probs = logits[len(ids) - 1 : -1].float().log_softmax(-1)
         own = log_probs.gather(-1, torch.tensor(result.ids, device=model.device)[:, None])[:, 0].cpu()
         off = float((own - torch.tensor(result.log_probs)).abs().mean())

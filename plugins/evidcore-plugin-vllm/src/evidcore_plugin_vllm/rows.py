@@ -18,6 +18,7 @@ from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore_plugin_vllm.server import Server, Shown
 
+FORBIDDEN = -100.0  # the least that vLLM adds to a logit
 Asked = Callable[[], list[Continuation]]
 
 
@@ -157,13 +158,18 @@ def _settings(sampling: Sampling, seed: int, rows: int, stop_texts: list[str]) -
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
-        "logit_bias": {str(item): -100.0 for item in sampling.forbidden_ids},
+        "logit_bias": biases(sampling),
         "stop": stop_texts,
         "stop_token_ids": list(sampling.end_ids),
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,
         "logprobs": 0,
     }
+
+
+def biases(sampling: Sampling) -> dict[str, float]:
+    """Return what is added to logits, by token, so that none that is forbidden is written."""
+    return {str(item): FORBIDDEN for item in sampling.forbidden_ids}
 
 
 def in_base64(tensor: Tensor) -> str:

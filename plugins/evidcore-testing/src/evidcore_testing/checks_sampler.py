@@ -17,6 +17,8 @@ def sampler_parts() -> tuple[Any, Any, list[Prefix], Sampling]:
     model, processor, source = tiny_model()
     prefixes = [Prefix(processor.encode(source[at].prompt).ids[:length]) for at, length in ((0, 30), (1, 20))]
     settings = sampling_of(model, processor, max_new_tokens=6, temperature=1.0)
+    half = {*range(0, len(processor.tokenizer), 2)} - {*settings.end_ids}
+    settings = dataclasses.replace(settings, forbidden_ids=tuple(sorted({*settings.forbidden_ids} | half)))
     return model.eval(), processor, prefixes, settings
 
 
