@@ -120,13 +120,10 @@ class Choice(Task):
         order = list(range(len(question.options)))
         rng.shuffle(order)
         return Question(
-            id=question.id,
-            text=question.text,
-            options=tuple(question.options[i] for i in order),
+            id=question.id, text=question.text, options=tuple(question.options[i] for i in order),
             answer=order.index(question.answer),
-            true_options=tuple(sorted(order.index(i) for i in question.true_options)),
-            kind=question.kind,
-        )
+            true_options=tuple(sorted(order.index(i) for i in question.true_options)), kind=question.kind,
+        )  # fmt: skip
 
     def _ask(self, question: Question) -> str:
         options = [f"{LETTERS[i]}) {option}" for i, option in enumerate(question.options)]
@@ -151,12 +148,10 @@ class Choice(Task):
         letters = LETTERS[: len(prompt.reference["options"])]
         malformed = strict_fault(completion, letters, think=self.think)
         return Answer(
-            text=completion,
-            malformed=malformed,
-            think=inside(completion, "think"),
+            text=completion, malformed=malformed, think=inside(completion, "think"),
             choice=(inside(completion, "answer") or "").strip() if malformed is None else None,
             lenient_choice=lenient_letter(completion, letters, prompt.reference["options"]),
-        )
+        )  # fmt: skip
 
 
 def _stem(case: Case, rng: random.Random) -> str:

@@ -75,12 +75,10 @@ class Targets:
         refuse_too_long(holds, row.prompt.id, len(prompt.ids), count)
         handles = tuple(self.processor.image_processor.handle(crop) for crop in crops)
         return Target(
-            prompt_ids=prompt.ids,
-            answer_ids=(*ids, *answer.ids),
-            loss_mask=(*mask, *(1 for _ in answer.ids)),
-            weights=(*map(float, mask), *weights),
+            prompt_ids=prompt.ids, answer_ids=(*ids, *answer.ids),
+            loss_mask=(*mask, *(1 for _ in answer.ids)), weights=(*map(float, mask), *weights),
             handles=handles,
-        )
+        )  # fmt: skip
 
     def batch(self, rows: Sequence[dict[str, str]]) -> dict[str, Tensor]:
         """Return right-padded tensors; padding and prompts carry no label and no weight."""

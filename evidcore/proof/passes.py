@@ -263,17 +263,9 @@ class _Visible:
 
 
 TRAINER_STATE = (
-    "num_iterations",
-    "mask_truncated_completions",
-    "use_vllm",
-    "_step",
-    "_total_train_tokens",
-    "episodes",
-    "rollouts",
-    "judgement",
-    "_ended",
-    "proof",
-)
+    "num_iterations", "mask_truncated_completions", "use_vllm", "_step", "_total_train_tokens", "episodes",
+    "rollouts", "judgement", "_ended", "proof",
+)  # fmt: skip
 
 
 @contextlib.contextmanager

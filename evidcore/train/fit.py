@@ -118,11 +118,16 @@ class Fit(Stage):
             component = context.services[self.component.removeprefix("service.")]
         datasets = dict.fromkeys(use.dataset for use in self.data)
         figures = fit(
-            component, [case for use in self.data for case in context.cases(use)],
+            component,
+            [case for use in self.data for case in context.cases(use)],
             [case for name in datasets for case in context.split(name, "validation")],
-            context.folder / "checkpoint", seed=context.recipe.seed, announce=context.announce,
-            options=self.options, where=self.component, given=given,
-        )  # fmt: skip
+            context.folder / "checkpoint",
+            seed=context.recipe.seed,
+            announce=context.announce,
+            options=self.options,
+            where=self.component,
+            given=given,
+        )
         return StageResult(figures=figures)
 
 

@@ -40,14 +40,10 @@ def test_evaluation_asks_the_questions_that_came_with_the_case():
         text="What is seen?\nA) emphysema\nB) lung nodule\nC) cardiomegaly\nThink, then answer."
     )
     assert prompt.reference == {
-        "letter": "B",
-        "options": ["emphysema", "lung nodule", "cardiomegaly"],
-        "true_options": [1],
-        "truth_known": True,
-        "finding": "lung nodule",
-        "question": "What is seen?",
+        "letter": "B", "options": ["emphysema", "lung nodule", "cardiomegaly"], "true_options": [1],
+        "truth_known": True, "finding": "lung nodule", "question": "What is seen?",
         "verdicts": ["present", "absent"],
-    }
+    }  # fmt: skip
 
 
 def test_gold_goes_through_the_options_and_ends_with_the_letter():
@@ -150,37 +146,20 @@ def test_strict_format_without_thinking():
 @pytest.mark.parametrize(
     ("completion", "letter"),
     [
-        ("<think>A emphysema absent.</think><answer>B</answer>", "B"),
-        ("<answer>b)</answer>", "B"),
-        ("<ANSWER>(c)", "C"),
-        ("B", "B"),
-        ("B) lung nodule", "B"),
-        ("B lung nodule.", "B"),
-        ("lung nodule", "B"),
-        ("Answer: d", "D"),
-        ("The answer is A.", "A"),
-        ("I choose option C because of the heart", "C"),
-        ("The right one is (C)", "C"),
-        ("so it must be D", "D"),
-        ("<think>B it is</think> C", "C"),
-        ("<answer>A</answer> no, <answer>D</answer>", "D"),
-        ("The answer is a lung nodule.", "B"),
-        ("Answer: lung nodule", "B"),
-        ("Answer: a small lung nodule", None),
+        ("<think>A emphysema absent.</think><answer>B</answer>", "B"), ("<answer>b)</answer>", "B"),
+        ("<ANSWER>(c)", "C"), ("B", "B"), ("B) lung nodule", "B"), ("B lung nodule.", "B"),
+        ("lung nodule", "B"), ("Answer: d", "D"), ("The answer is A.", "A"),
+        ("I choose option C because of the heart", "C"), ("The right one is (C)", "C"),
+        ("so it must be D", "D"), ("<think>B it is</think> C", "C"),
+        ("<answer>A</answer> no, <answer>D</answer>", "D"), ("The answer is a lung nodule.", "B"),
+        ("Answer: lung nodule", "B"), ("Answer: a small lung nodule", None),
         ("B) lung nodule. The answer is a benign lesion", "B"),
-        ("The answer is A lung nodule that grows", None),
-        ("The answer is (A), as I said", "A"),
-        ("The answer is A, since it is large", "A"),
-        ("answer: a", "A"),
-        ("the answer is a. It is large", "A"),
-        ("option a) it is", "A"),
-        ("A nodule is seen.", None),
-        ("B or C", None),
-        ("no idea", None),
-        ("", None),
-        ("E", None),
+        ("The answer is A lung nodule that grows", None), ("The answer is (A), as I said", "A"),
+        ("The answer is A, since it is large", "A"), ("answer: a", "A"),
+        ("the answer is a. It is large", "A"), ("option a) it is", "A"), ("A nodule is seen.", None),
+        ("B or C", None), ("no idea", None), ("", None), ("E", None),
     ],
-)
+)  # fmt: skip
 def test_a_tolerant_reader_finds_the_letter_and_never_guesses(completion, letter):
     options = ["emphysema", "lung nodule", "cardiomegaly", "consolidation"]
     assert lenient_letter(completion, "ABCD", options) == letter
@@ -196,13 +175,11 @@ def test_a_malformed_answer_keeps_its_lenient_letter_and_its_thoughts():
 @pytest.mark.parametrize(
     ("completion", "letter"),
     [
-        (f"answer{' ' * 100_000}z", None),
-        (f"The answer is{' ' * 100_000}B", "B"),
-        (f"The answer is{' ' * 100_000}lung nodule", "B"),
-        ("The answer is\n lung nodule", "B"),
+        (f"answer{' ' * 100_000}z", None), (f"The answer is{' ' * 100_000}B", "B"),
+        (f"The answer is{' ' * 100_000}lung nodule", "B"), ("The answer is\n lung nodule", "B"),
         (f"option{' ' * 100_000}:{' ' * 100_000}(B)", "B"),
     ],
-)
+)  # fmt: skip
 def test_a_long_run_of_spaces_is_read_in_linear_time(completion, letter):
     # where a pattern can share the run out between two parts, this takes minutes
     assert lenient_letter(completion, "ABC", ("emphysema", "lung nodule", "cardiomegaly")) == letter

@@ -76,11 +76,9 @@ def test_slices_go_one_at_a_time_to_an_encoder_that_takes_any_depth(case):
 
 @settings(deadline=None)
 @given(
-    height=st.integers(1, 700),
-    width=st.integers(1, 700),
-    corner=st.tuples(st.integers(0, 50), st.integers(0, 50)),
-    data=st.data(),
-)
+    height=st.integers(1, 700), width=st.integers(1, 700),
+    corner=st.tuples(st.integers(0, 50), st.integers(0, 50)), data=st.data(),
+)  # fmt: skip
 def test_a_box_goes_out_and_comes_back(height, width, corner, data):
     y, x = corner
     crop = slice_crop(height, width, y, x)
@@ -105,12 +103,10 @@ def test_a_box_is_taken_from_the_part_of_the_slice_that_is_shown():
 @pytest.mark.parametrize(
     ("thin", "rows", "columns"),
     [
-        ((0, 0, 0, 0), (0, 1), (0, 1)),
-        ((1000, 1000, 1000, 1000), (79, 80), (49, 50)),
-        ((500, 500, 501, 503), (40, 41), (25, 26)),
-        ((510, 0, 510, 1000), (0, 80), (25, 26)),
+        ((0, 0, 0, 0), (0, 1), (0, 1)), ((1000, 1000, 1000, 1000), (79, 80), (49, 50)),
+        ((500, 500, 501, 503), (40, 41), (25, 26)), ((510, 0, 510, 1000), (0, 80), (25, 26)),
     ],
-)
+)  # fmt: skip
 def test_a_box_thinner_than_a_voxel_is_its_voxel(thin, rows, columns):
     box = slice_crop().voxels_of(thin)
     assert ((box.y0, box.y1), (box.x0, box.x1)) == (rows, columns)

@@ -38,12 +38,10 @@ def save(path: Path, array_xyz: np.ndarray, affine: np.ndarray, **header: object
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    pairs=st.permutations(["LR", "PA", "SI"]),
-    flips=st.tuples(st.booleans(), st.booleans(), st.booleans()),
-    spacing=st.tuples(*[st.floats(0.3, 8.0)] * 3),
-    shape=st.tuples(*[st.integers(2, 6)] * 3),
+    pairs=st.permutations(["LR", "PA", "SI"]), flips=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    spacing=st.tuples(*[st.floats(0.3, 8.0)] * 3), shape=st.tuples(*[st.integers(2, 6)] * 3),
     name=st.sampled_from(["scan.nii", "scan.nii.gz"]),
-)
+)  # fmt: skip
 def test_any_orientation_of_a_file_gives_the_same_volume(write, pairs, flips, spacing, shape, name):
     axes = "".join(pair[int(flip)] for pair, flip in zip(pairs, flips, strict=True))
     array = scan(shape)
@@ -108,13 +106,10 @@ def test_a_reader_is_imported_for_its_format_and_torch_for_none(write):
 @pytest.mark.parametrize(
     ("array", "held"),
     [
-        (scan(dtype=np.uint8), "int16"),
-        (scan(dtype=np.int16), "int16"),
-        (scan(dtype=np.int32), "int16"),
-        (scan(dtype=np.int32) * 1000, "float32"),
-        (scan(dtype=np.float64), "float32"),
+        (scan(dtype=np.uint8), "int16"), (scan(dtype=np.int16), "int16"), (scan(dtype=np.int32), "int16"),
+        (scan(dtype=np.int32) * 1000, "float32"), (scan(dtype=np.float64), "float32"),
     ],
-)
+)  # fmt: skip
 def test_whole_numbers_that_fit_stay_int16_and_nobody_may_write_to_them(write, array, held):
     result = read(VolumeRef(path=str(write(array)))).array
     assert result.dtype == held
@@ -356,15 +351,11 @@ def test_it_unpacks_what_gzip_packed_all_members_of_it():
 @pytest.mark.parametrize(
     "content",
     [
-        PACKED[:-9],
-        PACKED[: len(PACKED) // 2],
-        PACKED[:3],
-        b"x" + PACKED,
-        PACKED[:-8] + b"12345678",
+        PACKED[:-9], PACKED[: len(PACKED) // 2], PACKED[:3], b"x" + PACKED, PACKED[:-8] + b"12345678",
         PACKED[:500] + b"\xff" * 60 + PACKED[560:],
     ],
     ids=["end missing", "half", "three bytes", "no gzip", "checksum", "damaged"],
-)
+)  # fmt: skip
 def test_what_gzip_refuses_is_refused_in_the_same_way(content):
     with pytest.raises((EOFError, gzip.BadGzipFile, zlib.error)) as theirs:
         gzip.decompress(content)

@@ -117,17 +117,14 @@ def odd(change=(), spacing=(0.8, 0.8, 3.0), turn=0.0, axes=(0, 1, 2), signs=(-1,
 
 ROUNDED = [(0, 1, 0.0032), (1, 0, 0.0024)]
 ODD = {  # an affine (x, y, z), and the codes of qform and sform
-    "rounded": (odd(ROUNDED), 0, 1),
-    "rounded, with a qform": (odd(ROUNDED), 1, 1),
-    "rounded, of a template": (odd(ROUNDED), 0, 4),
-    "oblique": (odd(turn=20), 0, 2),
-    "oblique, qform alone": (odd(turn=20), 1, 0),
-    "mirrored": (odd(signs=(1, -1, 1)), 0, 1),
+    "rounded": (odd(ROUNDED), 0, 1), "rounded, with a qform": (odd(ROUNDED), 1, 1),
+    "rounded, of a template": (odd(ROUNDED), 0, 4), "oblique": (odd(turn=20), 0, 2),
+    "oblique, qform alone": (odd(turn=20), 1, 0), "mirrored": (odd(signs=(1, -1, 1)), 0, 1),
     "mirrored, rounded": (odd(ROUNDED, signs=(-1, 1, -1)), 0, 1),
     "sub-millimetre": (odd([(0, 1, 0.0002)], spacing=(0.04, 0.05, 0.06)), 0, 1),
     "axes exchanged": (odd([(0, 1, 0.003)], axes=(2, 0, 1), turn=3), 0, 1),
     "slices first, mirrored": (odd(axes=(2, 1, 0), signs=(1, 1, 1)), 1, 1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -197,23 +197,12 @@ def placeholder(name: str) -> Any:
 def stage_arguments(folder: Path, seed: int, settings: TrainingKeys) -> dict[str, Any]:
     """Return what the core sets for every stage, by the names of transformers."""
     return {
-        "output_dir": str(folder / "steps"),
-        "max_steps": settings.steps,
-        "seed": seed,
-        "data_seed": seed,
-        "learning_rate": max(settings.rates.values()),
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-        "logging_first_step": False,
-        "save_strategy": "steps",
-        "save_steps": settings.save_every_steps,
-        "save_total_limit": 2,
-        "report_to": [],
-        "disable_tqdm": True,
-        "remove_unused_columns": False,
-        "dataloader_num_workers": 0,
-        "dataloader_pin_memory": False,
-    }
+        "output_dir": str(folder / "steps"), "max_steps": settings.steps, "seed": seed, "data_seed": seed,
+        "learning_rate": max(settings.rates.values()), "logging_strategy": "steps", "logging_steps": 1,
+        "logging_first_step": False, "save_strategy": "steps", "save_steps": settings.save_every_steps,
+        "save_total_limit": 2, "report_to": [], "disable_tqdm": True, "remove_unused_columns": False,
+        "dataloader_num_workers": 0, "dataloader_pin_memory": False,
+    }  # fmt: skip
 
 
 def arguments(owned: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -306,11 +295,9 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
     seconds = time.perf_counter() - began
     taken = max(result.global_step - done, 1)
     return {
-        "steps": float(result.global_step),
-        "seconds": seconds,
-        "seconds_per_step": seconds / taken,
+        "steps": float(result.global_step), "seconds": seconds, "seconds_per_step": seconds / taken,
         "loss": float(result.training_loss),
-    }
+    }  # fmt: skip
 
 
 def unwrap(trainer: Any, model: VolumeVLM) -> None:
