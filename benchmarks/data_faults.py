@@ -605,6 +605,7 @@ def _oversized(path: Path, side: int) -> None:
     header = nibabel.Nifti1Header()
     header.set_data_shape((side, side, 1000))
     header.set_data_dtype(np.int16)
+    header.set_zooms((0.7, 0.7, 1.0))
     header.set_sform(np.diag([-0.7, -0.7, 1.0, 1.0]), 1)
     header["magic"] = b"n+1"
     header["vox_offset"] = 352

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Stored:
     slope: float | Array = 1.0
     intercept: float | Array = 0.0
     is_picture: bool = False  # one slice, no place in a body
+    patient: Mapping[str, str] = dataclasses.field(
+        default_factory=dict
+    )  # `sex` and `age` that a header states
 
     def values(self, rescale: tuple[float, float] | None = None) -> Array:
         """Return the values in file order: int16 where they are whole numbers that fit, else float32.

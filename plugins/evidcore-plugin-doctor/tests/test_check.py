@@ -59,8 +59,10 @@ def plant(home: Any, tools: Any) -> None:
     masks |= {"kidney_left": whole["kidney_right"], "kidney_right": whole["kidney_left"]}
     home.add("sides-swapped", torso(19), masks=masks)
     home.add("lesion-said", torso(20), masks={"nodule": np.zeros(masked.shape)}, nodule="1")
-    home.add("first-half", torso(21), patient="p-shared")
-    home.add("second-half", torso(22), patient="p-shared", split="test")
+    home.add("first-half", torso(21), patient="p-shared", Sex="M")
+    home.add("second-half", torso(22), patient="p-shared", split="test", Sex="F")
+    tools.save(home.folder / "mirrored-new.nii.gz", torso(38))
+    home.add("misfiled", volume="mirrored-new.nii.gz", report="There is no nodule.", nodule="1")
     home.add("original", torso(23))
     home.add("same-file", patient="p-other")
     home.rows[-1]["volume"] = "original.nii.gz"
@@ -116,6 +118,9 @@ FOUND = [  # case, check, severity, what the text must hold
     ("same-voxels", "duplicate", "error", r"those of case 'original' .*; it is in test, the other in train"),
     ("cropped", "near-duplicate", "error", r"shows what case 'healthy' shows .*: correlation (1|0\.9[4-9])"),
     ("resampled", "near-duplicate", "warning", r"shows what case 'wide' shows"),
+    ("second-half", "patient", "error", r"its sex is 'f' .*, that of case 'first-half', .*, is 'm' "),
+    ("misfiled", "folder", "warning", r"'mirrored-new.nii.gz' in its path says id 'mirrored', its row id 'mis"),
+    ("misfiled", "label", "warning", r"label 'nodule' says present, the report says absent \(sentence 1\)"),
     ("told-again", "report", "error", r"is word for word that of case 'told', another patient in train"),
     ("told-nearly", "report", "warning", r"is (8|9)\d % that of case 'told'"),
     ("", "table", "error", r"case 'bad-cell', column 'nodule': expected 1, 0, -1.* got 'perhaps'"),

@@ -22,6 +22,8 @@ NEEDED = (
     "SOPClassUID",
     "Modality",
     "PatientID",
+    "PatientSex",
+    "PatientAge",
     "SeriesInstanceUID",
     "SeriesNumber",
     "SamplesPerPixel",
@@ -86,6 +88,9 @@ def open_series(ref: VolumeRef) -> Stored:
         load=lambda: _voxels(ordered, grid),
         slope=np.array([frame.slope for frame in ordered]),  # broadcast along the images, the last axis
         intercept=np.array([frame.intercept for frame in ordered]),
+        patient={
+            what: str(headers[0].dataset.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")
+        },
     )
 
 

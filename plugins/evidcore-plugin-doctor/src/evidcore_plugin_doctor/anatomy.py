@@ -65,7 +65,7 @@ def misplaced(coarse: Grid, body: Mask) -> dict[str, str]:
     permuted = _permuted(body)
     if permuted:
         return {"z": permuted}
-    spine = _spine(coarse, body)
+    spine = find_spine(coarse, body)
     if spine is None:
         return {}
     result = {}
@@ -115,14 +115,16 @@ def _permuted(body: Mask) -> str | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Spine:
+class Spine:
+    """Where the spine lies, on the coarse grid."""
+
     depth: float  # 0 at the front of the body as the axes say, 1 at its back
     x: float  # index
     y: float  # index
     along_mm: float
 
 
-def _spine(coarse: Grid, body: Mask) -> _Spine | None:
+def find_spine(coarse: Grid, body: Mask) -> Spine | None:
     """Find the bone in the middle of a torso whose front and back are both seen."""
     bone = (coarse > BONE_HU) & body
     last = body.shape[1] - 1
@@ -150,7 +152,7 @@ def _spine(coarse: Grid, body: Mask) -> _Spine | None:
     if FRONT <= depth <= BACK or np.mean((known < 0.5) == (depth < 0.5)) < AGREEING:
         return None
     y, x = np.median(np.array(places), axis=0)
-    return _Spine(depth=depth, x=float(x), y=float(y), along_mm=along_mm)
+    return Spine(depth=depth, x=float(x), y=float(y), along_mm=along_mm)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -182,7 +184,7 @@ def _lungs(coarse: Grid, body: Mask, middle_x: float) -> _Lungs | None:
     return _Lungs(inside, float(low), float(high), right_ml, left_ml)
 
 
-def _mirrored(coarse: Grid, lungs: _Lungs, core: Mask, spine: _Spine, *, upside_down: bool) -> str | None:
+def _mirrored(coarse: Grid, lungs: _Lungs, core: Mask, spine: Spine, *, upside_down: bool) -> str | None:
     """Compare the sides of liver, heart and the larger lung."""
     heights, _, columns = np.nonzero(core)
     if upside_down:
@@ -203,7 +205,7 @@ def _mirrored(coarse: Grid, lungs: _Lungs, core: Mask, spine: _Spine, *, upside_
     )
 
 
-def _heart_mm(coarse: Grid, lungs: _Lungs, spine: _Spine, *, upside_down: bool) -> float | None:
+def _heart_mm(coarse: Grid, lungs: _Lungs, spine: Spine, *, upside_down: bool) -> float | None:
     """Return how far the tissue between the lungs, before the spine, lies to the left of the spine."""
     third = (lungs.high - lungs.low) / 3
     start, stop = (lungs.low + third / 2, lungs.low + 1.5 * third)

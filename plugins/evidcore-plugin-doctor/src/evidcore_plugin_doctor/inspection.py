@@ -5,11 +5,10 @@ Runs in worker processes; imports no torch.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import math
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -17,8 +16,8 @@ import psutil
 from evidcore.api import Case, DataError, VolumeRef
 from evidcore.data import Geometry, Volume, read_geometry
 from evidcore.data.reading import opened, volume_of
-from evidcore_plugin_doctor.anatomy import find_body, find_tissue, misplaced
-from evidcore_plugin_doctor.coarse import coarsen
+from evidcore_plugin_doctor.anatomy import find_body, find_spine, find_tissue, misplaced
+from evidcore_plugin_doctor.coarse import STEP_MM, coarsen
 from evidcore_plugin_doctor.fault import Fault, Remark, error
 from evidcore_plugin_doctor.intensity import cut_away, empty_parts, even_regions, impossible, not_hounsfield
 from evidcore_plugin_doctor.likeness import Fingerprint, fingerprint
@@ -26,7 +25,7 @@ from evidcore_plugin_doctor.masks import look_at_masks
 from evidcore_plugin_doctor.organs import AXES
 from evidcore_plugin_doctor.rendering import MOST_PICTURES, Picture, Rendering, axes_of, render
 from evidcore_plugin_doctor.slices import disordered
-from evidcore_plugin_doctor.spacing import too_small, unlikely
+from evidcore_plugin_doctor.spacing import too_small, unlike_table, unlikely
 
 VOXEL_BYTES = 12  # float32 as stored, as a volume and in body axes; int16 takes half, and checks the other
 _GIB = 2**30
@@ -50,6 +49,8 @@ class Inspected:
     faults: list[Fault] = dataclasses.field(default_factory=list)
     volumes: list[VolumePrint] = dataclasses.field(default_factory=list)  # those that could be read
     mask_voxels: Mapping[str, int] = dataclasses.field(default_factory=dict)  # of those that could be read
+    labels: Mapping[str, list[int]] = dataclasses.field(default_factory=dict)  # that files of masks hold
+    headers: list[tuple[str, Mapping[str, str]]] = dataclasses.field(default_factory=list)  # sex, age by file
     pictures: list[Picture] = dataclasses.field(default_factory=list)  # of volumes, where asked for
 
 
@@ -57,19 +58,23 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
     """Read the volumes and masks of a case and name everything that is wrong with them.
 
     Args:
-        case: its volumes, masks and findings are enough.
+        case: its volumes, masks and findings are enough, and the notes `sides` and `spacing`.
         processes: that read at once and share the memory.
         rendering: how volumes are drawn; None for no pictures.
     """
     seen = Inspected()
     present = frozenset(case.present())
 
-    def add(check: str, file: str, *remarks: Remark) -> None:
-        for severity, text in remarks:
-            seen.faults.append(Fault(check=check, severity=severity, case=case.id, file=file, text=text))
+    def add(kind: str, file: str, *remarks: Remark) -> None:
+        check, _, part = kind.partition("/")
+        seen.faults += (
+            Fault(check=check, part=part, severity=severity, case=case.id, file=file, text=text)
+            for severity, text in remarks
+        )
 
     for index, ref in enumerate(case.volumes):
         masks = case.masks if index == 0 else {}  # masks lie on the grid of the first volume
+        first = len(seen.faults)
         try:
             stored, placement = opened(ref)
             refuse_oversized(ref, placement.geometry, processes)
@@ -82,17 +87,26 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
                     text = f"{name!r}: there is no such file. Check the path in the table or the recipe."
                     add("mask", mask.path, error(text))
             continue
+        seen.headers.append((ref.path, stored.patient))
         coarse = coarsen(volume)
-        remarks, is_hounsfield = _look_at_voxels(ref, volume)
-        for check, some in remarks.items():
-            add(check, ref.path, *some)
-        tissue = None
+        remarks = list(_look_at_voxels(ref, volume))
+        for kind, remark in remarks:
+            add(kind, ref.path, remark)
+        is_hounsfield = ref.intensity == "hu" and "intensity/scale" not in dict(remarks)
+        if len(case.volumes) == 1:
+            add("spacing/table", ref.path, *unlike_table(case.notes.get("spacing", ""), _stated(ref, volume)))
+        tissue = spine_mm = None
         anatomy: Mapping[str, str] = {}
         if coarse is not None and is_hounsfield and (body := find_body(coarse)) is not None:
             tissue = find_tissue(coarse)
             anatomy = misplaced(coarse, body)
-        add_of_mask = functools.partial(add, "mask")
-        voxels, backwards = look_at_masks(masks, volume, tissue, present, add_of_mask)
+            if masks and (spine := find_spine(coarse, body)) is not None:
+                spine_mm = (spine.x + 0.5) * STEP_MM
+        for name in [name for name, mask in masks.items() if (mask.path, mask.key) == (ref.path, ref.key)]:
+            add("mask", ref.path, error(f"{name!r}: the mask is the scan itself. Name its own file."))
+        drawn = {name: mask for name, mask in masks.items() if (mask.path, mask.key) != (ref.path, ref.key)}
+        sides = case.notes.get("sides", {})
+        voxels, backwards, labels = look_at_masks(drawn, volume, tissue, present, add, sides, spine_mm)
         for axis in AXES:
             reasons = [source[axis] for source in (anatomy, backwards) if axis in source]
             if reasons:
@@ -102,9 +116,11 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
         structure = None if coarse is None else fingerprint(coarse, ref.intensity)
         seen.volumes.append(VolumePrint(file=ref.path, digest=digest.hexdigest(), structure=structure))
         if index == 0:
-            seen.mask_voxels = voxels
+            seen.mask_voxels, seen.labels = voxels, labels
         if rendering is not None and len(seen.pictures) < MOST_PICTURES:
             seen.pictures.append(render(volume, axes_of(placement), masks, voxels, present, rendering))
+        every = seen.faults[first:]
+        seen.faults[first:] = [fault for fault in every if not fault.is_explained(every)]
     return seen
 
 
@@ -138,24 +154,18 @@ def free_bytes() -> float:
     return float(max(0, min(free)))
 
 
-def _look_at_voxels(ref: VolumeRef, volume: Volume) -> tuple[dict[str, list[Remark]], bool]:
-    """Return what is wrong with the values of a volume by check, and whether they are Hounsfield units.
-
-    Some checks say something only where others found nothing.
-    """
-    is_ct = ref.intensity == "hu"
-    spacing = list(unlikely(ref, volume.geometry, _stated(ref, volume)))
-    if is_ct and not spacing:
-        spacing += filter(None, [too_small(volume)])
-    scale = list(filter(None, [not_hounsfield(volume)])) if is_ct else []
-    single_voxels = list(filter(None, [impossible(volume)])) if is_ct else []
-    fill = list(empty_parts(volume))
-    if is_ct and not scale and not single_voxels:
-        background = [] if fill else list(cut_away(volume))
-        fill += background or even_regions(volume)
-    slices = list(disordered(volume))
-    remarks = {"spacing": spacing, "intensity": [*single_voxels, *scale], "fill": fill, "slices": slices}
-    return remarks, is_ct and not scale
+def _look_at_voxels(ref: VolumeRef, volume: Volume) -> Iterator[tuple[str, Remark]]:
+    """Yield what is wrong with the voxels of a volume: the kind of fault, and what is wrong."""
+    fill = "fill/empty" if volume.array.min() == volume.array.max() else "fill"
+    looks: dict[str, Iterable[Remark | None]] = {fill: empty_parts(volume)}
+    looks["spacing"] = unlikely(ref, volume.geometry, _stated(ref, volume))
+    if ref.intensity == "hu":
+        looks |= {"spacing/body": [too_small(volume)], "intensity": [impossible(volume)]}
+        looks |= {"intensity/scale": [not_hounsfield(volume)], "fill/background": cut_away(volume)}
+        looks |= {"fill/region": even_regions(volume)}
+    for kind, remarks in looks.items():
+        yield from ((kind, remark) for remark in remarks if remark is not None)
+    yield from disordered(volume)
 
 
 def _stated(ref: VolumeRef, volume: Volume) -> Geometry:

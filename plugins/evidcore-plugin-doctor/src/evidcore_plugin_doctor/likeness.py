@@ -333,5 +333,6 @@ def _copy_fault(check: str, volume: Copy, before: Copy, text: str) -> Fault:
         text += f"; patients {patient!r} and {other!r}"
         remedy = "Find out whose it is, and drop the other."
     return Fault(
-        check=check, severity=severity, case=volume.case.id, file=volume.file, text=f"{text}. {remedy}"
-    )
+        check=check, severity=severity, case=volume.case.id, other=before.case.id, file=volume.file,
+        text=f"{text}. {remedy}",
+    )  # fmt: skip

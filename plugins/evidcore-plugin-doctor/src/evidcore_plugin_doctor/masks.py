@@ -6,18 +6,19 @@ object whose outline does not show (a tumour in muscle, on CT) says nothing.
 
 import collections
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
-from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.api import Case, DataError, MaskRef, VolumeRef, read, read_mask
+from evidcore.case import Side
 from evidcore.data import Volume, read_geometry
 from evidcore.data.boxes import Mask
 from evidcore_plugin_doctor.coarse import STEP_MM
-from evidcore_plugin_doctor.fault import Remark, error, warning
-from evidcore_plugin_doctor.organs import Place, contradictions
+from evidcore_plugin_doctor.fault import Fault, Remark, error, warning
+from evidcore_plugin_doctor.organs import CLEAR_MM, Place, contradictions, organ
 
 OUTSIDE = 0.5  # of a mask's voxels; a mask drawn a little too large is passed over
 FULL = 0.98  # of a volume; no object fills it
@@ -27,6 +28,9 @@ MARGIN = 8  # pixels around the mask
 FEWEST = 50  # pixels of outline, and within
 SIGMA = 1.0  # pixels
 CLIP_HU = (-200.0, 300.0)
+WHOLE = 0.8  # of the files of labels hold no label without a name, where all are meant to have one
+FEWEST_FILES = 4
+MOST_LABELS = 20  # in a message
 UNFIT = 1.5  # median slope along the outline to that within: misplaced masks stay at 0.8 to 1.5
 FIT = 1.8  # masks in place, of objects whose outline shows, have 1.9 to 9
 TIMES = 1.3  # as much as the mask's own
@@ -37,8 +41,10 @@ def look_at_masks(
     volume: Volume,
     tissue: Mask | None,
     present: frozenset[str],
-    add: Callable[[str, Remark], None],
-) -> tuple[dict[str, int], dict[str, str]]:
+    add: Callable[[str, str, Remark], None],
+    sides: Mapping[str, tuple[str, Side]],
+    spine_mm: float | None,
+) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
     """Read the masks of a volume, each file once or twice however many labels it holds.
 
     Args:
@@ -46,16 +52,21 @@ def look_at_masks(
         volume: whose grid they lie on.
         tissue: of a CT, on the coarse grid (z, y, x); None for others.
         present: findings that the case is said to show; a mask of that name should not be empty.
-        add: is told of each fault, and of the file that has it.
+        add: is told of the kind of each fault, of the file that has it, and of what is wrong.
+        sides: what says of a mask that it lies on which side.
+        spine_mm: where the spine lies, in mm from the patient's right; None where it was not found.
 
     Returns:
-        The voxels of each mask that could be read, and by axis what the masks say against it.
+        The voxels of each mask that could be read, by axis what the masks say against it, and the labels that
+        each file of labels holds.
     """
     refused: dict[tuple[str, str], list[str]] = {}  # file and reason -> mask names
     voxels: dict[str, int] = {}
     places: dict[str, Place] = {}
     exchanged = {path: _exchanged(path, volume) for path in {ref.path for ref in masks.values()}}
-    for name, ref, mask in read_masks(masks, volume):
+    extents_mm: dict[str, tuple[float, float]] = {}  # of nearly all of a mask, from the patient's right
+    labels: dict[str, list[int]] = {}
+    for name, ref, mask in read_masks(masks, volume, labels):
         if isinstance(mask, DataError) or exchanged[ref.path]:
             text = str(mask) if isinstance(mask, DataError) else exchanged[ref.path]
             refused.setdefault((ref.path, text.removeprefix(f"{ref.path}: ")), []).append(name)
@@ -66,25 +77,33 @@ def look_at_masks(
             why = "the case is said to show it" if name in present else "the file holds nothing else"
             if name in present or (ref.label is None and ref.key is None):
                 text = f"{name!r}: the mask is empty, and {why}. Draw it, or take it out of the table."
-                add(ref.path, warning(text))
+                add("mask/empty", ref.path, warning(text))
             continue
         if voxels[name] > FULL * mask.size:
             share = f"{100 * voxels[name] / mask.size:.0f} %"
             text = f"{name!r}: the mask holds {share} of the volume, and so marks nothing in it."
-            add(ref.path, error(f"{text} Draw it, or take it out of the table."))
+            add("mask", ref.path, error(f"{text} Draw it, or take it out of the table."))
+            continue
+        ends = [np.take(mask, end, axis) for axis in range(3) if mask.shape[axis] > 1 for end in (0, -1)]
+        if all(end.all() for end in ends):
+            text = f"{name!r}: every voxel of the volume's sides is in the mask: it marks all but the object."
+            add("mask", ref.path, error(f"{text} Exchange 0 and 1."))
             continue
         better = better_turn(volume, mask)
         if better:
             text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
-            add(ref.path, error(text))
+            add("mask/place", ref.path, error(text))
+        low, high = np.percentile(inside[2], (5, 95)) * volume.spacing_mm_zyx[2]
+        extents_mm[name] = (float(low), float(high))
         z, y, x = np.mean(inside, axis=1) * volume.spacing_mm_zyx
         places[name] = (z, y, x)
         beyond = _share_beyond(inside, volume, tissue)
         if beyond > OUTSIDE and np.median(volume.array[inside]) < AIR_HU:
             text = f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body."
-            add(ref.path, error(f"{text} Look whether it belongs to this scan and is not flipped."))
+            text += " Look whether it belongs to this scan and is not flipped."
+            add("mask/place", ref.path, error(text))
     for (file, reason), names in refused.items():
-        add(file, error(f"{', '.join(map(repr, names))}: {reason}"))
+        add("mask", file, error(f"{', '.join(map(repr, names))}: {reason}"))
     backwards: dict[str, str] = {}
     voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
     for axis, text in contradictions(places, {name: voxels[name] * voxel_ml for name in places}):
@@ -92,8 +111,45 @@ def look_at_masks(
             backwards[axis] = text
         else:
             files = " ".join(sorted({masks[name].path for name in places}))
-            add(files, error(f"{text}. Look at the masks; correct them or their names."))
-    return voxels, backwards
+            add("mask", files, error(f"{text}. Look at the masks; correct them or their names."))
+            sides = {name: source for name, source in sides.items() if organ(name) is None}
+    spines_mm = [places[name][2] for name in places if organ(name) == "spine"]
+    spines_mm = spines_mm or ([] if spine_mm is None else [spine_mm])
+    for name, (source, side) in sides.items() if spines_mm else ():
+        middle_mm = float(np.mean(spines_mm))
+        low_mm, high_mm = extents_mm.get(name, (middle_mm, middle_mm))
+        gap_mm = middle_mm - high_mm if side == "left" else low_mm - middle_mm
+        if gap_mm > CLEAR_MM / 2:
+            lies = f"it lies at least {gap_mm:.0f} mm to the other side of the spine"
+            text = f"{name!r}: {source} says {side}, and {lies}. Look at the scan; correct mask or name."
+            add("mask/place", masks[name].path, error(text))
+    return voxels, backwards, labels
+
+
+def misnumbered(files: Sequence[tuple[Case, str, list[int]]], empty: Collection[str]) -> Iterator[Fault]:
+    """Yield the files whose labels are others than those that masks are named by.
+
+    Args:
+        files: a case, a file of its masks, and the labels other than 0 that it holds.
+        empty: masks that are empty in all cases, told elsewhere.
+    """
+    stray, usual = [], 0
+    for case, path, held in files:
+        masks = [(ref.label, name) for name, ref in case.masks.items() if ref.path == path]
+        named = {label: name for label, name in masks if label is not None}
+        names = ", ".join(f"{label} ({name!r})" for label, name in named.items())
+        labels = ", ".join(map(str, held[:MOST_LABELS]))
+        text = f"its masks are named by the labels {names}, the file holds {labels}"
+        is_other = not named.keys() & {*held} and 0 < len(held) <= len(named)  # else a part that is not seen
+        if is_other and not {*named.values()} & {*empty}:
+            text = f"{text}: none of them. Correct the numbers in the table, or the file."
+            yield Fault(check="mask", part="labels", severity="error", case=case.id, file=path, text=text)
+        usual += not {*held} - named.keys()
+        stray += [(case, path, text)] if {*held} - named.keys() and not is_other else []
+    if usual >= max(FEWEST_FILES, WHOLE * (usual + len(stray))):  # elsewhere a part is named on purpose
+        for case, path, text in stray:
+            text = f"{text}; in {usual} other files every label has a name. Name it, or erase it."
+            yield Fault(check="mask", part="stray", severity="warning", case=case.id, file=path, text=text)
 
 
 def _exchanged(path: str, volume: Volume) -> str:
@@ -112,9 +168,12 @@ def _exchanged(path: str, volume: Volume) -> str:
 
 
 def read_masks(
-    masks: Mapping[str, MaskRef], volume: Volume
+    masks: Mapping[str, MaskRef], volume: Volume, held: dict[str, list[int]] | None = None
 ) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
-    """Yield each mask; further labels of one file are picked from a single reading of it."""
+    """Yield each mask; further labels of one file are picked from a single reading of it.
+
+    `held` takes which labels other than 0 each file of labels holds.
+    """
     labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
     maps: dict[str, np.ndarray[Any, Any]] = {}
     for name, ref in masks.items():
@@ -127,9 +186,13 @@ def read_masks(
             yield name, ref, cause
             continue
         yield name, ref, mask
-        if ref.label is not None and labels.pop(ref.path, 0) > 1:
+        if ref.label is not None and labels.pop(ref.path, 0) > (held is None):
             with contextlib.suppress(DataError):  # not every file of masks is a volume too
                 values = read(VolumeRef(path=ref.path, intensity="arbitrary")).array
+                if held is not None:
+                    held[ref.path] = sorted(
+                        {int(label) for plane in values for label in np.unique(plane)} - {0}
+                    )
                 if values.shape == mask.shape and np.array_equal(values == ref.label, mask):
                     maps[ref.path] = values
 

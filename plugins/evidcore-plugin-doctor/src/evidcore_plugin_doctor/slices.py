@@ -26,33 +26,32 @@ LIKER = 0.85  # distance to a slice farther off, to that of the most alike near 
 INTERLEAVED = 0.5  # of the slices have their like farther off; phantoms of noisy slices reach 0.3
 GAP = 2.0  # the widest step between neighbours, to the next one
 SHIFT_HU = 30.0  # of the median pixel; fat and water are 100 apart, and few pixels change tissue at once
+JUMP_HU = 500.0  # slices in the wrong place, or with a hole, differ by less
 SPREAD = 1.3  # standard deviation of a slice to that of its neighbour
 SAME_PATTERN = 0.95  # correlation of a slice with its neighbour scaled; where a body ends it is lower
 NEGATIVE = -0.5  # correlation below which bright is dark in the next slice; that of noise lies around 0
 SLICE_AXIS = 1.3  # spacing across slices to that within, where these are not the axial ones
 
 
-def disordered(volume: Volume) -> Iterator[Remark]:
-    """Yield how the slices of a volume do not follow each other."""
+def disordered(volume: Volume) -> Iterator[tuple[str, Remark]]:
+    """Yield how the slices of a volume do not follow each other: kind of fault, and what is wrong."""
     axis = _across(volume)
     array = np.moveaxis(volume.array, axis, 0)
     pixels = np.minimum(np.delete(merged_pixels(volume.spacing_mm_zyx), axis), array.shape[1:]).tolist()
     kept = [index for index, plane in enumerate(array) if plane.min() != plane.max()]
     if len(kept) < FEWEST:
         return
-    yield from _repeated(array, kept, axis)
+    yield from (("slices", remark) for remark in _repeated(array, kept, axis))
     planes = np.stack([block_means(array[index], pixels) for index in kept])
     if planes[0].size < FEWEST_PIXELS:
         return
     low, high = CLIP_HU if volume.intensity == "hu" else np.percentile(planes, CLIP_PERCENTILES)
     flat = np.clip(planes, low, high).reshape(len(planes), -1)
     distance = squareform(pdist(flat)) / np.sqrt(flat.shape[1])  # root mean square, (slice, slice)
-    misplaced = list(_misplaced(distance, kept, axis))
-    yield from misplaced
-    steps = [] if volume.intensity != "hu" else list(_steps(planes, kept, axis))
-    yield from steps
-    if volume.intensity == "hu" and not misplaced and not steps:  # MR fades at its ends, and is filled there
-        yield from _gap(distance, kept, axis)
+    yield from (("slices/order", remark) for remark in _misplaced(distance, kept, axis))
+    if volume.intensity == "hu":  # MR fades at its ends, and is filled there
+        yield from _steps(planes, kept, axis)
+        yield from (("slices/gap", remark) for remark in _gap(distance, kept, axis))
 
 
 def _across(volume: Volume) -> int:
@@ -80,7 +79,8 @@ def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> It
     index = np.arange(count)
     beside = distance[index[:-1], index[1:]]
     ratio = (beside[:-1] + beside[1:]) / np.maximum(2 * distance[index[:-2], index[2:]], 1e-6)
-    odd = [kept[at + 1] for at in np.flatnonzero(ratio > ODD)]
+    is_wide = beside[:-1] + beside[1:] > 2 * np.median(beside)  # where little changes, little makes a ratio
+    odd = [kept[at + 1] for at in np.flatnonzero((ratio > ODD) & is_wide)]
     apart = np.abs(index[:, None] - index[None])
     near = np.where((apart > 0) & (apart <= NEAR), distance, np.inf).min(axis=1)
     far = np.where(apart > NEAR, distance, np.inf).min(axis=1)
@@ -99,7 +99,7 @@ def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> It
         )
 
 
-def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[Remark]:
+def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[tuple[str, Remark]]:
     """Yield where Hounsfield units change their scale from one slice to the next."""
     flat = planes.reshape(len(planes), -1).astype(np.float64)
     shift = np.median(np.diff(flat, axis=0), axis=1)
@@ -111,14 +111,15 @@ def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[Remark]:
     is_step = (np.abs(shift) > SHIFT_HU) | is_scaled | (alike < NEGATIVE)
     at = np.flatnonzero(is_step)
     if len(at):
-        first = at[0]
-        yield error(
+        first, kind = at[0], "jump" if np.abs(shift[at]).max() > JUMP_HU else "step"
+        remark = error(
             f"Hounsfield units change from slice to slice at {'zyx'[axis]} = "
             f"{runs([kept[i + 1] for i in at])}: at the first, the median pixel by {shift[first]:.0f} HU, "
             f"the spread {ratio[first]:.2f}-fold, correlation {alike[first]:.2f}. Part of the slices was "
             "scaled, shifted or negated. Apply each slice's own slope and intercept once; convert the "
             "series again."
         )
+        yield f"slices/{kind}", remark
 
 
 def _gap(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:

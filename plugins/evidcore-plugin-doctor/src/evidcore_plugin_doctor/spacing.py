@@ -1,5 +1,6 @@
 """Voxel sizes that no scanner makes, and those that a table contradicts."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ CUT = 0.02  # of a slice's edge may be tissue: a table
 LUNG_SHARE = 0.1  # of a body's outline in a slice
 FULL_MATRIX = (512, 768, 1024)
 DIFFERENT = 0.01  # of the stated spacing
+ROUNDED = 0.05  # of the file's, by which what people write in a column differs
 
 Triple = np.ndarray[Any, np.dtype[np.float64]]  # z, y, x in mm
 
@@ -63,8 +65,19 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[R
             f"a field of view of {rows} mm. {_SCANNER}"
         )
     else:
-        yield from _pixels(spacing, size, is_ct=ref.intensity == "hu")
-        yield from _field(spacing, spacing * geometry.shape_zyx, is_ct=ref.intensity == "hu")
+        is_ct, extent_mm = ref.intensity == "hu", spacing * geometry.shape_zyx
+        yield from list(_pixels(spacing, size, is_ct=is_ct)) or _field(spacing, extent_mm, is_ct=is_ct)
+
+
+def unlike_table(cell: str, stated: Geometry) -> Iterator[Remark]:
+    """Yield that a table's column gives another spacing than the file; its order of the axes is not known."""
+    numbers = [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", cell.lower())]
+    table, file = np.sort(numbers), np.sort(stated.spacing_mm_zyx)
+    if len(table) == 3 and (np.abs(table - file) > ROUNDED * file).any():
+        text = (
+            f"the file states a spacing of {_written(stated.spacing_mm_zyx)} mm (z, y, x), the table's column"
+        )
+        yield warning(f"{text} {_written(numbers)} mm; the file's is used. Look which one is true.")
 
 
 def _pixels(spacing: Triple, size: str, *, is_ct: bool) -> Iterator[Remark]:

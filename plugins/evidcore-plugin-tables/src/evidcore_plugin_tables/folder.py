@@ -20,6 +20,7 @@ from evidcore_plugin_tables.folder_table import (
     mask_ref,
     masks_of_cell,
     read_table,
+    stated_by,
 )
 
 T = TypeVar("T")
@@ -139,6 +140,7 @@ class Folder(CaseTable):
             report=Report(text=report) if report else None,
             findings=tuple(Finding(name=name, state=state) for name, state in states.items() if state),
             masks=self._masks(row, where, wrong),
+            notes={what: cell for column, cell in row.items() if (what := stated_by(column)) and cell},
         )
         return case, wrong
 

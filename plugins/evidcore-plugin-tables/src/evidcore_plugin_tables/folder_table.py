@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import get_args
@@ -19,6 +20,14 @@ STATES: dict[str, State | None] = {
     **dict.fromkeys(("0", "0.0", "0,0", "absent", "no", "false"), "absent"),
     **dict.fromkeys(("-1", "-1.0", "-1,0", "uncertain"), "uncertain"),
 }  # spreadsheets write 1.0, or 1,0 where commas part decimals
+
+_STATED = {
+    **dict.fromkeys(("sex", "gender", "patientsex", "patientgender"), "sex"),
+    **dict.fromkeys(("age", "patientage", "ageyears"), "age"),
+    **dict.fromkeys(
+        ("spacing", "spacingmm", "spacingmmzyx", "spacingzyx", "spacingxyz", "voxelspacing"), "spacing"
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,6 +127,11 @@ def _clashes(rows: Iterable[tuple[int, Row]], table: Path, columns: FolderColumn
                 f"{table}: line {line}: patient {patient!r} is in two splits: case {other!r} in "
                 f"{other_split!r}, case {case!r} in {split!r}. Move one of them."
             )
+
+
+def stated_by(column: str) -> str | None:
+    """Return what a column states of patient or scan, `sex`, `age` or `spacing`, by its usual names."""
+    return _STATED.get(re.sub(r"[\W_]+", "", column.lower()))
 
 
 def finding_state(cell: str, where: str) -> State | None:

@@ -12,7 +12,7 @@ from evidcore.recipe import Recipe, load
 from evidcore.registry import factory
 from evidcore.runs.assembly import Assembly
 from evidcore_plugin_tables.csv_rows import read_rows
-from evidcore_plugin_tables.folder_table import STATES
+from evidcore_plugin_tables.folder_table import STATES, stated_by
 from evidcore_plugin_tables.placing import place
 
 TABLE, QUESTIONS = "cases.csv", "questions.csv"
@@ -91,7 +91,7 @@ def folder_options(table: Path) -> dict[str, Any]:
     rows = [row for _, row in read_rows(table, ())[0]]
     names = list(rows[0]) if rows else []
     options: dict[str, Any] = {
-        "findings": [name for name in names if name not in _KNOWN and states(rows, name)]
+        "findings": [name for name in names if not (name in _KNOWN or stated_by(name)) and states(rows, name)]
     }
     if "patient" not in names:
         options["patient_column"] = ""
