@@ -15,6 +15,7 @@ import csv
 import dataclasses
 import gzip
 import os
+import resource
 import shutil
 import tempfile
 import unicodedata
@@ -24,17 +25,22 @@ from typing import Any, Literal
 
 import nibabel
 import numpy as np
+import psutil
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_doctor.check import check, list_cases
 from evidcore_plugin_doctor.fault import Fault
 from evidcore_plugin_doctor.inspection import inspect
+from evidcore_plugin_doctor.masks import misnumbered
+from evidcore_plugin_doctor.statements import claims, mask_sides, unlike_files, unlike_patients, unlike_report
 from evidcore_plugin_phantoms.chest import PhantomChest
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 from evidcore_plugin_tables.target import open_folder
 from scipy import ndimage
 from side_by_side import parser
 
-from evidcore.case import Case, Intensity, MaskRef, VolumeRef
+from evidcore.case import Case, Finding, Intensity, MaskRef, Report, Split, VolumeRef
 from evidcore.data import Geometry, Volume, read, read_mask, save_volume
+from evidcore.registry import factory
 
 Part = Literal["chosen", "reported"]
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -309,6 +315,7 @@ MASK_FAULTS: dict[str, Callable[[Array], Array]] = {
     "mask: z mirrored": lambda mask: mask[::-1],
     "mask: x and y exchanged": lambda mask: mask.transpose(0, 2, 1),
     "mask: all ones": lambda mask: np.ones_like(mask),
+    "mask: 0 and 1 exchanged": lambda mask: ~mask,
     "mask: moved by 60 voxels": lambda mask: np.roll(mask, 60 % mask.shape[2], axis=2),
 }
 
@@ -531,6 +538,7 @@ def _results(
                 )
     yield from _results_of_series(only, cts, phantoms, home)
     yield from _results_of_sets(only, cts, phantoms, home)
+    yield from _results_of_statements(only, cts, phantoms, home)
 
 
 def _results_of_series(
@@ -586,9 +594,116 @@ def _results_of_sets(
         folder.mkdir()
         rows = [[f"{number}", f"{number}.nii.gz", f"p{number}", "train"] for number in range(20)]
         for number in range(20):
-            _oversized(folder / f"{number}.nii.gz", 20_000 + 100 * number)
+            _oversized(folder / f"{number}.nii.gz", 1000 + 20 * number)
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        limit = psutil.Process().memory_info().vms + 4 * 2**30
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
         said = {item.case for item in _checked(folder, rows, processes=2) if "memory" in item.text}
+        resource.setrlimit(resource.RLIMIT_AS, before)
         yield "a scan too large for memory", [(phantoms[0], row[0] in said) for row in rows]
+
+
+def _results_of_statements(
+    only: str, cts: list[Scan], phantoms: list[Scan], home: Path
+) -> Iterator[tuple[str, Results]]:
+    """Yield what is found of statements of which one is wrong; of sound ones, what is said all the same."""
+    generated_cases = [*_described("phantom-chest", home), *_described("phantom-abdomen", home)]
+    told = [(phantoms[0], case) for case in generated_cases] + [(cts[0], case) for case in _reported()]
+    if _is_asked(only, "sound labels"):
+        yield "sound labels that something is said about, by report", [
+            (scan, any(unlike_report(case))) for scan, case in told
+        ]  # fmt: skip
+    if _is_asked(only, "a label against its report"):
+        plain: Results = []
+        for scan, case in told:
+            for name in claims(case, {item.name for item in case.findings}):
+                flipped = [
+                    dataclasses.replace(item, state="absent" if item.state == "present" else "present")
+                    if item.name == name
+                    else item
+                    for item in case.findings
+                ]
+                wrong = dataclasses.replace(case, findings=tuple(flipped))
+                plain.append((scan, any(repr(name) in fault.text for fault in unlike_report(wrong))))
+        yield "a label against its report, where a plain sentence speaks of it", plain
+    if _is_asked(only, "a side against its mask"):
+        sided: Results = []
+        for case in generated_cases:
+            for name, (_, side) in mask_sides(case).items():
+                sides = {name: ("its label", "left" if side == "right" else "right")}
+                faults = inspect(dataclasses.replace(case, notes={"sides": sides})).faults
+                sided.append((
+                    phantoms[0],
+                    any(f"{name!r}: its label says" in fault.text for fault in faults),
+                ))
+        yield "a side against its mask", sided
+    if _is_asked(only, "spacing x 1.5 in a column"):
+        spaced: Results = []
+        for scan in (*cts, *phantoms):
+            _save(scan.array, scan.spacing_mm, home / "scan.nii")
+            volume = VolumeRef(path=str(home / "scan.nii"))
+            cell = " x ".join(f"{1.5 * step:.3g}" for step in scan.spacing_mm)
+            faults = inspect(Case(id="a", patient=None, volumes=(volume,), notes={"spacing": cell})).faults
+            spaced.append((scan, _names(faults, "spacing")))
+        yield "spacing x 1.5 in a column of the table", spaced
+    if _is_asked(only, "labels of other numbers"):
+        numbered: Results = []
+        for scan in (scan for scan in cts if scan.mask is not None):
+            _save(scan.array, scan.spacing_mm, home / "scan.nii")
+            _save(np.asarray(scan.mask).astype(np.int16) * 3, scan.spacing_mm, home / "mask.nii")
+            ref = MaskRef(path=str(home / "mask.nii"), label=1)
+            case = Case(
+                id="a", patient=None, volumes=(VolumeRef(path=str(home / "scan.nii")),), masks={"m": ref}
+            )
+            numbered.append((scan, any(misnumbered([(case, ref.path, inspect(case).labels[ref.path])], []))))
+        yield "mask: named by a label that the file does not hold", numbered
+    for what in ("folder of another patient", "folder of another split", "sex", "age"):
+        if _is_asked(only, what):
+            results: Results = []
+            for scans in (cts, phantoms):
+                for wrong in range(len(scans)):
+                    results.append((scans[wrong], _is_named(what, scans, wrong)))
+            yield f"{what} that contradicts the row", results
+
+
+def _is_named(what: str, scans: Sequence[Scan], wrong: int) -> bool:
+    """Tell whether of a set with one wrong row that row is named, and no other."""
+    listed: list[tuple[Split, Case]] = []
+    for number in range(len(scans)):
+        split: Split = "test" if number % 5 == 0 else "train"
+        folder = {"test": "train", "train": "test"}[split] if "split" in what and number == wrong else split
+        patient = f"P{(number + ('patient' in what and number == wrong)) % len(scans)}"
+        volume = VolumeRef(path=f"/data/{folder}/{patient}/scan{number}.nii")
+        listed.append((split, Case(id=f"c{number}", patient=f"P{number}", volumes=(volume,))))
+    if "folder" in what:
+        return [fault.case for fault in unlike_files(listed)] == [f"c{wrong}"]
+    pairs = [
+        (dataclasses.replace(case, id=f"{case.id}-{scan}"), "table", {"sex": "M", "age": "40"})
+        for _, case in listed
+        for scan in range(2)
+    ]
+    pairs[2 * wrong + 1] = (*pairs[2 * wrong + 1][:2], {"sex": "F"} if what == "sex" else {"age": "070Y"})
+    return [fault.case for fault in unlike_patients(pairs)] == [f"c{wrong}-1"]
+
+
+def _described(use: str, home: Path) -> Iterator[Case]:
+    """Yield generated cases with their reports, labels and masks."""
+    given = {"cache_folder": home / "cache", "recipe_folder": home}
+    table = {"use": use, "train_cases": 1, "validation_cases": 1, "test_cases": PHANTOMS}
+    yield from factory.build("dataset", table, given=given, where=use).cases("test")
+
+
+def _reported() -> Iterator[Case]:
+    """Yield the real reports with their labels; none of their text is printed."""
+    table = Path(os.environ["EVID_SHARED_DATA"]) / "ctrate_reports/train.csv"
+    with table.open(newline="", encoding="utf-8") as file:
+        for number, row in enumerate(csv.DictReader(file)):
+            findings = tuple(
+                Finding(name=name, state="present" if row[name.capitalize()] == "1" else "absent")
+                for name in CT_RATE_FINDINGS
+            )
+            report = Report(text=row["report_text"])
+            yield Case(id=str(number), patient=None, volumes=(), report=report, findings=findings)
 
 
 def _is_asked(only: str, fault: str) -> bool:
@@ -601,7 +716,7 @@ def _names(faults: Sequence[Fault], checks: str) -> bool:
 
 
 def _oversized(path: Path, side: int) -> None:
-    """Write a header that promises more than any machine holds, before a few packed zeros."""
+    """Write a header that promises more than a limited process holds, before a few packed zeros."""
     header = nibabel.Nifti1Header()
     header.set_data_shape((side, side, 1000))
     header.set_data_dtype(np.int16)

@@ -19,18 +19,12 @@ from evidcore.api import Case, DataError, Dataset
 from evidcore.case import Split
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore_plugin_doctor import texts
+from evidcore_plugin_doctor import statements, texts
 from evidcore_plugin_doctor.fault import Fault, Severity
 from evidcore_plugin_doctor.inspection import Inspected, inspect
 from evidcore_plugin_doctor.likeness import Copy, Library, copied_volumes
 from evidcore_plugin_doctor.masks import misnumbered
 from evidcore_plugin_doctor.rendering import Rendering
-from evidcore_plugin_doctor.statements import (
-    contradicted_files,
-    contradicted_labels,
-    contradicted_patients,
-    mask_sides,
-)
 from evidcore_plugin_doctor.workers import in_processes
 
 Listed = tuple[Split, Case]
@@ -85,16 +79,14 @@ def check(
     chosen = cases if chosen is None else chosen
     began = time.monotonic()
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-
     by_case: dict[str, list[Fault]] = collections.defaultdict(list)
 
     def add(fault: Fault) -> None:
         before = by_case[fault.case] + by_case[fault.other]
         by_case[fault.case].append(fault)
-        if fault.case and fault.is_explained(before):
-            return
-        counts[fault.severity][fault.check] += 1
-        on_fault(fault)
+        if not fault.is_explained(before):
+            counts[fault.severity][fault.check] += 1
+            on_fault(fault)
 
     for message in unlisted:
         add(Fault(check="table", severity="error", text=message))
@@ -103,21 +95,13 @@ def check(
     voxels: dict[str, list[int]] = collections.defaultdict(list)
     volumes: list[Copy] = []
     late: list[Fault] = []
-    held: list[tuple[Case, str, list[int]]] = []
-    patients: list[tuple[Case, str, Mapping[str, str]]] = []
+    labels: list[tuple[Case, str, list[int]]] = []
+    patients: list[tuple[Case, str, Mapping[str, Any]]] = []
     with tempfile.TemporaryDirectory() as folder:
         library = Library(Path(folder))
         workers = min(processes, len(chosen)) or 1
         look = functools.partial(inspect, processes=workers, rendering=rendering)
-        # what is read of a case, without its texts
-        bare: dict[str, Any] = {"report": None, "questions": (), "queries": ()}
-        files = [
-            dataclasses.replace(
-                case, masks=dict(case.masks), **bare,
-                notes={"sides": mask_sides(case), "spacing": str(case.notes.get("spacing", ""))},
-            )
-            for _, case in chosen
-        ]  # fmt: skip
+        files = [statements.without_texts(case) for _, case in chosen]
         killed = "data check: a worker process was killed, perhaps for memory. Try again with --processes 1."
         inspections = in_processes(look, files, workers, killed)
         for number, ((split, case), inspected) in enumerate(zip(chosen, inspections, strict=True), 1):
@@ -129,23 +113,16 @@ def check(
                 volumes.append(Copy(split, case, volume.file, volume.digest))
             for mask, count in inspected.mask_voxels.items():
                 voxels[mask].append(count)
-            held += [(case, path, labels) for path, labels in inspected.labels.items()]
-            table = {what: str(case.notes.get(what, "")) for what in ("sex", "age")}
-            patients += [(case, file, said) for file, said in [("the table", table), *inspected.headers]]
+            labels += [(case, path, values) for path, values in inspected.labels.items()]
+            patients += [(case, *stated) for stated in (("the table", case.notes), *inspected.headers)]
             progress(number, len(chosen))
         copied, relatives = copied_volumes(volumes, library)
     empty = [mask for mask, numbers in voxels.items() if len(numbers) > 1 and not any(numbers)]
     for mask in empty:
         text = f"mask {mask!r} is empty in all {len(voxels[mask])} cases that name it."
         add(Fault(check="mask", severity="error", text=f"{text} Check its label, key or file pattern."))
-    late = [
-        *copied,
-        *contradicted_files(cases),
-        *contradicted_patients(patients),
-        *misnumbered(held, empty),
-        *late,
-    ]
-    for fault in late:
+    late = [*copied, *statements.unlike_files(cases), *misnumbered(labels, empty), *late]
+    for fault in (*late, *statements.unlike_patients(patients)):
         add(fault)
     reports = [(split, case, case.report.text) for split, case in cases if case.report]
     owners = [f"case {case.id}" if case.patient is None else case.patient for _, case, _ in reports]
@@ -155,13 +132,11 @@ def check(
         how = "is word for word that" if copy.share == 1 else f"is {100 * copy.share:.0f} % that"
         where = f" in {home}, this one in {split}" if split != home else ""
         text = f"its report ({copy.words} words) {how} of case {other.id!r}, another patient{where}."
-        remedy = "Look whether it belongs to this scan, and drop one of them otherwise."
+        text += " Look whether it belongs to this scan, and drop one of them otherwise."
         severity: Severity = "error" if split != home else "warning"
-        text = f"{text} {remedy}"
         add(Fault(check="report", severity=severity, case=case.id, other=other.id, text=text))
-    for _, case in cases:
-        for fault in contradicted_labels(case):
-            add(fault)
+    for fault in (fault for _, case in cases for fault in statements.unlike_report(case)):
+        add(fault)
     return Summary(
         cases=dict(collections.Counter(split for split, _ in cases)),
         patients=len({case.patient for _, case in cases} - {None}) or None,

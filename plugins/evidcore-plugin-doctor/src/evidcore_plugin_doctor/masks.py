@@ -134,18 +134,18 @@ def misnumbered(files: Sequence[tuple[Case, str, list[int]]], empty: Collection[
         empty: masks that are empty in all cases, told elsewhere.
     """
     stray, usual = [], 0
-    for case, path, held in files:
+    for case, path, values in files:
         masks = [(ref.label, name) for name, ref in case.masks.items() if ref.path == path]
         named = {label: name for label, name in masks if label is not None}
         names = ", ".join(f"{label} ({name!r})" for label, name in named.items())
-        labels = ", ".join(map(str, held[:MOST_LABELS]))
+        labels = ", ".join(map(str, values[:MOST_LABELS]))
         text = f"its masks are named by the labels {names}, the file holds {labels}"
-        is_other = not named.keys() & {*held} and 0 < len(held) <= len(named)  # else a part that is not seen
+        is_other = not named.keys() & {*values} and 0 < len(values) <= len(named)  # a crop shows fewer
         if is_other and not {*named.values()} & {*empty}:
             text = f"{text}: none of them. Correct the numbers in the table, or the file."
             yield Fault(check="mask", part="labels", severity="error", case=case.id, file=path, text=text)
-        usual += not {*held} - named.keys()
-        stray += [(case, path, text)] if {*held} - named.keys() and not is_other else []
+        usual += not {*values} - named.keys()
+        stray += [(case, path, text)] if {*values} - named.keys() and not is_other else []
     if usual >= max(FEWEST_FILES, WHOLE * (usual + len(stray))):  # elsewhere a part is named on purpose
         for case, path, text in stray:
             text = f"{text}; in {usual} other files every label has a name. Name it, or erase it."
@@ -168,11 +168,11 @@ def _exchanged(path: str, volume: Volume) -> str:
 
 
 def read_masks(
-    masks: Mapping[str, MaskRef], volume: Volume, held: dict[str, list[int]] | None = None
+    masks: Mapping[str, MaskRef], volume: Volume, values_of: dict[str, list[int]] | None = None
 ) -> Iterator[tuple[str, MaskRef, Mask | DataError]]:
     """Yield each mask; further labels of one file are picked from a single reading of it.
 
-    `held` takes which labels other than 0 each file of labels holds.
+    `values_of` takes which labels other than 0 each file of labels holds.
     """
     labels = collections.Counter(ref.path for ref in masks.values() if ref.label is not None)
     maps: dict[str, np.ndarray[Any, Any]] = {}
@@ -186,11 +186,11 @@ def read_masks(
             yield name, ref, cause
             continue
         yield name, ref, mask
-        if ref.label is not None and labels.pop(ref.path, 0) > (held is None):
+        if ref.label is not None and labels.pop(ref.path, 0) > (values_of is None):
             with contextlib.suppress(DataError):  # not every file of masks is a volume too
                 values = read(VolumeRef(path=ref.path, intensity="arbitrary")).array
-                if held is not None:
-                    held[ref.path] = sorted(
+                if values_of is not None:
+                    values_of[ref.path] = sorted(
                         {int(label) for plane in values for label in np.unique(plane)} - {0}
                     )
                 if values.shape == mask.shape and np.array_equal(values == ref.label, mask):

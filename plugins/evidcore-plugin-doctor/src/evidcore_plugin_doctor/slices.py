@@ -111,7 +111,8 @@ def _steps(planes: Grid, kept: list[int], axis: int) -> Iterator[tuple[str, Rema
     is_step = (np.abs(shift) > SHIFT_HU) | is_scaled | (alike < NEGATIVE)
     at = np.flatnonzero(is_step)
     if len(at):
-        first, kind = at[0], "jump" if np.abs(shift[at]).max() > JUMP_HU else "step"
+        is_jump = np.abs(shift[at]).max() > JUMP_HU or alike[at].min() < NEGATIVE
+        first, kind = at[0], "jump" if is_jump else "step"
         remark = error(
             f"Hounsfield units change from slice to slice at {'zyx'[axis]} = "
             f"{runs([kept[i + 1] for i in at])}: at the first, the median pixel by {shift[first]:.0f} HU, "

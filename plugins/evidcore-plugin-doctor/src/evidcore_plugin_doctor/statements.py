@@ -9,7 +9,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from evidcore_plugin_reports.labelers import NegationRules, Phrases
 from evidcore_plugin_reports.sentences import sentences
@@ -29,13 +29,10 @@ _SIDE = re.compile(r"\b(left|right)\b")
 _MIDDLE = re.compile(  # a left one of these may lie on the right
     r"heart|atri|ventric|vein|ven[ao]|arter|aort|vess|trunk|liver|hepat|bronch|colon|bowel|stomach"
 )
-_SPLITS: Mapping[str, Split] = {
-    "train": "train", "training": "train", "val": "validation", "valid": "validation", "dev": "validation",
-    "validation": "validation", "test": "test", "testing": "test",
-}  # fmt: skip
+_SPLIT = re.compile(r"(?P<train>train|training)|(?P<validation>val|valid|validation)|(?P<test>test|testing)")
 USUAL, FEWEST = 0.8, 4  # of the files that are named by something, so many agree with their rows
 YEARS, YEARS_AT_ONCE = 20.0, 2.0  # between scans of a patient, and between what is said of one scan
-_SEXES = {"m": "m", "male": "m", "man": "m", "f": "f", "female": "f", "woman": "f", "w": "f"}
+_SEX = re.compile(r"(m|male|man)|f|female|woman|w")
 _PER_YEAR = {"": 1.0, "y": 1.0, "m": 12.0, "w": 52.18, "d": 365.25}
 Listed = tuple[Split, Case]
 
@@ -70,23 +67,18 @@ def claims(case: Case, names: set[str]) -> dict[str, Claim]:
         if len(mentions) != 1 or (span := mentions[0].span) is None or not sentence.endswith("."):
             continue
         name, claim = mentions[0].name, Claim(mentions[0].state, mentions[0].side, number)
-        rest = f"{sentence[: span.start]} {sentence[span.end : -1]}".lower()
-        headings = _HEADING.findall(text[: stretch.start])
         is_partial = claim.state == "absent" and claim.side in ("left", "right")
-        if _PLAIN.fullmatch(rest) and not is_partial and not (headings and headings[-1]):
-            plain.setdefault(name, claim)
-    result = {}
-    for name, claim in plain.items():
+        if _PLAIN.fullmatch(f"{sentence[: span.start]} {sentence[span.end : -1]}".lower()) and not is_partial:
+            headings = _HEADING.findall(text[: stretch.start])
+            plain |= {} if name in plain or (headings and headings[-1]) else {name: claim}
+    for name, claim in tuple(plain.items()):
         every = NegationRules(findings=(name,))(text)  # in other words too
-        if {item.state for item in every} == {claim.state} and {item.side for item in every} <= {
-            None,
-            claim.side,
-        }:
-            result[name] = claim
-    return result
+        if {(item.state, item.side or claim.side) for item in every} != {(claim.state, claim.side)}:
+            del plain[name]
+    return plain
 
 
-def contradicted_labels(case: Case) -> Iterator[Fault]:
+def unlike_report(case: Case) -> Iterator[Fault]:
     """Yield the labels of a case that its report contradicts, in state or side."""
     labels = [(item, *named_side(item.name)) for item in case.findings if item.state != "uncertain"]
     reported = claims(case, {name for _, name, _ in labels})
@@ -98,10 +90,8 @@ def contradicted_labels(case: Case) -> Iterator[Fault]:
         if label.state != claim.state:
             is_wrong = claim.state == "absent" or named is None or claim.side in (named, "both")
         if is_wrong:
-            stated = (
-                f"says {Claim(label.state, side, 0)}, the report says {claim} (sentence {claim.sentence})"
-            )
-            text = f"label {label.name!r} {stated}. Read the report, and correct the label or the text."
+            stated = f"label {label.name!r} says {Claim(label.state, side, 0)}, the report says {claim}"
+            text = f"{stated} (sentence {claim.sentence}). Read the report; correct the label or the text."
             yield Fault(check="label", severity="warning", case=case.id, text=text)
 
 
@@ -121,7 +111,14 @@ def mask_sides(case: Case) -> dict[str, tuple[str, Side]]:
     return result
 
 
-def contradicted_files(cases: Sequence[Listed]) -> Iterator[Fault]:
+def without_texts(case: Case) -> Case:
+    """Return what is read of a case, with notes of what its files are compared with."""
+    notes = {"sides": mask_sides(case), "spacing": str(case.notes.get("spacing", ""))}
+    bare = dataclasses.replace(case, masks=dict(case.masks), report=None, questions=(), queries=())
+    return dataclasses.replace(bare, notes=notes)
+
+
+def unlike_files(cases: Sequence[Listed]) -> Iterator[Fault]:
     """Yield the cases whose files are named by another patient, case, split or label than their row's."""
     volumes = _placed([(item, item[1].volumes[0].path) for item in cases if item[1].volumes])
     masks = _placed([(item, ref.path) for item in cases for ref in item[1].masks.values()])
@@ -131,9 +128,8 @@ def contradicted_files(cases: Sequence[Listed]) -> Iterator[Fault]:
             for level in range(1, 1 + max((len(parts) for _, parts in files), default=0)):
                 faults += _unlike(_by_name(what, files, level))
     folders = [(item, part, named_side(part)[0]) for item, parts in volumes for part in parts[:-1]]
-    splits = [
-        _Row(case, part, _SPLITS[word], split) for (split, case), part, word in folders if word in _SPLITS
-    ]
+    named = [(item, part, hit.lastgroup) for item, part, word in folders if (hit := _SPLIT.fullmatch(word))]
+    splits = [_Row(case, part, stated, split) for (split, case), part, stated in named]
     known = {row.stated for row in splits}
     # part of a training folder is often used for validation, and some sets call the test's folder "valid"
     pooled = {("train", "validation"), *([] if "test" in known else [("validation", "test")])}
@@ -141,16 +137,10 @@ def contradicted_files(cases: Sequence[Listed]) -> Iterator[Fault]:
         faults += _unlike([row for row in splits if (row.stated, row.by_row) not in pooled])
     for name in dict.fromkeys(item.name for _, case in cases for item in case.findings):
         bare, _ = named_side(name)
-        says = {
-            bare: "present",
-            **dict.fromkeys((f"no {bare}", f"non {bare}", "normal", "healthy"), "absent"),
-        }
-        rows = [
-            _Row(case, part, says[word], case.state_of(name))
-            for (_, case), part, word in folders
-            if word in says
-        ]
-        faults += _unlike([row for row in rows if row.by_row in ("present", "absent")], f"{name!r} ")
+        says = {bare: "present"} | dict.fromkeys((f"no {bare}", f"non {bare}", "normal", "healthy"), "absent")
+        rows = [_Row(case, part, says.get(word), case.state_of(name)) for (_, case), part, word in folders]
+        rows = [row for row in rows if row.stated and row.by_row in ("present", "absent")]
+        faults += _unlike(rows, f"{name!r} ")
     yield from {fault.case: fault for fault in reversed(faults)}.values()  # one cause, the first of its case
 
 
@@ -195,7 +185,7 @@ def _unlike(rows: Sequence[_Row], of: str = "") -> Iterator[Fault]:
             yield Fault(check="folder", severity="warning", case=row.case.id, other=row.other, text=text)
 
 
-def contradicted_patients(statements: Sequence[tuple[Case, str, Mapping[str, str]]]) -> Iterator[Fault]:
+def unlike_patients(statements: Sequence[tuple[Case, str, Mapping[str, Any]]]) -> Iterator[Fault]:
     """Yield sex and age that differ within a case, or among the cases of a patient, once for a case.
 
     Args:
@@ -204,15 +194,12 @@ def contradicted_patients(statements: Sequence[tuple[Case, str, Mapping[str, str
     first: dict[tuple[str, str], tuple[Case, str, str]] = {}
     reported = set()
     for case, file, stated in statements:
-        for what, text in ((what, stated.get(what, "").strip().casefold()) for what in ("sex", "age")):
+        for what, text in ((what, str(stated.get(what, "")).strip().casefold()) for what in ("sex", "age")):
             for owner in (f"case {case.id}", f"patient {case.patient}") if text else ():
                 other, source, before = first.setdefault((owner, what), (case, file, text))
                 is_same = other.id == case.id
-                if (
-                    (is_same or case.patient)
-                    and _differ(what, before, text, is_same)
-                    and (case.id, what) not in reported
-                ):
+                is_new = (is_same or case.patient is not None) and (case.id, what) not in reported
+                if is_new and _differ(what, before, text, is_same):
                     reported.add((case.id, what))
                     whose = "" if is_same else f" of case {other.id!r}, the same patient,"
                     text = f"its {what} is {text!r} ({file}), that{whose} is {before!r} ({source})."
@@ -223,7 +210,8 @@ def contradicted_patients(statements: Sequence[tuple[Case, str, Mapping[str, str
 def _differ(what: str, text: str, other: str, is_same: bool) -> bool:
     """Compare two sexes, or two ages (45, 45.5, 045Y, 018M) of one scan or of two."""
     if what == "sex":
-        return {_SEXES.get(text), _SEXES.get(other)} == {"m", "f"}
+        sexes = [match[1] is None for sex in (text, other) if (match := _SEX.fullmatch(sex))]
+        return sorted(sexes) == [False, True]
     matches = [re.fullmatch(r"(\d+(?:[.,]\d+)?)\s*([ymwd]?)", age) for age in (text, other)]
     years = [float(match[1].replace(",", ".")) / _PER_YEAR[match[2]] for match in matches if match]
     return len(years) == 2 and abs(years[0] - years[1]) > (YEARS_AT_ONCE if is_same else YEARS)
