@@ -27,9 +27,7 @@ class Stored:
     slope: float | Array = 1.0
     intercept: float | Array = 0.0
     is_picture: bool = False  # one slice, no place in a body
-    patient: Mapping[str, str] = dataclasses.field(
-        default_factory=dict
-    )  # `sex` and `age` that a header states
+    patient: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `sex` and `age` by the header
 
     def values(self, rescale: tuple[float, float] | None = None) -> Array:
         """Return the values in file order: int16 where they are whole numbers that fit, else float32.
@@ -94,11 +92,9 @@ def refuse_type(dtype: np.dtype[np.generic], path: str) -> None:
 
 def refuse_not_finite(array: Array, path: str) -> None:
     """Stop at NaN and infinity in a (z, y, x) array."""
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or np.isfinite(array).all():
         return
     bad = ~np.isfinite(array)
-    if not bad.any():
-        return
     z, y, x = (int(index) for index in np.argwhere(bad)[0])
     raise DataError(
         f"{path}: {int(bad.sum())} of {array.size} voxels are NaN or infinite, the first at "
