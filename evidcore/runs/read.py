@@ -55,7 +55,7 @@ _FORMS = {  # by a file's name, or its folder's
     "metrics.jsonl": _form(stage=_IS_TEXT, step=_IS_COUNT, time_s=_NUMBER),
     "answers": _form(
         task=_IS_TEXT, prompt_id=_IS_TEXT, case_id=_IS_TEXT, text=_IS_TEXT, images=_TEXTS, affirmed=_TEXTS,
-        present=_TEXTS, absent=_TEXTS,
+        present=_TEXTS, absent=_TEXTS, condition=_TEXT, finding=_TEXT,
     ),
     "rollouts": _form(
         step=_IS_COUNT, task=_IS_TEXT, case_id=_IS_TEXT, images=_TEXTS, reference=_TABLE,

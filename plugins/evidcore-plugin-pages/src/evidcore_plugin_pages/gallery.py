@@ -53,7 +53,7 @@ class Slices:
 
     def start(self, mask: str | None = None) -> int:
         """Return the position in `z` that shows most of a mask, else of all, else the middle."""
-        wanted = [areas for name, areas in self.areas.items() if name == mask or mask not in self.areas]
+        wanted = [areas for name, areas in self.areas.items() if name == mask or mask not in [*self.areas]]
         shares = sum((np.asarray(areas) / max(*areas, 1) for areas in wanted), np.zeros(len(self.z)))
         return int(np.argmax(shares)) if np.any(shares) else len(self.z) // 2
 
