@@ -106,7 +106,7 @@ def test_an_isolated_reader_reads(planted, asked):
     ("kind", "table", "says"),
     [
         ("reward", {"use": "format", "isolated": {"time_limit": 3.0}},
-         "r.isolated.time_limit: unknown key. Did you mean 'time_limit_s'? Keys here: memory_gb, python, time"),
+         "r.isolated.time_limit: unknown key. Did you mean 'time_limit_s'? Keys here: memory_gb, python"),
         ("reader", {"use": "policy-reader", "isolated": {"time_limit_s": "long"}},
          "r.isolated.time_limit_s: must be a valid number, got 'long'."),
         ("reward", {"use": "report-findings", "labeler": {"use": "negation-rules", "isolated": True}},
