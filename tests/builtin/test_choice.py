@@ -40,14 +40,10 @@ def test_evaluation_asks_the_questions_that_came_with_the_case():
         text="What is seen?\nA) emphysema\nB) lung nodule\nC) cardiomegaly\nThink, then answer."
     )
     assert prompt.reference == {
-        "letter": "B",
-        "options": ["emphysema", "lung nodule", "cardiomegaly"],
-        "true_options": [1],
-        "truth_known": True,
-        "finding": "lung nodule",
-        "question": "What is seen?",
+        "letter": "B", "options": ["emphysema", "lung nodule", "cardiomegaly"], "true_options": [1],
+        "truth_known": True, "finding": "lung nodule", "question": "What is seen?",
         "verdicts": ["present", "absent"],
-    }
+    }  # fmt: skip
 
 
 def test_gold_goes_through_the_options_and_ends_with_the_letter():

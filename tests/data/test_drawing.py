@@ -19,15 +19,10 @@ GREY = dataclasses.replace(SPEC, windows=())
 COLOURS = dataclasses.replace(GREY, colours=True)
 HU = np.arange(3 * 4 * 5, dtype=np.int16).reshape(3, 4, 5) * 10 - 300
 DRAWINGS = [
-    None,
-    Drawing(kind="slices", slices=(0, 2)),
-    Drawing(kind="slices", slices=(2, 0)),
-    Drawing(kind="tiles", slices=(0, 2), columns=2),
-    Drawing(kind="tiles", slices=(0, 2), columns=1),
-    Drawing(kind="mean", axis="y"),
-    Drawing(kind="mean", axis="x"),
-    Drawing(kind="attenuation", axis="y"),
-]
+    None, Drawing(kind="slices", slices=(0, 2)), Drawing(kind="slices", slices=(2, 0)),
+    Drawing(kind="tiles", slices=(0, 2), columns=2), Drawing(kind="tiles", slices=(0, 2), columns=1),
+    Drawing(kind="mean", axis="y"), Drawing(kind="mean", axis="x"), Drawing(kind="attenuation", axis="y"),
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -53,14 +53,9 @@ def make(table, **more):
 
 
 def test_left_of_the_star_the_core_gives_and_right_of_it_the_recipe_gives():
-    built = make({
-        "use": "overlap-here",
-        "labels": ["node"],
-        "empty": 1,
-        "atlas": "/a",
-        "weight": 2.0,
-        "gate": "",
-    })
+    built = make(
+        {"use": "overlap-here", "labels": ["node"], "empty": 1, "atlas": "/a", "weight": 2.0, "gate": ""},
+    )  # fmt: skip
     assert built.seen == {
         "policy": "P", "labels": ("node",), "empty": 1.0, "mode": "dice", "atlas": Path("/a")
     }  # fmt: skip

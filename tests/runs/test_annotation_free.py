@@ -12,22 +12,12 @@ from safetensors.torch import load_file
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "medvr.toml"
 FEW = (
-    "dataset.slices.train_cases=24",
-    "dataset.slices.test_cases=12",
-    "dataset.pictures.train_cases=24",
-    "dataset.pictures.validation_cases=8",
-    "dataset.pictures.test_cases=8",
-    "dataset.atlas.train_cases=24",
-    "dataset.atlas.validation_cases=8",
-    "dataset.atlas.test_cases=8",
-    "stage.fit.options.steps=4",
-    "stage.sft[0].steps=40",
-    "stage.sft[0].rows_per_step=8",
-    "stage.sft[1].steps=12",
-    "stage.grpo.steps=3",
-    "stage.grpo.prompts_per_step=4",
-    'stage.audit.conditions=[{use="blank"}]',
-)
+    "dataset.slices.train_cases=24", "dataset.slices.test_cases=12", "dataset.pictures.train_cases=24",
+    "dataset.pictures.validation_cases=8", "dataset.pictures.test_cases=8", "dataset.atlas.train_cases=24",
+    "dataset.atlas.validation_cases=8", "dataset.atlas.test_cases=8", "stage.fit.options.steps=4",
+    "stage.sft[0].steps=40", "stage.sft[0].rows_per_step=8", "stage.sft[1].steps=12", "stage.grpo.steps=3",
+    "stage.grpo.prompts_per_step=4", 'stage.audit.conditions=[{use="blank"}]',
+)  # fmt: skip
 
 
 @pytest.mark.slow

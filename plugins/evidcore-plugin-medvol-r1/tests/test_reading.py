@@ -14,13 +14,10 @@ GOOD = answer('{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}')
 
 @pytest.mark.parametrize(
     "text",
-    [
-        GOOD,
-        answer('[{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}]'),
-        answer('\n{"bbox_2d_list": [[10, 20, 30, 40]],\n "slice": 9}\n'),
-        f'  {THINK}\n\n<answer> {{"slice":9,"bbox_2d_list":[[10,20,30,40]]}} </answer>\n',
-    ],
-)
+    [GOOD, answer('[{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}]'),
+     answer('\n{"bbox_2d_list": [[10, 20, 30, 40]],\n "slice": 9}\n'),
+     f'  {THINK}\n\n<answer> {{"slice":9,"bbox_2d_list":[[10,20,30,40]]}} </answer>\n'],
+)  # fmt: skip
 def test_the_strict_format_is_one_object_bare_or_in_an_array(text):
     result = read(text, SHOWN, think=True)
     assert (result.fault, result.slice, result.boxes) == (None, 9, ((10, 20, 30, 40),))

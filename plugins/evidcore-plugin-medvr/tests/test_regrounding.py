@@ -155,14 +155,11 @@ def test_calls_are_forked_as_often_as_the_law_says(language, prompts):
 
 @pytest.mark.parametrize(
     "turn",
-    [
-        '<tool_call>{"name": "zoom", "arguments": {"slice": 6}}</tool_call>',
-        '<tool_call>{"name": "zoom", "arguments": {"box": []}}</tool_call>',
-        '<tool_call>{"name": "zoom", "arguments": {"box": ["a", "b"]}}</tool_call>',
-        "[1, 2]</tool_call>",
-        "</tool_call>",
-    ],
-)
+    ['<tool_call>{"name": "zoom", "arguments": {"slice": 6}}</tool_call>',
+     '<tool_call>{"name": "zoom", "arguments": {"box": []}}</tool_call>',
+     '<tool_call>{"name": "zoom", "arguments": {"box": ["a", "b"]}}</tool_call>', "[1, 2]</tool_call>",
+     "</tool_call>"],
+)  # fmt: skip
 def test_a_call_without_coordinates_is_not_forked(language, prompts, turn):
     strategy = EntropyRegrounding([Zoom()], base_probability=1.0)
     assert not forks(strategy(Sampler(language, turns=[turn, "<answer>A</answer>"]), prompts, 4))

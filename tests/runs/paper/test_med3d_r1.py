@@ -134,23 +134,14 @@ def test_plan_lists_the_downloads_of_the_sets_in_use_with_size_and_licence(plann
 
 
 SIZES = {
-    "model.language": '{ folder = "language" }',
-    "service.judge.model": '{ folder = "judge" }',
-    "model.encoder.size_zyx": "[8, 16, 16]",
-    "model.encoder.patch_zyx": "[4, 8, 8]",
-    "model.encoder.width": "24",
-    "model.encoder.layers": "1",
-    "model.encoder.heads": "2",
-    "model.bridge.pool_zyx": "[1, 2, 2]",
-    "stage.sft.steps": "2",
-    "stage.sft.rows_per_step": "4",
-    "stage.evaluate[0].max_new_tokens": "320",
-    "stage.evaluate[1].max_new_tokens": "64",
-    "stage.evaluate[2].max_new_tokens": "320",
-    "stage.grpo.steps": "1",
-    "stage.grpo.prompts_per_step": "2",
+    "model.language": '{ folder = "language" }', "service.judge.model": '{ folder = "judge" }',
+    "model.encoder.size_zyx": "[8, 16, 16]", "model.encoder.patch_zyx": "[4, 8, 8]",
+    "model.encoder.width": "24", "model.encoder.layers": "1", "model.encoder.heads": "2",
+    "model.bridge.pool_zyx": "[1, 2, 2]", "stage.sft.steps": "2", "stage.sft.rows_per_step": "4",
+    "stage.evaluate[0].max_new_tokens": "320", "stage.evaluate[1].max_new_tokens": "64",
+    "stage.evaluate[2].max_new_tokens": "320", "stage.grpo.steps": "1", "stage.grpo.prompts_per_step": "2",
     "stage.grpo.max_new_tokens": "320",
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

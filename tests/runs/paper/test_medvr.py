@@ -23,18 +23,12 @@ def test_check_counts_tokens_and_parameters_and_names_what_is_missing(checked):
 
 
 SIZES = {
-    "dataset.pictures.path": '"set/OmniMedVQA"',
-    "model.language": '{ folder = "language" }',
-    "model.encoder.size": "56",
-    "stage.evaluate[0].max_new_tokens": "112",
-    "stage.grpo.steps": "2",
-    "stage.grpo.prompts_per_step": "2",
-    "stage.grpo.answers_per_prompt": "4",
-    "stage.grpo.max_new_tokens": "112",
-    "stage.grpo.learning_rate": "1e-3",
-    "stage.evaluate[1].max_new_tokens": "112",
-    "stage.audit.max_new_tokens": "112",
-}
+    "dataset.pictures.path": '"set/OmniMedVQA"', "model.language": '{ folder = "language" }',
+    "model.encoder.size": "56", "stage.evaluate[0].max_new_tokens": "112", "stage.grpo.steps": "2",
+    "stage.grpo.prompts_per_step": "2", "stage.grpo.answers_per_prompt": "4",
+    "stage.grpo.max_new_tokens": "112", "stage.grpo.learning_rate": "1e-3",
+    "stage.evaluate[1].max_new_tokens": "112", "stage.audit.max_new_tokens": "112",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -57,19 +57,14 @@ NOT_GIVEN = "asked for what it is not given"
 NOT_ALLOWED = "gave what its contract does not allow"
 ENDS = {
     **dict.fromkeys(("hangs in C", "stops", "forks", "drips", "closes", "asks"), LATE),
-    "asks for the model": NOT_GIVEN,
-    "asks for a path": NOT_GIVEN,
-    "garbage": NO_MESSAGE,
-    "says how it ended": NO_MESSAGE,
-    "deep": NOT_ALLOWED,
-    "a long error": NOT_ALLOWED,
+    "asks for the model": NOT_GIVEN, "asks for a path": NOT_GIVEN, "garbage": NO_MESSAGE,
+    "says how it ended": NO_MESSAGE, "deep": NOT_ALLOWED, "a long error": NOT_ALLOWED,
     "memory": "failed in its own process: MemoryError",
     "memory of torch": "failed in its own process: RuntimeError",
-    "a gigabyte": "gave more than 16777216 bytes",
-    "exits": "ended its process with status 7",
+    "a gigabyte": "gave more than 16777216 bytes", "exits": "ended its process with status 7",
     "raises exit": "tried to end its process with SystemExit",
     "raises": "failed in its own process: KeyError",
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
