@@ -100,18 +100,12 @@ def test_what_is_not_forked_is_sampled_too_and_a_call_is_forked_once(language, p
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        ({}, 0.5 + 0.5 * 1.0),
-        ({"gamma": 0.25}, 0.5 + 0.25 * 1.0),
-        ({"gamma": 9.0}, 1.0),
-        ({"base_probability": 0.0, "gamma": 0.3}, 0.3),
-        ({"gamma": 0.0}, 0.5),
-        ({"coordinates": 0.2}, 0.0),
-        ({"coordinates": 0.2, "gate": False}, 0.5 - 0.5 * 0.3),
-        ({"coordinates": 0.2, "gate": False, "gamma": 0.0}, 0.5),
-        ({"normalize": True}, 0.5 + 0.5 * 1.0 / math.log(260)),
-    ],
-)
+    [({}, 0.5 + 0.5 * 1.0), ({"gamma": 0.25}, 0.5 + 0.25 * 1.0), ({"gamma": 9.0}, 1.0),
+     ({"base_probability": 0.0, "gamma": 0.3}, 0.3), ({"gamma": 0.0}, 0.5), ({"coordinates": 0.2}, 0.0),
+     ({"coordinates": 0.2, "gate": False}, 0.5 - 0.5 * 0.3),
+     ({"coordinates": 0.2, "gate": False, "gamma": 0.0}, 0.5),
+     ({"normalize": True}, 0.5 + 0.5 * 1.0 / math.log(260))],
+)  # fmt: skip
 def test_the_probability_follows_the_law(language, prompts, options, expected):
     coordinates = options.pop("coordinates", 1.5)
     strategy = EntropyRegrounding([Zoom()], **{"normalize": False, "beginning_tokens": 5, **options})
