@@ -52,12 +52,9 @@ def example_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 TAKE_SECONDS = [
-    "evidcore.train.grpo",
-    "evidcore.train.sft",
-    "evidcore.runs",
-    "evidcore_plugin_pages.document",
+    "evidcore.train.grpo", "evidcore.train.sft", "evidcore.runs", "evidcore_plugin_pages.document",
     "monai.networks.blocks",
-]
+]  # fmt: skip
 
 
 class WarmProcess:

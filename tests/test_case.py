@@ -55,16 +55,8 @@ def test_a_query_that_means_nothing_or_something_else_is_refused():
 
 
 NO_DRAWINGS = (
-    "collage-1,2",
-    "slices-",
-    "tiles-4",
-    "tiles-0,1",
-    "mean-z",
-    "mean-",
-    "picture-1",
-    "slices-1,b",
-    "mean-1",
-)
+    "collage-1,2", "slices-", "tiles-4", "tiles-0,1", "mean-z", "mean-", "picture-1", "slices-1,b", "mean-1",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -167,10 +167,8 @@ def options_without_default(folder):
     source, model, zoom = testing.TinyDataset(folder), Pretrained(folder="x"), made("tool", "zoom", Slices())
     return {
         **{name: {"path": "x"} for name in ("folder", "ct-org", "kits23", "m3d-vqa", *SETS)},
-        "table": {"path": "x", "option_columns": ("A", "B")},
-        "m3d-seg": {"path": "x", "codes": ("0004",)},
-        "mask-questions": {"source": source, "midline": "grid"},
-        "hearsay": {"source": source},
+        "table": {"path": "x", "option_columns": ("A", "B")}, "m3d-seg": {"path": "x", "codes": ("0004",)},
+        "mask-questions": {"source": source, "midline": "grid"}, "hearsay": {"source": source},
         "implant": {"source": source, "kinds": ("stone",), "prevalence": 1.0},
         "sometimes-right": {"source": source, "answers": "x"},
         **{name: {"tool": zoom} for name in ("zoom-choice", "zoom-free-text", "zoom-onto")},
@@ -181,13 +179,11 @@ def options_without_default(folder):
         **{name: {"model": model} for name in ("embedding", "embedding-f1", "reward-model")},
         "labels-file": {"path": "x", "sha256": "0" * 64},
         **{name: {"endpoint": endpoint} for name in ("endpoint", "judge")},
-        "endpoint-reader": {"endpoint": sees},
-        "scorer": {"scorer": TokenF1()},
-        "medsam2": {"folder": "x"},
+        "endpoint-reader": {"endpoint": sees}, "scorer": {"scorer": TokenF1()}, "medsam2": {"folder": "x"},
         "model-reader": {"folder": "x"},
         "vllm": {"url": "http://127.0.0.1:9", "model": "x", "weights": "x", "sends_images_away": True},
         "pretrained": {"folder": "x"},
-    }
+    }  # fmt: skip
 
 
 BUILT = [offer for kind in KINDS if kind != "stage" for offer in offers(kind)]

@@ -22,27 +22,22 @@ def box(z=1, y0=0, y1=2, x0=0, x1=2):
 
 @pytest.mark.parametrize(
     ("prompts", "window", "message"),
-    [
-        ([], None, r"scan.nii: no prompt was given"),
-        ([box(z=4)], None, r"scan.nii: there is no slice 4 for BoxPrompt.*: the volume has slices 0 to 3"),
-        ([square(z=-1)], None, r"there is no slice -1 for a mask: .* 0 to 3"),
-        ([box(y1=7)], None, r"Box\(z=1, y0=0, y1=7, x0=0, x1=2\) must hold voxels of a slice, .* 6 x 8"),
-        ([box(x0=2, x1=2)], None, r"x0=2, x1=2\) must hold voxels"),
-        ([PointPrompt(z=1, y=6, x=0)], None, r"PointPrompt\(z=1, y=6, x=0\) must be a voxel .* 6 x 8"),
-        (
-            [MaskPrompt(z=1, mask=np.ones((6, 9), dtype=np.bool_))],
-            None,
-            r"mask on slice 1 must be bool of the slice's shape \(6, 8\) \(y, x\), got bool of \(6, 9\)",
-        ),
-        ([MaskPrompt(z=1, mask=np.ones((6, 8)))], None, r"must be bool .* got float64 of \(6, 8\)"),
-        ([MaskPrompt(z=1, mask=np.zeros((6, 8), dtype=np.bool_))], None, r"on slice 1 holds no voxel"),
-        ([POINT], (2, 2), r"the window \(2, 2\), .* must hold slices of the volume, and lie within \(0, 4\)"),
-        ([POINT], (-1, 3), r"the window \(-1, 3\), from start to stop, .* must hold"),
-        ([POINT], (0, 5), r"the window \(0, 5\), .* must hold"),
-        ([POINT], (2, 4), r"the window \(2, 4\) lacks slice 1"),
-        ([POINT, box(z=3)], (1, 3), r"the window \(1, 3\) lacks slice 3"),
-    ],
-)
+    [([], None, r"scan.nii: no prompt was given"),
+     ([box(z=4)], None, r"scan.nii: there is no slice 4 for BoxPrompt.*: the volume has slices 0 to 3"),
+     ([square(z=-1)], None, r"there is no slice -1 for a mask: .* 0 to 3"),
+     ([box(y1=7)], None, r"Box\(z=1, y0=0, y1=7, x0=0, x1=2\) must hold voxels of a slice, .* 6 x 8"),
+     ([box(x0=2, x1=2)], None, r"x0=2, x1=2\) must hold voxels"),
+     ([PointPrompt(z=1, y=6, x=0)], None, r"PointPrompt\(z=1, y=6, x=0\) must be a voxel .* 6 x 8"),
+     ([MaskPrompt(z=1, mask=np.ones((6, 9), dtype=np.bool_))], None,
+      r"mask on slice 1 must be bool of the slice's shape \(6, 8\) \(y, x\), got bool of \(6, 9\)"),
+     ([MaskPrompt(z=1, mask=np.ones((6, 8)))], None, r"must be bool .* got float64 of \(6, 8\)"),
+     ([MaskPrompt(z=1, mask=np.zeros((6, 8), dtype=np.bool_))], None, r"on slice 1 holds no voxel"),
+     ([POINT], (2, 2), r"the window \(2, 2\), .* must hold slices of the volume, and lie within \(0, 4\)"),
+     ([POINT], (-1, 3), r"the window \(-1, 3\), from start to stop, .* must hold"),
+     ([POINT], (0, 5), r"the window \(0, 5\), .* must hold"),
+     ([POINT], (2, 4), r"the window \(2, 4\) lacks slice 1"),
+     ([POINT, box(z=3)], (1, 3), r"the window \(1, 3\) lacks slice 3")],
+)  # fmt: skip
 def test_what_cannot_be_used_is_refused_with_its_value(prompts, window, message):
     with pytest.raises(ValueError, match=message):
         SegmenterSession.refuse_unusable(prompts, window, SHAPE, "scan.nii")

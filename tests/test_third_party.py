@@ -127,24 +127,13 @@ def test_broken_packages_are_listed_with_their_reasons_and_hide_nobody(site, bro
 
 
 RECIPE = recipe_text(
-    {
-        "kind": "grpo",
-        "train": ["bridge"],
-        "data": [{"dataset": "chest", "task": "report"}],
-        "steps": 1,
-        "prompts_per_step": 2,
-        "answers_per_prompt": 2,
-        "max_new_tokens": 4,
-        "learning_rate": 1e-3,
-        "reward": [{"use": "laterality", "silent": 0.25}],
-    },
-    name="laterality",
-    dataset={"chest": {"use": "folder", "path": "."}},
-    model={
-        "language": {"folder": "language"},
-        "encoder": {"use": "vit3d", "size_zyx": [8, 16, 16], "width": 24},
-    },
-)
+    {"kind": "grpo", "train": ["bridge"], "data": [{"dataset": "chest", "task": "report"}], "steps": 1,
+     "prompts_per_step": 2, "answers_per_prompt": 2, "max_new_tokens": 4, "learning_rate": 1e-3,
+     "reward": [{"use": "laterality", "silent": 0.25}]},
+    name="laterality", dataset={"chest": {"use": "folder", "path": "."}},
+    model={"language": {"folder": "language"},
+           "encoder": {"use": "vit3d", "size_zyx": [8, 16, 16], "width": 24}},
+)  # fmt: skip
 
 
 @pytest.fixture

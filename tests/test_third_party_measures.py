@@ -19,6 +19,7 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore.runs.folder import RunFolder
 
+pytestmark = pytest.mark.slow
 TRAINING = [{"dataset": "chest", "task": "count"}]
 TEST = [{"dataset": "chest", "task": "count", "split": "test"}]
 RECIPE = recipe_text(
@@ -70,7 +71,6 @@ def text_of(section):
     return html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", section)))
 
 
-@pytest.mark.slow
 def test_the_evaluation_measures_what_was_trained_beside_its_blind_rule(done):
     rows = rows_of(done, "03-evaluate")
     lines = lines_of(done, "03-evaluate")
@@ -86,7 +86,6 @@ def test_the_evaluation_measures_what_was_trained_beside_its_blind_rule(done):
     assert result_of(done, "03-evaluate")["reference_lines"] == {"count": {"training_median": median}}
 
 
-@pytest.mark.slow
 def test_its_rows_can_be_paired_by_question_as_ablations_do(done):
     lines = lines_of(done, "03-evaluate")
     for metric in ("exact_match", "absolute_error"):
@@ -97,7 +96,6 @@ def test_its_rows_can_be_paired_by_question_as_ablations_do(done):
         )
 
 
-@pytest.mark.slow
 def test_the_audit_of_the_recipe_is_theirs_with_its_verdict(done):
     result, rows = result_of(done, "04-audit"), rows_of(done, "04-audit")
     own, blank = (rows[f"{side} volumes", "exact_match"]["value"] for side in ("own", "blank"))
@@ -109,14 +107,12 @@ def test_the_audit_of_the_recipe_is_theirs_with_its_verdict(done):
     assert {line["condition"] for line in lines_of(done, "04-audit")} == {"own", "blank"}
 
 
-@pytest.mark.slow
 def test_the_stage_measures_gold_answers(done):
     rows = rows_of(done, "02-oracle")
     assert rows["count", "exact_match"]["value"] == 1.0
     assert rows["count", "absolute_error"]["value"] == 0.0
 
 
-@pytest.mark.slow
 def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     said = evid("audit", "policy", done)
     assert "grounding margin" in said
@@ -130,7 +126,6 @@ def test_the_core_s_own_audit_asks_their_questions_too(done, evid):
     assert "own volumes" in text_of((done / "page" / "index.html").read_text())
 
 
-@pytest.mark.slow
 def test_they_keep_the_contracts_of_their_kinds(example_site, done, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(example_site)
     task, evaluation, audit = (
@@ -151,7 +146,6 @@ def test_they_keep_the_contracts_of_their_kinds(example_site, done, tmp_path, mo
     check_stage(recipe.stages[1], context)
 
 
-@pytest.mark.slow
 def test_the_run_is_said_drawn_listed_and_locked_without_knowing_their_names(done, evid):
     page = (done / "page" / "index.html").read_text(encoding="utf-8")
     result, looking, tables = (

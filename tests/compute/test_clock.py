@@ -38,12 +38,8 @@ def test_inner_parts_stop_the_outer_one(hands):
     with clock.part("data"):
         hands.at_s += 32
     assert clock.lap() == {
-        "other_s": 1.0,
-        "generate_s": 10.0,
-        "data_s": 36.0,
-        "reward_s/format": 16.0,
-        "step_s": 63.0,
-    }
+        "other_s": 1.0, "generate_s": 10.0, "data_s": 36.0, "reward_s/format": 16.0, "step_s": 63.0,
+    }  # fmt: skip
 
 
 def test_a_whole_part_takes_what_others_take_inside(hands):

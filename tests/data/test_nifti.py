@@ -350,10 +350,8 @@ def test_it_unpacks_what_gzip_packed_all_members_of_it():
 
 @pytest.mark.parametrize(
     "content",
-    [
-        PACKED[:-9], PACKED[: len(PACKED) // 2], PACKED[:3], b"x" + PACKED, PACKED[:-8] + b"12345678",
-        PACKED[:500] + b"\xff" * 60 + PACKED[560:],
-    ],
+    [PACKED[:-9], PACKED[: len(PACKED) // 2], PACKED[:3], b"x" + PACKED, PACKED[:-8] + b"12345678",
+     PACKED[:500] + b"\xff" * 60 + PACKED[560:]],
     ids=["end missing", "half", "three bytes", "no gzip", "checksum", "damaged"],
 )  # fmt: skip
 def test_what_gzip_refuses_is_refused_in_the_same_way(content):

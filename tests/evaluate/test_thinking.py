@@ -38,12 +38,9 @@ def metric(offered):
 
 
 CASE = Case(
-    id="a",
-    patient="p",
-    volumes=(VolumeRef(path="a.nii"),),
-    report=Report(text="No emphysema."),
+    id="a", patient="p", volumes=(VolumeRef(path="a.nii"),), report=Report(text="No emphysema."),
     questions=(Question(id="q", text="Which?", options=("a", "b", "c", "d"), answer=0),),
-)
+)  # fmt: skip
 
 
 def test_thinking_is_measured_against_the_report_of_the_case(metric):

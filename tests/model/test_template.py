@@ -20,12 +20,9 @@ CONTROL = re.compile(
 REFUSED = {
     **dict.fromkeys(("deepseek_r1_distill", "deepseekv3", "nemotron_3_5_lightning"), "open thought"),
     **dict.fromkeys(("nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra"), "open thought"),
-    **dict.fromkeys(("qwen3_5_think", "qwen3_6", "qwen3_8"), "open thought"),
-    "glm4moe": "end of turn",
-    "gptoss": "date, generation prompt",
-    "llama3_2": "date",
-    "muse_glimmer": "date, generation prompt",
-}
+    **dict.fromkeys(("qwen3_5_think", "qwen3_6", "qwen3_8"), "open thought"), "glm4moe": "end of turn",
+    "gptoss": "date, generation prompt", "llama3_2": "date", "muse_glimmer": "date, generation prompt",
+}  # fmt: skip
 PASSING_WHEN_TRAINING = {"glm4moe_training"}  # trl's variant loses less than what it replaces
 TAKE_PARTS = {"idefics3", "llava_next", "smolvlm"}  # these leave a string out, and take a list of parts
 
@@ -135,41 +132,24 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
 
 @pytest.mark.parametrize(
     ("change", "what", "sentence"),
-    [
-        (("{{ message.content }}", ""), "question", r"as a string and as a list of parts\."),
-        (at_start("{{ raise_exception('no bos') }}"), "question", r"and as a list of parts \(no bos\)\."),
-        (
-            ("message.content", "message.content | replace('\n', ' ')"),
-            "question",
-            r"text 'Slice 12: 3\.5 x 4 mm\.\\n.*does not come back as it was",
-        ),
-        (("message.content", "message.content | e"), "question", "does not come back as it was"),
-        (turns_up_to(1), "answer, second question", "An assistant turn is refused or left out"),
-        (turns_up_to(2), "second question", "A user turn after an answer is refused"),
-        (
-            ("{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", ""),
-            "generation prompt",
-            r"It lacks '<\|im_start\|>assistant\\n', which stands before an answer in training",
-        ),
-        (
-            ("<|im_start|>assistant", "<|im_start|>bot"),
-            "generation prompt",
-            r"sampling would read .*bot\\n'\), and training .*assistant\\n'\)",
-        ),
-        (
-            at_start("{% if add_generation_prompt %}Answer.{% endif %}"),
-            "generation prompt",
-            r"sampling would read \('Answer\.<\|im_start\|>user\\n', ",
-        ),
-        (("<|im_end|>\n{% endfor", "\n\n{% endfor"), "end of turn", r"After an answer stands '\\n\\n'"),
-        (
-            ("assistant\n{% endif", "assistant\n<think>\n{% endif"),
-            "open thought",
-            r"generation prompt ends in '<think>\\n'",
-        ),
-        (at_start("{{ strftime_now('%d %b %Y') }}"), "date", "It writes today's date"),
-    ],
-)
+    [(("{{ message.content }}", ""), "question", r"as a string and as a list of parts\."),
+     (at_start("{{ raise_exception('no bos') }}"), "question", r"and as a list of parts \(no bos\)\."),
+     (("message.content", "message.content | replace('\n', ' ')"), "question",
+      r"text 'Slice 12: 3\.5 x 4 mm\.\\n.*does not come back as it was"),
+     (("message.content", "message.content | e"), "question", "does not come back as it was"),
+     (turns_up_to(1), "answer, second question", "An assistant turn is refused or left out"),
+     (turns_up_to(2), "second question", "A user turn after an answer is refused"),
+     (("{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", ""), "generation prompt",
+      r"It lacks '<\|im_start\|>assistant\\n', which stands before an answer in training"),
+     (("<|im_start|>assistant", "<|im_start|>bot"), "generation prompt",
+      r"sampling would read .*bot\\n'\), and training .*assistant\\n'\)"),
+     (at_start("{% if add_generation_prompt %}Answer.{% endif %}"), "generation prompt",
+      r"sampling would read \('Answer\.<\|im_start\|>user\\n', "),
+     (("<|im_end|>\n{% endfor", "\n\n{% endfor"), "end of turn", r"After an answer stands '\\n\\n'"),
+     (("assistant\n{% endif", "assistant\n<think>\n{% endif"), "open thought",
+      r"generation prompt ends in '<think>\\n'"),
+     (at_start("{{ strftime_now('%d %b %Y') }}"), "date", "It writes today's date")],
+)  # fmt: skip
 def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_remedy(change, what, sentence):
     tokenizer = changed_chatml(*change)
     assert set(names(round_trip(tokenizer)[1]).split(", ")) == set(what.split(", "))

@@ -55,14 +55,9 @@ def test_a_kept_run_is_one_file_of_results_and_lock(benchmark, tmp_path):
         (run / folder / "03-sft.jsonl").write_text("a report")
     (run / "results" / "03-sft.json").write_text('{"rows": []}')
     line = {
-        "patient": "p",
-        "case_id": "c",
-        "task": "choice",
-        "answer": "A",
-        "finding": "nodule",
-        "text": "told",
+        "patient": "p", "case_id": "c", "task": "choice", "answer": "A", "finding": "nodule", "text": "told",
         "malformed": None,
-    }
+    }  # fmt: skip
     asked = [("q0", "own", "A"), ("q0", "twin", "B"), ("q1", "own", "C")]
     lines = (
         {**line, "prompt_id": prompt, "condition": shown, "choice": said} for prompt, shown, said in asked
@@ -257,19 +252,11 @@ def test_what_a_gpu_runs_of_a_vision_language_model_runs_here_in_small():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words", "policies"),
-    [
-        (
-            "rendered_policies",
-            "--seeds 2 --pool 40 --training 60 --workers 1",
-            {"Histogram": "own minus blind  +0.0", "Company": "own minus twin  +0.0"},
-        ),
-        (
-            "rendered_boxes",
-            "--seeds 1 --pool 30 --training 60 --workers 1 --share 1",
-            {"Registered": "own minus blind  +0.0", "Memory": "see   0.0 %", "Looker": "see 100.0 %"},
-        ),
-    ],
-)
+    [("rendered_policies", "--seeds 2 --pool 40 --training 60 --workers 1",
+      {"Histogram": "own minus blind  +0.0", "Company": "own minus twin  +0.0"}),
+     ("rendered_boxes", "--seeds 1 --pool 30 --training 60 --workers 1 --share 1",
+      {"Registered": "own minus blind  +0.0", "Memory": "see   0.0 %", "Looker": "see 100.0 %"})],
+)  # fmt: skip
 def test_planted_policies_are_audited_over_scans_and_boxes(name, words, policies):
     some = [word for policy in policies for word in ("--only", policy)]
     lines = printed(name, *words.split(), *some)

@@ -21,16 +21,10 @@ class Eyes(Reader):
 
 def line(number=0, affirmed=(), present=(), slices=None, malformed=None, by_masks=0.0):
     return {
-        "prompt_id": str(number),
-        "patient": f"patient-{number}",
-        "case_id": f"case-{number}",
-        "affirmed": list(affirmed),
-        "present": list(present),
-        "slices": slices or {},
-        "malformed": malformed,
-        "images": [crop.uri() for crop in SLICES],
-        "figures": {"grounded_accuracy": by_masks},
-    }
+        "prompt_id": str(number), "patient": f"patient-{number}", "case_id": f"case-{number}",
+        "affirmed": list(affirmed), "present": list(present), "slices": slices or {}, "malformed": malformed,
+        "images": [crop.uri() for crop in SLICES], "figures": {"grounded_accuracy": by_masks},
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

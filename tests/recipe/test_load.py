@@ -32,12 +32,8 @@ def test_a_recipe_is_read_with_every_default(write):
     assert sft.data[1].sampling_weight == 0.5
     assert sft.reweighter == {"use": "uniform"}
     assert grpo.reward[1] == {
-        "use": "choice-accuracy",
-        "weight": 1.0,
-        "gate": "format",
-        "name": "",
-        "reading": "strict",
-    }
+        "use": "choice-accuracy", "weight": 1.0, "gate": "format", "name": "", "reading": "strict",
+    }  # fmt: skip
     assert grpo.trl == {
         "loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "scale_rewards": "group",
         "use_bias_correction_kl": False,
@@ -54,15 +50,10 @@ def _defaults(text):
 def test_the_resolved_copy_loads_to_the_same_recipe_from_anywhere(write, tmp_path):
     recipe = load(
         write(),
-        [
-            "stage.grpo.reward[0].weight=0.25",
-            "stage.sft.lora={rank=4}",
-            "stage.grpo.lora={rank=4}",
-            "features={precision='float16', memory_gb=4}",
-            "model.bfloat16=['encoder', 'language']",
-            "stage.grpo.replay={data=[{dataset='chest',task='report',limit=9}],weight=2}",
-        ],
-    )
+        ["stage.grpo.reward[0].weight=0.25", "stage.sft.lora={rank=4}", "stage.grpo.lora={rank=4}",
+         "features={precision='float16', memory_gb=4}", "model.bfloat16=['encoder', 'language']",
+         "stage.grpo.replay={data=[{dataset='chest',task='report',limit=9}],weight=2}"],
+    )  # fmt: skip
     assert recipe.stages[1].replay.data[0].limit == 9
     assert (recipe.features.precision, recipe.features.memory_gb) == ("float16", 4.0)
     assert recipe.model.bfloat16 == ("encoder", "language")
@@ -123,14 +114,9 @@ def test_a_missing_file_is_answered_with_its_nearest_neighbour(write):
 def test_overrides_reach_every_place(write):
     recipe = load(
         write(),
-        [
-            "stage.grpo.steps=7",
-            "stage[0].steps = 8",
-            "stage.grpo.trl={beta=0.0}",
-            "dataset.chest.seed=3",
-            "seed=4",
-        ],
-    )
+        ["stage.grpo.steps=7", "stage[0].steps = 8", "stage.grpo.trl={beta=0.0}", "dataset.chest.seed=3",
+         "seed=4"],
+    )  # fmt: skip
     assert (recipe.stages[1].steps, recipe.stages[0].steps, recipe.seed) == (7, 8, 4)
     assert recipe.stages[1].trl["beta"] == 0.0
     assert recipe.datasets["chest"]["seed"] == 3
@@ -193,19 +179,15 @@ SCORED = '[[stage.metric]]\nuse = "scorer"\n'
 
 @pytest.mark.parametrize(
     ("given", "options"),
-    [
-        (ASKED_REPORTS, {"metric": []}),
-        (f"{ASKED_REPORTS}\nmetric = []", {"metric": []}),
-        (
-            f'{ASKED_REPORTS}\n{SCORED}name = "words"\nscorer = "judge"',
-            {"metric": [{"use": "scorer", "name": "words", "scorer": "judge"}]},
-        ),
-        (f'{ASKED_REPORTS}\n{SCORED}scorer = {{ use = "token-f1" }}', {}),
-        (ASKED_MASKS, {}),
-        (f'{ASKED_MASKS}\nsegmenter = "grower"', {"segmenter": "grower"}),
-        (f'{ASKED_MASKS}\nsegmenter = {{ use = "region-growing" }}', {}),
-    ],
-)
+    [(ASKED_REPORTS, {"metric": []}),
+     (f"{ASKED_REPORTS}\nmetric = []", {"metric": []}),
+     (f'{ASKED_REPORTS}\n{SCORED}name = "words"\nscorer = "judge"',
+      {"metric": [{"use": "scorer", "name": "words", "scorer": "judge"}]}),
+     (f'{ASKED_REPORTS}\n{SCORED}scorer = {{ use = "token-f1" }}', {}),
+     (ASKED_MASKS, {}),
+     (f'{ASKED_MASKS}\nsegmenter = "grower"', {"segmenter": "grower"}),
+     (f'{ASKED_MASKS}\nsegmenter = {{ use = "region-growing" }}', {})],
+)  # fmt: skip
 def test_a_stage_has_the_components_that_it_names_and_a_resolved_copy_keeps_them(
     write, tmp_path, given, options
 ):

@@ -53,14 +53,9 @@ def make(table, **more):
 
 
 def test_left_of_the_star_the_core_gives_and_right_of_it_the_recipe_gives():
-    built = make({
-        "use": "overlap-here",
-        "labels": ["node"],
-        "empty": 1,
-        "atlas": "/a",
-        "weight": 2.0,
-        "gate": "",
-    })
+    built = make(
+        {"use": "overlap-here", "labels": ["node"], "empty": 1, "atlas": "/a", "weight": 2.0, "gate": ""},
+    )  # fmt: skip
     assert built.seen == {
         "policy": "P", "labels": ("node",), "empty": 1.0, "mode": "dice", "atlas": Path("/a")
     }  # fmt: skip
@@ -68,19 +63,17 @@ def test_left_of_the_star_the_core_gives_and_right_of_it_the_recipe_gives():
     assert (offer_of(built).package, offer_of(built).version) == ("evid-here", "3.2")
 
 
-def test_what_the_core_does_not_give_is_the_plugins_mistake():
-    with pytest.raises(
-        PluginError,
-        match=r"'needy-here' from evid-here 3.2 asks the core for 'weights'; a reward is given policy.",
-    ):
-        make({"use": "needy-here", "depth": 3})
-
-
-def test_what_is_built_must_be_of_its_kind():
-    with pytest.raises(
-        ContractError, match=r"'wrong-here' from evid-here 3.2: must give a Reward, got NotAReward"
-    ):
-        make({"use": "wrong-here"})
+@pytest.mark.parametrize(
+    ("table", "error", "says"),
+    [({"use": "needy-here", "depth": 3}, PluginError,
+      " asks the core for 'weights'; a reward is given policy."),
+     ({"use": "wrong-here"}, ContractError, ": must give a Reward, got NotAReward")],
+)  # fmt: skip
+def test_what_asks_for_more_than_the_core_gives_or_is_of_another_kind_is_the_plugins_mistake(
+    table, error, says
+):
+    with pytest.raises(error, match=f"'{table['use']}' from evid-here 3.2{says}"):
+        make(table)
 
 
 def test_an_option_that_is_a_component_is_built_inline_or_taken_from_the_services():

@@ -230,14 +230,9 @@ def test_a_module_within_a_package_is_looked_for_without_an_import(install, tmp_
 
 @pytest.mark.parametrize(
     ("table", "said"),
-    [
-        (b"[evidcore.task]\nno equals sign\n", "entry_points.txt cannot be read"),
-        (
-            b"[evidcore.task]\nm\xffne = evid_mine:fit\n",
-            "entry_points.txt cannot be read (UnicodeDecodeError",
-        ),
-    ],
-)
+    [(b"[evidcore.task]\nno equals sign\n", "entry_points.txt cannot be read"),
+     (b"[evidcore.task]\nm\xffne = evid_mine:fit\n", "entry_points.txt cannot be read (UnicodeDecodeError")],
+)  # fmt: skip
 def test_an_unreadable_table_is_listed_with_its_reason_and_stops_nobody(install, tmp_path, table, said):
     install("evid-mine", "mine")
     (info,) = tmp_path.rglob("evid_mine-1.0.dist-info")

@@ -107,17 +107,11 @@ TEST = DataUse(dataset="chest", task="choice", split="test", limit=2)
 
 @pytest.mark.parametrize(
     ("attributes", "kind", "said"),
-    [
-        (
-            {"patients": {**Listed.patients, "test": ()}},
-            DataError,
-            "dataset.chest: the test split has no cases",
-        ),
-        ({"twice": True}, ContractError, "from evid-listed 1.0: case 'test-40-0' comes twice in chest, test"),
-        ({"cases": broken}, ContractError, "from evid-listed 1.0 failed while listing the cases of chest"),
-        ({"cases": silent}, DataError, "task 'choice' asks nothing about the test cases of 'chest'"),
-    ],
-)
+    [({"patients": {**Listed.patients, "test": ()}}, DataError, "dataset.chest: the test split has no cases"),
+     ({"twice": True}, ContractError, "from evid-listed 1.0: case 'test-40-0' comes twice in chest, test"),
+     ({"cases": broken}, ContractError, "from evid-listed 1.0 failed while listing the cases of chest"),
+     ({"cases": silent}, DataError, "task 'choice' asks nothing about the test cases of 'chest'")],
+)  # fmt: skip
 def test_a_data_set_that_gives_nothing_to_ask_about_is_named(assembled, attributes, kind, said):
     assert {prompt.task for prompt in assembled().prompts(TEST)} == {"choice"}  # the recipe's name of it
     with pytest.raises(kind, match=said):

@@ -13,10 +13,8 @@ ASKED = {task: [{"dataset": "chest", "task": task, "split": "test"}] for task in
 STAGES = {
     "rescue": {"kind": "evaluate", "data": ASKED["choice"], "rescue": MODEL},
     "metric": {"kind": "evaluate", "data": ASKED["report"], "metric": [{"use": "scorer", "scorer": MODEL}]},
-    "reward": {
-        "kind": "grpo", "train": ["bridge"], "data": [{"dataset": "chest", "task": "choice"}], "steps": 1,
-        "learning_rate": 1e-4, "reward": [{"use": "agrees", "scorer": MODEL}],
-    },
+    "reward": {"kind": "grpo", "train": ["bridge"], "data": [{"dataset": "chest", "task": "choice"}],
+               "steps": 1, "learning_rate": 1e-4, "reward": [{"use": "agrees", "scorer": MODEL}]},
     "nothing": {"kind": "evaluate", "data": ASKED["report"]},
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.train.sampler import RolloutPolicy
 
+pytestmark = pytest.mark.slow
 GRPO = """
 [[stage]]
 kind = "grpo"
@@ -84,13 +85,11 @@ def looking(offered, tmp_path, alive):
     return folder
 
 
-@pytest.mark.slow
 def test_a_stage_starts_without_the_models_of_those_before(looking, alive):
     assert len(alive.found) == 5
     assert len(set(alive.found.values())) == 1, alive.found
 
 
-@pytest.mark.slow
 def test_a_policy_is_measured_with_products_of_the_type_that_trained_it(tmp_path, monkeypatch):
     real, seen = VLMPolicy.generate, []
 
@@ -103,7 +102,6 @@ def test_a_policy_is_measured_with_products_of_the_type_that_trained_it(tmp_path
     assert set(seen) == {torch.bfloat16}
 
 
-@pytest.mark.slow
 def test_a_policy_is_measured_with_the_rollout_that_trained_it(looking):
     sealed = [(prompt, crop) for prompt, crop in LooksOnce.shown if prompt.case.id.startswith("case-")]
     answers = looking.path / "answers"
@@ -126,7 +124,6 @@ def test_a_policy_is_measured_with_the_rollout_that_trained_it(looking):
     assert type(Context(Assembly(recipe), "02-evaluate", before=before).policy()) is VLMPolicy
 
 
-@pytest.mark.slow
 def test_a_tool_shows_what_the_prompt_shows_in_audits_and_predictions(looking, tmp_path):
     from evidcore_plugin_lab.predict import Inquiry, predict_scan
 

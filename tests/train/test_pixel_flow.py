@@ -388,17 +388,13 @@ def watching(monkeypatch):
 
 
 HEALTHY = {
-    "plain": {},
-    "all parts": WHOLE,
-    "the encoder alone": {"train": ("encoder",)},
-    "the language alone": {"train": ("language",)},
-    "LoRA": {"lora": Lora(rank=2, alpha=4.0)},
+    "plain": {}, "all parts": WHOLE, "the encoder alone": {"train": ("encoder",)},
+    "the language alone": {"train": ("language",)}, "LoRA": {"lora": Lora(rank=2, alpha=4.0)},
     "shared prompts": {"share_prompts": "always"},
     "colder": {"temperature": 0.6, "trl": {"top_k": 5, "beta": 0.04}},
     "each step, in micro-batches": {**BY_FOUR, "steps": 3, "pixel_check_every_steps": 1},
-    "two updates": {
-        "steps": 4, "save_every_steps": 4, "pixel_check_every_steps": 1, "trl": {"num_iterations": 2},
-    },
+    "two updates": {"steps": 4, "save_every_steps": 4, "pixel_check_every_steps": 1,
+                    "trl": {"num_iterations": 2}},
     "truncated answers left out": {"trl": {"mask_truncated_completions": True}},
     "16 bits": {**WHOLE, "trl": {"bf16": True, "use_cpu": True}},
     "dropout": {"lora": Lora(rank=2, alpha=4.0), "dropout": 0.2},

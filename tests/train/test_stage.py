@@ -106,18 +106,12 @@ def test_a_step_over_a_stand_in_takes_every_key_of_a_stage(bench):
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [
-        (
-            {"trl": {"loss_type": "gpro"}},
-            "03-grpo: its first step fails with ValueError: Unknown loss type: gpro",
-        ),
-        ({"save_every_steps": 5, "trl": {"num_iterations": 2}}, "5 steps would save in the middle"),
-        (
-            {"prompts_per_forward": 1, "replay": Replay(data=(), rows_per_step=3)},
-            r"stage\.grpo\.replay\.rows_per_step: 3 rows cannot be dealt evenly to the 4 passes",
-        ),
-    ],
-)
+    [({"trl": {"loss_type": "gpro"}},
+      "03-grpo: its first step fails with ValueError: Unknown loss type: gpro"),
+     ({"save_every_steps": 5, "trl": {"num_iterations": 2}}, "5 steps would save in the middle"),
+     ({"prompts_per_forward": 1, "replay": Replay(data=(), rows_per_step=3)},
+      r"stage\.grpo\.replay\.rows_per_step: 3 rows cannot be dealt evenly to the 4 passes")],
+)  # fmt: skip
 def test_a_step_over_a_stand_in_finds_what_would_end_the_first_one(bench, changed, message):
     with pytest.raises(RecipeError, match=message):
         grpo.try_step(bench.grpo_settings(**changed), "03-grpo")

@@ -24,12 +24,9 @@ ELSEWHERE = {
 }
 RECIPE = recipe_text(
     {"kind": "audit", "data": [{"dataset": "boxes", "task": "choice", "split": "test"}], "max_new_tokens": 9},
-    name="outside",
-    seed=3,
-    dataset={"boxes": {"use": "boxes"}},
-    task={"choice": {"use": "choice", "think": False}},
-    model=ELSEWHERE,
-)
+    name="outside", seed=3, dataset={"boxes": {"use": "boxes"}},
+    task={"choice": {"use": "choice", "think": False}}, model=ELSEWHERE,
+)  # fmt: skip
 
 
 class Boxes(Dataset):

@@ -178,15 +178,10 @@ def test_another_grid_replaces_the_map_of_a_question(copied_run, evid):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (["--stage", "03-sft"], "stage '03-sft' is no evaluate stage with answers"),
-        (
-            ["--question", "test-00000:0-1"],
-            "asked no question 'test-00000:0-1'. Did you mean 'test-00000:0-0'?",
-        ),
-        (["--cells", "99", "4", "4"], "--cells: 99 cells along z, where the scan has 32 voxels"),
-    ],
-)
+    [(["--stage", "03-sft"], "stage '03-sft' is no evaluate stage with answers"),
+     (["--question", "test-00000:0-1"], "asked no question 'test-00000:0-1'. Did you mean 'test-00000:0-0'?"),
+     (["--cells", "99", "4", "4"], "--cells: 99 cells along z, where the scan has 32 voxels")],
+)  # fmt: skip
 def test_what_cannot_be_measured_is_named(copied_run, evid, words, says):
     assert says in " ".join(evid("occlude", copied_run, *words, exit_code=2).stderr.split())
 

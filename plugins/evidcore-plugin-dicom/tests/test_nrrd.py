@@ -101,19 +101,15 @@ def test_an_axis_of_one_without_direction_is_dropped(tmp_path):
 
 @pytest.mark.parametrize(
     ("header", "shown"),
-    [
-        ({"space": None, "space directions": None, "space origin": None}, "states no orientation (no"),
-        ({"space": "scanner-xyz"}, "states no orientation (space 'scanner-xyz'), so left and right are"),
-        ({"space": "left-posterior-superio"}, "Did you mean 'left-posterior-superior'? Expected space"),
-        ({"space directions": None}, "states no orientation (no space directions)"),
-        ({"space units": ["um", "um", "um"]}, "its space units are ['um', 'um', 'um'], expected mm"),
-        ({"space directions": np.diag([1.0, 0, 1])}, "spacings above 0 mm, got spacings [1.0, 0.0, 1.0]"),
-        (
-            {"space directions": np.array([[1, 0, 0], [1, 0, 0], [0, 0, 1.0]])},
-            "the voxel axes lie in one plane, directions [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]",
-        ),
-    ],
-)
+    [({"space": None, "space directions": None, "space origin": None}, "states no orientation (no"),
+     ({"space": "scanner-xyz"}, "states no orientation (space 'scanner-xyz'), so left and right are"),
+     ({"space": "left-posterior-superio"}, "Did you mean 'left-posterior-superior'? Expected space"),
+     ({"space directions": None}, "states no orientation (no space directions)"),
+     ({"space units": ["um", "um", "um"]}, "its space units are ['um', 'um', 'um'], expected mm"),
+     ({"space directions": np.diag([1.0, 0, 1])}, "spacings above 0 mm, got spacings [1.0, 0.0, 1.0]"),
+     ({"space directions": np.array([[1, 0, 0], [1, 0, 0], [0, 0, 1.0]])},
+      "the voxel axes lie in one plane, directions [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]")],
+)  # fmt: skip
 def test_a_header_that_does_not_do_is_refused_with_its_value(tmp_path, header, shown):
     assert shown in refusal(write(tmp_path / "a.nrrd", scan().T, **header))
 

@@ -40,20 +40,10 @@ def segmentation(folder: Path, path: Path, masks: np.ndarray, **options) -> str:
         for number, name in enumerate(("liver", "lesion")[: masks.shape[-1]], start=1)
     ]
     seg = Segmentation(
-        images,
-        np.ascontiguousarray(masks).astype(options.pop("dtype", np.uint8)),
-        options.pop("kind", highdicom.seg.SegmentationTypeValues.BINARY),
-        segments,
-        "1.2.8",
-        1,
-        "1.2.8.1",
-        1,
-        "maker",
-        "model",
-        "1",
-        "0",
-        **options,
-    )
+        images, np.ascontiguousarray(masks).astype(options.pop("dtype", np.uint8)),
+        options.pop("kind", highdicom.seg.SegmentationTypeValues.BINARY), segments, "1.2.8", 1, "1.2.8.1", 1,
+        "maker", "model", "1", "0", **options,
+    )  # fmt: skip
     seg.save_as(path)
     return str(path)
 
@@ -119,12 +109,9 @@ def test_a_segmentation_of_another_grid_is_refused_with_both(write_series, tmp_p
 def test_fractions_are_refused(write_series, tmp_path, masks):
     folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
     path = segmentation(
-        folder,
-        tmp_path / "seg.dcm",
-        masks[::-1, ..., :1],
-        kind=highdicom.seg.SegmentationTypeValues.FRACTIONAL,
-        dtype=np.float32,
-    )
+        folder, tmp_path / "seg.dcm", masks[::-1, ..., :1],
+        kind=highdicom.seg.SegmentationTypeValues.FRACTIONAL, dtype=np.float32,
+    )  # fmt: skip
     message = refused(MaskRef(path=path), opened(folder))
     assert "the segmentation is 'FRACTIONAL', expected 'BINARY' or 'LABELMAP'" in message
 

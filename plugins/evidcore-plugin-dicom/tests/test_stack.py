@@ -24,27 +24,17 @@ def second(**values):
 
 @pytest.mark.parametrize(
     ("changed", "shown"),
-    [
-        (
-            lambda number: {"ImagePositionPatient": [0, 0, 3]} if number == 2 else {},
-            "1 of 4 images lie where another does, the first at 3.00 mm along the normal: 97.dcm and 98",
-        ),
-        (
-            lambda number: {"ImagePositionPatient": [0, 0, 3 * number + (1.2 if number > 1 else 0)]},
-            "the images lie at unequal distances, 3.00 to 4.20 mm along the normal. Resample",
-        ),
-        (
-            second(ImagePositionPatient=[0.7, 0, 3]),
-            "the one at 3.00 mm along the normal is 0.70 voxels off. Take the reconstruction",
-        ),
-        (
-            second(ImageOrientationPatient=[1, 0, 0, 0, 0, -1]),
-            "differ in direction: (1, 0, 0, 0, 1, 0) in 96.dcm, (1, 0, 0, 0, 0, -1) in 98.dcm",
-        ),
-        (second(PixelSpacing=[0.7, 0.8]), "differ in pixel spacing: (2, 1) in 96.dcm, (0.7, 0.8) in 98.dcm"),
-        (second(Rows=4, PixelData=bytes(48)), "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move"),
-    ],
-)
+    [(lambda number: {"ImagePositionPatient": [0, 0, 3]} if number == 2 else {},
+      "1 of 4 images lie where another does, the first at 3.00 mm along the normal: 97.dcm and 98"),
+     (lambda number: {"ImagePositionPatient": [0, 0, 3 * number + (1.2 if number > 1 else 0)]},
+      "the images lie at unequal distances, 3.00 to 4.20 mm along the normal. Resample"),
+     (second(ImagePositionPatient=[0.7, 0, 3]),
+      "the one at 3.00 mm along the normal is 0.70 voxels off. Take the reconstruction"),
+     (second(ImageOrientationPatient=[1, 0, 0, 0, 0, -1]),
+      "differ in direction: (1, 0, 0, 0, 1, 0) in 96.dcm, (1, 0, 0, 0, 0, -1) in 98.dcm"),
+     (second(PixelSpacing=[0.7, 0.8]), "differ in pixel spacing: (2, 1) in 96.dcm, (0.7, 0.8) in 98.dcm"),
+     (second(Rows=4, PixelData=bytes(48)), "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move")],
+)  # fmt: skip
 def test_images_that_do_not_form_one_stack_are_refused(write_series, changed, shown):
     assert shown in refusal(write_series(scan(), values=changed))
 

@@ -50,13 +50,10 @@ def disc_case(folder, number, present=None, *, where=None, kinds=HU, tag_hu=None
         spans.append(Span(start=len(text), end=len(text) + len(sentence), label=label))
         text += f"{sentence} "
     return Case(
-        id=f"case-{number}",
-        patient=f"patient-{number}",
-        volumes=(VolumeRef(path=str(path)),),
-        report=Report(text=text, spans=tuple(spans)),
-        findings=findings,
+        id=f"case-{number}", patient=f"patient-{number}", volumes=(VolumeRef(path=str(path)),),
+        report=Report(text=text, spans=tuple(spans)), findings=findings,
         masks={name: MaskRef(path=str(folder / f"{number}.npz"), key=name) for name in masks},
-    )
+    )  # fmt: skip
 
 
 class Says(Repeats):

@@ -39,22 +39,13 @@ def judge(cases, tmp_path):
 @pytest.mark.parametrize("name", ["sick", "healthy"])  # the truth is not asked for
 @pytest.mark.parametrize(
     ("cite", "said", "evidence", "value"),
-    [
-        ("report", CYST, '{"slice": 2}', 1.0),
-        ("report", CYST, "null", 0.0),
-        ("report", NOTHING, "null", 1.0),
-        ("report", NOTHING, '{"slice": 2}', 0.0),
-        ("report", "There may be a cyst.", '{"slice": 2}', 0.0),
-        ("report", "There may be a cyst.", "null", 1.0),
-        ("finding", CYST, '{"cyst": 2}', 1.0),
-        ("finding", BOTH, '{"cyst": 2}', 0.5),
-        ("finding", BOTH, '{"cyst": 2, "stone": 2}', 1.0),
-        ("finding", CYST, '{"stone": 2}', 0.0),
-        ("finding", NOTHING, '{"stone": 2}', 0.0),
-        ("finding", CYST, "null", 0.0),
-        ("finding", NOTHING, "null", 1.0),
-    ],
-)
+    [("report", CYST, '{"slice": 2}', 1.0), ("report", CYST, "null", 0.0), ("report", NOTHING, "null", 1.0),
+     ("report", NOTHING, '{"slice": 2}', 0.0), ("report", "There may be a cyst.", '{"slice": 2}', 0.0),
+     ("report", "There may be a cyst.", "null", 1.0), ("finding", CYST, '{"cyst": 2}', 1.0),
+     ("finding", BOTH, '{"cyst": 2}', 0.5), ("finding", BOTH, '{"cyst": 2, "stone": 2}', 1.0),
+     ("finding", CYST, '{"stone": 2}', 0.0), ("finding", NOTHING, '{"stone": 2}', 0.0),
+     ("finding", CYST, "null", 0.0), ("finding", NOTHING, "null", 1.0)],
+)  # fmt: skip
 def test_a_slice_goes_with_each_affirmed_finding_and_null_with_none(judge, name, cite, said, evidence, value):
     assert judge(name, said, evidence, cite=cite).value == value
 

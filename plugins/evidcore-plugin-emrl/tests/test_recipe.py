@@ -11,6 +11,7 @@ from evidcore.recipe import load
 from evidcore.runs.begin import run, start
 from evidcore.runs.dry_run import dry_run
 
+pytestmark = pytest.mark.slow
 TASK = {"dataset": "abdomen", "task": "report-evidence"}
 FIT = {"kind": "fit", "component": "service.judge", "data": [{"dataset": "readers"}],
        "options": {"steps": 2, "slices_per_step": 4}}  # fmt: skip
@@ -50,7 +51,6 @@ def recipe(tmp_path):
 NEVER = r"grpo: service\.judge: slice-reader: was never fitted\. Put a fit stage with its service"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stages", [(SFT, GRPO), (SFT, GRPO, FIT)], ids=["no fit", "fitted after its use"])
 def test_a_reader_that_was_never_fitted_is_refused_by_check_and_by_run(recipe, tmp_path, stages):
     result = recipe(*stages)
@@ -70,7 +70,6 @@ def measuring(evaluation="report-evidence", **options):
     return [{"kind": kind, "data": data, "max_new_tokens": 160, **options} for kind in ("evaluate", "audit")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("evaluation", ["report-evidence", "report"])
 def test_a_labeler_without_the_words_of_abdomens_is_refused_by_check(recipe, evaluation):
     lacking = r"labeler 'negation-rules' does not look for 'liver cyst', 'liver metastasis', .*, … \(10 of "
@@ -80,7 +79,6 @@ def test_a_labeler_without_the_words_of_abdomens_is_refused_by_check(recipe, eva
     assert dry_run(recipe(SFT, *measuring(evaluation))).data
 
 
-@pytest.mark.slow
 def test_reports_with_evidence_are_measured_and_audited_in_a_run(recipe, tmp_path):
     folder = start(recipe(SFT, *measuring(), test_cases=6), tmp_path / "runs")
     run(folder)

@@ -40,20 +40,14 @@ EVIDENCE = '<evidence>{"slice": 2}</evidence>'  # 36 + 9; slice 3 has 36
 
 @pytest.mark.parametrize(
     ("options", "expected", "told"),
-    [
-        ({}, f"<report>{REPORT}</report>{EVIDENCE}", '<report>…</report><evidence>{"slice": 12}</evidence>'),
-        (
-            {"order": "evidence-first", "think": True},
-            f"<think>cyst, stone on slice 2.</think>{EVIDENCE}<report>{REPORT}</report>",
-            '<think>…</think><evidence>{"slice": 12}</evidence><report>…</report>',
-        ),
-        (
-            {"cite": "finding", "instruction": "Report."},
-            f'<report>{REPORT}</report><evidence>{{"cyst": 2, "stone": 3}}</evidence>',
-            "Indication: pain on the left. Report.",
-        ),
-    ],
-)
+    [({}, f"<report>{REPORT}</report>{EVIDENCE}", '<report>…</report><evidence>{"slice": 12}</evidence>'),
+     ({"order": "evidence-first", "think": True},
+      f"<think>cyst, stone on slice 2.</think>{EVIDENCE}<report>{REPORT}</report>",
+      '<think>…</think><evidence>{"slice": 12}</evidence><report>…</report>'),
+     ({"cite": "finding", "instruction": "Report."},
+      f'<report>{REPORT}</report><evidence>{{"cyst": 2, "stone": 3}}</evidence>',
+      "Indication: pain on the left. Report.")],
+)  # fmt: skip
 def test_the_gold_slice_shows_most_of_all_findings_and_spans_move_with_the_report(
     sick, asked, options, expected, told
 ):

@@ -44,13 +44,10 @@ def main(model_folder: str, out: str) -> None:
         model, options=StateDictOptions(full_state_dict=True)
     )  # on the first process
     result = {
-        "loss": loss.item(),
-        "loss_of_the_whole_model": whole,
-        "is_sharded": hasattr(moved, "full_tensor"),
+        "loss": loss.item(), "loss_of_the_whole_model": whole, "is_sharded": hasattr(moved, "full_tensor"),
         "embeddings_moved": float((moved.full_tensor() - words).abs().max()),
-        "anchor_is_equal": torch.equal(bridge.anchor, anchor),
-        "anchor": bridge.anchor.tolist(),
-    }
+        "anchor_is_equal": torch.equal(bridge.anchor, anchor), "anchor": bridge.anchor.tolist(),
+    }  # fmt: skip
     if rank == 0:
         result["saved_anchor_is_equal"] = torch.equal(state["model.bridge.anchor"], anchor)
     Path(out, f"{rank}.json").write_text(json.dumps(result))

@@ -63,13 +63,8 @@ def test_released_levels_are_the_released_codes_table():
         expected = [by_released_code(score) for score in near]
         assert [level(as_agreement(score), LEVELS["released"]) for score in near] == expected
     assert [by_released_code(score) for score in (-0.1, 0.1, 0.3, 0.7, 1.2, 2.0)] == [
-        0,
-        0.2,
-        0.4,
-        0.6,
-        0.8,
-        1,
-    ]
+        0, 0.2, 0.4, 0.6, 0.8, 1,
+    ]  # fmt: skip
 
 
 def test_it_is_ready_when_its_scorer_is(tmp_path):

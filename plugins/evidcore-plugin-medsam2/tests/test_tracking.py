@@ -36,12 +36,9 @@ def seen():
 def tracker(model, seen, shape_yx=SHAPE, propagate="box", rows_per_pass=1, dtype=torch.float32):
     network = Network(model, torch.device("cpu"), dtype)
     return Tracker(
-        network,
-        lambda places: network.encode(seen[list(places)]),
-        shape_yx,
-        propagate=propagate,
+        network, lambda places: network.encode(seen[list(places)]), shape_yx, propagate=propagate,
         rows_per_pass=rows_per_pass,
-    )
+    )  # fmt: skip
 
 
 def box(z, x0=46, x1=75, y0=60, y1=81):

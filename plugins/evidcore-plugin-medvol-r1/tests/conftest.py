@@ -51,12 +51,9 @@ def case(tmp_path):
     nibabel.save(nibabel.Nifti1Image(hu.transpose(2, 1, 0), np.diag([-2.0, -2.0, 5.0, 1.0])), path)
     np.savez(tmp_path / "masks.npz", **MASKS)
     return Case(
-        id="c7",
-        patient="p7",
-        volumes=(VolumeRef(path=str(path)),),
-        masks={name: MaskRef(path=str(tmp_path / "masks.npz"), key=name) for name in MASKS},
-        queries=QUERIES,
-    )
+        id="c7", patient="p7", volumes=(VolumeRef(path=str(path)),),
+        masks={name: MaskRef(path=str(tmp_path / "masks.npz"), key=name) for name in MASKS}, queries=QUERIES,
+    )  # fmt: skip
 
 
 @pytest.fixture

@@ -14,13 +14,10 @@ GOOD = answer('{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}')
 
 @pytest.mark.parametrize(
     "text",
-    [
-        GOOD,
-        answer('[{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}]'),
-        answer('\n{"bbox_2d_list": [[10, 20, 30, 40]],\n "slice": 9}\n'),
-        f'  {THINK}\n\n<answer> {{"slice":9,"bbox_2d_list":[[10,20,30,40]]}} </answer>\n',
-    ],
-)
+    [GOOD, answer('[{"slice": 9, "bbox_2d_list": [[10, 20, 30, 40]]}]'),
+     answer('\n{"bbox_2d_list": [[10, 20, 30, 40]],\n "slice": 9}\n'),
+     f'  {THINK}\n\n<answer> {{"slice":9,"bbox_2d_list":[[10,20,30,40]]}} </answer>\n'],
+)  # fmt: skip
 def test_the_strict_format_is_one_object_bare_or_in_an_array(text):
     result = read(text, SHOWN, think=True)
     assert (result.fault, result.slice, result.boxes) == (None, 9, ((10, 20, 30, 40),))
@@ -130,10 +127,15 @@ BOX = ((1.0, 2.0, 3.0, 4.0),)
         ('{"slice": "3 or 9", "bbox_2d_list": [[1, 2, 3, 4]]}', BOX, None),
         ('{"slice": -9, "bbox_2d_list": [[-1, 2, 3, 4]]}', (), None),
         ('{"slice": 1e400, "bbox_2d_list": [[1e400, 2, 3, 4]]}', (), None),
+        *((garbage, (), None) for garbage in (
+            "[" * 30000, "{" * 30000, '{"slice": ' + "9" * 5000 + "}", "[1e999]", "\x00"
+        )),
     ],
-)
+    ids=lambda value: str(value)[:60],
+)  # fmt: skip
 def test_a_tolerant_reader_takes_what_can_be_told_and_no_more(inner, boxes, named):
     result = read(answer(inner), SHOWN, think=True)
+    assert result.fault
     assert (result.boxes, result.slice) == (boxes, named)
 
 
@@ -144,14 +146,3 @@ def test_of_several_answers_the_last_is_taken_and_an_open_one_is_read():
         GOOD.split("<answer>")[0] + '{"slice": 9}',
     )
     assert [read(text, SHOWN, think=True).slice for text in texts] == [9, 9, 9]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["[" * 30000, "{" * 30000, '{"slice": ' + "9" * 5000 + "}", "[1e999]", "\x00"],
-    ids=["arrays", "objects", "digits", "infinite", "null"],
-)
-def test_garbage_of_any_depth_is_told_and_raises_nothing(text):
-    result = read(answer(text), SHOWN, think=True)
-    assert result.fault
-    assert (result.slice, result.boxes) == (None, ())

@@ -15,11 +15,8 @@ from evidcore.errors import PluginError
 from evidcore.registry.factory import build
 
 GARBAGE = (
-    "slice 5",
-    "<answer>[]</answer>",
-    '<think>x</think><answer>{"slice": 5}</answer>',
-    "[[1, 2, 3, 4]]",
-)
+    "slice 5", "<answer>[]</answer>", '<think>x</think><answer>{"slice": 5}</answer>', "[[1, 2, 3, 4]]",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -100,13 +100,11 @@ def test_what_is_not_forked_is_sampled_too_and_a_call_is_forked_once(language, p
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [
-        ({}, 0.5 + 0.5 * 1.0), ({"gamma": 0.25}, 0.5 + 0.25 * 1.0), ({"gamma": 9.0}, 1.0),
-        ({"base_probability": 0.0, "gamma": 0.3}, 0.3), ({"gamma": 0.0}, 0.5), ({"coordinates": 0.2}, 0.0),
-        ({"coordinates": 0.2, "gate": False}, 0.5 - 0.5 * 0.3),
-        ({"coordinates": 0.2, "gate": False, "gamma": 0.0}, 0.5),
-        ({"normalize": True}, 0.5 + 0.5 * 1.0 / math.log(260)),
-    ],
+    [({}, 0.5 + 0.5 * 1.0), ({"gamma": 0.25}, 0.5 + 0.25 * 1.0), ({"gamma": 9.0}, 1.0),
+     ({"base_probability": 0.0, "gamma": 0.3}, 0.3), ({"gamma": 0.0}, 0.5), ({"coordinates": 0.2}, 0.0),
+     ({"coordinates": 0.2, "gate": False}, 0.5 - 0.5 * 0.3),
+     ({"coordinates": 0.2, "gate": False, "gamma": 0.0}, 0.5),
+     ({"normalize": True}, 0.5 + 0.5 * 1.0 / math.log(260))],
 )  # fmt: skip
 def test_the_probability_follows_the_law(language, prompts, options, expected):
     coordinates = options.pop("coordinates", 1.5)
@@ -151,14 +149,11 @@ def test_calls_are_forked_as_often_as_the_law_says(language, prompts):
 
 @pytest.mark.parametrize(
     "turn",
-    [
-        '<tool_call>{"name": "zoom", "arguments": {"slice": 6}}</tool_call>',
-        '<tool_call>{"name": "zoom", "arguments": {"box": []}}</tool_call>',
-        '<tool_call>{"name": "zoom", "arguments": {"box": ["a", "b"]}}</tool_call>',
-        "[1, 2]</tool_call>",
-        "</tool_call>",
-    ],
-)
+    ['<tool_call>{"name": "zoom", "arguments": {"slice": 6}}</tool_call>',
+     '<tool_call>{"name": "zoom", "arguments": {"box": []}}</tool_call>',
+     '<tool_call>{"name": "zoom", "arguments": {"box": ["a", "b"]}}</tool_call>', "[1, 2]</tool_call>",
+     "</tool_call>"],
+)  # fmt: skip
 def test_a_call_without_coordinates_is_not_forked(language, prompts, turn):
     strategy = EntropyRegrounding([Zoom()], base_probability=1.0)
     assert not forks(strategy(Sampler(language, turns=[turn, "<answer>A</answer>"]), prompts, 4))

@@ -119,25 +119,18 @@ def test_a_call_is_carried_out_and_its_tokens_are_not_trained(answered, prompts)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "error"),
-    [
-        ("<tool_call>look at it</tool_call>", "the call is not JSON (Expecting value at character 0)."),
-        ('<tool_call>["look"]</tool_call>', 'the call must be {"name": "...", "arguments": {...}}.'),
-        (
-            '<tool_call>{"name": "lok"}</tool_call>',
-            "no tool is called 'lok'. Did you mean 'look'? Tools: look.",
-        ),
-        ('<tool_call>{"name": "look", "arguments": 3}</tool_call>', "arguments must be an object, got 3."),
-        (call(slice=40), "slice 40 lies outside 0..11"),
-        ("look</tool_call>", "the call has no <tool_call> before its </tool_call>."),
-        (
-            '<think>or <tool_call>{"name": "look"}</tool_call>',
-            "a call inside <think> is not carried out; close it with </think>, then call.",
-        ),
-        (f"<tool_call>{'[' * 3000}</tool_call>", TOO_MUCH),
-        (f"<tool_call>{'9' * 5000}</tool_call>", TOO_MUCH),
-        ('<tool_call>{"name": "\\ud800"}</tool_call>', TOO_MUCH),
-    ],
-)
+    [("<tool_call>look at it</tool_call>", "the call is not JSON (Expecting value at character 0)."),
+     ('<tool_call>["look"]</tool_call>', 'the call must be {"name": "...", "arguments": {...}}.'),
+     ('<tool_call>{"name": "lok"}</tool_call>', "no tool is called 'lok'. Did you mean 'look'? Tools: look."),
+     ('<tool_call>{"name": "look", "arguments": 3}</tool_call>', "arguments must be an object, got 3."),
+     (call(slice=40), "slice 40 lies outside 0..11"),
+     ("look</tool_call>", "the call has no <tool_call> before its </tool_call>."),
+     ('<think>or <tool_call>{"name": "look"}</tool_call>',
+      "a call inside <think> is not carried out; close it with </think>, then call."),
+     (f"<tool_call>{'[' * 3000}</tool_call>", TOO_MUCH),
+     (f"<tool_call>{'9' * 5000}</tool_call>", TOO_MUCH),
+     ('<tool_call>{"name": "\\ud800"}</tool_call>', TOO_MUCH)],
+)  # fmt: skip
 def test_a_bad_call_gets_its_error_as_the_answer(answered, text, error):
     episode, sampler = answered(ToolCall([Look()]), text, 9000)
     assert episode.actions[0].error == error

@@ -26,14 +26,10 @@ TEST = [{**CHOICES[0], "split": "test"}]
 RESOLVED = recipe_text(
     {"kind": "fit", "component": "model.encoder", "data": [{"dataset": "chest"}]},
     {"kind": "fit", "component": "model.language", "data": [{"dataset": "chest"}]},
-    {"kind": "sft", "data": REPORTS},
-    {"kind": "evaluate", "data": TEST},
-    {"kind": "grpo", "data": CHOICES},
-    {"kind": "evaluate", "data": TEST},
-    {"kind": "audit", "data": TEST},
-    name="med3d_r1",
+    {"kind": "sft", "data": REPORTS}, {"kind": "evaluate", "data": TEST}, {"kind": "grpo", "data": CHOICES},
+    {"kind": "evaluate", "data": TEST}, {"kind": "audit", "data": TEST}, name="med3d_r1",
     dataset={"chest": phantoms(3, 0, 6, questions_per_finding=1)},
-)
+)  # fmt: skip
 LOCK = """
 recipe.hash = "9f31c2aa70d14be2"
 package.evidcore = { version = "0.1.0", code = "5b1e0c" }
@@ -137,22 +133,16 @@ def _metrics(run: FakeRun) -> None:
     for step in range(1, 161):
         done = 1 - math.exp(-step / 60)
         figures = {
-            "loss": near(0.01, 0.02),
-            "reward": near(0.35 + 0.9 * done, 0.06),
+            "loss": near(0.01, 0.02), "reward": near(0.35 + 0.9 * done, 0.06),
             "reward/format": min(1.0, near(0.52 + 0.6 * done, 0.03)),
-            "reward/report-consistency": near(0.15 + 0.4 * done, 0.05),
-            "kl": abs(near(0.12 * done, 0.006)),
+            "reward/report-consistency": near(0.15 + 0.4 * done, 0.05), "kl": abs(near(0.12 * done, 0.006)),
             "dead_groups": min(1.0, abs(near(0.1 + 0.5 * done, 0.08))),
             "dead_groups/format": min(1.0, abs(near(0.2 + 0.7 * done, 0.08))),
-            "unscored/report-consistency": float(rng.randrange(4)),
-            "entropy": near(0.7 - 0.4 * done, 0.03),
-            "completion_tokens": near(21, 1.0),
-            "learning_rate": 1e-4 * (1 - step / 161),
-            "generate_s": abs(near(0.61, 0.03)),
-            "reward_s/format": 0.002,
-            "reward_s/report-consistency": abs(near(0.06, 0.004)),
-            "step_s": abs(near(1.05, 0.02)),
-        }
+            "unscored/report-consistency": float(rng.randrange(4)), "entropy": near(0.7 - 0.4 * done, 0.03),
+            "completion_tokens": near(21, 1.0), "learning_rate": 1e-4 * (1 - step / 161),
+            "generate_s": abs(near(0.61, 0.03)), "reward_s/format": 0.002,
+            "reward_s/report-consistency": abs(near(0.06, 0.004)), "step_s": abs(near(1.05, 0.02)),
+        }  # fmt: skip
         run.line("metrics.jsonl", stage="05-grpo", step=step, time_s=step * 1.1, **figures)
 
 
@@ -240,12 +230,8 @@ def _rollouts(run: FakeRun) -> None:
             item["advantage"] = round((item["total"] - mean) / spread, 4)
         words = "".join(part.text if isinstance(part, TextPart) else "<|image_pad|>" for part in prompt.parts)
         about = {
-            "stage": "05-grpo",
-            "step": step,
-            "prompt_id": prompt.id,
-            "case_id": case.id,
-            "task": "choice",
-        }
+            "stage": "05-grpo", "step": step, "prompt_id": prompt.id, "case_id": case.id, "task": "choice",
+        }  # fmt: skip
         shown = {"prompt": words, "images": [crop.uri() for crop in prompt.crops()]}
         reference = dict(prompt.reference)
         run.line("rollouts/05-grpo.jsonl", **about, **shown, reference=reference, rollouts=rollouts)
@@ -280,11 +266,8 @@ def _answers(run: FakeRun) -> None:
     for case in cases:
         absent = [item.name for item in case.findings if item.state == "absent"]
         about = {
-            "prompt_id": f"{case.id}:report",
-            "case_id": case.id,
-            "patient": case.patient,
-            "task": "report",
-        }
+            "prompt_id": f"{case.id}:report", "case_id": case.id, "patient": case.patient, "task": "report",
+        }  # fmt: skip
         findings = {
             "affirmed": [*case.present()[1:], "emphysema"],
             "present": case.present(),

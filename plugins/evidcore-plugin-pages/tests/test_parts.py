@@ -15,18 +15,10 @@ from evidcore.api import Crop, VolumeRef
 
 @pytest.mark.parametrize(
     ("value", "unit", "said"),
-    [
-        (0.7623, "rate", "76.2 %"),
-        (-0.0424, "points", "\N{MINUS SIGN}4.2"),
-        (0.5172, "points", "+51.7"),
-        (0.52849, "score", "0.528"),
-        (1234, "count", "1\u202f234"),
-        (59.94, "seconds", "59.9 s"),
-        (3725.0, "seconds", "1 h 02 min"),
-        (float("nan"), "rate", "not finite"),
-        (1.07654, "plain", "1.077"),
-    ],
-)
+    [(0.7623, "rate", "76.2 %"), (-0.0424, "points", "\N{MINUS SIGN}4.2"), (0.5172, "points", "+51.7"),
+     (0.52849, "score", "0.528"), (1234, "count", "1\u202f234"), (59.94, "seconds", "59.9 s"),
+     (3725.0, "seconds", "1 h 02 min"), (float("nan"), "rate", "not finite"), (1.07654, "plain", "1.077")],
+)  # fmt: skip
 def test_numbers_read_as_their_unit(value, unit, said):
     assert written(value, unit) == said
 
@@ -78,16 +70,10 @@ def answers(*correct):
 
 @pytest.mark.parametrize(
     ("correct", "said"),
-    [
-        ((True,), "right"),
-        ((False,), "wrong"),
-        ((None,), None),
-        ((True, False), "right only with its own volume"),
-        ((True, True), "right either way"),
-        ((False, True), "right only with another patient's volume"),
-        ((False, False), "wrong either way"),
-    ],
-)
+    [((True,), "right"), ((False,), "wrong"), ((None,), None),
+     ((True, False), "right only with its own volume"), ((True, True), "right either way"),
+     ((False, True), "right only with another patient's volume"), ((False, False), "wrong either way")],
+)  # fmt: skip
 def test_a_question_is_told_by_how_it_fared(correct, said):
     assert pattern(answers(*correct)) == said
 

@@ -503,15 +503,11 @@ def test_what_the_patient_himself_has_cannot_be_removed(home):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        (
-            {"source": {"intensity": "arbitrary"}},
-            r"c0\.nii\.gz: lesions are planted in HU, .* 'arbitrary'.*'c0'",
-        ),
-        ({"inside": {"stone": "liver"}}, r"no mask 'liver' to plant a stone in\. It has: none"),
-        ({"source": {"masks": {"stone": "left0.nii.gz"}}}, "the source has a mask 'stone' already"),
-    ],
-)
+    [({"source": {"intensity": "arbitrary"}},
+      r"c0\.nii\.gz: lesions are planted in HU, .* 'arbitrary'.*'c0'"),
+     ({"inside": {"stone": "liver"}}, r"no mask 'liver' to plant a stone in\. It has: none"),
+     ({"source": {"masks": {"stone": "left0.nii.gz"}}}, "the source has a mask 'stone' already")],
+)  # fmt: skip
 def test_a_case_that_cannot_be_planted_into_is_refused(home, options, message):
     with pytest.raises(DataError, match=message):
         home.cases(**options)

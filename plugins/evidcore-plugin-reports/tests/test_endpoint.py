@@ -64,19 +64,11 @@ def test_a_request_is_what_the_recipe_says(caplog):
 
 @pytest.mark.parametrize(
     "first",
-    [
-        Reply(status=429),
-        Reply(status=500, body=b"oops"),
-        Reply(status=503),
-        Reply(content="half", cut=True),
-        Reply(body=b"<html>hello</html>"),
-        Reply(body=b"[" * 200_000),
-        Reply(body=b'{"choices": []}'),
-        Reply(body=b'{"choices": [{"message": "text"}]}'),
-        Reply(content="late", after_s=0.6),
-    ],
+    [Reply(status=429), Reply(status=500, body=b"oops"), Reply(status=503), Reply(content="half", cut=True),
+     Reply(body=b"<html>hello</html>"), Reply(body=b"[" * 200_000), Reply(body=b'{"choices": []}'),
+     Reply(body=b'{"choices": [{"message": "text"}]}'), Reply(content="late", after_s=0.6)],
     ids=["429", "500", "503", "cut", "no-json", "deep", "no-choice", "no-message", "slow"],
-)
+)  # fmt: skip
 def test_what_may_pass_is_tried_again(first):
     with chat_server(in_turn(first, Reply(content="yes"))) as server:
         assert client(server, timeout_s=0.3).ask([asked("a")]) == ["yes"]

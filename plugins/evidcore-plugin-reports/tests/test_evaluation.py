@@ -59,12 +59,9 @@ CASES = [
     case("a", NAMES[:1]), case("b", NAMES[:2]), case("c", ()), case("d", NAMES[1:2]), case("e", NAMES[:1]),
 ]  # fmt: skip
 REPORTS = {
-    "a": "Emphysema. No cardiomegaly.",
-    "b": "There is emphysema.",
-    "c": "There is cardiomegaly.",
-    "d": "There is a lung nodule. There is emphysema.",
-    "e": "Clear.",
-}
+    "a": "Emphysema. No cardiomegaly.", "b": "There is emphysema.", "c": "There is cardiomegaly.",
+    "d": "There is a lung nodule. There is emphysema.", "e": "Clear.",
+}  # fmt: skip
 
 
 def test_f1_agrees_with_scikit_learn():

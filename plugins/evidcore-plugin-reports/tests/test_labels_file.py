@@ -53,7 +53,7 @@ def test_an_unknown_text_is_unread_and_not_quoted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cases", "said"),
+    ("content", "said"),
     [
         ({"a": entry(state="maybe")}, r"cases\.a\.findings\[0\]\.state: must be 'present'.*'maybe'"),
         ({"a": entry(side="up")}, r"cases\.a\.findings\[0\]\.side.*'up'"),
@@ -68,16 +68,6 @@ def test_an_unknown_text_is_unread_and_not_quoted(tmp_path):
         ({"a": {"findings": []}}, r"cases\.a\.text_sha256"),
         ({"a": {**entry(), "text_sha256": "AB"}}, r"cases\.a\.text_sha256: .* got 'AB'"),
         ({"a": entry(), "b": entry(size_mm=8)}, r"cases\.b: has the same text as case 'a'"),
-    ],
-)
-def test_a_wrong_entry_is_named(tmp_path, cases, said):
-    with pytest.raises(DataError, match=rf"(?s)labels\.json.*{said}"):
-        labeler(tmp_path, {"schema": 1, "cases": cases})(TEXT)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
         (b'{"schema": 2, "cases": {}}', r"schema: must be 1, got 2"),
         (b'{"schema": 1}', r"cases"),
         (b"[1", r"is no JSON as it should be: .*line 1"),
@@ -85,9 +75,10 @@ def test_a_wrong_entry_is_named(tmp_path, cases, said):
         (b"\xff", r"is no JSON as it should be"),
     ],
 )
-def test_a_wrong_file_is_named(tmp_path, content, said):
+def test_a_wrong_entry_or_file_is_named(tmp_path, content, said):
+    file = content if isinstance(content, bytes) else {"schema": 1, "cases": content}
     with pytest.raises(DataError, match=rf"(?s)labels\.json: .*{said}"):
-        labeler(tmp_path, content)(TEXT)
+        labeler(tmp_path, file)(TEXT)
 
 
 def test_a_file_that_is_not_the_recipes_is_refused_with_its_hash(tmp_path):

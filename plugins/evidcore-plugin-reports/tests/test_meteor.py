@@ -38,12 +38,9 @@ def by_hand(matches, stretches, ours, theirs):
 def test_words_match_exactly_and_by_stem(tmp_path, written):
     metric = Meteor(tmp_path)
     texts = written(
-        ("The nodules are seen left", "Left lung: the nodule is seen"),
-        ("a nodule", "a nodule"),
-        ("", "a nodule"),
-        ("nodule", "heart"),
-        ("Größe unverändert", "Größe unverändert"),
-    )
+        ("The nodules are seen left", "Left lung: the nodule is seen"), ("a nodule", "a nodule"),
+        ("", "a nodule"), ("nodule", "heart"), ("Größe unverändert", "Größe unverändert"),
+    )  # fmt: skip
     result = [item.figures["meteor_without_synonyms"] for item in metric(texts)]
     # 4 of 5 and of 6 words: the nodules | seen | left, in 3 stretches
     assert result[0] == pytest.approx(by_hand(4, 3, 5, 6))

@@ -12,16 +12,11 @@ from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 
 CASE = Case(
-    id="a",
-    patient="p",
-    volumes=(VolumeRef(path="a.nii"),),
-    report=Report(text="There is emphysema."),
-    findings=(
-        *(Finding(name=name) for name in ("emphysema", "lung nodule")),
-        *(Finding(name=name, state="absent") for name in ("cardiomegaly", "hiatal hernia")),
-        Finding(name="consolidation", state="uncertain"),
-    ),
-)
+    id="a", patient="p", volumes=(VolumeRef(path="a.nii"),), report=Report(text="There is emphysema."),
+    findings=(*(Finding(name=name) for name in ("emphysema", "lung nodule")),
+              *(Finding(name=name, state="absent") for name in ("cardiomegaly", "hiatal hernia")),
+              Finding(name="consolidation", state="uncertain")),
+)  # fmt: skip
 
 
 def rollouts(task, *texts, case=CASE):

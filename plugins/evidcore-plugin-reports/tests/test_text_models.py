@@ -40,16 +40,11 @@ def test_a_model_is_named_once_and_with_its_commit(options, message):
 
 @pytest.mark.parametrize(
     ("folder", "message"),
-    [
-        ("nowhere", "scorer x: '.*nowhere' holds no config.json"),
-        ("pickled", "scorer x: '.*pickled' holds no weights as safetensors, and a pickle may run code"),
-        ("broken", "scorer x: cannot be loaded: "),
-        (
-            "language",
-            "ForSequenceClassification: its weights leave the model random: score.weight is missing",
-        ),
-    ],
-)
+    [("nowhere", "scorer x: '.*nowhere' holds no config.json"),
+     ("pickled", "scorer x: '.*pickled' holds no weights as safetensors, and a pickle may run code"),
+     ("broken", "scorer x: cannot be loaded: "),
+     ("language", "ForSequenceClassification: its weights leave the model random: score.weight is missing")],
+)  # fmt: skip
 def test_what_cannot_be_used_is_named(models, folder, message):
     kind = "AutoModelForSequenceClassification"
     named = TextModel(Pretrained(folder=folder), models, "scorer x", kind=kind)

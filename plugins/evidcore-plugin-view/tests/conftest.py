@@ -26,14 +26,11 @@ ASKED = [("chest", "choice"), ("abdomen", "point"), ("abdomen", "tell")]
 TESTED = [{"dataset": dataset, "task": task, "split": "test"} for dataset, task in ASKED]
 ABDOMEN = {"use": "phantom-abdomen", "train_cases": 1, "validation_cases": 0, "test_cases": 2}
 RECIPE = recipe_text(
-    {"kind": "sft", "data": [{"dataset": "chest", "task": "choice"}]},
-    {"kind": "evaluate", "data": TESTED},
+    {"kind": "sft", "data": [{"dataset": "chest", "task": "choice"}]}, {"kind": "evaluate", "data": TESTED},
     {"kind": "grpo", "data": [{"dataset": dataset, "task": task} for dataset, task in ASKED]},
-    {"kind": "evaluate", "data": TESTED},
-    {"kind": "audit", "data": TESTED[:1]},
-    name="looked",
+    {"kind": "evaluate", "data": TESTED}, {"kind": "audit", "data": TESTED[:1]}, name="looked",
     dataset={"chest": phantoms(3, 0, 6, questions_per_finding=1), "abdomen": ABDOMEN},
-)
+)  # fmt: skip
 LONG = 10_000_000
 EVIL = "</script><img src=x onerror=\"document.title='broken'\"><b>bold</b>"
 

@@ -71,11 +71,8 @@ def test_a_real_run_is_described_with_its_stages_and_read_again_when_it_has_gone
     run = OpenedRun(copied_run, show_reports=False)
     told = run.described()
     assert [told[name] for name in ("state", "phantoms", "real", "rollouts")] == [
-        "finished",
-        ["chest"],
-        [],
-        [],
-    ]
+        "finished", ["chest"], [], [],
+    ]  # fmt: skip
     stages = [(item["stage"], item["kind"]) for item in told["answers"]]
     assert stages == [("02-evaluate", "evaluate"), ("04-evaluate", "evaluate")]
     assert {row["condition"] for row in run.index("answers", "04-evaluate").rows()} == {"own"}

@@ -40,20 +40,13 @@ def recipe(*more, reward=None, growing="region-growing", test_cases=3, **service
     judged = [{"use": "key-slice"}, {"use": "volume-consistency"} | ({} if reward is None else reward)]
     grower = {"kind": "segmenter", "use": growing, "smoothing_steps": 2}
     return recipe_text(
-        {"kind": "sft", **TRAINED, "rows_per_step": 1},
-        MEASURED,
-        {"kind": "grpo", **TRAINED, **SAMPLED, "reward": judged},
-        MEASURED,
-        *more,
-        name="followed",
+        {"kind": "sft", **TRAINED, "rows_per_step": 1}, MEASURED,
+        {"kind": "grpo", **TRAINED, **SAMPLED, "reward": judged}, MEASURED, *more, name="followed",
         task={"answer": {"use": "reasoning-segmentation", "think": False}},
-        service={"grower": grower, **services},
-        dataset={"abdomen": {**ABDOMEN, "test_cases": test_cases}},
-        model={
-            "view": {"use": "slices", "slices": 20},
-            "encoder": {"use": "vit3d", "size_zyx": [20, 48, 64], "patch_zyx": [1, 8, 8], "width": 24},
-        },
-    )
+        service={"grower": grower, **services}, dataset={"abdomen": {**ABDOMEN, "test_cases": test_cases}},
+        model={"view": {"use": "slices", "slices": 20},
+               "encoder": {"use": "vit3d", "size_zyx": [20, 48, 64], "patch_zyx": [1, 8, 8], "width": 24}},
+    )  # fmt: skip
 
 
 PINK = (255, 157, 230)  # masks of side B

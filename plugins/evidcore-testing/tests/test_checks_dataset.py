@@ -81,27 +81,22 @@ NODULE = "'case-0' without 'lung nodule'"
 MUTANTS = {
     r"cases come lazily. cases\('train'\) gave a list": listing(list),
     "ids are unique over all splits. 'case' is in train and train": each(id="case"),
-    "no patient is in two splits. 'patient-0' is in train and validation": each(
-        patient=lambda case: f"patient-{int(case.id[5:]) % 4}"
-    ),
+    "no patient is in two splits. 'patient-0' is in train and validation":
+        each(patient=lambda case: f"patient-{int(case.id[5:]) % 4}"),
     r"of the declared vocabulary. got 'nodules' \(case 'case-0'\)": each(findings=(Finding(name="nodules"),)),
-    r"spans lie inside their report. got 0\.\.9 in 3 characters \(case 'case-0'\)": each(
-        report=Report(text="No.", spans=(SPAN,)), findings=()
-    ),
+    r"spans lie inside their report. got 0\.\.9 in 3 characters \(case 'case-0'\)":
+        each(report=Report(text="No.", spans=(SPAN,)), findings=()),
     r"answers lie among their options. got \[2\] for 2 options of 'q' \(case 'case-0'\)": asking(answer=2),
     r"options that hold. answer 0 is not in \(1,\) of 'q'": asking(answer=0, true_options=(1,)),
     r"queries mean masks of their case. 'q' names \['tail'\] \(case 'case-0'\)": each(queries=(TAIL,)),
     r"queries have ids of their own. got \['q', 'q'\]": each(queries=asked_twice),
     r"a case has volumes. got none \(case 'case-0'\)": each(volumes=()),
-    "volumes can be read. case 'case-0' raised DataError: lost": each(
-        volumes=(VolumeRef(path="lost.nii.gz"),)
-    ),
-    r"masks lie on the grid .* mask 'heart' of case 'case-0' raised .*shape \(3, 4, 5\)": altered(
-        TinyDataset, cases=small_mask
-    ),
-    r"cases come twice the same. train: 8, then 8, \['case-\d', ": listing(
-        lambda cases: iter([*cases][:: 1 if next(COUNT) % 2 else -1])
-    ),
+    "volumes can be read. case 'case-0' raised DataError: lost":
+        each(volumes=(VolumeRef(path="lost.nii.gz"),)),
+    r"masks lie on the grid .* mask 'heart' of case 'case-0' raised .*shape \(3, 4, 5\)":
+        altered(TinyDataset, cases=small_mask),
+    r"cases come twice the same. train: 8, then 8, \['case-\d', ":
+        listing(lambda cases: iter([*cases][:: 1 if next(COUNT) % 2 else -1])),
     "there are cases. got none in any split": listing(lambda cases: iter(())),
     "the fingerprint is a text. got ''": altered(TinyDataset, fingerprint=lambda self: ""),
     r"fingerprint stays. '\d+', then '\d+'": altered(TinyDataset, fingerprint=lambda self: str(next(COUNT))),
@@ -109,12 +104,11 @@ MUTANTS = {
     rf"as many volumes. got 0 for 1 \(case {NODULE}": changing(Removable, "without", lambda refs: ()),
     "the grid stays. volume 0: .* of 4x2x2 mm .*the case's .* of 5x2x2 mm": altered(Removable, step_mm=4.0),
     "the intensity stays. got 'arbitrary', the case has 'hu'": changing(Removable, "without", arbitrary),
-    f"and only there. all voxels are the case's .*{NODULE}": altered(
-        Removable, without=lambda self, case, finding: case.volumes
-    ),
+    f"and only there. all voxels are the case's .*{NODULE}":
+        altered(Removable, without=lambda self, case, finding: case.volumes),
     "and only there. not all voxels are the case's .* without 'pleural": altered(Removable, without=darker),
     rf"removed twice the same. voxels differ \(case {NODULE}": altered(Removable, written=noisy),
-}
+}  # fmt: skip
 
 
 def check(made, folder):

@@ -99,36 +99,30 @@ def looks(self, prompts, *given):
 
 
 EVALUATIONS = {
-    "it can measure the prompts.*these are no counts": changing(
-        Length, "refusal", lambda _: "these are no counts"
-    ),
-    r"it answers each prompt.*got \[3, 3, 3\] for 4": altered(
-        changing(Length, "answer", lambda answers: answers[1:]), measure=loses_one
-    ),
+    "it can measure the prompts.*these are no counts":
+        changing(Length, "refusal", lambda _: "these are no counts"),
+    r"it answers each prompt.*got \[3, 3, 3\] for 4":
+        altered(changing(Length, "answer", lambda answers: answers[1:]), measure=loses_one),
     "whatever the size of a batch.*one by one": altered(Length, answer=by_batch),
     "in order, together as alone.*alone": changing(Length, "score", lambda results: results[::-1]),
     "equal calls give equal rows.*then": altered(Length, measure=counts_rows),
-    "more of the headline than empty ones.*length: 0.0 for gold, 4.0 for empty": figuring(
-        lambda text: float(not text)
-    ),
+    "more of the headline than empty ones.*length: 0.0 for gold, 4.0 for empty":
+        figuring(lambda text: float(not text)),
     r"each question has a value in 0\.\.1. got": figuring(lambda text: float(len(text))),
     "blind rules do not look.*0.0, 0.0.* over air": altered(Length, references=looks),
     "each question has its patient.*'p', 'p'": result_with(clusters=("p",) * 4),
     "has a unit.*length: 'per mille'": result_with(unit=lambda self, metric: "per mille"),
     "rows are sound: there is one. got none": result_with(rows=lambda self: []),
-    "rows are sound: each has its name.*'length'": result_with(
-        rows=lambda self: NumericResult.rows(self) * 2
-    ),
-    "rows are sound: numbers, units, counts.*value=0.5, low=0.9": each(
-        "rows", lambda row: dataclasses.replace(row, low=0.9, value=0.5)
-    ),
-    "rows are sound: they are JSON.*TypeError": each(
-        "rows", lambda row: dataclasses.replace(row, extra={"model": object})
-    ),
+    "rows are sound: each has its name.*'length'":
+        result_with(rows=lambda self: NumericResult.rows(self) * 2),
+    "rows are sound: numbers, units, counts.*value=0.5, low=0.9":
+        each("rows", lambda row: dataclasses.replace(row, low=0.9, value=0.5)),
+    "rows are sound: they are JSON.*TypeError":
+        each("rows", lambda row: dataclasses.replace(row, extra={"model": object})),
     "a line stands for each answer.*not": result_with(lines=lambda self: NumericResult.lines(self)[1:]),
     r"a line says.*lacks \['case_id'": each("lines", lambda line: {"prompt_id": line["prompt_id"]}),
     "lines are JSON.*TypeError": each("lines", lambda line: {**line, "seen": {1}}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("message", EVALUATIONS)

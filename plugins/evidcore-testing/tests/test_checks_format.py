@@ -79,27 +79,23 @@ def turned(grid):
 ERROR = "a DataError that names it. voxels cut off in its header"
 MUTANTS = {
     r"`open` gives the grid .* has \(3, 4, 5\), the voxels \(5,": changing(Plain, "grid", turned),
-    r"the values are right. got int16 \(3, 4, 5\), mean 9\.5; expected int16 \(3, 4, 5\), mean 9": changing(
-        Plain, "load", lambda array: array[::-1]
-    ),
-    r"place in the body is right. got 3x4x5 .*\(0\.0, 0\.0, 5\.0\) mm .*, expected": changing(
-        Plain, "grid", shifted
-    ),
+    r"the values are right. got int16 \(3, 4, 5\), mean 9\.5; expected int16 \(3, 4, 5\), mean 9":
+        changing(Plain, "load", lambda array: array[::-1]),
+    r"place in the body is right. got 3x4x5 .*\(0\.0, 0\.0, 5\.0\) mm .*, expected":
+        changing(Plain, "grid", shifted),
     "a volume that is opened twice is the same. it is another": restless(2),
     "voxels that are loaded twice are the same. they differ": restless(4),
-    r"hold all that is read. a copy of \['a\.plain'\] raised .*voxels": changing(
-        Plain, "files", lambda files: files[:1]
-    ),
+    r"hold all that is read. a copy of \['a\.plain'\] raised .*voxels":
+        changing(Plain, "files", lambda files: files[:1]),
     r"exist and are in order. missing: \['.*gone'\]": changing(Plain, "files", lambda files: [Path("gone")]),
-    r"by its content where that is promised. .*a\.plain is not": changing(
-        Plain, "recognises", lambda _: False
-    ),
+    r"by its content where that is promised. .*a\.plain is not":
+        changing(Plain, "recognises", lambda _: False),
     "what is of no format is not recognised. empty is": changing(Plain, "recognises", lambda _: True),
     f"{ERROR} was accepted": altered(Plain, load=lambda self, voxels: VALUES),
     f"{ERROR} raised DataError: a file is broken": altered(Plain, load=names_nothing),
     r"and right. 2 voxels differ for MaskRef": marking(lambda ref, array: array == 8),
     "a label that does not occur gives an empty mask. label 250 raised DataError": marking(refuses),
-}
+}  # fmt: skip
 
 
 def check(format, folder):

@@ -126,32 +126,25 @@ def anchor_moves(self, patches):
 
 ANCHOR = "in persistent buffers."
 BRIDGES = {
-    r"tokens are counted .* tokens\(\(3, 2, 2\)\) says 12, forward gives \(2, 2, 24\)": altered(
-        Projection, tokens=lambda self, grid_zyx: math.prod(grid_zyx)
-    ),
+    r"tokens are counted .* tokens\(\(3, 2, 2\)\) says 12, forward gives \(2, 2, 24\)":
+        altered(Projection, tokens=lambda self, grid_zyx: math.prod(grid_zyx)),
     "tokens are counted without weights. building on meta raised": begun(Projection, reads_weights),
-    r"\(volume, token, text_width\). must be \(2, 2, 24\), got \(2, 2, 48\)": bridging(
-        lambda embedded: embedded.repeat(1, 1, 2)
-    ),
+    r"\(volume, token, text_width\). must be \(2, 2, 24\), got \(2, 2, 48\)":
+        bridging(lambda embedded: embedded.repeat(1, 1, 2)),
     r"embeddings are finite. not so for grid \(3, 2, 2\)": bridging(lambda embedded: embedded / 0.0),
     "gradient reaches the input. the gradient on the patches is 0": fed(torch.detach),
-    "a volume is bridged alone as among others. volume 0's embeddings depend on volume 1's": fed(
-        lambda given: given + given.mean(dim=0)
-    ),
-    r"no parameter is a single number .* gain has shape \(\)": begun(
-        Projection, lambda self: setattr(self, "gain", nn.Parameter(torch.tensor(1.0)))
-    ),
+    "a volume is bridged alone as among others. volume 0's embeddings depend on volume 1's":
+        fed(lambda given: given + given.mean(dim=0)),
+    r"no parameter is a single number .* gain has shape \(\)":
+        begun(Projection, lambda self: setattr(self, "gain", nn.Parameter(torch.tensor(1.0)))),
     f"{ANCHOR} set_anchor changed the parameter 'scale'": begun(Projection, anchor_in_a_parameter),
-    rf"{ANCHOR} saving and loading moves the output by \d": begun(
-        Projection, lambda self: self.register_buffer("scale", torch.ones(1), persistent=False)
-    ),
-    rf"{ANCHOR} changing the embeddings afterwards moves the output by \d": altered(
-        Projection, set_anchor=lambda self, embeddings: setattr(self, "scale", embeddings[0])
-    ),
-    "the anchor survives training. training changed the buffer 'scale'": altered(
-        Projection, forward=anchor_moves
-    ),
-}
+    rf"{ANCHOR} saving and loading moves the output by \d":
+        begun(Projection, lambda self: self.register_buffer("scale", torch.ones(1), persistent=False)),
+    rf"{ANCHOR} changing the embeddings afterwards moves the output by \d":
+        altered(Projection, set_anchor=lambda self, embeddings: setattr(self, "scale", embeddings[0])),
+    "the anchor survives training. training changed the buffer 'scale'":
+        altered(Projection, forward=anchor_moves),
+}  # fmt: skip
 
 
 def check(made):

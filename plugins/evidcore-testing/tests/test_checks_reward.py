@@ -74,27 +74,22 @@ MUTANTS = {
     "values and parts are finite. got value = inf for 'It is A'": scoring(lambda rollout: math.inf),
     r"values lie in the declared bounds. got 5\.0, bounds 0\.0\.\.1\.0": scoring(lambda rollout: 5.0),
     r"two finite numbers that rise. got \(1\.0, 0\.0\)": altered(ChoiceAccuracy, bounds=(1.0, 0.0)),
-    r"a reason is a text. got 42 for 'It is A' \(prompt 'one'\)": judging(
-        lambda rollout: Score(value=1.0, reason=42)
-    ),
-    "what is not scored says why. got 'failed' without a reason": judging(
-        lambda rollout: Unscored(kind="failed", reason=" ")
-    ),
-    "rollouts that a task can read are judged. 8 rollouts raised KeyError: 'options'": scoring(
-        lambda rollout: rollout.prompt.reference["options"]
-    ),
-    r"equal calls give equal verdicts. Score\(value=0\.0.*, then Score\(value=1\.0": calling(
-        lambda some, _: values([float(next(COUNT) % 2)] * len(some))
-    ),
-    r"the order of rollouts does not matter. Score\(value=0\.0.* then Score\(value=1\.0": calling(
-        lambda some, _: values(float(each is some[0]) for each in some)
-    ),
+    r"a reason is a text. got 42 for 'It is A' \(prompt 'one'\)":
+        judging(lambda rollout: Score(value=1.0, reason=42)),
+    "what is not scored says why. got 'failed' without a reason":
+        judging(lambda rollout: Unscored(kind="failed", reason=" ")),
+    "rollouts that a task can read are judged. 8 rollouts raised KeyError: 'options'":
+        scoring(lambda rollout: rollout.prompt.reference["options"]),
+    r"equal calls give equal verdicts. Score\(value=0\.0.*, then Score\(value=1\.0":
+        calling(lambda some, _: values([float(next(COUNT) % 2)] * len(some))),
+    r"the order of rollouts does not matter. Score\(value=0\.0.* then Score\(value=1\.0":
+        calling(lambda some, _: values(float(each is some[0]) for each in some)),
     r"alone as among others. Score\(value=0\.75.*, then Score\(value=0\.5": calling(on_a_curve),
     "what it is shown stays as it was. the verdicts of 'format' changed": calling(rewrites),
     "what it is shown stays as it was. prompt 'one' changed": scoring(writes_the_key),
     r"a good answer beats its bad twin. 0\.5 is not above 0\.5 for 'It is A'": scoring(lambda rollout: 0.5),
     "beats its bad twin. none of 4 pairs was scored on both sides": judging(lambda rollout: None),
-}
+}  # fmt: skip
 
 
 def test_a_sound_reward_passes():

@@ -62,9 +62,8 @@ def counted(prompt):
 PROMPT = "prompt 'case-0:case-0-question-0'"
 MUTANTS = {
     "cases that it can ask about .* no prompt for seed 0": altered(Choice, prompts=lambda self, *given: []),
-    r"ids of their own. more than once: \['case-0:case-0-question-0', 'case-1": changing(
-        Choice, "prompts", lambda prompts: prompts * 2
-    ),
+    r"ids of their own. more than once: \['case-0:case-0-question-0', 'case-1":
+        changing(Choice, "prompts", lambda prompts: prompts * 2),
     "equal arguments give equal prompts. not so for 'case-0', seed 0": asking(counted),
     f"parts are shown, all or some. got 0 crops in {PROMPT}, 1 shown": showing(lambda parts: parts[1:]),
     f"no prompt shows the report. it stands in {PROMPT}": asking(quotes),
@@ -72,24 +71,19 @@ MUTANTS = {
     r"the reference is plain JSON. got .*'sides': frozenset": refers(sides={"left", "right"}),
     r"the reference is plain JSON. got .*'sides': \(": refers(sides=("left", "right")),
     "gold is read as well-formed. '<think>.* is malformed: ": giving(lambda text, spans: (text[:-1], ())),
-    r"labelled spans lie inside gold. got 0\.\.999 in \d+ characters": giving(
-        lambda text, spans: (text, (Span(start=0, end=999, label="abnormal"),))
-    ),
-    f"equal prompts have equal gold. not so for {PROMPT[7:]}": giving(
-        lambda text, spans: (text, (Span(start=0, end=next(COUNT) % 9 + 1, label="normal"),))
-    ),
+    r"labelled spans lie inside gold. got 0\.\.999 in \d+ characters":
+        giving(lambda text, spans: (text, (Span(start=0, end=999, label="abnormal"),))),
+    f"equal prompts have equal gold. not so for {PROMPT[7:]}":
+        giving(lambda text, spans: (text, (Span(start=0, end=next(COUNT) % 9 + 1, label="normal"),))),
     "neither choice, report, evidence nor value was read from '<think>": reads_as(choice=None),
-    "garbage is malformed with a reason. '' is taken as well-formed": reading(
-        lambda answer: Answer(text=answer.text, choice="A")
-    ),
-    "garbage is malformed with a reason. the reason is empty for ''": reading(
-        lambda answer: dataclasses.replace(answer, malformed=answer.malformed and " ")
-    ),
-    "an answer holds the completion as written. got '' for '   '": reading(
-        lambda answer: dataclasses.replace(answer, text=answer.text.strip())
-    ),
+    "garbage is malformed with a reason. '' is taken as well-formed":
+        reading(lambda answer: Answer(text=answer.text, choice="A")),
+    "garbage is malformed with a reason. the reason is empty for ''":
+        reading(lambda answer: dataclasses.replace(answer, malformed=answer.malformed and " ")),
+    "an answer holds the completion as written. got '' for '   '":
+        reading(lambda answer: dataclasses.replace(answer, text=answer.text.strip())),
     "no completion raises. '<think>' raised ValueError: unclosed <think>": reading(raises_on_tags),
-}
+}  # fmt: skip
 
 
 def test_a_sound_task_passes(cases):

@@ -93,21 +93,18 @@ def loud_where_empty(candidate, reference):
 
 
 SCORERS = {
-    "questions may be told. 4 pairs with a question each raised TypeError": altered(
-        TokenF1, __call__=lambda self, candidates, references: []
-    ),
+    "questions may be told. 4 pairs with a question each raised TypeError":
+        altered(TokenF1, __call__=lambda self, candidates, references: []),
     "a score or None per pair. got 1 scores for 4 pairs": changing(TokenF1, "__call__", lambda scores: [1.0]),
     r"each score is in 0\.\.1. got 100\.0 for 'The heart": scoring(lambda *pair: 100.0),
     r"equal texts score 1. got 0\.9 for": scoring(unsure),
-    r"a pair is scored alone as among others. 1\.0, then 0\.\d+ for": changing(
-        altered(TokenF1, is_exact=False), "__call__", graded
-    ),
+    r"a pair is scored alone as among others. 1\.0, then 0\.\d+ for":
+        changing(altered(TokenF1, is_exact=False), "__call__", graded),
     r"equal calls give equal scores. \[1\.0, 0\.\d+, ": altered(TokenF1, __call__=drifts),
-    "an empty text does not raise. '' against '' raised ZeroDivisionError": scoring(
-        lambda candidate, reference: TokenF1._score(candidate, reference) + 0 // len(candidate)
-    ),
+    "an empty text does not raise. '' against '' raised ZeroDivisionError":
+        scoring(lambda candidate, reference: TokenF1._score(candidate, reference) + 0 // len(candidate)),
     r"each score is in 0\.\.1. got -1\.0 for an empty text": scoring(loud_where_empty),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("sound", [TokenF1, scoring(unsure, is_exact=False)], ids=["exact", "learned"])
@@ -143,19 +140,16 @@ def growing(self, *given):
 
 
 REWEIGHTERS = {
-    "one weight per token. got 29 weights for 30 tokens under 4 spans": changing(
-        Abnormal, "__call__", lambda weights: weights[:-1]
-    ),
+    "one weight per token. got 29 weights for 30 tokens under 4 spans":
+        changing(Abnormal, "__call__", lambda weights: weights[:-1]),
     r"each weight is finite and not below 0. got -0\.5 for token": altered(Abnormal, gain=-0.5),
     "some token weighs more than 0. got only zeros for 30 tokens": weighing(lambda token, spans: 0.0),
-    r"any target can be weighed. 30 tokens under 0 spans raised ValueError: max\(\)": weighing(
-        lambda token, spans: float(max(span.end for span in spans))
-    ),
-    "any target can be weighed. 30 tokens under 4 spans raised ZeroDivisionError": weighing(
-        lambda token, spans: 1.0 / (token[1] - token[0])
-    ),
+    r"any target can be weighed. 30 tokens under 0 spans raised ValueError: max\(\)":
+        weighing(lambda token, spans: float(max(span.end for span in spans))),
+    "any target can be weighed. 30 tokens under 4 spans raised ZeroDivisionError":
+        weighing(lambda token, spans: 1.0 / (token[1] - token[0])),
     r"equal calls give equal weights. \[1\.0.*3\.0.*, then .*4\.0": altered(Abnormal, __call__=growing),
-}
+}  # fmt: skip
 
 
 def test_a_sound_reweighter_passes():

@@ -2,12 +2,19 @@
 
 import dataclasses
 import json
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
+import numpy as np
 import pytest
+from evidcore_plugin_hub import isolation
+from evidcore_plugin_hub.worker import pickled
 from evidcore_testing.data import FINDINGS, volume_case
 
-from evidcore.case import Action, Crop, Query, Rollout, Turn, VisualPart
+from evidcore.case import Action, Answer, Crop, Query, Rollout, Score, Turn, Unscored, VisualPart
+from evidcore.case.read_only import ReadOnlyDict, ReadOnlyList, read_only
 from evidcore.cli.show import recipe_schema
 from evidcore.contracts import ImageQuestion
 from evidcore.errors import ContractError, RecipeError
@@ -86,6 +93,11 @@ def test_an_isolated_scorer_gives_the_numbers_of_the_run(name, asked):
     apart.ready()
 
 
+def test_verdicts_of_each_kind_come_back(planted, rollouts):
+    expected = [None, Unscored(kind="failed", reason="ü"), Score(value=0.25)] * 2
+    assert build("reward", {"use": "planted", "gives": "kinds", "isolated": True})(rollouts, {}) == expected
+
+
 @pytest.mark.slow
 def test_a_scorer_that_answers_too_often_is_named(planted):
     says = r"scorer 'planted-scorer' from planted-package 1\.2 gave 3 answers to 2"
@@ -120,22 +132,21 @@ def test_what_cannot_be_isolated_is_a_mistake(kind, table, says):  # more in tes
         factory.build(kind, table, given={}, where="r")
 
 
-@pytest.mark.parametrize("value", [True, {}, {"time_limit_s": 5}])
-def test_what_can_be_isolated_is_none(value):
+@pytest.mark.parametrize(
+    ("value", "limits"),
+    [(True, (60, 4)), ({}, (60, 4)), ({"time_limit_s": 5}, (5, 4)), ({"memory_gb": 1}, (60, 1))],
+)  # fmt: skip
+def test_what_can_be_isolated_has_both_limits_in_its_resolved_table(value, limits):
     table = {"use": "report-consistency", "scorer": {"use": "findings-f1"}, "isolated": value}
     assert factory.check("reward", table, "r") == []
+    resolved = Components().table("reward", table)["isolated"]
+    assert resolved == dict(zip(("time_limit_s", "memory_gb"), limits, strict=True))
 
 
 def test_false_is_as_if_it_were_not_there():
     plain = {"use": "format", "weight": 0.5}
     assert Components().table("reward", {**plain, "isolated": False}) == Components().table("reward", plain)
     assert type(build("reward", {**plain, "isolated": False})).__name__ == "Format"
-
-
-@pytest.mark.parametrize(("value", "memory_gb"), [(True, 4.0), ({"memory_gb": 1}, 1.0)])
-def test_a_resolved_table_has_both_limits(value, memory_gb):
-    table = Components().table("reward", {"use": "format", "isolated": value})
-    assert table["isolated"] == {"time_limit_s": 60.0, "memory_gb": memory_gb}
 
 
 def test_the_schema_of_recipes_has_the_key():
@@ -146,3 +157,42 @@ def test_the_schema_of_recipes_has_the_key():
         assert checker.is_valid({"use": use, "isolated": True})
         assert not checker.is_valid({"use": use, "isolated": {"time": 5.0}})
         assert not checker.is_valid({"use": use, "isolated": 3})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [ReadOnlyDict({"a": ReadOnlyList([1, (2,)])}), read_only({"boxes": [{"z": 1}]}),
+     Answer(text="A", value={Path("a"): [np.float32(0.5), None, "half of one: \ud800"]}),
+     Turn(text="zoom", actions=(Action(tool="zoom", arguments={"box": [1, 2]}),), reply=())],
+    ids=repr,
+)  # fmt: skip
+def test_a_value_arrives_with_all_its_types(value):
+    result = pickle.loads(pickled(value))
+    assert (type(result), result, repr(result)) == (type(value), value, repr(value))
+    if isinstance(value, ReadOnlyDict):
+        assert [type(item) for item in result.values()] == [type(item) for item in value.values()]
+
+
+def test_rollouts_of_a_prompt_share_it_and_cannot_be_written(rollouts):
+    result = pickle.loads(pickled(rollouts))
+    assert result == rollouts
+    assert len({id(item.prompt) for item in result}) == len({id(item.prompt) for item in rollouts})
+    assert result[0].prompt.case is result[1].prompt.case
+    with pytest.raises(TypeError, match="cannot be written"):
+        result[0].prompt.reference["letter"] = "B"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result[0].text = "B"
+
+
+@pytest.mark.parametrize(
+    ("place", "what", "says"),
+    [("FENCE", "network", "network not blocked for isolated components: `unshare -rn` is refused here"),
+     ("landlock", "files", "files not blocked for isolated components: this system has no Landlock")],
+)  # fmt: skip
+def test_what_is_not_blocked_is_said_once(place, what, says, monkeypatch, caplog):
+    function = getattr(isolation, f"{what}_blocked")
+    function.cache_clear()
+    monkeypatch.setattr(isolation, place, ("false",) if what == "network" else SimpleNamespace(version=int))
+    assert [isolation.blocked()[f"{what}_blocked"] for _ in range(2)] == [False, False]
+    assert [text for text in caplog.messages if what in text] == [says]
+    function.cache_clear()

@@ -115,15 +115,10 @@ def test_tokens_a_second_are_those_of_the_measured_step(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [
-        ('{"device": "a card"}', r"gpu.json: holds no measured steps, 'steps' is missing"),
-        ("{", r"gpu.json: holds no measured steps \(Expecting property name"),
-        (
-            '{"device": "", "parameters": {}, "steps": {"sft": {"tokens": 1, "seconds": 0}}}',
-            "division by zero",
-        ),
-    ],
-)
+    [('{"device": "a card"}', r"gpu.json: holds no measured steps, 'steps' is missing"),
+     ("{", r"gpu.json: holds no measured steps \(Expecting property name"),
+     ('{"device": "", "parameters": {}, "steps": {"sft": {"tokens": 1, "seconds": 0}}}', "division by zero")],
+)  # fmt: skip
 def test_a_file_that_holds_no_throughput_is_refused(tmp_path, text, said):
     file = tmp_path / "gpu.json"
     file.write_text(text)

@@ -16,14 +16,9 @@ def tokenizer():
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *TEXTS,
-        "Lung nodules of 12 mm,  two spaces\tand a tab\n",
-        "Überraschung: naïve 漢字 🫁",
-        "<think></answer><|im_end|>",
-        "cardiomegalyx LUNG NODULE lung  nodule",
-    ],
-)
+    [*TEXTS, "Lung nodules of 12 mm,  two spaces\tand a tab\n", "Überraschung: naïve 漢字 🫁",
+     "<think></answer><|im_end|>", "cardiomegalyx LUNG NODULE lung  nodule"],
+)  # fmt: skip
 def test_any_text_comes_back_as_it_was(tokenizer, text):
     assert tokenizer.decode(tokenizer(text).input_ids) == text
 
