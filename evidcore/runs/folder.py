@@ -199,15 +199,13 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         elif (
             isinstance(old, list) and isinstance(new, list) and all(isinstance(x, Mapping) for x in old + new)
         ):
-            result += difference(_by_place(key, old), _by_place(key, new), prefix)
+            numbered = ({f"{key}[{index}]": item for index, item in enumerate(side)} for side in (old, new))
+            was, became = numbered
+            result += difference(was, became, prefix)
         elif old != new:
             values = ["missing" if value is None else str(value) for value in (old, new)]
             result.append(f"{name}: {' -> '.join(values)}")
     return result
-
-
-def _by_place(key: str, tables: list[Any]) -> dict[str, Any]:
-    return {f"{key}[{index}]": item for index, item in enumerate(tables)}
 
 
 class Recorder:

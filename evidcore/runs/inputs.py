@@ -179,8 +179,7 @@ def named_tables(kind: str, value: Any, isolated: Any = None) -> Iterator[tuple[
 
 def named(kind: str, value: Any) -> Iterator[Offer]:
     """Yield the component of a table (or of each of a list), and those inside its options."""
-    for offer, _ in named_tables(kind, value):
-        yield offer
+    return (offer for offer, _ in named_tables(kind, value))
 
 
 def requirements(offers: Iterable[Offer]) -> list[str]:
