@@ -125,11 +125,7 @@ class Matched(Altering):
 
     def altering(self, prompts: Sequence[Prompt], seed: int, dataset: Dataset | None) -> Alter:
         """Return what shows a question whose right answer is a finding of the case over a matched patient."""
-
-        def fits(donor: Case, finding: str, others: Iterable[str]) -> bool:
-            return donor.state_of(finding) == "absent"
-
-        return _over_donors(prompts, fits, seed)
+        return _over_donors(prompts, lambda donor, finding, _: donor.state_of(finding) == "absent", seed)
 
 
 class SameAnswer(Altering):

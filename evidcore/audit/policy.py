@@ -391,29 +391,18 @@ def _mean(results: Sequence[EvalResult], metric: str) -> tuple[float, ...]:
     return means
 
 
-def _error(differences: Sequence[float], clusters: Sequence[str]) -> tuple[float, int]:
-    """Return the standard error of a mean of clustered values, and the number of clusters."""
-    mean = sum(differences) / len(differences)
-    apart: dict[str, float] = {}
-    for value, owner in zip(differences, clusters, strict=True):
-        apart[owner] = apart.get(owner, 0.0) + value - mean
-    count = len(apart)
-    spread = sum(total * total for total in apart.values()) * count / max(count - 1, 1)
-    return float(spread**0.5 / len(differences)), count
-
-
 def _chance(rung: ConditionResult, indices: Sequence[int]) -> float:
     """Return the two-sided p value of no difference on some questions: t over patients, or a sign test's."""
-    values, owners = (
-        [rung.differences[index] for index in indices],
-        [rung.clusters[index] for index in indices],
-    )
-    error, count = _error(values, owners)
+    values = [rung.differences[index] for index in indices]
     mean = sum(values) / len(values)
-    if count < 2:
+    apart: dict[str, float] = {}
+    for value, index in zip(values, indices, strict=True):
+        apart[rung.clusters[index]] = apart.get(rung.clusters[index], 0.0) + value - mean
+    count = len(apart)
+    if count < 2 or not mean:
         return 1.0
-    if not mean:
-        return 1.0
+    spread = sum(total * total for total in apart.values()) * count / (count - 1)
+    error = float(spread**0.5 / len(values))  # of a mean of clustered values
     p = 2 * stats.t.sf(abs(mean) / error, count - 1) if error else 0.0
     return max(float(p), 2.0 ** (1 - count))  # few that agree tell no more than a sign test
 

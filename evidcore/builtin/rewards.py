@@ -18,7 +18,6 @@ class Format(Reward):
     judges = frozenset({"format"})
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Judge each answer by itself."""
         return [
             Score(value=float(rollout.answer.malformed is None), reason=rollout.answer.malformed or "")
             for rollout in rollouts
@@ -39,7 +38,6 @@ class ChoiceAccuracy(Reward):
         self.declared = {"malformed": "reads leniently, as it is asked to"} if reading == "lenient" else {}
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Judge each answer by itself."""
         return [self._judge(rollout) for rollout in rollouts]
 
     def _judge(self, rollout: Rollout) -> Score | None:
@@ -70,7 +68,6 @@ class Random(Reward):
         self.probability = probability
 
     def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> Scores:
-        """Toss for each answer."""
         return [Score(value=self._toss(rollout)) for rollout in rollouts]
 
     def _toss(self, rollout: Rollout) -> float:

@@ -10,7 +10,6 @@ class Plain(RolloutStrategy):
     """Sample each answer from the prompt, independently."""
 
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:
-        """Return the answers, grouped by prompt."""
         return sampler.sample([
             Episode(prompt=prompt) for prompt in prompts for _ in range(answers_per_prompt)
         ])

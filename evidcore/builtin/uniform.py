@@ -12,5 +12,4 @@ class Uniform(Reweighter):
     def __call__(
         self, text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]]
     ) -> Sequence[float]:
-        """Return 1 for each token."""
         return [1.0] * len(offsets)

@@ -43,9 +43,8 @@ def plugins(kind: str | None, load: bool, verify: bool, lock: Path, as_json: boo
         source = f"{offer.package} {offer.version}"
         click.echo(printable(f"{offer.kind:11} {offer.name:22} {source:34} {offer.target}"))
         if offer in alike:
-            click.echo(
-                click.style(f"{'':11} can be mistaken for {printable(str(alike[offer]))}", fg="yellow")
-            )
+            text = f"{'':11} can be mistaken for {printable(str(alike[offer]))}"
+            click.echo(click.style(text, fg="yellow"))
         if fault:
             click.echo(click.style(f"{'':11} broken: {fault}", fg="red"))
     for package, reason in unreadable.items():

@@ -228,8 +228,7 @@ def go(folder: Any, as_json: bool, *, accept_changes: bool, assembly: Any = None
     pages = write_pages(folder.path)
     result = summary(folder)
     if as_json:
-        click.echo(
-            json.dumps({"run": str(folder.path), "pages": [str(page) for page in pages], **result}, indent=1)
-        )
+        whole = {"run": str(folder.path), "pages": [str(page) for page in pages], **result}
+        click.echo(json.dumps(whole, indent=1))
         return
     click.echo("\n".join(["", *ending(result["results"]), "", *page_lines(pages), f"folder:  {folder.path}"]))

@@ -191,6 +191,5 @@ def _bounds(bounds: list[Any]) -> str:
     if limits.keys() == {"ge", "le"}:
         return f"from {limits['ge']} to {limits['le']}"
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-    return " and ".join(f"{words[key]} {value}" for key, value in limits.items()) or " ".join(
-        map(repr, bounds)
-    )
+    text = " and ".join(f"{words[key]} {value}" for key, value in limits.items())
+    return text or " ".join(map(repr, bounds))

@@ -10,11 +10,6 @@ Row = Mapping[str, Any]
 _FRACTIONS = ("f1", "auc")  # written 0.87; everything else is a share or a difference of shares, in percent
 
 
-def main_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that do not speak of a part: a single finding, a decile."""
-    return [row for row in rows if "/" not in row["metric"]]
-
-
 def number(metric: str, value: float | None, unit: str | None = None) -> str:
     """Return a figure as it is written: percent, points for differences, three digits for F1 and AUC.
 
@@ -45,7 +40,9 @@ def summary(folder: RunFolder, only: str = "*") -> dict[str, Any]:
     for result in results:
         references: dict[str, dict[str, float | None]] = result.get("reference_lines") or {}
         named_below = {name for lines_ in references.values() for name in lines_}
-        rows = [row for row in main_rows(result["rows"]) if row["metric"] not in named_below]
+        names = ((row["metric"], row) for row in result["rows"])
+        # with "/" it speaks of a part: a single finding, a decile
+        rows = [row for name, row in names if "/" not in name and name not in named_below]
         if rows:
             lines += ["", f"{result['stage']}"]
         for row in rows:

@@ -30,9 +30,16 @@ class BareArray(Format):
     def open(self, ref: VolumeRef) -> Stored:
         """Read the shape."""
         affine: Any = stated_affine(ref, is_bare=True)
-        shape, dtype = _array_header(ref.path, ref.key)
+        key = array_name(ref.path, ref.key)
+        try:
+            opened = Path(ref.path).open if key is None else zipfile.ZipFile(ref.path).open
+            with opened("rb" if key is None else f"{key}.npy") as file:
+                first = npy.read_magic(file) == (1, 0)
+                shape, _, dtype = (npy.read_array_header_1_0 if first else npy.read_array_header_2_0)(file)
+        except MISTAKES as cause:
+            raise _unreadable(ref.path, cause) from cause
         refuse_type(dtype, ref.path)
-        spatial = shape
+        spatial = tuple(shape)
         while len(spatial) > 3 and spatial[0] == 1:
             spatial = spatial[1:]
         if len(spatial) != 3:
@@ -70,17 +77,6 @@ def read_array(path: str, key: str | None) -> Array:
             loaded: Any = np.load(file, allow_pickle=False)
             array: Array = loaded if key is None else loaded[key]
             return array
-    except MISTAKES as cause:
-        raise _unreadable(path, cause) from cause
-
-
-def _array_header(path: str, key: str | None) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    key = array_name(path, key)
-    try:
-        with Path(path).open("rb") if key is None else zipfile.ZipFile(path).open(f"{key}.npy") as file:
-            first = npy.read_magic(file) == (1, 0)
-            shape, _, dtype = (npy.read_array_header_1_0 if first else npy.read_array_header_2_0)(file)
-            return tuple(shape), dtype
     except MISTAKES as cause:
         raise _unreadable(path, cause) from cause
 

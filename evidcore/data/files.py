@@ -36,7 +36,22 @@ def format_of(path: str) -> Format:
         named = _by_ending(path)
         if named is not None:
             return named
-    return _by_content(path, is_folder)
+    result: dict[type, Format] = {}
+    broken = []
+    for offer in offers("format"):
+        try:
+            candidate = _built(offer)
+        except PluginError as fault:
+            broken.append(f" {fault}")
+            continue
+        with blame(offer, f"looking at {path}"):
+            if type(candidate) not in result and candidate.recognises(path):
+                result[type(candidate)] = candidate
+    if len(result) > 1:
+        raise _several(path, [offer_of(item) for item in result.values()])
+    if not result:
+        raise _not_read(path, is_folder, "".join(broken))
+    return next(iter(result.values()))
 
 
 def endings_of(path: str) -> Iterator[str]:
@@ -65,25 +80,6 @@ def _by_ending(path: str) -> Format | None:
         if hits:
             return _built(hits[0])
     return None
-
-
-def _by_content(path: str, is_folder: bool) -> Format:
-    result: dict[type, Format] = {}
-    broken = []
-    for offer in offers("format"):
-        try:
-            candidate = _built(offer)
-        except PluginError as fault:
-            broken.append(f" {fault}")
-            continue
-        with blame(offer, f"looking at {path}"):
-            if type(candidate) not in result and candidate.recognises(path):
-                result[type(candidate)] = candidate
-    if len(result) > 1:
-        raise _several(path, [offer_of(item) for item in result.values()])
-    if result:
-        return next(iter(result.values()))
-    raise _not_read(path, is_folder, "".join(broken))
 
 
 def _several(path: str, hits: list[Offer]) -> PluginError:

@@ -47,7 +47,12 @@ def place(grid: FileGrid, ref: VolumeRef) -> Placement:
         meant = geometry = Geometry(shape_zyx=meant.shape_zyx, affine=affine)
     if tilt_degrees(meant) > TILT_LIMIT_DEGREES:
         if ref.tilted == "refuse":
-            raise _oblique(meant, ref.path)
+            kind = "sheared" if is_sheared(meant.affine[:3, :3]) else "oblique"
+            raise DataError(  # slices and boxes along the axes would not mean what they say
+                f"{ref.path}: the voxel axes are {kind}, {tilt_degrees(meant):.1f}° off the body axes; at "
+                f"most {TILT_LIMIT_DEGREES:g}° is read as it is. Set tilted = 'resample' on the data set to "
+                f"have it, and masks on its grid, resampled onto a straight grid."
+            )
         # the grid along the body axes, of the same spacings, that covers all voxel centres
         (z, y, x), affine = vox2out_vox((meant.shape_zyx, meant.affine), meant.spacing_mm_zyx)
         geometry = Geometry(shape_zyx=(int(z), int(y), int(x)), affine=affine)
@@ -79,16 +84,6 @@ def is_sheared(steps: Array) -> bool:
     directions = steps / np.linalg.norm(steps, axis=0)
     overlap = np.abs(directions.T @ directions - np.eye(3)).max()
     return bool(overlap > np.sin(np.radians(TILT_LIMIT_DEGREES)))
-
-
-def _oblique(geometry: Geometry, path: str) -> DataError:
-    """Say how far the axes are tilted; slices and boxes along them would not mean what they say."""
-    kind = "sheared" if is_sheared(geometry.affine[:3, :3]) else "oblique"
-    return DataError(
-        f"{path}: the voxel axes are {kind}, {tilt_degrees(geometry):.1f}° off the body axes; at most "
-        f"{TILT_LIMIT_DEGREES:g}° is read as it is. Set tilted = 'resample' on the data set to have it, and "
-        f"masks on its grid, resampled onto a straight grid."
-    )
 
 
 # Letter to body axis (0 x, 1 y, 2 z) and sense; x runs to the left, y to posterior, z to superior.

@@ -34,8 +34,21 @@ class Stored:
 
         `rescale` is a slope and an intercept on top of the file's own.
         """
-        slope, intercept = rescale or (1.0, 0.0)
-        return _scaled(self.load(), self.slope * slope, self.intercept * slope + intercept)
+        factor, offset = rescale or (1.0, 0.0)
+        raw, slope, intercept = self.load(), self.slope * factor, self.intercept * factor + offset
+        is_one = bool(np.all(np.equal(slope, 1.0)))
+        if raw.dtype.kind in "biu" and is_one and np.all(np.equal(intercept, np.round(intercept))):
+            limits = np.iinfo(np.int16)
+            low, high = int(raw.min()) + int(np.min(intercept)), int(raw.max()) + int(np.max(intercept))
+            if limits.min <= low and high <= limits.max:
+                whole: Array = raw.astype(np.int16)  # both wrap around at 65536, the sum fits: it is right
+                whole += np.asarray(intercept).astype(np.int64).astype(np.int16)
+                return whole
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused by name
+            if is_one and not np.any(intercept):
+                return raw.astype(np.float32)
+            scaled: Array = (raw.astype(np.float64) * slope + intercept).astype(np.float32)
+            return scaled
 
 
 def unreadable(path: str | os.PathLike[str], cause: OSError | ValueError) -> DataError:
@@ -105,20 +118,3 @@ def refuse_not_finite(array: Array, path: str) -> None:
 def written(shape: tuple[int, ...]) -> str:
     """Return a shape as text, `4x5x6`."""
     return "x".join(str(count) for count in shape)
-
-
-def _scaled(raw: Array, slope: float | Array, intercept: float | Array) -> Array:
-    """Apply slope and intercept; whole numbers stay int16, half the memory of float32."""
-    is_one = bool(np.all(np.equal(slope, 1.0)))
-    if raw.dtype.kind in "biu" and is_one and np.all(np.equal(intercept, np.round(intercept))):
-        limits = np.iinfo(np.int16)
-        low, high = int(raw.min()) + int(np.min(intercept)), int(raw.max()) + int(np.max(intercept))
-        if limits.min <= low and high <= limits.max:
-            whole: Array = raw.astype(np.int16)  # both wrap around at 65536, the sum fits: it is right
-            whole += np.asarray(intercept).astype(np.int64).astype(np.int16)
-            return whole
-    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused by name
-        if is_one and not np.any(intercept):
-            return raw.astype(np.float32)
-        scaled: Array = (raw.astype(np.float64) * slope + intercept).astype(np.float32)
-        return scaled

@@ -169,7 +169,9 @@ def measure(metrics: Iterable[NamedMetric], texts: Sequence[TextSample], kind: T
                     )
                 figures[index][name] = figure
                 sources.setdefault(name, label)
-                units.setdefault(name, _unit(named.metric, figure))
+                is_points = isinstance(figure, Totals) and figure.pooling == "difference"
+                unit = named.metric.unit
+                units.setdefault(name, "points" if is_points and unit == "rate" else unit)
                 notes.setdefault(name, metric_notes.get(bare, ""))
             remarks[index] |= {named.prefix + bare: text for bare, text in item.remarks.items()}
     each = zip(figures, remarks, unscored, strict=True)
@@ -190,11 +192,6 @@ def _checked(measured: Measured, offer: str, text: TextSample) -> Mapping[str, F
         if isinstance(figure, Totals):
             pooled([figure])  # of a known kind
     return measured.figures
-
-
-def _unit(metric: Metric, figure: Figure) -> str:
-    is_difference = isinstance(figure, Totals) and figure.pooling == "difference"
-    return "points" if is_difference and metric.unit == "rate" else metric.unit
 
 
 def _counted(missing: int, of: int, reasons: collections.Counter[str]) -> str:

@@ -279,28 +279,24 @@ def prove_gradient(
         backward(value)
         by_part = {part: [(name, item) for name, item in weights if part_of(name) == part] for part in parts}
         for part, named in by_part.items():
-            _reached(where, part, named)
+            for name, item in named:
+                if item.grad is not None and not bool(item.grad.isfinite().all()):
+                    stop(
+                        where, "gradient", f"the gradient at {name!r} of the {part} is not finite.",
+                        "the precision, and divisions in reach of that weight",
+                    )  # fmt: skip
+            if not any(item.grad is not None and bool(item.grad.any()) for _, item in named):
+                stop(
+                    where, "gradient", f"no gradient reaches any of the {part}'s {len(named)} weights, "
+                    "though the stage trains it.", f"what cuts the graph between {part} and answers: a "
+                    "detach, kept features, or a pass without gradients",
+                )  # fmt: skip
         if slopes:
             for part, named in by_part.items():
                 _slope(where, part, [item for _, item in named], objective, tolerance)
     finally:
         for (_, item), gradient in zip(weights, before, strict=True):
             item.grad = gradient
-
-
-def _reached(where: str, part: str, weights: Sequence[tuple[str, Tensor]]) -> None:
-    for name, item in weights:
-        if item.grad is not None and not bool(item.grad.isfinite().all()):
-            stop(
-                where, "gradient", f"the gradient at {name!r} of the {part} is not finite.",
-                "the precision, and divisions in reach of that weight",
-            )  # fmt: skip
-    if not any(item.grad is not None and bool(item.grad.any()) for _, item in weights):
-        stop(
-            where, "gradient", f"no gradient reaches any of the {part}'s {len(weights)} weights, though the "
-            "stage trains it.", f"what cuts the graph between {part} and answers: a detach, kept features, "
-            "or a pass without gradients",
-        )  # fmt: skip
 
 
 @torch.no_grad()

@@ -256,7 +256,6 @@ class Components:
     """Looks into tables that name components: the context of a check."""
 
     def __init__(self, services: Mapping[str, str] | None = None) -> None:
-        """Take the kinds of the services that tables may name."""
         self.services = services or {}
 
     def form(self, offer: Offer) -> Form:

@@ -204,15 +204,10 @@ def _hints(annotated: Any, names: dict[str, Any] | None, factory: str) -> dict[s
 def _option(name: str, hint: Any, default: Any) -> Option:
     is_list = typing.get_origin(hint) is tuple and typing.get_args(hint)[1:] == (...,)
     one = typing.get_args(hint)[0] if is_list else hint
-    kind = _component_kind(one)
-    return Option(name=name, type=hint, default=default, kind=kind, is_list=is_list and kind is not None)
-
-
-def _component_kind(annotation: Any) -> str | None:
-    """Return the kind whose contract `annotation` is, or is one of with None."""
-    each = {item for item in (annotation, *typing.get_args(annotation)) if inspect.isclass(item)}
+    each = {item for item in (one, *typing.get_args(one)) if inspect.isclass(item)}  # perhaps with None
     kinds = [kind for kind, contract in contracts().items() if contract in each]
-    return kinds[0] if len(kinds) == 1 else None
+    kind = kinds[0] if len(kinds) == 1 else None
+    return Option(name=name, type=hint, default=default, kind=kind, is_list=is_list and kind is not None)
 
 
 def contracts() -> Mapping[str, type]:

@@ -17,7 +17,7 @@ import faulthandler
 import logging
 import numbers
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore.case import Rollout, Score, Unscored, Verdict
@@ -54,7 +54,6 @@ class FailedCall(ContractError):
     """A call of a reward that raised. Names the reward, why, and some of its rows."""
 
     def __init__(self, message: str, quoting: str, reason: str) -> None:
-        """Take the message in its two parts, and the reason that its rows are given."""
         super().__init__(message, quoting)
         self.reason = reason
 
@@ -71,16 +70,6 @@ class Judgement:
         """Return the weighted sum for each rollout."""
         columns = [[item.weight * value for value in self.counted[item.name]] for item in rewards]
         return [sum(row) for row in zip(*columns, strict=True)]
-
-
-@contextlib.contextmanager
-def _stack_dumped(after_s: float) -> Iterator[None]:
-    """Write every thread's stack to standard error while what is inside takes longer, again and again."""
-    faulthandler.dump_traceback_later(after_s, repeat=True, file=2)
-    try:
-        yield
-    finally:
-        faulthandler.cancel_dump_traceback_later()
 
 
 class RewardComposer:
@@ -125,7 +114,9 @@ class RewardComposer:
         for item in self.rewards:
             with clock.part(f"reward/{item.name}"):
                 try:
-                    with preserved_process_state(), _stack_dumped(HANG_S):
+                    with preserved_process_state(), contextlib.ExitStack() as call:
+                        faulthandler.dump_traceback_later(HANG_S, repeat=True, file=2)
+                        call.callback(faulthandler.cancel_dump_traceback_later)
                         answer = self._call(item, rollouts, dict(verdicts))
                 except FailedCall as failure:
                     if not self.max_failure_rate:
@@ -209,11 +200,8 @@ class RewardComposer:
         low, high = item.reward.bounds
         checked: list[Verdict] = []
         for rollout, score in zip(rollouts, answer, strict=True):
-            if score is None:
-                checked.append(Unscored(kind="not-applicable", reason=""))
-                continue
-            if isinstance(score, Unscored):
-                checked.append(score)
+            if score is None or isinstance(score, Unscored):
+                checked.append(score or Unscored(kind="not-applicable", reason=""))
                 continue
             where = f"{_who(item)}, prompt {rollout.prompt.id!r}"
             if not isinstance(score, Score):
@@ -253,18 +241,13 @@ def _shown(rollouts: Sequence[Rollout]) -> str:
 
 def _gated(item: NamedReward, verdicts: Mapping[str, Sequence[Verdict]]) -> list[float | None]:
     """Return a reward's values: 0 where its gate is closed, None where there is no verdict."""
-    scores = [score.value if isinstance(score, Score) else None for score in verdicts[item.name]]
+    values = [float(score.value) if isinstance(score, Score) else None for score in verdicts[item.name]]
     if not item.gate:
-        return [None if value is None else float(value) for value in scores]
-    values: list[float | None] = []
-    for value, gate in zip(scores, verdicts[item.gate], strict=True):
-        if isinstance(gate, Unscored):
-            values.append(None)
-        elif gate.value <= 0:
-            values.append(0.0)
-        else:
-            values.append(None if value is None else float(value))
-    return values
+        return values
+    return [
+        None if isinstance(gate, Unscored) else value if gate.value > 0 else 0.0
+        for value, gate in zip(values, verdicts[item.gate], strict=True)
+    ]
 
 
 def _fill(values: Sequence[float | None], rollouts: Sequence[Rollout]) -> list[float]:
@@ -362,7 +345,7 @@ def check_start(groups: Sequence[Sequence[float]], most: float) -> Checked:
     `groups` are totals of the answers to each prompt; `most` may be infinite.
     """
     totals = [value for group in groups for value in group]
-    dead = sum(max(group) - min(group) < EQUAL for group in groups) / len(groups)
+    dead = _dead(groups)
     full = sum(value > most - EQUAL for value in totals) / len(totals)
     outcome: Outcome = "alarm" if max(dead, full) >= MOST_DEAD else "note" if dead >= 0.5 else "fine"
     says = (

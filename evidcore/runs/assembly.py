@@ -190,10 +190,8 @@ def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
     for name, source in assembly.datasets.items():
         unmet = [item for item, is_met in source.excluded.items() if not is_met]
         if unmet and name not in leaving_out:
-            text = (
-                f"dataset.{name}.exclude: {len(unmet)} of {len(source.excluded)} ids are of no case that is "
-            )
-            text += f"read, such as {unmet[0]!r}.{did_you_mean(unmet[0], ids[name])}"
+            text = f"dataset.{name}.exclude: {len(unmet)} of {len(source.excluded)} ids are of no case that "
+            text += f"is read, such as {unmet[0]!r}.{did_you_mean(unmet[0], ids[name])}"
             if len(unmet) == len(source.excluded):
                 raise DataError(f"{text} Correct them.")
             log.warning("%s", text)

@@ -112,19 +112,6 @@ def weightless_processor(assembly: Assembly, tokenizer: Any, seeing: Encoder) ->
     return VolumeProcessor.without_model(tokenizer, seeing, joining, assembly.view)
 
 
-def count_image_tokens(assembly: Assembly, use: DataUse, text_width: int) -> int:
-    """Return how many embeddings the bridge gives for the first visual part of a data entry's first case."""
-    seeing = fresh_encoder(assembly, StageOutputs())
-    case = assembly.split(use.dataset, use.split)[0]
-    for part in assembly.view.render(case):
-        if isinstance(part, VisualPart):
-            grid = seeing.grid(assembly.view.size_zyx(part, seeing.input))
-            return fresh_bridge(assembly, seeing, text_width).tokens(grid)
-    raise DataError(
-        f"model.view: {offer_of(assembly.view)} shows no pixels of case {case.id!r}. Use another view."
-    )
-
-
 def fresh_bridge(assembly: Assembly, seeing: Encoder, text_width: int) -> Bridge:
     """Return the recipe's bridge with fresh weights."""
     return build_bridge(assembly.recipe.model.bridge, seeing, text_width, vision_config(assembly))
@@ -197,7 +184,14 @@ class Context(StageContext):
         return fresh_encoder(self._assembly, self._before)
 
     def image_tokens(self, use: DataUse) -> int:
-        return count_image_tokens(self._assembly, use, self.language.width() or 0)
+        assembly, seeing = self._assembly, fresh_encoder(self._assembly, StageOutputs())
+        case = assembly.split(use.dataset, use.split)[0]
+        for part in assembly.view.render(case):
+            if isinstance(part, VisualPart):
+                grid = seeing.grid(assembly.view.size_zyx(part, seeing.input))
+                return fresh_bridge(assembly, seeing, self.language.width() or 0).tokens(grid)
+        text = f"model.view: {offer_of(assembly.view)} shows no pixels of case {case.id!r}."
+        raise DataError(f"{text} Use another view.")
 
     def model(self) -> tuple[VolumeVLM, VolumeProcessor]:
         return current_model(self._assembly, self._before)

@@ -25,7 +25,6 @@ from evidcore.hooks import Announcer, observe
 from evidcore.runs.read import lines, read_object, read_tables, refuse_strange
 
 State = Literal["running", "finished", "failed", "interrupted"]
-RUNS = "runs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +75,11 @@ class RunFolder:
         newest = max(result, key=lambda item: item.stat().st_mtime, default=None)
         return newest.parent if newest is not None and newest.name == "complete" else newest
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from running this folder."""
         pid = self.status().get("pid", "unknown")
         busy = f"another process (pid {pid}) is running this folder. Wait for it, or start a run of its own"
-        with file_lock(self.path, f"{busy} with `evid run`."):
-            yield
+        return file_lock(self.path, f"{busy} with `evid run`.")
 
 
 def create(recipe_name: str, content: str, root: Path) -> RunFolder:
@@ -122,15 +119,12 @@ def file_lock(path: Path, busy: str) -> Iterator[None]:
     """Keep other processes out of a folder."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path / ".lock", timeout=0)
     try:
-        lock.acquire()
+        lock = FileLock(path / ".lock", timeout=0).acquire()
     except Timeout as cause:
         raise RunError(f"{path}: {busy}") from cause
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager
@@ -205,15 +199,13 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         elif (
             isinstance(old, list) and isinstance(new, list) and all(isinstance(x, Mapping) for x in old + new)
         ):
-            result += difference(_by_place(key, old), _by_place(key, new), prefix)
+            numbered = ({f"{key}[{index}]": item for index, item in enumerate(side)} for side in (old, new))
+            was, became = numbered
+            result += difference(was, became, prefix)
         elif old != new:
             values = ["missing" if value is None else str(value) for value in (old, new)]
             result.append(f"{name}: {' -> '.join(values)}")
     return result
-
-
-def _by_place(key: str, tables: list[Any]) -> dict[str, Any]:
-    return {f"{key}[{index}]": item for index, item in enumerate(tables)}
 
 
 class Recorder:
@@ -248,12 +240,8 @@ class Recorder:
         if stage in self._known:
             return
         self._known.add(stage)
-
-        def is_kept(line: Mapping[str, Any]) -> bool:
-            return bool(line["stage"] != stage or line["step"] < step)
-
         for path in (self._folder.path / "metrics.jsonl", self._rollouts(stage)):
-            rewrite(path, lambda line: line if is_kept(line) else None)
+            rewrite(path, lambda line: line if line["stage"] != stage or line["step"] < step else None)
 
 
 class StageEvents:

@@ -90,9 +90,8 @@ def lock_table(recipe: Recipe, datasets: Mapping[str, Any]) -> dict[str, Any]:
         entry["code"] = offer_hash(offer)
         entry |= {"environment": facts["versions"]} if (facts := _elsewhere(offer)) else {}
         entry["components"][f"{offer.kind}/{offer.name}"] = offer.target
-    fence = {}
-    if has_isolated(recipe):
-        fence["isolation"] = watch("isolation", "`isolated`").blocked()
+    has_fence = has_isolated(recipe)
+    fence = {"isolation": watch("isolation", "`isolated`").blocked()} if has_fence else {}
     pins = watch("pins")
     pinned = () if pins is None else pins.kept().values()
     return fence | {
@@ -144,10 +143,7 @@ def used(recipe: Recipe) -> list[Offer]:
     tables: dict[str, Any] = {
         "dataset": list(recipe.datasets.values()),
         "task": list(recipe.tasks.values()),
-        "encoder": recipe.model.encoder,
-        "bridge": recipe.model.bridge,
-        "view": recipe.model.view,
-        "language": recipe.model.language,
+        **{part: getattr(recipe.model, part) for part in ("encoder", "bridge", "view", "language")},
     }
     result = {offer for kind, value in tables.items() for offer in named(kind, value)}
     for table in recipe.services.values():
@@ -183,8 +179,7 @@ def named_tables(kind: str, value: Any, isolated: Any = None) -> Iterator[tuple[
 
 def named(kind: str, value: Any) -> Iterator[Offer]:
     """Yield the component of a table (or of each of a list), and those inside its options."""
-    for offer, _ in named_tables(kind, value):
-        yield offer
+    return (offer for offer, _ in named_tables(kind, value))
 
 
 def requirements(offers: Iterable[Offer]) -> list[str]:

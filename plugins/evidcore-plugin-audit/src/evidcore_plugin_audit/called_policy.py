@@ -52,7 +52,6 @@ class CalledPolicy(TextPolicy):
     remedy = "Name an evaluation that reads what was written."
 
     def __init__(self, function: Answering) -> None:
-        """Take the function."""
         self._function = function
 
     def generate(

@@ -57,10 +57,21 @@ def audit_model(
         overrides = [*overrides, f"model.language={toml_value(table)}"]
     _, assembly, audited = audit_alone(load(path, overrides), stage, limit)
     before = StageOutputs(model=folder.resolve()) if is_own else StageOutputs()
-    if is_own:
-        _refuse_other_view(assembly.recipe, folder)
-    else:
-        _refuse_untrained(assembly.recipe, name)
+    view = dict(assembly.recipe.model.view)
+    if not is_own:
+        for part, contract in (("encoder", Encoder), ("bridge", Bridge)):  # else its eyes would be random
+            use = getattr(assembly.recipe.model, part)["use"]
+            if component_class(find(part, use).load()).load_from is contract.load_from:
+                raise RecipeError(
+                    f"{path}: model.{part} {use!r} takes no weights from {name}, so it would be "
+                    "untrained. Name parts that do, as --set 'model.encoder={use=\"native-vision\"}' --set "
+                    "'model.bridge={use=\"native-merger\"}'."
+                )
+    elif (own := dict(VolumeImageProcessor.from_pretrained(folder).view or {})) != view:
+        raise RecipeError(
+            f"{folder}: was trained in the view {own}, and model.view of {path} is {view}. Put the model's "
+            "own into the recipe, or give it with --set."
+        )
     audited.check(Context(assembly, NAME))
     asked = f"model {name}"
     if folder.is_dir():
@@ -131,24 +142,3 @@ def _model_type(folder: Path) -> str:
             f"{folder}: holds no model, its config.json cannot be read ({cause}). Name a folder that "
             "save_pretrained or `evid export` wrote."
         ) from cause
-
-
-def _refuse_other_view(recipe: Recipe, folder: Path) -> None:
-    shown = VolumeImageProcessor.from_pretrained(folder).view or {}
-    if dict(shown) != dict(recipe.model.view):
-        raise RecipeError(
-            f"{folder}: was trained in the view {dict(shown)}, and model.view of {recipe.path} is "
-            f"{dict(recipe.model.view)}. Put the model's own into the recipe, or give it with --set."
-        )
-
-
-def _refuse_untrained(recipe: Recipe, name: str) -> None:
-    """Refuse a published model whose eyes would be random."""
-    for part, contract in (("encoder", Encoder), ("bridge", Bridge)):
-        use = getattr(recipe.model, part)["use"]
-        if component_class(find(part, use).load()).load_from is contract.load_from:
-            raise RecipeError(
-                f"{recipe.path}: model.{part} {use!r} takes no weights from {name}, so it would be "
-                "untrained. Name parts that do, as --set 'model.encoder={use=\"native-vision\"}' --set "
-                "'model.bridge={use=\"native-merger\"}'."
-            )

@@ -66,7 +66,8 @@ def _plain(tables: Mapping[str, Any], where: Path) -> dict[str, Any]:
             value = value.item()
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if isinstance(value, str) and _is_text(value):
+        # half a surrogate pair is no text
+        if isinstance(value, str) and value.encode(errors="ignore").decode() == value:
             return str(value)
         if isinstance(value, bool | int | float):
             return value
@@ -80,11 +81,3 @@ def _plain(tables: Mapping[str, Any], where: Path) -> dict[str, Any]:
     result = plain(tables, "")
     refuse(where, wrong)
     return dict(result)
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
-        return False
-    return True

@@ -65,7 +65,6 @@ class Recorder(TextPolicy):
     """Answers nothing, and records what it is asked."""
 
     def __init__(self) -> None:
-        """Start with nothing."""
         self.asked: dict[str, Asked] = {}  # by `content`
 
     def generate(
@@ -81,7 +80,6 @@ class RecordedAnswers(TextPolicy):
     """Answers that were written elsewhere, looked up by the words and voxels that they answer."""
 
     def __init__(self, answers: Mapping[str, str]) -> None:
-        """Take answers by `content`."""
         self.answers = answers
 
     def generate(

@@ -47,7 +47,6 @@ class Run:
     """A run, finished or not. What it wrote is read when it is asked for, and again after it has changed."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Open a run."""
         self.folder = Path(folder).resolve()
         read_head(self.folder)
         self._cache: dict[str, tuple[State, pd.DataFrame]] = {}

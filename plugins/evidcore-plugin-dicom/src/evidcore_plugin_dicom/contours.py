@@ -21,14 +21,33 @@ def read_contours(path: str, number: int, onto: Geometry) -> Mask:
     Raises:
         DataError: if its contours are not closed, lie between slices or outside the grid.
     """
-    contours = _contours(path, number)
+    contours: list[Array] = []  # the corners of each, (corner, 3) as x, y, z in mm
+    for region in read_dataset(path).get("ROIContourSequence") or ():
+        if int(region.ReferencedROINumber) == number:
+            contours += [_corners(contour, path, number) for contour in region.get("ContourSequence") or ()]
     mask = np.zeros(onto.shape_zyx, dtype=np.bool_)
     if not contours:
         return mask
     back = np.linalg.inv(onto.affine)
     places = [contour[:, ::-1] @ back[:3, :3].T + back[:3, 3] for contour in contours]  # z, y, x in voxels
     across = int(np.max([np.ptp(place, axis=0) for place in places], axis=0).argmin())
-    _refuse_off_grid(places, across, onto, path)
+    for place in places:
+        index = place[:, across]
+        off = float(np.abs(index - np.round(index.mean())).max())
+        if off > OFF_SLICE:
+            raise DataError(
+                f"{path}: a contour lies {off:.2f} slices off the nearest slice of its volume {onto}; at "
+                f"most {OFF_SLICE} is read. Name the volume that it was drawn on."
+            )
+    beyond = np.full(3, OUTSIDE)
+    beyond[across] = HALF_WAY
+    ends = np.array(onto.shape_zyx) - 1 + beyond
+    outside = [place for place in places if (place < -beyond).any() or (place > ends).any()]
+    if outside:
+        raise DataError(
+            f"{path}: {len(outside)} of {len(places)} contours lie outside the volume {onto}. "
+            f"Name the volume that they were drawn on."
+        )
     slices = np.moveaxis(mask, across, 0)  # a view: filling it fills the mask
     for place in places:
         number_of_slice = round(float(place[:, across].mean()))
@@ -59,16 +78,6 @@ def fill(corners: Array, shape: tuple[int, ...]) -> Mask:
     return filled
 
 
-def _contours(path: str, number: int) -> list[Array]:
-    """Return the corners of each contour of a region, (corner, 3) as x, y, z in mm."""
-    dataset = read_dataset(path)
-    result: list[Array] = []
-    for region in dataset.get("ROIContourSequence") or ():
-        if int(region.ReferencedROINumber) == number:
-            result += [_corners(contour, path, number) for contour in region.get("ContourSequence") or ()]
-    return result
-
-
 def _corners(contour: Dataset, path: str, number: int) -> Array:
     kind = contour.get("ContourGeometricType")
     if kind not in CLOSED:
@@ -86,23 +95,3 @@ def _corners(contour: Dataset, path: str, number: int) -> Array:
             f"each x, y, z. Export the structure set again."
         )
     return corners
-
-
-def _refuse_off_grid(places: list[Array], across: int, onto: Geometry, path: str) -> None:
-    for place in places:
-        index = place[:, across]
-        off = float(np.abs(index - np.round(index.mean())).max())
-        if off > OFF_SLICE:
-            raise DataError(
-                f"{path}: a contour lies {off:.2f} slices off the nearest slice of its volume {onto}; at "
-                f"most {OFF_SLICE} is read. Name the volume that it was drawn on."
-            )
-    beyond = np.full(3, OUTSIDE)
-    beyond[across] = HALF_WAY
-    ends = np.array(onto.shape_zyx) - 1 + beyond
-    outside = [place for place in places if (place < -beyond).any() or (place > ends).any()]
-    if outside:
-        raise DataError(
-            f"{path}: {len(outside)} of {len(places)} contours lie outside the volume {onto}. "
-            f"Name the volume that they were drawn on."
-        )

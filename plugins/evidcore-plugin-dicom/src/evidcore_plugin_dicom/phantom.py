@@ -53,19 +53,14 @@ def write_series(
         image.ImageOrientationPatient = [*directions[0], *directions[1]]
         image.PixelSpacing = [gaps[1], gaps[0]]  # between rows, between columns
         image.RescaleSlope, image.RescaleIntercept = 1, 0
-        set_pixels(image, stored[:, :, number].T)
+        plane = np.ascontiguousarray(stored[:, :, number].T)  # as they are in memory
+        image.Rows, image.Columns = plane.shape[-2:]
+        image.SamplesPerPixel, image.PhotometricInterpretation = 1, "MONOCHROME2"
+        image.BitsAllocated = image.BitsStored = plane.itemsize * 8
+        image.HighBit, image.PixelRepresentation = image.BitsStored - 1, int(plane.dtype.kind == "i")
+        image.PixelData = plane.tobytes()
+        image["PixelData"].VR = "OW"
         if change(image, number) != "leave out":
             # the names run against the order of the images
             image.save_as(folder / f"{99 - number:02}.dcm", enforce_file_format=True)
     return folder
-
-
-def set_pixels(image: Dataset, plane: Array) -> None:
-    """Give a data set its voxels (row, column), as they are in memory."""
-    plane = np.ascontiguousarray(plane)
-    image.Rows, image.Columns = plane.shape[-2:]
-    image.SamplesPerPixel, image.PhotometricInterpretation = 1, "MONOCHROME2"
-    image.BitsAllocated = image.BitsStored = plane.itemsize * 8
-    image.HighBit, image.PixelRepresentation = image.BitsStored - 1, int(plane.dtype.kind == "i")
-    image.PixelData = plane.tobytes()
-    image["PixelData"].VR = "OW"

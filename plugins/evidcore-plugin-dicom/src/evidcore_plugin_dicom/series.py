@@ -1,7 +1,6 @@
 """A DICOM series as a volume: its files found, its images stacked, its voxels decoded."""
 
 import dataclasses
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -79,8 +78,34 @@ def open_series(ref: VolumeRef) -> Stored:
         DataError: if there is no series or more than one, or it forms no volume; names what and where.
     """
     headers = _headers(ref)
-    _refuse_unusual(headers, ref)
-    _refuse_two_patients(headers, ref.path)
+    first: dict[str, str] = {}  # patient -> the first file; an image without one is passed over
+    for header in headers:
+        held = header.dataset
+        modality = held.get("Modality")
+        if ref.intensity == "hu" and modality in NOT_HU:
+            raise DataError(
+                f"{header.path}: its modality is {modality!r}, which has no Hounsfield units. "
+                f"Set intensity = 'arbitrary' on the data set."
+            )
+        if (held.get("SamplesPerPixel") or 1) != 1:
+            raise DataError(
+                f"{header.path}: has {held.SamplesPerPixel} values a voxel (colour), expected one. "
+                f"Take the original series, not a secondary capture."
+            )
+        if held.get("ModalityLUTSequence"):
+            raise DataError(
+                f"{header.path}: scales its values by a table (ModalityLUTSequence), expected RescaleSlope "
+                f"and RescaleIntercept. Take the original series."
+            )
+        if patient := str(header.dataset.get("PatientID") or "").strip():
+            first.setdefault(patient, Path(header.path).name)
+    if len(first) > 1:
+        item, other, *_ = first.values()
+        raise DataError(
+            f"{ref.path}: the images of the series state {len(first)} values of PatientID, the first two in "
+            f"{item} and {other}. Find out whose each image is, and put each patient's into a folder of "
+            "their own."
+        )
     frames = [frame for header in headers for frame in frames_of(header.dataset, header.path)]
     ordered, grid = stack(frames, ref.path)
     return Stored(
@@ -116,10 +141,6 @@ def _headers(ref: VolumeRef) -> list[Header]:
         raise DataError(
             f"{ref.path}: is a folder without DICOM images. Name the folder of one series, or one file."
         )
-    return _one_series(images, ref)
-
-
-def _one_series(images: list[Header], ref: VolumeRef) -> list[Header]:
     held: dict[str, list[Header]] = {}
     for header in images:
         held.setdefault(header.series, []).append(header)
@@ -146,25 +167,21 @@ def _images(folder: Path) -> list[Header]:
     paths = [str(file) for file in files_in(folder) if _is_of_series(file)]
     headers = [Header(path=path, dataset=read_dataset(path, only=NEEDED)) for path in paths]
     for header in headers:
-        _refuse_cut(header)
+        held = header.dataset
+        if "Rows" in held:
+            continue
+        # a directory (DICOMDIR) has a class in its meta group alone
+        uid = UID(str(held.get("SOPClassUID") or held.file_meta.get("MediaStorageSOPClassUID") or ""))
+        is_other = uid.keyword and "Image" not in uid.keyword
+        is_makers_own = (
+            uid and uid.is_private and header.series
+        )  # the series is read well after a whole class
+        if not is_other and not is_makers_own:  # it may be a lost image
+            raise DataError(
+                f"{header.path}: lies in a DICOM folder and has no Rows, though its class is "
+                f"{shown(uid.name)}. The file is cut off within its header. {AGAIN}"
+            )
     return [header for header in headers if header.is_image]
-
-
-def _refuse_cut(header: Header) -> None:
-    """Stop at a file without an image that does not say that it has none: it may be a lost image."""
-    if "Rows" in header.dataset:
-        return
-    held = header.dataset
-    # a directory (DICOMDIR) has a class in its meta group alone
-    uid = UID(str(held.get("SOPClassUID") or held.file_meta.get("MediaStorageSOPClassUID") or ""))
-    is_other = uid.keyword and "Image" not in uid.keyword
-    is_makers_own = uid and uid.is_private and header.series  # the series is read well after a whole class
-    if is_other or is_makers_own:
-        return
-    raise DataError(
-        f"{header.path}: lies in a DICOM folder and has no Rows, though its class is {shown(uid.name)}. "
-        f"The file is cut off within its header. {AGAIN}"
-    )
 
 
 def _is_of_series(file: Path) -> bool:
@@ -175,43 +192,6 @@ def _is_of_series(file: Path) -> bool:
     if size == 0 or file.suffix.lower() == ".dcm":
         raise DataError(f"{file}: lies in a DICOM folder and holds no DICOM, {size} bytes. {AGAIN}")
     return False
-
-
-def _refuse_unusual(headers: Iterable[Header], ref: VolumeRef) -> None:
-    for header in headers:
-        held = header.dataset
-        modality = held.get("Modality")
-        if ref.intensity == "hu" and modality in NOT_HU:
-            raise DataError(
-                f"{header.path}: its modality is {modality!r}, which has no Hounsfield units. "
-                f"Set intensity = 'arbitrary' on the data set."
-            )
-        if (held.get("SamplesPerPixel") or 1) != 1:
-            raise DataError(
-                f"{header.path}: has {held.SamplesPerPixel} values a voxel (colour), expected one. "
-                f"Take the original series, not a secondary capture."
-            )
-        if held.get("ModalityLUTSequence"):
-            raise DataError(
-                f"{header.path}: scales its values by a table (ModalityLUTSequence), expected RescaleSlope "
-                f"and RescaleIntercept. Take the original series."
-            )
-
-
-def _refuse_two_patients(headers: Iterable[Header], path: str) -> None:
-    """Stop at images of several patients; ids are not shown, and an image without one is passed over."""
-    first: dict[str, str] = {}  # patient -> the first file
-    for header in headers:
-        patient = str(header.dataset.get("PatientID") or "").strip()
-        if patient:
-            first.setdefault(patient, Path(header.path).name)
-    if len(first) > 1:
-        item, other, *_ = first.values()
-        raise DataError(
-            f"{path}: the images of the series state {len(first)} values of PatientID, the first two in "
-            f"{item} and {other}. Find out whose each image is, and put each patient's into a folder of "
-            "their own."
-        )
 
 
 def _voxels(ordered: list[Frame], grid: FileGrid) -> Array:

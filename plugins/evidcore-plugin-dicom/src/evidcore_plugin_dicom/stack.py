@@ -24,29 +24,6 @@ def stack(frames: list[Frame], path: str) -> tuple[list[Frame], FileGrid]:
             missing, or they lie at unequal distances.
     """
     first = frames[0]
-    _refuse_mixtures(frames, path)
-    if len(frames) < 2:
-        raise DataError(
-            f"{path}: is a 2D image, {first.columns}x{first.rows} in a series of 1; a volume has at least 2 "
-            f"images. Name the folder of the whole series."
-        )
-    along = np.array([frame.place @ first.normal for frame in frames])
-    order = np.argsort(along, kind="stable")
-    ordered = [frames[number] for number in order]
-    _refuse_repeats(ordered, along[order], path)
-    places = np.array([frame.place for frame in ordered])
-    step = (places[-1] - places[0]) / (len(ordered) - 1)
-    affine = np.eye(4)
-    affine[:3, 0] = first.along_row * first.column_gap_mm
-    affine[:3, 1] = first.down_column * first.row_gap_mm
-    affine[:3, 2] = step
-    affine[:3, 3] = places[0]
-    _refuse_unequal(places, along[order], affine, path)
-    return ordered, FileGrid(shape=(first.columns, first.rows, len(ordered)), affine=affine)
-
-
-def _refuse_mixtures(frames: list[Frame], path: str) -> None:
-    first = frames[0]
     for other in frames[1:]:
         pairs = (
             ("size", (first.columns, first.rows), (other.columns, other.rows), 0.0),
@@ -60,17 +37,30 @@ def _refuse_mixtures(frames: list[Frame], path: str) -> None:
                     f"{Path(first.path).name}, {_text(there)} in {Path(other.path).name}. "
                     f"Move localizers and other images out of the folder."
                 )
-
-
-def _refuse_repeats(ordered: list[Frame], along: Array, path: str) -> None:
-    same = np.flatnonzero(np.diff(along) < SAME_PLACE_MM)
+    if len(frames) < 2:
+        raise DataError(
+            f"{path}: is a 2D image, {first.columns}x{first.rows} in a series of 1; a volume has at least 2 "
+            f"images. Name the folder of the whole series."
+        )
+    along = np.array([frame.place @ first.normal for frame in frames])
+    order = np.argsort(along, kind="stable")
+    ordered = [frames[number] for number in order]
+    same = np.flatnonzero(np.diff(along[order]) < SAME_PLACE_MM)
     if same.size:
-        item, other = ordered[same[0]], ordered[same[0] + 1]
         raise DataError(
             f"{path}: {same.size} of {len(ordered)} images lie where another does, the first at "
-            f"{along[same[0]]:.2f} mm along the normal: {_name(item)} and {_name(other)}. "
-            f"Leave one copy, phase or echo in the folder."
+            f"{along[order][same[0]]:.2f} mm along the normal: {_name(ordered[same[0]])} and "
+            f"{_name(ordered[same[0] + 1])}. Leave one copy, phase or echo in the folder."
         )
+    places = np.array([frame.place for frame in ordered])
+    step = (places[-1] - places[0]) / (len(ordered) - 1)
+    affine = np.eye(4)
+    affine[:3, 0] = first.along_row * first.column_gap_mm
+    affine[:3, 1] = first.down_column * first.row_gap_mm
+    affine[:3, 2] = step
+    affine[:3, 3] = places[0]
+    _refuse_unequal(places, along[order], affine, path)
+    return ordered, FileGrid(shape=(first.columns, first.rows, len(ordered)), affine=affine)
 
 
 def _refuse_unequal(places: Array, along: Array, affine: Array, path: str) -> None:

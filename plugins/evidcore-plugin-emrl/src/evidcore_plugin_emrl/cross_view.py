@@ -308,7 +308,12 @@ class CrossView(Reward):
                 why = next(item for item in answers if isinstance(item, str))
                 return Unscored(kind="failed", reason=f"control of slice {z}: {why}")
         if self.bind == "slice":
-            return self._by_slice(claim, own, controls)
+            sees = Seen().union(*own.values())
+            together = (Seen().union(*some) for some in zip(*controls.values(), strict=False))
+            others = [self._agreement(claim.gold, some) for some in together]
+            what, where = ", ".join(sorted(sees)) or "nothing", ", ".join(map(str, own))
+            value, control = self._agreement(claim.gold, sees), fmean(others) if others else 0.0
+            return self._score(value, control, f"on slice {where} is seen: {what}")
         visible = claim.gold
         if claim.everywhere:
             result = [seen[question] for question in claim.everywhere]
@@ -318,19 +323,6 @@ class CrossView(Reward):
             if not visible:
                 return Unscored(kind="not-applicable", reason="the reader sees its findings on no slice")
         return self._by_finding(claim, visible, own, controls)
-
-    def _by_slice(
-        self, claim: _Claim, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]
-    ) -> Score:
-        sees = Seen().union(*own.values())
-        value = self._agreement(claim.gold, sees)
-        others = [
-            self._agreement(claim.gold, Seen().union(*some)) for some in zip(*controls.values(), strict=False)
-        ]
-        what = ", ".join(sorted(sees)) or "nothing"
-        where = ", ".join(map(str, own))
-        control = fmean(others) if others else 0.0
-        return self._score(value, control, f"on slice {where} is seen: {what}")
 
     def _by_finding(
         self, claim: _Claim, visible: Seen, own: Mapping[int, Seen], controls: Mapping[int, Sequence[Seen]]

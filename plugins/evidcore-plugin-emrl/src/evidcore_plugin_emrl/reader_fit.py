@@ -224,7 +224,10 @@ def _train(
         pixels = torch.roll(pixels, (down, right), (2, 3))
         marks = torch.roll(marks, (down // 2, right // 2), (1, 2))
         for row in np.flatnonzero(rng.random(len(places)) < options.unseen):
-            pixels[row] = _unseen(tuple(pixels.shape[1:]), rng)
+            # a slice that shows nothing: air, one value, or noise around it
+            centre = float(rng.choice([-1.0, rng.uniform(-1, 1)]))
+            spread = float(rng.choice([0.0, rng.uniform(0.02, 1)]))
+            pixels[row] = _noise(tuple(pixels.shape[1:]), centre, spread, rng)
             marks[row], areas[row] = 0, 0
         logits = network(pixels)
         by_pixel = functional.cross_entropy(logits, marks, weight=weights)
@@ -240,12 +243,6 @@ def _train(
             losses = {"loss": loss, "loss_pixels": by_pixel, "loss_slices": by_slice}
             figures = {name: value.item() for name, value in losses.items()}
             log({"step": step, **figures, "learning_rate": rate})
-
-
-def _unseen(shape: tuple[int, ...], rng: np.random.Generator) -> Float[Tensor, "channel y x"]:
-    """Return a slice that shows nothing, (channel, y, x): air, one value, or noise around it."""
-    centre = rng.choice([-1.0, rng.uniform(-1, 1)])
-    return _noise(shape, float(centre), float(rng.choice([0.0, rng.uniform(0.02, 1)])), rng)
 
 
 def _noise(

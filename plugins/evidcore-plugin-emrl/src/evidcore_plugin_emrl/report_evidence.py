@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 from evidcore_plugin_medvol_r1.target import gold_slice, measure, require_one_volume
 from evidcore_plugin_medvol_r1.target import shown_slices as shown_parts
+from evidcore_plugin_reports.labels_file import once
 
 from evidcore.api import Answer, Case, Crop, Finding, Prompt, Report, Span, Task, TextPart, View
 from evidcore.case import Evidence
@@ -183,7 +184,7 @@ class ReportEvidence(Task):
     def _read(self, said: str, shown: Sequence[int]) -> tuple[dict[str, int], str | None]:
         """Return what is cited, and why it is not what was asked for; None where it is."""
         try:
-            value: Any = json.loads(said, object_pairs_hook=_without_twins)
+            value: Any = json.loads(said, object_pairs_hook=once)
         except (ValueError, RecursionError):
             return {}, f"the evidence is {shortened(said)!r}, expected {FORMS[self.cite]} or {NOTHING}"
         if value is None:
@@ -295,11 +296,3 @@ def _moved(spans: Sequence[Span], text: str, by: int) -> tuple[Span, ...]:
         if first < last:
             result.append(Span(start=by + first, end=by + last, label=span.label))
     return tuple(result)
-
-
-def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON."""
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        raise ValueError("a key comes twice")
-    return result

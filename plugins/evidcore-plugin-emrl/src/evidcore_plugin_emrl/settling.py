@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from evidcore_plugin_reports.agreement import affirmed
 
@@ -166,12 +166,17 @@ def _paid(reward: CrossView, asked: Asked, labeler: Labeler, made: Sequence[Mapp
             values: list[float | None] = [None] * len(made)
             places = [place for place, some in enumerate(made) if name in some]
             if name == "no image":
-                for place in places:
-                    values[place] = _without_image(varied, asked, made[place][name])
+                verdicts: list[Any] = []
+                for place in places:  # asked about the cited slices, the reader is shown none of them
+                    blind = ImageQuestion(crops=(), text=varied.question)
+                    crops = own_crops(made[place][name])
+                    asked.instead = {dataclasses.replace(blind, crops=(crop,)): blind for crop in crops}
+                    verdicts += varied([made[place][name]], {})
+                asked.instead = {}
             else:
-                verdicts = varied([made[place][name] for place in places], {})
-                for place, verdict in zip(places, verdicts, strict=True):
-                    values[place] = verdict.value if isinstance(verdict, Score) else None
+                verdicts = [*varied([made[place][name] for place in places], {})]
+            for place, verdict in zip(places, verdicts, strict=True):
+                values[place] = verdict.value if isinstance(verdict, Score) else None
             found[name, cell] = values
         if cell.bind == "finding":
             pairs = {"invented": RETOLD, "swapped": OMITTED}
@@ -186,18 +191,6 @@ def _paid(reward: CrossView, asked: Asked, labeler: Labeler, made: Sequence[Mapp
                 _mean([v for v in some if v is not None]) for some in zip(*gains, strict=True)
             ]
     return {key: values for key, values in found.items() if key[0] not in (RETOLD, OMITTED)}
-
-
-def _without_image(varied: CrossView, asked: Asked, rollout: Rollout) -> float | None:
-    """Return what is paid where the reader is asked about the cited slices and shown none of them."""
-    text = varied.question
-    asked.instead = {
-        ImageQuestion(crops=(crop,), text=text): ImageQuestion(crops=(), text=text)
-        for crop in own_crops(rollout)
-    }
-    (verdict,) = varied([rollout], {})
-    asked.instead = {}
-    return verdict.value if isinstance(verdict, Score) else None
 
 
 def _pay(

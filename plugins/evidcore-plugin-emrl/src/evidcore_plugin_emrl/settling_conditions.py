@@ -67,9 +67,19 @@ def conditions(
         lost, false = _drawn(sorted(gold), case.id), _drawn(absent, case.id)
         rest = gold - {lost}
         reports = {RETOLD: gold, OMITTED: rest, "swapped": rest | {false}, "invented": gold | {false}}
-        for name, affirmed in reports.items():
-            instead = {lost: false} if name == "swapped" else {}
-            result[name] = _reporting(result["right"], sorted(affirmed), instead, name)
+        for name, affirmed in reports.items():  # cites slices for what the report affirms
+            right, instead = result["right"], {lost: false} if name == "swapped" else {}
+            evidence = right.answer.evidence
+            assert evidence is not None
+            if evidence.slice is None:
+                slices = {instead.get(which, which): z for which, z in evidence.slices.items()}
+                evidence = Evidence(slices={which: z for which, z in slices.items() if which in affirmed})
+            text = " ".join(f"There is a {item}." for item in sorted(affirmed)) or "No finding is seen."
+            result[name] = dataclasses.replace(
+                right,
+                prompt=dataclasses.replace(right.prompt, id=f"{right.prompt.id}/{name}"),
+                answer=dataclasses.replace(right.answer, report=text, evidence=evidence),
+            )
     return result
 
 
@@ -105,22 +115,6 @@ def _showing(rollout: Rollout, crops: Mapping[int, Crop], name: str) -> Rollout:
         rollout,
         prompt=dataclasses.replace(prompt, id=f"{prompt.id}/{name}", parts=parts),
         answer=dataclasses.replace(rollout.answer, evidence=moved),
-    )
-
-
-def _reporting(right: Rollout, affirmed: Sequence[str], instead: Mapping[str, str], name: str) -> Rollout:
-    """Return an answer with a report that affirms some findings, and cites slices for them."""
-    evidence = right.answer.evidence
-    assert evidence is not None
-    if evidence.slice is None:
-        slices = {instead.get(which, which): z for which, z in evidence.slices.items()}
-        slices = {which: z for which, z in slices.items() if which in affirmed}
-        evidence = Evidence(slices=slices)
-    text = " ".join(f"There is a {item}." for item in affirmed) or "No finding is seen."
-    return dataclasses.replace(
-        right,
-        prompt=dataclasses.replace(right.prompt, id=f"{right.prompt.id}/{name}"),
-        answer=dataclasses.replace(right.answer, report=text, evidence=evidence),
     )
 
 

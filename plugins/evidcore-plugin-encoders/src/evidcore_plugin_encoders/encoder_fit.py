@@ -98,7 +98,17 @@ def fit_encoder(
     names = finding_names(train)
     if structures and "masks" not in supervision:
         raise DataError('encoder: structures are asked for by supervision = ["masks"], which is not there.')
-    _refuse_unmasked(structures, names, train)
+    masked = {name for case in train for name in case.masks}
+    for name in structures:
+        if name in names:
+            raise DataError(
+                f"encoder: structures names {name!r}, which is a finding and is asked for anyway."
+            )
+        if name not in masked:
+            raise DataError(
+                f"encoder: structures names {name!r}, of which no case has a mask."
+                f"{did_you_mean(name, masked)} Masks there are: {', '.join(sorted(masked)) or 'none'}."
+            )
     masks = any(OBJECTIVES[name].needs_masks for name in supervision)
     if options.view is not None and masks:
         raise DataError(
@@ -142,20 +152,6 @@ def fit_encoder(
         "validation_side_accuracy": sides,
     }
     (folder / "fit.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
-
-
-def _refuse_unmasked(structures: Sequence[str], findings: Sequence[str], cases: Sequence[Case]) -> None:
-    masked = {name for case in cases for name in case.masks}
-    for name in structures:
-        if name in findings:
-            raise DataError(
-                f"encoder: structures names {name!r}, which is a finding and is asked for anyway."
-            )
-        if name not in masked:
-            raise DataError(
-                f"encoder: structures names {name!r}, of which no case has a mask."
-                f"{did_you_mean(name, masked)} Masks there are: {', '.join(sorted(masked)) or 'none'}."
-            )
 
 
 def _train(

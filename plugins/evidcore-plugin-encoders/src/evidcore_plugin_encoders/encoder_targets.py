@@ -154,7 +154,8 @@ def read_targets(
             if place < 0 or finding.state == "uncertain":
                 continue
             findings[row, place] = int(finding.state == "present")
-            if _halves_are_sides(crop):
+            drawing = crop.drawing  # its halves are no sides among tiles, nor where it is seen from the side
+            if drawing is None or (drawing.axis != "x" and drawing.columns <= 1):
                 sides[row, :, place] = _sides(finding.state == "present", finding.side)
             if masks and finding.state == "present":
                 if volume is not None and finding.name in case.masks:
@@ -202,12 +203,6 @@ def shown(case: Case, view: View | None, spec: EncoderInput) -> tuple[Crop, Grid
 
 def _by(size: Grid) -> str:
     return " x ".join(map(str, size))
-
-
-def _halves_are_sides(crop: Crop) -> bool:
-    """Tell whether its halves are those of the body: not of tiles side by side, nor seen from the side."""
-    drawing = crop.drawing
-    return drawing is None or (drawing.axis != "x" and drawing.columns <= 1)
 
 
 def _sides(present: bool, side: str | None) -> Tensor:

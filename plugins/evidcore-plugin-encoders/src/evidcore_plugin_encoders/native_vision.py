@@ -36,7 +36,6 @@ class _Unmerged(nn.Module):
     """Stands where the tower's merger was: lays the patches of a square side by side."""
 
     def __init__(self, width: int) -> None:
-        """Take the width of a square."""
         super().__init__()
         self.width = width
 
@@ -238,7 +237,6 @@ def _deep_layers(config: Any) -> list[int]:
 
 
 def _config(vision: Vision | None, where: str) -> Any:
-    """Return a tower's configuration."""
     if vision is None:
         raise RecipeError(
             f"{where}: the language model has no eyes of its own, as far as is known on this machine. Name "

@@ -193,7 +193,9 @@ class Contrastive(Objective):
             for sentence in re.split(r"(?<=[.;])\s+", report):
                 rows.append(row)
                 starts.append(len(words))
-                words.extend(_hashed(sentence, self.WORDS))
+                found = re.findall(r"[a-z0-9]+", sentence.lower()) or ["-"]
+                grams = found + [f"{item} {two}" for item, two in itertools.pairwise(found)]
+                words.extend(zlib.crc32(gram.encode()) % self.WORDS for gram in grams)
         bags = self.words(
             torch.tensor(words, dtype=torch.long, device=device),
             torch.tensor(starts, dtype=torch.long, device=device),
@@ -219,9 +221,3 @@ def known_entropy(logits: Tensor, states: Tensor) -> Tensor:
         logits, states.clamp(min=0).to(logits.dtype), reduction="none"
     )
     return (loss * known).sum() / known.sum().clamp(min=1)
-
-
-def _hashed(sentence: str, buckets: int) -> list[int]:
-    words = re.findall(r"[a-z0-9]+", sentence.lower()) or ["-"]
-    grams = words + [f"{item} {two}" for item, two in itertools.pairwise(words)]
-    return [zlib.crc32(gram.encode()) % buckets for gram in grams]

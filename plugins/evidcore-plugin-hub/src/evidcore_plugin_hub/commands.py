@@ -333,7 +333,6 @@ def uninstall(package: str, lock: Path, as_json: bool) -> None:
 def _install(
     looked: list[Looked], lock: Path, *, yes: bool, as_json: bool, changes: list[str] | None = None
 ) -> None:
-    """Show, ask, install and pin."""
     from evidcore_plugin_hub.plugin import installing
 
     for found in looked:

@@ -52,7 +52,11 @@ def export_run(run: str | os.PathLike[str], target: Path, form: Form = "transfor
     with atomic_directory(target) as work:
         model, processor = assemble.load(weights)
         widen(model)
-        _forget_places(model, processor)
+        config, images = model.config, processor.image_processor  # without a path of this machine
+        config._name_or_path = config.text_config._name_or_path = ""
+        config.encoder, config.bridge = without_paths(config.encoder), without_paths(config.bridge)
+        for part in ("encoder", "bridge", "view"):
+            setattr(images, part, without_paths(getattr(images, part)))
         if form == "published":
             as_published(model, processor).save_pretrained(work)
             _published_processor(recipe, lock).save_pretrained(work)
@@ -186,15 +190,6 @@ def _published_processor(recipe: Recipe, lock: dict[str, Any]) -> Any:
         ) from cause
 
 
-def _forget_places(model: VolumeVLM, processor: VolumeProcessor) -> None:
-    """Leave no path of this machine in what is written of the configuration."""
-    config, images = model.config, processor.image_processor
-    config._name_or_path = config.text_config._name_or_path = ""
-    config.encoder, config.bridge = without_paths(config.encoder), without_paths(config.bridge)
-    for part in ("encoder", "bridge", "view"):
-        setattr(images, part, without_paths(getattr(images, part)))
-
-
 def _dataset(name: str, table: Any, lock: dict[str, Any]) -> DatasetFacts:
     offer, is_generated = find("dataset", table["use"]), is_phantom(str(table["use"]))
     return DatasetFacts(
@@ -216,6 +211,5 @@ def _results(folder: RunFolder, recipe: Recipe) -> Sequence[dict[str, Any]]:
 
 
 def _licence(package: str) -> str:
-    """Return the licence that a package's metadata states."""
     result = metadata.metadata(package)
     return str(result["License-Expression"] or result["License"] or UNKNOWN)

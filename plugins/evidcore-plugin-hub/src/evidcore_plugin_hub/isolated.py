@@ -26,7 +26,6 @@ class Server:
     """The component, and what it may ask the run."""
 
     def __init__(self, ask: Callable[[str], Any]) -> None:
-        """Take the function that asks the run."""
         self._ask, self._component = ask, None
 
     def describe(

@@ -23,7 +23,7 @@ import typing
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 from annotated_types import Gt, Le, MaxLen
 from huggingface_hub.constants import HF_HUB_CACHE, HF_STORED_TOKENS_PATH, HF_TOKEN_PATH
@@ -393,20 +393,7 @@ def _environment(python: str = "") -> dict[str, str]:
 Number = int | float
 
 
-@dataclasses.dataclass
-class _Score:
-    value: Number
-    parts: dict[str, Number]
-    reason: str
-
-
-@dataclasses.dataclass
-class _Unscored:
-    kind: Literal["not-applicable", "failed"]
-    reason: str
-
-
-_VERDICTS: TypeAdapter[Any] = TypeAdapter(list[_Score | _Unscored | None])
+_VERDICTS: TypeAdapter[Any] = TypeAdapter(list[Score | Unscored | None])
 _CHECKED = TypeAdapter(list[Checked])
 _NUMBERS = TypeAdapter(list[Number | None])
 _TEXTS = TypeAdapter(list[str | None])
@@ -423,8 +410,8 @@ class _Isolated:
         """Ask the component whether anything is missing."""
         self._process.ask("ready", TypeAdapter(Any))
 
-    def _each(self, form: TypeAdapter[Any], count: int, *given: Any) -> Any:
-        result = self._process.ask("__call__", form, *given)
+    def _each(self, form: TypeAdapter[Any], count: int, *given: Any) -> list[Any]:
+        result: list[Any] = self._process.ask("__call__", form, *given)
         if len(result) != count:
             raise ContractError(f"{self._process.offer} gave {len(result)} answers to {count}.")
         return result
@@ -437,8 +424,8 @@ class IsolatedReward(_Isolated, Reward):
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
         """Have it judge; what calls it counts the verdicts and holds them to its bounds."""
-        result = self._process.ask("__call__", _VERDICTS, rollouts, earlier)
-        return [item and (Score if isinstance(item, _Score) else Unscored)(**vars(item)) for item in result]
+        result: list[Score | Unscored | None] = self._process.ask("__call__", _VERDICTS, rollouts, earlier)
+        return result
 
     def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
         """Return what it finds of itself."""
@@ -453,8 +440,7 @@ class IsolatedScorer(_Isolated, Scorer):
         self, candidates: Sequence[str], references: Sequence[str], questions: Sequence[str] | None = None
     ) -> Sequence[float | None]:
         """Have it compare."""
-        result: list[float | None] = self._each(_NUMBERS, len(candidates), candidates, references, questions)
-        return result
+        return self._each(_NUMBERS, len(candidates), candidates, references, questions)
 
 
 class IsolatedReader(_Isolated, Reader):
@@ -462,8 +448,7 @@ class IsolatedReader(_Isolated, Reader):
 
     def __call__(self, questions: Sequence[ImageQuestion]) -> Sequence[str | None]:
         """Have it read."""
-        result: list[str | None] = self._each(_TEXTS, len(questions), questions)
-        return result
+        return self._each(_TEXTS, len(questions), questions)
 
 
 _KINDS: Mapping[str, type[IsolatedReward | IsolatedScorer | IsolatedReader]] = {

@@ -70,9 +70,8 @@ def without_paths(value: Any) -> Any:
         return {key: without_paths(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(without_paths(item) for item in value)
-    return WITHHELD if isinstance(value, str) and _is_path(value) else value
-
-
-def _is_path(text: str) -> bool:
-    starts = text.startswith(("~", "./", "../", "file:"))
-    return starts or Path(text).is_absolute() or PureWindowsPath(text).is_absolute()
+    if not isinstance(value, str):
+        return value
+    starts = value.startswith(("~", "./", "../", "file:"))
+    is_path = starts or Path(value).is_absolute() or PureWindowsPath(value).is_absolute()
+    return WITHHELD if is_path else value

@@ -24,7 +24,6 @@ class TrlReward:
     """A reward as `trl.GRPOTrainer` calls its `reward_funcs`: completions, prompts and columns to numbers."""
 
     def __init__(self, reward: NamedReward, task: Task, task_name: str) -> None:
-        """Take what judges and what reads the completions."""
         self.reward, self.task, self.task_name = reward, task, task_name
         self.__name__ = reward.name.replace("-", "_")  # TRL logs a reward under it
         self._composer = RewardComposer([reward])

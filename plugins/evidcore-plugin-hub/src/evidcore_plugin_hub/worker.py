@@ -86,7 +86,6 @@ class Raised(Exception):
             raise ValueError(f"an exception's texts have at most {_MOST_LETTERS} letters")
 
     def __str__(self) -> str:
-        """Return its name and message."""
         return f"{self.name}: {self.safe}{self.message}"
 
 
@@ -183,7 +182,9 @@ class Worker:
                 self._send(ask())
                 kind, text = self._receive()
             if kind == _RAISED:
-                raised = _raised_form().validate_json(text, strict=True)
+                from pydantic import TypeAdapter  # trusted answers do without it
+
+                raised = TypeAdapter(Raised).validate_json(text, strict=True)
                 failing.pop_all()
                 raise raised
             result = json.loads(text) if form is None else form.validate_json(text, strict=True)
@@ -290,14 +291,6 @@ def _end(process: subprocess.Popen[bytes], pipe: Connection, owner: int) -> None
     pipe.close()
 
 
-@functools.cache
-def _raised_form() -> Any:
-    """Return pydantic's adapter of `Raised`; trusted answers do without pydantic."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Raised)
-
-
 def main(descriptor: int, parent: int, protocol: str) -> None:
     """Answer what is asked through a socket, until the other side closes it."""
     if protocol != PROTOCOL:
@@ -331,7 +324,14 @@ def main(descriptor: int, parent: int, protocol: str) -> None:
                 result = getattr(server, method)(*given)
                 kind, text = _GIVES, json.dumps(result, default=_plain, ensure_ascii=False)
             except BaseException as cause:  # whoever asked tells what it means
-                kind, text = _RAISED, json.dumps(vars(_in_words(cause)), ensure_ascii=False)
+                safe = str(getattr(cause, "safe", ""))
+                raised = Raised(
+                    name=type(cause).__name__, classes=[item.__name__ for item in type(cause).__mro__],
+                    is_exit=not isinstance(cause, Exception), has_cause=cause.__cause__ is not None,
+                    safe=safe[:_MOST_LETTERS], message=str(cause).removeprefix(safe)[:_MOST_LETTERS],
+                    trace=traceback.format_exc()[-_MOST_LETTERS:],
+                )  # fmt: skip
+                kind, text = _RAISED, json.dumps(vars(raised), ensure_ascii=False)
             if os.getpid() != owner:
                 os._exit(0)  # a fork that came back would answer too
             pipe.send_bytes(kind + text.encode("utf-8", "replace"))
@@ -348,16 +348,6 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return dict(vars(value))
     raise ContractError(f"must give plain data, got {type(value).__name__}")
-
-
-def _in_words(cause: BaseException) -> Raised:
-    safe = str(getattr(cause, "safe", ""))
-    return Raised(
-        name=type(cause).__name__, classes=[item.__name__ for item in type(cause).__mro__],
-        is_exit=not isinstance(cause, Exception), has_cause=cause.__cause__ is not None,
-        safe=safe[:_MOST_LETTERS], message=str(cause).removeprefix(safe)[:_MOST_LETTERS],
-        trace=traceback.format_exc()[-_MOST_LETTERS:],
-    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from evidcore_plugin_reports.agreement import affirmed
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 from evidcore_plugin_reports.sentences import NO_REFERENCE, labelled, reference_of
 
-from evidcore.api import Finding, Labeler, Metric, Report, Span, Unscored
+from evidcore.api import Finding, Labeler, Metric, Report, Unscored
 from evidcore.contracts import LabelError, Measured, TextSample, Totals
 
 DECILES = 10
@@ -75,7 +75,8 @@ class AbnormalRecall(Metric):
         """Return place (0 to 1) and recall (0 to 1) of each abnormal sentence that can be looked for."""
         claimed = {*affirmed(said)}
         result = []
-        for span in _abnormal(report, known):
+        spans = report.spans or labelled(report.text, _Known(known))  # else as their findings
+        for span in (span for span in spans if span.label == "abnormal"):
             names = {
                 item.name
                 for item in known
@@ -89,12 +90,6 @@ class AbnormalRecall(Metric):
                 result.append((place, len(names & claimed) / len(names)))
             self._counts[int(DECILES * place) if names else None] += 1
         return result
-
-
-def _abnormal(report: Report, known: Sequence[Finding]) -> list[Span]:
-    """Return the abnormal sentences: as the data labels them, else as what is known of their findings."""
-    spans = report.spans or tuple(labelled(report.text, _Known(known)))
-    return [span for span in spans if span.label == "abnormal"]
 
 
 class _Known(Labeler):

@@ -45,7 +45,6 @@ class Source:
             )
 
     def __str__(self) -> str:
-        """Return what messages call it."""
         return self.file or self.folder or "/".join(filter(None, (f"{self.id}@{self.revision}", self.name)))
 
     def load(self, recipe_folder: Path) -> Sam2VideoModel:

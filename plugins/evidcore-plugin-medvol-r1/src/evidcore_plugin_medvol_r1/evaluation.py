@@ -66,7 +66,18 @@ class SegmentationResult(NumericResult):
             result += [shown, _as_iou(item)] if item.metric == "dsc" else [shown]
         for part in sorted({part for answer in self.answers for part in answer.parts}):
             places = [place for place, answer in enumerate(self.answers) if part in answer.parts]
-            about_it = _of_part(part, [self.measured.texts[place] for place in places])
+            names = {f"{name}/{part}": name for name in BY_PART}
+            texts = [
+                TextFigures(
+                    figures={name: text.figures[name] for name in names if name in text.figures},
+                    unscored={bare: text.unscored[bare] for bare in BY_PART if bare in text.unscored},
+                )
+                for text in (self.measured.texts[place] for place in places)
+            ]
+            units = {name: UNITS[bare] for name, bare in names.items()}
+            known = {name for text in texts for name in text.figures}
+            sources = {name: bare for name, bare in names.items() if name in known}
+            about_it = Measurement(texts=tuple(texts), units=units, notes={}, sources=sources)
             result += about_it.rows(self.name, [self.clusters[place] for place in places])
         return result
 
@@ -197,21 +208,6 @@ def _measurement(answers: Sequence[SegmentationAnswer], measured: Sequence[MaskF
         notes={"dsc": zeros, "oracle_dsc": "gold boxes through the same segmenter: the ceiling of dsc"},
         sources={name: name for name in UNITS if any(name in text.figures for text in texts)},
     )
-
-
-def _of_part(part: str, texts: Sequence[TextFigures]) -> Measurement:
-    """Return the figures of the answers about a part."""
-    names = {f"{name}/{part}": name for name in BY_PART}
-    own = [
-        TextFigures(
-            figures={name: text.figures[name] for name in names if name in text.figures},
-            unscored={bare: text.unscored[bare] for bare in BY_PART if bare in text.unscored},
-        )
-        for text in texts
-    ]
-    units = {name: UNITS[bare] for name, bare in names.items()}
-    sources = {name: bare for name, bare in names.items() if any(name in text.figures for text in own)}
-    return Measurement(texts=tuple(own), units=units, notes={}, sources=sources)
 
 
 def _as_iou(dsc: Row) -> Row:

@@ -72,7 +72,8 @@ class KeySlice(Reward):
         if z is None:
             return Score(value=0.0, reason="no slice is named")
         areas = {int(at): int(area) for at, area in target["areas"].items()}
-        among = self._among(z, areas, reference["shown"])
+        near: Sequence[int] = range(z - self.reach, z + self.reach + 1)
+        among = {"local": near, "global": [*areas]}.get(self.over, reference["shown"])
         largest, area = max((areas.get(at, 0) for at in among), default=0), areas.get(z, 0)
         if not area:
             return Score(value=0.0, reason=f"slice {z} does not show the target")
@@ -81,8 +82,3 @@ class KeySlice(Reward):
         parts = {"area_voxels": float(area), "largest_voxels": float(largest)}
         told = f"slice {z} shows {area} voxels of at most {largest} {where}"
         return Score(value=area / largest, parts=parts, reason=told)
-
-    def _among(self, z: int, areas: Mapping[int, int], shown: Sequence[int]) -> Sequence[int]:
-        if self.over == "local":
-            return range(z - self.reach, z + self.reach + 1)
-        return [*areas] if self.over == "global" else shown

@@ -91,12 +91,6 @@ class ZoomConsensus(Reward):
                 plane[rows, x0 * self.cells // width : -(-x1 * self.cells // width)] = True
         return result
 
-    def _iou(self, own: Looks, agreed: Looks) -> float:
-        nothing = np.zeros((self.cells, self.cells), np.bool_)
-        pairs = [(own.get(place, nothing), agreed.get(place, nothing)) for place in {*own, *agreed}]
-        either = sum(int((item | other).sum()) for item, other in pairs)
-        return sum(int((item & other).sum()) for item, other in pairs) / either if either else 0.0
-
     def _consensus(self, looks: Sequence[Looks]) -> dict[Place, Raster]:
         places = {place for item in looks for place in item}
         counts = {place: [item[place] for item in looks if place in item] for place in places}
@@ -107,7 +101,10 @@ class ZoomConsensus(Reward):
             return Score(value=0.0, reason=f"{self.success} pays nothing")
         if not own and not self.count_blind:
             return Score(value=0.0, reason="did not look")
-        iou = self._iou(own, agreed)
+        nothing = np.zeros((self.cells, self.cells), np.bool_)
+        pairs = [(own.get(place, nothing), agreed.get(place, nothing)) for place in {*own, *agreed}]
+        either = sum(int((item | other).sum()) for item, other in pairs)
+        iou = sum(int((item & other).sum()) for item, other in pairs) / either if either else 0.0
         if counted < self.fewest:
             reason = f"{counted} successful answers that looked, {self.fewest} are needed"
             return Score(value=0.5, parts={"iou": iou}, reason=reason)

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Annotated
@@ -100,20 +101,12 @@ class EntropyRegrounding(ToolCall):
         result = None if call < 0 else re.compile(r"\[\s*(-?\d[^\[\]]*)\]").search(text, call)
         if result is None:
             return None
-        start, stop = (_token_at(sampler, episode.ids, begin, at) for at in result.span(1))
+        ids = episode.ids[begin:]
+        start, stop = (  # the tokens that write these characters of the turn
+            begin + bisect_right(range(len(ids)), at, key=lambda token: len(sampler.decode(ids[: token + 1])))
+            for at in result.span(1)
+        )
         return start, max(stop, start + 1)
-
-
-def _token_at(sampler: Sampler, ids: Sequence[int], begin: int, character: int) -> int:
-    """Return which token from `begin` on writes a character of the turn."""
-    low, high = begin, len(ids)
-    while low < high:
-        middle = (low + high) // 2
-        if len(sampler.decode(ids[begin : middle + 1])) > character:
-            high = middle
-        else:
-            low = middle + 1
-    return low
 
 
 def _coin(episode: Episode) -> float:

@@ -68,7 +68,8 @@ class ToolCall(RolloutStrategy):
             forks = []
             for (group, place), episode in zip(waiting, sampled, strict=True):
                 groups[group][place] = episode
-                if not self.calls_now(sampler, episode):
+                is_paused = not episode.finished and len(episode.actions) <= self.max_tool_calls
+                if not is_paused or not sampler.text(episode).rstrip().endswith(CLOSE):
                     continue
                 left = answers_per_prompt - len(groups[group])
                 if left and (fork := self._forked(sampler, episode)) is not None:
@@ -91,11 +92,6 @@ class ToolCall(RolloutStrategy):
         """Return a fork of an episode that pauses behind a call, None for none."""
         return None
 
-    def calls_now(self, sampler: Sampler, episode: Episode) -> bool:
-        """Tell whether an episode that was sampled pauses behind a call that is to be answered."""
-        paused = not episode.finished and len(episode.actions) <= self.max_tool_calls
-        return paused and sampler.text(episode).rstrip().endswith(CLOSE)
-
     def replied(self, sampler: Sampler, episode: Episode) -> Episode:
         """Return an episode with the answer to the call that it pauses behind."""
         action, parts = self._carry_out(sampler.text(episode), episode)
@@ -116,7 +112,8 @@ class ToolCall(RolloutStrategy):
                 f"no tool is called {name!r}.{did_you_mean(name, self.tools)} Tools: {', '.join(self.tools)}."
             )
         if error is None:
-            tool, arguments = self.tools[name], self._unspelt(arguments)
+            own = {told: word for word, told in self.spelling.items()}
+            tool, arguments = self.tools[name], {own.get(key, key): value for key, value in arguments.items()}
             name = tool.name
             try:
                 return Action(tool=name, arguments=arguments), tool(arguments, episode.prompt)
@@ -138,10 +135,6 @@ class ToolCall(RolloutStrategy):
 
     def _spelt(self, word: str) -> str:
         return self.spelling.get(word, word)
-
-    def _unspelt(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        own = {told: word for word, told in self.spelling.items()}
-        return {own.get(name, name): value for name, value in arguments.items()}
 
 
 def _told(error: str) -> tuple[Part, ...]:

@@ -2,13 +2,13 @@
 
 import dataclasses
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from evidcore.api import Box, Case, DataError, InlineOptions, Prompt, Tool, View, VisualPart
+from evidcore.api import Box, Case, DataError, InlineOptions, Prompt, Tool, View
 from evidcore.builtin.choice import Choice
 from evidcore.case import Turn
 from evidcore.data import read_geometry
@@ -42,27 +42,24 @@ class FirstLook:
             DataError: if no single slice is shown, or no box around the findings can be told.
         """
         parts = shown_slices(prompt, prompt.task)
-        box = self._anywhere(prompt, parts) if self.boxes == "random" else None
-        if box is None:
-            case = prompt.case
+        case = prompt.case
+        if self.boxes == "random":
+            rng = random.Random(f"{prompt.task}/{prompt.reference[SEED]}/{prompt.id}")
+            z = rng.choice(sorted(parts))
+            _, height, width = read_geometry(parts[z].crop.volume).shape_zyx
+            share = rng.uniform(self.smallest_side, max(self.smallest_side, self.largest_side))
+            side = round(share * min(height, width))
+            y0, x0 = rng.randint(0, height - side), rng.randint(0, width - side)
+            box: Box | None = Box(z=z, y0=y0, y1=y0 + side, x0=x0, x1=x0 + side)
+        else:
             names = [name for name in case.present() if name in case.masks]
             box = square_around(case, names, parts, self.smallest_side, cache_folder)
         if box is None:
             raise DataError(
-                f"{prompt.task}: case {prompt.case.id!r} has no mask of a present finding on a slice that is "
+                f"{prompt.task}: case {case.id!r} has no mask of a present finding on a slice that is "
                 "shown, so no box lies around one. Use boxes = 'random'."
             )
         return called(tool, view, parts[box.z], box, prompt, self.step)
-
-    def _anywhere(self, prompt: Prompt, parts: Mapping[int, VisualPart]) -> Box:
-        rng = random.Random(f"{prompt.task}/{prompt.reference[SEED]}/{prompt.id}")
-        z = rng.choice(sorted(parts))
-        _, height, width = read_geometry(parts[z].crop.volume).shape_zyx
-        side = round(
-            rng.uniform(self.smallest_side, max(self.smallest_side, self.largest_side)) * min(height, width)
-        )
-        y0, x0 = rng.randint(0, height - side), rng.randint(0, width - side)
-        return Box(z=z, y0=y0, y1=y0 + side, x0=x0, x1=x0 + side)
 
 
 FIRST_LOOK = FirstLook()

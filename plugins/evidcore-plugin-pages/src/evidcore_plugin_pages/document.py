@@ -76,18 +76,8 @@ def write_page(run_folder: Path, *, show_reports: bool = False) -> Path:
         RunError: if the folder is not a run or a file in it cannot be read.
     """
     record = read_record(run_folder)
-    sections, failed = _observed(record)
-    text = document(record, sections, failed, show_reports=show_reports)
-    target = run_folder / "page" / "index.html"
-    write_atomically(target, text.encode(errors="backslashreplace"), or_else="write to another run folder")
-    return target
-
-
-def _observed(record: RunRecord) -> tuple[list[tuple[str, str]], Mapping[str, str]]:
-    """Ask the recipe's observers for sections; one that is gone or fails is named on the page."""
-    sections: list[tuple[str, str]] = []
-    failed: dict[str, str] = {}
-    for name in record.recipe.get("observers", ()):
+    sections, failed = list[tuple[str, str]](), dict[str, str]()
+    for name in record.recipe.get("observers", ()):  # one that is gone or fails is named on the page
         try:
             announcer = Announcer.from_names((), [str(name)])
         except EvidError as cause:
@@ -95,7 +85,10 @@ def _observed(record: RunRecord) -> tuple[list[tuple[str, str]], Mapping[str, st
             continue
         sections += announcer.report_sections(record.folder)
         failed |= announcer.failed
-    return sections, failed
+    text = document(record, sections, failed, show_reports=show_reports)
+    target = run_folder / "page" / "index.html"
+    write_atomically(target, text.encode(errors="backslashreplace"), or_else="write to another run folder")
+    return target
 
 
 def document(

@@ -2,7 +2,7 @@
 
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidcore_plugin_pages.cases import (
@@ -35,8 +35,14 @@ OPEN_KEYS = ("letter", "options", "finding", "answer", "present")  # never repor
 
 def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) -> Html:
     """Return the section; volumes that its cards show are read through `gallery`."""
-    tasks = _last_of_each_task(record.answers)
-    asked = {task: chosen_answers(answers) for task, answers in tasks.items()}
+    kept: dict[str, list[Line]] = {}  # for each task the answers of the last stage that asked it
+    for line in record.answers:
+        held = kept.setdefault(str(line.get("task", "")), [])
+        if held and held[0]["stage"] != line["stage"]:
+            held.clear()
+        held.append(line)
+    tasks = dict(sorted(kept.items(), key=lambda item: len({line.get("condition") for line in item[1]}) == 1))
+    asked = {task: chosen_answers(answers) for task, answers in tasks.items()}  # audited first
     groups = {path.stem: chosen_groups(path) for path in record.rollout_files}
     lines = [next(iter(item.answers.values())) for items in asked.values() for item in items]
     lines += [item.line for items in groups.values() for item in items]
@@ -163,17 +169,6 @@ def _affirmed(answer: Mapping[str, Any]) -> list[tuple[str, set[str]]] | None:
         return None
     named, present, absent = (set(answer.get(key) or ()) for key in ("affirmed", "present", "absent"))
     return [("found", named & present), ("missed", present - named), ("invented", named & absent)]
-
-
-def _last_of_each_task(answers: Iterable[Line]) -> dict[str, list[Line]]:
-    """Keep for each task the answers of the last stage that asked it; audited tasks come first."""
-    kept: dict[str, list[Line]] = {}
-    for line in answers:
-        held = kept.setdefault(str(line.get("task", "")), [])
-        if held and held[0]["stage"] != line["stage"]:
-            held.clear()
-        held.append(line)
-    return dict(sorted(kept.items(), key=lambda item: len({line.get("condition") for line in item[1]}) == 1))
 
 
 def _question(item: Asked, known: Known | None) -> str | None:

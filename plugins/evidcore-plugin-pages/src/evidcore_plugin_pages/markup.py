@@ -35,9 +35,15 @@ def written(value: float, unit: Unit = "plain") -> str:
         return f"{value:.3f}".replace("-", MINUS)
     if unit == "count":
         return f"{value:,.0f}".replace(",", _THIN_SPACE)
-    if unit == "seconds":
-        return _duration(value)
-    return f"{value:.4g}".replace("-", MINUS)
+    if unit != "seconds":
+        return f"{value:.4g}".replace("-", MINUS)
+    if value < 60:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
 
 
 def number(value: float | None, unit: Unit = "plain") -> Html:
@@ -60,16 +66,6 @@ def interval(low: float | None, high: float | None, unit: Unit = "plain") -> Htm
         tag("data", last, value=repr(high)),
         class_="interval",
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
 
 
 _VOID = frozenset({"br", "hr", "img", "input", "meta", "link", "col"})

@@ -179,7 +179,6 @@ class ChatClient:
         )
 
     def _ask_once(self, client: Opened, body: str) -> str | Unanswered | Again | Stop:
-        """Send once."""
         address, limit_s = f"{self.endpoint.url.rstrip('/')}/chat/completions", self.endpoint.timeout_s
         try:
             answer = exchange(
@@ -191,7 +190,29 @@ class ChatClient:
             return Stop(f"{reason}; lower body.max_tokens.")
         except Unreadable as reason:
             return Stop(str(reason))
-        return read_answer(answer.status, answer.content, wait_asked_s(answer.headers))
+        status = answer.status
+        if status in _TRY_AGAIN or status >= 500:
+            return Again(f"HTTP {status}", wait_asked_s(answer.headers))
+        if status in _THIS_TEXT:
+            return Unanswered(f"the endpoint refused the request with HTTP {status}")
+        if status in (401, 403):
+            return Stop(f"it answered HTTP {status}: the key is missing or not allowed. Check key_env.")
+        if status == 404:
+            return Stop("it answered HTTP 404. Check url (it ends with the version, as in '/v1') and model.")
+        if status != 200:
+            return Stop(f"it answered HTTP {status}, which is no completion. Check url.")
+        try:
+            choice = json.loads(answer.content)["choices"][0]
+            text, finish = choice["message"].get("content"), choice.get("finish_reason")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return Again("HTTP 200 with a body that is no chat completion")
+        if finish == "length":
+            return Unanswered("the answer was cut off; raise body.max_tokens")
+        if finish == "content_filter":
+            return Unanswered("the endpoint's content filter withheld the answer")
+        if not isinstance(text, str) or not text.strip():
+            return Unanswered("the answer is empty")
+        return whole_characters(text)
 
     def __str__(self) -> str:
         return f"endpoint {self.endpoint.url}, model {self.endpoint.model!r}"
@@ -240,24 +261,6 @@ class Stop:
     reason: str
 
 
-def read_answer(status: int, content: bytes, wait_s: float | None) -> str | Unanswered | Again | Stop:
-    """Tell what an answer means.
-
-    `content` is the whole body of a status of 200, and not needed for others.
-    """
-    if status == 200:
-        return _completion(content)
-    if status in _TRY_AGAIN or status >= 500:
-        return Again(f"HTTP {status}", wait_s)
-    if status in _THIS_TEXT:
-        return Unanswered(f"the endpoint refused the request with HTTP {status}")
-    if status in (401, 403):
-        return Stop(f"it answered HTTP {status}: the key is missing or not allowed. Check key_env.")
-    if status == 404:
-        return Stop("it answered HTTP 404. Check url (it ends with the version, as in '/v1') and model.")
-    return Stop(f"it answered HTTP {status}, which is no completion. Check url.")
-
-
 def wait_asked_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that `Retry-After` asks for, as a number or as a date; None where it does not."""
     asked = headers.get("Retry-After", "").strip()
@@ -272,21 +275,6 @@ def wait_asked_s(headers: Mapping[str, str]) -> float | None:
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)
     return max(0.0, (date - datetime.datetime.now(datetime.UTC)).total_seconds())
-
-
-def _completion(content: bytes) -> str | Unanswered | Again:
-    try:
-        choice = json.loads(content)["choices"][0]
-        text, finish = choice["message"].get("content"), choice.get("finish_reason")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Again("HTTP 200 with a body that is no chat completion")
-    if finish == "length":
-        return Unanswered("the answer was cut off; raise body.max_tokens")
-    if finish == "content_filter":
-        return Unanswered("the endpoint's content filter withheld the answer")
-    if not isinstance(text, str) or not text.strip():
-        return Unanswered("the answer is empty")
-    return whole_characters(text)
 
 
 def whole_characters(text: str) -> str:

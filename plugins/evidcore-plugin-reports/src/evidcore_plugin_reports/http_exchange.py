@@ -11,8 +11,8 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from evidcore.errors import RecipeError, RunError
 
@@ -83,21 +83,17 @@ def exchange(
             return Answered(response.status_code, response.headers, bytes(buffer))
 
     try:
-        return _finished(run)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(run())
+        # in a notebook a loop runs in this thread already, so another one waits
+        with concurrent.futures.ThreadPoolExecutor(max_workers=1) as item:
+            return item.submit(lambda: asyncio.run(run())).result()
     except TimeoutError:
         raise Interrupted(f"no whole answer within {timeout_s:g} s") from None
     except httpx2.HTTPError as cause:
         raise Interrupted(f"a broken connection ({type(cause).__name__})") from cause
-
-
-def _finished(run: Callable[[], Coroutine[Any, Any, Answered]]) -> Answered:
-    """Wait for an answer; in a notebook a loop runs in this thread already, so another thread waits."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(run())
-    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as item:
-        return item.submit(lambda: asyncio.run(run())).result()
 
 
 def host_of(url: str, where: str) -> str:

@@ -109,11 +109,21 @@ def _measured(answer: str | Unanswered) -> Measured | Unscored:
 
 def read_grades(answer: str) -> tuple[dict[str, float], dict[str, str]]:
     """Return the grades and reasons by dimension that an answer holds; what cannot be read is absent."""
-    read = [grades for table in _tables(answer) if (grades := _graded(table))[0]]
-    if not read:
-        return _from_lines(answer)
-    is_one = all(grades == read[0][0] for grades, _ in read)
-    return read[0] if is_one else ({}, {})
+    read = [graded for table in _tables(answer) if (graded := _graded(table))[0]]
+    if read:
+        is_one = all(graded == read[0][0] for graded, _ in read)
+        return read[0] if is_one else ({}, {})
+    grades, reasons = dict[str, float](), dict[str, str]()
+    for name in DIMENSIONS:  # a line that begins with one: "2. **Clarity**: 4/5 - well ordered"
+        pattern = rf"^[\s\d.)*#_-]*{name}[*_\s]*[:=\u2013-]+[*_\s]*{_NUMBER}(?P<rest>.*)$"
+        matches = list(re.finditer(pattern, answer, re.IGNORECASE | re.MULTILINE))
+        values = {float(match[1].replace(",", ".")) for match in matches}
+        if len(values) != 1 or max(values) > HIGHEST:  # none, or several that disagree
+            continue
+        grades[name] = values.pop()
+        if reason := matches[0]["rest"].strip(" \t*_.:;,\u2013-()"):
+            reasons[name] = reason
+    return grades, reasons
 
 
 def _tables(answer: str) -> list[Mapping[str, Any]]:
@@ -163,19 +173,3 @@ def _reason(value: Any) -> str:
 
 def _lower(table: Mapping[str, Any]) -> dict[str, Any]:
     return {str(key).strip().lower(): value for key, value in table.items()}
-
-
-def _from_lines(answer: str) -> tuple[dict[str, float], dict[str, str]]:
-    """Read lines that begin with a dimension: "2. **Clarity**: 4/5 - well ordered"."""
-    grades: dict[str, float] = {}
-    reasons: dict[str, str] = {}
-    for name in DIMENSIONS:
-        pattern = rf"^[\s\d.)*#_-]*{name}[*_\s]*[:=\u2013-]+[*_\s]*{_NUMBER}(?P<rest>.*)$"
-        matches = list(re.finditer(pattern, answer, re.IGNORECASE | re.MULTILINE))
-        values = {float(match[1].replace(",", ".")) for match in matches}
-        if len(values) != 1 or max(values) > HIGHEST:  # none, or several that disagree
-            continue
-        grades[name] = values.pop()
-        if reason := matches[0]["rest"].strip(" \t*_.:;,\u2013-()"):
-            reasons[name] = reason
-    return grades, reasons

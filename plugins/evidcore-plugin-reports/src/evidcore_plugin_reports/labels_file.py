@@ -136,7 +136,7 @@ def _read(path: Path, sha256: str) -> _File:
             f'write: sha256 = "{result}"'
         )
     try:
-        table = json.loads(content, object_pairs_hook=_once)
+        table = json.loads(content, object_pairs_hook=once)
     except ValueError as cause:
         raise DataError(f"{path}: is no JSON as it should be: {cause}.") from cause
     try:
@@ -150,7 +150,7 @@ def _read(path: Path, sha256: str) -> _File:
         raise DataError(f"{path}: mistakes: {len(wrong)}\n" + "\n".join(lines) + more) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a key that stands twice: one of the two would vanish."""
     table = dict(pairs)
     if len(table) < len(pairs):

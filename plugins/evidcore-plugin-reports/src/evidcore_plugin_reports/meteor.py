@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from evidcore.api import Metric, Unscored
@@ -53,7 +54,7 @@ class Meteor(Metric):
         self.ready()
         from nltk.translate.meteor_score import single_meteor_score
 
-        synonyms = _NoSynonyms() if self.folder is None else _reader(self.folder)
+        synonyms = SimpleNamespace(synsets=lambda _: ()) if self.folder is None else _reader(self.folder)
 
         def figures(text: str, reference: str) -> dict[str, float]:
             return {self.figure: float(single_meteor_score(words(reference), words(text), wordnet=synonyms))}
@@ -63,13 +64,6 @@ class Meteor(Metric):
     def notes(self) -> Mapping[str, str]:
         """Say what was matched."""
         return {} if self.folder else {self.figure: WITHOUT}
-
-
-class _NoSynonyms:
-    """Stands where NLTK asks WordNet; knows no word."""
-
-    def synsets(self, word: str) -> Sequence[Any]:
-        return ()
 
 
 def _wordnet(folder: Path) -> str | None:

@@ -15,7 +15,6 @@ class TextCache(Generic[Value]):
     """
 
     def __init__(self, most: int = 8192, *, unless: type | None = None) -> None:
-        """Begin with nothing."""
         self.most, self.unless = most, unless
         self._held: dict[str, Value] = {}  # the latest last
 

@@ -109,7 +109,6 @@ class Track:
     windows: Windows  # (low, high) of the images
 
     def __post_init__(self) -> None:
-        """Start on the prompted slice."""
         self._images: dict[int, Tensor] = {}
         self._chances: dict[int, Tensor] = {}
         self._regions: dict[int, Mask] = {}

@@ -19,7 +19,6 @@ from evidcore.data.content import volume_key
 from evidcore_plugin_segmenters.growth import (
     Growth,
     Model,
-    Plane,
     Region,
     around_point,
     grow,
@@ -86,10 +85,9 @@ class GrowingSession(SegmenterSession):
     """Smoothed slices and grown objects of one volume, each made when it is first asked for."""
 
     def __init__(self, volume: Volume, path: str, growth: Growth, smoothing_steps: int) -> None:
-        """Take the volume, whose path stands in messages."""
         self.volume, self.growth = volume, growth
-        self._path, self._smoothing_steps = path, smoothing_steps
-        self.plane = functools.lru_cache(maxsize=_PLANES)(self._smoothed)
+        self._path = path
+        self.plane = functools.lru_cache(maxsize=_PLANES)(lambda z: smooth(volume.array[z], smoothing_steps))
         self._object = functools.lru_cache(maxsize=_OBJECTS)(self._grown)
 
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
@@ -113,10 +111,6 @@ class GrowingSession(SegmenterSession):
             case Segmenter.MaskPrompt(mask=mask):
                 region, model = of_mask(plane, mask)
         return _Object(self, prompt.z, region, model)
-
-    def _smoothed(self, z: int) -> Plane:
-        """Return a slice, shape (y, x)."""
-        return smooth(self.volume.array[z], self._smoothing_steps)
 
 
 class _Object:

@@ -67,8 +67,15 @@ class SlicePropagator(Segmenter):
 
     def session(self, volume: VolumeRef) -> PropagatingSession:
         """Open `volume`."""
-        network = self.network or self._pretrained_network()
-        return PropagatingSession(volume_cache.read(volume), volume.path, network, self.size, self.windows)
+        if self.network is None:
+            if self._pretrained is None:
+                raise DataError(
+                    "slice-propagator: has no weights. Put a fit stage with its service as component above "
+                    "the stage that uses it, or name a folder that such a stage wrote: pretrained = '…'."
+                )
+            self.network = self._network_from(self._pretrained)
+        read = volume_cache.read(volume)
+        return PropagatingSession(read, volume.path, self.network, self.size, self.windows)
 
     def fit(
         self,
@@ -91,15 +98,6 @@ class SlicePropagator(Segmenter):
     def load(self, folder: Path) -> None:
         """Read back the weights that `fit` wrote."""
         self.network = self._network_from(folder)
-
-    def _pretrained_network(self) -> nn.Module:
-        if self._pretrained is None:
-            raise DataError(
-                "slice-propagator: has no weights. Put a fit stage with its service as component above the "
-                "stage that uses it, or name a folder that such a stage wrote: pretrained = '…'."
-            )
-        self.network = self._network_from(self._pretrained)
-        return self.network
 
     def _network_from(self, folder: Path) -> nn.Module:
         path = folder / WEIGHTS
@@ -135,7 +133,6 @@ class PropagatingSession(SegmenterSession):
         size: int,
         windows: tuple[tuple[float, float], ...],
     ) -> None:
-        """Take the volume, whose path stands in messages, and the network."""
         self._volume, self._path = volume, path
         self._network, self._size, self._windows = network, size, windows
 

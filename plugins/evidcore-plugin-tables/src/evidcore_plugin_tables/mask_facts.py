@@ -67,20 +67,16 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
     volume = read(ref)
     dx = volume.spacing_mm_zyx[2]
     result: dict[str, MaskFacts] = {}
-    for together in _by_file(masks):
+    files: dict[str, dict[str, MaskRef]] = collections.defaultdict(dict)
+    for name, mask in masks.items():
+        files[mask.path][name] = mask
+    for together in files.values():
         result |= _label_map(volume, together) if len(together) > 1 else {}
         for name in together.keys() - result.keys():
             result[name] = _facts(volume, read_mask(together[name], like=volume))
     return CaseFacts(
         masks=result, body_mm=midline_mm(volume) if body else None, grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx
     )
-
-
-def _by_file(masks: Mapping[str, MaskRef]) -> list[dict[str, MaskRef]]:
-    files: dict[str, dict[str, MaskRef]] = collections.defaultdict(dict)
-    for name, ref in masks.items():
-        files[ref.path][name] = ref
-    return list(files.values())
 
 
 def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFacts]:

@@ -180,7 +180,8 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         return result
 
     def _side(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:
-        plane_mm = self._plane_mm(facts)
+        planes_mm = {name: item.x_mm for name, item in facts.masks.items()}
+        plane_mm = (planes_mm | {"body": facts.body_mm, "grid": facts.grid_mm}).get(self.midline)
         if plane_mm is None:
             return []
         place = "scan, as the patient has sides," if self.midline == "grid" else "body"
@@ -192,13 +193,6 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
                 sides = ("left", "right") if off_mm > 0 else ("right", "left")
                 result.append((f"On which side of the {place} is the {spoken(name)}?", sides))
         return result
-
-    def _plane_mm(self, facts: CaseFacts) -> float | None:
-        if self.midline == "body":
-            return facts.body_mm
-        if self.midline == "grid":
-            return facts.grid_mm
-        return facts.masks[self.midline].x_mm if self.midline in facts.masks else None
 
     def _larger(self, facts: CaseFacts, names: list[str], rng: random.Random) -> list[Asked]:
         by_size = sorted(self._visible(facts, names).items(), key=lambda item: -item[1].volume_ml)

@@ -84,7 +84,18 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     if not records:
         raise DataError(f"{table}: no record of it can be read. `evid data check` names what is wrong.")
     names = list(dict.fromkeys(name for record in records for name in record))
-    _check_named(table, named, names)
+    for what, columns in named.items():
+        if what not in USUAL:
+            raise DataError(
+                f"--column {what}={columns}: a column holds one of {', '.join(USUAL)}, got {what!r}."
+                f"{did_you_mean(what, USUAL)}"
+            )
+        for one in columns.split(",") if what == "options" else [columns]:
+            if one not in names:
+                raise DataError(
+                    f"--column {what}={columns}: {table} has no column {one!r}."
+                    f"{did_you_mean(one, names)} It has: {', '.join(names)}."
+                )
     first = records[:_LOOKED_AT]
     found = {what: column for what in USUAL if (column := named.get(what) or _by_name(what, names))}
     if "image" not in found and (column := _of_files(first, names, scans)):
@@ -118,22 +129,6 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
 
 _DEFAULTS = {what: what for what in ("id", "image", "patient", "split", "question", "answer", "report")}
 _ABSENT = {"report": "report"}  # need not be there under its usual name
-
-
-def _check_named(table: Path, named: Mapping[str, str], names: Sequence[str]) -> None:
-    """Refuse columns that are named and are not there."""
-    for what, columns in named.items():
-        if what not in USUAL:
-            raise DataError(
-                f"--column {what}={columns}: a column holds one of {', '.join(USUAL)}, got {what!r}."
-                f"{did_you_mean(what, USUAL)}"
-            )
-        for column in columns.split(",") if what == "options" else [columns]:
-            if column not in names:
-                raise DataError(
-                    f"--column {what}={columns}: {table} has no column {column!r}."
-                    f"{did_you_mean(column, names)} It has: {', '.join(names)}."
-                )
 
 
 def _by_name(what: str, names: Sequence[str]) -> str | None:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from evidcore.api import Case, DataError, InlineOptions
@@ -100,8 +100,9 @@ class Table(CaseTable):
     def cases(self, split: Split) -> Iterator[Case]:
         """Yield the cases of `split` in the order in which the table names their images."""
         self.left_out[split] = {}
-        if self._read.wrong:
-            raise DataError(_at_most(self._read.wrong))
+        if wrong := self._read.wrong:
+            more = f"\n… and {len(wrong) - MOST_MISTAKES} more" if len(wrong) > MOST_MISTAKES else ""
+            raise DataError("\n".join(wrong[:MOST_MISTAKES]) + more)
         yield from map(self._with_boxes, self._usable(self._of(split), split))
 
     def listed(self, split: Split) -> Iterator[Case]:
@@ -187,8 +188,3 @@ def _size(case: Case) -> tuple[int, int]:
     except DataError as cause:
         raise DataError(f"{cause} (case {case.id!r})") from cause
     return height, width
-
-
-def _at_most(wrong: Sequence[str]) -> str:
-    more = f"\n… and {len(wrong) - MOST_MISTAKES} more" if len(wrong) > MOST_MISTAKES else ""
-    return "\n".join(wrong[:MOST_MISTAKES]) + more

@@ -113,7 +113,6 @@ class PictureBoxes:
     """The sizes and the boxes of a view that shows pictures."""
 
     def __init__(self, view: str, options: PictureOptions) -> None:
-        """Take the view's name, for messages, and its options."""
         self.view, self.options = view, options
 
     def size_zyx(self, crop: Crop, encoder: EncoderInput, depth: int = 1) -> Grid:

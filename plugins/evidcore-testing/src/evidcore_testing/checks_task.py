@@ -58,7 +58,19 @@ def check_task(
         twice = sorted({name for name in ids if ids.count(name) > 1})
         check(not twice, "prompts have ids of their own", f"more than once: {twice}")
         for prompt in prompts:
-            _gold_is_read(task, prompt)
+            gold_clause = "gold is read as well-formed"
+            with check.raises_nothing(gold_clause, f"prompt {prompt.id!r}"):
+                gold, spans = task.gold(prompt)
+                answer = task.parse(prompt, gold)
+            check(answer.malformed is None, gold_clause, f"{gold[:80]!r} is malformed: {answer.malformed}")
+            read = [answer.choice, answer.report, answer.evidence, answer.value]
+            got = f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
+            check(any(each is not None for each in read), gold_clause, got)
+            same = (gold, spans) == task.gold(prompt)
+            check(same, "equal prompts have equal gold", f"not so for {prompt.id!r}")
+            for span in spans:
+                got = f"got {span.start}..{span.end} in {len(gold)} characters (prompt {prompt.id!r})"
+                check(span.end <= len(gold), "labelled spans lie inside gold", got)
             _garbage_is_malformed(task, prompt, garbage)
 
 
@@ -84,22 +96,6 @@ def _asked(task: Task, view: View, case: Case, seed: int) -> list[Prompt]:
         is_hidden = case.report is None or case.report.text not in text
         check(is_hidden, "no prompt shows the report", f"it stands {where}")
     return prompts
-
-
-def _gold_is_read(task: Task, prompt: Prompt) -> None:
-    check, clause = Clauses(task), "gold is read as well-formed"
-    with check.raises_nothing(clause, f"prompt {prompt.id!r}"):
-        gold, spans = task.gold(prompt)
-        answer = task.parse(prompt, gold)
-    check(answer.malformed is None, clause, f"{gold[:80]!r} is malformed: {answer.malformed}")
-    read = [answer.choice, answer.report, answer.evidence, answer.value]
-    got = f"neither choice, report, evidence nor value was read from {gold[:80]!r}"
-    check(any(each is not None for each in read), clause, got)
-    same = (gold, spans) == task.gold(prompt)
-    check(same, "equal prompts have equal gold", f"not so for {prompt.id!r}")
-    for span in spans:
-        got = f"got {span.start}..{span.end} in {len(gold)} characters (prompt {prompt.id!r})"
-        check(span.end <= len(gold), "labelled spans lie inside gold", got)
 
 
 def _garbage_is_malformed(task: Task, prompt: Prompt, garbage: Sequence[str]) -> None:

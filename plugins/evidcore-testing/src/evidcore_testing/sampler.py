@@ -82,16 +82,12 @@ class TinySampler(Sampler):
             paused = (count for count in range(written + 1, len(ids)) if self._pauses(ids[:count]))
             ids = ids[written : min(written + left, next(paused, len(ids)))] or [self.tokenizer.eos_token_id]
         else:
-            ids = self._sampled(episode, left)
+            ids = []
+            while len(ids) < left and self.tokenizer.eos_token_id not in ids and not self._pauses(ids):
+                logits = self._log_probs(episode.prompt, (*episode.ids, *ids))[-1] / self.temperature
+                ids.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=self.generator)))
         ended = ids[-1] == self.tokenizer.eos_token_id
         return self.wrote(episode, Continuation(tuple(ids), (), ended, self._entropies(episode, ids)), left)
-
-    def _sampled(self, episode: Episode, count: int) -> list[int]:
-        ids: list[int] = []
-        while len(ids) < count and self.tokenizer.eos_token_id not in ids and not self._pauses(ids):
-            logits = self._log_probs(episode.prompt, (*episode.ids, *ids))[-1] / self.temperature
-            ids.append(int(torch.multinomial(logits.softmax(dim=-1), 1, generator=self.generator)))
-        return ids
 
     def _entropies(self, episode: Episode, ids: Sequence[int]) -> tuple[float, ...]:
         if not self.reads_entropies:

@@ -54,7 +54,14 @@ def compare(
         return
     _print(result)
     if wanted is not None:
-        _print_questions(result, wanted)
+        from evidcore.errors import printable
+
+        signed = result.questions.query("change < 0" if wanted == "worse" else "change > 0")
+        click.echo(f"\n{len(signed)} {wanted}")  # the largest change first; texts may be a patient's
+        row: Any
+        for row in signed.sort_values("change", key=lambda change: -abs(change), kind="stable").itertuples():
+            names = ", ".join(row.findings) or "-"
+            click.echo(printable(f"  {row.before:.3g} -> {row.after:.3g}  {row.task}  {row.prompt}  {names}"))
     runs = " ".join(str(folder) for folder in (run, run2) if folder is not None)
     click.echo(f"What was written, before and after: evid view {runs}")
 
@@ -92,15 +99,3 @@ def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:
             f"{'+' if row.change > 0 else ''}{figure(row.change)}", interval, str(row.better), str(row.worse),
         )  # fmt: skip
     Console(highlight=False, width=WIDTH).print(table)
-
-
-def _print_questions(comparison: Comparison, wanted: str) -> None:
-    """Print the ids of questions, the largest change first; texts may be a patient's."""
-    from evidcore.errors import printable
-
-    signed = comparison.questions.query("change < 0" if wanted == "worse" else "change > 0")
-    click.echo(f"\n{len(signed)} {wanted}")
-    row: Any
-    for row in signed.sort_values("change", key=lambda change: -abs(change), kind="stable").itertuples():
-        names = ", ".join(row.findings) or "-"
-        click.echo(printable(f"  {row.before:.3g} -> {row.after:.3g}  {row.task}  {row.prompt}  {names}"))

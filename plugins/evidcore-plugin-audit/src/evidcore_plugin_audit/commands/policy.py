@@ -1,9 +1,7 @@
 """`evid audit policy`: is a score earned by the pixels?"""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -65,7 +63,14 @@ def policy(
         for line in [*summary(run, only=result["stage"])["lines"], *([f"run: {run.path}"] if is_new else [])]:
             click.echo(line)
     if fail_under is not None:
-        _refuse_below(fail_under, result)
+        gains = {row["name"]: row["value"] for row in result["rows"] if row["metric"] == "own_minus_blind"}
+        for task in result["verdict"]:
+            gain = gains.get(task)
+            if gain is None or not 100 * gain >= fail_under:
+                said = "not measured" if gain is None else f"{100 * gain:+.1f} points"
+                what = f"{task}: own minus the best that does not look is {said}, under {fail_under:+.1f}"
+                click.echo(what, err=True)
+                raise click.exceptions.Exit(1)
 
 
 def _refuse_mixed(
@@ -92,16 +97,3 @@ def _refuse_mixed(
         raise RunError(
             "--stage and --set go with --model. A run's audit asks what its last evaluation asked."
         )
-
-
-def _refuse_below(points: float, result: Mapping[str, Any]) -> None:
-    """Exit 1 where a task's gain over the best that does not look is below, or was not measured."""
-    gains = {row["name"]: row["value"] for row in result["rows"] if row["metric"] == "own_minus_blind"}
-    for task in result["verdict"]:
-        gain = gains.get(task)
-        if gain is None or not 100 * gain >= points:
-            said = "not measured" if gain is None else f"{100 * gain:+.1f} points"
-            click.echo(
-                f"{task}: own minus the best that does not look is {said}, under {points:+.1f}", err=True
-            )
-            raise click.exceptions.Exit(1)

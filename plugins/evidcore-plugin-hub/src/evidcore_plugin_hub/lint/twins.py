@@ -109,7 +109,10 @@ def _varied(row: Row, gold: str, wrong: Sequence[str]) -> Iterator[tuple[str, st
     for text in dict.fromkeys(broken):
         if text != gold and row.task.parse(prompt, text).malformed is not None:
             yield "malformed", text
-    yield from (("no answer", text) for text in _unanswered(row, gold) if text != gold)
+    said = ["", *([NOBODYS] if options_of(prompt) else [UNREADABLE])]  # no language, or an absent option
+    tagged = [_within(gold, "answer", item) for item in said]
+    nothing = said if None in tagged else ["", *filter(None, tagged)]
+    yield from (("no answer", text) for text in nothing if text != gold)
     yield "padded", _padded(gold)
     if (brief := _within(gold, "think", BRIEF)) is not None:
         yield "brief", brief
@@ -147,13 +150,6 @@ def _affirmed(row: Row, gold: str) -> list[str]:
         return []
     affirmed = " ".join(f"There is {name}." for name in names)
     return [affirmed, affirmed + " " + " ".join(f"There is no {name}." for name in names)]
-
-
-def _unanswered(row: Row, gold: str) -> list[str]:
-    """Return texts that answer nothing: none, no language, and an option which there is not."""
-    said = ["", *([NOBODYS] if options_of(row.prompt) else [UNREADABLE])]
-    tagged = [_within(gold, "answer", item) for item in said]
-    return said if None in tagged else ["", *filter(None, tagged)]
 
 
 def _padded(text: str) -> str:

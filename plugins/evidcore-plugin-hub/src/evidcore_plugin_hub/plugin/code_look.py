@@ -37,7 +37,6 @@ class CodeLook:
     """
 
     def __init__(self, text: str, tops: Collection[str] = ()) -> None:
-        """Take its text, and the top-level modules of its package."""
         self._tree, self._tops = ast.parse(text), tops
         self._imports = {name: full for node in ast.walk(self._tree) for name, full in _imported(node)}
         self._meanings: dict[str, set[str]] = defaultdict(set)  # of names that are bound while it is loaded

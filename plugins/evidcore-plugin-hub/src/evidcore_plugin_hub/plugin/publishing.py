@@ -32,47 +32,6 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
     Raises:
         PluginError: why it cannot be published.
     """
-    commit, epoch_s = _commit(folder)
-    _refuse_patient_data(folder)
-    archive = _git(folder, "archive", "--format=tar", "HEAD")
-    first, second = (_built(archive, epoch_s, seed) for seed in ("0", "1"))
-    if first != second:
-        raise PluginError(
-            f"{folder}: two builds of one commit differ, so nobody can tell whether a wheel is its source. "
-            "Take what depends on the time, the place or the order out of its build."
-        )
-    wheel = open_wheel(*first)
-    with tempfile.TemporaryDirectory() as place:
-        committed = Path(place) / folder.resolve().name
-        _unpack(archive, committed)
-        requires = _pinned(wheel, committed)
-        _refuse_alarms(committed, folder)
-    manifest = manifest_of(wheel, requires=requires, commit=commit)
-    files = {
-        "README.md": _readme(wheel, manifest),
-        FILE: manifest.to_bytes(),
-        manifest.wheel: wheel.content,
-        **{f"src/{path}": text for path, text in wheel.source.items()},
-    }
-    return manifest, files
-
-
-def _git(folder: Path, *arguments: str) -> bytes:
-    """Run git in the folder."""
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
-    except FileNotFoundError as cause:
-        raise PluginError("git is not installed here; what is published names its commit.") from cause
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-        raise PluginError(
-            f"{folder}: {said}. What is published names its commit: `git init`, `git add`, `git commit`."
-        )
-    return done.stdout
-
-
-def _commit(folder: Path) -> tuple[str, str]:
-    """Return the commit of the folder and its time; a folder with changes is refused."""
     if not (folder / "pyproject.toml").is_file():
         raise PluginError(f"{folder}: has no pyproject.toml. `evid new reward NAME` writes a package.")
     changed = _git(folder, "status", "--porcelain", "--", ".").decode(errors="replace").splitlines()
@@ -81,11 +40,6 @@ def _commit(folder: Path) -> tuple[str, str]:
             f"{folder}: {len(changed)} files are not committed, as {changed[0][3:]!r}. Commit or remove them."
         )
     commit, epoch_s = _git(folder, "log", "-1", "--format=%H %ct").decode().split()
-    return commit, epoch_s
-
-
-def _refuse_patient_data(folder: Path) -> None:
-    """Refuse files that may be of patients, wherever they lie in the folder."""
     rows = _git(folder, "ls-files", "--stage", "-z").decode(errors="replace").split("\0")
     modes = {name: row[:6] for row in rows if row for name in [row.partition("\t")[2]]}
     runs = {str(PurePosixPath(name).parent) for name in modes if PurePosixPath(name).name == "STATUS"}
@@ -99,6 +53,43 @@ def _refuse_patient_data(folder: Path) -> None:
             what = "is part of a run's folder"
         if what:
             raise PluginError(f"{folder / name}: {what}. Take it out of the package and its history.")
+    archive = _git(folder, "archive", "--format=tar", "HEAD")
+    first, second = (_built(archive, epoch_s, seed) for seed in ("0", "1"))
+    if first != second:
+        raise PluginError(
+            f"{folder}: two builds of one commit differ, so nobody can tell whether a wheel is its source. "
+            "Take what depends on the time, the place or the order out of its build."
+        )
+    wheel = open_wheel(*first)
+    with tempfile.TemporaryDirectory() as place:
+        committed = Path(place) / folder.resolve().name
+        _unpack(archive, committed)
+        requires = _pinned(wheel, committed)
+        for result in lint_all(targets([str(committed)])):
+            if alarms := [f"\n  {one['says']}" for one in result["checks"] if one["outcome"] == "alarm"]:
+                what = f"{result['kind']} {result['name']}"
+                raise PluginError(f"{what}: `evid lint {folder}` has alarms{''.join(alarms)}")
+    manifest = manifest_of(wheel, requires=requires, commit=commit)
+    files = {
+        "README.md": _readme(wheel, manifest),
+        FILE: manifest.to_bytes(),
+        manifest.wheel: wheel.content,
+        **{f"src/{path}": text for path, text in wheel.source.items()},
+    }
+    return manifest, files
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+    except FileNotFoundError as cause:
+        raise PluginError("git is not installed here; what is published names its commit.") from cause
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+        raise PluginError(
+            f"{folder}: {said}. What is published names its commit: `git init`, `git add`, `git commit`."
+        )
+    return done.stdout
 
 
 def _built(archive: bytes, epoch_s: str, seed: str) -> tuple[str, bytes]:
@@ -143,14 +134,6 @@ def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
             )
         result.append(line if is_known(asked.name) else " ".join([line, *given]))
     return tuple(result)
-
-
-def _refuse_alarms(committed: Path, folder: Path) -> None:
-    """Refuse components of a commit for which lint has an alarm; `folder` is what messages call it."""
-    for result in lint_all(targets([str(committed)])):
-        if alarms := [f"\n  {one['says']}" for one in result["checks"] if one["outcome"] == "alarm"]:
-            what = f"{result['kind']} {result['name']}"
-            raise PluginError(f"{what}: `evid lint {folder}` has alarms{''.join(alarms)}")
 
 
 def _readme(wheel: Wheel, manifest: Manifest) -> bytes:

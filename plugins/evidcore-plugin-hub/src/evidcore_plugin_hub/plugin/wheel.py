@@ -172,7 +172,6 @@ def _faults_of_entries(entries: list[zipfile.ZipInfo]) -> Iterator[str]:
 
 
 def _faults_of_record(recorded: bytes, files: Mapping[str, bytes], itself: str) -> Iterator[str]:
-    """Yield where RECORD and the files differ."""
     listed = [row for row in csv.reader(recorded.decode().splitlines()) if row]
     rows = {row[0]: row[1] for row in listed if len(row) == 3}
     if len(rows) != len(listed):

@@ -47,7 +47,6 @@ class Pin:
     table: Mapping[str, Any] = dataclasses.field(repr=False, compare=False)  # all that the lock says of it
 
     def __str__(self) -> str:
-        """Return what a message calls it."""
         return f"{self.package} {self.version}, pinned in {self.lock}"
 
 

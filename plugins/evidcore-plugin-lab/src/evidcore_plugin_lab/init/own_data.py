@@ -83,7 +83,11 @@ def _questions(
     if "patient" not in placed.columns:
         said.append("patients are not known: each scan counts as a patient (a column 'patient' tells them)")
     if "split" not in placed.columns:
-        own, dataset = _shared_out(own)
+        tables = [own, *({**own, "seed": seed} for seed in _SEEDS[1:])]
+        for own in tables:  # by the first seed that leaves patients to train on and to test
+            dataset = _built(own)
+            if (cases := _cases(dataset))["train"] and cases["test"]:
+                break
         shares = "a fifth of the patients are for the test, a tenth for validation"
         said.append(f"no column for the split: {shares} (dataset.own.seed decides who)")
     else:
@@ -115,17 +119,6 @@ def _folder(folder: Path, intensity: Intensity | None) -> OwnData:
         table=own, asks=asks, cases=_cases(_built(own)), prompts=len(listed), is_ct=is_ct, ground=ground,
         said=(f"findings: {listing}", f"reports: {reports} of the training cases"),
     )  # fmt: skip
-
-
-def _shared_out(own: Mapping[str, Any]) -> tuple[dict[str, Any], Dataset]:
-    """Return the options and the data set by the first seed that leaves patients to train on and to test."""
-    for seed in _SEEDS:
-        options = {**own, **({"seed": seed} if seed != _SEEDS[0] else {})}
-        dataset = _built(options)
-        cases = _cases(dataset)
-        if cases["train"] and cases["test"]:
-            break
-    return options, dataset
 
 
 def _built(own: Mapping[str, Any]) -> Dataset:

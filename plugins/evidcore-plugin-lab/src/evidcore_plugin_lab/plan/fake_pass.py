@@ -35,7 +35,6 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen.add(tensor.untyped_storage())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count what it has made."""
         made = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor) and tensor.untyped_storage() not in self._seen:

@@ -257,7 +257,7 @@ def sampling_bytes(
     """Return the bytes of sampling answers by what they hold, and how many there are at a moment."""
     cache = cache_bytes(text, batch, precision)
     prompts = shown_bytes + prompts_bytes(text, batch, precision, whole)
-    logits = logits_bytes(text, batch)
+    logits = batch.sampled_rows * text.vocabulary * (3 * FLOAT + 2 * 8)  # two copies, two in float64
     return {"cache": cache, "prompts": prompts, "logits": logits}, cache + max(prompts, logits)
 
 
@@ -313,11 +313,6 @@ def prompts_bytes(text: TextShape, batch: Batch, precision: Precision, whole: We
     number_bytes = 2 if precision == "bfloat16" else FLOAT
     wide = 4 if whole.adapters and whole.is_language_rounded else 3  # of inner width
     return batch.sampled_prompts * batch.prompt_tokens * (4 * h * FLOAT + number_bytes * (h + wide * f))
-
-
-def logits_bytes(text: TextShape, batch: Batch) -> int:
-    """Return the bytes of choosing the next token: logits and two copies in float32, two in float64."""
-    return batch.sampled_rows * text.vocabulary * (3 * FLOAT + 2 * 8)
 
 
 def encoding_volumes(volumes: int) -> int:

@@ -18,8 +18,7 @@ from evidcore_plugin_pages.jinja import NOTICE
 from scipy.special import softmax
 
 from evidcore import __version__
-from evidcore.api import Answer, Case, DataError, EvalStage, Finding, Labeler, Prompt, VolumeRef, read
-from evidcore.case import Evidence
+from evidcore.api import Answer, Case, DataError, EvalStage, Finding, Labeler, Prompt, read
 from evidcore.data import read_geometry
 from evidcore.data.content import volume_key
 from evidcore.data.reading import opened
@@ -35,7 +34,7 @@ from evidcore.runs.folder import atomic_directory, open_run, sha256, write
 from evidcore.runs.inputs import versions
 from evidcore.text.tags import LETTERS
 from evidcore_plugin_lab.predict.answer_page import write_answer_page
-from evidcore_plugin_lab.predict.evidence import Mask, mask_of, write_evidence
+from evidcore_plugin_lab.predict.evidence import mask_of, write_evidence
 from evidcore_plugin_lab.predict.inquiry import Inquiry, check_volume, most_new_tokens, naming_flags
 from evidcore_plugin_lab.predict.training_scans import Tell, describe, features_of, figures_of, known_scans
 
@@ -73,7 +72,9 @@ def predict_scan(
     name = inquiry.task_name(recipe)
     with naming_flags():
         read_geometry(inquiry.reference("arbitrary"))  # what cannot be read is found before weights load
-    target = out or _free_place(inquiry.name(), name)
+    first = Path("predictions") / f"{inquiry.name()}-{name}"
+    others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    target = out or next(place for place in itertools.chain([first], others) if not place.exists())
     with atomic_directory(target) as work:
         assembly = Assembly(recipe)
         put = inquiry.questions(is_free=assembly.tasks[name].takes_free_questions)
@@ -104,7 +105,13 @@ def predict_scan(
         mask = None
         if answer.evidence is not None:
             mask = mask_of(answer.evidence, volume, offer_of(assembly.tasks[name]))
-            followed = _followed(assembly, prompt, answer.evidence, ref)
+            followed = None  # the mask behind it, by what the recipe's last stage measures the task
+            for place, stage in reversed(list(enumerate(recipe.stages))):
+                use = next((use for use in stage.data if use.task == prompt.task), None)
+                if isinstance(stage, EvalStage) and use is not None:
+                    context = Context(assembly, recipe.stage_name(place))
+                    followed = stage.evaluation(use, context).follow(prompt, answer.evidence, ref)
+                    break
             if followed is not None:
                 mask = followed[0]
             record["evidence"] = write_evidence(answer.evidence, mask, volume, ref, work)
@@ -145,18 +152,6 @@ def predict_scan(
     return Prediction(folder=target, record=record)
 
 
-def _followed(
-    assembly: Assembly, prompt: Prompt, evidence: Evidence, ref: VolumeRef
-) -> tuple[Mask, object] | None:
-    """Return the mask behind an answer's evidence, by what the recipe's last stage measures the task."""
-    for place, stage in reversed(list(enumerate(assembly.recipe.stages))):
-        use = next((use for use in stage.data if use.task == prompt.task), None)
-        if isinstance(stage, EvalStage) and use is not None:
-            context = Context(assembly, assembly.recipe.stage_name(place))
-            return stage.evaluation(use, context).follow(prompt, evidence, ref)
-    return None
-
-
 def describe_training(run: str | os.PathLike[str], tell: Tell = lambda *_: None) -> dict[str, Any]:
     """Return what a run's last model was trained on, and write what its scans were like to the run folder."""
     folder = open_run(Path(run))
@@ -164,13 +159,6 @@ def describe_training(run: str | os.PathLike[str], tell: Tell = lambda *_: None)
     assembly = Assembly(recipe)
     policy = Context(assembly, "predict", before=outputs_of(folder, recipe, recipe.line)).local_policy()
     return describe(known_scans(folder, assembly, policy, weights, tell), assembly)
-
-
-def _free_place(scan: str, task: str) -> Path:
-    """Return the first folder of `predictions/<scan>-<task>`, `…-2`, … that is not there."""
-    first = Path("predictions") / f"{scan}-{task}"
-    others = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
-    return next(place for place in itertools.chain([first], others) if not place.exists())
 
 
 def answered(

@@ -118,7 +118,12 @@ class PhantomAbdomen(Phantoms):
         rng = stream(ANATOMY)
         strength = self.cues.company or self.prior_strength
         wishes, kind, pain = draw_patient(rng, prevalence=self.prevalence, prior_strength=strength)
-        grid, mirror = self._pose(split, number)
+        higher_mm = self.scan_shift_mm * stream(RANGE).uniform(-1, 1)
+        pose = stream(POSE)
+        back_mm, left_mm = self.in_plane_shift_mm * pose.uniform(-1, 1, 2)
+        scale = float((1 + self.size_spread) ** pose.uniform(-1, 1))
+        grid = Grid(self.size_zyx, (higher_mm / scale, back_mm / scale, left_mm / scale), scale)
+        mirror = bool(pose.random() < self.mirrored)
         scene = healthy(rng, grid, draw_tissue(rng))
         grown = grow(functools.partial(stream, LESION), scene, wishes, without=without)
         shows = {each.finding for each in grown} | ({without} if without else set())
@@ -149,15 +154,6 @@ class PhantomAbdomen(Phantoms):
                 facts=facts,
             ),
         )
-
-    def _pose(self, split: str, number: int) -> tuple[Grid, bool]:
-        """Return where in the field of view and how large the patient is, and whether he is mirrored."""
-        higher_mm = self.scan_shift_mm * self.stream(split, number, RANGE).uniform(-1, 1)
-        rng = self.stream(split, number, POSE)
-        back_mm, left_mm = self.in_plane_shift_mm * rng.uniform(-1, 1, 2)
-        scale = float((1 + self.size_spread) ** rng.uniform(-1, 1))
-        grid = Grid(self.size_zyx, (higher_mm / scale, back_mm / scale, left_mm / scale), scale)
-        return grid, bool(rng.random() < self.mirrored)
 
     def parts(
         self, split: str, known: Sequence[DescribedAbdomen], paths: Sequence[str]

@@ -162,7 +162,15 @@ class Site:
     def _plant(
         self, wish: LesionSpec, mask: Region | None, contrast: float, rng: np.random.Generator
     ) -> None:
-        room = self._room(wish.kind.tissue, wish.region, mask)
+        tissue, name = wish.kind.tissue, wish.region
+        if (tissue, name) not in self._rooms:
+            if mask is None:
+                region = tissue_of(tissue, self._blocks, self._body)
+            else:
+                part = dataclasses.replace(self.volume, array=mask.astype(np.float32))
+                region = tissue_in_mask(tissue, self._blocks, coarse(part).array)
+            self._rooms[tissue, name] = room_mm(region, self._blocks.spacing_mm_zyx)
+        room = self._rooms[tissue, name]  # around each block for a lesion; 0 where it may not lie
         spacing = np.array(self._blocks.spacing_mm_zyx)
         for other in self._taken:
             reach = float(other.radii_mm.max()) + APART_MM
@@ -191,17 +199,6 @@ class Site:
             else:
                 self._taken.append(shape)
                 return
-
-    def _room(self, tissue: Tissue, name: str, mask: Region | None) -> Array:
-        """Return how much room there is around each block for a lesion, in mm; 0 where it may not lie."""
-        if (tissue, name) not in self._rooms:
-            if mask is None:
-                region = tissue_of(tissue, self._blocks, self._body)
-            else:
-                part = dataclasses.replace(self.volume, array=mask.astype(np.float32))
-                region = tissue_in_mask(tissue, self._blocks, coarse(part).array)
-            self._rooms[tissue, name] = room_mm(region, self._blocks.spacing_mm_zyx)
-        return self._rooms[tissue, name]
 
     def _put(
         self, shape: Ellipsoid, wish: LesionSpec, inner: Region, contrast: float, rng: np.random.Generator

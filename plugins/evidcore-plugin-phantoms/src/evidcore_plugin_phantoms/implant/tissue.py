@@ -35,7 +35,13 @@ FWHM = 2 * np.sqrt(2 * np.log(2))  # of a Gaussian, in standard deviations
 
 def tissue_of(kind: Tissue, blocks: Volume, body: Region) -> Region:
     """Return the blocks (`body.coarse`) of a tissue in a body (`body.outline`), shape (z, y, x)."""
-    return _lung(blocks, body) if kind == "lung" else _soft(blocks, body)
+    if kind == "lung":
+        return _lung(blocks, body)
+    low, high = SOFT_HU
+    sigma = [SMOOTH_MM / step for step in blocks.spacing_mm_zyx]
+    smooth = ndimage.gaussian_filter(blocks.array, sigma)  # noise alone must not make holes
+    labels, _ = ndimage.label(body & (smooth >= low) & (smooth <= high))
+    return np.asarray((_sizes_ml(labels, blocks) >= LEAST_SOFT_ML)[labels])
 
 
 def tissue_in_mask(kind: Tissue, blocks: Volume, filled: Array) -> Region:
@@ -65,14 +71,6 @@ def _lung(blocks: Volume, body: Region) -> Region:
     closed = ndimage.binary_erosion(padded, ball)
     inner = tuple(slice(each, -each) for each in reach)
     return np.asarray(lung | (closed[inner] & (blocks.array > LUMEN_HU)))
-
-
-def _soft(blocks: Volume, body: Region) -> Region:
-    low, high = SOFT_HU
-    sigma = [SMOOTH_MM / step for step in blocks.spacing_mm_zyx]
-    smooth = ndimage.gaussian_filter(blocks.array, sigma)  # noise alone must not make holes
-    labels, _ = ndimage.label(body & (smooth >= low) & (smooth <= high))
-    return np.asarray((_sizes_ml(labels, blocks) >= LEAST_SOFT_ML)[labels])
 
 
 def room_mm(region: Region, spacing_mm_zyx: tuple[float, float, float]) -> Array:

@@ -98,10 +98,17 @@ def tiny_model(
                 written -= identity @ (identity.T @ written)
         capital, space = SPELLING * torch.randn(2, config.hidden_size)
         capital, space = (item - identity @ (identity.T @ item) for item in (capital, space))
-        embeddings = model.get_input_embeddings().weight
-        if ordered_numbers:
-            _order_numbers(embeddings, tokenizer)
-        _spell_alike(embeddings, tokenizer, capital, space)
+        rows = model.get_input_embeddings().weight
+        if ordered_numbers:  # sines and cosines of their value, turned at random, as long as they were
+            turned = torch.linalg.qr(torch.randn(rows.shape[1], rows.shape[1])).Q
+            speeds = WAVES ** -torch.linspace(0.0, 1.0, rows.shape[1] // 2)
+            for index in range(len(tokenizer)):
+                word = str(tokenizer.decode([index])).strip()
+                if word.isdecimal():
+                    angles = int(word) * speeds
+                    row = turned @ torch.cat([angles.sin(), angles.cos()])
+                    rows[index] = row * rows[index].norm() / row.norm()
+        _spell_alike(rows, tokenizer, capital, space)
     built: PreTrainedModel = model
     return built
 
@@ -121,18 +128,6 @@ def _spell_alike(
         single = len(word) == 1  # "A" and "a" are no spellings of each other
         row = shared.setdefault(word if single else word.lower(), rows[index].clone())
         rows[index] = row + (text[0] == " ") * space / 2 + (word[0].isupper() and not single) * capital
-
-
-def _order_numbers(rows: torch.Tensor, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Give numbers sines and cosines of their value, turned at random, as long as they were."""
-    turned = torch.linalg.qr(torch.randn(rows.shape[1], rows.shape[1])).Q
-    speeds = WAVES ** -torch.linspace(0.0, 1.0, rows.shape[1] // 2)
-    for index in range(len(tokenizer)):
-        word = str(tokenizer.decode([index])).strip()
-        if word.isdecimal():
-            angles = int(word) * speeds
-            row = turned @ torch.cat([angles.sin(), angles.cos()])
-            rows[index] = row * rows[index].norm() / row.norm()
 
 
 def _look_alike(attention: Any, head: int, config: LlamaConfig, identity: torch.Tensor) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.api import Case, DataError, Segmenter, mean_interval, paired_interval, read_mask
-from evidcore.contracts import SegmenterPrompt, SegmenterSession
+from evidcore.contracts import SegmenterSession
 from evidcore.contracts.evaluating import Interval
 from evidcore.data import volume_cache
 from evidcore.data.boxes import dice, parts
@@ -183,14 +183,11 @@ def _look(
                         objects = session.masks([Request(prompts=(prompt,)) for prompt in prompts])
                         found = np.logical_or.reduce(objects)
                         compared = drift(found, truth, way.key, volume.spacing_mm_zyx[1:])
-                        tried.append({**compared, **shape_of(found, objects, body, _parts_of(prompts))})
+                        masks = (getattr(item, "mask", None) for item in prompts)
+                        seen = [1 if mask is None else len(parts(mask)) for mask in masks]
+                        tried.append({**compared, **shape_of(found, objects, body, seen)})
                     result.append(record(name, way.name, _mean_of(tried)))
     return result
-
-
-def _parts_of(prompts: Sequence[SegmenterPrompt]) -> list[int]:
-    """Return how many parts each prompt shows."""
-    return [len(parts(prompt.mask)) if isinstance(prompt, Segmenter.MaskPrompt) else 1 for prompt in prompts]
 
 
 def _mean_of(tried: Sequence[Values]) -> Values:

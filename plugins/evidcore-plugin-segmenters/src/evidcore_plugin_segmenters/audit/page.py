@@ -45,6 +45,15 @@ def _dataset(name: str, item: Found, found: Found) -> dict[str, Any]:
     passed_over = f"{item['without_masks']} cases without masks, {item['empty_masks']} empty masks"
     prompts = list(dict.fromkeys(row["prompt"] for row in rows if row["distance_slices"]))
     differences = [row for row in rows if row["metric"] == "dice_difference"]
+    drawn = [
+        _lane(row, ", ", "own" if row["prompt"].startswith("oracle") else "other")
+        for row in rows
+        if row["metric"] == "dice" and not row["distance_slices"]
+    ]
+    caption = (
+        "Dice of the whole mask, mean over objects. Oracle prompts are a segmenter's ceiling; a reward that "
+        "pays for the mask has a slope where boxes that are off earn less."
+    )
     return {
         "name": name,
         "facts": [
@@ -54,7 +63,7 @@ def _dataset(name: str, item: Found, found: Found) -> dict[str, Any]:
         ],
         "is_phantom": item["is_phantom"],
         "rows": _cells(rows),
-        "lanes": _lanes(rows),
+        "lanes": lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption),
         "by_distance": [
             (
                 title,
@@ -94,19 +103,6 @@ def _cells(rows: Sequence[Found]) -> list[tuple[str, str, list[tuple[Any, ...]]]
         result = [(whole.get((*pair, metric), nothing), unit) for metric, _, unit in _COLUMNS]
         table.append((*pair, [(row["value"], row["low"], row["high"], unit) for row, unit in result]))
     return table
-
-
-def _lanes(rows: Sequence[Found]) -> Html:
-    drawn = [
-        _lane(row, ", ", "own" if row["prompt"].startswith("oracle") else "other")
-        for row in rows
-        if row["metric"] == "dice" and not row["distance_slices"]
-    ]
-    caption = (
-        "Dice of the whole mask, mean over objects. Oracle prompts are a segmenter's ceiling; a reward that "
-        "pays for the mask has a slope where boxes that are off earn less."
-    )
-    return lanes(drawn, start=0.0, stop=1.0, unit="rate", caption=caption)
 
 
 def _lane(row: Found, between: str, tone: str) -> Lane:
