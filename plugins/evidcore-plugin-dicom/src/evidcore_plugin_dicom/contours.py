@@ -61,12 +61,9 @@ def fill(corners: Array, shape: tuple[int, ...]) -> Mask:
 
 def _contours(path: str, number: int) -> list[Array]:
     """Return the corners of each contour of a region, (corner, 3) as x, y, z in mm."""
-    dataset = read_dataset(path)
-    result: list[Array] = []
-    for region in dataset.get("ROIContourSequence") or ():
-        if int(region.ReferencedROINumber) == number:
-            result += [_corners(contour, path, number) for contour in region.get("ContourSequence") or ()]
-    return result
+    regions = read_dataset(path).get("ROIContourSequence") or ()
+    drawn = [region.get("ContourSequence") for region in regions if int(region.ReferencedROINumber) == number]
+    return [_corners(contour, path, number) for contours in drawn for contour in contours or ()]
 
 
 def _corners(contour: Dataset, path: str, number: int) -> Array:

@@ -93,13 +93,7 @@ def read_object(ref: MaskRef, onto: Geometry) -> Mask | None:
 
 
 def pick_one(names: Mapping[int, str], ref: MaskRef, what: str) -> int:
-    """Return the number of the object that a reference means.
-
-    Args:
-        names: name by number.
-        ref: without key and label it means the only one.
-        what: what such an object is called in errors.
-    """
+    """Return the number of the `what` that a reference means: without key and label the only one."""
     listed = ", ".join(f"{number} {name!r}" for number, name in names.items()) or "nothing"
     if ref.key is not None and ref.label is not None:
         raise DataError(f"{ref.path}: key {ref.key!r} and label {ref.label} both pick a {what}. Give one.")

@@ -54,15 +54,14 @@ def files_in(folder: Path) -> list[Path]:
         raise unreadable(folder, cause) from cause
 
 
-def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None = None) -> Dataset:
-    """Return a DICOM file's data set; `only` names what is needed of its header.
+def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] = ()) -> Dataset:
+    """Return a DICOM file's data set; `only` names what is needed of its header, if not all.
 
     Raises:
         DataError: if the file is no readable DICOM.
     """
     try:
-        tags = None if only is None else [*only]
-        dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
+        dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=[*only])
         if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
             implicit = dataset.original_encoding[0]
             dataset.file_meta.TransferSyntaxUID = (

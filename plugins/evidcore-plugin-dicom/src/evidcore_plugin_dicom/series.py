@@ -143,10 +143,13 @@ def _one_series(images: list[Header], ref: VolumeRef) -> list[Header]:
 
 def _images(folder: Path) -> list[Header]:
     """Return the DICOM images directly in a folder, by name."""
-    paths = [str(file) for file in files_in(folder) if _is_of_series(file)]
-    headers = [Header(path=path, dataset=read_dataset(path, only=NEEDED)) for path in paths]
-    for header in headers:
-        _refuse_cut(header)
+    headers = []
+    for file in files_in(folder):
+        if is_dicom(file):
+            headers.append(Header(path=str(file), dataset=read_dataset(str(file), only=NEEDED)))
+            _refuse_cut(headers[-1])
+        elif (size := file.stat().st_size) == 0 or file.suffix.lower() == ".dcm":  # it may be a lost image
+            raise DataError(f"{file}: lies in a DICOM folder and holds no DICOM, {size} bytes. {AGAIN}")
     return [header for header in headers if header.is_image]
 
 
@@ -165,16 +168,6 @@ def _refuse_cut(header: Header) -> None:
         f"{header.path}: lies in a DICOM folder and has no Rows, though its class is {shown(uid.name)}. "
         f"The file is cut off within its header. {AGAIN}"
     )
-
-
-def _is_of_series(file: Path) -> bool:
-    """Tell DICOM from other files; what should be DICOM by its name and is not may be a lost image."""
-    if is_dicom(file):
-        return True
-    size = file.stat().st_size
-    if size == 0 or file.suffix.lower() == ".dcm":
-        raise DataError(f"{file}: lies in a DICOM folder and holds no DICOM, {size} bytes. {AGAIN}")
-    return False
 
 
 def _refuse_unusual(headers: Iterable[Header], ref: VolumeRef) -> None:

@@ -46,18 +46,22 @@ def stack(frames: list[Frame], path: str) -> tuple[list[Frame], FileGrid]:
 
 
 def _refuse_mixtures(frames: list[Frame], path: str) -> None:
-    first = frames[0]
-    for other in frames[1:]:
-        pairs = (
-            ("size", (first.columns, first.rows), (other.columns, other.rows), 0.0),
-            ("direction", _directions(first), _directions(other), SAME_DIRECTION),
-            ("pixel spacing", _gaps(first), _gaps(other), SAME_DIRECTION * min(_gaps(first))),
-        )
-        for what, here, there, allowed in pairs:
-            if np.abs(np.subtract(here, there)).max() > allowed:
+    facts = [
+        {
+            "size": (frame.columns, frame.rows),
+            "direction": (*frame.along_row, *frame.down_column),
+            "pixel spacing": (frame.row_gap_mm, frame.column_gap_mm),
+        }
+        for frame in frames
+    ]
+    smallest_mm = min(facts[0]["pixel spacing"])
+    allowed = {"size": 0.0, "direction": SAME_DIRECTION, "pixel spacing": SAME_DIRECTION * smallest_mm}
+    for other, theirs in zip(frames, facts, strict=True):
+        for what, here in facts[0].items():
+            if np.abs(np.subtract(here, theirs[what])).max() > allowed[what]:
                 raise DataError(
                     f"{path}: the images of the series differ in {what}: {_text(here)} in "
-                    f"{Path(first.path).name}, {_text(there)} in {Path(other.path).name}. "
+                    f"{Path(frames[0].path).name}, {_text(theirs[what])} in {Path(other.path).name}. "
                     f"Move localizers and other images out of the folder."
                 )
 
@@ -102,19 +106,9 @@ def _refuse_unequal(places: Array, along: Array, affine: Array, path: str) -> No
     )
 
 
-def _directions(frame: Frame) -> tuple[float, ...]:
-    return (*(float(value) for value in frame.along_row), *(float(value) for value in frame.down_column))
-
-
-def _gaps(frame: Frame) -> tuple[float, float]:
-    return frame.row_gap_mm, frame.column_gap_mm
-
-
 def _text(values: tuple[float, ...]) -> str:
     return "(" + ", ".join(f"{value:g}" for value in values) + ")"
 
 
 def _name(frame: Frame) -> str:
-    return (
-        Path(frame.path).name if frame.group is None else f"{Path(frame.path).name} frame {frame.number + 1}"
-    )
+    return Path(frame.path).name + ("" if frame.group is None else f" frame {frame.number + 1}")

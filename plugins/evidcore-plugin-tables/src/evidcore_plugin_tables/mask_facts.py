@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from evidcore.api import Cache, Case, DataError, MaskRef, VolumeRef, read, read_mask
-from evidcore.data import Array, Mask, Volume, content_hash
+from evidcore.data import Array, Volume, content_hash
 from evidcore.data.body import midline_mm
 
 READING = 2  # raise whenever the same files give other facts
@@ -67,20 +67,17 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
     volume = read(ref)
     dx = volume.spacing_mm_zyx[2]
     result: dict[str, MaskFacts] = {}
-    for together in _by_file(masks):
+    files: dict[str, dict[str, MaskRef]] = collections.defaultdict(dict)
+    for name, ref_of_mask in masks.items():
+        files[ref_of_mask.path][name] = ref_of_mask
+    for together in files.values():
         result |= _label_map(volume, together) if len(together) > 1 else {}
         for name in together.keys() - result.keys():
-            result[name] = _facts(volume, read_mask(together[name], like=volume))
+            columns = read_mask(together[name], like=volume).sum(axis=(0, 1))
+            result[name] = _from_columns(volume, columns)
     return CaseFacts(
         masks=result, body_mm=midline_mm(volume) if body else None, grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx
     )
-
-
-def _by_file(masks: Mapping[str, MaskRef]) -> list[dict[str, MaskRef]]:
-    files: dict[str, dict[str, MaskRef]] = collections.defaultdict(dict)
-    for name, ref in masks.items():
-        files[ref.path][name] = ref
-    return list(files.values())
 
 
 def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFacts]:
@@ -99,15 +96,11 @@ def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFa
     }
 
 
-def _facts(volume: Volume, mask: Mask) -> MaskFacts:
-    return _from_columns(volume, mask.sum(axis=(0, 1)))
-
-
 def _from_columns(volume: Volume, columns: Array) -> MaskFacts:
     """Return the facts of a mask from its number of voxels by x."""
     count = int(columns.sum())
     voxel_ml = float(np.prod(volume.spacing_mm_zyx)) / 1000
-    x = float((columns * np.arange(columns.size)).sum() / count) if count else None
-    return MaskFacts(
-        voxels=count, volume_ml=count * voxel_ml, x_mm=None if x is None else x * volume.spacing_mm_zyx[2]
+    x_mm = (
+        volume.spacing_mm_zyx[2] * float((columns * np.arange(columns.size)).sum() / count) if count else None
     )
+    return MaskFacts(voxels=count, volume_ml=count * voxel_ml, x_mm=x_mm)
