@@ -1,6 +1,7 @@
 """Which cases of a set are taken: limits, ids, what tables and archives may hold."""
 
 import io
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,7 +13,7 @@ from evidcore_plugin_ct_data.archives import unpack
 from evidcore_plugin_ct_data.miniatures import WRITERS
 from evidcore_plugin_ct_data.miniatures.__main__ import main
 from evidcore_plugin_ct_data.published import drawn_split
-from evidcore_plugin_ct_data.tables import numbers, read_rows
+from evidcore_plugin_ct_data.tables import numbers, read_list, read_rows
 
 from evidcore.api import DataError
 from evidcore.errors import RecipeError
@@ -100,6 +101,17 @@ def test_a_list_as_text_is_numbers_or_refused(cell):
     assert numbers(" [0.7, 1] ", 2, "here") == (0.7, 1.0)
     with pytest.raises(DataError, match=r"^here: must be a list of 2 numbers as text, such as \[0.75"):
         numbers(cell, 2, "here")
+
+
+def test_a_list_of_tables_has_its_keys_or_is_refused(tmp_path):
+    for text, said in (
+        ("{}", "must be a list of tables, got a dict. Fetch it again"),
+        ("[[]]", "entry 0 must name a and b, got []. Fetch it again"),
+        ('[{"a": 1, "b": 0}, {"a": "", "b": 0}]', "entry 1 must name a and b"),
+    ):
+        (tmp_path / "t.json").write_text(text)
+        with pytest.raises(DataError, match=re.escape(f"t.json: {said}")):
+            read_list(tmp_path / "t.json", "a", "b")
 
 
 def write_tape(path, mode, contents):

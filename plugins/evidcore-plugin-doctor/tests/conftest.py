@@ -18,17 +18,15 @@ from evidcore.data import Geometry, Volume
 from evidcore.registry import factory
 
 SHAPE, SPACING_MM = (62, 72, 76), (6.0, 5.5, 5.0)  # z, y, x: a field of view with air around the body
+MIDDLE, STEPS_MM = ((np.array(SHAPE) - 1) / 2)[:, None, None, None], np.reshape(SPACING_MM, (3, 1, 1, 1))
+PLACES_MM = (np.indices(SHAPE) - MIDDLE) * STEPS_MM  # (3, z, y, x)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def ellipsoid(centre_mm: tuple[float, float, float], radii_mm: tuple[float, float, float]) -> Array:
     """Which voxels lie in an ellipsoid, mm from the middle of the volume: up, back, left."""
-    axes = [
-        (np.arange(count) - (count - 1) / 2) * step for count, step in zip(SHAPE, SPACING_MM, strict=True)
-    ]
-    grids = np.meshgrid(*axes, indexing="ij")
-    parts = [((grid - at) / radius) ** 2 for grid, at, radius in zip(grids, centre_mm, radii_mm, strict=True)]
-    return np.asarray(sum(parts) < 1)
+    parts = (PLACES_MM - np.reshape(centre_mm, (3, 1, 1, 1))) / np.reshape(radii_mm, (3, 1, 1, 1))
+    return np.asarray((parts**2).sum(axis=0) < 1)
 
 
 ORGANS = {
@@ -84,16 +82,11 @@ def save(
     path: Path, array: Array, spacing_mm: tuple[float, float, float] = SPACING_MM, axes: str = "LPS"
 ) -> Path:
     """Write an array in body axes as a file that runs to `axes` (three letters, of x, y, z)."""
-    steps = np.array(spacing_mm[::-1])
-    flips = [letter in "RAI" for letter in axes]
-    data = array.transpose(2, 1, 0)[tuple(slice(None, None, -1 if flip else 1) for flip in flips)]
-    affine = np.diag([*(-steps[:2]), steps[2], 1.0])
-    for axis, flip in enumerate(flips):
-        if flip:
-            affine[:3, 3] += affine[:3, axis] * (data.shape[axis] - 1)
-            affine[:3, axis] *= -1
+    z, y, x = spacing_mm
+    image = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-x, -y, z, 1.0]))
+    stored, wanted = (nibabel.orientations.axcodes2ornt(tuple(letters)) for letters in ("LPS", axes))
     path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(np.ascontiguousarray(data), affine), path)
+    nibabel.save(image.as_reoriented(nibabel.orientations.ornt_transform(stored, wanted)), path)
     return path
 
 

@@ -61,14 +61,12 @@ def kept(folder: Path) -> dict[str, tuple[Any, bytes]]:
 
 def test_a_set_is_filled_once_and_the_rest_is_counted(scans):
     first = prepare("--json")
-    assert first["outcomes"] == {
-        "done": CASES - 1, "already_there": 0, "no_room": 0, "not_needed": 0, "left_out": 1,
-    }  # fmt: skip
+    nothing = dict.fromkeys(("already_there", "no_room", "not_needed"), 0)
+    assert first["outcomes"] == {"done": CASES - 1, "left_out": 1} | nothing
     assert list(first["left_out"]) == ["scans/train/4"]
     assert f"{scans / '4.nii'}: holds {200 * 220 * 13 * 2 - 5} bytes" in first["left_out"]["scans/train/4"]
-    assert first["size_bytes"] == (CASES - 1) * (200 * 220 * 13 * 2 + 3 * 8 * 16 * 16 * 4), (
-        "vit3d has 3 windows"
-    )
+    windows_bytes = 3 * 8 * 16 * 16 * 4  # of vit3d
+    assert first["size_bytes"] == (CASES - 1) * (200 * 220 * 13 * 2 + windows_bytes)
     ref = VolumeRef(path=str(scans / "2.nii"))
     np.testing.assert_array_equal(volume_cache.get(ref).volume().array, read(ref).array)
     files = kept(scans)
@@ -145,12 +143,17 @@ def test_a_later_share_says_what_it_deletes_of_an_earlier_one(scans, monkeypatch
     )
 
 
-def test_a_row_without_a_volume_is_left_out_and_told(scans):
+def test_a_row_without_a_volume_and_an_id_that_stands_twice_are_left_out_and_told(scans):
     with (scans / "cases.csv").open("a") as table:
         table.write("empty,,p90,train\nodd,0.nii,p91,training\n")
+        table.write("0,1.nii,p92,train\n0,2.nii,p93,train\n1,2.nii,p94,validation\n")
     result = prepare("--json", "--inputs-only")
     assert result["outcomes"]["done"] == CASES - 1
-    assert result["outcomes"]["left_out"] == 2
+    assert result["outcomes"]["left_out"] == len(result["left_out"]) == 5
+    assert result["left_out"].keys() > {"scans/train/4", "scans/train/0 (3)", "scans/validation/1 (2)"}
+    assert result["left_out"]["scans/train/0 (2)"] == (
+        "its id '0' is that of another case of the data set. Give each an id of its own."
+    )
     assert result["left_out"]["scans/train/empty"] == (
         "the case names no volume. Name its file in the data set's table, or take the case out."
     )
@@ -162,17 +165,3 @@ def test_a_row_without_a_volume_is_left_out_and_told(scans):
     ]
     said = prepare("--inputs-only").output
     assert all(f"not read: {message}" in said for message in result["unlisted"])
-
-
-def test_an_id_that_stands_twice_counts_as_left_out(scans):
-    with (scans / "cases.csv").open("a") as table:
-        table.write("0,1.nii,p90,train\n0,2.nii,p91,train\n1,2.nii,p92,validation\n")
-    result = prepare("--json", "--inputs-only")
-    assert result["outcomes"]["done"] == CASES - 1
-    assert result["outcomes"]["left_out"] == 4
-    assert set(result["left_out"]) == {
-        "scans/train/4", "scans/train/0 (2)", "scans/train/0 (3)", "scans/validation/1 (2)",
-    }  # fmt: skip
-    assert result["left_out"]["scans/train/0 (2)"] == (
-        "its id '0' is that of another case of the data set. Give each an id of its own."
-    )

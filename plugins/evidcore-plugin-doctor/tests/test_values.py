@@ -58,22 +58,15 @@ RNG = np.random.default_rng(0)
         (lambda hu: hu + 100, "error", "the values begin at -9"),
         (lambda hu: -hu, "error", "bone below -"),
         (lambda hu: RNG.integers(1300, 3000, (20, 20, 20)), "warning", r"0 % of the voxels lie within -200"),
-        (
-            lambda hu: RNG.integers(0, 400, (20, 20, 20)),
-            "warning",
-            "the lowest value is 0: no air and no fat",
-        ),
+        (lambda hu: RNG.integers(0, 400, (20, 20, 20)), "warning", "the lowest value is 0: no air and no"),
         (lambda hu: RNG.gamma(2.0, 120.0, (30, 40, 40)) - 47, "warning", "no air and no fat.* It may be MR"),
     ],
 )
 def test_values_are_told_by_where_air_and_tissue_lie(tools, change, severity, told):
     array = change(tools.torso(1).astype(np.float32)).astype(np.float32)
-    result = not_hounsfield(tools.as_volume(array))
-    if severity is None:
-        assert result is None
-    else:
-        assert result[0] == severity
-        assert re.search(told, result[1]), result[1]
+    found, text = not_hounsfield(tools.as_volume(array)) or (None, "")
+    assert found == severity
+    assert re.search(told, text), text
 
 
 @pytest.mark.parametrize("value", [1e30, -32768.0])

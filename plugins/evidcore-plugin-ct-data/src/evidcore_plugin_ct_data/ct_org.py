@@ -20,7 +20,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from evidcore.api import Case, DataError, InlineOptions, MaskRef, VolumeRef
+from evidcore.api import Case, DataError, InlineOptions, VolumeRef
 from evidcore.case import Split
 from evidcore.errors import NotDownloadedError
 from evidcore_plugin_ct_data.published import Entry, Folder, PublishedSet, drawn_split
@@ -57,12 +57,8 @@ class CtOrg(PublishedSet):
             folder = "labels/" if image.startswith("volumes/") else ""
             ending = image.partition(name)[2]
             labels = f"{folder}labels-{number}{ending}"
-            masks = {
-                mask: MaskRef(path=str(self._files.path(labels)), label=value)
-                for mask, value in LABELS.items()
-            }
             volume = VolumeRef(path=str(self._files.path(image)), intensity="hu")
-            case = Case(id=name, patient=None, volumes=(volume,), masks=masks)
+            case = Case(id=name, patient=None, volumes=(volume,), masks=self._label_map(labels, LABELS))
             yield Entry(case=case, names=(image, labels))
 
     def _numbered(self) -> list[tuple[int, str]]:

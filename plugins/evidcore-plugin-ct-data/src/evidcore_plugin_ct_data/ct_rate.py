@@ -33,18 +33,13 @@ from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows
 NOT_GIVEN = "Not given."
 MOST_TILT_DEGREES = 1.0  # as everywhere: axes that lean more are no body axes
 PARTS: Mapping[str, Mapping[str, str]] = {  # the publisher's two parts and the names of their files
-    "train": {
-        "tree": "train",
-        "labels": "multi_abnormality_labels/train_predicted_labels.csv",
-        "reports": "radiology_text_reports/train_reports.csv",
-        "metadata": "metadata/train_metadata.csv",
-    },
-    "valid": {
-        "tree": "valid",
-        "labels": "multi_abnormality_labels/valid_predicted_labels.csv",
-        "reports": "radiology_text_reports/validation_reports.csv",
-        "metadata": "metadata/validation_metadata.csv",
-    },
+    part: {
+        "tree": part,
+        "labels": f"multi_abnormality_labels/{part}_predicted_labels.csv",
+        "reports": f"radiology_text_reports/{name}_reports.csv",
+        "metadata": f"metadata/{name}_metadata.csv",
+    }
+    for part, name in {"train": "train", "valid": "validation"}.items()
 }
 SECTIONS = ("Findings_EN", "Impressions_EN")
 GEOMETRY = ("RescaleSlope", "RescaleIntercept", "XYSpacing", "ZSpacing", "ImageOrientationPatient")

@@ -8,7 +8,7 @@ from typing import Any
 
 from evidcore.api import DataError, Question
 from evidcore_plugin_ct_data.letters import LETTERS, Unanswerable, question
-from evidcore_plugin_ct_data.tables import read_json
+from evidcore_plugin_ct_data.tables import read_list
 
 MULTIPLE_CHOICE = "<multiple_choice>"  # the set marks the kind of a question in its text
 _OPTION = re.compile(r"(?<!\w)[(]?([A-Ha-h])[)]\s*")  # "(a) nodule" as in the set, "A) nodule" as in MMVQA
@@ -22,16 +22,9 @@ def read_questions(path: Path) -> Mapping[str, tuple[Question, ...]]:
     Raises:
         DataError: if a row cannot be read, or a question's answer is none of its options.
     """
-    rows = read_json(path)
-    if not isinstance(rows, list):
-        raise DataError(
-            f"{path}: must be a list of questions, got a {type(rows).__name__}. Fetch the file again."
-        )
     result: dict[str, list[Question]] = {}
-    for index, row in enumerate(rows):
+    for index, row in enumerate(read_list(path)):
         where = f"{path}: entry {index}"
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: must be a table, got {row!r}. Fetch the file again.")
         volume = str(row.get("image") or row.get("VolumeName") or "")
         name = volume.rpartition("/")[2].removesuffix(".nii.gz")
         if not name:

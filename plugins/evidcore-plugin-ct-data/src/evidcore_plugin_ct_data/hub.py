@@ -113,49 +113,39 @@ class Repository:
         """Turn what the client raises into a message that says what to do."""
         from huggingface_hub import errors
 
-        what = f"{self.page}" + (f": {name}" if name else "")
+        page = self.page
+        what = f"{page}: {name}" if name else page
         try:
             yield
-        except errors.GatedRepoError as cause:
-            if cause.response.status_code == 401:
-                raise DataError(
-                    f"{what}: access to this set is gated, and no valid token was sent. Accept its terms on "
-                    f"{self.page}, then type `hf auth login`, and start again."
-                ) from cause
-            raise DataError(
-                f"{what}: access to this set is gated, and the token's account has none "
-                f"({cause.response.status_code}). Ask for it on {self.page}; `hf auth whoami` names it."
-            ) from cause
-        except errors.RevisionNotFoundError as cause:
-            raise DataError(
-                f"{what}: there is no commit {self.revision!r}. Take one from {self.page}/commits/main."
-            ) from cause
-        except errors.RepositoryNotFoundError as cause:
-            raise DataError(
-                f"{what}: the Hub shows no such set. It may be private, or have moved: look at {self.page}; "
-                f"if it needs a token, type `hf auth login`."
-            ) from cause
-        except errors.EntryNotFoundError as cause:
-            raise NotThere(
-                f"{what}: is not in commit {self.revision[:12]} of the set. Check "
-                f"{self.page}/tree/{self.revision}."
-            ) from cause
-        except errors.OfflineModeIsEnabled as cause:
-            raise DataError(
-                f"{what}: cannot be fetched, HF_HUB_OFFLINE is set. Unset it, or copy the file into the "
-                f"folder that `path` names."
-            ) from cause
-        except (errors.HTTPError, OSError) as cause:
-            if is_disk_full(cause):
-                raise DataError(
-                    f"{what}: the disk is full. Free space, or set `path` to another disk."
-                ) from cause
+        except (errors.HTTPError, errors.EntryNotFoundError, OSError) as cause:
             status = getattr(getattr(cause, "response", None), "status_code", None)
             reason = f"status {status}" if status else f"{type(cause).__name__}: {cause}"
-            raise DataError(
-                f"{what}: the Hub could not be reached, or broke off ({reason}). What has arrived is kept: "
-                f"check the network and start again."
-            ) from cause
+            gated = (
+                f"the token's account has none ({status}). Ask for it on {page}; `hf auth whoami` names it."
+            )
+            if status == 401:
+                gated = (
+                    f"no valid token was sent. Accept its terms on {page}, then type `hf auth login`, and "
+                )
+                gated += "start again."
+            says: dict[type[BaseException], str] = {  # the first that fits: some are kinds of others
+                errors.GatedRepoError: f"access to this set is gated, and {gated}",
+                errors.RevisionNotFoundError: f"there is no commit {self.revision!r}. Take one from "
+                f"{page}/commits/main.",
+                errors.RepositoryNotFoundError: "the Hub shows no such set. It may be private, or have "
+                f"moved: look at {page}; if it needs a token, type `hf auth login`.",
+                errors.EntryNotFoundError: f"is not in commit {self.revision[:12]} of the set. Check "
+                f"{page}/tree/{self.revision}.",
+                errors.OfflineModeIsEnabled: "cannot be fetched, HF_HUB_OFFLINE is set. Unset it, or copy "
+                "the file into the folder that `path` names.",
+                BaseException: f"the Hub could not be reached, or broke off ({reason}). What has arrived is "
+                "kept: check the network and start again.",
+            }
+            text = next(text for kind, text in says.items() if isinstance(cause, kind))
+            if is_disk_full(cause):
+                text = "the disk is full. Free space, or set `path` to another disk."
+            is_absent = isinstance(cause, errors.EntryNotFoundError)
+            raise (NotThere if is_absent else DataError)(f"{what}: {text}") from cause
 
 
 def _endpoint() -> str | None:

@@ -28,7 +28,7 @@ from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.kits23_queries import queries as asked_of
 from evidcore_plugin_ct_data.kits23_queries import read_texts, things_of
 from evidcore_plugin_ct_data.published import Entry, FolderAndHub, PublishedSet, drawn_split
-from evidcore_plugin_ct_data.tables import read_json
+from evidcore_plugin_ct_data.tables import read_list
 
 IMAGE, LABEL_MAP = "imaging.nii.gz", "segmentation.nii.gz"
 CLINICAL = "kits23.json"
@@ -108,10 +108,7 @@ class Kits23(PublishedSet):
                 continue
             image, labels = (f"{self._root}{name}/{file}" for file in (IMAGE, LABEL_MAP))
             objects = self._objects(folder)
-            masks = {
-                mask: MaskRef(path=str(self._files.path(labels)), label=value)
-                for mask, value in LABELS.items()
-            }
+            masks = self._label_map(labels, LABELS)
             if self.instances:
                 masks |= {mask: MaskRef(path=str(path)) for mask, path in objects.items()}
             asked: tuple[Query, ...] = ()
@@ -156,10 +153,7 @@ class Kits23(PublishedSet):
         file = self._files.folder / f"{self._root}{CLINICAL}"
         if not file.is_file():
             return {}
-        rows = read_json(file)
-        if not isinstance(rows, list) or not all(isinstance(row, dict) and "case_id" in row for row in rows):
-            raise DataError(f"{file}: must be a list of tables with a 'case_id'. Fetch it again.")
-        return {str(row["case_id"]): row for row in rows}
+        return {str(row["case_id"]): row for row in read_list(file, "case_id")}
 
 
 def _findings(objects: Mapping[str, Path], facts: Mapping[str, Any]) -> tuple[Finding, ...]:

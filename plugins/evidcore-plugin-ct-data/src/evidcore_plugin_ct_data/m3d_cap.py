@@ -16,10 +16,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from evidcore.api import Case, DataError, InlineOptions, Report
+from evidcore.api import DataError, InlineOptions, Report
 from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files, Origin
-from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, elsewhere, homes, inside, locate, tail
+from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, homes, locate, same_text, tail
 from evidcore_plugin_ct_data.published import SPLITS, Entry, HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
 
@@ -59,19 +59,8 @@ class M3dCap(PublishedSet):
             stack = locate(image, self._files, self.cache_folder, self.axes or {}, where)
             text_name = _text_name(text, self._files, where)
             report, fault = _text(self._files.path(text_name))
-            case = Case(
-                id=stack.id,
-                patient=stack.patient,
-                volumes=(stack.volume,),
-                report=Report(text=report) if report else None,
-            )
-            yield Entry(
-                case=case,
-                names=(*stack.names, text_name),
-                fault=fault,
-                elsewhere=elsewhere(stack.patient, split, home[stack.patient], where),
-                prepare=stack.prepare,
-            )
+            entry = stack.entry(split, home, where, report=Report(text=report) if report else None)
+            yield dataclasses.replace(entry, names=(*stack.names, text_name), fault=fault)
 
     def origins(self, name: str) -> Sequence[Origin]:
         """Return the list itself, or the archives that may hold a file."""
@@ -80,8 +69,9 @@ class M3dCap(PublishedSet):
         return [Origin(name=archive, is_archive=True) for archive in self.archives]
 
     def inside(self, member: str) -> str | None:
-        """Return what a member is called in the set."""
-        return inside(member)
+        """Return what a member is called in the set; accents go, since the lists have none."""
+        name = tail(member)
+        return None if name is None else f"{RAW}/{same_text(name)}"
 
 
 def _pairs(known: Any, split: Split, file: Path) -> list[tuple[str, str]]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from evidcore.api import Cache, DataError, VolumeRef
+from evidcore.api import Cache, Case, DataError, VolumeRef
 from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Files
-from evidcore_plugin_ct_data.published import UNKNOWN_SPACING_MM
+from evidcore_plugin_ct_data.published import UNKNOWN_SPACING_MM, Entry
 
 PICTURES = (".png", ".jpg", ".jpeg")
 # The slices of a stack are shown as radiologists look at them: rows downwards, columns to the picture's
@@ -37,6 +37,14 @@ class Stack:
     names: tuple[str, ...]  # what of the set it needs
     prepare: Callable[[], None] | None  # makes the array of a folder of slices
 
+    def entry(self, split: Split, homes: Mapping[str, Split], where: str, **known: Any) -> Entry:
+        """Return its case, with what is known of it; one that has its home in another split says so."""
+        home = homes.get(self.patient, split)
+        same = f"{where}: patient {self.patient!r} is also in the {home} list and stays there alone."
+        case = Case(id=self.id, patient=self.patient, volumes=(self.volume,), **known)
+        elsewhere = None if home == split else same
+        return Entry(case=case, names=self.names, elsewhere=elsewhere, prepare=self.prepare)
+
 
 def tail(path: str) -> str | None:
     """Return a path from `ct_case` or `ct_quizze` on, None where neither is in it."""
@@ -47,22 +55,10 @@ def tail(path: str) -> str | None:
     return None
 
 
-def inside(member: str) -> str | None:
-    """Return what an archive's member is called in the set; accents go, since the lists have none."""
-    name = tail(member)
-    return None if name is None else f"{RAW}/{same_text(name)}"
-
-
 def homes(images: Mapping[Split, Iterable[str]]) -> dict[str, Split]:
     """Return in which split each patient stays: test before validation before training."""
     order: tuple[Split, ...] = ("train", "validation", "test")
     return {(tail(image) or image).rpartition("/")[0]: split for split in order for image in images[split]}
-
-
-def elsewhere(patient: str, split: Split, home: Split, where: str) -> str | None:
-    """Say that a patient stays in another split, None where he is at home."""
-    same = f"{where}: patient {patient!r} is also in the {home} list and stays there alone."
-    return None if home == split else same
 
 
 def locate(image: str, files: Files, cache_folder: Path, axes: Mapping[str, str], where: str) -> Stack:

@@ -11,11 +11,11 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
-from evidcore.api import Case, InlineOptions, Question
+from evidcore.api import InlineOptions, Question
 from evidcore.case import Split
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.letters import Unanswerable, question
-from evidcore_plugin_ct_data.m3d_stacks import elsewhere, homes, locate, tail
+from evidcore_plugin_ct_data.m3d_stacks import homes, locate, tail
 from evidcore_plugin_ct_data.published import Entry, FolderAndHub, PublishedSet
 from evidcore_plugin_ct_data.tables import Row, read_rows
 
@@ -69,17 +69,8 @@ class M3dVqa(PublishedSet):
                     questions.append(_question(place, row))
                 except Unanswerable as cause:
                     fault = fault or f"{place}: {cause}. Correct or drop the row."
-            home = self._homes.get(stack.patient, split)
-            case = Case(
-                id=stack.id, patient=stack.patient, volumes=(stack.volume,), questions=tuple(questions)
-            )
-            yield Entry(
-                case=case,
-                names=stack.names,
-                fault=fault,
-                elsewhere=elsewhere(stack.patient, split, home, where),
-                prepare=stack.prepare,
-            )
+            entry = stack.entry(split, self._homes, where, questions=tuple(questions))
+            yield dataclasses.replace(entry, fault=fault)
 
     def _by_image(self, split: Split) -> dict[str, list[tuple[str, Row]]]:
         """Return the rows of each image, each with the line it stands in; of a row what a question needs."""

@@ -23,7 +23,7 @@ from evidcore.errors import did_you_mean
 from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.letters import Unanswerable, question
 from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, drawn_split
-from evidcore_plugin_ct_data.tables import read_json
+from evidcore_plugin_ct_data.tables import read_list
 
 ARCHIVE = "OmniMedVQA.zip"
 QUESTIONS = "QA_information"
@@ -153,18 +153,9 @@ class OmniMedVqa(PublishedSet):
 
     def _by_picture(self, file: Path) -> dict[str, list[dict[str, Any]]]:
         """Return the questions of each picture that the options leave."""
-        rows = read_json(file)
-        if not isinstance(rows, list):
-            raise DataError(
-                f"{file}: must be a list of questions, got a {type(rows).__name__}. Fetch it again."
-            )
         chosen = {"modality_type": self.modalities, "question_type": self.question_types}
         result: dict[str, list[dict[str, Any]]] = {}
-        for index, row in enumerate(rows):
-            if not isinstance(row, dict) or not row.get("image_path") or "gt_answer" not in row:
-                raise DataError(
-                    f"{file}: entry {index} must name image_path and gt_answer, got {row!r}. Fetch it again."
-                )
+        for row in read_list(file, "image_path", "gt_answer"):
             facts = {**row, "modality_type": row.get("modality_type") or row.get("modality") or ""}
             if all(not allowed or facts.get(key) in allowed for key, allowed in chosen.items()):
                 result.setdefault(str(row["image_path"]), []).append(facts)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt
+from evidcore_plugin_tables import table_cases
 from evidcore_plugin_tables.case_reading import OnMissing, skip_unreadable
 
-from evidcore.api import Case, DataError, Dataset, InlineOptions
+from evidcore.api import Case, DataError, Dataset, InlineOptions, MaskRef
 from evidcore.cache import downloads
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
@@ -113,18 +114,10 @@ class Entry:
     prepare: Callable[[], None] | None = None  # makes a file of our own from those of the set
 
 
-def place_in_order(name: str, seed: str) -> float:
-    """Return a place in 0..1 that depends on a name alone, the same on every machine."""
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
-
-
 def drawn_split(name: str, *, validation_share: float, test_share: float = 0.0) -> Split:
     """Return the split of a patient of a set, or part of one, that its publisher left undivided."""
-    place = place_in_order(name, "split")  # no seed: no recipe tests on another's training set
-    if place < test_share:
-        return "test"
-    return "validation" if place < test_share + validation_share else "train"
+    # no seed: no recipe tests on another's training set
+    return table_cases.drawn_split(f"split/{name}", validation_share, test_share)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -170,6 +163,10 @@ class PublishedSet(Dataset):
         shared = {field.name for field in dataclasses.fields(PublishedSet)}
         added = [field.name for field in dataclasses.fields(self) if field.name not in shared]
         return {name: getattr(self, name) for name in added}
+
+    def _label_map(self, name: str, labels: Mapping[str, int]) -> dict[str, MaskRef]:
+        """Return the masks of a file of labels."""
+        return {mask: MaskRef(path=str(self._files.path(name)), label=at) for mask, at in labels.items()}
 
     def origins(self, name: str) -> Sequence[Origin]:
         """Return where a file of the set is in the repository; of several archives, any may hold it."""
@@ -300,7 +297,7 @@ class PublishedSet(Dataset):
         if limit is not None:
             entries = list(entries)
             names = {entry.case.patient or entry.case.id for entry in entries}
-            drawn = set(sorted(names, key=lambda name: place_in_order(name, "limit"))[:limit])
+            drawn = set(sorted(names, key=_limit_order)[:limit])
             entries = [entry for entry in entries if (entry.case.patient or entry.case.id) in drawn]
         return entries
 
@@ -322,6 +319,10 @@ class PublishedSet(Dataset):
 
 def _names_of(entry: Entry) -> set[str]:
     return {entry.case.id, entry.case.patient or entry.case.id}
+
+
+def _limit_order(name: str) -> bytes:
+    return hashlib.blake2b(f"limit/{name}".encode(), digest_size=8).digest()
 
 
 def _content(path: Path) -> str | None:

@@ -35,6 +35,18 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: is not readable JSON ({cause}). {AGAIN}") from cause
 
 
+def read_list(path: Path, *keys: str) -> list[dict[str, Any]]:
+    """Return the tables that a JSON file lists; each has all the keys, and the first of them filled."""
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: must be a list of tables, got a {type(rows).__name__}. {AGAIN}")
+    for index, row in enumerate(rows):
+        if not isinstance(row, dict) or not row.keys() >= {*keys} or not all(row[key] for key in keys[:1]):
+            must = f"name {' and '.join(keys)}" if keys else "be a table"
+            raise DataError(f"{path}: entry {index} must {must}, got {row!r}. {AGAIN}")
+    return rows
+
+
 def number(cell: str, where: str) -> float:
     """Read a finite number from a cell."""
     try:

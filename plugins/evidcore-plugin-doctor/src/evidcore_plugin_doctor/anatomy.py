@@ -187,16 +187,13 @@ def _lungs(coarse: Grid, body: Mask, middle_x: float) -> _Lungs | None:
 def _mirrored(coarse: Grid, lungs: _Lungs, core: Mask, spine: Spine, *, upside_down: bool) -> str | None:
     """Compare the sides of liver, heart and the larger lung."""
     heights, _, columns = np.nonzero(core)
-    if upside_down:
-        beside = (heights >= lungs.high) & (heights <= lungs.high + 60 / STEP_MM)
-    else:
-        beside = (heights <= lungs.low) & (heights >= lungs.low - 60 / STEP_MM)
+    beyond = heights - lungs.high if upside_down else lungs.low - heights
+    beside = (beyond >= 0) & (beyond <= 60 / STEP_MM)
     left = int((columns[beside] > spine.x).sum())
     right = int((columns[beside] < spine.x).sum())
     if left < TIMES * right or left * _ML < LIVER_ML:
         return None
-    heart_mm = _heart_mm(coarse, lungs, spine, upside_down=upside_down)
-    ratio = lungs.left_ml / lungs.right_ml
+    heart_mm, ratio = _heart_mm(coarse, lungs, spine, upside_down), lungs.left_ml / lungs.right_ml
     if heart_mm is None or heart_mm > -HEART_MM or not LUNG_RATIO[0] <= ratio <= LUNG_RATIO[1]:
         return None
     return (
@@ -205,14 +202,12 @@ def _mirrored(coarse: Grid, lungs: _Lungs, core: Mask, spine: Spine, *, upside_d
     )
 
 
-def _heart_mm(coarse: Grid, lungs: _Lungs, spine: Spine, *, upside_down: bool) -> float | None:
+def _heart_mm(coarse: Grid, lungs: _Lungs, spine: Spine, upside_down: bool) -> float | None:
     """Return how far the tissue between the lungs, before the spine, lies to the left of the spine."""
     third = (lungs.high - lungs.low) / 3
-    start, stop = (lungs.low + third / 2, lungs.low + 1.5 * third)
-    if upside_down:
-        start, stop = (lungs.high - 1.5 * third, lungs.high - third / 2)
+    start = lungs.high - 1.5 * third if upside_down else lungs.low + third / 2
     offsets: list[float] = []
-    for z in range(round(start), round(stop) + 1):
+    for z in range(round(start), round(start + third) + 1):
         airy = lungs.inside[z]
         dense = (coarse[z] > DENSE_HU[0]) & (coarse[z] < 2 * DENSE_HU[1])
         for y in np.flatnonzero(airy.any(axis=1)):

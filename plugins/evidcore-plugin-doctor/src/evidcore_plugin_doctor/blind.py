@@ -57,9 +57,7 @@ def ask(cases: Cases, tasks: Mapping[str, Task]) -> list[Asked]:
     for name, distractors in POLICIES.items():
         task = Choice(distractors=distractors, questions_per_case=0)
         prompts[name] = {split: _drawn(some, task) for split, some in cases.items()}
-    ways = [
-        Asked(name=name, prompts=asked, training=asked.get("train", ())) for name, asked in prompts.items()
-    ]
+    ways = [Asked(name=name, prompts=some, training=some.get("train", ())) for name, some in prompts.items()]
     for name, asking in tasks.items():
         asked = {split: _prompts(asking, some) for split, some in cases.items()}
         training = training_prompts(partial(_prompts, asking, cases.get("train", ())))

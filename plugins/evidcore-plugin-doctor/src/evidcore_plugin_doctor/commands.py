@@ -110,11 +110,9 @@ def _summary(summary: Summary) -> Iterator[str]:
     splits = ", ".join(f"{split} {count}" for split, count in summary.cases.items())
     pace = f", {summary.volumes / summary.seconds:.1f} a second" if summary.volumes else ""
     patients = "patients not known" if summary.patients is None else f"{summary.patients} patients"
-    looked_at = (
-        f"{sum(summary.cases.values())} cases ({splits}), {patients}, {summary.volumes} volumes, "
-        f"{summary.masks} masks, {summary.reports} reports"
-    )
-    yield f"{looked_at} in {summary.seconds:.0f} s{pace}"
+    looked_at = f"{summary.volumes} volumes, {summary.masks} masks, {summary.reports} reports"
+    total = sum(summary.cases.values())
+    yield f"{total} cases ({splits}), {patients}, {looked_at} in {summary.seconds:.0f} s{pace}"
     if summary.relatives:
         yield f"{summary.relatives} volumes are like others of their patient and split: no fault"
     if summary.templates:

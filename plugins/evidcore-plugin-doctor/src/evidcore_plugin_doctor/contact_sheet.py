@@ -87,20 +87,19 @@ class Sheet:
 
     def distributions(self) -> dict[str, dict[str, dict[str, float] | None]]:
         """Return quantiles over the volumes of the sheet: what is measured -> split -> quantile -> value."""
-        measured: dict[str, dict[str, list[float]]] = collections.defaultdict(
-            lambda: collections.defaultdict(list)
-        )
+        measured: dict[str, dict[str, list[float]]] = {}
         for entry in self.entries:
             for picture in entry.pictures:
                 unit = "HU" if picture.intensity == "hu" else "as stored"
-                for axis, step in zip("zyx", picture.spacing_mm_zyx, strict=True):
-                    measured[f"spacing {axis}, mm"][entry.split].append(step)
+                steps = zip("zyx", picture.spacing_mm_zyx, strict=True)
+                values = {f"spacing {axis}, mm": step for axis, step in steps}
                 for share in ("1 %", "50 %", "99 %"):
-                    what = f"values at {share} of a volume, {unit}"
-                    measured[what][entry.split].append(picture.values[share])
+                    values[f"values at {share} of a volume, {unit}"] = picture.values[share]
+                for what, value in values.items():
+                    measured.setdefault(what, {}).setdefault(entry.split, []).append(value)
         return {
-            what: {split: quantiles(values) for split, values in by_split.items()}
-            for what, by_split in measured.items()
+            what: {split: quantiles(some) for split, some in parts.items()}
+            for what, parts in measured.items()
         }
 
 

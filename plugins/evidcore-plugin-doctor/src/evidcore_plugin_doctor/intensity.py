@@ -70,18 +70,13 @@ def not_hounsfield(volume: Volume) -> Remark | None:
             f"twice. Soft tissue lies at 0 to 80 HU. Add {INTERCEPT_HU:.0f}, or convert the series again."
         )
     lowest = float(np.quantile(sample, 0.001))
-    if (
-        lowest < NEGATED_HU
-        and _share(sample, 850, 1250) > SHARE / 2
-        and _share(sample, -np.inf, -700) < LITTLE
-    ):
-        peak = _peak(sample, 850, 1250)
+    high_share, peak = _share(sample, 850, 1250), _peak(sample, 850, 1250)
+    if lowest < NEGATED_HU and high_share > SHARE / 2 and _share(sample, -np.inf, -700) < LITTLE:
         return error(
             f"air seems to lie at {peak:.0f} HU and bone below {lowest:.0f} HU: the values are negated. "
             "Air lies at -1000 HU. Multiply by -1, or convert the series again."
         )
-    if lowest > -100 and _share(sample, 850, 1250) > SHARE:
-        peak = _peak(sample, 850, 1250)
+    if lowest > -100 and high_share > SHARE:
         return error(
             f"soft tissue lies at {peak:.0f} HU and the lowest value is {low:g}: the intercept was not "
             f"applied. Soft tissue lies at 0 to 80 HU. Subtract {INTERCEPT_HU:.0f}, or convert the series "
@@ -140,7 +135,7 @@ def empty_parts(volume: Volume) -> Iterator[Remark]:
     array = volume.array
     flat = np.array([plane.min() == plane.max() for plane in array])
     if flat.all() and np.ptp(array[:, 0, 0]) == 0:
-        yield error(f"every voxel is {_value(array[0])}: the volume is empty. Convert it again.")
+        yield error(f"every voxel is {array.flat[0]:.10g}: the volume is empty. Convert it again.")
         return
     filled = np.flatnonzero(~flat)
     first, last = (int(filled[0]), int(filled[-1])) if len(filled) else (len(array), -1)
@@ -149,10 +144,10 @@ def empty_parts(volume: Volume) -> Iterator[Remark]:
     if volume.intensity == "hu":
         within += [z for z in ends if array[z, 0, 0] > EMPTY_HU]
     if within:
-        values = sorted({_value(array[z]) for z in within})
+        values = [f"{value:.10g}" for value in np.unique(array[within, 0, 0])]
         yield error(
             f"{len(within)} of {len(array)} slices hold a single value each "
-            f"({', '.join(map(str, values[:3]))}): z = {runs(sorted(int(z) for z in within))}. "
+            f"({', '.join(values[:3])}): z = {runs(sorted(int(z) for z in within))}. "
             f"Convert the series again, or leave the case out."
         )
 
@@ -164,18 +159,16 @@ def even_regions(volume: Volume) -> Iterator[Remark]:
     """
     array = volume.array
     low, high = max(EMPTY_HU, float(array.min())), float(array.max())
-    even = array[:, 1:, 1:] == array[:, :-1, 1:]
-    even &= array[:, 1:, 1:] == array[:, 1:, :-1]
     inner = array[:, 1:, 1:]
+    even = (inner == array[:, :-1, 1:]) & (inner == array[:, 1:, :-1])
     even &= (inner > low) & (inner < high)
     largest = REGION * array[0].size
-    result: dict[float | int, list[int]] = {}
+    result: dict[str, list[int]] = {}
     for z in np.flatnonzero(even.sum(axis=(1, 2)) > largest):
         values, counts = np.unique(inner[z][even[z]], return_counts=True)
-        commonest = values[counts.argmax()]
         alone = np.ptp(array[z]) == 0  # said elsewhere
         if not alone and counts.max() > largest:
-            result.setdefault(_value(commonest), []).append(int(z))
+            result.setdefault(f"{values[counts.argmax()]:.10g}", []).append(int(z))
     for value, slices in result.items():
         yield error(
             f"{len(slices)} of {len(array)} slices hold regions of exactly {value} HU: z = {runs(slices)}. "
@@ -199,8 +192,3 @@ def runs(numbers: list[int], most: int = 4) -> str:
     runs = [[number for _, number in group] for _, group in grouped]
     texts = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:most]]
     return ", ".join(texts) + (", ..." if len(runs) > most else "")
-
-
-def _value(values: Any) -> float | int:
-    value = np.asarray(values).reshape(-1)[0].item()
-    return int(value) if float(value).is_integer() else float(value)

@@ -97,11 +97,8 @@ def _strongest(band: Array) -> Array:
     if min(band.shape) <= 2 * margin:
         return np.zeros((0, 3), np.float32)
     strength = np.abs(band)
-    peaks = strength == ndimage.maximum_filter(strength, 3)
-    inner = np.zeros_like(peaks)
-    core = (slice(margin, -margin),) * 3
-    inner[core] = peaks[core] & (strength[core] > 0.02)
-    places = np.argwhere(inner)
+    peaks = (strength == ndimage.maximum_filter(strength, 3)) & (strength > 0.02)
+    places = np.argwhere(peaks[(slice(margin, -margin),) * 3]) + margin
     places = places[np.argsort(-strength[tuple(places.T)], kind="stable")[:POINTS]]
     offsets = []
     for step in np.eye(3, dtype=np.intp):
@@ -171,11 +168,7 @@ class Library:
     def _compare(self, first: int, second: int, turn: Array, shift: Array) -> Likeness | None:
         """Lay two structures over each other and correlate where both are.
 
-        Args:
-            first: its place p lies at `turn @ p + shift` in the second.
-            second: number of the other volume.
-            turn: (3, 3).
-            shift: z, y, x in cubes.
+        Place p of the first lies at `turn @ p + shift` in the second; turn (3, 3), shift z, y, x in cubes.
         """
         ours, theirs = (np.load(self._file(number)).astype(np.float32) for number in (first, second))
         smaller = min(ours.size, theirs.size)
@@ -277,12 +270,8 @@ class Copy(NamedTuple):
 def copied_volumes(volumes: Sequence[Copy], library: Library) -> tuple[list[Fault], int]:
     """Return a fault for each volume that was there before, with the first that is like it.
 
-    Args:
-        volumes: in the order in which the library has them.
-        library: their structures.
-
-    Returns:
-        The faults, and how many volumes are like others of their patient and split.
+    The library has the volumes' structures, in their order. With the faults comes how many volumes are like
+    others of their patient and split.
     """
     faults: list[Fault] = []
     first: dict[str, Copy] = {}

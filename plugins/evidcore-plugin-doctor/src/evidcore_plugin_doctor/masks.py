@@ -79,25 +79,26 @@ def look_at_masks(
                 text = f"{name!r}: the mask is empty, and {why}. Draw it, or take it out of the table."
                 add("mask/empty", ref.path, warning(text))
             continue
+        ends = [np.take(mask, end, axis) for axis in range(3) if mask.shape[axis] > 1 for end in (0, -1)]
+        text = ""
         if voxels[name] > FULL * mask.size:
             share = f"{100 * voxels[name] / mask.size:.0f} %"
-            text = f"{name!r}: the mask holds {share} of the volume, and so marks nothing in it."
-            add("mask", ref.path, error(f"{text} Draw it, or take it out of the table."))
+            text = f"the mask holds {share} of the volume, and so marks nothing in it. "
+            text += "Draw it, or take it out of the table."
+        elif all(end.all() for end in ends):
+            text = "every voxel of the volume's sides is in the mask: it marks all but the object. "
+            text += "Exchange 0 and 1."
+        if text:
+            add("mask", ref.path, error(f"{name!r}: {text}"))
             continue
-        ends = [np.take(mask, end, axis) for axis in range(3) if mask.shape[axis] > 1 for end in (0, -1)]
-        if all(end.all() for end in ends):
-            text = f"{name!r}: every voxel of the volume's sides is in the mask: it marks all but the object."
-            add("mask", ref.path, error(f"{text} Exchange 0 and 1."))
-            continue
-        better = better_turn(volume, mask)
-        if better:
+        if better := better_turn(volume, mask):
             text = f"{name!r}: {better}. Look at it over the scan; write it again with the scan's affine."
             add("mask/place", ref.path, error(text))
         low, high = np.percentile(inside[2], (5, 95)) * volume.spacing_mm_zyx[2]
         extents_mm[name] = (float(low), float(high))
         z, y, x = np.mean(inside, axis=1) * volume.spacing_mm_zyx
         places[name] = (z, y, x)
-        beyond = _share_beyond(inside, volume, tissue)
+        beyond = 0.0 if tissue is None else _share_beyond(inside, volume, tissue)
         if beyond > OUTSIDE and np.median(volume.array[inside]) < AIR_HU:
             text = f"{name!r}: {100 * beyond:.0f} % of its {voxels[name]} voxels lie outside the body."
             text += " Look whether it belongs to this scan and is not flipped."
@@ -197,37 +198,27 @@ def read_masks(
                     maps[ref.path] = values
 
 
-def _share_beyond(inside: tuple[np.ndarray[Any, Any], ...], volume: Volume, tissue: Mask | None) -> float:
-    """Return which share of a mask's voxels lies outside all tissue, 0 where that is not known."""
-    if tissue is None:
-        return 0.0
+def _share_beyond(inside: tuple[np.ndarray[Any, Any], ...], volume: Volume, tissue: Mask) -> float:
+    """Return which share of a mask's voxels lies outside all tissue."""
     cubes = np.transpose(inside) * (np.array(volume.spacing_mm_zyx) / STEP_MM)
     cubes = np.minimum(cubes.astype(np.intp), np.array(tissue.shape) - 1)
     return 1.0 - float(tissue[tuple(cubes.T)].mean())
 
 
 def better_turn(volume: Volume, mask: Mask) -> str | None:
-    """Return how a mask must be turned to lie on an object, None where it lies well or nothing is clear.
-
-    Args:
-        volume: whose grid the mask lies on.
-        mask: (z, y, x), not empty.
-    """
+    """Return how a mask (z, y, x), not empty, must be turned to lie on an object; None where it lies well."""
     own = _fit(volume, mask)
     if own is None or own >= UNFIT:
         return None
     turned = {f"with {name} mirrored": np.flip(mask, axis) for axis, name in enumerate("zyx")}
     if mask.shape[1] == mask.shape[2]:
         turned["with x and y exchanged"] = mask.transpose(0, 2, 1)
-    fits = {how: fit for how, other in turned.items() if (fit := _fit(volume, other)) is not None}
-    if not fits:
-        return None
-    best = max(fits, key=lambda how: fits[how])
-    if fits[best] < max(FIT, TIMES * own):
+    fit, how = max((_fit(volume, other) or 0.0, how) for how, other in turned.items())
+    if fit < max(FIT, TIMES * own):
         return None
     return (
-        f"its outline follows no edge of the scan ({own:.2f} times the slope within), and {best} it does "
-        f"({fits[best]:.2f} times)"
+        f"its outline follows no edge of the scan ({own:.2f} times the slope within), and {how} it does "
+        f"({fit:.2f} times)"
     )
 
 

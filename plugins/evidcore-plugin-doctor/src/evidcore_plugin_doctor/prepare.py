@@ -147,12 +147,11 @@ def _cases(datasets: Mapping[str, Dataset], splits: Sequence[Split]) -> Iterator
                 listed = list(source.listed(split))
             for case in listed:
                 seen[case.id] += 1
-                if seen[case.id] == 1:
-                    yield f"{name}/{split}/{case.id}", case
-                else:
-                    twice = f"its id {case.id!r} is that of another case of the data set."
-                    place = f"{name}/{split}/{case.id} ({seen[case.id]})"
-                    yield place, f"{twice} Give each an id of its own."
+                place, count = f"{name}/{split}/{case.id}", seen[case.id]
+                twice = (
+                    f"its id {case.id!r} is that of another case of the data set. Give each an id of its own."
+                )
+                yield (place, case) if count == 1 else (f"{place} ({count})", twice)
             left_out = source.left_out.get(split, {})
             for case_id in sorted(left_out.keys() - {case.id for case in listed}):
                 yield f"{name}/{split}/{case_id}", left_out[case_id]
@@ -175,13 +174,9 @@ def _wanted(assembly: Assembly, spec: EncoderInput, name: str, case: Case | str)
 
 
 def fill_case(wanted: Wanted, *, spec: EncoderInput, keeps_volumes: bool, began_s: float) -> Filled:
-    """Keep what is wanted of a case; a file that cannot be used leaves it out.
+    """Keep what is wanted of a case and not in the cache already; a file that cannot be used leaves it out.
 
-    Args:
-        wanted: the case; what is in the cache already is not made again.
-        spec: of the encoder.
-        keeps_volumes: keep the volumes too.
-        began_s: seconds since 1970; entries used since, by whichever process, make no room.
+    Entries that were used since `began_s`, seconds since 1970, by whichever process, make no room.
     """
     if wanted.fault:
         return Filled(case=wanted.case, outcome="left_out", reason=wanted.fault)

@@ -41,7 +41,13 @@ def disordered(volume: Volume) -> Iterator[tuple[str, Remark]]:
     kept = [index for index, plane in enumerate(array) if plane.min() != plane.max()]
     if len(kept) < FEWEST:
         return
-    yield from (("slices", remark) for remark in _repeated(array, kept, axis))
+    same = [b for a, b in itertools.pairwise(kept) if b == a + 1 and np.array_equal(array[a], array[b])]
+    if same:
+        remark = warning(
+            f"{len(same)} of {len(array)} slices hold the voxels of the slice before: {'zyx'[axis]} = "
+            f"{runs(same)}. Slices were repeated or filled in. Convert the series again."
+        )
+        yield "slices", remark
     planes = np.stack([block_means(array[index], pixels) for index in kept])
     if planes[0].size < FEWEST_PIXELS:
         return
@@ -61,16 +67,6 @@ def _across(volume: Volume) -> int:
     others = np.delete(spacing, widest)
     is_clear = spacing[widest] > SLICE_AXIS * others.max() and others.max() <= SLICE_AXIS * others.min()
     return widest if is_clear else 0
-
-
-def _repeated(array: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:
-    """Yield the slices that hold what the one before holds."""
-    same = [b for a, b in itertools.pairwise(kept) if b == a + 1 and np.array_equal(array[a], array[b])]
-    if same:
-        yield warning(
-            f"{len(same)} of {len(array)} slices hold the voxels of the slice before: {'zyx'[axis]} = "
-            f"{runs(same)}. Slices were repeated or filled in. Convert the series again."
-        )
 
 
 def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:

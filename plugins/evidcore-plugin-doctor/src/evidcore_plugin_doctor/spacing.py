@@ -9,6 +9,7 @@ from scipy import ndimage
 
 from evidcore.api import VolumeRef
 from evidcore.data import Geometry, Volume
+from evidcore_plugin_doctor.anatomy import LUNG_HU, TISSUE_HU
 from evidcore_plugin_doctor.fault import Remark, error, warning
 
 SMALLEST_MM, LARGEST_MM = 0.05, 30.0
@@ -18,8 +19,6 @@ PIXEL_MM = 0.12  # the finest of a clinical CT: a field of view of 60 mm on a ma
 SQUARE = 1.5  # a pixel's longer side to its shorter one; scanners make 1, networks resize to 1.4
 THIN = 0.4  # of a pixel: no slices stand closer
 TRUNK_MM, LIMB_MM = 80.0, 30.0  # across; a newborn's chest has 90 mm, a wrist 40
-TISSUE_HU = -300.0
-LUNG_HU = (-950.0, -400.0)
 SLICES = 10  # looked at
 CUT = 0.02  # of a slice's edge may be tissue: a table
 LUNG_SHARE = 0.1  # of a body's outline in a slice
@@ -30,6 +29,7 @@ ROUNDED = 0.05  # of the file's, by which what people write in a column differs
 Triple = np.ndarray[Any, np.dtype[np.float64]]  # z, y, x in mm
 
 _SCANNER = "Set the affine from the scanner's own spacing."
+_WHICH = "Look which one is true."
 
 
 def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[Remark]:
@@ -43,10 +43,8 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[R
     if ref.spacing_mm_zyx is not None:
         file, table = np.array(stated.spacing_mm_zyx), np.array(ref.spacing_mm_zyx)
         if (np.abs(table - file) > DIFFERENT * table).any():
-            text = (
-                f"the file states a spacing of {_written(file)} mm (z, y, x), the table {_written(table)} mm"
-            )
-            yield warning(f"{text}; the table's is used. Look which one is true.")
+            text = f"{_of_file(stated)}, the table {_written(table)} mm; the table's is used."
+            yield warning(f"{text} {_WHICH}")
     spacing = np.array(geometry.spacing_mm_zyx)
     smallest, largest = spacing.min(), spacing.max()
     size = f"a spacing of {_written(spacing)} mm (z, y, x)"
@@ -65,8 +63,9 @@ def unlikely(ref: VolumeRef, geometry: Geometry, stated: Geometry) -> Iterator[R
             f"a field of view of {rows} mm. {_SCANNER}"
         )
     else:
-        is_ct, extent_mm = ref.intensity == "hu", spacing * geometry.shape_zyx
-        yield from list(_pixels(spacing, size, is_ct=is_ct)) or _field(spacing, extent_mm, is_ct=is_ct)
+        extent_mm = spacing * geometry.shape_zyx
+        if odd := _odd(spacing, size, extent_mm, is_ct=ref.intensity == "hu"):
+            yield warning(odd)
 
 
 def unlike_table(cell: str, stated: Geometry) -> Iterator[Remark]:
@@ -74,37 +73,32 @@ def unlike_table(cell: str, stated: Geometry) -> Iterator[Remark]:
     numbers = [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", cell.lower())]
     table, file = np.sort(numbers), np.sort(stated.spacing_mm_zyx)
     if len(table) == 3 and (np.abs(table - file) > ROUNDED * file).any():
-        text = (
-            f"the file states a spacing of {_written(stated.spacing_mm_zyx)} mm (z, y, x), the table's column"
-        )
-        yield warning(f"{text} {_written(numbers)} mm; the file's is used. Look which one is true.")
+        text = f"{_of_file(stated)}, the table's column {_written(numbers)} mm; the file's is used."
+        yield warning(f"{text} {_WHICH}")
 
 
-def _pixels(spacing: Triple, size: str, *, is_ct: bool) -> Iterator[Remark]:
-    """Yield what is odd about the shape and size of the pixels of a slice; slices of a CT are axial."""
+def _odd(spacing: Triple, size: str, extent_mm: Triple, *, is_ct: bool) -> str | None:
+    """Say what is odd about the pixels of a slice, axial ones of a CT, the scan's extent or its slices."""
     z, *pixel = spacing if is_ct else np.sort(spacing)[::-1]
     ratio = max(pixel) / min(pixel)
     if not is_ct:
         ratio = min(ratio, z / max(pixel))  # any axis may be the slices'
+    least, most = FIELD_MM
     if ratio > SQUARE:
         text = f"{size}: pixels are {ratio:.2g} times as long as wide, and scanners make square ones."
-        yield warning(f"{text} {_SCANNER}")
     elif is_ct and max(pixel) < PIXEL_MM:
-        yield warning(f"{size}: no clinical CT has pixels below {PIXEL_MM:g} mm. {_SCANNER}")
+        text = f"{size}: no clinical CT has pixels below {PIXEL_MM:g} mm."
     elif is_ct and z < THIN * max(pixel):
         text = f"{size}: slices stand closer than {THIN:g} of a pixel, as no scanner puts them."
-        yield warning(f"{text} {_SCANNER}")
-
-
-def _field(spacing: Triple, extent_mm: Triple, *, is_ct: bool) -> Iterator[Remark]:
-    """Yield what is odd about the extent of the scan and the distance of its slices."""
-    least, most = FIELD_MM
-    if not least <= extent_mm.max() <= most:
+    elif not least <= extent_mm.max() <= most:
         text = f"the scan spans {_written(extent_mm)} mm (z, y, x), expected {least:g} to {most:g} mm."
-        yield warning(f"{text} {_SCANNER}")
-    elif is_ct and spacing[0] > SLICE_MM:
-        text = f"slices lie {spacing[0]:g} mm apart; anatomy between them is not seen."
-        yield warning(f"{text} Look whether slices are missing.")
+    elif is_ct and z > SLICE_MM:
+        return (
+            f"slices lie {z:g} mm apart; anatomy between them is not seen. Look whether slices are missing."
+        )
+    else:
+        return None
+    return f"{text} {_SCANNER}"
 
 
 def too_small(volume: Volume) -> Remark | None:
@@ -132,6 +126,10 @@ def too_small(volume: Volume) -> Remark | None:
         f"a spacing of {_written(volume.spacing_mm_zyx)} mm (z, y, x) makes the {what} {width:.0f} mm "
         f"wide, expected at least {least:g} mm. {_SCANNER}"
     )
+
+
+def _of_file(stated: Geometry) -> str:
+    return f"the file states a spacing of {_written(stated.spacing_mm_zyx)} mm (z, y, x)"
 
 
 def _written(numbers: Iterable[float]) -> str:

@@ -66,11 +66,11 @@ def claims(case: Case, names: set[str]) -> dict[str, Claim]:
         mentions = labeler(sentence)
         if len(mentions) != 1 or (span := mentions[0].span) is None or not sentence.endswith("."):
             continue
-        name, claim = mentions[0].name, Claim(mentions[0].state, mentions[0].side, number)
+        claim = Claim(mentions[0].state, mentions[0].side, number)
         is_partial = claim.state == "absent" and claim.side in ("left", "right")
-        if _PLAIN.fullmatch(f"{sentence[: span.start]} {sentence[span.end : -1]}".lower()) and not is_partial:
-            headings = _HEADING.findall(text[: stretch.start])
-            plain |= {} if name in plain or (headings and headings[-1]) else {name: claim}
+        is_plain = _PLAIN.fullmatch(f"{sentence[: span.start]} {sentence[span.end : -1]}".lower())
+        if is_plain and not is_partial and not any(_HEADING.findall(text[: stretch.start])[-1:]):
+            plain.setdefault(mentions[0].name, claim)
     for name, claim in tuple(plain.items()):
         every = NegationRules(findings=(name,))(text)  # in other words too
         if {(item.state, item.side or claim.side) for item in every} != {(claim.state, claim.side)}:
@@ -114,8 +114,8 @@ def mask_sides(case: Case) -> dict[str, tuple[str, Side]]:
 def without_texts(case: Case) -> Case:
     """Return what is read of a case, with notes of what its files are compared with."""
     notes = {"sides": mask_sides(case), "spacing": str(case.notes.get("spacing", ""))}
-    bare = dataclasses.replace(case, masks=dict(case.masks), report=None, questions=(), queries=())
-    return dataclasses.replace(bare, notes=notes)
+    masks = dict(case.masks)
+    return dataclasses.replace(case, masks=masks, report=None, questions=(), queries=(), notes=notes)
 
 
 def unlike_files(cases: Sequence[Listed]) -> Iterator[Fault]:
@@ -188,8 +188,7 @@ def _unlike(rows: Sequence[_Row], of: str = "") -> Iterator[Fault]:
 def unlike_patients(statements: Sequence[tuple[Case, str, Mapping[str, Any]]]) -> Iterator[Fault]:
     """Yield sex and age that differ within a case, or among the cases of a patient, once for a case.
 
-    Args:
-        statements: a case, the file that states something, and what it states of `sex` and `age`.
+    A statement is a case, the file that states something, and what it states of `sex` and `age`.
     """
     first: dict[tuple[str, str], tuple[Case, str, str]] = {}
     reported = set()

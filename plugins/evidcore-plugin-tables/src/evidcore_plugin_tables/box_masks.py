@@ -53,19 +53,13 @@ class CaseBoxes:
                     )
 
     def masks(self, height: int, width: int, cache_folder: Path) -> dict[str, MaskRef]:
-        """Return a mask for each name; its file is written once.
-
-        Args:
-            cache_folder: keeps the masks.
-            height: of the picture, in pixels.
-            width: of the picture, in pixels.
+        """Return a mask for each name on a picture of this size, in pixels; its file is written once.
 
         Raises:
             DataError: if boxes reach outside the picture; names each.
             RunError: if the disk is full or the folder may not be written to.
         """
-        outside = list(self.outside(height, width))
-        if outside:
+        if outside := list(self.outside(height, width)):
             raise DataError("\n".join(outside))
         return {name: _mask(boxes, height, width, cache_folder) for name, boxes in self.by_name.items()}
 
@@ -88,9 +82,7 @@ def _mask(boxes: tuple[PixelBox, ...], height: int, width: int, cache_folder: Pa
 def boxes_of_cell(value: Any, where: str) -> dict[str, tuple[PixelBox, ...]]:
     """Read `name=x0 y0 x1 y1; name=x0 y0 x1 y1`, or an object of JSON, into boxes by name.
 
-    Args:
-        where: named in errors.
-        value: the cell; each value of an object is one list of four numbers, or a list of such lists.
+    Each value of an object is one list of four numbers, or a list of such lists.
 
     Raises:
         DataError: if it cannot be read; names `where`, the value and what would be right.

@@ -24,8 +24,6 @@ from evidcore_plugin_tables.folder_table import (
 )
 
 T = TypeVar("T")
-
-
 Spacing = Annotated[float, Gt(0)]
 
 

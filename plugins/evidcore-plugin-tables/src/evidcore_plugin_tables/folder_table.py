@@ -11,7 +11,14 @@ from typing import get_args
 from evidcore.api import DataError, MaskRef
 from evidcore.case import Split, State
 from evidcore.errors import did_you_mean
-from evidcore_plugin_tables.csv_rows import Row, items_of_cell, read_rows, shown, usual_column
+from evidcore_plugin_tables.csv_rows import (
+    Row,
+    items_of_cell,
+    optional_column,
+    read_rows,
+    shown,
+    usual_column,
+)
 
 LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
 STATES: dict[str, State | None] = {
@@ -53,15 +60,15 @@ class FolderColumns:
     def among(self, names: Collection[str]) -> FolderColumns:
         """Return the columns that are read of a table with these names."""
         return dataclasses.replace(
-            self, volume_column=usual_column(self.volume_column, "volume", "image", names)
+            self,
+            volume_column=usual_column(self.volume_column, "volume", "image", names),
+            report_column=optional_column(self.report_column, "report", names),
+            masks_column=optional_column(self.masks_column, "masks", names),
         )
 
     def wanted(self) -> list[str]:
-        """Return the columns that must be there; report and masks need not, under their usual names."""
-        wanted_names = [self.id_column, self.volume_column, self.patient_column, self.split_column]
-        wanted_names += [self.report_column] if self.report_column != COLUMNS.report_column else []
-        wanted_names += [self.masks_column] if self.masks_column != COLUMNS.masks_column else []
-        return [name for name in wanted_names if name]
+        """Return the columns that must be there."""
+        return [name for name in dataclasses.astuple(self) if name]
 
 
 COLUMNS = FolderColumns()
@@ -78,9 +85,7 @@ class Table:
 
 
 def read_table(table: Path, columns: FolderColumns, findings: Iterable[str]) -> Table:
-    """Read a table with everything that is wrong with its rows.
-
-    `findings` are further columns that must be there.
+    """Read a table with everything that is wrong with its rows; `findings` are further columns of it.
 
     Raises:
         DataError: if there is no such table, it is no CSV file, or a column is missing or stands twice.

@@ -108,10 +108,9 @@ class Table(CaseTable):
     def listed(self, split: Split) -> Iterator[Case]:
         """Yield every case of `split` that the table names, with its questions and boxes that can be read."""
         for case in self._of(split):
-            try:
+            boxed = case
+            with contextlib.suppress(DataError):
                 boxed = self._with_boxes(case)
-            except DataError:
-                boxed = case
             yield boxed
 
     def unlisted(self) -> Iterator[str]:

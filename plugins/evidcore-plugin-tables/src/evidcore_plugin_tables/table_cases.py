@@ -82,11 +82,15 @@ class Splitting:
 
     def share_of(self, patient: str) -> Split:
         """Return the split in which a patient falls by a hash: who is added later moves no other."""
-        digest = hashlib.blake2b(f"{self.seed}/{patient}".encode(), digest_size=8).digest()
-        place = int.from_bytes(digest, "big") / 2**64
-        if place < self.test_share:
-            return "test"
-        return "validation" if place < self.test_share + self.validation_share else "train"
+        return drawn_split(f"{self.seed}/{patient}", self.validation_share, self.test_share)
+
+
+def drawn_split(text: str, validation_share: float, test_share: float = 0.0) -> Split:
+    """Return the split that a hash of a text draws, the same on every machine."""
+    place = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") / 2**64
+    if place < test_share:
+        return "test"
+    return "validation" if place < test_share + validation_share else "train"
 
 
 @dataclasses.dataclass

@@ -15,9 +15,7 @@ Found = tuple[list[tuple[str, Record]], list[str]]
 def read_records(table: Path, columns: Wanted) -> Found:
     """Return the records of a `.csv`, `.json` or `.jsonl` file, and a message for each that is unusable.
 
-    Each record comes with its place ("line 3"). Those of a `.json` file, a list of objects, count from 1
-    ("entry 3").
-
+    Each record comes with its place: "line 3", or in a `.json` file, a list of objects, "entry 3", from 1.
     `columns` must be in every record; they may depend on the names that are there.
 
     Raises:

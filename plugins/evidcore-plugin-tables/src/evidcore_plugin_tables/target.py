@@ -68,9 +68,7 @@ def open_folder(folder: Path, intensity: Intensity) -> Dataset:
         options = {"use": "folder", **folder_options(folder / TABLE)}
     table = {"path": ".", "intensity": intensity, **options}
     given = {"recipe_folder": folder.resolve(), "cache_folder": cache_folder()}
-    dataset = factory.build("dataset", table, given=given, where=str(folder))
-    if not isinstance(dataset, Dataset):
-        raise TypeError(f"expected a Dataset, got {dataset!r}")
+    dataset: Dataset = factory.build("dataset", table, given=given, where=str(folder))
     return dataset
 
 

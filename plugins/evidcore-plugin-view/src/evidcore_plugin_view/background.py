@@ -107,11 +107,7 @@ class CaseIndex:
         self.close = self._process.close
 
     def ask(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Have the cases of some lines looked up; those that were asked about before are left out.
-
-        Args:
-            lines: of answers or groups: stage, task, case_id, images.
-        """
+        """Have the cases of some lines (stage, task, case_id, images) looked up, each once."""
         by_task: dict[str, dict[str, Mapping[str, Any]]] = {}
         with self._lock:
             for line in lines:

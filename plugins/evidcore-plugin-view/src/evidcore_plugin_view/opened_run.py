@@ -83,9 +83,6 @@ class OpenedRun:
     def occlusion(self, line: Line) -> Line | None:
         """Return the map that `evid occlude` made of an answer; None where there is none, or of another text.
 
-        Args:
-            line: of `answers/<stage>.jsonl`, with its stage.
-
         Raises:
             RunError: if the file holds a line that is not JSON; names it.
         """
@@ -166,11 +163,8 @@ class LineIndex:
     """Reads each line once, keeps its offset and its row, and reads on when the file has grown.
 
     A last line without its end is being written and is left for the next time. A file that another one has
-    replaced, as when a run resumes or moves a finished stage, is read anew.
-
-    Args:
-        path: the file; it may not exist yet.
-        row: what is kept of a line.
+    replaced, as when a run resumes or moves a finished stage, is read anew, and it may not exist yet. `row`
+    gives what is kept of a line.
     """
 
     def __init__(self, path: Path, row: Callable[[Line], Row]) -> None:

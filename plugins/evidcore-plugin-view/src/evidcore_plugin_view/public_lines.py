@@ -166,14 +166,12 @@ def cited_sentences(line: Line, read: Callable[[str, Sequence[str]], Sentences])
 
 
 def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the steps of each task that an audit asked, lowest first; empty for other stages.
+    """Return the steps of each task that an audit asked, by its `results/<stage>.json`, lowest first.
 
     A step is a condition of the audit. A rule that does not look is one too: results hold own volumes minus
     the rule on the same questions, so the rule's figure follows from it, and its interval is that of the row
-    that holds this figure. Each step has the difference to own volumes, `above`, where it was measured.
-
-    Args:
-        result: of `results/<stage>.json`.
+    that holds this figure. Each step has the difference to own volumes, `above`, where it was measured. Other
+    stages have none.
     """
     by_task: dict[str, list[Line]] = {}
     for row in with_tasks(result):
@@ -185,11 +183,8 @@ def staircases(result: Mapping[str, Any]) -> list[dict[str, Any]]:
         own = levels.get("own")
         if own is None:
             continue
-        differences = {
-            str(row["against"]): row
-            for row in rows
-            if row.get("against") and "/" not in str(row["metric"]) and row["metric"] != "own_minus_blind"
-        }
+        compared = [row for row in rows if row.get("against") and "/" not in str(row["metric"])]
+        differences = {str(row["against"]): row for row in compared if row["metric"] != "own_minus_blind"}
         steps: list[dict[str, Any]] = [
             {"name": str(row["name"]), "condition": name, "note": row.get("note") or "", **_interval(row)}
             for name, row in levels.items()

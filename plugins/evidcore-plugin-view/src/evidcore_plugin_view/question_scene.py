@@ -84,15 +84,11 @@ class Scene:
 
 
 def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> Scene:
-    """Return what is seen of a question, as one or two sides answered it.
+    """Return what is seen of a question, as sides "a" and "b", or "a" alone, answered it.
 
     The scan is the first that a prompt showed; evidence of a side that saw another scan is not drawn over it.
     Overlays come in the order in which they are listed: what is right and asked about, then what was
     predicted, then the case's other masks. Occlusion maps are drawn at first where there is nothing else.
-
-    Args:
-        runs: by the name that references use.
-        references: at most two, sides "a" and "b".
 
     Raises:
         RunError: if a line is not there, or its image reference cannot be read.
@@ -175,12 +171,10 @@ def _crops(line: Line) -> list[Crop]:
 
 def _about(crop: Crop, side: str) -> list[str]:
     """Say how a prompt's showing differs from the scan itself."""
-    who = f"Side {side.upper()}: " if side else ""
-    result = []
-    if crop.blank:
-        result.append(f"{who}every voxel that the prompt showed was air.")
-    if crop.change:
-        result.append(f"{who}the prompt showed this scan {crop.change}.")
+    says = {
+        "every voxel that the prompt showed was air.": crop.blank,
+        f"the prompt showed this scan {crop.change}.": crop.change,
+    }
     if crop.drawing is not None:
-        result.append(f"{who}{WORDS[crop.drawing.kind]} Here is the scan that it was made of.")
-    return result
+        says[f"{WORDS[crop.drawing.kind]} Here is the scan that it was made of."] = True
+    return [f"Side {side.upper()}: {text}" if side else text for text, holds in says.items() if holds]

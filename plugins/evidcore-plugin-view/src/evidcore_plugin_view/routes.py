@@ -149,14 +149,12 @@ class Routes:
         if item.follow is None:
             raise RunError(f"{item.id}: is made of no boxes that a segmenter follows.")
         followed = self._run(item.follow.run).followed.get(item.follow)
-        if followed is None:
-            return {"waiting": True, "fault": "", "legend": "", "dsc": None}
-        mask = followed.mask()
-        if mask is None:
-            return {"waiting": False, "fault": followed.fault, "legend": "", "dsc": None}
+        result = {"waiting": followed is None, "fault": "", "legend": "", "dsc": None}
+        mask = None if followed is None else followed.mask()
+        if followed is None or mask is None:
+            return result | {"fault": followed.fault if followed else ""}
         dsc, compared = _compared(mask, scan, scene)
-        legend = f"Made of the boxes by {followed.by}. {compared}".strip()
-        return {"waiting": False, "fault": "", "legend": legend, "dsc": dsc}
+        return result | {"legend": f"Made of the boxes by {followed.by}. {compared}".strip(), "dsc": dsc}
 
 
 def _compared(mask: Mask, scan: Scan, scene: Scene) -> tuple[float | None, str]:

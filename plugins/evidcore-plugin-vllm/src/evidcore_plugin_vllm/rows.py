@@ -1,6 +1,7 @@
 """Rows of one step, continued by a server: what is sent for them, and who gets which answer."""
 
 import base64
+import dataclasses
 import io
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ FORBIDDEN = -100.0  # the least that vLLM adds to a logit
 Asked = Callable[[], list[Continuation]]
 
 
+@dataclasses.dataclass(eq=False)
 class ServedRows:
     """Continues rows with the weights that the server was given last.
 
@@ -30,31 +32,15 @@ class ServedRows:
     fork are read again, from the server's prefix cache where it has one.
     """
 
-    def __init__(
-        self,
-        server: Server,
-        served: str,
-        model: VolumeVLM,
-        processor: VolumeProcessor,
-        stop_texts: Sequence[str],
-        *,
-        shows: bool,
-        concurrent: int,
-    ) -> None:
-        """Take the server and the name of its weights.
-
-        Args:
-            server: that is asked.
-            served: model or adapter.
-            model: whose embeddings are sent.
-            processor: its processor.
-            stop_texts: rows pause behind one.
-            shows: token ids and pictures are sent, no embeddings.
-            concurrent: how many requests may be under way at once.
-        """
-        self.server, self.served, self.model, self.processor = server, served, model, processor
-        self.stop_texts, self.shows, self.concurrent = list(stop_texts), shows, concurrent
-        self._shown: dict[int, Shown] = {}  # by the bank's handle
+    server: Server
+    served: str  # name of the model or adapter
+    model: VolumeVLM  # whose embeddings are sent
+    processor: VolumeProcessor
+    stop_texts: Sequence[str]  # rows pause behind one
+    _: dataclasses.KW_ONLY
+    shows: bool  # token ids and pictures are sent, no embeddings
+    concurrent: int  # how many requests may be under way at once
+    _shown: dict[int, Shown] = dataclasses.field(default_factory=dict)  # by the bank's handle
 
     def __call__(
         self, prefixes: Sequence[Prefix], sampling: Sampling, *, seeds: Sequence[int], entropies: bool = False
@@ -145,7 +131,7 @@ class ServedRows:
         return self._shown[handle]
 
 
-def _settings(sampling: Sampling, seed: int, rows: int, stop_texts: list[str]) -> dict[str, Any]:
+def _settings(sampling: Sampling, seed: int, rows: int, stop_texts: Sequence[str]) -> dict[str, Any]:
     """Return settings of sampling by vLLM's names, all of them: a model's own files may change others."""
     return {
         "n": rows,
@@ -159,7 +145,7 @@ def _settings(sampling: Sampling, seed: int, rows: int, stop_texts: list[str]) -
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
         "logit_bias": biases(sampling),
-        "stop": stop_texts,
+        "stop": [*stop_texts],
         "stop_token_ids": list(sampling.end_ids),
         "include_stop_str_in_output": True,
         "skip_special_tokens": False,

@@ -71,12 +71,7 @@ class Server:
         return self.complete(body, len(ids))[0]
 
     def complete(self, body: Json, prompt_tokens: int) -> list[Continuation]:
-        """Continue a prompt's embeddings, as often as `n` says.
-
-        Args:
-            body: of the request, its `n`, `max_tokens` and `stop_token_ids` among it.
-            prompt_tokens: that the server must have read.
-        """
+        """Continue a prompt's embeddings as often as the body's `n` says; it must have been read whole."""
         answer = self._asked("POST", "/v1/completions", body)
         return self._continuations(answer, body, prompt_tokens, body["n"])
 
@@ -86,12 +81,7 @@ class Server:
         return self._continuations(answer, body["sampling_params"], len(body["token_ids"]), None)
 
     def show(self, model: str, png: str, image_token: int) -> Shown:
-        """Have the server prepare a picture.
-
-        Args:
-            model: that is served.
-            png: base64.
-            image_token: the id that stands for a part of a picture.
+        """Have the server prepare a picture, a PNG in base64; `image_token` stands for a part of it.
 
         Raises:
             RunError: if what comes back is no picture of that model.

@@ -251,17 +251,11 @@ def protocol_server(
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            self._answer("GET")
-
-        def do_POST(self) -> None:
-            self._answer("POST")
-
-        def _answer(self, method: str) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             body = json.loads(content) if content else {}
             running.requests.append((self.path, body))
             try:
-                answer: Body | Spoilt = served.answer(method, self.path, body)
+                answer: Body | Spoilt = served.answer(self.command, self.path, body)
             except _Refused as status:
                 answer = Spoilt(status=int(str(status)))
             if running.spoil is not None and isinstance(answer, dict):
@@ -274,6 +268,8 @@ def protocol_server(
                 self.send_header("Content-Length", str(len(answer.content)))
                 self.end_headers()
                 self.wfile.write(answer.content)
+
+        do_POST = do_GET
 
         def log_message(self, format: str, *args: Any) -> None:
             """Stay quiet."""
