@@ -241,7 +241,8 @@ def _describe(kind: str, python: str, question: str, _: tuple[str, ...]) -> Desc
             known = cause.name == "PluginError"
             raise PluginError(text if known else f"{table['use']}: {cause.name}: {text}") from cause
         except (Broken, Late, ValidationError) as cause:
-            reason = cause.title if isinstance(cause, ValidationError) else f"{cause}, {worker.last_words()}"
+            words = str(cause), worker.last_words()
+            reason = cause.title if isinstance(cause, ValidationError) else ", ".join(filter(None, words))
             where, needs = (f"{python}: ", f" {_NEEDS.format(python)}") if python else ("", "")
             text = f"{where}cannot look at {kind} {table['use']!r} in its own process, which"
             raise PluginError(f"{text} {printable(reason)}.{needs}") from cause
