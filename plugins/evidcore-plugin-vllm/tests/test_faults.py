@@ -133,20 +133,14 @@ def test_a_server_that_is_gone_is_named(volume_model, sampler, tmp_path):
     ("setup", "message"),
     [
         ({"settings": {"model": "other"}}, "it serves 'policy', not 'other'.*--served-model-name other"),
-        (
-            {"settings": {"key_env": "VLLM_KEY"}},
-            "the environment variable 'VLLM_KEY' that should hold the key is not",
-        ),
-        (
-            {"processed": False},
-            r"that alone could be sampled has log-probability -\d.*--logprobs-mode processed_logprobs",
-        ),
-        (
-            {"dev_mode": False},
-            r"/collective_rpc answered HTTP 404: it cannot be given the weights.*VLLM_SERVER_DEV_MODE=1",
-        ),
+        ({"settings": {"key_env": "VLLM_KEY"}},
+         "the environment variable 'VLLM_KEY' that should hold the key is not"),
+        ({"processed": False},
+         r"that alone could be sampled has log-probability -\d.*--logprobs-mode processed_logprobs"),
+        ({"dev_mode": False},
+         r"/collective_rpc answered HTTP 404: it cannot be given the weights.*VLLM_SERVER_DEV_MODE=1"),
     ],
-)
+)  # fmt: skip
 def test_a_server_that_is_not_the_one_that_is_meant_is_refused(asked, monkeypatch, setup, message):
     monkeypatch.delenv("VLLM_KEY", raising=False)
     with pytest.raises(RunError, match=message):
@@ -201,18 +195,12 @@ def test_what_a_recipe_must_not_say_is_refused(changed, message):
 @pytest.mark.parametrize(
     ("model", "inputs", "message"),
     [
-        (
-            "seeing_model",
-            "embeddings",
-            r"of type 'qwen2_5_vl_text' take more than embeddings.*inputs = 'images'",
-        ),
-        (
-            "volume_model",
-            "images",
-            r"this one has encoder 'vit3d' and bridge 'projection'.*inputs = 'embeddings'",
-        ),
+        ("seeing_model", "embeddings",
+         r"of type 'qwen2_5_vl_text' take more than embeddings.*inputs = 'images'"),
+        ("volume_model", "images",
+         r"this one has encoder 'vit3d' and bridge 'projection'.*inputs = 'embeddings'"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_the_server_cannot_be_is_refused(request, sampler, model, inputs, message):
     with pytest.raises(RunError, match=message):
         sampler(request.getfixturevalue(model), idle(inputs=inputs))
