@@ -133,11 +133,11 @@ def test_a_run_without_an_evaluation_is_named(tmp_path):
 
 
 def test_runs_are_listed_newest_first(trained, tmp_path, evid):
-    run_of(tmp_path, "two", {"01-evaluate": [line(0, 0.25)]}, seed=3, state="failed")
+    run_of(tmp_path, "two", {"01-evaluate": [line(0, 0.25)]}, seed=3, state="[/]\x1b[2J")
     (tmp_path / "made/three").mkdir()
     (tmp_path / "made/three/lock.toml").write_text("")
     said = [" ".join(row.split()) for row in evid("runs", tmp_path).stdout.splitlines()]
-    assert "two 3 failed in 04-grpo at step 3" in said[1]
+    assert r"two 3 [/]\x1b[2J in 04-grpo at step 3" in said[1]  # neither markup nor a code of the terminal
     assert "choice accuracy 25.0 %" in said[1]
     assert "one 17 finished" in said[2]
     assert "unreadable" in said[3]
@@ -146,7 +146,7 @@ def test_runs_are_listed_newest_first(trained, tmp_path, evid):
     assert newest["headlines"][0]["value"] == 0.25
     assert "2 older ones" in evid("runs", tmp_path, "--limit", 1).stderr
     listed = json.loads(evid("runs", tmp_path, "--json").stdout)["runs"]
-    assert [item["state"] for item in listed] == ["failed", "finished", "unreadable"]
+    assert [item["state"] for item in listed] == ["[/]\x1b[2J", "finished", "unreadable"]
 
 
 @pytest.mark.parametrize(

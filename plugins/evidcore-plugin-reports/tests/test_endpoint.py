@@ -24,6 +24,7 @@ BAD = rb'{"choices": [{"message": {"content": "bad \ud800 x"}}]}'
 @pytest.fixture(autouse=True)
 def _key(monkeypatch):
     monkeypatch.setenv("CHAT_KEY", KEY)
+    monkeypatch.setenv("CHAT_KEY_HOST", "127.0.0.1")
 
 
 def client(server, **settings):
@@ -222,10 +223,12 @@ def test_a_kept_answer_is_of_this_endpoint_model_and_question():
     [
         ("", r"the environment variable 'CHAT_KEY'.*export CHAT_KEY="),
         (f"{KEY}\nX: y", "what 'CHAT_KEY' holds is no key"),
+        (KEY, r"'CHAT_KEY' would be sent to '127\.0\.0\.1:\d+'.* export CHAT_KEY_HOST=127"),
     ],
 )
-def test_a_key_of_no_use_is_named_by_its_variable_and_not_shown(monkeypatch, key, said):
+def test_a_key_of_no_use_or_for_another_host_is_named_by_its_variable_and_not_shown(monkeypatch, key, said):
     monkeypatch.setenv("CHAT_KEY", key)
+    monkeypatch.setenv("CHAT_KEY_HOST", "host.example")
     with chat_server(in_turn(Reply(content="yes"))) as server, pytest.raises(RunError, match=said) as caught:
         client(server, key_env="CHAT_KEY").ask([asked("a")])
     assert server.requests == []

@@ -151,7 +151,7 @@ class ChatClient:
         Raises:
             RunError: if the variable that should hold it is not set, or holds no key.
         """
-        return authorization(self.endpoint.key_env, str(self))
+        return authorization(self.endpoint.key_env, self.endpoint.url, str(self))
 
     def _ask_until_answered(self, client: Opened, body: str, stop: threading.Event) -> str | Unanswered:
         reason, pause_s = "", 0.0

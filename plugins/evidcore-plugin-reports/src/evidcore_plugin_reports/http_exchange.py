@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from evidcore.errors import RecipeError, RunError
 
@@ -102,8 +103,6 @@ def host_of(url: str, where: str) -> str:
     Raises:
         RecipeError: if it is none, or holds what an address here must not.
     """
-    from urllib.parse import urlsplit
-
     try:
         parts = urlsplit(url)
     except ValueError as cause:
@@ -133,11 +132,14 @@ def check_key_env(name: str, where: str) -> None:
         )
 
 
-def authorization(key_env: str, whose: str) -> dict[str, str]:
+def authorization(key_env: str, url: str, whose: str) -> dict[str, str]:
     """Return the header with the key that a variable holds; none where `key_env` is empty.
 
+    The variable `<key_env>_HOST` names the host that may be sent it: a recipe may be a stranger's, and must
+    not choose which of the user's keys goes where.
+
     Raises:
-        RunError: if the variable is not set, or holds no key; `whose` is what it calls the server.
+        RunError: if either is not set, or the first holds no key; `whose` is what it calls the server.
     """
     if not key_env:
         return {}
@@ -149,4 +151,7 @@ def authorization(key_env: str, whose: str) -> dict[str, str]:
         )
     if not re.fullmatch(r"[!-~]+", key):
         raise RunError(f"{whose}: what {key_env!r} holds is no key: a key is ASCII without white space.")
+    if os.environ.get(f"{key_env}_HOST") not in ((parts := urlsplit(url)).netloc, parts.hostname):
+        text = f"{whose}: the key in {key_env!r} would be sent to {parts.netloc!r}, as the recipe says."
+        raise RunError(f"{text} If it may, type: export {key_env}_HOST={parts.netloc}")
     return {"Authorization": f"Bearer {key}"}

@@ -147,7 +147,7 @@ class Server:
 
     def _sent(self, method: str, path: str, body: Json | None) -> Answered:
         content = b"" if body is None else json.dumps(body).encode()
-        client = opener(authorization(self.key_env, str(self)))
+        client = opener(authorization(self.key_env, self.url, str(self)))
         try:
             address = f"{self.url.rstrip('/')}{path}"
             return exchange(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evidcore.errors import printable
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -70,7 +72,8 @@ def _print(comparison: Comparison) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{comparison.after} minus {comparison.before}, {comparison.metric}", markup=False)
+    head = f"{comparison.after} minus {comparison.before}, {comparison.metric}"
+    console.print(printable(head), markup=False)
     values = comparison.questions[["before", "after"]].to_numpy()
     is_share = values.min() >= 0 and values.max() <= 1
     _print_table("task", comparison.by_task(), is_share=is_share)
@@ -78,13 +81,13 @@ def _print(comparison: Comparison) -> None:
         click.echo()
         _print_table("finding", findings, is_share=is_share)
     for note in comparison.notes:
-        console.print(f"note: {note}", style="yellow", markup=False)
+        console.print(printable(f"note: {note}"), style="yellow", markup=False)
 
 
 def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     def figure(value: float) -> str:
         return f"{100 * value:.1f} %" if is_share else f"{value:.3f}"
@@ -95,7 +98,7 @@ def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:
     for row in changes.itertuples():
         interval = row.note or f"{figure(row.low)} to {figure(row.high)}"
         table.add_row(
-            escape(row.name), str(row.questions), figure(row.before), figure(row.after),
+            Text(printable(row.name)), str(row.questions), figure(row.before), figure(row.after),
             f"{'+' if row.change > 0 else ''}{figure(row.change)}", interval, str(row.better), str(row.worse),
         )  # fmt: skip
     Console(highlight=False, width=WIDTH).print(table)

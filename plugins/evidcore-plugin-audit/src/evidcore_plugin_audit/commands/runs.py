@@ -84,10 +84,14 @@ def _row(folder: Path) -> dict[str, Any]:
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     from evidcore.cli.summary import number
+    from evidcore.errors import printable
+
+    def cell(text: object, style: str = "") -> Text:
+        return Text(printable(str(text), keep=""), style)
 
     table = Table("run", "seed", "state", "at (UTC)", "last evaluation", box=None, pad_edge=False)
     for row in rows:
@@ -98,8 +102,8 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
             for line in row["headlines"]
         )
         table.add_row(
-            escape(row["folder"]), "" if row["seed"] is None else str(row["seed"]),
-            f"[{_COLOURS.get(row['state'], 'red')}]{row['state']}[/]{escape(at)}",
-            row["time"][:16].replace("T", " "), escape("; ".join(headlines)),
+            cell(row["folder"]), "" if row["seed"] is None else cell(row["seed"]),
+            cell(row["state"], _COLOURS.get(row["state"], "red")) + cell(at),
+            cell(row["time"][:16].replace("T", " ")), cell("; ".join(headlines)),
         )  # fmt: skip
     Console(highlight=False, width=WIDTH).print(table)

@@ -214,7 +214,8 @@ def sent(recipe: Recipe) -> Iterator[str]:
     for where, table in tables(recipe):
         for what, key in (("texts", "sends_text_away"), ("images", "sends_images_away")):
             if table.get(key) is True and "url" in table:
-                yield f"{what} of {', '.join(recipe.datasets)}, to {table['url']} ({where})"
+                key = f" with the key in {table['key_env']}" if table.get("key_env") else ""
+                yield f"{what} of {', '.join(recipe.datasets)}, to {table['url']}{key} ({where})"
     for name in recipe.observers:
         if says := getattr(find("observer", name).load(), "sends_away", ""):
             yield f"{says} (observer {name!r})"
