@@ -214,15 +214,13 @@ def test_each_reward_sees_the_verdicts_before_it(rollouts):
         ([1.0, 1.0, 1.0, -5.0, 1.0, 1.0], "the value -5.0 lies outside the declared bounds 0 to 1"),
         ([1.0, 1.0, 1.0, "high", 1.0, 1.0], "must give a Score, an Unscored or None, got str 'high'"),
         *(
-            (
-                [1.0, 1.0, 1.0, Score(value=1.0, parts={"recall": part}), 1.0, 1.0],
-                f"part 'recall' must be a finite number, got {part!r}.",
-            )
+            ([1.0, 1.0, 1.0, Score(value=1.0, parts={"recall": part}), 1.0, 1.0],
+             f"part 'recall' must be a finite number, got {part!r}.")
             for part in (math.nan, -math.inf, "high", None)
         ),
         (0.5, "must return a list of scores, got float 0.5"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_contract_names_package_reward_and_value(rollouts, answers, message, max_failure_rate):
     with pytest.raises(ContractError, match=r"their-package 1\.2: reward 'mine'") as caught:
         RewardComposer([named(answers)], max_failure_rate=max_failure_rate)(rollouts)
@@ -300,14 +298,11 @@ def test_a_component_that_raised_within_a_reward_is_a_failed_call(rollouts):
         (lambda: RecipeError("stage: names no service"), RecipeError, "names no service"),
         (lambda: ContractError("reader: gave 2 answers to 3"), ContractError, "gave 2 answers to 3"),
         (KeyboardInterrupt, KeyboardInterrupt, "^$"),
-        (
-            lambda: SystemExit(3),
-            ContractError,
-            r"their-package 1\.2: reward 'mine' tried to end the process with SystemExit: 3, over 6 rollouts,"
-            r" among them prompt .* Let it raise an exception, or return Unscored\.",
-        ),
+        (lambda: SystemExit(3), ContractError,
+         r"their-package 1\.2: reward 'mine' tried to end the process with SystemExit: 3, over 6 rollouts,"
+         r" among them prompt .* Let it raise an exception, or return Unscored\."),
     ],
-)
+)  # fmt: skip
 def test_mistakes_broken_contracts_and_exits_end_the_run_even_where_calls_may_fail(
     rollouts, make, kind, message
 ):

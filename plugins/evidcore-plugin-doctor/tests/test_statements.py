@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_doctor.fault import CHECKS, EXPLAINED_BY, Fault
-from evidcore_plugin_doctor.statements import unlike_files, unlike_patients, unlike_report
+from evidcore_plugin_doctor.statements import unlike_files, unlike_patients, unlike_report, without_value
 from evidcore_plugin_phantoms.chest import PhantomChest
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
@@ -101,6 +101,12 @@ def test_sex_and_age_are_compared_among_the_scans_of_a_patient(first, second, be
     said = f"its {what} is {now.lower()!r} (b), that of case 'c1', the same patient, is {before} (a)."
     assert [text.partition(" Find")[0] for text in texts] == ([said] if before else [])
     assert not list(unlike_patients([(case(1), "a", first), (case(2), "b", second)]))
+
+
+def test_what_programs_write_for_an_empty_cell_is_told():
+    bad = Case(id="NaN", patient="<NA>", volumes=(), report=Report(text="nan\n"))
+    assert [fault.check for fault in without_value(bad)] == ["id", "patient", "report"]
+    assert not [*without_value(case(1))]
 
 
 def test_a_table_is_compared_with_the_headers_of_its_scans(home, tools):

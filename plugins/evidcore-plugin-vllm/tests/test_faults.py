@@ -179,14 +179,12 @@ def test_eyes_that_are_trained_beside_an_adapter_are_refused_where_the_server_ha
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"url": "https://host.example", "sends_images_away": False},
-            r"sampler: images and questions would be sent to 'host\.example'.*sends_images_away = true",
-        ),
+        ({"url": "https://host.example", "sends_images_away": False},
+         r"sampler: images and questions would be sent to 'host\.example'.*sends_images_away = true"),
         ({"url": "host.example"}, r"sampler\.url: must be an address such as .* got 'host\.example'"),
         ({"key_env": "a key"}, r"sampler\.key_env: must be the name of an environment variable"),
     ],
-)
+)  # fmt: skip
 def test_what_a_recipe_must_not_say_is_refused(changed, message):
     with pytest.raises(RecipeError, match=message):
         idle(**changed)
@@ -209,16 +207,12 @@ def test_a_model_that_the_server_cannot_be_is_refused(request, sampler, model, i
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda answer: {"token_ids": [1]},
-            r"/v1/chat/completions/render gave no prepared picture.*`features`",
-        ),
-        (
-            lambda answer: {**answer, "token_ids": [1, 1, *range(7, 7 + len(answer["token_ids"]))]},
-            r"the picture's place in the prompt holds tokens \[7, 8, 9, 10\], expected \d+ alone",
-        ),
+        (lambda answer: {"token_ids": [1]},
+         r"/v1/chat/completions/render gave no prepared picture.*`features`"),
+        (lambda answer: {**answer, "token_ids": [1, 1, *range(7, 7 + len(answer["token_ids"]))]},
+         r"the picture's place in the prompt holds tokens \[7, 8, 9, 10\], expected \d+ alone"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_prepared_picture_is_named(seeing_model, served, sampler, change, message):
     with served(seeing_model, spoil=on_path("/render", change)) as (_, component):
         policy = sampler(seeing_model, component)

@@ -135,8 +135,9 @@ def check(
         text += " Look whether it belongs to this scan, and drop one of them otherwise."
         severity: Severity = "error" if split != home else "warning"
         add(Fault(check="report", severity=severity, case=case.id, other=other.id, text=text))
-    for fault in (fault for _, case in cases for fault in statements.unlike_report(case)):
-        add(fault)
+    for _, case in cases:
+        for fault in (*statements.without_value(case), *statements.unlike_report(case)):
+            add(fault)
     return Summary(
         cases=dict(collections.Counter(split for split, _ in cases)),
         patients=len({case.patient for _, case in cases} - {None}) or None,
