@@ -246,7 +246,9 @@ def test_a_column_that_is_named_must_be_there(home, option):
     assert "has no column 'Findngs'. Did you mean 'Findings'?" in said
 
 
-@pytest.mark.parametrize("cells", [{"split": SECRET}, {"masks": SECRET}, {"masks": f"a=b.nii.gz#{SECRET}"}])
+@pytest.mark.parametrize("cells", [
+    {"split": SECRET}, {"volume": SECRET}, {"masks": SECRET}, {"masks": f"a=b.nii.gz#{SECRET}"},
+])  # fmt: skip
 def test_long_cells_are_told_by_their_length_alone(home, cells):
     home.csv(changed(0, **cells))
     said = refusal(home.dataset())
