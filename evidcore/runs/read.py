@@ -19,6 +19,7 @@ from evidcore.compute.signals import is_locked
 from evidcore.errors import RunError
 
 MOST_BYTES = 2**28  # of a file that is read whole, and of a line
+_LINKED = ("checkpoints", "rollouts", "answers")  # folders whose entries may be links to stages
 log = logging.getLogger(__name__)
 
 
@@ -79,7 +80,7 @@ def refuse_strange(folder: Path) -> None:
                 continue
         except FileNotFoundError:  # a process that runs it has just moved it
             continue
-        may_link = path.parent.parent == home and path.parent.name in ("checkpoints", "rollouts", "answers")
+        may_link = path.parent.parent == home and path.parent.name in _LINKED
         if may_link and path.resolve().is_relative_to(home.parent / "stages"):
             waiting.append(path.resolve())
         elif not stat.S_ISREG(mode):
@@ -92,7 +93,7 @@ def refuse_strange(folder: Path) -> None:
 
 def refuse_moved(folder: Path) -> None:
     """Refuse a run that was taken away from the stages that it links to."""
-    links = [path for name in ("checkpoints", "rollouts", "answers") for path in (folder / name).glob("*")]
+    links = [path for name in _LINKED for path in (folder / name).glob("*")]
     astray = sorted(path for path in links if not path.exists())
     if astray:
         raise RunError(
