@@ -199,8 +199,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
         elif (
             isinstance(old, list) and isinstance(new, list) and all(isinstance(x, Mapping) for x in old + new)
         ):
-            numbered = ({f"{key}[{index}]": item for index, item in enumerate(side)} for side in (old, new))
-            was, became = numbered
+            was, became = ({f"{key}[{index}]": item for index, item in enumerate(it)} for it in (old, new))
             result += difference(was, became, prefix)
         elif old != new:
             values = ["missing" if value is None else str(value) for value in (old, new)]
