@@ -62,6 +62,10 @@ class RunFolder:
         """Return lock.toml."""
         return read_tables(self.path / "lock.toml")
 
+    def recipe(self) -> dict[str, Any]:
+        """Return the tables of resolved.toml."""
+        return read_tables(self.path / "resolved.toml")
+
     def result(self, stage: str) -> dict[str, Any]:
         """Return what a stage found, empty where it has not finished."""
         return read_object(self.path / "results" / f"{stage}.json")

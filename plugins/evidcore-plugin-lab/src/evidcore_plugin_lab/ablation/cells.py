@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from evidcore_plugin_pages.record import read_head
-
 from evidcore.errors import RunError, did_you_mean
 from evidcore.recipe import Recipe, to_toml
 from evidcore.runs.assembly import Assembly
@@ -80,7 +78,7 @@ class Cell:
         assembly = Assembly(self.recipe)
         lock = lock_table(self.recipe, assembly.datasets)
         if self.state != "finished":
-            before = dict(read_head(self.run.path).recipe)
+            before = self.run.recipe()
             return difference(before, tomllib.loads(to_toml(self.recipe))) or changes_since(self.run, lock)
         for stage, inputs in planned_inputs(assembly, lock).items():
             before_hash = self.result(stage)["inputs"]
