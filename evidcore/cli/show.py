@@ -36,7 +36,8 @@ def recipe_schema() -> dict[str, Any]:
     for kind in sorted({*KIND_NAMES} - {"observer", "command", "page", "format"}):
         choices = []
         for offer in offers(kind):
-            with contextlib.suppress(PluginError, KeyError, TypeError):  # a schema of others may be none
+            odd = () if is_ours(offer.package) else (KeyError, TypeError)  # a schema of others may be none
+            with contextlib.suppress(PluginError, *odd):
                 choices.append(_choice(apart(offer), whole))
         definitions[kind] = {"anyOf": choices} if choices else {"type": "object"}
     definitions["service"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in SERVICE_KINDS]}
