@@ -97,7 +97,7 @@ def open_series(ref: VolumeRef) -> Stored:
                 f"{header.path}: scales its values by a table (ModalityLUTSequence), expected RescaleSlope "
                 f"and RescaleIntercept. Take the original series."
             )
-        if patient := str(header.dataset.get("PatientID") or "").strip():
+        if patient := str(held.get("PatientID") or "").strip():
             first.setdefault(patient, Path(header.path).name)
     if len(first) > 1:
         item, other, *_ = first.values()
@@ -173,9 +173,8 @@ def _images(folder: Path) -> list[Header]:
         # a directory (DICOMDIR) has a class in its meta group alone
         uid = UID(str(held.get("SOPClassUID") or held.file_meta.get("MediaStorageSOPClassUID") or ""))
         is_other = uid.keyword and "Image" not in uid.keyword
-        is_makers_own = (
-            uid and uid.is_private and header.series
-        )  # the series is read well after a whole class
+        # the series is read well after a whole class
+        is_makers_own = uid and uid.is_private and header.series
         if not is_other and not is_makers_own:  # it may be a lost image
             raise DataError(
                 f"{header.path}: lies in a DICOM folder and has no Rows, though its class is "
