@@ -58,8 +58,8 @@ class Endpoint:
         sends_text_away: must be true where texts are asked about: they are sent to `url`, also where that is
             an address of this machine, behind which a tunnel may lie.
         sends_images_away: the same, where images are asked about.
-        key_env: the environment variable that holds the key; empty where none is needed. The key itself has
-            no place in a recipe.
+        key_env: the environment variable that holds the key, empty where none is needed; `<key_env>_HOST`
+            says to which host it may go. The key itself has no place in a recipe.
         body: further fields of a request, such as `temperature`, `max_tokens` or `response_format`.
         concurrent: how many requests may be under way at once.
         requests_per_minute: at most so many are begun; None: no bound but `concurrent`.

@@ -60,7 +60,8 @@ class Vllm(Engine):
             ids and pictures, for a vision-language model as it was published.
         sends_images_away: must be true: what patients' scans show and what is asked of them is sent to `url`,
             as pictures or as embeddings, also where that is an address of this machine.
-        key_env: the environment variable that holds the server's key; empty where it has none.
+        key_env: the environment variable that holds the server's key, empty where it has none;
+            `<key_env>_HOST` says to which host it may go.
         timeout_s: for one whole answer.
         concurrent: how many requests may be under way at once.
     """
