@@ -25,8 +25,6 @@ from evidcore.errors import ContractError, EvidError, PluginError, Stopped, did_
 if TYPE_CHECKING:
     from importlib import metadata  # takes a quarter of the time of `evid --help`, which lists nothing
 
-    from evidcore.registry.factory import Form as Form
-
 KIND_NAMES = (
     "dataset", "encoder", "bridge", "reweighter", "reward", "segmenter", "view", "task", "rollout", "sampler",
     "tool", "reader", "labeler", "scorer", "metric", "format", "evaluation", "audit", "condition", "language",
