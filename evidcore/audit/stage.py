@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from evidcore.contracts import Audit, EvalOptions, Policy, Row, StageContext, StageResult
+from evidcore.contracts import Audit, EvalOptions, Row, StageContext, StageResult
 from evidcore.contracts.stage import Dependencies, Key, Problems, StageTraits, Workload
 from evidcore.errors import PluginError, RecipeError, did_you_mean
-from evidcore.evaluate.eval_stage import EvalStage, training
+from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training
 from evidcore.recipe import Recipe
 from evidcore.recipe.schema import RecipeContext
 from evidcore.registry import find
@@ -94,7 +94,7 @@ class AuditStage(EvalStage):
         yield from super().components(recipe)
         yield "audit", self.table("audit", self.audit)
 
-    def ask(self, policy: Policy, asking: EvalOptions, context: StageContext) -> StageResult:
+    def ask(self, policy: AnonymizedPolicy, asking: EvalOptions, context: StageContext) -> StageResult:
         """Audit each data entry."""
         audit: Audit = context.component("audit", self.table("audit", self.audit), "audit")
         arm = None
@@ -109,7 +109,7 @@ class AuditStage(EvalStage):
                 policy, self.prompts(use, context), context.tasks[use.task], self.evaluation(use, context),
                 training(use, context), asking, use.task, arm,
             )  # fmt: skip
-            rows += result.rows()
+            rows += [*result.rows(), *policy.cut_off_rows(use.task, asking.max_new_tokens)]
             verdicts[use.task] = result.verdict()
             if result.reference_lines():
                 lines[use.task] = result.reference_lines()

@@ -198,6 +198,7 @@ class Completion:
 
     text: str  # its last turn, without special tokens
     turns: tuple[Turn, ...] = ()  # those before, to which tools replied
+    is_cut_off: bool = False  # at `max_new_tokens`, before it came to an end
 
 
 class Policy(ABC):

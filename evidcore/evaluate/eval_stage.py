@@ -12,6 +12,7 @@ from evidcore.contracts import (
     EvalOptions,
     Evaluation,
     Policy,
+    Row,
     Stage,
     StageContext,
     StageResult,
@@ -35,11 +36,23 @@ class AnonymizedPolicy(ForwardingPolicy):
     def __init__(self, policy: Policy) -> None:
         """Take the policy; one that is sealed already is taken as it is."""
         self._policy = unwrapped(policy)
+        self.cut_off: list[bool] = policy.cut_off if isinstance(policy, AnonymizedPolicy) else []
 
     def forward(self, method: str, prompts: Sequence[Prompt], *columns: Any, **settings: Any) -> Any:
-        """Ask the policy."""
+        """Ask the policy; keep which answers were cut off."""
         sealed = [prompt.sealed(number) for number, prompt in enumerate(prompts)]
-        return getattr(self._policy, method)(sealed, *columns, **settings)
+        if method == "log_likelihoods":
+            return self._policy.log_likelihoods(sealed, *columns)
+        written = self._policy.complete(sealed, **settings)
+        self.cut_off += [item.is_cut_off for item in written]
+        return written if method == "complete" else [item.text for item in written]
+
+    def cut_off_rows(self, name: str, most: int) -> list[Row]:
+        """Return the share of answers cut off since the last call as a row, if any was, at `most` tokens."""
+        cut, self.cut_off[:] = [*self.cut_off], []
+        note = f"{sum(cut)} of {len(cut)} answers had no end after max_new_tokens = {most}"
+        row = Row(name=name, metric="cut_off_rate", value=sum(cut) / max(len(cut), 1), questions=len(cut))
+        return [dataclasses.replace(row, note=note, is_headline=True)] if any(cut) else []
 
 
 def unwrapped(policy: Policy) -> Policy:
@@ -138,7 +151,7 @@ class EvalStage(Stage):
             seed=context.recipe.seed,
         )  # fmt: skip
 
-    def ask(self, policy: Policy, asking: EvalOptions, context: StageContext) -> StageResult:
+    def ask(self, policy: AnonymizedPolicy, asking: EvalOptions, context: StageContext) -> StageResult:
         """Ask and measure; write the answers. A stage without a policy has a `run` of its own."""
         raise NotImplementedError
 

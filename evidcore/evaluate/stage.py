@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from evidcore.contracts import Answers, EvalOptions, Policy, Row, StageContext, StageResult
-from evidcore.evaluate.eval_stage import EvalStage, training, unwrapped
+from evidcore.contracts import Answers, EvalOptions, Row, StageContext, StageResult
+from evidcore.evaluate.eval_stage import AnonymizedPolicy, EvalStage, training, unwrapped
 from evidcore.proof.passes import prove_policy
 
 
@@ -13,7 +13,7 @@ from evidcore.proof.passes import prove_policy
 class Evaluate(EvalStage):
     """Measure the model as the stages before left it."""
 
-    def ask(self, policy: Policy, asking: EvalOptions, context: StageContext) -> StageResult:
+    def ask(self, policy: AnonymizedPolicy, asking: EvalOptions, context: StageContext) -> StageResult:
         """Answer, measure, and print beside it what blind rules score."""
         rows: list[Row] = []
         answers: list[Mapping[str, Any]] = []
@@ -24,7 +24,7 @@ class Evaluate(EvalStage):
             evaluation = self.evaluation(use, context)
             replies = evaluation.answer(policy, prompts, task, asking)
             [scored] = evaluation.score([Answers(prompts, replies)], task, use.task)
-            rows += scored.rows()
+            rows += [*scored.rows(), *policy.cut_off_rows(use.task, asking.max_new_tokens)]
             blind = evaluation.references(prompts, training(use, context), task, use.task)
             if blind is not None:
                 rows += blind.rows

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from evidcore.case import Prompt
-from evidcore.contracts import Policy, Prefix, RolloutStrategy, Sampling
+from evidcore.contracts import Completion, Policy, Prefix, RolloutStrategy, Sampling
 from evidcore.model.generation import continue_rows
 from evidcore.model.packed_attention import answer_log_probs, pack, packing_blocker
 from evidcore.model.parts import evaluating
@@ -45,6 +45,13 @@ class VLMPolicy(Policy):
     def generate(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[str]:
+        """Return the texts of the completions."""
+        written = self.complete(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
+        return [item.text for item in written]
+
+    def complete(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[Completion]:
         """Return one completion per prompt."""
         prefixes = [self.prefix(prompt) for prompt in prompts]
         for prompt, prefix in zip(prompts, prefixes, strict=True):
@@ -52,15 +59,16 @@ class VLMPolicy(Policy):
         sampling = sampling_of(
             self.model, self.processor, max_new_tokens=max_new_tokens, temperature=temperature
         )
-        texts = [""] * len(prompts)
+        written: dict[int, Completion] = {}
         for batch in self._batches([len(prefix.ids) for prefix in prefixes]):
             with self.asking():
                 seeds = [_seed(self.seed, prompts[place].id) for place in batch]
                 some = [prefixes[place] for place in batch]
                 result = continue_rows(self.model, some, sampling, seeds=seeds)
             for place, item in zip(batch, result, strict=True):
-                texts[place] = self.processor.tokenizer.decode(item.ids, skip_special_tokens=True)
-        return texts
+                text = self.processor.tokenizer.decode(item.ids, skip_special_tokens=True)
+                written[place] = Completion(text=text, is_cut_off=not item.ended)
+        return [written[place] for place in range(len(prompts))]
 
     def log_likelihoods(
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]

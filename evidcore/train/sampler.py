@@ -257,13 +257,6 @@ class RolloutPolicy(VLMPolicy):
         self.strategy = strategy
         self.opening = processor.opening_of(strategy)
 
-    def generate(
-        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
-    ) -> list[str]:
-        """Return what is written in each answer's last turn."""
-        result = self.complete(prompts, max_new_tokens=max_new_tokens, temperature=temperature)
-        return [item.text for item in result]
-
     def complete(
         self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
     ) -> list[Completion]:
@@ -282,5 +275,8 @@ class RolloutPolicy(VLMPolicy):
             with self.asking():
                 episodes = run_strategy(self.strategy, sampler, [prompts[place] for place in batch], 1)
             for place, episode in zip(batch, episodes, strict=True):
-                result[place] = Completion(text=sampler.text(episode), turns=sampler.past_turns(episode))
+                result[place] = Completion(
+                    text=sampler.text(episode), turns=sampler.past_turns(episode),
+                    is_cut_off=episode.ids[-1] not in sampling.end_ids,
+                )  # fmt: skip
         return [result[place] for place in range(len(prompts))]

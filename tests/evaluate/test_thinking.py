@@ -5,6 +5,7 @@ from evidcore.builtin.views import Volume
 from evidcore.case import Case, Question, Report, TextPart, Turn, VolumeRef
 from evidcore.contracts import Answers, Completion, EvalOptions, Measured, Metric, Policy
 from evidcore.evaluate.choice import ChoiceEvaluation, measure_thinking
+from evidcore.evaluate.eval_stage import AnonymizedPolicy
 from evidcore.evaluate.measuring import NamedMetric
 from evidcore.registry.factory import build
 
@@ -86,17 +87,23 @@ def test_turns_before_an_answer_are_measured_and_kept_with_it(metric):
 
         def complete(self, prompts, **options):
             text = "<think>it shows</think><answer>A</answer>"
-            return [Completion(text=text, turns=(turn,) * number) for number, _ in enumerate(prompts)]
+            return [
+                Completion(text=text, turns=(turn,) * n, is_cut_off=n == 1) for n, _ in enumerate(prompts)
+            ]
 
         def log_likelihoods(self, prompts, completions):
             return [[0.0] * len(some) for some in completions]
 
     evaluation = ChoiceEvaluation(rescue=None, labeler=None, metric=(calls, metric))
     prompts = [prompt, prompt]
-    said = evaluation.answer(Looks(), prompts, Choice(), EvalOptions(max_new_tokens=8, headline_only=True))
+    asked = AnonymizedPolicy(Looks())
+    said = evaluation.answer(asked, prompts, Choice(), EvalOptions(max_new_tokens=8, headline_only=True))
     [scored] = evaluation.score([Answers(prompts, said)], Choice(), "choice")
     rows = {row.metric: row.value for row in scored.rows()}
     assert (rows["calls"], rows["words"]) == (0.5, 2.0)
+    [row] = asked.cut_off_rows("choice", 8)
+    assert (row.metric, row.value) == ("cut_off_rate", 0.5)
+    assert row.note == "1 of 2 answers had no end after max_new_tokens = 8"
     bare, looked = scored.lines()
     assert "turns" not in bare
     assert looked["turns"] == [{"text": "look", "actions": [], "reply": "there", "crops": []}]

@@ -54,12 +54,13 @@ def test_products_are_computed_in_the_type_of_training(small):
 def test_answers_do_not_depend_on_the_batch(small):
     for temperature in (0.0, 1.0):
         texts = [
-            VLMPolicy(small.model, small.processor, prompts_per_pass=size).generate(
+            VLMPolicy(small.model, small.processor, prompts_per_pass=size).complete(
                 small.prompts, max_new_tokens=8, temperature=temperature
             )
             for size in (1, 3, 64)
         ]
         assert texts[0] == texts[1] == texts[2]
+        assert any(item.is_cut_off for item in texts[0])
 
 
 def test_sampling_ends_where_training_ends_a_turn(small):

@@ -362,7 +362,7 @@ def test_a_policy_with_a_plain_strategy_answers_as_one_without(bench, parts):
     bare = VLMPolicy(model, processor)
     for kind in ("own", "sealed"):
         one, other = (plain, bare) if kind == "own" else (AnonymizedPolicy(plain), AnonymizedPolicy(bare))
-        assert one.generate(prompts, max_new_tokens=9) == other.generate(prompts, max_new_tokens=9)
+        assert one.complete(prompts, max_new_tokens=9) == other.complete(prompts, max_new_tokens=9)
     assert plain.log_likelihoods(prompts, [["A"]] * 2) == bare.log_likelihoods(prompts, [["A"]] * 2)
     assert model.training
 
