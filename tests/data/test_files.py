@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from evidcore.api import DataError, Format, MaskRef, VolumeRef, read, read_mask
-from evidcore.data import FileGrid, Stored, content_hash, stem
+from evidcore.data import FileGrid, Stored, content_hash, file_hash, stem
 from evidcore.data.arrays import BareArray
 from evidcore.data.content import volume_key
 from evidcore.data.files import file_state, files_of, format_of, reader_mark
 from evidcore.data.nifti import Nifti
 from evidcore.data.pictures import Picture
+from evidcore.data.stored import unreadable
 from evidcore.errors import ContractError, PluginError
 
 
@@ -188,6 +189,28 @@ def test_a_path_that_the_system_refuses_is_named(tmp_path, name):
         ):
             ask(str(tmp_path / name))
     assert file_state(str(tmp_path / name)) is None
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "differs", "how"),
+    [
+        ("Jose\u0301/a.nii", "Jos\xe9/a.nii", "Unicode form", " with `convmv -r --nfc -f utf8 -t utf8 --not"),
+        ("Jos\xe9/a.nii", "Jose\u0301/a.nii", "Unicode form", " with `convmv -r --nfd -f utf8 -t utf8 --not"),
+        ("set/Scan.NII", "Set/scan.nii", "letter case", "."),
+    ],
+)
+def test_a_name_in_another_spelling_is_told_with_the_remedy(tmp_path, there, asked, differs, how):
+    found, path = tmp_path / there, tmp_path / asked
+    found.parent.mkdir()
+    found.touch()
+    for ask in (format_of, file_hash):
+        with pytest.raises(DataError) as caught:
+            ask(str(path))
+        message = f"{path}: there is no such file. {found} is there: its name differs in {differs}."
+        assert str(caught.value).startswith(f"{message} Write it so, or rename it{how}")
+    path.parent.mkdir()
+    path.symlink_to("nowhere")
+    assert str(unreadable(path)).endswith("Check the path in the table or the recipe.")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")

@@ -231,6 +231,7 @@ def test_a_missing_column_is_named_with_the_nearest(home):
         (1, {"masks": "a=b.nii#one"}, {}, "b.nii: a label is a whole number, got 'one'. Write file.nii.gz#5"),
         (0, {"masks": "a=b.nii"}, {"masks": {"a": "c.nii"}}, "mask 'a' is named in the table and by a"),
         (1, {"masks": "a=gone.nii.gz"}, {}, "data/gone.nii.gz: there is no such file"),
+        (1, {"volume": "scans/C1.nii.gz"}, {}, "scans/c1.nii.gz is there: its name differs in letter case."),
     ],
 )
 def test_a_bad_cell_is_named(home, row, cells, options, shown):

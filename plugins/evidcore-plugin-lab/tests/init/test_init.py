@@ -240,7 +240,7 @@ def test_a_model_that_cannot_be_used_is_refused(evid, desk, monkeypatch, model, 
 
 def test_no_data_are_named_as_such(evid, desk, vlm):
     refused = init(evid, vlm, data="other.csv", exit_code=2).stderr
-    assert "--data other.csv: there is no such file or folder." in refused
+    assert "--data other.csv: there is no such file." in refused
 
 
 def test_a_scan_that_cannot_be_read_is_named(evid, desk, vlm):

@@ -12,6 +12,7 @@ from evidcore_plugin_tables.target import TABLE, folder_options
 from evidcore.api import DataError, Dataset, VolumeRef, read
 from evidcore.cache import cache_folder
 from evidcore.case import Intensity
+from evidcore.data.stored import unreadable
 from evidcore.errors import EvidError
 from evidcore.registry import factory
 
@@ -54,7 +55,7 @@ def own_data(
             f"{TABLE}. Rename its columns as docs/start/own_scans.md says, or name a table with --data."
         )
     if not is_folder and not table.is_file():
-        raise DataError(f"--data {data}: there is no such file or folder.")
+        raise DataError(f"--data {unreadable(data, remedy='Name a table of questions, or a folder.')}")
     found = _folder(data, intensity) if is_folder else _questions(table, scans, columns, intensity)
     counts = "cases: " + ", ".join(f"{split} {count}" for split, count in found.cases.items())
     if not found.prompts:
