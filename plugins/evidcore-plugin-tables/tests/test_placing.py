@@ -71,6 +71,13 @@ def test_a_column_of_files_is_the_scan_whatever_its_name(written):
     assert options(written(table))["image_column"] == "aufnahme"
 
 
+@pytest.mark.parametrize("name", ["case_id", "accession", "study"])
+def test_a_case_is_not_taken_for_a_patient(written, name):
+    table = rows(patient=None, **{name: ("c0", "c1")})
+    placed = place(path := written(table), path.parent, {})
+    assert (placed.options["patient_column"], placed.unused) == ("", (name,))
+
+
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [

@@ -190,6 +190,19 @@ def test_patients_are_shared_out_where_no_column_says_the_split(evid, desk, vlm)
 
 
 @pytest.mark.slow
+def test_unknown_patients_are_told_with_what_follows(evid, desk, vlm):
+    table = Path("questions.csv").read_text().replace("subject", "case_id")
+    again = table.partition("\n")[2].replace(",p", ",q")  # a second question about each scan
+    Path("questions.csv").write_text(table + again)
+    said = init(evid, vlm, "--no-check").output
+    assert "not used: case_id" in said
+    assert "patients are not known: each scan counts as one, so two splits may share a patient" in said
+    assert "# not known: splits may share a" in (desk / "questions.toml").read_text(encoding="utf-8")
+    refused = init(evid, vlm, "--force", "--column", "patient=case_id", exit_code=2).stderr
+    assert "line 8, case 'scan0.nii.gz': column 'case_id' says 'q0', not 'p0', than an earlier" in refused
+
+
+@pytest.mark.slow
 def test_a_folder_with_cases_trains_on_its_reports(evid, desk, vlm):
     lines = ["id,volume,patient,split,report"]
     lines += [f"c{n},scan{n}.nii.gz,p{n},{'train' if n < 4 else 'test'},No finding." for n in range(6)]
@@ -204,19 +217,23 @@ def test_a_folder_with_cases_trains_on_its_reports(evid, desk, vlm):
     assert "--column goes with a table of questions" in refused
 
 
+CASE, ASKED = "id,volume,patient,split", "image,patient,question,A,B,answer"
+ROW, SPLIT_ROW = "scan0.nii.gz,p0,Where?,l,r,A", "scan0.nii.gz,p0,Where?,l,r,A,test"
+
+
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("table", "rows", "message"),
     [
-        ("id,volume,patient,split\nc0,scan0.nii.gz,p0,train\n", "has no reports and 0 findings"),
-        (
-            "id,volume,patient,split,report\nc0,scan0.nii.gz,p0,test,Fine.\n",
-            "nothing is asked about a training",
-        ),
+        ("cases", [CASE, "c0,scan0.nii.gz,p0,train"], "has no reports and 0 findings"),
+        ("cases", [f"{CASE},report", "c0,scan0.nii.gz,p0,test,Fine."], "training case (cases: train 0, v"),
+        ("questions", [ASKED, ROW, ROW], "too few patients to share out. Add a column 'split', or name"),
+        ("questions", [f"{ASKED},split", *[SPLIT_ROW] * 2, "scan1.nii.gz,p1,Where?,l,r,Z,train"],
+         "Rows that cannot be read: 1. The first: "),
     ],
-)
-def test_a_folder_that_nothing_can_be_trained_on_is_refused(evid, desk, vlm, rows, message):
-    Path("cases.csv").write_text(rows)
+)  # fmt: skip
+def test_what_nothing_can_be_trained_on_is_refused_with_the_remedy(evid, desk, vlm, table, rows, message):
     Path("questions.csv").unlink()
+    Path(f"{table}.csv").write_text("\n".join(rows))
     assert message in init(evid, vlm, data=".", exit_code=2).stderr
 
 
