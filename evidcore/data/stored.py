@@ -1,9 +1,13 @@
 """Voxels as a file holds them, and what makes numbers of them."""
 
 import dataclasses
+import functools
 import math
 import os
+import shlex
+import unicodedata
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +15,7 @@ from evidcore.data.grid import Array, FileGrid
 from evidcore.errors import DataError
 
 AGAIN = "Copy or convert the file again."
+CHECK_PATH = "Check the path in the table or the recipe."
 MOST_BYTES = 1 << 32  # of voxels as stored; twice a whole-body CT of 0.8 mm in float32
 MOST_SCALE = 1e12  # of a slope or an intercept
 
@@ -51,12 +56,42 @@ class Stored:
             return scaled
 
 
-def unreadable(path: str | os.PathLike[str], cause: OSError | ValueError) -> DataError:
-    """Return what to say where the system does not let a file or folder be read, or there is none."""
-    if isinstance(cause, FileNotFoundError | NotADirectoryError):
-        return DataError(f"{path}: there is no such file. Check the path in the table or the recipe.")
+def unreadable(
+    path: str | os.PathLike[str], cause: Exception | None = None, remedy: str = CHECK_PATH
+) -> DataError:
+    """Return what to say of a path that cannot be read; without a `cause` nothing is there."""
+    if cause is None or isinstance(cause, FileNotFoundError | NotADirectoryError):
+        return DataError(f"{path}: there is no such file. {_other_spelling(Path(path)) or remedy}")
     why = getattr(cause, "strerror", None) or cause
     return DataError(f"{path}: cannot be read ({why}). Check the path, and your rights to read it.")
+
+
+def _other_spelling(path: Path) -> str:
+    """Say what is there of a name that differs in Unicode form or letter case alone, and what to do."""
+    there = Path(path.anchor)
+    try:
+        for part in path.parts[len(there.parts) :]:
+            is_there = os.path.lexists(there / part)
+            there /= part if is_there else _names(there, there.stat().st_mtime_ns)[_folded(part)]
+    except (OSError, ValueError, KeyError):
+        return ""
+    if there == path:  # a link to nowhere
+        return ""
+    what, how = "letter case", ""
+    if len({unicodedata.normalize("NFC", str(name)) for name in (there, path)}) == 1:
+        form = "nfc" if unicodedata.is_normalized("NFC", str(path)) else "nfd"  # macOS writes NFD
+        folder = shlex.quote(os.path.commonpath([there, path]) or ".")
+        what, how = "Unicode form", f" with `convmv -r --{form} -f utf8 -t utf8 --notest {folder}`"
+    return f"{there} is there: its name differs in {what}. Write it so, or rename it{how}."
+
+
+@functools.lru_cache(maxsize=8)
+def _names(folder: Path, changed_ns: int) -> dict[str, str]:
+    return {_folded(name): name for name in os.listdir(folder)}
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFD", name).casefold()
 
 
 def refuse_flat(shape: tuple[int, ...], path: str) -> None:

@@ -1,17 +1,21 @@
 """Everything that a recipe names, built once a run: components, cases and prompts as stages use them."""
 
+import collections
 import dataclasses
 import functools
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evidcore.cache import cache_folder
-from evidcore.case import Case, Prompt, Split
+from evidcore.case import Case, Prompt, Split, VolumeRef
 from evidcore.contracts import Corpus, Dataset, Language, Policy, Task, View
 from evidcore.contracts.model import ForwardingPolicy
+from evidcore.data import content_hash
+from evidcore.data.content import excerpt, file_sizes
 from evidcore.errors import ContractError, DataError, EmptySplitError, RunError, did_you_mean
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
@@ -20,6 +24,7 @@ from evidcore.registry.factory import offer_of
 
 log = logging.getLogger(__name__)
 
+_Scan = tuple[DataUse, Case, VolumeRef]
 _COUNTED_CASES = 500  # of a data entry, whose texts a vocabulary is counted in
 
 
@@ -168,15 +173,18 @@ class Assembly:
 
 
 def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
-    """Refuse data in which a patient is in two splits that the recipe uses, of any of its data sets."""
+    """Refuse data in which a patient or scan is in two splits that the recipe uses, of any of its sets."""
     stages = assembly.recipe.stages
     read = {(use.dataset, use.split) for stage in stages for use in stage.data_uses()}
     read |= {(use.dataset, "validation") for stage in stages if stage.traits.validates for use in stage.data}
     where: dict[tuple[str, str], tuple[str, Split, str]] = {}
     ids: dict[str, set[str]] = {name: set() for name in assembly.datasets}
+    scans: list[_Scan] = []
     for dataset, split in sorted(pair for pair in read if pair[0] not in leaving_out):
+        use = DataUse(dataset=dataset, split=split)
         for case in assembly.split(dataset, split):
             ids[dataset].add(case.id)
+            scans += [(use, case, ref) for ref in case.volumes if os.path.exists(ref.path)]
             patient = case.patient or case.id
             key = ("" if case.patient else dataset, patient)  # names of patients hold over data sets
             other, other_split, case_id = where.setdefault(key, (dataset, split, case.id))
@@ -187,6 +195,8 @@ def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
                     f"in {split} (case {case.id!r}). Move or drop one: a patient may be in one split only, "
                     "over all data sets. If these are two patients, name them apart."
                 )
+    if len(ids.keys() - {*leaving_out}) > 1 or any(case.patient is None for _, case, _ in scans):
+        _compare_scans(scans)
     for name, source in assembly.datasets.items():
         unmet = [item for item, is_met in source.excluded.items() if not is_met]
         if unmet and name not in leaving_out:
@@ -195,6 +205,33 @@ def check_splits(assembly: Assembly, leaving_out: Collection[str] = ()) -> None:
             if len(unmet) == len(source.excluded):
                 raise DataError(f"{text} Correct them.")
             log.warning("%s", text)
+
+
+def _compare_scans(scans: list[_Scan]) -> None:
+    """Refuse a scan in two splits of two data sets; warn of one within a set, as published ones hold some.
+
+    Each fact takes longer to find out than the one before, and is asked of what agrees so far.
+    """
+    groups = [scans]
+    for fact in (file_sizes, excerpt, content_hash):
+        alike: dict[Any, list[_Scan]] = collections.defaultdict(list)
+        for number, group in enumerate(groups):
+            for scan in group:
+                alike[number, scan[-1].key, fact(scan[-1].path)].append(scan)
+        groups = [group for group in alike.values() if len({use.split for use, *_ in group}) > 1]
+    if not groups:
+        return
+    group = max(groups, key=lambda group: len({use.dataset for use, *_ in group}))
+    one, first, volume = group[0]
+    other, case, copy = next(scan for scan in group if scan[0].split != one.split)
+    text = (
+        f"dataset.{other.dataset}: case {case.id!r} in {other.split} is the same scan as case {first.id!r} "
+        f"of dataset.{one.dataset} in {one.split}: {copy.path} and {volume.path} hold the same. Drop one, as "
+        f"by exclude = [{case.id!r}] on dataset.{other.dataset}, or put both into one split."
+    )
+    if len({use.dataset for use, *_ in group}) > 1:
+        raise DataError(text)
+    log.warning("%s There are %d such scans; `evid data check` names them.", text, len(groups))
 
 
 def _place(patient: str, seed: int) -> float:

@@ -9,6 +9,7 @@ import torch
 
 from evidcore.case import Prompt, TextPart
 from evidcore.contracts import RolloutStrategy
+from evidcore.data.stored import unreadable
 from evidcore.errors import ContractError, DataError
 from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.vlm import VolumeVLM
@@ -85,7 +86,7 @@ def _check_row(row: Row, processor: VolumeProcessor | None, opening: str, max_ne
         )
     paths = [crop.volume.path for crop in prompt.crops()] + [ref.path for ref in prompt.case.masks.values()]
     if (gone := next((path for path in paths if not os.path.exists(path)), None)) is not None:
-        raise DataError(f"prompt {prompt.id!r}: {gone}: no such file. Restore it, or leave the case out.")
+        raise DataError(f"prompt {prompt.id!r}: {unreadable(gone, remedy='Restore it, or drop the case.')}")
     if processor is None:
         return
     processor.refuse_control_token(text, f"prompt {prompt.id!r}: its gold answer", is_answer=True)

@@ -16,6 +16,7 @@ from evidcore.data.content import volume_key
 from evidcore.data.files import file_state, files_of, format_of, reader_mark
 from evidcore.data.nifti import Nifti
 from evidcore.data.pictures import Picture
+from evidcore.data.stored import CHECK_PATH, unreadable
 from evidcore.errors import ContractError, PluginError
 
 
@@ -188,6 +189,26 @@ def test_a_path_that_the_system_refuses_is_named(tmp_path, name):
         ):
             ask(str(tmp_path / name))
     assert file_state(str(tmp_path / name)) is None
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "differs", "how"),
+    [
+        ("Jose\u0301/a.nii", "Jos\xe9/a.nii", "Unicode form", " with `convmv -r --nfc -f utf8 -t utf8 --not"),
+        ("Jos\xe9/a.nii", "Jose\u0301/a.nii", "Unicode form", " with `convmv -r --nfd -f utf8 -t utf8 --not"),
+        ("set/Scan.NII", "Set/scan.nii", "letter case", "."),
+    ],
+)
+def test_a_name_in_another_spelling_is_told_with_the_remedy(tmp_path, there, asked, differs, how):
+    found, path, link = tmp_path / there, tmp_path / asked, tmp_path / "a.nii"
+    found.parent.mkdir()
+    found.touch()
+    link.symlink_to("nowhere")
+    with pytest.raises(DataError) as caught:
+        format_of(str(path))
+    message = f"{path}: there is no such file. {found} is there: its name differs in {differs}."
+    assert str(caught.value).startswith(f"{message} Write it so, or rename it{how}")
+    assert str(unreadable(link)) == f"{link}: there is no such file. {CHECK_PATH}"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")

@@ -1,5 +1,6 @@
 """Components built once, cases and prompts as stages use them, from a data set of this module."""
 
+import contextlib
 import dataclasses
 import re
 from typing import ClassVar
@@ -174,6 +175,29 @@ def test_cases_without_a_patient_are_compared_within_their_data_set(assembled):
     with pytest.raises(DataError, match=r"dataset.chest: patient '7' is in test"):
         check_splits(second)
     check_splits(second, leaving_out=["chest"])
+
+
+@pytest.mark.parametrize(
+    ("dataset", "file", "refusals", "warnings"),
+    [("old", "link", 1, 0), ("old", "copy", 1, 0), ("chest", "scan", 0, 1), ("old", "other", 0, 0)],
+)
+def test_a_scan_of_two_splits_is_told(assembled, tmp_path, caplog, dataset, file, refusals, warnings):
+    for name, end in {"scan": b"a", "copy": b"a", "other": b"b"}.items():
+        (tmp_path / f"{name}.npy").write_bytes(bytes(9000) + end)  # of one size, and equal in the middle
+    (tmp_path / "link.npy").symlink_to("scan.npy")
+    files = {"chest test": "scan", f"{dataset} train": file}
+
+    def cases(self, split):
+        name = f"{'old' if self.patients is Two.second else 'chest'} {split}"
+        return [Case(id=name, patient=None, volumes=(VolumeRef(path=f"{tmp_path}/{files.get(name)}.npy"),))]
+
+    said = (
+        f"dataset.{dataset}: case '{dataset} train' in train is the same scan as case 'chest test' of "
+        f"dataset.chest in test: {tmp_path}/{file}.npy and {tmp_path}/scan.npy hold the same. Drop one, as by"
+    )
+    with pytest.raises(DataError, match=re.escape(said)) if refusals else contextlib.nullcontext():
+        check_splits(assembled(with_second_set, base=Two, cases=cases))
+    assert [text.startswith(said) for text in caplog.messages] == [True] * warnings
 
 
 def test_a_table_at_a_place_is_built_once(assembled):

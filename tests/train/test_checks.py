@@ -73,7 +73,7 @@ FAULTS = {  # what is wrong with one row of twelve, by what it is called
         "A <|im_end|>", read
     ),
     r"DataError: prompt '{}:.*': its gold answer is empty": giving(" ", read),
-    r"DataError: prompt '{}:.*': /gone.nii: no such file": None,
+    r"DataError: prompt '{}:.*': /gone.nii: there is no such file": None,
 }
 
 

@@ -179,7 +179,7 @@ def test_a_bad_cell_is_named_with_file_volume_value_and_remedy(chest, file, old,
 
 def test_a_missing_table_is_named(chest):
     (chest.set / LABELS.format("valid")).unlink()
-    assert "valid_predicted_labels.csv: there is no such table. Check path" in chest.refusal("test")
+    assert "valid_predicted_labels.csv: there is no such file. Check path" in chest.refusal("test")
 
 
 def test_without_a_place_the_options_are_named(chest):

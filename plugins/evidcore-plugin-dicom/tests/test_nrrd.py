@@ -139,7 +139,7 @@ def test_the_voxels_of_a_detached_header_are_named_where_they_are_missing(tmp_pa
     (voxels,) = set(tmp_path.iterdir()) - {path}
     assert files_of(str(path)) == [path, voxels]
     voxels.unlink()
-    assert f"its voxels should lie in {voxels}, there is no such file" in refusal(path)
+    assert f"its voxels should lie in {voxels}: there is no such file" in refusal(path)
     path.write_text(path.read_text().replace(voxels.name, "slice%03d.raw 1 4 1"))
     assert "its voxels lie in several files, data file 'slice%03d.raw 1 4 1'; one is read" in refusal(path)
 

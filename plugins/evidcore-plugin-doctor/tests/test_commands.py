@@ -73,7 +73,7 @@ def test_a_recipe_is_checked_data_set_by_data_set(evid, recipe):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nowhere", "no such file or folder. Give a recipe (.toml), or a folder that holds cases.csv"),
+        ("nowhere", "no such file. Give a recipe (.toml), or a folder that holds cases.csv"),
         ("notes.txt", "neither a recipe nor a folder"),
         ("empty", "holds no cases.csv. Write one with the columns id, volume, patient, split"),
         ("no-volume", "has no column 'volume'"),

@@ -43,10 +43,6 @@ def options(path, **named):
     return place(path, path.parent, named).options
 
 
-def test_usual_names_need_nothing_but_the_options_columns(written):
-    assert options(written(rows())) == {"option_columns": ["A", "B"]}
-
-
 def test_other_names_are_found_and_the_rest_is_told(written):
     names = {
         "id": "Question ID", "image": "Scan Path", "patient": "Subject", "split": "subset",
@@ -64,36 +60,26 @@ def test_other_names_are_found_and_the_rest_is_told(written):
     assert placed.scans == SCANS
 
 
-def test_a_column_of_files_is_the_scan_whatever_its_name(written):
-    table = rows(image=None)
-    for row, name in zip(table, SCANS, strict=True):
-        row["aufnahme"] = name
-    assert options(written(table))["image_column"] == "aufnahme"
+AB, OPTIONS, IN_ONE = {"option_columns": ["A", "B"]}, {"options_column": "options"}, {"A": None, "B": None}
 
 
 @pytest.mark.parametrize(
-    ("cells", "expected"),
+    ("changed", "expected"),
     [
-        (("liver|spleen", "venous|arterial"), {"options_column": "options"}),
-        (("liver; spleen", "venous; arterial"), {"options_column": "options", "separator": ";"}),
-        (('["liver", "spleen"]', '["venous", "arterial"]'), {"options_column": "options"}),
+        ({}, AB),
+        ({"image": None, "aufnahme": SCANS}, AB | {"image_column": "aufnahme"}),  # its cells name files
+        ({"patient": None, "case_id": ("c0", "c1")}, AB | {"patient_column": ""}),
+        (IN_ONE | {"options": ("liver|spleen", "venous|arterial")}, OPTIONS),
+        (IN_ONE | {"options": ("liver; spleen", "venous; arterial")}, OPTIONS | {"separator": ";"}),
+        (IN_ONE | {"options": ('["liver", "spleen"]', '["venous", "arterial"]')}, OPTIONS),
+        ({"answer": ("liver", "Arterial")}, AB | {"answer_is": "text"}),
+        ({"answer": ("0", "1")}, AB | {"answer_is": "index"}),
+        ({"answer": ("1", "2")}, AB | {"answer_is": "index", "first_index": 1}),
+        ({"answer": ("(a)", "B.")}, AB),
     ],
 )
-def test_options_in_one_cell_are_parted_as_they_are(written, cells, expected):
-    assert options(written(rows(A=None, B=None, options=cells))) == expected
-
-
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        (("liver", "Arterial"), {"answer_is": "text"}),
-        (("0", "1"), {"answer_is": "index"}),
-        (("1", "2"), {"answer_is": "index", "first_index": 1}),
-        (("(a)", "B."), {}),
-    ],
-)
-def test_how_answers_are_written_is_told_from_them(written, answers, expected):
-    assert options(written(rows(answer=answers))) == {"option_columns": ["A", "B"], **expected}
+def test_what_a_column_holds_is_told_by_its_name_else_by_its_cells(written, changed, expected):
+    assert options(written(rows(**changed))) == expected
 
 
 def test_json_is_placed_as_csv_is(written, tmp_path):

@@ -250,7 +250,7 @@ def test_all_mistakes_come_at_once(home):
         ("q.csv", HEADER.replace("answer", "answr") + "1,a,p,train,q,x,y,,,A\n",
          r"q\.csv: has no column 'answer'\. Did you mean 'answr'\?"),
         ("q.csv", b"id,image\n\xff\xfe,a\n", r"q\.csv: is not a readable CSV file \(.*Save it as UTF-8"),
-        ("q.csv", None, r"q\.csv: there is no such table"),
+        ("q.csv", None, r"q\.csv: there is no such file"),
     ],
 )  # fmt: skip
 def test_a_bad_table_is_named(home, name, text, message):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from evidcore.api import DataError
+from evidcore.data.stored import unreadable
 from evidcore.errors import NotDownloadedError
 from evidcore_plugin_ct_data.archives import Inside, unpack
 from evidcore_plugin_ct_data.hub import NotThere, Repository
@@ -119,8 +120,8 @@ class Files:
             )
             if self.repository is None or not plain:
                 origin = self.others.get(place.name, self.where_from)
-                source = f" It comes from {origin}." if origin else ""
-                return f"{place}: there is no such file.{source} Put it there."
+                source = f"It comes from {origin}. " if origin else ""
+                return str(unreadable(place, remedy=f"{source}Put it there."))
             try:
                 self.repository.fetch(plain[0].name, place)
             except NotThere as error:

@@ -11,6 +11,7 @@ from evidcore_plugin_tables.csv_rows import Row as Row
 from evidcore_plugin_tables.csv_rows import each_row
 
 from evidcore.api import DataError
+from evidcore.data.stored import unreadable
 
 AGAIN = "Fetch it again from its publisher."
 
@@ -26,9 +27,7 @@ def read_rows(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, Row
 def read_json(path: Path) -> Any:
     """Return what a JSON file holds."""
     if not path.is_file():
-        raise DataError(
-            f"{path}: there is no such file. Check path; docs/reference/layouts.md lists what belongs there."
-        )
+        raise unreadable(path, remedy="Check path; docs/reference/layouts.md lists what belongs there.")
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as cause:

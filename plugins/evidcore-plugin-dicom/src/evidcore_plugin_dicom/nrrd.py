@@ -13,7 +13,7 @@ from evidcore.api import DataError, Format, MaskRef, VolumeRef
 from evidcore.data import Array, FileGrid, Mask, Stored, Volume, refuse_shape
 from evidcore.data.arrays import stated_affine
 from evidcore.data.masks import label_mask
-from evidcore.data.stored import AGAIN, refuse_flat, refuse_type
+from evidcore.data.stored import AGAIN, refuse_flat, refuse_type, unreadable
 from evidcore.errors import did_you_mean
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
@@ -155,7 +155,7 @@ def _voxels(path: str) -> Array:
     """Return the voxels, axes in the file's order, the first running fastest."""
     missing = [file for file in data_files(path) if not file.is_file()]
     if missing:
-        raise DataError(f"{path}: its voxels should lie in {missing[0]}, there is no such file. {AGAIN}")
+        raise DataError(f"{path}: its voxels should lie in {unreadable(missing[0], remedy=AGAIN)}")
     try:
         array: Array = nrrd.read(path, index_order="F")[0]
     except MISTAKES as cause:

@@ -16,6 +16,7 @@ import psutil
 from evidcore.api import Case, DataError, VolumeRef
 from evidcore.data import Geometry, Volume, read_geometry
 from evidcore.data.reading import opened, volume_of
+from evidcore.data.stored import unreadable
 from evidcore_plugin_doctor.anatomy import find_body, find_spine, find_tissue, misplaced
 from evidcore_plugin_doctor.coarse import STEP_MM, coarsen
 from evidcore_plugin_doctor.fault import Fault, Remark, error
@@ -84,7 +85,7 @@ def inspect(case: Case, processes: int = 1, rendering: Rendering | None = None) 
             add("file", ref.path, error(text))
             for name, mask in masks.items():
                 if not Path(mask.path).exists():
-                    text = f"{name!r}: there is no such file. Check the path in the table or the recipe."
+                    text = str(unreadable(mask.path)).replace(mask.path, repr(name), 1)
                     add("mask", mask.path, error(text))
             continue
         seen.headers.append((ref.path, stored.patient))

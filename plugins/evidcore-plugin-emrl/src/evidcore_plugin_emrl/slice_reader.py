@@ -15,6 +15,7 @@ from evidcore.api import Case, Crop, DataError, EncoderInput, InlineOptions, Rea
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, ImageQuestion
 from evidcore.data import read_geometry
+from evidcore.data.stored import unreadable
 from evidcore_plugin_emrl.reader_fit import ReaderFit, fit_reader
 from evidcore_plugin_emrl.reading_figures import Scores
 
@@ -158,7 +159,7 @@ class SliceReader(Reader):
         words, path = folder / WORDS, folder / WEIGHTS
         for file in (words, path):
             if not file.is_file():
-                raise DataError(f"{file}: there is no such file. Name the checkpoint folder of a fit stage.")
+                raise unreadable(file, remedy="Name the checkpoint folder of a fit stage.")
         known: dict[str, Any] = json.loads(words.read_text(encoding="utf-8"))
         if known["network"] != self.described():
             raise DataError(

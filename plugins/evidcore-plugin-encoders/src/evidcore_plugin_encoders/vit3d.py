@@ -15,6 +15,7 @@ from torch.nn import functional
 from evidcore.api import Case, DataError, Encoder, EncoderInput, InlineOptions, Patches
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, Grid
+from evidcore.data.stored import unreadable
 from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
 from evidcore_plugin_encoders.patch_centres import patch_centres
@@ -266,10 +267,8 @@ class ViT3D(Encoder):
         """Say that the folder named by `pretrained` holds no weights."""
         if self._pretrained is None or self._pretrained.is_file():
             return ""
-        return (
-            f"{self._pretrained}: there is no such file. Put the encoder's weights there "
-            f"(docs/howto/paper_recipes.md)."
-        )
+        remedy = "Put the encoder's weights there (docs/howto/paper_recipes.md)."
+        return str(unreadable(self._pretrained, remedy=remedy))
 
     def load_pretrained(self) -> None:
         """Read the weights that `pretrained` names."""

@@ -163,12 +163,6 @@ def test_weights_in_bfloat16_are_run_and_take_the_bytes_that_are_planned(evid, d
 
 
 @pytest.mark.slow
-def test_a_gpu_that_is_too_small_is_refused_with_the_stage(evid, desk):
-    refused = init(evid, SHIPPED, "--revision", COMMIT, gpu=4, exit_code=2).stderr
-    assert "--gpu 4: nothing fits, not even 4 slices of a scan: stage" in refused
-
-
-@pytest.mark.slow
 def test_columns_that_are_not_found_are_told(evid, desk, vlm):
     text = Path("questions.csv").read_text().replace("question,", "Frage,")
     Path("questions.csv").write_text(text)
@@ -179,12 +173,17 @@ def test_columns_that_are_not_found_are_told(evid, desk, vlm):
 
 
 @pytest.mark.slow
-def test_patients_are_shared_out_where_no_column_says_the_split(evid, desk, vlm):
-    rows = [line.rsplit(",", 1)[0] for line in Path("questions.csv").read_text().splitlines()]
-    Path("questions.csv").write_text("\n".join(rows))
-    assert "no column for the split: a fifth of the patients" in init(evid, vlm, "--no-check").output
-    table = tomllib.loads((desk / "questions.toml").read_text())["dataset"]["own"]
-    assert table["split_column"] == ""
+def test_what_follows_is_told_where_no_column_says_patient_and_split(evid, desk, vlm):
+    first = Path("questions.csv").read_text().replace("subject", "case_id")
+    table = first + first.partition("\n")[2].replace(",p", ",q")  # two questions about each scan
+    Path("questions.csv").write_text("\n".join(line.rsplit(",", 1)[0] for line in table.splitlines()))
+    said = init(evid, vlm, "--no-check").output
+    assert "no column for the split: a fifth of the patients" in said
+    assert "not used: case_id" in said
+    assert "patients are not known: each scan counts as one, so two splits may share a patient" in said
+    text = (desk / "questions.toml").read_text()
+    assert "# not known: splits may share a" in text
+    assert tomllib.loads(text)["dataset"]["own"]["split_column"] == ""
     stages = [stage.kind for stage in load(desk / "questions.toml").stages]
     assert stages.count("evaluate") == 2
 
@@ -204,19 +203,23 @@ def test_a_folder_with_cases_trains_on_its_reports(evid, desk, vlm):
     assert "--column goes with a table of questions" in refused
 
 
+CASE, ASKED = "id,volume,patient,split", "image,patient,question,A,B,answer"
+ROW, SPLIT_ROW = "scan0.nii.gz,p0,Where?,l,r,A", "scan0.nii.gz,p0,Where?,l,r,A,test"
+
+
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("table", "rows", "message"),
     [
-        ("id,volume,patient,split\nc0,scan0.nii.gz,p0,train\n", "has no reports and 0 findings"),
-        (
-            "id,volume,patient,split,report\nc0,scan0.nii.gz,p0,test,Fine.\n",
-            "nothing is asked about a training",
-        ),
+        ("cases", [CASE, "c0,scan0.nii.gz,p0,train"], "has no reports and 0 findings"),
+        ("cases", [f"{CASE},report", "c0,scan0.nii.gz,p0,test,Fine."], "training case (cases: train 0, v"),
+        ("questions", [ASKED, ROW, ROW], "too few patients to share out. Add a column 'split', or name"),
+        ("questions", [f"{ASKED},split", *[SPLIT_ROW] * 2, "scan1.nii.gz,p1,Where?,l,r,Z,train"],
+         "Rows that cannot be read: 1. The first: "),
     ],
-)
-def test_a_folder_that_nothing_can_be_trained_on_is_refused(evid, desk, vlm, rows, message):
-    Path("cases.csv").write_text(rows)
+)  # fmt: skip
+def test_what_nothing_can_be_trained_on_is_refused_with_the_remedy(evid, desk, vlm, table, rows, message):
     Path("questions.csv").unlink()
+    Path(f"{table}.csv").write_text("\n".join(rows))
     assert message in init(evid, vlm, data=".", exit_code=2).stderr
 
 
@@ -229,22 +232,15 @@ def test_a_folder_that_nothing_can_be_trained_on_is_refused(evid, desk, vlm, row
         ("text", (), "--model text: a qwen2 reads text alone"),
         ("them/theirs", (), "--revision COMMIT names the commit without asking"),
         ("them/theirs", ("--revision", COMMIT), "the Hugging Face Hub did not give it"),
+        pytest.param(SHIPPED, ("--revision", COMMIT, "--gpu", 4), "a scan: stage", marks=pytest.mark.slow),
+        ("text", ("--data", "other.csv"), "--data other.csv: there is no such file."),
+        ("text", ("--data", "broken.csv"), "--intensity says it"),  # its scan cannot be read
     ],
 )
-def test_a_model_that_cannot_be_used_is_refused(evid, desk, monkeypatch, model, options, message):
+def test_what_cannot_be_used_is_refused(evid, desk, monkeypatch, model, options, message):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    Path("broken.nii.gz").write_bytes(b"not a scan")
+    questions(Path("broken.csv"), ["broken.nii.gz"])
     Path("empty").mkdir()
     tiny_language(Path("text"))
     assert message in init(evid, model, *options, exit_code=2).stderr
-
-
-def test_no_data_are_named_as_such(evid, desk, vlm):
-    refused = init(evid, vlm, data="other.csv", exit_code=2).stderr
-    assert "--data other.csv: there is no such file or folder." in refused
-
-
-def test_a_scan_that_cannot_be_read_is_named(evid, desk, vlm):
-    Path("scan0.nii.gz").write_bytes(b"not a scan")
-    refused = init(evid, vlm, exit_code=2).stderr
-    assert "scan0.nii.gz" in refused
-    assert "--intensity says it" in refused

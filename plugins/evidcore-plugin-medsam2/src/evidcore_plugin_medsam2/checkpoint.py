@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from evidcore.api import DataError
+from evidcore.data.stored import unreadable
 
 if TYPE_CHECKING:
     from transformers import Sam2VideoModel
@@ -99,7 +100,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore", UserWarning)
             held: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as cause:
-        raise DataError(f"{path}: there is no such file. Check the path in the recipe.") from cause
+        raise unreadable(path, cause) from cause
     except (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError) as cause:
         raise DataError(  # without torch's words: they advise to read it unsafely
             f"{path}: is not a checkpoint that can be read ({type(cause).__name__}): it is cut short, "

@@ -17,6 +17,7 @@ from evidcore.contracts import FitLog, SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
 from evidcore.data import Volume, volume_cache
 from evidcore.data.boxes import Mask
+from evidcore.data.stored import unreadable
 from evidcore_plugin_segmenters.growth import around_point, leash, smooth
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit, fit_propagator
@@ -102,9 +103,7 @@ class SlicePropagator(Segmenter):
     def _network_from(self, folder: Path) -> nn.Module:
         path = folder / WEIGHTS
         if not path.is_file():
-            raise DataError(
-                f"{path}: there is no such file. Name the checkpoint folder of a fit stage as pretrained."
-            )
+            raise unreadable(path, remedy="Name the checkpoint folder of a fit stage as pretrained.")
         network = self.blank_network()
         load_weights(
             network, path, "Give slice-propagator the width and windows that they were trained with."

@@ -16,6 +16,7 @@ from evidcore.api import Case, DataError, Dataset, InlineOptions
 from evidcore.case import Split
 from evidcore.data.files import file_state
 from evidcore.data.reading import read_error
+from evidcore.data.stored import unreadable
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ class CaseTable(Dataset):
         """
         for file in files_of(case):
             if not Path(file).exists():
-                return f"{file}: there is no such file. Put it there or correct {self.file}."
+                return str(unreadable(file, remedy=f"Put it there or correct {self.file}."))
         if self.on_missing.missing == "skip":
             reasons = (read_error(ref, self.cache_folder) for ref in case.volumes)
             return next((reason for reason in reasons if reason), None)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from evidcore.api import DataError
+from evidcore.data.stored import unreadable
 from evidcore.errors import did_you_mean
 
 Row = Mapping[str, str]
@@ -78,9 +79,11 @@ def shown(cell: object) -> str:
 
 def check_there(table: Path) -> None:
     """Raise DataError if there is no such table."""
+    remedy = "Check path and table of the dataset."
+    if table.is_dir():
+        raise DataError(f"{table}: is a folder. {remedy}")
     if not table.is_file():
-        what = "is a folder" if table.is_dir() else "there is no such table"
-        raise DataError(f"{table}: {what}. Check path and table of the dataset.")
+        raise unreadable(table, remedy=remedy)
 
 
 def check_columns(names: Collection[str], wanted: Wanted, where: str, remedy: str = _RENAME) -> None:

@@ -27,7 +27,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
         "image", "volume", "scan", "image_path", "volume_path", "scan_path", "path", "file", "filename",
         "file_name", "image_file", "image_name", "nifti", "ct", "mr", "img", "image_id", "volumename",
     ),
-    "patient": ("patient", "patient_id", "subject", "subject_id", "case_id", "participant_id"),
+    "patient": ("patient", "patient_id", "subject", "subject_id", "participant_id"),
     "split": ("split", "subset", "set", "partition"),
     "question": ("question", "query", "prompt", "question_text"),
     "answer": ("answer", "correct", "correct_answer", "label", "target", "gold", "key", "answer_choice"),

@@ -7,6 +7,7 @@ from typing import Any
 from evidcore.api import DataError, Dataset, Task
 from evidcore.cache import cache_folder
 from evidcore.case import Intensity
+from evidcore.data.stored import unreadable
 from evidcore.errors import RecipeError, did_you_mean
 from evidcore.recipe import Recipe, load
 from evidcore.registry import factory
@@ -36,10 +37,10 @@ def open_target(target: Path, only: str | None, intensity: Intensity) -> dict[st
         return {target.resolve().name: open_folder(target, intensity)}
     if target.suffix == ".toml":
         return open_recipe(load(target), only)
-    what = "no such file or folder" if not target.exists() else "neither a recipe nor a folder"
-    raise DataError(
-        f"{target}: {what}. Give a recipe (.toml), or a folder that holds {TABLE} or {QUESTIONS}."
-    )
+    remedy = f"Give a recipe (.toml), or a folder that holds {TABLE} or {QUESTIONS}."
+    if not target.exists():
+        raise unreadable(target, remedy=remedy)
+    raise DataError(f"{target}: neither a recipe nor a folder. {remedy}")
 
 
 def open_recipe(recipe: Recipe, only: str | None) -> dict[str, Dataset]:

@@ -12,6 +12,7 @@ from evidcore_plugin_tables.target import TABLE, folder_options
 from evidcore.api import DataError, Dataset, VolumeRef, read
 from evidcore.cache import cache_folder
 from evidcore.case import Intensity
+from evidcore.data.stored import unreadable
 from evidcore.errors import EvidError
 from evidcore.registry import factory
 
@@ -20,6 +21,15 @@ AIR_HU = -500.0  # a scan that goes below holds air in Hounsfield units; other s
 FEWEST_FINDINGS = 4  # task `choice` draws four options from them
 _LOOKED_AT = 3  # scans
 _SEEDS = range(17, 117)  # of sharing out patients, until each split that is wanted has some
+_TRAIN = "Give cases the split 'train'."
+_TOO_FEW = (
+    "No column says the split, and there are too few patients to share out. Add a column 'split', or name "
+    "another for the patient with --column patient=NAME."
+)
+_NO_PATIENT = (
+    "patients are not known: each scan counts as one, so two splits may share a patient (a column 'patient' "
+    "tells them, or of a table --column patient=NAME)"
+)
 Asks = Literal["choice", "report"]
 
 
@@ -54,15 +64,16 @@ def own_data(
             f"{TABLE}. Rename its columns as docs/start/own_scans.md says, or name a table with --data."
         )
     if not is_folder and not table.is_file():
-        raise DataError(f"--data {data}: there is no such file or folder.")
+        raise DataError(f"--data {unreadable(data, remedy='Name a table of questions, or a folder.')}")
     found = _folder(data, intensity) if is_folder else _questions(table, scans, columns, intensity)
     counts = "cases: " + ", ".join(f"{split} {count}" for split, count in found.cases.items())
     if not found.prompts:
-        raise DataError(
-            f"{table}: nothing is asked about a training case ({counts}). Give cases the split 'train'; "
-            "`evid data check` names rows that cannot be read."
-        )
-    return dataclasses.replace(found, said=(*found.said, counts))
+        unread = list(_built(found.table).unlisted())
+        remedy = _TRAIN if found.table.get("split_column", "split") else _TOO_FEW
+        remedy = f"Rows that cannot be read: {len(unread)}. The first: {unread[0]}" if unread else remedy
+        raise DataError(f"{table}: nothing is asked about a training case ({counts}). {remedy}")
+    unknown = () if found.table.get("patient_column", "patient") else (_NO_PATIENT,)
+    return dataclasses.replace(found, said=(*found.said, *unknown, counts))
 
 
 def _questions(
@@ -80,8 +91,6 @@ def _questions(
     said = [f"{what}: column {column!r}" for what, column in placed.columns.items()]
     if placed.unused:
         said.append(f"not used: {', '.join(placed.unused)}")
-    if "patient" not in placed.columns:
-        said.append("patients are not known: each scan counts as a patient (a column 'patient' tells them)")
     if "split" not in placed.columns:
         tables = [own, *({**own, "seed": seed} for seed in _SEEDS[1:])]
         for own in tables:  # by the first seed that leaves patients to train on and to test
