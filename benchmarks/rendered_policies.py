@@ -34,8 +34,8 @@ from evidcore.api import Case, Crop, Dataset, EncoderInput, Prompt, VolumeRef, p
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Volume
 from evidcore.case import Split
-from evidcore.compute.logistic import Logistic
 from evidcore.data import read_geometry
+from evidcore.evaluate.reference_lines import logistic
 
 POOL = 600
 TRAINING = 1200
@@ -65,7 +65,7 @@ class Scans:
         """Take the pool from a split, and what readers learn from."""
         self.dataset, self.training, self.pool = dataset, training, list(dataset.cases(split))
         self.read: dict[Crop, dict[str, np.ndarray[Any, Any]]] = {}
-        self.fitted: dict[str, dict[str, Logistic]] = {}
+        self.fitted: dict[str, dict[str, Any]] = {}
         self.known: set[str] = set()
         self.shows: dict[str, set[str]] = {}  # by path, what is there
 
@@ -92,24 +92,24 @@ class Scans:
                   for name in self.dataset.findings}  # fmt: skip
         for reader in ("header", "histogram", "device"):
             features = np.stack([self.reading(crop)[reader] for crop in crops])
-            self.fitted[reader] = {name: Logistic(features, label) for name, label in labels.items()}
+            self.fitted[reader] = {name: logistic(features, label) for name, label in labels.items()}
         # Without perturbed scans, what an eye says changes when they move by a voxel.
         crops += [dataclasses.replace(crop, change="perturbed") for crop in crops]
         features = np.stack([self.reading(crop)["eye"] for crop in crops])
         self.fitted["eye"] = {
-            name: Logistic(features, np.tile(label, 2), strength=1e-4) for name, label in labels.items()
+            name: logistic(features, np.tile(label, 2), strength=1e-4) for name, label in labels.items()
         }
         table = np.stack(list(labels.values()), axis=1).astype(float)
         self.prevalence = table.mean(axis=0)
         self.fitted["company"] = {
-            name: Logistic(np.delete(table, place, axis=1), labels[name]) for place, name in enumerate(labels)
+            name: logistic(np.delete(table, place, axis=1), labels[name]) for place, name in enumerate(labels)
         }
         self.read.clear()
 
     @functools.cache  # noqa: B019  # lives as long as the script
     def odds(self, reader: str, crop: Crop, name: str) -> float:
         """Return the log-odds that a reader gives a finding."""
-        return float(self.fitted[reader][name].log_odds(self.reading(crop)[reader][None])[0])
+        return float(self.fitted[reader][name].decision_function(self.reading(crop)[reader][None])[0])
 
     def render(self) -> None:
         """Read every showing that an audit can ask for, and what each reader says of it."""
@@ -210,7 +210,7 @@ class Company(Reader):
             for place, name in enumerate(SCANS.dataset.findings)
         ]
         del seen[SCANS.dataset.findings.index(option)]
-        return float(SCANS.fitted["company"][option].log_odds(np.array([seen]))[0])
+        return float(SCANS.fitted["company"][option].decision_function(np.array([seen]))[0])
 
 
 class Memory(Prior):

@@ -67,9 +67,7 @@ def cache_folder() -> Path:
     named = os.environ.get("EVID_CACHE")
     if named:
         return Path(named).expanduser().absolute()
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("evidcore", appauthor=False))
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser().absolute() / "evidcore"
 
 
 def downloads(root: Path, *parts: str) -> Path:

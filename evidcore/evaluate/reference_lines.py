@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from evidcore.case import Prompt
-from evidcore.compute.logistic import Logistic
 from evidcore.contracts import BlindRule, Row
 from evidcore.contracts.evaluating import Interval
 from evidcore.evaluate.bootstrap import mean_interval
@@ -264,8 +263,19 @@ def _regression(training: Sequence[Prompt]) -> Rule:
     ]
     if len(set(labels)) < 2:
         return lambda prompt: [0.0] * len(prompt.reference["options"])
-    model = Logistic(described(sample), np.array(labels), strength=0.1)
-    return lambda prompt: model.log_odds(described([prompt])).round(6).tolist()
+    model = logistic(described(sample), np.array(labels), strength=0.1)
+    return lambda prompt: model.decision_function(described([prompt])).round(6).tolist()
+
+
+def logistic(features: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], *, strength: float = 1.0) -> Any:
+    """Return scikit-learn's logistic regression on standardised features, fitted; its C is `strength`."""
+    from sklearn.linear_model import LogisticRegression  # 1 s
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=5000)).fit(
+        features, labels
+    )
 
 
 @functools.lru_cache(maxsize=20_000)  # the same questions are described in every fold

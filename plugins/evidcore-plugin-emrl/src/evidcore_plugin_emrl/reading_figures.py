@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import roc_auc_score
 
 from evidcore.api import Case, read_mask
-from evidcore.compute.logistic import roc_auc
 from evidcore.data import volume_cache
 
 Areas = np.ndarray[Any, np.dtype[np.int64]]
@@ -112,7 +112,7 @@ def shortfalls(figures: dict[str, Any]) -> list[str]:
 def _auc(areas: Areas, score: Scores, least_pixels: int) -> float | None:
     told = (areas == 0) | (areas >= least_pixels)
     shows = areas[told] > 0
-    return roc_auc(shows.astype(np.int64), score[told]) if 0 < shows.sum() < len(shows) else None
+    return float(roc_auc_score(shows, score[told])) if 0 < shows.sum() < len(shows) else None
 
 
 def _mean(values: Any) -> float | None:

@@ -9,7 +9,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from evidcore.api import Case, DataError, Encoder, View
 from evidcore.compute.clock import Clock, clock_for
 from evidcore.compute.loading import share_of_peak
-from evidcore.compute.logistic import Logistic
 from evidcore.contracts import FitLog
 from evidcore.errors import did_you_mean
+from evidcore.evaluate.reference_lines import logistic
 from evidcore_plugin_encoders.encoder_targets import Targets, finding_names, read_targets
 from evidcore_plugin_encoders.objectives import HALVES, OBJECTIVES
 
@@ -265,16 +265,16 @@ def side_accuracy(encoder: Encoder, known: Targets, held_out: Targets) -> dict[s
     if not picked.any():
         return result
     learnt = torch.cat([features[picked[part]] for part, features in encode(encoder, known, rows)]).numpy()
-    probes: dict[int, Logistic] = {}
+    probes: dict[int, Any] = {}
     for index in asked:
         masked = (~known.unmasked[:rows, index])[:, None].expand_as(picked)[picked].numpy()
         truth = (patches[:, index][picked] > 0).numpy()[masked]
         if len(set(truth)) == 2:
-            probes[index] = Logistic(learnt[masked], truth.astype(np.int64), strength=0.1)
+            probes[index] = logistic(learnt[masked], truth.astype(np.int64), strength=0.1)
     likest: dict[int, list[Tensor]] = {index: [] for index in probes}  # half of each body: 0 right, 1 left
     for _, features in encode(encoder, held_out, len(held_out.reports)):
         for index, probe in probes.items():
-            odds = torch.from_numpy(probe.log_odds(features.flatten(0, 1).numpy()))
+            odds = torch.from_numpy(probe.decision_function(features.flatten(0, 1).numpy()))
             halves = odds.reshape(len(features), grid[0], grid[1], HALVES, grid[2] // HALVES)
             likest[index].append(halves.amax((1, 2, 4)).argmax(1))
     for index, parts in likest.items():

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from evidcore.api import (
@@ -26,11 +27,10 @@ from evidcore.api import (
     Workload,
     mean_interval,
 )
-from evidcore.compute.logistic import Logistic, roc_auc
 from evidcore.contracts.evaluating import Interval
 from evidcore.errors import RecipeError
 from evidcore.evaluate.eval_stage import training_set
-from evidcore.evaluate.reference_lines import answer_place, cluster_of
+from evidcore.evaluate.reference_lines import answer_place, cluster_of, logistic
 from evidcore.model.bank import FeatureBank
 
 Labels = np.ndarray[Any, Any]
@@ -131,9 +131,9 @@ def linear_probe(
         if fewest < FEWEST_EXAMPLES:
             left_out[finding] = f"{fewest} training cases of the rarer kind, fewer than {FEWEST_EXAMPLES}"
             continue
-        probabilities[finding] = Logistic(learnt[known], label, strength=strength).probabilities(asked)
+        probabilities[finding] = logistic(learnt[known], label, strength=strength).predict_proba(asked)[:, 1]
         if 0 < truth.sum() < len(truth):
-            auc[finding] = roc_auc(truth, probabilities[finding][tested])
+            auc[finding] = float(roc_auc_score(truth, probabilities[finding][tested]))
         else:
             left_out[finding] = "no AUC: all test cases are of one kind"
     places = {case.id: index for index, case in enumerate(test)}
