@@ -222,12 +222,12 @@ def _compare_scans(scans: list[_Scan]) -> None:
     if not groups:
         return
     group = max(groups, key=lambda group: len({use.dataset for use, *_ in group}))
-    one, first, volume = group[0]
-    other, case, copy = next(scan for scan in group if scan[0].split != one.split)
+    before, first, volume = group[0]
+    other, case, copy = next(scan for scan in group if scan[0].split != before.split)
     text = (
         f"dataset.{other.dataset}: case {case.id!r} in {other.split} is the same scan as case {first.id!r} "
-        f"of dataset.{one.dataset} in {one.split}: {copy.path} and {volume.path} hold the same. Drop one, as "
-        f"by exclude = [{case.id!r}] on dataset.{other.dataset}, or put both into one split."
+        f"of dataset.{before.dataset} in {before.split}: {copy.path} and {volume.path} hold the same. "
+        f"Drop one, as by exclude = [{case.id!r}] on dataset.{other.dataset}, or put both into one split."
     )
     if len({use.dataset for use, *_ in group}) > 1:
         raise DataError(text)
