@@ -1,7 +1,8 @@
 """Pretrained language models: from the Hugging Face Hub at a commit, or from a folder."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from evidcore.model.architecture import families, shipped
 from evidcore.model.template import read_turns
 
 NOTHING = Corpus()  # a pretrained tokenizer has its words
+# of a number by the end of its name, far above every published model
+_MOST = {"(layer|depth|block|stage|head|expert)s?": 10_000, "labels": 100_000}
+_MOST |= {"(size|dim|width|embd|d_model|d_ff|inner|channels)": 10_000_000}
 
 
 class Pretrained(Language):
@@ -67,18 +71,14 @@ class Pretrained(Language):
         It is read from the model's folder, from the Hub's cache on this machine, or from the architectures
         that come with this package.
         """
-        from transformers import AutoConfig
-
-        config = self._local(AutoConfig)
-        if config is None and self.id in shipped():
-            config = AutoConfig.from_pretrained(shipped()[self.id].folder)
-        return config
+        config = self._local(read_config)
+        return read_config(shipped()[self.id].folder) if config is None and self.id in shipped() else config
 
     def tokenizer(self, corpus: Corpus = NOTHING) -> Any | None:
         """Return its tokenizer from the folder or the Hub's cache; None where it is not on this machine."""
         from transformers import AutoTokenizer
 
-        return self._local(AutoTokenizer)
+        return self._local(AutoTokenizer.from_pretrained)
 
     def published(self) -> Mapping[str, Any]:
         from transformers import ProcessorMixin
@@ -95,12 +95,13 @@ class Pretrained(Language):
 
     def load(self, corpus: Corpus = NOTHING, seed: int = 0) -> tuple[Any, Any]:
         """Load model and tokenizer."""
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
         self.vision()  # says what is wrong with a folder
         name, revision = self.name, self.revision
         who = f"model.language: {name!r} (revision {revision or 'newest'})"
         try:
+            sees = hasattr(read_config(name, revision=revision), "vision_config")
             tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
             if tokenizer.chat_template is None:
                 raise DataError(
@@ -109,7 +110,6 @@ class Pretrained(Language):
                     "beside its tokenizer."
                 )
             read_turns(tokenizer, where=name)  # refused before its weights are read
-            sees = hasattr(AutoConfig.from_pretrained(name, revision=revision), "vision_config")
             # safetensors only: a pickle may run code when it is read
             model, info = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
                 name, revision=revision, use_safetensors=True, dtype=torch.float32, **TELLING
@@ -122,17 +122,35 @@ class Pretrained(Language):
         refuse_random(who, info)
         return model, tokenizer
 
-    def _local(self, kind: Any) -> Any:
+    def _local(self, load: Callable[..., Any]) -> Any:
         """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine."""
         try:
-            return kind.from_pretrained(self.name, revision=self.revision, local_files_only=True)
-        except (OSError, ValueError) as cause:
+            return load(self.name, revision=self.revision, local_files_only=True)
+        except (OSError, ValueError, RecursionError) as cause:
             if self.id:
                 return None
             raise DataError(
                 f"model.language.folder: {self.folder!r} holds no model ({str(cause).splitlines()[0]}). Name "
                 "a folder that save_pretrained wrote, or use { id = … } for a model on the Hub."
             ) from cause
+
+
+def read_config(name: str | Path, **source: Any) -> Any:
+    """Return a model's configuration, unless a number in it would make transformers fill the memory."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    _refuse_sizes(str(name), "", PretrainedConfig.get_config_dict(name, **source)[0])
+    return AutoConfig.from_pretrained(name, **source)
+
+
+def _refuse_sizes(where: str, name: str, value: Any) -> None:
+    if isinstance(value, dict | list):
+        for key, item in value.items() if isinstance(value, dict) else ((name, item) for item in value):
+            _refuse_sizes(where, key, item)
+    for end, most in _MOST.items() if isinstance(value, int | float) else ():
+        if value > most and re.search(f"{end}$", name):
+            text = f"{where}: {name} of its config.json is {value}, at most {most} is read."
+            raise DataError(f"{text} Correct the number, or name another model.")
 
 
 def missing_weights(name: str, revision: str | None) -> str:

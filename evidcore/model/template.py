@@ -6,9 +6,15 @@ training reads what sampling reads. `round_trip` renders turns through the templ
 a run otherwise than it was said: such a template is refused.
 """
 
+import contextlib
 import dataclasses
+import itertools
 import re
+import resource
+import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from evidcore.errors import RunError
@@ -23,6 +29,13 @@ _THINK, _UNTHINK = "<think>", "</think>"
 # special tokens of Qwen-VL, InternVL, GLM-V, Mistral, DeepSeek, PaliGemma; what tools say is not an answer
 _TAG = re.compile(r"(?<![a-z])(?:think|tool|call|answer|box|quad|ref|points?|python_tag|(?:loc|seg)\d)", re.I)
 _REPLY = re.compile(r"result|response|output|available", re.I)
+# of a rendering; a template of trl takes at most 0.2 million steps, most of them to compile it
+_MOST_STEPS, _MOST_CHARACTERS, _MOST_BYTES = 2_000_000, 1_000_000, 1 << 29
+_MEMORY_LIMIT = threading.Lock()  # a process has one, which all its threads share
+_STRING = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+_TAG_OF_JINJA = re.compile(rf"\{{#.*?#\}}|\{{[{{%](?:{_STRING}|[^'\"])*?[%}}]\}}", re.S)
+# one operation that may last for hours; `f(*rest)`, `f(**rest)` and `"-" * 40` are not meant
+_COSTLY = re.compile(r"[^\s(,*]\s*\*(?!\s*\d{1,4}\b)|\|\s*round\b")
 _DEAF = "A user turn after an answer is refused, or changes what stood before it."
 # a macro of this name stands before the function that gives the day
 _CLOCK = "{%- macro strftime_now(format) -%}" + _DAY + "{%- endmacro -%}"
@@ -117,12 +130,7 @@ class _Template:
         return turns, ()
 
     def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        asks: bool = False,
-        template: str = "",
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        self, messages: Sequence[Message], *, asks: bool = False, template: str = "", tools: Any = None
     ) -> str | None:
         """Return what the template writes, None where it refuses; `asks`: the model's turn begins last."""
         is_text = self.form == "text"
@@ -130,20 +138,17 @@ class _Template:
             {"role": role, "content": text if is_text else [{"type": "text", "text": text}]}
             for role, text in messages
         ]
+        options = {"chat_template": template or self.template, "add_generation_prompt": asks, "tools": tools}
         try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    written,
-                    chat_template=template or self.template,
-                    add_generation_prompt=asks,
-                    tokenize=False,
-                    tools=None if tools is None else list(tools),
-                )
-            )
+            with _bounded(template or self.template):
+                result = str(self.tokenizer.apply_chat_template(written, tokenize=False, **options))
+            if len(result) > _MOST_CHARACTERS:
+                raise RuntimeError(f"it writes {len(result)} characters, at most {_MOST_CHARACTERS} are read")
+            return result
         except ImportError:
             raise  # jinja2 is missing or old
         except Exception as cause:  # a program of others: it may fail in any way at turns that it lacks
-            self.failure = str(cause)
+            self.failure = str(cause) or f"it takes more than {_MOST_BYTES >> 20} MiB of memory"
             return None
 
     def _split(
@@ -187,6 +192,32 @@ class _Template:
             return None
         how = "It writes today's date: a run that goes on or is evaluated tomorrow would read other prompts."
         return _loss("date", how, "holds a fixed date or none")
+
+
+@contextlib.contextmanager
+def _bounded(template: str) -> Iterator[None]:
+    """Stop a template that would run for ever or fill the memory, which jinja2's sandbox does not."""
+    tags = (re.sub(_STRING, "''", tag) for tag in _TAG_OF_JINJA.findall(template))
+    if any(_COSTLY.search(tag) for tag in tags if tag[1] != "#"):
+        raise RuntimeError("it rounds, or multiplies by other than a number of 1 to 4 digits")
+    steps = itertools.count(1)
+
+    def count(frame: Any, event: str, arg: Any) -> Any:
+        if next(steps) > _MOST_STEPS:
+            raise RuntimeError(f"it takes more than {_MOST_STEPS} steps")
+        return count if frame.f_code.co_filename == "<template>" else None  # of all others, their calls
+
+    with _MEMORY_LIMIT:
+        tracer, (soft, hard) = sys.gettrace(), resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + _MOST_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (most if soft < 0 else min(soft, most), hard))
+        sys.settrace(count)
+        try:
+            yield
+        finally:
+            sys.settrace(tracer)
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def control_tokens(tokenizer: Any) -> set[str]:

@@ -88,6 +88,13 @@ def test_a_template_that_loses_something_is_refused_before_the_weights_are_read(
         Pretrained(folder=str(tmp_path)).load()
 
 
+@pytest.mark.parametrize(("key", "value"), [("num_hidden_layers", 50_000_000), ("hidden_size", 1e9)])
+def test_a_configuration_beyond_every_published_model_is_refused_by_its_number(tmp_path, key, value):
+    (tmp_path / "config.json").write_text(f'{{"num_labels": 2, "text_config": [{{"{key}": {value}}}]}}')
+    with pytest.raises(DataError, match=f"{tmp_path}: {key} of its config.json is {value}, at most 10000"):
+        Pretrained(folder=str(tmp_path)).vision()
+
+
 def test_what_a_source_lacks_is_named(tokenizer, tmp_path):
     ((_, text),) = Pretrained.problems({"folder": "y", "revision": "abc"})
     assert text.startswith("goes with id only, got 'abc'.")

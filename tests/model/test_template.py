@@ -68,6 +68,10 @@ def turns_up_to(count: int) -> tuple[str, str]:
     return at_start(f"{{% if messages | length > {count} %}}{{{{ raise_exception('turns') }}}}{{% endif %}}")
 
 
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+DOUBLING = "{% set n = namespace(s='x') %}{% for a in range(COUNT) %}{% set n.s = n.s ~ n.s %}{% endfor %}"
+
+
 def names(losses) -> str:
     return ", ".join(loss.what for loss in losses)
 
@@ -148,6 +152,10 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
      (("<|im_end|>\n{% endfor", "\n\n{% endfor"), "end of turn", r"After an answer stands '\\n\\n'"),
      (("assistant\n{% endif", "assistant\n<think>\n{% endif"), "open thought",
       r"generation prompt ends in '<think>\\n'"),
+     (at_start(LOOP), "question", r"it takes more than 2000000 steps"),
+     (at_start(DOUBLING.replace("COUNT", "40")), "question", r"it takes more than 512 MiB of memory"),
+     (at_start("{{ 'xx' * 9999 * 60 }}"), "question", r"it writes 1199968 characters, at most 1000000 are"),
+     (at_start("{{ 9 ** 9 ** 9 }}"), "question", r"it rounds, or multiplies by other than a number of 1"),
      (at_start("{{ strftime_now('%d %b %Y') }}"), "date", "It writes today's date")],
 )  # fmt: skip
 def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_remedy(change, what, sentence):
@@ -165,6 +173,7 @@ def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_re
         ("message.content", "message.content | trim"),
         ("message.content", "message.content.split('</think>')[-1]"),
         ("message.content", "message.content | replace('</think>', '</think>\n')"),
+        at_start("{% if '-' * 3 == '**' ~ dict(**{}) %}{# 2 ** 3 #}{% endif %}"),
         at_start("{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"),
     ],
 )

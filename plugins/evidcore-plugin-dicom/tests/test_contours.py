@@ -29,11 +29,8 @@ def structure_set(
     whole.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
     whole.SOPClassUID = whole.file_meta.MediaStorageSOPClassUID = RTStructureSetStorage
     whole.SOPInstanceUID = whole.file_meta.MediaStorageSOPInstanceUID = "1.2.7"
-    whole.Modality, whole.StructureSetROISequence, whole.ROIContourSequence = (
-        "RTSTRUCT",
-        Sequence(),
-        Sequence(),
-    )
+    whole.Modality = "RTSTRUCT"
+    whole.StructureSetROISequence, whole.ROIContourSequence = Sequence(), Sequence()
     for number, (name, contours) in enumerate(regions, start=1):
         region, drawn = Dataset(), Dataset()
         region.ROINumber, region.ROIName = number, name

@@ -9,18 +9,14 @@ import pytest
 import SimpleITK
 from evidcore_plugin_dicom.dicom import Dicom
 from evidcore_plugin_dicom.nrrd import Nrrd
+from read_scans import SHAPE, scan
 
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import content_hash, save_mask, volume_cache
 from evidcore.data.files import files_of, format_of
 from evidcore.data.placement import TILT_LIMIT_DEGREES, tilt_degrees
 
-SHAPE = (4, 5, 6)
 VALUES = np.zeros((12, 220, 200), np.int16)  # 1.06 MB: large enough for the cache
-
-
-def scan() -> np.ndarray:
-    return np.arange(120, dtype=np.int16).reshape(SHAPE)
 
 
 def lesion() -> np.ndarray:

@@ -1,22 +1,19 @@
 import re
+import tracemalloc
 from pathlib import Path
 
 import nrrd
 import numpy as np
 import pytest
 import SimpleITK
+from read_scans import SHAPE, scan
 
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import read_geometry
 from evidcore.data.files import files_of
 
-SHAPE = (4, 5, 6)
 DIRECTIONS = np.diag([1.0, 2.0, 3.0])
 HEADER = {"space": "left-posterior-superior", "space directions": DIRECTIONS, "space origin": [10, 20, 30]}
-
-
-def scan(dtype=np.int16) -> np.ndarray:
-    return np.arange(np.prod(SHAPE)).reshape(SHAPE).astype(dtype)
 
 
 def write(path: Path, array_xyz: np.ndarray, **header: object) -> Path:
@@ -57,14 +54,9 @@ def test_every_encoding_is_read(tmp_path, encoding, name):
 
 @pytest.mark.parametrize(
     ("space", "senses"),
-    [
-        ("left-posterior-superior", (1, 1, 1)),
-        ("LPS", (1, 1, 1)),
-        ("right-anterior-superior", (-1, -1, 1)),
-        ("RAS", (-1, -1, 1)),
-        ("left-anterior-superior", (1, -1, 1)),
-    ],
-)
+    [("left-posterior-superior", (1, 1, 1)), ("LPS", (1, 1, 1)), ("left-anterior-superior", (1, -1, 1)),
+     ("right-anterior-superior", (-1, -1, 1)), ("RAS", (-1, -1, 1))],
+)  # fmt: skip
 def test_the_same_scan_in_any_space_is_the_same_volume(tmp_path, space, senses):
     directions, origin = DIRECTIONS * senses, np.array([10, 20, 30]) * senses
     path = write(
@@ -122,6 +114,17 @@ def test_a_file_that_is_cut_off_is_named(tmp_path, encoding):
     assert "its voxels cannot be read (" in refusal(path)
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "bzip2"])
+@pytest.mark.parametrize("name", ["a.nrrd", "a.nhdr"])
+def test_more_than_the_header_states_is_not_unpacked(tmp_path, encoding, name):
+    path = write(tmp_path / name, np.zeros((400, 400, 400), np.int16), encoding=encoding)  # 128 MB
+    path.write_bytes(path.read_bytes().replace(b"sizes: 400 400 400", b"sizes: 4 5 6"))
+    tracemalloc.start()
+    assert "unpacks to more than the 240 bytes that its header states. Copy or convert" in refusal(path)
+    assert tracemalloc.get_traced_memory()[1] < 2e6
+    tracemalloc.stop()
+
+
 def test_damage_and_other_content_are_named(tmp_path):
     path = write(tmp_path / "a.nrrd", scan().T)
     content = bytearray(path.read_bytes())
@@ -153,12 +156,8 @@ def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
     volume = read(VolumeRef(path=str(write(tmp_path / "scan.nrrd", scan().T))))
     labels = np.zeros(SHAPE, np.uint8)
     labels[1, 1, 1:3], labels[2, 2, 2] = 4, 7
-    names = {
-        "Segment0_Name": "liver",
-        "Segment0_LabelValue": "4",
-        "Segment1_Name": "large tumour",
-        "Segment1_LabelValue": "7",
-    }
+    names = {"Segment0_Name": "liver", "Segment0_LabelValue": "4"}
+    names |= {"Segment1_Name": "large tumour", "Segment1_LabelValue": "7"}
     path = write(tmp_path / "scan.seg.nrrd", labels.T, **names)
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), key="liver"), volume), labels == 4)
     np.testing.assert_array_equal(read_mask(MaskRef(path=str(path), key="large tumour"), volume), labels == 7)

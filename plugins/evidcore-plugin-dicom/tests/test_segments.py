@@ -154,9 +154,7 @@ def test_real_segmentations_whose_frames_do_not_end_on_a_byte(real_data, name):
 @pytest.mark.parametrize("name", ["noppv", "ppv5"])
 def test_real_label_maps_of_dicom_are_read(real_data, name):
     folder = real_data / "dcmqi"
-    mask = read_mask(
-        MaskRef(path=str(folder / f"sparse-labelmap-{name}.dcm"), key="Liver"),
-        opened(folder / "24x38x3/image"),
-    )
+    ref = MaskRef(path=str(folder / f"sparse-labelmap-{name}.dcm"), key="Liver")
+    mask = read_mask(ref, opened(folder / "24x38x3/image"))
     labels = itk_labels(folder / f"sparse_labelmap_{name}_seg.nrrd")
     np.testing.assert_array_equal(mask, labels == 1)

@@ -1,4 +1,5 @@
 import shutil
+import struct
 from pathlib import Path
 
 import gdcm
@@ -6,9 +7,10 @@ import numpy as np
 import pydicom
 import pytest
 import SimpleITK
+from evidcore_plugin_dicom import headers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydicom.uid import CTImageStorage
+from pydicom.uid import CTImageStorage, DeflatedExplicitVRLittleEndian
 from read_scans import SHAPE, opened, refusal, scan
 
 from evidcore.api import DataError
@@ -155,12 +157,9 @@ def test_an_image_that_is_cut_within_its_header_is_not_left_aside(write_series, 
 
 @pytest.mark.parametrize(
     ("uid", "shown"),
-    [
-        (CTImageStorage, "'CT Image Storage'"),
-        (None, "nothing"),
-        ("1.2.840.10008.5.1.4.1", "'1.2.840.10008.5.1.4.1'"),
-    ],
-)
+    [(CTImageStorage, "'CT Image Storage'"), (None, "nothing"),
+     ("1.2.840.10008.5.1.4.1", "'1.2.840.10008.5.1.4.1'")],
+)  # fmt: skip
 def test_a_file_without_rows_that_may_be_an_image_is_refused(write_series, uid, shown):
     folder = write_series(scan())
     _headless(folder, uid)
@@ -199,17 +198,39 @@ def _headless(folder: Path, uid: str | None) -> None:
     image.save_as(folder / "cut.dcm")
 
 
+SIZES = {"JPEG2000Lossless": (b"\xff\x4f\xff\x51", 8, ">2I"), "JPEGLSLossless": (b"\xff\xf7", 5, ">2H")}
+
+
 @pytest.mark.filterwarnings("ignore:End of file reached")  # pydicom warns besides
-@pytest.mark.parametrize("syntax", [None, "JPEG2000Lossless", "JPEGLSLossless"])
+@pytest.mark.parametrize("syntax", [None, *SIZES])
 def test_images_that_are_cut_off_or_damaged_are_named(write_series, syntax):
     folder = write_series(np.random.default_rng(0).integers(0, 3000, (2, 40, 40)).astype(np.int16))
     path = folder / "99.dcm"
     if syntax:
         transcoded(path, getattr(gdcm.TransferSyntax, syntax))
-    content = path.read_bytes()
+    content = bytearray(path.read_bytes())
     path.write_bytes(content[: len(content) - 900])
     with pytest.raises(DataError, match=r"99\.dcm: its voxels cannot be decoded \((Explicit|JPEG)[^:]*: "):
         opened(folder)
+    if syntax:
+        marker, behind, form = SIZES[syntax]
+        struct.pack_into(form, content, content.rindex(marker) + behind, 60000, 60000)
+        path.write_bytes(content)
+        with pytest.raises(
+            DataError, match=r"a frame is encoded as 60000 x 60000, the header says \(40, 40\)"
+        ):
+            opened(folder)
+
+
+def test_a_deflated_file_is_inflated_up_to_a_limit(write_series, monkeypatch):
+    folder = write_series(scan())
+    for file in folder.iterdir():
+        image = pydicom.dcmread(file)
+        image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+        image.save_as(file)
+    np.testing.assert_array_equal(opened(folder).array, scan())
+    monkeypatch.setattr(headers, "MOST_INFLATED_BYTES", 300)
+    assert "dcm: is no readable DICOM file (it inflates to more than 300 bytes" in refusal(folder)
 
 
 # --- real series ----------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """DICOM headers, read without their voxels, and values out of them with names in errors."""
 
 import math
+import struct
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pydicom
+from pydicom import filereader
 from pydicom.dataset import Dataset
 from pydicom.errors import BytesLengthException, InvalidDicomError
-from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 from evidcore.api import DataError
 from evidcore.data.stored import AGAIN, unreadable
@@ -19,19 +22,12 @@ pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE
 
 # Frames of one segment each, and label maps.
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
+MOST_INFLATED_BYTES = 1 << 30  # of a deflated file; as much as 2000 slices of 512 x 512
 STARTS = (b"\x02\x00", b"\x08\x00")  # the first group where the 128-byte preamble is left out
 MISTAKES = (
-    InvalidDicomError,
-    BytesLengthException,
-    AttributeError,
-    EOFError,
-    KeyError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+    InvalidDicomError, BytesLengthException, AttributeError, EOFError, KeyError, OSError, OverflowError,
+    RuntimeError, TypeError, ValueError, struct.error, zlib.error,
+)  # fmt: skip
 
 
 def is_dicom(file: Path) -> bool:
@@ -61,6 +57,7 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
         DataError: if the file is no readable DICOM.
     """
     try:
+        _refuse_inflated(path)
         tags = None if only is None else [*only]
         dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
         if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
@@ -71,6 +68,18 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
     except MISTAKES as cause:
         raise DataError(f"{path}: is no readable DICOM file ({cause}). {AGAIN}") from cause
     return dataset
+
+
+def _refuse_inflated(path: str) -> None:
+    """Stop at a deflated file that would fill the memory, for pydicom inflates all of it."""
+    with open(path, "rb") as stream:
+        filereader.read_preamble(stream, force=True)
+        syntax = filereader._read_file_meta_info(stream).get("TransferSyntaxUID")
+        inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+        while syntax == DeflatedExplicitVRLittleEndian and (packed := stream.read(1 << 14)):
+            size += len(inflating.decompress(packed))
+            if size > MOST_INFLATED_BYTES:
+                raise ValueError(f"it inflates to more than {MOST_INFLATED_BYTES} bytes, which are not read")
 
 
 def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:

@@ -1,10 +1,13 @@
 """NRRD files: `.nrrd`, or `.nhdr` with its voxels in other files."""
 
+import bz2
 import dataclasses
+import io
+import math
 import re
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import nrrd
 import numpy as np
@@ -23,6 +26,9 @@ SPACES = {
     "left-anterior-superior": (1.0, -1.0),
 }
 SHORT = {"lps": "left-posterior-superior", "ras": "right-anterior-superior", "las": "left-anterior-superior"}
+UNPACKERS: dict[str, Any] = {"bz": bz2.BZ2Decompressor, "gz": lambda: zlib.decompressobj(31)}  # 31: gzip
+MOST_BEFORE_BYTES = 1 << 20  # before the voxels
+RAW = {"encoding": "raw", "lineskip": 0, "datafile": None}  # these spellings go before those with a space
 MISTAKES = (nrrd.NRRDError, ValueError, KeyError, OSError, EOFError, zlib.error, AssertionError)
 
 
@@ -157,11 +163,31 @@ def _voxels(path: str) -> Array:
     if missing:
         raise DataError(f"{path}: its voxels should lie in {unreadable(missing[0], remedy=AGAIN)}")
     try:
-        array: Array = nrrd.read(path, index_order="F")[0]
+        with open(path, "rb") as stream:
+            header = nrrd.read_header(stream)
+            if unpacker := UNPACKERS.get(header["encoding"][:2]):
+                array: Array = nrrd.read_data(header | RAW, _unpacked(path, header, stream, unpacker()))
+            else:
+                array = nrrd.read_data(header, stream, path)
     except MISTAKES as cause:
         raise DataError(f"{path}: its voxels cannot be read ({_reason(cause)}). {AGAIN}") from cause
     refuse_type(array.dtype, path)
     return array
+
+
+def _unpacked(path: str, header: dict[str, Any], stream: IO[bytes], unpacker: Any) -> io.BytesIO:
+    """Unpack what lies before the voxels and these, at most as many bytes as the header states."""
+    for file in data_files(path):
+        stream = io.BytesIO(file.read_bytes())
+    for _ in range(min(header.get("lineskip", header.get("line skip", 0)), MOST_BEFORE_BYTES)):
+        stream.readline()
+    before = header.get("byteskip", header.get("byte skip", 0))  # -1: the voxels are the last
+    most = math.prod(map(int, header["sizes"])) * nrrd.reader._determine_datatype(header).itemsize
+    most += before if 0 <= before < MOST_BEFORE_BYTES else MOST_BEFORE_BYTES
+    payload = unpacker.decompress(stream.read(), most + 1)
+    if len(payload) > most:
+        raise DataError(f"{path}: unpacks to more than the {most} bytes that its header states. {AGAIN}")
+    return io.BytesIO(payload)
 
 
 def _reason(cause: BaseException) -> str:

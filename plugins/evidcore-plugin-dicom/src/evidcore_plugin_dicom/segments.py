@@ -11,6 +11,7 @@ from evidcore.data.placement import turn_to_body
 from evidcore.data.stored import AGAIN
 from evidcore_plugin_dicom.frames import Frame, frames_of, group_item
 from evidcore_plugin_dicom.headers import MISTAKES, read_dataset
+from evidcore_plugin_dicom.series import refuse_other_size
 
 
 def read_segment(path: str, number: int, onto: Geometry) -> Mask:
@@ -34,6 +35,7 @@ def read_segment(path: str, number: int, onto: Geometry) -> Mask:
     if not frames:
         return mask
     try:
+        refuse_other_size(dataset)
         planes = iter_pixels(dataset, indices=[frame.number for frame in frames])
         for frame, plane in zip(frames, planes, strict=True):
             inside = plane == (number if is_map else 1)

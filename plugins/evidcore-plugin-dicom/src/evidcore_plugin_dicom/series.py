@@ -1,12 +1,14 @@
 """A DICOM series as a volume: its files found, its images stacked, its voxels decoded."""
 
 import dataclasses
+import struct
 from pathlib import Path
 
 import numpy as np
 from pydicom.dataset import Dataset
-from pydicom.pixels.utils import pixel_array
-from pydicom.uid import UID
+from pydicom.encaps import generate_frames
+from pydicom.pixels.utils import _get_jpg_parameters, get_nr_frames, pixel_array
+from pydicom.uid import UID, JPEG2000TransferSyntaxes, JPEGLSTransferSyntaxes, JPEGTransferSyntaxes
 
 from evidcore.api import DataError, VolumeRef
 from evidcore.data import Array, FileGrid, Stored
@@ -18,26 +20,11 @@ from evidcore_plugin_dicom.stack import stack
 
 NOT_HU = {"MR", "PT", "NM", "US"}
 NEEDED = (
-    "SOPClassUID",
-    "Modality",
-    "PatientID",
-    "PatientSex",
-    "PatientAge",
-    "SeriesInstanceUID",
-    "SeriesNumber",
-    "SamplesPerPixel",
-    "NumberOfFrames",
-    "Rows",
-    "Columns",
-    "PixelSpacing",
-    "ImagePositionPatient",
-    "ImageOrientationPatient",
-    "ModalityLUTSequence",
-    "RescaleSlope",
-    "RescaleIntercept",
-    "SharedFunctionalGroupsSequence",
-    "PerFrameFunctionalGroupsSequence",
-)
+    "SOPClassUID", "Modality", "PatientID", "PatientSex", "PatientAge", "SeriesInstanceUID", "SeriesNumber",
+    "SamplesPerPixel", "NumberOfFrames", "Rows", "Columns", "PixelSpacing", "ImagePositionPatient",
+    "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept",
+    "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,7 +205,23 @@ def decode(dataset: Dataset, path: str) -> Array:
         DataError: if they are cut off or damaged, or nothing here decodes them.
     """
     try:
+        refuse_other_size(dataset)
         return pixel_array(dataset)
     except MISTAKES as cause:
         syntax, why = dataset.file_meta.TransferSyntaxUID.name, " ".join(str(cause).split())
         raise DataError(f"{path}: its voxels cannot be decoded ({syntax}: {why}). {AGAIN}") from cause
+
+
+def refuse_other_size(dataset: Dataset) -> None:
+    """Stop at an encoded frame that states another size than the header: a decoder would make room for it."""
+    syntax, stated = dataset.file_meta.TransferSyntaxUID, (dataset.Rows, dataset.Columns)
+    if syntax not in [*JPEG2000TransferSyntaxes, *JPEGLSTransferSyntaxes, *JPEGTransferSyntaxes]:
+        return
+    for frame in generate_frames(dataset.PixelData, number_of_frames=get_nr_frames(dataset)):
+        if syntax in JPEG2000TransferSyntaxes:  # Xsiz, Ysiz, XOsiz, YOsiz behind the markers SOC and SIZ
+            right, bottom, left, top = struct.unpack_from(">4I", frame, frame.index(b"\xff\x4f\xff\x51") + 8)
+            rows, columns = bottom - top, right - left
+        else:
+            rows, columns = map(_get_jpg_parameters(frame).get, ("height", "width"))
+        if (rows, columns) != stated:
+            raise ValueError(f"a frame is encoded as {rows} x {columns}, the header says {stated}")
