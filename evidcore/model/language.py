@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Corpus, Language
 from evidcore.errors import DataError
 from evidcore.model.architecture import families, shipped
-from evidcore.model.template import read_turns
+from evidcore.model.template import control_tokens, read_turns
 
+ANEW = "Get it anew: a download was cut off, or git-lfs left a pointer in its place."
 NOTHING = Corpus()  # a pretrained tokenizer has its words
 # of a number by the end of its name, far above every published model
 _MOST = {"(layer|depth|block|stage|head|expert)s?": 10_000, "labels": 100_000}
@@ -78,7 +80,10 @@ class Pretrained(Language):
         """Return its tokenizer from the folder or the Hub's cache; None where it is not on this machine."""
         from transformers import AutoTokenizer
 
-        return self._local(AutoTokenizer.from_pretrained)
+        tokenizer = self._local(AutoTokenizer.from_pretrained)
+        if tokenizer is not None and (config := self.vision()) is not None:
+            _refuse_unembedded(tokenizer, config.get_text_config().vocab_size, self.name)
+        return tokenizer
 
     def published(self) -> Mapping[str, Any]:
         from transformers import ProcessorMixin
@@ -91,7 +96,15 @@ class Pretrained(Language):
         return result
 
     def missing_weights(self) -> str:
-        return missing_weights(self.id, self.revision) if self.id else ""
+        if self.id:
+            return missing_weights(self.id, self.revision)
+        for file in sorted(Path(self.folder).glob("*.safetensors")):
+            try:
+                with safe_open(file, framework="pt"):  # the header alone, and whether the file is as long
+                    pass
+            except (OSError, SafetensorError) as cause:
+                raise DataError(f"model.language: {file} holds no weights ({cause}). {ANEW}") from cause
+        return ""
 
     def load(self, corpus: Corpus = NOTHING, seed: int = 0) -> tuple[Any, Any]:
         """Load model and tokenizer."""
@@ -101,7 +114,9 @@ class Pretrained(Language):
         name, revision = self.name, self.revision
         who = f"model.language: {name!r} (revision {revision or 'newest'})"
         try:
-            sees = hasattr(read_config(name, revision=revision), "vision_config")
+            self.missing_weights()  # of a folder, it says which file holds none
+            config = read_config(name, revision=revision)
+            sees = hasattr(config, "vision_config")
             tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
             if tokenizer.chat_template is None:
                 raise DataError(
@@ -112,14 +127,15 @@ class Pretrained(Language):
             read_turns(tokenizer, where=name)  # refused before its weights are read
             # safetensors only: a pickle may run code when it is read
             model, info = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_pretrained(
-                name, revision=revision, use_safetensors=True, dtype=torch.float32, **TELLING
+                name, revision=revision, config=config, use_safetensors=True, dtype=torch.float32, **TELLING
             )
-        except (OSError, ValueError) as cause:
+        except (OSError, ValueError, SafetensorError) as cause:
             raise DataError(
                 f"{who} could not be loaded: {str(cause).splitlines()[0]} "
                 "Check the name, the network and that it has safetensors weights."
             ) from cause
         refuse_random(who, info)
+        _refuse_unembedded(tokenizer, model.get_input_embeddings().weight.shape[0], name)
         return model, tokenizer
 
     def _local(self, load: Callable[..., Any]) -> Any:
@@ -136,11 +152,33 @@ class Pretrained(Language):
 
 
 def read_config(name: str | Path, **source: Any) -> Any:
-    """Return a model's configuration, unless a number in it would make transformers fill the memory."""
-    from transformers import AutoConfig, PretrainedConfig
+    """Return a model's configuration; which attention computes it is ours to choose.
 
-    _refuse_sizes(str(name), "", PretrainedConfig.get_config_dict(name, **source)[0])
-    return AutoConfig.from_pretrained(name, **source)
+    Raises:
+        DataError: of an adapter, quantised weights, or a number that would make transformers fill the memory.
+    """
+    from transformers import AutoConfig, PretrainedConfig
+    from transformers.utils.peft_utils import find_adapter_config_file
+
+    who, given = f"model.language: {str(name)!r}", PretrainedConfig.get_config_dict(name, **source)[0]
+    _refuse_sizes(str(name), "", given)
+    if given.get("quantization_config"):
+        raise DataError(f"{who} has quantised weights. Name the model that they were made of.")
+    if find_adapter_config_file(str(name), **source) is not None:
+        text = f"{who} holds an adapter (adapter_config.json), which would be trained in place of the model."
+        raise DataError(f"{text} Merge it with peft's merge_and_unload, or move it elsewhere.")
+    config = AutoConfig.from_pretrained(name, **source)
+    config._attn_implementation = None  # a name in it may be that of a kernel on the Hub
+    return config
+
+
+def _refuse_unembedded(tokenizer: Any, rows: int, name: str) -> None:
+    """Refuse words that a tokenizer knows and its model does not; control tokens are in no data."""
+    known, words = control_tokens(tokenizer), tokenizer.get_vocab().items()
+    lost = sorted(word for word, place in words if place >= rows and word not in known)
+    if lost:
+        text = f"model.language: {name!r} has {rows} embeddings, and none for {len(lost)} of its tokenizer's"
+        raise DataError(f"{text} tokens, as {', '.join(map(repr, lost[:3]))}. Put its own tokenizer there.")
 
 
 def _refuse_sizes(where: str, name: str, value: Any) -> None:

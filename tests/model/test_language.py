@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
@@ -93,6 +95,57 @@ def test_a_configuration_beyond_every_published_model_is_refused_by_its_number(t
     (tmp_path / "config.json").write_text(f'{{"num_labels": 2, "text_config": [{{"{key}": {value}}}]}}')
     with pytest.raises(DataError, match=f"{tmp_path}: {key} of its config.json is {value}, at most 10000"):
         Pretrained(folder=str(tmp_path)).vision()
+
+
+def configured(folder, **changes):
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def cut_off(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+
+
+def with_a_word(folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens(["zebra"])
+    tokenizer.save_pretrained(folder)
+
+
+SPOILED = [
+    (
+        lambda folder: (folder / "adapter_config.json").write_text("{}"),
+        "holds an adapter .* merge_and_unload",
+    ),
+    (lambda folder: configured(folder, quantization_config={"quant_method": "awq"}), "has quantised weights"),
+    (
+        lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs"),
+        "git-lfs left a po",
+    ),
+    (cut_off, r"model.safetensors holds no weights \(.*not fully covered\). Get it anew"),
+    (with_a_word, "none for 1 of its tokenizer's tokens, as 'zebra'"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "says"), SPOILED)
+def test_what_would_train_another_model_is_refused_before_a_run_and_in_it(tokenizer, tmp_path, spoil, says):
+    saved(tokenizer, tmp_path)
+    spoil(tmp_path)
+    language = Pretrained(folder=str(tmp_path))
+    with pytest.raises(DataError, match=says):
+        (language.vision(), language.tokenizer(), language.missing_weights())
+    with pytest.raises(DataError, match=says):
+        language.load()
+
+
+@pytest.mark.parametrize("kernel", ["flash_attention_2", "someone/kernel"])
+def test_no_file_chooses_the_code_that_attends(tokenizer, tmp_path, kernel):
+    saved(tokenizer, tmp_path)
+    configured(tmp_path, _attn_implementation=kernel, attn_implementation=kernel)
+    language = Pretrained(folder=str(tmp_path))
+    assert language.vision()._attn_implementation is None
+    assert language.load()[0].config._attn_implementation == "sdpa"
 
 
 def test_what_a_source_lacks_is_named(tokenizer, tmp_path):
