@@ -1,7 +1,6 @@
 """Where a step's time goes: the parts add up to the step, on a clock that counts its own readings."""
 
 import itertools
-import logging
 
 import pytest
 
@@ -81,24 +80,3 @@ def test_the_parts_of_an_sft_step_add_up_to_it(bench):
 def test_a_trained_encoders_passes_are_the_models(bench):
     _, steps = counted(bench.grpo_trainer(train=("encoder", "bridge")), bench.folder)
     assert "encode_s" not in steps[0]
-
-
-def test_slow_rewards_are_named_once(bench, caplog):
-    seconds = [0.0]
-
-    class Slow(bench.Letters):
-        """Takes a minute."""
-
-        def __call__(self, rollouts, earlier):
-            seconds[0] += 60
-            return super().__call__(rollouts, earlier)
-
-    trainer = bench.grpo_trainer(
-        rewards=[bench.letters(), bench.letters(name="slow", reward=Slow())], steps=3
-    )
-    trainer.clock = Clock(lambda: seconds[0])
-    with caplog.at_level(logging.WARNING, logger="evidcore"):
-        stage.train(trainer, bench.folder, resume=False)
-    [said] = [item.getMessage() for item in caplog.records if "rewards took" in item.getMessage()]
-    expected = "rewards took 100 % of the first 3 steps (180.0 of 180.0 s), most of it 'slow' (180.0 s)."
-    assert said.startswith(f"{bench.folder / 'steps'}: {expected}")

@@ -177,7 +177,9 @@ class StageTrainer(TimedTrainer):
         """Tell the figures of a step; the summary after the last step is the stage's own."""
         super().log(logs, start_time)
         if self.is_world_process_zero() and "loss" in logs:
-            self.announce.step_finished(self.state.global_step, {**self.step_figures(logs), **self.lap()})
+            self.announce.step_finished(
+                self.state.global_step, {**self.step_figures(logs), **self.clock.lap()}
+            )
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
         """Return what is told of a step."""

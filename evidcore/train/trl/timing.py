@@ -2,8 +2,7 @@
 
 import contextlib
 import functools
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar, cast
 
 from torch import nn
@@ -11,46 +10,8 @@ from transformers import Trainer, TrainerCallback
 
 from evidcore.compute.clock import Clock, clock_for
 
-SHARE = 0.3  # of the time of a stage's steps
-STEPS = 10  # looked at before anything is said: the first ones load and fill caches
-_REWARD = "reward_s/"
-
-
-class SlowRewards:
-    """Adds up the times of a stage's steps."""
-
-    def __init__(self) -> None:
-        self._steps, self._step_s = 0, 0.0
-        self._reward_s: dict[str, float] = {}
-        self._is_told = False
-
-    def hear(self, figures: Mapping[str, float], *, is_last: bool) -> str | None:
-        """Take the figures of a step; return what is to be said, once.
-
-        Figures are `step_s`, and `reward_s/<name>` for each reward.
-        """
-        self._steps += 1
-        self._step_s += figures.get("step_s", 0.0)
-        for name, seconds in figures.items():
-            if name.startswith(_REWARD):
-                reward = name.removeprefix(_REWARD)
-                self._reward_s[reward] = self._reward_s.get(reward, 0.0) + seconds
-        taken_s = sum(self._reward_s.values())
-        if self._is_told or taken_s <= SHARE * self._step_s or not (is_last or self._steps >= STEPS):
-            return None
-        self._is_told = True
-        slowest = max(self._reward_s, key=self._reward_s.__getitem__)
-        return (
-            f"rewards took {100 * taken_s / self._step_s:.0f} % of the first {self._steps} steps "
-            f"({taken_s:.1f} of {self._step_s:.1f} s), most of it {slowest!r} "
-            f"({self._reward_s[slowest]:.1f} s). Training waits for them: let {slowest!r} judge a group at "
-            "once, keep what repeats, or take a faster service for it."
-        )
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
-log = logging.getLogger(__name__)
 
 
 def timed(part: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -76,21 +37,12 @@ class TimedTrainer(Trainer):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.clock = clock_for(self.args.device)
-        self._slow_rewards = SlowRewards()
         self.add_callback(_StepPart(self))
 
     @timed("data")
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """Let transformers fetch the batches of a step."""
         return super().get_batch_samples(*args, **kwargs)
-
-    def lap(self) -> dict[str, float]:
-        """Return where the time of the step that ends here went; say once if too much of it into rewards."""
-        taken = self.clock.lap()
-        slow = self._slow_rewards.hear(taken, is_last=self.state.global_step == self.args.max_steps)
-        if slow:
-            log.warning("%s: %s", self.args.output_dir, slow)
-        return taken
 
 
 class _StepPart(TrainerCallback):  # type: ignore[misc]
