@@ -29,7 +29,7 @@ REFUSED = {
     "stage.sft.trl={ lr_scheduler_type = 'cosin' }": "cosin is not a valid SchedulerType",
     "stage.sft.trl={ optim = 'adam' }": "adam is not a valid OptimizerNames",
     "stage.sft.trl={ packing = true }": "packing: it belongs to the core",
-    "stage.sft.trl={ padding_free = true }": "Padding-free training is yet not supported",
+    "stage.sft.trl={ padding_free = true }": "padding_free: it has no effect",
     "stage.grpo.prompts_per_forward=3": "2 prompts cannot be dealt in whole groups",
     "stage.grpo.trl.loss_type='gpro'": "Unknown loss type: gpro",
     "stage.grpo.trl.scale_rewards='batchh'": "Invalid value for scale_rewards: batchh",
