@@ -270,7 +270,7 @@ def wait_asked_s(headers: Mapping[str, str]) -> float | None:
         return float(asked)
     try:
         date = email.utils.parsedate_to_datetime(asked)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year or a zone of eleven digits
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)
