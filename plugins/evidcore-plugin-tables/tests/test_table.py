@@ -240,10 +240,13 @@ def test_all_mistakes_come_at_once(home):
         ("q.xlsx", "", r"a table ends in \.csv, \.json, \.jsonl, got '\.xlsx'"),
         ("q.json", "{", r"q\.json: line 1: is not JSON"),
         ("q.json", '{"a": 1}', "must be a list of objects, got a dict"),
+        ("q.json", f"[{'1' * 5000}]", r"q\.json: is not JSON \(Exceeds the limit \(4300 digits\)"),
+        ("q.json", "[" * 200_000, r"q\.json: is not JSON \(maximum recursion depth exceeded"),
         ("q.json", "[3]", "entry 1: must be an object with the columns as keys, got 3"),
         ("q.json", json.dumps([[SECRET]]), "an object with the columns as keys, got a text of [0-9]+ char"),
         ("q.jsonl", '{"id": 1}\n{"id"\n', r"q\.jsonl: has no column 'image'\. It has: id"),
         ("q.jsonl", "\n{\n", r"q\.jsonl: line 2: is not JSON"),
+        ("q.jsonl", "\n" + "[" * 200_000, r"q\.jsonl: line 2: is not JSON \(maximum recursion depth"),
         ("q.csv", HEADER, "holds no records"),
         ("q.csv", "id,id\n1,2\n", "column 'id' stands twice"),
         ("q.csv", HEADER + "1\n", "line 2: 10 columns are named"),
@@ -266,6 +269,10 @@ def test_a_list_that_is_none_and_a_missing_separator_are_named(home):
     said = refusal(home.dataset(options_column="choices"))
     assert "column 'choices': begins like a JSON list but is none" in said
     assert "got '[liver, spleen]'" in said
+    home.csv([ROWS[0] | {"choices": "[" + "1" * 5000 + "]"}])
+    assert "column 'choices': begins like a JSON list but is none (Exceeds" in refusal(
+        home.dataset(options_column="choices")
+    )
     assert "column 'choices': expected a JSON list or options with '|' between, got 'yes/no'" in said
 
 
