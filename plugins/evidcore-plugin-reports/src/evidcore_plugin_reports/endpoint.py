@@ -264,8 +264,6 @@ class Stop:
 def wait_asked_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that `Retry-After` asks for, as a number or as a date; None where it does not."""
     asked = headers.get("Retry-After", "").strip()
-    if not asked:
-        return None
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked):
         return float(asked)
     try:
