@@ -19,13 +19,10 @@ def test_each_field_is_passed_or_refused_by_a_sentence():
     assert not REFUSED.keys() & (allowed("sft") | allowed("grpo"))
     for stage in CONFIGS:
         assert allowed(stage) <= fields(stage).keys()
+        assert problems(stage, {"weight_decay": 0, "max_grad_norm": 0.5}, {}) == []  # an int is a float
         for field in fields(stage).keys() - allowed(stage):
             [(named, says)] = problems(stage, {field: "a/b"}, {})
             assert (named, says.partition("; ")[2]) == (field, "it cannot be set through trl, got 'a/b'.")
-
-
-def test_an_int_is_a_float():
-    assert problems("grpo", {"beta": 0, "epsilon_high": 0.28, "loss_type": "dr_grpo"}, {}) == []
 
 
 def test_a_template_elsewhere_is_refused_before_anyone_is_asked_for_it(write, evid, monkeypatch):
