@@ -278,7 +278,7 @@ def _open_array(path: Path) -> CachedArray | None:
         return CachedArray(np.asarray(array), json.loads(facts), checksums, path)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as cause:
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
         raise _drop(path, f"its header cannot be read ({cause})") from cause
 
 

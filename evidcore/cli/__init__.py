@@ -75,7 +75,7 @@ class _JsonAlone(io.TextIOBase):  # commands of other packages print results the
         """Write to one or the other: `click.echo` writes a line with its end, `print` does not."""
         try:
             is_result = text.startswith(("{", "[")) and text.endswith("\n") and json.loads(text) is not None
-        except ValueError:
+        except (ValueError, RecursionError):
             is_result = False
         return (self._stdout if is_result else sys.stderr).write(text)
 

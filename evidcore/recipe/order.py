@@ -64,7 +64,7 @@ def _rounded(around: RecipeContext, stage: Mapping[str, Any], at: Path) -> Found
             adapters = ", or train adapters (lora)" if part == "language" else ""
             yield (*at, key), f"{text} Take {part!r} out here or there{adapters}."
     for field, value in trl.items() if rounded and isinstance(trl, Mapping) else ():
-        if bool(value) == {"bf16": False, "fp16": True, "fsdp": True, "deepspeed": True}.get(field):
+        if bool(value) == {"bf16": False, "fp16": True, "fsdp": True}.get(field):
             text = "weights that model.bfloat16 names are multiplied in bfloat16, and whole in each process"
             yield (*at, "trl", field), f"{text}, got {value!r}. Leave it out, or model.bfloat16."
 

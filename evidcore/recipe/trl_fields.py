@@ -1,11 +1,13 @@
 """Which fields `trl = { … }` may pass to TRL, found in its installed source without importing it.
 
-What the recipe says by keys of its own, and what would move the run's files, is refused.
+Those that a stage's trainer goes by are listed in trl_fields.toml. Others are refused: what the recipe says
+by keys of its own, what names files, code or hosts elsewhere, and what would have no effect.
 """
 
 import ast
 import functools
 import operator
+import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,44 +18,17 @@ from evidcore.registry.factory import Components, Form, mistakes_of
 from evidcore.registry.signature import Option
 
 CONFIGS: Mapping[str, str] = {"grpo": "GRPOConfig", "sft": "SFTConfig"}
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "grpo": {
-        "loss_type": "grpo",  # trl's default is dapo; the papers' is grpo
-        "beta": 0.0,
-        "epsilon": 0.2,
-        "scale_rewards": "group",
-        "use_bias_correction_kl": False,  # trl's default weighs the KL term by the ratio; the papers do not
-    },
-    "sft": {},
+_LISTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+DEFAULTS: Mapping[str, Mapping[str, Any]] = _LISTS["defaults"]
+REFUSED: Mapping[str, str] = {
+    **{field: f"the recipe says it with `{key}`" for field, key in _LISTS["recipe_key"].items()},
+    **{field: why for why, listed in _LISTS["refused"].items() for field in listed},
 }
-_RECIPE_KEYS: Mapping[str, str] = {
-    "learning_rate": "learning_rate", "max_steps": "steps", "num_train_epochs": "steps", "seed": "seed",
-    "data_seed": "seed", "num_generations": "answers_per_prompt", "temperature": "temperature",
-    "max_completion_length": "max_new_tokens", "reward_weights": "weight of [[stage.reward]]",
-    "generation_batch_size": "prompts_per_step", "steps_per_generation": "prompts_per_step",
-    "per_device_train_batch_size": "prompts_per_forward or rows_per_forward",
-    "save_steps": "save_every_steps",
-    "gradient_accumulation_steps": "prompts_per_forward or rows_per_forward",
-    "max_tool_calling_iterations": "tools",
-}  # fmt: skip
-_RUN_FOLDER = (
-    "output_dir", "resume_from_checkpoint", "save_strategy", "save_total_limit",
-    "logging_strategy", "report_to", "log_completions", "log_multimodal", "run_name", "project",
-    "push_to_hub", "hub_model_id", "hub_token", "eval_strategy", "do_train", "do_eval", "do_predict",
-    "remove_unused_columns", "dataset_kwargs", "max_length", "completion_only_loss", "model_init_kwargs",
-    "log_completions_hub_repo", "load_best_model_at_end", "shuffle_dataset", "disable_tqdm",
-    "trust_remote_code", "packing", "logging_steps", "logging_first_step", "dataloader_num_workers",
-    "dataloader_pin_memory",
-)  # fmt: skip
-NO_EFFECT = (
-    "use_vllm", "use_transformers_continuous_batching", "generation_kwargs", "cache_implementation",
-    "repetition_penalty",
-)  # fmt: skip
-OWNED: Mapping[str, str] = {
-    **{field: f"the recipe says it with `{key}`" for field, key in _RECIPE_KEYS.items()},
-    **{field: "it belongs to the core" for field in _RUN_FOLDER},
-    **{field: "it has no effect, since answers are not sampled by trl" for field in NO_EFFECT},
-}
+
+
+def allowed(stage: str) -> set[str]:
+    """Return the fields that a `sft` or `grpo` stage may pass: those that its trainer goes by."""
+    return {*_LISTS["passed"]["both"], *_LISTS["passed"][stage]}
 
 
 @functools.cache
@@ -82,19 +57,28 @@ def fields(stage: str) -> dict[str, str]:
     return result
 
 
-def problems(stage: str, table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (field, sentence) for every entry of a `trl` table that cannot be passed on."""
-    known = fields(stage)
-    allowed = known.keys() - OWNED.keys()
-    wrong = []
+def problems(stage: str, table: Mapping[str, Any], around: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (field, sentence) for every entry of a `trl` table, in a stage's, that cannot be passed on."""
+    known, passed = fields(stage), allowed(stage)
+    given, wrong = {**around, **DEFAULTS[stage], **table}, []
     for field, value in table.items():
-        if field in OWNED:
-            wrong.append((field, f"{OWNED[field]}; it cannot be set through trl, got {value!r}."))
-        elif field not in known:
-            text = f"{CONFIGS[stage]} of the installed trl has no such field.{did_you_mean(field, allowed)}"
-            wrong.append((field, text))
+        need, *values = _LISTS["needs"].get(field, [field])
+        if field not in known:
+            text = f"{CONFIGS[stage]} of the installed trl has no such field.{did_you_mean(field, passed)}"
+        elif field not in passed:
+            why = REFUSED.get(field, f"it has no effect in stage `{stage}`")
+            text = f"{why}; it cannot be set through trl, got {value!r}."
+        elif "dict" in known[field] and not isinstance(value, Mapping):
+            text = f"must be a table, since a text may name a file, got {value!r}."
         elif not _fits(known[field], value):
-            wrong.append((field, f"must be {known[field]}, got {value!r}."))
+            text = f"must be {known[field]}, got {value!r}."
+        elif value and (given.get(need) not in values if values else not given.get(need)):
+            text = f"has no effect without {' = '.join([need, *map(repr, values)])}, got {value!r}."
+        elif given.get("reweighter") and field in ("label_smoothing_factor", "loss_type"):
+            text = f"has no effect beside a reweighter, whose loss is evidcore's own, got {value!r}."
+        else:
+            continue
+        wrong.append((field, text))
     return wrong
 
 

@@ -225,6 +225,9 @@ def dry_run(recipe: Recipe) -> DryRun:
                 result.append(seen)
                 if use.task and (refusal := stage.refusal(use, [next(_asked(assembly, use))], context)):
                     wrong.append(f"{where}: {refusal}")
+                if stage.traits.compares and seen.patients < 2:
+                    text = f"its questions are about {seen.patients} patient, and an audit compares patients"
+                    wrong.append(f"{where}: {text}. Take data of at least two.")
                 most = stage.workload().answers_tokens
                 if not any(use is entry for entry in stage.data):
                     most = None  # what is replayed is not written
@@ -233,10 +236,10 @@ def dry_run(recipe: Recipe) -> DryRun:
                     looked.add((use, most))
                     opening = "" if processor is None else processor.opening_of(strategy)
                     left_s = max(0.0, ends - time.monotonic())
+                    rows = _rows(assembly, use, where if stage.traits.measures else "")
                     check_rows(
-                        _rows(assembly, use), processor, opening, where=where, seconds=left_s,
-                        max_new_tokens=most or 0,
-                    )  # fmt: skip
+                        rows, processor, opening, where=where, seconds=left_s, max_new_tokens=most or 0
+                    )
             except EvidError as cause:
                 wrong.append(f"{where}: {cause}")
     for says in _mismatches(assembly, encoder, processor, sizes):
@@ -344,12 +347,10 @@ def _entry(
     sizes: set[Grid],
 ) -> CheckedData:
     cases = assembly.cases(use)
-    first, prompts = cases[0], []
-    if use.task:
-        asking = next(_asked(assembly, use), None)
-        if asking is None:
-            raise RecipeError(f"task {use.task!r} asks nothing about any of its {len(cases)} cases.")
-        first, prompts = asking.case, [asking]
+    asking = next(_asked(assembly, use), None) if use.task else None
+    if use.task and asking is None:
+        raise RecipeError(f"task {use.task!r} asks nothing about any of its {len(cases)} cases.")
+    first = asking.case if asking else cases[0]
     with blame(offer_of(assembly.view), f"rendering case {first.id!r}"):
         parts = [part for part in assembly.view.render(first) if isinstance(part, VisualPart)]
     image_tokens, width = 0, assembly.language.width()
@@ -361,7 +362,7 @@ def _entry(
             with torch.device("meta"):
                 image_tokens += fresh_bridge(assembly, encoder, width).tokens(encoder.grid(size))
     prompt_tokens, answer_tokens, text = (
-        _count(assembly, use, prompts[0], processor, image_tokens, strategy) if prompts else (None, None, "")
+        _count(assembly, use, asking, processor, image_tokens, strategy) if asking else (None, None, "")
     )
     return CheckedData(
         stage=stage, dataset=use.dataset, task=use.task, split=use.split, cases=len(cases),
@@ -372,8 +373,17 @@ def _entry(
     )  # fmt: skip
 
 
-def _rows(assembly: Assembly, use: DataUse) -> Iterator[Row]:
-    return (Row(prompt, assembly.tasks[use.task]) for prompt in _asked(assembly, use))
+def _rows(assembly: Assembly, use: DataUse, where: str) -> Iterator[Row]:
+    """Yield rows; warn behind the last, unless `where` is "", if one letter or option answers all of them."""
+    right: list[tuple[str, str]] = []
+    for prompt in _asked(assembly, use):
+        if "letter" in prompt.reference:
+            right.append((str(prompt.reference["letter"]), str(prompt.reference.get("finding"))))
+        yield Row(prompt, assembly.tasks[use.task])
+    for what, given in zip(("letter", "option"), zip(*right, strict=True), strict=False):
+        if where and len(right) > 1 and len({*given}) == 1:
+            says = "%s: the right %s of all %d questions is %r, so an answer without a look scores 100 %%"
+            log.warning(says, where, what, len(right), given[0])
 
 
 def _asked(assembly: Assembly, use: DataUse) -> Iterator[Prompt]:

@@ -176,7 +176,7 @@ class TrainingStage(TrainingKeys, Stage):
         """Yield what the training keys say against each other or the recipe."""
         yield from _problems(table, at, around)
         trl = table.get("trl")
-        for field, text in trl_fields.problems(cls.trainer, trl) if isinstance(trl, Mapping) else ():
+        for field, text in trl_fields.problems(cls.trainer, trl, table) if isinstance(trl, Mapping) else ():
             yield (*at, "trl", field), text
 
 

@@ -1,10 +1,14 @@
 import json
 import subprocess
 import sys
+import tomllib
 
+import jsonschema
 import pytest
 from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing.recipes import phantoms, recipe_text
+
+from evidcore.builtin.choice import Choice
 
 RECIPE = recipe_text(
     {"kind": "sft", "train": ["bridge", "language"], "data": [{"dataset": "chest", "task": "report"}],
@@ -77,9 +81,6 @@ def test_the_schema_accepts_the_recipe_and_names_every_component(evid, recipe):
     assert schema["$defs"]["encoder"]["anyOf"]
     names = [item["properties"]["use"]["enum"][0] for item in schema["$defs"]["reward"]["anyOf"]]
     assert {"format", "choice-accuracy"} <= set(names)
-    jsonschema = pytest.importorskip("jsonschema")
-    import tomllib
-
     jsonschema.validate(tomllib.loads(RECIPE), schema)
     wrong = tomllib.loads(RECIPE.replace("steps = 4", "stepps = 4"))
     with pytest.raises(jsonschema.ValidationError):
@@ -108,6 +109,20 @@ def test_what_components_print_is_not_in_the_json(evid, recipe, monkeypatch):
     assert 'asked\n{"asked": true}\n' in said.stderr
 
 
+def test_an_audit_of_one_patient_is_refused(evid, recipe):
+    text = RECIPE.replace('kind = "evaluate"', 'kind = "audit"').replace('"test" }', '"test", limit = 1 }')
+    recipe.write_text(text)
+    said = evid("check", recipe, exit_code=2).stderr
+    assert "02-audit.data[0]: its questions are about 1 patient, and an audit compares" in said
+
+
+def test_a_letter_that_is_always_right_is_told(evid, recipe, monkeypatch, caplog):
+    real, is_a = Choice.prompts, lambda prompt: prompt.reference["letter"] == "A"
+    monkeypatch.setattr(Choice, "prompts", lambda *given: list(filter(is_a, real(*given))))
+    evid("check", recipe)
+    assert "02-evaluate.data[0]: the right letter of all 4 questions is 'A', so an answer" in caplog.text
+
+
 @pytest.mark.slow
 def test_check_reads_first_cases_and_counts_tokens(evid, recipe):
     text = evid("check", recipe).output
@@ -133,9 +148,7 @@ def test_check_says_what_only_a_download_would_tell(evid, recipe):
 def test_a_labeler_within_a_stage_knows_the_recipes_folder(evid, recipe, tmp_path):
     labels = f'{{ use = "labels-file", path = "labels.json", sha256 = "{"0" * 64}" }}'
     line = f'reweighter = {{ use = "abnormality", labeler = {labels} }}'
-    text = recipe.read_text()
-    assert 'kind = "sft"' in text
-    recipe.write_text(text.replace('kind = "sft"', f'kind = "sft"\n{line}', 1))
+    recipe.write_text(RECIPE.replace('kind = "sft"', f'kind = "sft"\n{line}', 1))
     evid("check", recipe)
     recipe.write_text(recipe.read_text().replace("sha256", "sha"))
     said = evid("check", recipe, exit_code=2).stderr

@@ -115,6 +115,7 @@ def test_queries_without_single_objects_are_refused(home):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ("[" * 200_000, r"template\.json: cannot be read as JSON \(maximum recursion depth"),
         ("{", r"template\.json: cannot be read as JSON \(Expecting property name"),
         ("[]", r"template 'kidney_only_with_tumor' must have a list of texts, got null"),
         (json.dumps(TEXTS | {TEMPLATES[-1]: "It."}), rf"template '{TEMPLATES[-1]}' must .* got \"It\.\""),

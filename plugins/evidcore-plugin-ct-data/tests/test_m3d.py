@@ -70,6 +70,7 @@ def test_paths_of_the_publishers_machine_are_cut_to_the_set(seg):
         ('"labels"', '"lables"', "must be a table with 'labels', 'train' and 'test', its labels are None"),
         ('"image": "0012/ct/case_0.npy"', '"image": ""', "entry 0 of 'train': must name an image and a"),
         ('"0012/ct/case_0.npy"', '"ct/case_0.npy"', "entry 0 of 'train': a path holds the set's code, four"),
+        ("{", '{"a": ' * 200_000, "is not readable JSON (maximum recursion depth"),
         ("{", "{{", "is not readable JSON (Expecting property name"),
     ],
 )

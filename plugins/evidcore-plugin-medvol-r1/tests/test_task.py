@@ -220,6 +220,7 @@ def test_a_think_text_of_other_fields_is_refused(task_of, text):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
+        ("[" * 200_000, r"terms\.json: cannot be read as JSON \(maximum recursion depth"),
         ("{", r"terms\.json: cannot be read as JSON \(Expecting property name"),
         ("[1]", r"terms\.json: must be an object of mask names, got list"),
         ('{"liver": "bile"}', r"terms\.json: 'liver' must have a list of texts, got \"bile\""),

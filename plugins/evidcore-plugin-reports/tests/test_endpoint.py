@@ -124,6 +124,7 @@ def test_retry_after_is_obeyed_by_all_requests():
 
 def test_retry_after_is_a_number_or_a_date():
     said = {"7": 7.0, "0.5": 0.5, "Wed, 21 Oct 2015 07:28:00 GMT": 0.0, "soon": None}
+    said |= {"Wed, 21 Oct 99999999999 07:28:00 GMT": None, "Wed, 21 Oct 2015 07:28:00 +99999999999": None}
     assert {text: wait_asked_s({"Retry-After": text}) for text in said} == said
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=60)
     assert 50 < wait_asked_s({"Retry-After": email.utils.format_datetime(later, usegmt=True)}) <= 60

@@ -72,6 +72,7 @@ def test_an_unknown_text_is_unread_and_not_quoted(tmp_path):
         (b'{"schema": 1}', r"cases"),
         (b"[1", r"is no JSON as it should be: .*line 1"),
         (b'{"schema": 1, "cases": {"a": {}, "a": {}}}', r"key 'a' stands twice"),
+        (b"[" * 200_000, r"is no JSON as it should be: maximum recursion depth"),
         (b"\xff", r"is no JSON as it should be"),
     ],
 )

@@ -1,3 +1,4 @@
+import csv
 import json
 import logging
 from pathlib import Path
@@ -13,17 +14,12 @@ from evidcore.api import DataError, Question
 from evidcore.errors import RecipeError
 
 HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
-ROWS: list[dict[str, Any]] = [
-    {"id": "q0", "image": "a.nii.gz", "patient": "p0", "split": "train",
-     "question": "Which organ is largest?", "A": "liver",
-     "B": "spleen", "C": "kidney", "D": "pancreas", "answer": "A"},
-    {"id": "q1", "image": "a.nii.gz", "patient": "p0", "split": "train", "question": "Is there a stone?",
-     "A": "yes", "B": "no", "C": "", "D": "", "answer": "b"},
-    {"id": "q2", "image": "b.nii.gz", "patient": "p1", "split": "validation", "question": "Which phase?",
-     "A": "arterial", "B": "venous", "C": "native", "D": "", "answer": "(C)"},
-    {"id": "q3", "image": "a.nii.gz; c.nii.gz", "patient": "p2", "split": "test", "question": "What is new?",
-     "A": "nodule", "B": "effusion", "C": "", "D": "", "answer": "B."},
-]  # fmt: skip
+ROWS: list[dict[str, Any]] = list(csv.DictReader(f"""{HEADER}\
+q0,a.nii.gz,p0,train,Which organ is largest?,liver,spleen,kidney,pancreas,A
+q1,a.nii.gz,p0,train,Is there a stone?,yes,no,,,b
+q2,b.nii.gz,p1,validation,Which phase?,arterial,venous,native,,(C)
+q3,a.nii.gz; c.nii.gz,p2,test,What is new?,nodule,effusion,,,B.
+""".splitlines()))  # fmt: skip
 
 
 @pytest.fixture
@@ -240,10 +236,13 @@ def test_all_mistakes_come_at_once(home):
         ("q.xlsx", "", r"a table ends in \.csv, \.json, \.jsonl, got '\.xlsx'"),
         ("q.json", "{", r"q\.json: line 1: is not JSON"),
         ("q.json", '{"a": 1}', "must be a list of objects, got a dict"),
+        ("q.json", f"[{'1' * 5000}]", r"q\.json: is not JSON \(Exceeds the limit \(4300 digits\)"),
+        ("q.json", "[" * 200_000, r"q\.json: is not JSON \(maximum recursion depth exceeded"),
         ("q.json", "[3]", "entry 1: must be an object with the columns as keys, got 3"),
         ("q.json", json.dumps([[SECRET]]), "an object with the columns as keys, got a text of [0-9]+ char"),
         ("q.jsonl", '{"id": 1}\n{"id"\n', r"q\.jsonl: has no column 'image'\. It has: id"),
         ("q.jsonl", "\n{\n", r"q\.jsonl: line 2: is not JSON"),
+        ("q.jsonl", "\n" + "[" * 200_000, r"q\.jsonl: line 2: is not JSON \(maximum recursion depth"),
         ("q.csv", HEADER, "holds no records"),
         ("q.csv", "id,id\n1,2\n", "column 'id' stands twice"),
         ("q.csv", HEADER + "1\n", "line 2: 10 columns are named"),
@@ -262,10 +261,12 @@ def test_a_bad_table_is_named(home, name, text, message):
 
 
 def test_a_list_that_is_none_and_a_missing_separator_are_named(home):
-    home.csv([ROWS[0] | {"choices": "[liver, spleen]"}, ROWS[1] | {"choices": "yes/no"}])
+    cells = ("[liver, spleen]", "yes/no", f"[{'1' * 5000}]")
+    home.csv([row | {"choices": cell} for row, cell in zip(ROWS, cells, strict=False)])
     said = refusal(home.dataset(options_column="choices"))
     assert "column 'choices': begins like a JSON list but is none" in said
     assert "got '[liver, spleen]'" in said
+    assert "begins like a JSON list but is none (Exceeds the limit" in said
     assert "column 'choices': expected a JSON list or options with '|' between, got 'yes/no'" in said
 
 

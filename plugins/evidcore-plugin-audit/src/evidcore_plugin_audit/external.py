@@ -137,7 +137,7 @@ def _model_type(folder: Path) -> str:
     file = folder / "config.json"
     try:
         return str(json.loads(file.read_text(encoding="utf-8")).get("model_type"))
-    except (OSError, ValueError, AttributeError) as cause:
+    except (OSError, ValueError, AttributeError, RecursionError) as cause:
         raise RunError(
             f"{folder}: holds no model, its config.json cannot be read ({cause}). Name a folder that "
             "save_pretrained or `evid export` wrote."

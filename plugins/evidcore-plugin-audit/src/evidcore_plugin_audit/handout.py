@@ -207,7 +207,7 @@ def read_key(path: Path) -> dict[str, Any]:
         _ = [item.partition("=") for item in result["overrides"]], int(result["limit"])
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give the key that `evid audit prepare` wrote.") from cause
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise DataError(
             f"{path}: no key ({cause!r}). Give the file that `evid audit prepare` wrote."
         ) from cause

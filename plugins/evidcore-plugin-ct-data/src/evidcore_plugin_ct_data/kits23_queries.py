@@ -58,7 +58,7 @@ def read_texts(path: Path) -> dict[str, tuple[str, ...]]:
     """
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise DataError(
             f"{path}: cannot be read as JSON ({cause}). Give queries = 'FILE', MedVol-R1's template.json."
         ) from cause

@@ -30,7 +30,7 @@ def read_json(path: Path) -> Any:
         raise unreadable(path, remedy="Check path; docs/reference/layouts.md lists what belongs there.")
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise DataError(f"{path}: is not readable JSON ({cause}). {AGAIN}") from cause
 
 

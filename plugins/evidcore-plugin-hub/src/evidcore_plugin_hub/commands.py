@@ -188,7 +188,7 @@ def _first_step(path: Path) -> list[list[float]]:
         totals = [[float(answer["total"]) for answer in line["rollouts"]] for line in first]
         if not totals or not all(totals):
             raise ValueError("a group without answers")
-    except (OSError, ValueError, KeyError, TypeError) as cause:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
         raise RecipeError(
             f"{path}: holds no rollouts ({cause!r}). Give a run's rollouts/<stage>.jsonl."
         ) from cause
@@ -394,7 +394,7 @@ def reward(name: str, trainer: str, task: str, options: str, out: Path | None, a
 
     try:
         table = json.loads(options)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise RecipeError(
             f"--options: must be a JSON object, got {options!r} ({cause}). Write '{{\"key\": 1}}'."
         ) from cause

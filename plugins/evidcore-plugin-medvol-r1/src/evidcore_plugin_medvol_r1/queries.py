@@ -55,7 +55,7 @@ def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
     """
     try:
         table: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise DataError(
             f"{path}: cannot be read as JSON ({cause}). Give descriptions = 'FILE', an object of mask names "
             'with a list of texts each, {"liver": ["the largest gland"]}.'

@@ -98,7 +98,7 @@ class SometimesRight(Dataset):
         """Return the share of right samples by case and question."""
         try:
             lines = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError) as cause:
+        except (OSError, ValueError, RecursionError) as cause:
             raise DataError(f"sometimes-right: {self._path} cannot be read as answers: {cause}") from cause
         return dict(self._rate(number, line) for number, line in enumerate(lines, start=1))
 

@@ -264,13 +264,11 @@ class Stop:
 def wait_asked_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that `Retry-After` asks for, as a number or as a date; None where it does not."""
     asked = headers.get("Retry-After", "").strip()
-    if not asked:
-        return None
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked):
         return float(asked)
     try:
         date = email.utils.parsedate_to_datetime(asked)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year or a zone of eleven digits
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=datetime.UTC)

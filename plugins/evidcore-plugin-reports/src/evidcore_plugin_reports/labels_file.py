@@ -137,7 +137,7 @@ def _read(path: Path, sha256: str) -> _File:
         )
     try:
         table = json.loads(content, object_pairs_hook=once)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise DataError(f"{path}: is no JSON as it should be: {cause}.") from cause
     try:
         return TypeAdapter(_File).validate_json(json.dumps(table), strict=True)

@@ -141,10 +141,10 @@ def _listed(value: Any, columns: QuestionColumns, where: str) -> list[str]:
     if isinstance(value, str) and value.startswith("["):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError as cause:
+        except (ValueError, RecursionError) as cause:
             raise DataError(
                 f"{where}, column {columns.options_column!r}: begins like a JSON list but is none "
-                f'({cause.msg}), got {shown(value)}. Write ["first", "second"].'
+                f'({getattr(cause, "msg", cause)}), got {shown(value)}. Write ["first", "second"].'
             ) from cause
     if isinstance(value, list):
         return [written(item) for item in value]

@@ -44,10 +44,12 @@ def _csv(table: Path, columns: Wanted) -> Found:
 
 
 def _json(table: Path, columns: Wanted) -> Found:
+    text = table.read_text(encoding="utf-8-sig")
     try:
-        entries = json.loads(table.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as cause:
-        raise DataError(f"{table}: line {cause.lineno}: is not JSON ({cause.msg}). Correct it.") from cause
+        entries = json.loads(text)
+    except (ValueError, RecursionError) as cause:  # too long a number and too deep a list have no line
+        line = f" line {cause.lineno}:" if isinstance(cause, json.JSONDecodeError) else ""
+        raise DataError(f"{table}:{line} is not JSON ({getattr(cause, 'msg', cause)}). Mend it.") from cause
     if not isinstance(entries, list):
         raise DataError(
             f"{table}: must be a list of objects, got a {type(entries).__name__}. "
@@ -65,8 +67,9 @@ def _json_lines(table: Path, columns: Wanted) -> Found:
                 continue
             try:
                 entries.append((f"line {number}", json.loads(line)))
-            except json.JSONDecodeError as cause:
-                wrong.append(f"{table}: line {number}: is not JSON ({cause.msg}). Write one object a line.")
+            except (ValueError, RecursionError) as cause:
+                why = getattr(cause, "msg", cause)
+                wrong.append(f"{table}: line {number}: is not JSON ({why}). Write one object a line.")
     records, unusable = _objects(table, columns, entries)
     return records, wrong + unusable
 
@@ -89,9 +92,7 @@ def _objects(table: Path, columns: Wanted, entries: Collection[tuple[str, Any]])
             check_columns(each, columns, where)
         except DataError as mistake:
             wrong.append(str(mistake))
-            continue
-        records.append((
-            place,
-            {name: value.strip() if isinstance(value, str) else value for name, value in each.items()},
-        ))
+        else:
+            cells = {name: value.strip() if isinstance(value, str) else value for name, value in each.items()}
+            records.append((place, cells))
     return records, wrong

@@ -142,7 +142,7 @@ class Server:
             raise RunError(f"{self}: {path} answered HTTP {answer.status}. {hint}")
         try:
             return json.loads(answer.content)
-        except ValueError as cause:
+        except (ValueError, RecursionError) as cause:
             raise RunError(f"{self}: {path} answered what is no JSON. Check url.") from cause
 
     def _sent(self, method: str, path: str, body: Json | None) -> Answered:

@@ -46,7 +46,7 @@ class Throughput:
             return cls(device=result["device"], parameters=result["parameters"], tokens_per_s=steps)
         except OSError as cause:
             raise DataError(f"{path}: cannot be read ({cause.strerror}). {_WRITE_ONE}") from cause
-        except (KeyError, ValueError, TypeError, AttributeError, ZeroDivisionError) as cause:
+        except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as cause:
             why = f", {cause} is missing" if isinstance(cause, KeyError) else f" ({cause})"
             raise DataError(f"{path}: holds no measured steps{why}. {_WRITE_ONE}") from cause
 

@@ -161,7 +161,7 @@ def known_scans(
 ) -> TrainingScans | str:
     """Return what is kept of a run's training scans, or measure them now and keep it; else why that fails."""
     model = weights.resolve().parent.name
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # none yet, or of another version
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # none of this layout
         table = json.loads((folder.path / FILE).read_text(encoding="utf-8"))
         if (table["layout"], table["model"]) == (LAYOUT, model):
             return TrainingScans.from_json(table)

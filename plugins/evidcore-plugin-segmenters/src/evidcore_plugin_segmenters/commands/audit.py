@@ -169,7 +169,7 @@ def _table(text: str, target: Path) -> Mapping[str, Any]:
         return {"use": text}
     try:
         given: Any = tomllib.loads(f"table = {text}")["table"]
-    except tomllib.TOMLDecodeError as cause:
+    except (ValueError, RecursionError) as cause:
         raise RecipeError(
             f"--segmenter {text}: is no TOML table ({cause}). "
             f"Write for instance '{{ use = \"region-growing\" }}'."
