@@ -34,14 +34,17 @@ class Stored:
     is_picture: bool = False  # one slice, no place in a body
     patient: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `sex` and `age` by the header
 
-    def values(self, rescale: tuple[float, float] | None = None) -> Array:
+    def values(self, rescale: tuple[float, float] | None = None, *, exact: bool = False) -> Array:
         """Return the values in file order: int16 where they are whole numbers that fit, else float32.
 
-        `rescale` is a slope and an intercept on top of the file's own.
+        `rescale` is a slope and an intercept on top of the file's own. `exact` leaves unscaled whole numbers
+        as they are stored.
         """
         factor, offset = rescale or (1.0, 0.0)
         raw, slope, intercept = self.load(), self.slope * factor, self.intercept * factor + offset
         is_one = bool(np.all(np.equal(slope, 1.0)))
+        if exact and raw.dtype.kind in "biu" and is_one and not np.any(intercept):
+            return raw
         if raw.dtype.kind in "biu" and is_one and np.all(np.equal(intercept, np.round(intercept))):
             limits = np.iinfo(np.int16)
             low, high = int(raw.min()) + int(np.min(intercept)), int(raw.max()) + int(np.max(intercept))
