@@ -1,9 +1,11 @@
 """Voxels as a file holds them, and what makes numbers of them."""
 
+import contextlib
 import dataclasses
 import functools
 import math
 import os
+import re
 import shlex
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -18,6 +20,10 @@ AGAIN = "Copy or convert the file again."
 CHECK_PATH = "Check the path in the table or the recipe."
 MOST_BYTES = 1 << 32  # of voxels as stored; twice a whole-body CT of 0.8 mm in float32
 MOST_SCALE = 1e12  # of a slope or an intercept
+SUBSTITUTES = {
+    rb"version https://git-lfs": "is a pointer of git-lfs, not the file. Type `git lfs pull` in its folder.",
+    rb"(\xef\xbb\xbf)?\s*<(!doctype\s+)?html": "is an HTML page, not the file. Download it again, logged in.",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,6 +101,16 @@ def _names(folder: Path, changed_ns: int) -> dict[str, str]:
 
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFD", name).casefold()
+
+
+def refuse_substitute(path: str | os.PathLike[str]) -> None:
+    """Stop at what a download left in place of a file."""
+    start = b""
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # its format says what cannot be read
+        start = file.read(64)
+    for pattern, what in SUBSTITUTES.items():
+        if re.match(pattern, start, re.IGNORECASE):
+            raise DataError(f"{path}: {what}")
 
 
 def refuse_flat(shape: tuple[int, ...], path: str) -> None:

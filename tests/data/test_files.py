@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from evidcore.api import DataError, Format, MaskRef, VolumeRef, read, read_mask
-from evidcore.data import FileGrid, Stored, content_hash, stem
+from evidcore.data import FileGrid, Geometry, Stored, Volume, content_hash, stem
 from evidcore.data.arrays import BareArray
 from evidcore.data.content import volume_key
 from evidcore.data.files import file_state, files_of, format_of, reader_mark
@@ -58,6 +58,22 @@ def test_a_format_that_is_not_read_is_named_with_those_that_are(tmp_path):
         assert ".jpeg, .jpg" in message
         assert ".nii, .nii.gz" in message
         assert ".npy, .npz" in message
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.png", "a.npz", "a.dcm", "a.nrrd", "series/a.dcm"])
+def test_what_a_download_left_in_place_of_a_file_is_named(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    asked = str(path.parent if "/" in name else path)
+    like = Volume(array=scan(), geometry=Geometry(shape_zyx=(4, 5, 6), affine=np.eye(4)), intensity="hu")
+    for content, said in {
+        b"version https://git-lfs.github.com/spec/v1\noid": "is a pointer of git-lfs, not the file. Type `git lfs pull`",
+        b"\n<!DOCTYPE html><p>Log in": "is an HTML page, not the file. Download it again",
+    }.items():
+        path.write_bytes(content + bytes(200))
+        for ask in (lambda: read(VolumeRef(path=asked)), lambda: read_mask(MaskRef(path=asked), like)):
+            with pytest.raises(DataError, match=f"^{path}: {said}"):
+                ask()
 
 
 def test_a_folder_named_like_a_file_is_taken_for_what_it_is(tmp_path):

@@ -211,7 +211,7 @@ MADE = {  # what writes the file, and what is said of it
         spoiled(lambda all_: all_[:-10], scan(), "a.nii"),
         "holds 230 bytes of voxels, its header promises 240: the file is cut off",
     ),
-    "other": (spoiled(lambda _: b"not a volume " * 100, scan(), "a.nii"), "has no usable NIfTI header ("),
+    "other": (spoiled(lambda _: b"not a volume " * 100, scan()), "has no usable NIfTI header ("),
     "short": (spoiled(lambda _: b"short", scan(), "a.nii"), "has no usable NIfTI header ("),
     "packed": (
         lambda write, folder: write(scan()).rename(folder / "b.nii"),

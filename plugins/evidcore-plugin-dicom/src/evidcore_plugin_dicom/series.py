@@ -12,7 +12,7 @@ from pydicom.uid import UID, JPEG2000TransferSyntaxes, JPEGLSTransferSyntaxes, J
 
 from evidcore.api import DataError, VolumeRef
 from evidcore.data import Array, FileGrid, Stored
-from evidcore.data.stored import AGAIN
+from evidcore.data.stored import AGAIN, refuse_substitute
 from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.frames import Frame, frames_of
 from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_dicom, read_dataset, shown
@@ -176,6 +176,7 @@ def _is_of_series(file: Path) -> bool:
         return True
     size = file.stat().st_size
     if size == 0 or file.suffix.lower() == ".dcm":
+        refuse_substitute(file)
         raise DataError(f"{file}: lies in a DICOM folder and holds no DICOM, {size} bytes. {AGAIN}")
     return False
 
