@@ -146,8 +146,10 @@ def read_header(path: str) -> Any:
         what, name = ("gzip-compressed", f"{path}.gz") if is_gzip else ("not gzip-compressed", path[:-3])
         raise DataError(f"{path}: is named {file.suffix} but {what}. Rename it to {Path(name).name}.")
     refuse_shape(shape, path, dtype.itemsize)
-    if not 0 <= offset <= MOST_BYTES:
-        raise DataError(f"{path}: its voxels begin at byte {offset:g} (vox_offset), expected 352. {AGAIN}")
+    if not (first := kind.single_vox_offset) <= offset <= MOST_BYTES:  # before it lies the header
+        raise DataError(
+            f"{path}: its voxels begin at byte {offset:g} (vox_offset), expected {first}. {AGAIN}"
+        )
     return header
 
 

@@ -67,7 +67,7 @@ def test_what_a_download_left_in_place_of_a_file_is_named(tmp_path, name):
     asked = str(path.parent if "/" in name else path)
     like = Volume(array=scan(), geometry=Geometry(shape_zyx=(4, 5, 6), affine=np.eye(4)), intensity="hu")
     for content, said in {
-        b"version https://git-lfs.github.com/spec/v1\noid": "is a pointer of git-lfs, not the file. Type `git lfs pull`",
+        b"version https://git-lfs.github.com/spec/v1": "is a pointer of git-lfs, not the file. Type `git",
         b"\n<!DOCTYPE html><p>Log in": "is an HTML page, not the file. Download it again",
     }.items():
         path.write_bytes(content + bytes(200))

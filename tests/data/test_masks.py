@@ -27,7 +27,7 @@ def test_a_label_map_of_any_orientation_lies_on_its_volume(write, volume, axes):
         path = str(write((LABELS + dtype(first)).astype(dtype), "other.nii.gz", axes=axes))
         for label in (2, 5):
             mask = read_mask(MaskRef(path=path, label=first + label), volume)
-            np.testing.assert_array_equal(mask, LABELS == label)
+            np.testing.assert_array_equal(mask, np.equal(LABELS, label))
 
 
 def test_an_array_of_an_npz_is_read(tmp_path, volume):
