@@ -18,12 +18,13 @@ from evidcore_plugin_dicom.frames import Frame, frames_of
 from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_dicom, read_dataset, shown
 from evidcore_plugin_dicom.stack import stack
 
-NOT_HU = {"MR", "PT", "NM", "US"}
+NOT_HU = {"MR", "PT", "NM", "US", "Parametric Map Storage"}  # modalities and a class
+HU_TYPES = {"", "HU", "US"}  # of RescaleType; US: unspecified, which scanners write of HU
 NEEDED = (
     "SOPClassUID", "Modality", "PatientID", "PatientSex", "PatientAge", "SeriesInstanceUID", "SeriesNumber",
-    "SamplesPerPixel", "NumberOfFrames", "Rows", "Columns", "PixelSpacing", "ImagePositionPatient",
-    "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept",
-    "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+    "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "PixelSpacing",
+    "ImagePositionPatient", "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept",
+    "RescaleType", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
 
 
@@ -68,15 +69,13 @@ def open_series(ref: VolumeRef) -> Stored:
     first: dict[str, str] = {}  # patient -> the first file; an image without one is passed over
     for header in headers:
         held = header.dataset
-        modality = held.get("Modality")
-        if ref.intensity == "hu" and modality in NOT_HU:
+        for name, value in {"Modality": held.get("Modality"), "SOPClassUID": _class(held).name}.items():
+            if ref.intensity == "hu" and value in NOT_HU:
+                raise _no_hu(header.path, name, value)
+        count, colours = held.get("SamplesPerPixel") or 1, held.get("PhotometricInterpretation")
+        if count != 1 or colours == "PALETTE COLOR":
             raise DataError(
-                f"{header.path}: its modality is {modality!r}, which has no Hounsfield units. "
-                f"Set intensity = 'arbitrary' on the data set."
-            )
-        if (held.get("SamplesPerPixel") or 1) != 1:
-            raise DataError(
-                f"{header.path}: has {held.SamplesPerPixel} values a voxel (colour), expected one. "
+                f"{header.path}: is in colours ({colours}, {count} values a voxel), expected greys. "
                 f"Take the original series, not a secondary capture."
             )
         if held.get("ModalityLUTSequence"):
@@ -94,6 +93,9 @@ def open_series(ref: VolumeRef) -> Stored:
             "their own."
         )
     frames = [frame for header in headers for frame in frames_of(header.dataset, header.path)]
+    for frame in frames:
+        if ref.intensity == "hu" and frame.unit.upper() not in HU_TYPES:
+            raise _no_hu(frame.path, "RescaleType", frame.unit)
     ordered, grid = stack(frames, ref.path)
     return Stored(
         grid=grid,
@@ -104,6 +106,16 @@ def open_series(ref: VolumeRef) -> Stored:
             what: str(headers[0].dataset.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")
         },
     )
+
+
+def _no_hu(path: str, name: str, value: str | None) -> DataError:
+    why = f"its {name} is {value!r}, which has no Hounsfield units"
+    return DataError(f"{path}: {why}. Set intensity = 'arbitrary' on the data set.")
+
+
+def _class(dataset: Dataset) -> UID:
+    """Return the class of a file; a directory (DICOMDIR) has one in its meta group alone."""
+    return UID(str(dataset.get("SOPClassUID") or dataset.file_meta.get("MediaStorageSOPClassUID") or ""))
 
 
 def _headers(ref: VolumeRef) -> list[Header]:
@@ -157,8 +169,7 @@ def _images(folder: Path) -> list[Header]:
         held = header.dataset
         if "Rows" in held:
             continue
-        # a directory (DICOMDIR) has a class in its meta group alone
-        uid = UID(str(held.get("SOPClassUID") or held.file_meta.get("MediaStorageSOPClassUID") or ""))
+        uid = _class(held)
         is_other = uid.keyword and "Image" not in uid.keyword
         # the series is read well after a whole class
         is_makers_own = uid and uid.is_private and header.series
