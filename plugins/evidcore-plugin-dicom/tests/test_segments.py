@@ -126,6 +126,9 @@ def test_a_segment_without_a_frame_is_empty_and_a_cut_file_is_named(write_series
     seg.PixelData = seg.PixelData[:20]
     seg.save_as(path)
     assert "its frames cannot be decoded (" in refused(MaskRef(path=path, key="liver"), volume)
+    seg.Rows = seg.Columns = 50000
+    seg.save_as(path)
+    assert "2.5 GB of voxels in files of 0.003 MB" in refused(MaskRef(path=path, key="liver"), volume)
 
 
 def itk_labels(path: Path) -> np.ndarray:

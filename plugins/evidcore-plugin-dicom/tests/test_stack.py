@@ -34,7 +34,9 @@ def second(**values):
      (second(ImageOrientationPatient=[1, 0, 0, 0, 0, -1]),
       "differ in direction: (1, 0, 0, 0, 1, 0) in 96.dcm, (1, 0, 0, 0, 0, -1) in 98.dcm"),
      (second(PixelSpacing=[0.7, 0.8]), "differ in pixel spacing: (2, 1) in 96.dcm, (0.7, 0.8) in 98.dcm"),
-     (second(Rows=4, PixelData=bytes(48)), "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move")],
+     (second(Rows=4, PixelData=bytes(48)), "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move"),
+     (lambda _: {"Rows": 24000, "Columns": 24000}, "states shape 24000x24000x4, 4.61 GB of voxels; at most"),
+     (lambda _: {"Rows": 12000, "Columns": 12000}, "1.15 GB of voxels in files of 0.002 MB, over 1000")],
 )  # fmt: skip
 def test_images_that_do_not_form_one_stack_are_refused(write_series, changed, shown):
     assert shown in refusal(write_series(scan(), values=changed))

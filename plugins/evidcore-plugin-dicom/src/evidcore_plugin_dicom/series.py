@@ -1,6 +1,8 @@
 """A DICOM series as a volume: its files found, its images stacked, its voxels decoded."""
 
 import dataclasses
+import math
+import os
 import struct
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from pydicom.pixels.utils import _get_jpg_parameters, get_nr_frames, pixel_array
 from pydicom.uid import UID, JPEG2000TransferSyntaxes, JPEGLSTransferSyntaxes, JPEGTransferSyntaxes
 
 from evidcore.api import DataError, VolumeRef
-from evidcore.data import Array, FileGrid, Stored
+from evidcore.data import Array, FileGrid, Stored, refuse_shape
 from evidcore.data.stored import AGAIN, refuse_substitute
 from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.frames import Frame, frames_of
@@ -22,10 +24,12 @@ NOT_HU = {"MR", "PT", "NM", "US", "Parametric Map Storage"}  # modalities and a 
 HU_TYPES = {"", "HU", "US"}  # of RescaleType; US: unspecified, which scanners write of HU
 NEEDED = (
     "SOPClassUID", "Modality", "PatientID", "PatientSex", "PatientAge", "SeriesInstanceUID", "SeriesNumber",
-    "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "PixelSpacing",
-    "ImagePositionPatient", "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept",
-    "RescaleType", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+    "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "BitsAllocated",
+    "PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope",
+    "RescaleIntercept", "RescaleType", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
+MOST_RATIO = 1000  # of a scan's voxels to its files, in bytes; real ones are packed 2 to 50 times
+SMALL_BYTES = 1 << 28  # of voxels; a label map may hold next to nothing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,6 +101,8 @@ def open_series(ref: VolumeRef) -> Stored:
         if ref.intensity == "hu" and frame.unit.upper() not in HU_TYPES:
             raise _no_hu(frame.path, "RescaleType", frame.unit)
     ordered, grid = stack(frames, ref.path)
+    bits = max(int(header.dataset.get("BitsAllocated") or 16) for header in headers)
+    refuse_packed(grid.shape, bits, ref.path, *(header.path for header in headers))
     return Stored(
         grid=grid,
         load=lambda: _voxels(ordered, grid),
@@ -222,6 +228,18 @@ def decode(dataset: Dataset, path: str) -> Array:
     except MISTAKES as cause:
         syntax, why = dataset.file_meta.TransferSyntaxUID.name, " ".join(str(cause).split())
         raise DataError(f"{path}: its voxels cannot be decoded ({syntax}: {why}). {AGAIN}") from cause
+
+
+def refuse_packed(shape: tuple[int, ...], bits: int, path: str, *files: str) -> None:
+    """Stop at headers that state more voxels than files hold: a decoder would make room for them."""
+    bytes_each = max(1, bits // 8)
+    refuse_shape(shape, path, bytes_each)
+    stated, present = math.prod(shape) * bytes_each, sum(map(os.path.getsize, files))
+    if stated > max(SMALL_BYTES, MOST_RATIO * present):
+        raise DataError(
+            f"{path}: states {stated / 1e9:.3g} GB of voxels in files of {present / 1e6:.1g} MB, over "
+            f"{MOST_RATIO} times as much, which no image is. {AGAIN}"
+        )
 
 
 def refuse_other_size(dataset: Dataset) -> None:
