@@ -1,3 +1,4 @@
+import os
 import re
 
 import nibabel
@@ -86,6 +87,12 @@ def arrays(**held):
     return make
 
 
+def cut(write, folder):
+    np.save(folder / "m.npy", LABELS.T)
+    os.truncate(folder / "m.npy", 140)  # the header tells, however much the voxels would unpack to
+    return folder / "m.npy"
+
+
 def map_of(array, *spacing):
     return lambda write, folder: write(array, "m.nii.gz", *spacing)
 
@@ -108,6 +115,7 @@ REFUSED = [  # what writes the mask, what is picked of it, and what is said
     (off(LABELS[1:3], 1.3), {}, f"mask 2x5x6 voxels of 3x2x1 mm from (3.9, 0.0, 0.0) mm (z, y, x), {AT_0}"),
     (off(LABELS, 2), {}, "1 of 4 voxels of the mask lie outside its volume: mask 4x5x6 voxels of 3x2x1 mm "),
     (arrays(lung=LABELS.T > 0), {}, "array 'lung' has shape (6, 5, 4), its volume (4, 5, 6) (z, y, x)"),
+    (cut, {}, "the array has shape (6, 5, 4), its volume (4, 5, 6)"),
     (TWO, {"key": "nodul"}, "holds no array 'nodul'. Did you mean 'nodule'? It holds: nodule, lung"),
     (TWO, {}, "holds no array None. It holds: nodule, lung"),
     (map_of(2 * LABELS * np.float32(0.25)), {}, "a mask holds whole numbers, got 2.5 in 3 voxels"),
