@@ -114,6 +114,14 @@ def test_a_file_that_is_cut_off_is_named(tmp_path, encoding):
     assert "its voxels cannot be read (" in refusal(path)
 
 
+@pytest.mark.parametrize("encoding", ["raw", "gzip", "ascii"])
+@pytest.mark.parametrize("skip", ["line skip", "byte skip", "lineskip"])
+def test_a_skip_beyond_the_file_is_refused(tmp_path, encoding, skip):
+    path = write(tmp_path / "a.nhdr", scan().T, encoding=encoding)
+    path.write_text(path.read_text().replace("encoding:", f"{skip}: 999999999999\nencoding:"))
+    assert f"its {skip} is 999999999999, its voxels' file has" in refusal(path)
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "bzip2"])
 @pytest.mark.parametrize("name", ["a.nrrd", "a.nhdr"])
 def test_more_than_the_header_states_is_not_unpacked(tmp_path, encoding, name):
@@ -141,6 +149,9 @@ def test_the_voxels_of_a_detached_header_are_named_where_they_are_missing(tmp_pa
     path = write(tmp_path / "a.nhdr", scan().T, encoding="raw")
     (voxels,) = set(tmp_path.iterdir()) - {path}
     assert files_of(str(path)) == [path, voxels]
+    voxels.write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(DataError, match=f"{voxels}: is a pointer of git-lfs"):
+        read(VolumeRef(path=str(path)))
     voxels.unlink()
     assert f"its voxels should lie in {voxels}: there is no such file" in refusal(path)
     path.write_text(path.read_text().replace(voxels.name, "slice%03d.raw 1 4 1"))

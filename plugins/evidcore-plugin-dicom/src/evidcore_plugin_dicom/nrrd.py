@@ -4,6 +4,7 @@ import bz2
 import dataclasses
 import io
 import math
+import os
 import re
 import zlib
 from pathlib import Path
@@ -16,7 +17,7 @@ from evidcore.api import DataError, Format, MaskRef, VolumeRef
 from evidcore.data import Array, FileGrid, Mask, Stored, Volume, refuse_shape
 from evidcore.data.arrays import stated_affine
 from evidcore.data.masks import label_mask
-from evidcore.data.stored import AGAIN, refuse_flat, refuse_type, unreadable
+from evidcore.data.stored import AGAIN, refuse_flat, refuse_substitute, refuse_type, unreadable
 from evidcore.errors import did_you_mean
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
@@ -159,9 +160,11 @@ def _directions(header: dict[str, Any], path: str) -> tuple[Array, tuple[int, ..
 
 def _voxels(path: str) -> Array:
     """Return the voxels, axes in the file's order, the first running fastest."""
-    missing = [file for file in data_files(path) if not file.is_file()]
-    if missing:
-        raise DataError(f"{path}: its voxels should lie in {unreadable(missing[0], remedy=AGAIN)}")
+    for file in data_files(path):
+        if not file.is_file():
+            raise DataError(f"{path}: its voxels should lie in {unreadable(file, remedy=AGAIN)}")
+        refuse_substitute(file)
+    _refuse_skip(path)
     try:
         with open(path, "rb") as stream:
             header = nrrd.read_header(stream)
@@ -175,11 +178,20 @@ def _voxels(path: str) -> Array:
     return array
 
 
+def _refuse_skip(path: str) -> None:
+    """Stop at lines or bytes to be left out before the voxels, more than the file has: it takes for ever."""
+    header, (file, *_) = read_header(path), [*data_files(path), path]
+    for name in ("lineskip", "line skip", "byteskip", "byte skip"):
+        count, size = header.get(name, 0), os.path.getsize(file)
+        if count > max(size, MOST_BEFORE_BYTES):  # bytes are counted in what a packed file unpacks to
+            raise DataError(f"{path}: its {name} is {count}, its voxels' file has {size} bytes. {AGAIN}")
+
+
 def _unpacked(path: str, header: dict[str, Any], stream: IO[bytes], unpacker: Any) -> io.BytesIO:
     """Unpack what lies before the voxels and these, at most as many bytes as the header states."""
     for file in data_files(path):
         stream = io.BytesIO(file.read_bytes())
-    for _ in range(min(header.get("lineskip", header.get("line skip", 0)), MOST_BEFORE_BYTES)):
+    for _ in range(header.get("lineskip", header.get("line skip", 0))):
         stream.readline()
     before = header.get("byteskip", header.get("byte skip", 0))  # -1: the voxels are the last
     most = math.prod(map(int, header["sizes"])) * nrrd.reader._determine_datatype(header).itemsize
