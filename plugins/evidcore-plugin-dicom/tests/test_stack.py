@@ -62,6 +62,9 @@ def test_a_series_of_one_image_is_refused(write_series):
         ("PixelSpacing", [0, 1], "PixelSpacing must be above 0 mm, got [0.0, 1.0]"),
         ("ImageOrientationPatient", [1, 0, 0, 1, 0, 0], "two unit vectors at a right angle, got [1.0, 0.0"),
         ("RescaleSlope", "many", "RescaleSlope must hold 1 number, got 'many'"),
+        ("RescaleSlope", "1e38", "its slope is 1e+38, expected a usual number"),
+        ("RescaleIntercept", "-inf", "RescaleIntercept must hold 1 number, got '-inf'"),
+        ("PixelSpacing", ["1e38", "1"], "got spacings [1.0, 1e+38, 3.0]"),
         ("SamplesPerPixel", 3, "is in colours (MONOCHROME2, 3 values a voxel), expected greys"),
         ("PhotometricInterpretation", "PALETTE COLOR", "is in colours (PALETTE COLOR, 1 values a voxel)"),
         ("Modality", "MR", "its Modality is 'MR', which has no Hounsfield units. Set intensity ="),
@@ -81,7 +84,7 @@ def test_a_header_that_does_not_do_is_refused_with_its_value(write_series, name,
 
     message = refusal(write_series(scan(), change=change))
     assert shown in message
-    assert message.split(": ")[0].endswith(".dcm")
+    assert message.split(": ")[0].endswith((".dcm", "series"))
 
 
 @pytest.mark.parametrize(

@@ -47,10 +47,8 @@ class SparseMasks(BareArray):
         with zipfile.ZipFile(ref.path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
         if unpacked > MOST_BYTES_EACH * like.array.size + (1 << 20):  # a small file may unpack to any size
-            raise DataError(
-                f"{ref.path}: unpacks to {unpacked / 1e6:.1f} MB, its volume {like.shape_zyx} has "
-                f"{like.array.size} voxels, of {MOST_BYTES_EACH} bytes at most. Fetch the file again."
-            )
+            why = f"unpacks to {unpacked / 1e6:.1f} MB, its volume {like.shape_zyx} has far fewer voxels"
+            raise DataError(f"{ref.path}: {why}. Fetch the file again.")
         matrix = sparse.csr_array(sparse.load_npz(ref.path))
         if matrix.shape != (classes, int(np.prod(shape))):
             raise DataError(

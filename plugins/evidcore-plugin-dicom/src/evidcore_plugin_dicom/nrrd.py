@@ -4,7 +4,6 @@ import bz2
 import dataclasses
 import io
 import math
-import os
 import re
 import zlib
 from pathlib import Path
@@ -160,11 +159,16 @@ def _directions(header: dict[str, Any], path: str) -> tuple[Array, tuple[int, ..
 
 def _voxels(path: str) -> Array:
     """Return the voxels, axes in the file's order, the first running fastest."""
-    for file in data_files(path):
-        if not file.is_file():
-            raise DataError(f"{path}: its voxels should lie in {unreadable(file, remedy=AGAIN)}")
-        refuse_substitute(file)
-    _refuse_skip(path)
+    header, file = read_header(path), next(iter(data_files(path)), Path(path))
+    if not file.is_file():
+        raise DataError(f"{path}: its voxels should lie in {unreadable(file, remedy=AGAIN)}")
+    refuse_substitute(file)
+    for name in ("lineskip", "line skip", "byteskip", "byte skip"):
+        # the file is read line by line, behind its end too; bytes are those that a packed file unpacks to
+        if header.get(name, 0) > max(size := file.stat().st_size, MOST_BEFORE_BYTES):
+            raise DataError(
+                f"{path}: its {name} is {header[name]}, its voxels' file has {size} bytes. {AGAIN}"
+            )
     try:
         with open(path, "rb") as stream:
             header = nrrd.read_header(stream)
@@ -176,15 +180,6 @@ def _voxels(path: str) -> Array:
         raise DataError(f"{path}: its voxels cannot be read ({_reason(cause)}). {AGAIN}") from cause
     refuse_type(array.dtype, path)
     return array
-
-
-def _refuse_skip(path: str) -> None:
-    """Stop at lines or bytes to be left out before the voxels, more than the file has: it takes for ever."""
-    header, (file, *_) = read_header(path), [*data_files(path), path]
-    for name in ("lineskip", "line skip", "byteskip", "byte skip"):
-        count, size = header.get(name, 0), os.path.getsize(file)
-        if count > max(size, MOST_BEFORE_BYTES):  # bytes are counted in what a packed file unpacks to
-            raise DataError(f"{path}: its {name} is {count}, its voxels' file has {size} bytes. {AGAIN}")
 
 
 def _unpacked(path: str, header: dict[str, Any], stream: IO[bytes], unpacker: Any) -> io.BytesIO:

@@ -157,14 +157,12 @@ def _headers(ref: VolumeRef) -> list[Header]:
         f"{series} ({group[0].dataset.get('Modality', '?')}, {len(group)} files)"
         for series, group in held.items()
     )
-    if ref.key is None:
-        raise DataError(
-            f"{ref.path}: holds {len(held)} series: {listed}. Name one as key, or put each in its own folder."
-        )
-    raise DataError(
-        f"{ref.path}: holds no series {ref.key!r}.{did_you_mean(ref.key, held)} "
-        f"It holds: {listed}. Correct the key."
+    wrong = (
+        f"holds no series {ref.key!r}.{did_you_mean(str(ref.key), held)} It holds: {listed}. Correct the key."
     )
+    if ref.key is None:
+        wrong = f"holds {len(held)} series: {listed}. Name one as key, or put each in its own folder."
+    raise DataError(f"{ref.path}: {wrong}")
 
 
 def _images(folder: Path) -> list[Header]:
@@ -177,8 +175,9 @@ def _images(folder: Path) -> list[Header]:
             continue
         uid = _class(held)
         is_other = uid.keyword and "Image" not in uid.keyword
-        # the series is read well after a whole class
-        is_makers_own = uid and uid.is_private and header.series
+        is_makers_own = (
+            uid and uid.is_private and header.series
+        )  # the series is read well after a whole class
         if not is_other and not is_makers_own:  # it may be a lost image
             raise DataError(
                 f"{header.path}: lies in a DICOM folder and has no Rows, though its class is "
@@ -232,14 +231,11 @@ def decode(dataset: Dataset, path: str) -> Array:
 
 def refuse_packed(shape: tuple[int, ...], bits: int, path: str, *files: str) -> None:
     """Stop at headers that state more voxels than files hold: a decoder would make room for them."""
-    bytes_each = max(1, bits // 8)
-    refuse_shape(shape, path, bytes_each)
-    stated, present = math.prod(shape) * bytes_each, sum(map(os.path.getsize, files))
+    refuse_shape(shape, path, max(1, bits // 8))
+    stated, present = math.prod(shape) * max(1, bits // 8), sum(map(os.path.getsize, files))
     if stated > max(SMALL_BYTES, MOST_RATIO * present):
-        raise DataError(
-            f"{path}: states {stated / 1e9:.3g} GB of voxels in files of {present / 1e6:.1g} MB, over "
-            f"{MOST_RATIO} times as much, which no image is. {AGAIN}"
-        )
+        why = f"states {stated / 1e9:.3g} GB of voxels in files of {present / 1e6:.1g} MB"
+        raise DataError(f"{path}: {why}, over {MOST_RATIO} times as much, which no image is. {AGAIN}")
 
 
 def refuse_other_size(dataset: Dataset) -> None:
