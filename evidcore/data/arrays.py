@@ -1,8 +1,10 @@
 """Bare arrays, `.npy` and `.npz`: what no header says, the reference must."""
 
 import zipfile
+import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -15,7 +17,7 @@ from evidcore.data.placement import body_axes, turned_to_body
 from evidcore.data.stored import Stored, refuse_shape, refuse_type, written
 from evidcore.errors import DataError, did_you_mean
 
-MISTAKES = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
+MISTAKES = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 class BareArray(Format):
@@ -30,21 +32,12 @@ class BareArray(Format):
     def open(self, ref: VolumeRef) -> Stored:
         """Read the shape."""
         affine: Any = stated_affine(ref, is_bare=True)
-        key = array_name(ref.path, ref.key)
-        try:
-            opened = Path(ref.path).open if key is None else zipfile.ZipFile(ref.path).open
-            with opened("rb" if key is None else f"{key}.npy") as file:
-                first = npy.read_magic(file) == (1, 0)
-                shape, _, dtype = (npy.read_array_header_1_0 if first else npy.read_array_header_2_0)(file)
-        except MISTAKES as cause:
-            raise _unreadable(ref.path, cause) from cause
-        refuse_type(dtype, ref.path)
-        spatial = tuple(shape)
+        spatial, dtype = _header(ref.path, ref.key)
         while len(spatial) > 3 and spatial[0] == 1:
             spatial = spatial[1:]
         if len(spatial) != 3:
             raise DataError(
-                f"{ref.path}: the array has shape {written(shape)}, expected 3 axes after leading ones of "
+                f"{ref.path}: the array has shape {written(spatial)}, expected 3 axes after leading ones of "
                 f"length 1. Save one volume an array."
             )
         refuse_shape(spatial, ref.path, dtype.itemsize)
@@ -55,28 +48,43 @@ class BareArray(Format):
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
         """Return the array that `ref.key` names, or its voxels of `ref.label`."""
-        values, key = read_array(ref.path, ref.key), array_name(ref.path, ref.key)
-        name = "the array" if key is None else f"array {key!r}"
-        if ref.axes is not None and values.ndim == 3:
-            values = turned_to_body(values, ref.axes, ref.path)
+        (shape, dtype), key = _header(ref.path, ref.key), array_name(ref.path, ref.key)
+        refuse_shape(shape, ref.path, dtype.itemsize)
+        name, outline = f"array {key!r}" if key else "the array", np.broadcast_to(np.False_, shape)
+        if ref.axes is not None and len(shape) == 3:
+            outline = turned_to_body(outline, ref.axes, ref.path)
             name += " in body axes"
-        if values.shape != like.shape_zyx:
+        if outline.shape != like.shape_zyx:  # before they are loaded: a small file may unpack to any size
             raise DataError(
-                f"{ref.path}: {name} has shape {values.shape}, its volume {like.shape_zyx} (z, y, x). "
+                f"{ref.path}: {name} has shape {outline.shape}, its volume {like.shape_zyx} (z, y, x). "
                 f"Write masks on the volume's grid, in body axes."
             )
-        refuse_type(values.dtype, ref.path)
+        values = read_array(ref.path, ref.key)
+        values = values if ref.axes is None else turned_to_body(values, ref.axes, ref.path)
         return picked(values, ref.label, ref.path)
 
 
 def read_array(path: str, key: str | None) -> Array:
     """Return the array of an `.npy`, or that of an `.npz` which `key` names or which is its only one."""
+    array: Array = _taken(path, key, npy.read_array)
+    return array
+
+
+def _header(path: str, key: str | None) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Return shape and type of what `read_array` gives."""
+    read = {(1, 0): npy.read_array_header_1_0}  # later ones differ in the length of their header
+    shape, _, dtype = _taken(
+        path, key, lambda file: read.get(npy.read_magic(file), npy.read_array_header_2_0)(file)
+    )
+    refuse_type(dtype, path)
+    return shape, dtype
+
+
+def _taken(path: str, key: str | None, take: Callable[[IO[bytes]], Any]) -> Any:
     key = array_name(path, key)
     try:
-        with Path(path).open("rb") as file:
-            loaded: Any = np.load(file, allow_pickle=False)
-            array: Array = loaded if key is None else loaded[key]
-            return array
+        with Path(path).open("rb") if key is None else zipfile.ZipFile(path).open(f"{key}.npy") as file:
+            return take(file)
     except MISTAKES as cause:
         raise _unreadable(path, cause) from cause
 

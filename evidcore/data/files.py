@@ -10,7 +10,7 @@ from pathlib import Path
 from evidcore.case import VolumeRef
 from evidcore.data.format import Format
 from evidcore.data.grid import Array
-from evidcore.data.stored import AGAIN, Stored, unreadable
+from evidcore.data.stored import AGAIN, Stored, refuse_substitute, unreadable
 from evidcore.errors import DataError, EvidError, PluginError
 from evidcore.registry import Offer, blame, known_elsewhere, offers
 from evidcore.registry.factory import build, offer_of
@@ -128,6 +128,7 @@ def _built(offer: Offer) -> Format:
 def open_volume(ref: VolumeRef) -> Stored:
     """Read the header of the file or files behind a reference."""
     reader = format_of(ref.path)
+    refuse_substitute(ref.path)
     offer = offer_of(reader)
     for name, text in ALLOWED.items():
         given = getattr(ref, name)

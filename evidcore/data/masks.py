@@ -7,7 +7,7 @@ from evidcore.data.files import format_of
 from evidcore.data.format import Format
 from evidcore.data.grid import SAME_GRID_VOXELS, Array, Geometry, Mask, Volume
 from evidcore.data.placement import TILT_LIMIT_DEGREES, resample, tilt_degrees, turn_to_body
-from evidcore.data.stored import Stored
+from evidcore.data.stored import Stored, refuse_substitute
 from evidcore.errors import DataError
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
@@ -29,6 +29,7 @@ def read_mask(ref: MaskRef, like: Volume) -> Mask:
         ContractError: if its format fails in another way; names its package.
     """
     reader = format_of(ref.path)
+    refuse_substitute(ref.path)
     with blame(offer_of(reader), f"reading the mask {ref.path}"):
         return mask_by(reader, ref, like)
 
@@ -56,7 +57,7 @@ def label_mask(stored: Stored, ref: MaskRef, like: Volume) -> Mask:
             f"Pick one with a label."
         )
     turn = turn_to_body(stored.grid, ref.path)
-    inside = turn.apply(picked(stored.values(), ref.label, ref.path))
+    inside = turn.apply(picked(stored.values(exact=True), ref.label, ref.path))
     target = np.zeros(like.file_geometry.shape_zyx, dtype=np.bool_)
     place_into(target, inside, turn.geometry, like.file_geometry, ref.path)
     return resample_mask(target, like)
@@ -78,6 +79,11 @@ def picked(values: Array, label: int | None, path: str) -> Mask:
             raise DataError(
                 f"{path}: a mask holds whole numbers, got {float(odd[0])!r} in {odd.size} voxels. "
                 f"Threshold the probabilities first."
+            )
+        if label is not None and label > 2 ** (np.finfo(values.dtype).nmant + 1):
+            raise DataError(
+                f"{path}: label {label} is none that {values.dtype} tells from its neighbours. Save the mask "
+                f"as whole numbers of 32 bits, with slope 1 and intercept 0."
             )
     mask: Mask = values > 0 if label is None else values == label
     return mask

@@ -130,14 +130,8 @@ def read_header(path: str) -> Any:
     file = Path(path)
     try:
         with file.open("rb") as stream:
-            if (stream.read(2) == GZIP_MAGIC) != is_packed(path):  # the name says another thing
-                what, name = (
-                    ("not gzip-compressed", path[:-3])
-                    if is_packed(path)
-                    else ("gzip-compressed", f"{path}.gz")
-                )
-                raise DataError(f"{path}: is named {file.suffix} but {what}. Rename it to {Path(name).name}.")
-        with gzip.open(file) if is_packed(path) else file.open("rb") as stream:
+            is_gzip = stream.read(2) == GZIP_MAGIC
+        with gzip.open(file) if is_gzip else file.open("rb") as stream:
             start = stream.read(HEADER_BYTES)
     except (OSError, EOFError, zlib.error) as cause:
         raise _unreadable(file, cause) from cause
@@ -148,9 +142,14 @@ def read_header(path: str) -> Any:
         shape, dtype, offset = header.get_data_shape(), header.get_data_dtype(), float(header["vox_offset"])
     except (HeaderDataError, WrapStructError, ValueError) as cause:
         raise DataError(f"{path}: has no usable NIfTI header ({cause}). {AGAIN}") from cause
+    if is_gzip != is_packed(path):
+        what, name = ("gzip-compressed", f"{path}.gz") if is_gzip else ("not gzip-compressed", path[:-3])
+        raise DataError(f"{path}: is named {file.suffix} but {what}. Rename it to {Path(name).name}.")
     refuse_shape(shape, path, dtype.itemsize)
-    if not 0 <= offset <= MOST_BYTES:
-        raise DataError(f"{path}: its voxels begin at byte {offset:g} (vox_offset), expected 352. {AGAIN}")
+    if not (first := kind.single_vox_offset) <= offset <= MOST_BYTES:  # before it lies the header
+        raise DataError(
+            f"{path}: its voxels begin at byte {offset:g} (vox_offset), expected {first}. {AGAIN}"
+        )
     return header
 
 

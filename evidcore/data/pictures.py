@@ -50,16 +50,16 @@ class Picture(Format):
         )
 
     def mask(self, ref: MaskRef, like: Volume) -> Mask:
-        """Return the voxels of a label of a `.png` in greys."""
+        """Return the voxels of a label of a PNG in greys."""
         return label_mask(_open_labels(ref.path), ref, like)
 
 
 def _open_labels(path: str) -> Stored:
     """Read the size of a mask; its values are the labels as they are stored, 0 and 1 where it has 1 bit."""
-    if not path.lower().endswith(".png"):
-        raise DataError(f"{path}: a lossy picture keeps no labels. Save the mask as .png.")
     with _opened(path) as picture:
-        mode = picture.mode
+        mode, kind = picture.mode, picture.format
+    if kind != "PNG":
+        raise DataError(f"{path}: is a {kind} by its content, which keeps no labels. Save the mask as PNG.")
     if mode not in {"1", *GREYS} and not mode.startswith("I;16"):
         raise DataError(
             f"{path}: a mask is a picture in greys, one value a label, got colours (mode {mode!r}). "
@@ -100,7 +100,7 @@ def save_picture(values: Array, path: Path) -> None:
 
 def _opened(path: str) -> Image.Image:
     try:
-        return Image.open(path)
+        return Image.open(path, formats=("PNG", "JPEG"))  # of others, PostScript would start Ghostscript
     except (UnidentifiedImageError, *MISTAKES) as cause:
         raise _unreadable(path, cause) from cause
 

@@ -1,9 +1,11 @@
 """Voxels as a file holds them, and what makes numbers of them."""
 
+import contextlib
 import dataclasses
 import functools
 import math
 import os
+import re
 import shlex
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -18,6 +20,10 @@ AGAIN = "Copy or convert the file again."
 CHECK_PATH = "Check the path in the table or the recipe."
 MOST_BYTES = 1 << 32  # of voxels as stored; twice a whole-body CT of 0.8 mm in float32
 MOST_SCALE = 1e12  # of a slope or an intercept
+SUBSTITUTES = {
+    rb"version https://git-lfs": "is a pointer of git-lfs, not the file. Type `git lfs pull` in its folder.",
+    rb"(\xef\xbb\xbf)?\s*<(!doctype\s+)?html": "is an HTML page, not the file. Download it again, logged in.",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,14 +40,17 @@ class Stored:
     is_picture: bool = False  # one slice, no place in a body
     patient: Mapping[str, str] = dataclasses.field(default_factory=dict)  # `sex` and `age` by the header
 
-    def values(self, rescale: tuple[float, float] | None = None) -> Array:
+    def values(self, rescale: tuple[float, float] | None = None, *, exact: bool = False) -> Array:
         """Return the values in file order: int16 where they are whole numbers that fit, else float32.
 
-        `rescale` is a slope and an intercept on top of the file's own.
+        `rescale` is a slope and an intercept on top of the file's own. `exact` leaves unscaled whole numbers
+        as they are stored.
         """
         factor, offset = rescale or (1.0, 0.0)
         raw, slope, intercept = self.load(), self.slope * factor, self.intercept * factor + offset
         is_one = bool(np.all(np.equal(slope, 1.0)))
+        if exact and raw.dtype.kind in "biu" and is_one and not np.any(intercept):
+            return raw
         if raw.dtype.kind in "biu" and is_one and np.all(np.equal(intercept, np.round(intercept))):
             limits = np.iinfo(np.int16)
             low, high = int(raw.min()) + int(np.min(intercept)), int(raw.max()) + int(np.max(intercept))
@@ -92,6 +101,16 @@ def _names(folder: Path, changed_ns: int) -> dict[str, str]:
 
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFD", name).casefold()
+
+
+def refuse_substitute(path: str | os.PathLike[str]) -> None:
+    """Stop at what a download left in place of a file."""
+    start = b""
+    with contextlib.suppress(OSError), open(path, "rb") as file:  # its format says what cannot be read
+        start = file.read(64)
+    for pattern, what in SUBSTITUTES.items():
+        if re.match(pattern, start, re.IGNORECASE):
+            raise DataError(f"{path}: {what}")
 
 
 def refuse_flat(shape: tuple[int, ...], path: str) -> None:

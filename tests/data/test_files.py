@@ -1,6 +1,5 @@
 """Which format reads a path, which files stand behind it, and what is said where none does."""
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -25,13 +24,8 @@ def scan() -> np.ndarray:
 
 
 def test_a_format_is_found_by_the_longest_ending_that_one_has(tmp_path):
-    for name, kind in {
-        "a.NII.GZ": Nifti,
-        "a.b.nii": Nifti,
-        "a.npz": BareArray,
-        "a.nii.npy": BareArray,
-        "a.JPEG": Picture,
-    }.items():
+    arrays, scans = {"a.npz": BareArray, "a.nii.npy": BareArray}, {"a.NII.GZ": Nifti, "a.b.nii": Nifti}
+    for name, kind in {**arrays, **scans, "a.JPEG": Picture}.items():
         (tmp_path / name).write_bytes(b"x")
         assert type(format_of(str(tmp_path / name))) is kind
     assert format_of(str(tmp_path / "a.NII.GZ")) is format_of(str(tmp_path / "a.NII.GZ")), "built once"
@@ -58,6 +52,22 @@ def test_a_format_that_is_not_read_is_named_with_those_that_are(tmp_path):
         assert ".jpeg, .jpg" in message
         assert ".nii, .nii.gz" in message
         assert ".npy, .npz" in message
+
+
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz", "a.png", "a.npz", "a.dcm", "a.nrrd", "series/a.dcm"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"version https://git-lfs", "is a pointer of git-lfs, not the file. Type `git lfs pull`"),
+     (b"\n<!DOCTYPE html><p>Log in", "is an HTML page, not the file. Download it again")],
+)  # fmt: skip
+def test_what_a_download_left_in_place_of_a_file_is_named(write, tmp_path, name, content, said):
+    path, like = tmp_path / name, read(VolumeRef(path=str(write(scan()))))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    asked = str(path.parent if "/" in name else path)
+    for ask in (lambda: read(VolumeRef(path=asked)), lambda: read_mask(MaskRef(path=asked), like)):
+        with pytest.raises(DataError, match=f"^{path}: {said}"):
+            ask()
 
 
 def test_a_folder_named_like_a_file_is_taken_for_what_it_is(tmp_path):
@@ -215,13 +225,10 @@ def test_a_name_in_another_spelling_is_told_with_the_remedy(tmp_path, there, ask
 @pytest.mark.parametrize("ending", ["nii", "nii.gz", "npy", "npz", "png"])
 def test_a_file_without_rights_is_named(write, tmp_path, ending):
     path = tmp_path / f"a.{ending}"
-    if ending in {"nii", "nii.gz"}:
-        write(scan(), path.name)
-    else:
-        path.write_bytes(b"x")
+    write(scan()).rename(path)  # of whatever content
     path.chmod(0)
-    ref = VolumeRef(path=str(path), intensity="arbitrary", axes="SPL" if ending in {"npy", "npz"} else None)
-    ref = dataclasses.replace(ref, spacing_mm_zyx=(1.0, 1.0, 1.0))
+    bare = {"axes": "SPL", "spacing_mm_zyx": (1.0, 1.0, 1.0)} if ending in {"npy", "npz"} else {}
+    ref = VolumeRef(path=str(path), intensity="arbitrary", **bare)
     for ask in (read, volume_key):
         with pytest.raises(DataError, match=f"a.{ending}: .*Permission denied"):
             ask(ref)

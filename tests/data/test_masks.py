@@ -1,3 +1,4 @@
+import os
 import re
 
 import nibabel
@@ -23,8 +24,11 @@ def test_a_label_map_of_any_orientation_lies_on_its_volume(write, volume, axes):
     np.testing.assert_array_equal(read_mask(MaskRef(path=path), volume), LABELS > 0)
     np.testing.assert_array_equal(read_mask(MaskRef(path=path, label=5), volume), LABELS == 5)
     assert not read_mask(MaskRef(path=path, label=9), volume).any()
-    floats = str(write(LABELS.astype(np.float32), "floats.nii.gz", axes=axes))
-    np.testing.assert_array_equal(read_mask(MaskRef(path=floats, label=2), volume), LABELS == 2)
+    for dtype, first in ((np.float32, 0), (np.uint32, 614454272)):  # beyond 2^24, which float32 rounds
+        path = str(write((LABELS + dtype(first)).astype(dtype), "other.nii.gz", axes=axes))
+        for label in (2, 5):
+            mask = read_mask(MaskRef(path=path, label=first + label), volume)
+            np.testing.assert_array_equal(mask, np.equal(LABELS, label))
 
 
 def test_an_array_of_an_npz_is_read(tmp_path, volume):
@@ -83,6 +87,12 @@ def arrays(**held):
     return make
 
 
+def cut(write, folder):
+    np.save(folder / "m.npy", LABELS.T)
+    os.truncate(folder / "m.npy", 140)  # the header tells, however much the voxels would unpack to
+    return folder / "m.npy"
+
+
 def map_of(array, *spacing):
     return lambda write, folder: write(array, "m.nii.gz", *spacing)
 
@@ -105,9 +115,11 @@ REFUSED = [  # what writes the mask, what is picked of it, and what is said
     (off(LABELS[1:3], 1.3), {}, f"mask 2x5x6 voxels of 3x2x1 mm from (3.9, 0.0, 0.0) mm (z, y, x), {AT_0}"),
     (off(LABELS, 2), {}, "1 of 4 voxels of the mask lie outside its volume: mask 4x5x6 voxels of 3x2x1 mm "),
     (arrays(lung=LABELS.T > 0), {}, "array 'lung' has shape (6, 5, 4), its volume (4, 5, 6) (z, y, x)"),
+    (cut, {}, "the array has shape (6, 5, 4), its volume (4, 5, 6)"),
     (TWO, {"key": "nodul"}, "holds no array 'nodul'. Did you mean 'nodule'? It holds: nodule, lung"),
     (TWO, {}, "holds no array None. It holds: nodule, lung"),
     (map_of(2 * LABELS * np.float32(0.25)), {}, "a mask holds whole numbers, got 2.5 in 3 voxels"),
+    (map_of(LABELS * np.float32(2**24)), {"label": 2**24 + 1}, "label 16777217 is none that float32 tells"),
     (arrays(one=np.full(SHAPE, np.nan)), {}, "got nan in 120 voxels"),
     (arrays(one=np.full(SHAPE, np.inf)), {}, "got inf in 120 voxels"),
 ]

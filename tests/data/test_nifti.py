@@ -168,7 +168,8 @@ def with_header(**header: object):
     def make(write, folder):
         image = nibabel.Nifti1Image(scan(), np.eye(4))
         image.set_qform(np.eye(4), 1)
-        for key, value in {"sform_code": 1, "scl_slope": 1, "scl_inter": 0, **header}.items():
+        usual = {"sform_code": 1, "scl_slope": 1, "scl_inter": 0, "vox_offset": 352}
+        for key, value in {**usual, **header}.items():
             image.header[key] = value
         (folder / "a.nii").write_bytes(image.header.binaryblock + bytes(4) + scan().tobytes(order="F"))
         return folder / "a.nii"
@@ -211,7 +212,7 @@ MADE = {  # what writes the file, and what is said of it
         spoiled(lambda all_: all_[:-10], scan(), "a.nii"),
         "holds 230 bytes of voxels, its header promises 240: the file is cut off",
     ),
-    "other": (spoiled(lambda _: b"not a volume " * 100, scan(), "a.nii"), "has no usable NIfTI header ("),
+    "other": (spoiled(lambda _: b"not a volume " * 100, scan()), "has no usable NIfTI header ("),
     "short": (spoiled(lambda _: b"short", scan(), "a.nii"), "has no usable NIfTI header ("),
     "packed": (
         lambda write, folder: write(scan()).rename(folder / "b.nii"),
@@ -264,6 +265,7 @@ MADE = {  # what writes the file, and what is said of it
     "an infinite slope": (with_header(scl_slope=np.inf), "its slope is inf"),
     "an intercept of 1e38": (with_header(scl_inter=1e38), "its intercept is 9.99999"),
     "a start of NaN": (with_header(vox_offset=np.nan), "its voxels begin at byte nan (vox_offset),"),
+    "a start of 0": (with_header(vox_offset=0), "its voxels begin at byte 0 (vox_offset), expected 352"),
     "a start of 1e38": (with_header(vox_offset=1e38), "its voxels begin at byte 1e+38"),
     "an origin of 1e38": (with_header(qform_code=0, srow_y=[0, 1, 0, 1e38]), BROKEN),
     "a spacing of 1e38": (with_header(sform_code=0, pixdim=[1, 1e38, 1, 1, 0, 0, 0, 0]), BROKEN),

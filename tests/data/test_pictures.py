@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import matplotlib.image
@@ -9,6 +10,7 @@ from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import read_geometry
 
 GREYS = np.arange(30, dtype=np.uint8).reshape(5, 6)
+LOSSY = "is a JPEG by its content, which keeps no labels. Save the mask as PNG."
 
 
 def ref(path: Path, **options: object) -> VolumeRef:
@@ -59,37 +61,33 @@ def test_a_picture_holds_no_hounsfield_units(tmp_path):
 
 
 def test_what_is_no_single_picture_is_refused(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"no picture")
-    assert "is not a readable picture (" in refusal(tmp_path / "a.png")
+    for content in (b"no picture", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 50\n%%EndComments\n"):
+        (tmp_path / "a.png").write_bytes(content)  # PostScript would start Ghostscript
+        assert "is not a readable picture (cannot identify" in refusal(tmp_path / "a.png")
     frames = [Image.fromarray(GREYS + number) for number in range(3)]
     frames[0].save(tmp_path / "b.png", save_all=True, append_images=frames[1:])
     assert "holds 3 pictures, expected one" in refusal(tmp_path / "b.png")
     Image.fromarray(GREYS[:1]).save(tmp_path / "c.png")
     assert "is 6 x 1 pixels, expected at least 2 each way" in refusal(tmp_path / "c.png")
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)).save(
-        tmp_path / "d.png"
-    )
-    content = (tmp_path / "d.png").read_bytes()
-    (tmp_path / "d.png").write_bytes(content[:2000])
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "d.png")
+    os.truncate(tmp_path / "d.png", 2000)
     assert "is not a readable picture (" in refusal(tmp_path / "d.png")
 
 
 def test_a_mask_of_a_picture_is_a_picture_in_greys(tmp_path):
     Image.fromarray(GREYS).save(tmp_path / "a.png")
-    Image.fromarray((GREYS > 20).astype(np.uint8) * 3).save(tmp_path / "m.png")
-    volume = read(ref(tmp_path / "a.png"))
-    for label in (None, 3):
-        mask = read_mask(MaskRef(path=str(tmp_path / "m.png"), label=label), volume)
-        np.testing.assert_array_equal(mask[0], GREYS > 20)
-    Image.fromarray(GREYS > 20).save(tmp_path / "two.png")
-    with Image.open(tmp_path / "two.png") as picture:
-        assert picture.mode == "1"
-    for label in (None, 1):
-        mask = read_mask(MaskRef(path=str(tmp_path / "two.png"), label=label), volume)
-        np.testing.assert_array_equal(mask[0], GREYS > 20)
-    Image.fromarray(GREYS).convert("P").save(tmp_path / "p.png")
-    with pytest.raises(DataError, match=r"p\.png: a mask is a picture in greys, .* got colours \(mode 'P'\)"):
-        read_mask(MaskRef(path=str(tmp_path / "p.png")), volume)
-    Image.fromarray(GREYS).save(tmp_path / "m.jpg")
-    with pytest.raises(DataError, match=r"m\.jpg: a lossy picture keeps no labels"):
-        read_mask(MaskRef(path=str(tmp_path / "m.jpg")), volume)
+    volume, path = read(ref(tmp_path / "a.png")), str(tmp_path / "m.png")
+    for stored, label, mode in (((GREYS > 20).astype(np.uint8) * 3, 3, "L"), (GREYS > 20, 1, "1")):
+        Image.fromarray(stored).save(path)
+        with Image.open(path) as picture:
+            assert picture.mode == mode
+        for picked in (None, label):
+            np.testing.assert_array_equal(read_mask(MaskRef(path=path, label=picked), volume)[0], GREYS > 20)
+    for mode, kind, said in (
+        ("P", "PNG", r"a mask is .* in greys, .* got colours \(mode 'P'\)"),
+        ("L", "JPEG", LOSSY),
+    ):
+        Image.fromarray(GREYS).convert(mode).save(path, kind)
+        with pytest.raises(DataError, match=rf"m\.png: {said}"):
+            read_mask(MaskRef(path=path), volume)

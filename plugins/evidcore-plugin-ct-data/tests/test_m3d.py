@@ -168,7 +168,7 @@ def test_changed_slices_are_stacked_again(cap):
     ("name", "content", "message"),
     [
         ("first.png", b"", "Coronal_C_/first.png: a slice is named by its number, such as 12.jpeg"),
-        ("7.png", b"no picture", "Coronal_C_/7.png: is no readable picture (cannot identify image file"),
+        ("7.png", b"%!PS-Adobe-3.0 EPSF-3.0\n", "Coronal_C_/7.png: is no readable picture (cannot identify"),
     ],
 )
 def test_a_slice_that_cannot_be_used_is_named(cap, name, content, message):

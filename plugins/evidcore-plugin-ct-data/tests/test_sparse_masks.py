@@ -91,6 +91,12 @@ def test_a_name_that_lies_about_the_shape_is_refused(tmp_path, masks):
             read_mask(MaskRef(path=str(path), key="0", axes="LPS"), like=grid(5, 4, 3))
 
 
+def test_what_unpacks_to_more_than_its_volume_is_refused(file):
+    np.savez_compressed(file, **np.load(file), more=np.zeros(10**7, np.int32))
+    with pytest.raises(DataError, match=r"unpacks to 40\.0 MB, its volume \(5, 4, 3\) has far fewer voxels"):
+        read_mask(MaskRef(path=file, key="0", axes="LPS"), like=grid(5, 4, 3))
+
+
 def test_arrays_beside_them_are_read_as_by_the_core(tmp_path, file):
     array = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
     (tmp_path / "scan").mkdir()

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import SimpleITK
 
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import Volume, read_geometry
@@ -34,3 +35,17 @@ def refused(ref: MaskRef, like: Volume) -> str:
         read_mask(ref, like)
     assert str(caught.value).startswith(f"{ref.path}: ")
     return str(caught.value)
+
+
+def simpleitk_series(folder: Path) -> SimpleITK.Image:
+    reader = SimpleITK.ImageSeriesReader()
+    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
+    return reader.Execute()
+
+
+def assert_placed(volume: Volume, image: SimpleITK.Image) -> None:
+    """Compare where SimpleITK lays each voxel."""
+    for index_xyz in np.ndindex(image.GetSize()):
+        place = image.TransformIndexToPhysicalPoint(index_xyz)
+        z, y, x, _ = np.linalg.inv(volume.affine) @ [*place[::-1], 1]
+        assert volume.array[round(z), round(y), round(x)] == image[index_xyz]

@@ -46,15 +46,16 @@ def test_a_file_of_many_frames_is_read(write_series):
     assert volume.array[0, 0, 3] == scan()[0, 0, 3] - 3
 
 
-def test_frames_that_do_not_say_where_they_lie_are_refused(write_series):
+def test_frames_that_do_not_say_where_they_lie_or_have_another_unit_are_refused(write_series):
     path = enhanced(write_series(scan()))
     whole = pydicom.dcmread(path)
     del whole.PerFrameFunctionalGroupsSequence
     whole.save_as(path)
     assert "enhanced.dcm: holds 4 frames and does not say where each lies" in refusal(path)
-
-    def change(groups: list[Dataset]) -> None:
-        del groups[1].PlanePositionSequence
-
-    path = enhanced(write_series(scan(), "again"), change)
+    path = enhanced(write_series(scan(), "place"), lambda groups: groups[1].pop("PlanePositionSequence"))
     assert "enhanced.dcm: ImagePositionPatient must hold 3 numbers, got nothing" in refusal(path)
+    path = enhanced(
+        write_series(scan(), "unit"),
+        lambda groups: setattr(groups[2].PixelValueTransformationSequence[0], "RescaleType", "ED"),
+    )
+    assert "enhanced.dcm: its RescaleType is 'ED', which has no Hounsfield units" in refusal(path)

@@ -6,7 +6,7 @@ import nrrd
 import numpy as np
 import pytest
 import SimpleITK
-from read_scans import SHAPE, scan
+from read_scans import SHAPE, assert_placed, scan
 
 from evidcore.api import DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.data import read_geometry
@@ -76,11 +76,7 @@ def test_axes_that_are_permuted_and_flipped_are_turned(tmp_path):
     path = write(tmp_path / "a.nrrd", stored, **{"space directions": directions, "space origin": [5, 0, 0]})
     volume = read(VolumeRef(path=str(path)))
     np.testing.assert_array_equal(volume.array, scan())
-    image = SimpleITK.ReadImage(str(path))  # second opinion on where a voxel lies
-    for index in np.ndindex(image.GetSize()):
-        place = image.TransformIndexToPhysicalPoint(index)
-        z, y, x, _ = np.linalg.inv(volume.affine) @ [*place[::-1], 1]
-        assert volume.array[round(z), round(y), round(x)] == image[index]
+    assert_placed(volume, SimpleITK.ReadImage(str(path)))
 
 
 def test_an_axis_of_one_without_direction_is_dropped(tmp_path):
@@ -89,6 +85,7 @@ def test_an_axis_of_one_without_direction_is_dropped(tmp_path):
     np.testing.assert_array_equal(read(VolumeRef(path=str(path))).array, scan())
     path = write(tmp_path / "b.nrrd", np.stack([scan().T] * 3), **{"space directions": directions})
     assert "expected 3. Split a series in time or echoes" in refusal(path)
+    assert "is a 2D image, shape 6x5x1" in refusal(write(tmp_path / "c.nrrd", scan().T[:, :, :1]))
 
 
 @pytest.mark.parametrize(
@@ -127,29 +124,27 @@ def test_more_than_the_header_states_is_not_unpacked(tmp_path, encoding, name):
 
 def test_damage_and_other_content_are_named(tmp_path):
     path = write(tmp_path / "a.nrrd", scan().T)
-    content = bytearray(path.read_bytes())
-    content[-30] ^= 16
-    path.write_bytes(content)
-    assert "its voxels cannot be read (" in refusal(path)
-    path.write_bytes(b"no NRRD file at all\n")
-    assert "has no usable NRRD header (Invalid NRRD magic line" in refusal(path)
-    path.write_bytes(b"NRRD0004\ntype: short\n\n")
-    assert "has no usable NRRD header (" in refusal(path)
+    content = path.read_bytes()
+    for other, said in (
+        (content[:-30] + bytes([content[-30] ^ 16]) + content[-29:], "its voxels cannot be read ("),
+        (b"no NRRD file at all\n", "has no usable NRRD header (Invalid NRRD magic line"),
+        (b"NRRD0004\ntype: short\n\n", "has no usable NRRD header ("),
+    ):
+        path.write_bytes(other)
+        assert said in refusal(path)
 
 
 def test_the_voxels_of_a_detached_header_are_named_where_they_are_missing(tmp_path):
     path = write(tmp_path / "a.nhdr", scan().T, encoding="raw")
     (voxels,) = set(tmp_path.iterdir()) - {path}
     assert files_of(str(path)) == [path, voxels]
+    voxels.write_text("version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(DataError, match=f"{voxels}: is a pointer of git-lfs"):
+        read(VolumeRef(path=str(path)))
     voxels.unlink()
     assert f"its voxels should lie in {voxels}: there is no such file" in refusal(path)
     path.write_text(path.read_text().replace(voxels.name, "slice%03d.raw 1 4 1"))
     assert "its voxels lie in several files, data file 'slice%03d.raw 1 4 1'; one is read" in refusal(path)
-
-
-def test_colours_and_flat_files_are_refused(tmp_path):
-    path = write(tmp_path / "a.nrrd", scan().T[:, :, :1])
-    assert "is a 2D image, shape 6x5x1" in refusal(path)
 
 
 def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
@@ -195,6 +190,9 @@ def test_a_real_label_map_without_orientation_is_refused(real_data):
         ("sizes", "-4 5 6", "holds no voxels, shape -4x5x6"),
         ("space directions", "(1e38,0,0) (0,2,0) (0,0,3)", "got spacings [1e+38, 2.0, 3.0]"),
         ("space origin", "(nan,0,0)", "the origin [nan, 0.0, 0.0]"),
+        ("encoding", "raw\nline skip: 999999999999", "its line skip is 999999999999, its voxels' file has"),
+        ("encoding", "gzip\nlineskip: 99999999999", "its lineskip is 99999999999, its voxels' file has"),
+        ("encoding", "ascii\nbyte skip: 999999999999", "its byte skip is 999999999999, its voxels' file"),
     ],
 )
 def test_numbers_that_are_none_and_sizes_beyond_memory_are_named(tmp_path, field, value, says):

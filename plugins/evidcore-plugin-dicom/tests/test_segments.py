@@ -49,6 +49,11 @@ def segmentation(folder: Path, path: Path, masks: np.ndarray, **options) -> str:
 
 
 @pytest.fixture
+def folder(write_series) -> Path:
+    return write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
+
+
+@pytest.fixture
 def masks() -> np.ndarray:
     """Two segments that overlap; each leaves slices out."""
     held = np.zeros((*SHAPE, 2), bool)
@@ -58,9 +63,8 @@ def masks() -> np.ndarray:
     return held
 
 
-def test_segments_may_overlap_and_leave_slices_out(write_series, tmp_path, masks):
+def test_segments_may_overlap_and_leave_slices_out(folder, tmp_path, masks):
     # highdicom, an implementation of its own, writes them; names of the files run against the slices
-    folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
     path = segmentation(folder, tmp_path / "seg.dcm", masks[::-1])
     frames = int(pydicom.dcmread(path).NumberOfFrames)
     assert frames == 2 + 4, "empty frames are left out"
@@ -81,9 +85,9 @@ def test_a_segmentation_of_sagittal_images_is_turned_like_its_volume(write_serie
     np.testing.assert_array_equal(mask, masks[..., 1])
 
 
-def test_a_segmentation_of_some_slices_of_its_volume_is_put_where_it_belongs(write_series, tmp_path, masks):
-    whole = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
-
+def test_a_segmentation_of_some_slices_of_its_volume_is_put_where_it_belongs(
+    write_series, folder, tmp_path, masks
+):
     def change(image: Dataset, number: int) -> str | None:
         return "leave out" if number not in {2, 3} else None
 
@@ -91,23 +95,21 @@ def test_a_segmentation_of_some_slices_of_its_volume_is_put_where_it_belongs(wri
     path = segmentation(part, tmp_path / "seg.dcm", masks[[3, 2], ..., 1:])
     expected = masks[..., 1].copy()
     expected[[0, 1, 4, 5]] = False
-    np.testing.assert_array_equal(read_mask(MaskRef(path=path), opened(whole)), expected)
+    np.testing.assert_array_equal(read_mask(MaskRef(path=path), opened(folder)), expected)
     message = refused(
-        MaskRef(path=segmentation(whole, tmp_path / "more.dcm", masks[::-1, ..., 1:])), opened(part)
+        MaskRef(path=segmentation(folder, tmp_path / "more.dcm", masks[::-1, ..., 1:])), opened(part)
     )
     assert "1 of 1 voxels of the mask lie outside its volume: mask 1x12x14 voxels of 3x2x1 mm" in message
 
 
-def test_a_segmentation_of_another_grid_is_refused_with_both(write_series, tmp_path, masks):
-    folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
+def test_a_segmentation_of_another_grid_is_refused_with_both(write_series, folder, tmp_path, masks):
     path = segmentation(folder, tmp_path / "seg.dcm", masks[::-1, ..., :1])
     other = opened(write_series(np.zeros(SHAPE, np.int16), "other", (3.0, 2.0, 1.1)))
     assert "mask 1x12x14 voxels of 3x2x1 mm" in refused(MaskRef(path=path), other)
     assert "volume 6x12x14 voxels of 3x2x1.1 mm" in refused(MaskRef(path=path), other)
 
 
-def test_fractions_are_refused(write_series, tmp_path, masks):
-    folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
+def test_fractions_are_refused(folder, tmp_path, masks):
     path = segmentation(
         folder, tmp_path / "seg.dcm", masks[::-1, ..., :1],
         kind=highdicom.seg.SegmentationTypeValues.FRACTIONAL, dtype=np.float32,
@@ -116,8 +118,7 @@ def test_fractions_are_refused(write_series, tmp_path, masks):
     assert "the segmentation is 'FRACTIONAL', expected 'BINARY' or 'LABELMAP'" in message
 
 
-def test_a_segment_without_a_frame_is_empty_and_a_cut_file_is_named(write_series, tmp_path, masks):
-    folder = write_series(np.zeros(SHAPE, np.int16), "images", SPACING)
+def test_a_segment_without_a_frame_is_empty_and_a_cut_file_is_named(folder, tmp_path, masks):
     masks[..., 1] = False
     path = segmentation(folder, tmp_path / "seg.dcm", masks[::-1])
     volume = opened(folder)
@@ -126,6 +127,9 @@ def test_a_segment_without_a_frame_is_empty_and_a_cut_file_is_named(write_series
     seg.PixelData = seg.PixelData[:20]
     seg.save_as(path)
     assert "its frames cannot be decoded (" in refused(MaskRef(path=path, key="liver"), volume)
+    seg.Rows = seg.Columns = 50000
+    seg.save_as(path)
+    assert "2.5 GB of voxels in files of 0.003 MB" in refused(MaskRef(path=path, key="liver"), volume)
 
 
 def itk_labels(path: Path) -> np.ndarray:

@@ -11,7 +11,7 @@ from evidcore_plugin_dicom import headers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydicom.uid import CTImageStorage, DeflatedExplicitVRLittleEndian
-from read_scans import SHAPE, opened, refusal, scan
+from read_scans import SHAPE, assert_placed, opened, refusal, scan, simpleitk_series
 
 from evidcore.api import DataError
 
@@ -35,14 +35,7 @@ def test_any_orientation_of_a_series_gives_the_same_volume(write_series, pairs, 
 
 def test_a_voxel_lies_where_simpleitk_says(write_series):
     folder = write_series(scan(), axes="PIL")
-    reader = SimpleITK.ImageSeriesReader()
-    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
-    image = reader.Execute()
-    volume = opened(folder)
-    for index_xyz in np.ndindex(image.GetSize()):
-        place = image.TransformIndexToPhysicalPoint(index_xyz)
-        z, y, x, _ = np.linalg.inv(volume.affine) @ [*place[::-1], 1]
-        assert volume.array[round(z), round(y), round(x)] == image[index_xyz]
+    assert_placed(opened(folder), simpleitk_series(folder))
 
 
 def test_a_series_is_picked_by_its_uid(write_series, tmp_path):
@@ -158,35 +151,15 @@ def test_an_image_that_is_cut_within_its_header_is_not_left_aside(write_series, 
 @pytest.mark.parametrize(
     ("uid", "shown"),
     [(CTImageStorage, "'CT Image Storage'"), (None, "nothing"),
-     ("1.2.840.10008.5.1.4.1", "'1.2.840.10008.5.1.4.1'")],
+     ("1.2.840.10008.5.1.4.1", "'1.2.840.10008.5.1.4.1'"),
+     ("1.2.840.10008.1.3.10", None),  # a DICOMDIR
+     ("1.2.840.10008.5.1.4.1.1.88.11", None),  # a structured report
+     ("1.2.840.10008.5.1.4.1.1.11.1", None),  # a presentation state
+     ("1.2.840.10008.5.1.4.1.1.66", None),  # raw data
+     ("1.3.12.2.1107.5.9.1", None)],  # Siemens, no image
 )  # fmt: skip
-def test_a_file_without_rows_that_may_be_an_image_is_refused(write_series, uid, shown):
+def test_a_file_without_rows_is_left_aside_where_its_class_has_no_image(write_series, uid, shown):
     folder = write_series(scan())
-    _headless(folder, uid)
-    assert (
-        f"{folder}/cut.dcm: lies in a DICOM folder and has no Rows, though its class is {shown}. "
-        f"The file is cut off" in refusal(folder)
-    )
-
-
-@pytest.mark.parametrize(
-    "uid",
-    [
-        "1.2.840.10008.1.3.10",  # a DICOMDIR
-        "1.2.840.10008.5.1.4.1.1.88.11",  # a structured report
-        "1.2.840.10008.5.1.4.1.1.11.1",  # a presentation state
-        "1.2.840.10008.5.1.4.1.1.66",  # raw data
-        "1.3.12.2.1107.5.9.1",  # Siemens, no image
-    ],
-)
-def test_a_class_that_has_no_image_is_left_aside(write_series, uid):
-    folder = write_series(scan())
-    _headless(folder, uid)
-    np.testing.assert_array_equal(opened(folder).array, scan())
-
-
-def _headless(folder: Path, uid: str | None) -> None:
-    """Add a file of some class without an image."""
     image = pydicom.dcmread(folder / "99.dcm")
     for name in ("Rows", "Columns", "PixelData", "SOPClassUID"):
         delattr(image, name)
@@ -196,6 +169,11 @@ def _headless(folder: Path, uid: str | None) -> None:
     elif uid is not None:
         image.SOPClassUID = uid
     image.save_as(folder / "cut.dcm")
+    if shown is None:
+        np.testing.assert_array_equal(opened(folder).array, scan())
+    else:
+        said = f"{folder}/cut.dcm: lies in a DICOM folder and has no Rows, though its class is {shown}. The"
+        assert f"{said} file is cut off" in refusal(folder)
 
 
 SIZES = {"JPEG2000Lossless": (b"\xff\x4f\xff\x51", 8, ">2I"), "JPEGLSLossless": (b"\xff\xf7", 5, ">2H")}
@@ -245,10 +223,7 @@ def test_a_real_series_is_that_of_the_nifti_file_voxel_for_voxel(real_data):
 
 def test_a_real_compressed_series_is_that_of_simpleitk(real_data):
     folder = real_data / "totalsegmentator/example_ct_dicom"
-    reader = SimpleITK.ImageSeriesReader()
-    reader.SetFileNames(reader.GetGDCMSeriesFileNames(str(folder)))
-    image = reader.Execute()
-    volume = opened(folder)
+    volume, image = opened(folder), simpleitk_series(folder)
     np.testing.assert_array_equal(volume.array, SimpleITK.GetArrayFromImage(image))
     np.testing.assert_allclose(volume.affine[:3, 3], image.GetOrigin()[::-1], atol=1e-6)
     np.testing.assert_allclose(volume.spacing_mm_zyx, image.GetSpacing()[::-1], atol=1e-6)
@@ -266,8 +241,5 @@ def test_images_of_two_patients_are_refused_without_their_ids(write_series):
     message = refusal(write_series(scan(), values=lambda number: {"PatientID": f"SECRET-{number == 2}"}))
     assert "state 2 values of PatientID, the first two in 96.dcm and 97.dcm" in message
     assert "SECRET" not in message
-
-
-def test_an_image_without_a_patient_is_passed_over(write_series):
-    folder = write_series(scan(), values=lambda number: {"PatientID": "" if number == 2 else "one"})
-    assert opened(folder).shape_zyx == SHAPE
+    folder = write_series(scan(), "one", values=lambda number: {"PatientID": "" if number == 2 else "one"})
+    assert opened(folder).shape_zyx == SHAPE, "an image without a patient is passed over"

@@ -4,7 +4,8 @@ import pydicom
 import pytest
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
-from read_scans import opened, refusal, scan
+from pydicom.uid import ParametricMapStorage
+from read_scans import SHAPE, opened, refusal, scan
 
 from evidcore.api import DataError
 
@@ -33,7 +34,9 @@ def second(**values):
      (second(ImageOrientationPatient=[1, 0, 0, 0, 0, -1]),
       "differ in direction: (1, 0, 0, 0, 1, 0) in 96.dcm, (1, 0, 0, 0, 0, -1) in 98.dcm"),
      (second(PixelSpacing=[0.7, 0.8]), "differ in pixel spacing: (2, 1) in 96.dcm, (0.7, 0.8) in 98.dcm"),
-     (second(Rows=4, PixelData=bytes(48)), "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move")],
+     (second(Rows=4, PixelData=bytes(48)), "differ in size: (6, 5) in 96.dcm, (6, 4) in 98.dcm. Move"),
+     (lambda _: {"Rows": 24000, "Columns": 24000}, "states shape 24000x24000x4, 4.61 GB of voxels; at most"),
+     (lambda _: {"Rows": 12000, "Columns": 12000}, "1.15 GB of voxels in files of 0.002 MB, over 1000")],
 )  # fmt: skip
 def test_images_that_do_not_form_one_stack_are_refused(write_series, changed, shown):
     assert shown in refusal(write_series(scan(), values=changed))
@@ -59,8 +62,14 @@ def test_a_series_of_one_image_is_refused(write_series):
         ("PixelSpacing", [0, 1], "PixelSpacing must be above 0 mm, got [0.0, 1.0]"),
         ("ImageOrientationPatient", [1, 0, 0, 1, 0, 0], "two unit vectors at a right angle, got [1.0, 0.0"),
         ("RescaleSlope", "many", "RescaleSlope must hold 1 number, got 'many'"),
-        ("SamplesPerPixel", 3, "has 3 values a voxel (colour), expected one"),
-        ("Modality", "MR", "its modality is 'MR', which has no Hounsfield units. Set intensity ="),
+        ("RescaleSlope", "1e38", "its slope is 1e+38, expected a usual number"),
+        ("RescaleIntercept", "-inf", "RescaleIntercept must hold 1 number, got '-inf'"),
+        ("PixelSpacing", ["1e38", "1"], "got spacings [1.0, 1e+38, 3.0]"),
+        ("SamplesPerPixel", 3, "is in colours (MONOCHROME2, 3 values a voxel), expected greys"),
+        ("PhotometricInterpretation", "PALETTE COLOR", "is in colours (PALETTE COLOR, 1 values a voxel)"),
+        ("Modality", "MR", "its Modality is 'MR', which has no Hounsfield units. Set intensity ="),
+        ("SOPClassUID", ParametricMapStorage, "its SOPClassUID is 'Parametric Map Storage', which has no"),
+        ("RescaleType", "Z_EFF", "its RescaleType is 'Z_EFF', which has no Hounsfield units. Set intensity"),
         ("ModalityLUTSequence", Sequence([Dataset()]), "scales its values by a table (ModalityLUTSequence)"),
     ],
 )
@@ -75,12 +84,17 @@ def test_a_header_that_does_not_do_is_refused_with_its_value(write_series, name,
 
     message = refusal(write_series(scan(), change=change))
     assert shown in message
-    assert message.split(": ")[0].endswith(".dcm")
+    assert message.split(": ")[0].endswith((".dcm", "series"))
 
 
-def test_another_modality_is_read_as_arbitrary(write_series):
-    folder = write_series(scan(), values=lambda number: {"Modality": "MR"})
-    assert opened(folder, intensity="arbitrary").intensity == "arbitrary"
+@pytest.mark.parametrize(
+    ("name", "value"), [("Modality", "MR"), ("RescaleType", "MGML"), ("RescaleType", "US")]
+)
+def test_other_units_are_read_as_arbitrary_and_unspecified_ones_as_hounsfield_units(
+    write_series, name, value
+):
+    folder = write_series(scan(), values=lambda number: {name: value})
+    assert opened(folder, intensity="hu" if value == "US" else "arbitrary").shape_zyx == SHAPE
 
 
 @pytest.mark.parametrize(("name", "content"), [("96.dcm", b""), ("empty", b""), ("95.dcm", b"no image")])

@@ -122,7 +122,7 @@ def stack(folder: Path, to: Path) -> None:
     pictures = []
     for path in sorted(slices, key=lambda path: int(path.stem)):
         try:
-            with Image.open(path) as picture:
+            with Image.open(path, formats=("PNG", "JPEG")) as picture:
                 pictures.append(np.asarray(picture.convert("L")))
         except (UnidentifiedImageError, OSError) as cause:
             raise DataError(

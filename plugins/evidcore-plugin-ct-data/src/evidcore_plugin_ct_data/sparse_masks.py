@@ -16,6 +16,7 @@ from evidcore.data.arrays import BareArray
 from evidcore.data.placement import turned_to_body
 
 MEMBERS = frozenset({"format.npy", "shape.npy", "data.npy", "indices.npy", "indptr.npy"})  # scipy's save_npz
+MOST_BYTES_EACH = 16  # of a voxel of the volume: an index and a value of 8 bytes
 _SHAPE = re.compile(r"\((\d+), ?(\d+), ?(\d+), ?(\d+)\)\.npz$")
 
 
@@ -43,6 +44,11 @@ class SparseMasks(BareArray):
                 f"mask_(4, 512, 512, 265).npz. Give it the name under which it was published."
             )
         classes, *shape = (int(count) for count in result.groups())
+        with zipfile.ZipFile(ref.path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+        if unpacked > MOST_BYTES_EACH * like.array.size + (1 << 20):  # a small file may unpack to any size
+            why = f"unpacks to {unpacked / 1e6:.1f} MB, its volume {like.shape_zyx} has far fewer voxels"
+            raise DataError(f"{ref.path}: {why}. Fetch the file again.")
         matrix = sparse.csr_array(sparse.load_npz(ref.path))
         if matrix.shape != (classes, int(np.prod(shape))):
             raise DataError(

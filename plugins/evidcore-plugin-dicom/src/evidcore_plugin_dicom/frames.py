@@ -33,6 +33,7 @@ class Frame:
     column_gap_mm: float
     slope: float = 1.0
     intercept: float = 0.0
+    unit: str = ""  # of what slope and intercept give
     group: Dataset | None = None  # what a file of several frames says of this one
 
     @property
@@ -99,5 +100,6 @@ def _frame(dataset: Dataset, path: str, number: int, group: Dataset | None) -> F
         column_gap_mm=column_gap,
         slope=slope,
         intercept=intercept,
+        unit=str(scale.get("RescaleType") or "").strip(),
         group=group,
     )

@@ -16,7 +16,7 @@ from evidcore.api import DataError, Format, MaskRef, VolumeRef
 from evidcore.data import Array, FileGrid, Mask, Stored, Volume, refuse_shape
 from evidcore.data.arrays import stated_affine
 from evidcore.data.masks import label_mask
-from evidcore.data.stored import AGAIN, refuse_flat, refuse_type, unreadable
+from evidcore.data.stored import AGAIN, refuse_flat, refuse_substitute, refuse_type, unreadable
 from evidcore.errors import did_you_mean
 
 # NRRD's names of the space that directions are given in, and what turns x and y into LPS.
@@ -159,9 +159,16 @@ def _directions(header: dict[str, Any], path: str) -> tuple[Array, tuple[int, ..
 
 def _voxels(path: str) -> Array:
     """Return the voxels, axes in the file's order, the first running fastest."""
-    missing = [file for file in data_files(path) if not file.is_file()]
-    if missing:
-        raise DataError(f"{path}: its voxels should lie in {unreadable(missing[0], remedy=AGAIN)}")
+    header, file = read_header(path), next(iter(data_files(path)), Path(path))
+    if not file.is_file():
+        raise DataError(f"{path}: its voxels should lie in {unreadable(file, remedy=AGAIN)}")
+    refuse_substitute(file)
+    for name in ("lineskip", "line skip", "byteskip", "byte skip"):
+        # the file is read line by line, behind its end too; bytes are those that a packed file unpacks to
+        if header.get(name, 0) > max(size := file.stat().st_size, MOST_BEFORE_BYTES):
+            raise DataError(
+                f"{path}: its {name} is {header[name]}, its voxels' file has {size} bytes. {AGAIN}"
+            )
     try:
         with open(path, "rb") as stream:
             header = nrrd.read_header(stream)
@@ -179,7 +186,7 @@ def _unpacked(path: str, header: dict[str, Any], stream: IO[bytes], unpacker: An
     """Unpack what lies before the voxels and these, at most as many bytes as the header states."""
     for file in data_files(path):
         stream = io.BytesIO(file.read_bytes())
-    for _ in range(min(header.get("lineskip", header.get("line skip", 0)), MOST_BEFORE_BYTES)):
+    for _ in range(header.get("lineskip", header.get("line skip", 0))):
         stream.readline()
     before = header.get("byteskip", header.get("byte skip", 0))  # -1: the voxels are the last
     most = math.prod(map(int, header["sizes"])) * nrrd.reader._determine_datatype(header).itemsize

@@ -11,7 +11,7 @@ from evidcore.data.placement import turn_to_body
 from evidcore.data.stored import AGAIN
 from evidcore_plugin_dicom.frames import Frame, frames_of, group_item
 from evidcore_plugin_dicom.headers import MISTAKES, read_dataset
-from evidcore_plugin_dicom.series import refuse_other_size
+from evidcore_plugin_dicom.series import refuse_other_size, refuse_packed
 
 
 def read_segment(path: str, number: int, onto: Geometry) -> Mask:
@@ -34,6 +34,8 @@ def read_segment(path: str, number: int, onto: Geometry) -> Mask:
     mask = np.zeros(onto.shape_zyx, dtype=np.bool_)
     if not frames:
         return mask
+    bits = int(dataset.get("BitsAllocated") or 8)
+    refuse_packed((frames[0].columns, frames[0].rows, 1), bits, path, path)  # decoded frame by frame
     try:
         refuse_other_size(dataset)
         planes = iter_pixels(dataset, indices=[frame.number for frame in frames])

@@ -1,6 +1,8 @@
 """A DICOM series as a volume: its files found, its images stacked, its voxels decoded."""
 
 import dataclasses
+import math
+import os
 import struct
 from pathlib import Path
 
@@ -11,20 +13,23 @@ from pydicom.pixels.utils import _get_jpg_parameters, get_nr_frames, pixel_array
 from pydicom.uid import UID, JPEG2000TransferSyntaxes, JPEGLSTransferSyntaxes, JPEGTransferSyntaxes
 
 from evidcore.api import DataError, VolumeRef
-from evidcore.data import Array, FileGrid, Stored
-from evidcore.data.stored import AGAIN
+from evidcore.data import Array, FileGrid, Stored, refuse_shape
+from evidcore.data.stored import AGAIN, refuse_substitute
 from evidcore.errors import did_you_mean
 from evidcore_plugin_dicom.frames import Frame, frames_of
 from evidcore_plugin_dicom.headers import MISTAKES, SEGMENTATIONS, files_in, is_dicom, read_dataset, shown
 from evidcore_plugin_dicom.stack import stack
 
-NOT_HU = {"MR", "PT", "NM", "US"}
+NOT_HU = {"MR", "PT", "NM", "US", "Parametric Map Storage"}  # modalities and a class
+HU_TYPES = {"", "HU", "US"}  # of RescaleType; US: unspecified, which scanners write of HU
 NEEDED = (
     "SOPClassUID", "Modality", "PatientID", "PatientSex", "PatientAge", "SeriesInstanceUID", "SeriesNumber",
-    "SamplesPerPixel", "NumberOfFrames", "Rows", "Columns", "PixelSpacing", "ImagePositionPatient",
-    "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope", "RescaleIntercept",
-    "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+    "SamplesPerPixel", "PhotometricInterpretation", "NumberOfFrames", "Rows", "Columns", "BitsAllocated",
+    "PixelSpacing", "ImagePositionPatient", "ImageOrientationPatient", "ModalityLUTSequence", "RescaleSlope",
+    "RescaleIntercept", "RescaleType", "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
 )  # fmt: skip
+MOST_RATIO = 1000  # of a scan's voxels to its files, in bytes; real ones are packed 2 to 50 times
+SMALL_BYTES = 1 << 28  # of voxels; a label map may hold next to nothing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -68,15 +73,13 @@ def open_series(ref: VolumeRef) -> Stored:
     first: dict[str, str] = {}  # patient -> the first file; an image without one is passed over
     for header in headers:
         held = header.dataset
-        modality = held.get("Modality")
-        if ref.intensity == "hu" and modality in NOT_HU:
+        for name, value in {"Modality": held.get("Modality"), "SOPClassUID": _class(held).name}.items():
+            if ref.intensity == "hu" and value in NOT_HU:
+                raise _no_hu(header.path, name, value)
+        count, colours = held.get("SamplesPerPixel") or 1, held.get("PhotometricInterpretation")
+        if count != 1 or colours == "PALETTE COLOR":
             raise DataError(
-                f"{header.path}: its modality is {modality!r}, which has no Hounsfield units. "
-                f"Set intensity = 'arbitrary' on the data set."
-            )
-        if (held.get("SamplesPerPixel") or 1) != 1:
-            raise DataError(
-                f"{header.path}: has {held.SamplesPerPixel} values a voxel (colour), expected one. "
+                f"{header.path}: is in colours ({colours}, {count} values a voxel), expected greys. "
                 f"Take the original series, not a secondary capture."
             )
         if held.get("ModalityLUTSequence"):
@@ -94,7 +97,12 @@ def open_series(ref: VolumeRef) -> Stored:
             "their own."
         )
     frames = [frame for header in headers for frame in frames_of(header.dataset, header.path)]
+    for frame in frames:
+        if ref.intensity == "hu" and frame.unit.upper() not in HU_TYPES:
+            raise _no_hu(frame.path, "RescaleType", frame.unit)
     ordered, grid = stack(frames, ref.path)
+    bits = max(int(header.dataset.get("BitsAllocated") or 16) for header in headers)
+    refuse_packed(grid.shape, bits, ref.path, *(header.path for header in headers))
     return Stored(
         grid=grid,
         load=lambda: _voxels(ordered, grid),
@@ -104,6 +112,16 @@ def open_series(ref: VolumeRef) -> Stored:
             what: str(headers[0].dataset.get(f"Patient{what.capitalize()}") or "") for what in ("sex", "age")
         },
     )
+
+
+def _no_hu(path: str, name: str, value: str | None) -> DataError:
+    why = f"its {name} is {value!r}, which has no Hounsfield units"
+    return DataError(f"{path}: {why}. Set intensity = 'arbitrary' on the data set.")
+
+
+def _class(dataset: Dataset) -> UID:
+    """Return the class of a file; a directory (DICOMDIR) has one in its meta group alone."""
+    return UID(str(dataset.get("SOPClassUID") or dataset.file_meta.get("MediaStorageSOPClassUID") or ""))
 
 
 def _headers(ref: VolumeRef) -> list[Header]:
@@ -139,14 +157,12 @@ def _headers(ref: VolumeRef) -> list[Header]:
         f"{series} ({group[0].dataset.get('Modality', '?')}, {len(group)} files)"
         for series, group in held.items()
     )
-    if ref.key is None:
-        raise DataError(
-            f"{ref.path}: holds {len(held)} series: {listed}. Name one as key, or put each in its own folder."
-        )
-    raise DataError(
-        f"{ref.path}: holds no series {ref.key!r}.{did_you_mean(ref.key, held)} "
-        f"It holds: {listed}. Correct the key."
+    wrong = (
+        f"holds no series {ref.key!r}.{did_you_mean(str(ref.key), held)} It holds: {listed}. Correct the key."
     )
+    if ref.key is None:
+        wrong = f"holds {len(held)} series: {listed}. Name one as key, or put each in its own folder."
+    raise DataError(f"{ref.path}: {wrong}")
 
 
 def _images(folder: Path) -> list[Header]:
@@ -157,11 +173,11 @@ def _images(folder: Path) -> list[Header]:
         held = header.dataset
         if "Rows" in held:
             continue
-        # a directory (DICOMDIR) has a class in its meta group alone
-        uid = UID(str(held.get("SOPClassUID") or held.file_meta.get("MediaStorageSOPClassUID") or ""))
+        uid = _class(held)
         is_other = uid.keyword and "Image" not in uid.keyword
-        # the series is read well after a whole class
-        is_makers_own = uid and uid.is_private and header.series
+        is_makers_own = (
+            uid and uid.is_private and header.series
+        )  # the series is read well after a whole class
         if not is_other and not is_makers_own:  # it may be a lost image
             raise DataError(
                 f"{header.path}: lies in a DICOM folder and has no Rows, though its class is "
@@ -176,6 +192,7 @@ def _is_of_series(file: Path) -> bool:
         return True
     size = file.stat().st_size
     if size == 0 or file.suffix.lower() == ".dcm":
+        refuse_substitute(file)
         raise DataError(f"{file}: lies in a DICOM folder and holds no DICOM, {size} bytes. {AGAIN}")
     return False
 
@@ -210,6 +227,15 @@ def decode(dataset: Dataset, path: str) -> Array:
     except MISTAKES as cause:
         syntax, why = dataset.file_meta.TransferSyntaxUID.name, " ".join(str(cause).split())
         raise DataError(f"{path}: its voxels cannot be decoded ({syntax}: {why}). {AGAIN}") from cause
+
+
+def refuse_packed(shape: tuple[int, ...], bits: int, path: str, *files: str) -> None:
+    """Stop at headers that state more voxels than files hold: a decoder would make room for them."""
+    refuse_shape(shape, path, max(1, bits // 8))
+    stated, present = math.prod(shape) * max(1, bits // 8), sum(map(os.path.getsize, files))
+    if stated > max(SMALL_BYTES, MOST_RATIO * present):
+        why = f"states {stated / 1e9:.3g} GB of voxels in files of {present / 1e6:.1g} MB"
+        raise DataError(f"{path}: {why}, over {MOST_RATIO} times as much, which no image is. {AGAIN}")
 
 
 def refuse_other_size(dataset: Dataset) -> None:
