@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import re
-import shlex
 import unicodedata
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -86,12 +85,9 @@ def _other_spelling(path: Path) -> str:
         return ""
     if there == path:  # a link to nowhere
         return ""
-    what, how = "letter case", ""
-    if len({unicodedata.normalize("NFC", str(name)) for name in (there, path)}) == 1:
-        form = "nfc" if unicodedata.is_normalized("NFC", str(path)) else "nfd"  # macOS writes NFD
-        folder = shlex.quote(os.path.commonpath([there, path]) or ".")
-        what, how = "Unicode form", f" with `convmv -r --{form} -f utf8 -t utf8 --notest {folder}`"
-    return f"{there} is there: its name differs in {what}. Write it so, or rename it{how}."
+    same = len({unicodedata.normalize("NFC", str(name)) for name in (there, path)}) == 1
+    what = "Unicode form" if same else "letter case"
+    return f"{there} is there: its name differs in {what}. Write it so, or rename it."
 
 
 @functools.lru_cache(maxsize=8)

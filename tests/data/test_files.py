@@ -202,22 +202,22 @@ def test_a_path_that_the_system_refuses_is_named(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "differs", "how"),
+    ("there", "asked", "differs"),
     [
-        ("Jose\u0301/a.nii", "Jos\xe9/a.nii", "Unicode form", " with `convmv -r --nfc -f utf8 -t utf8 --not"),
-        ("Jos\xe9/a.nii", "Jose\u0301/a.nii", "Unicode form", " with `convmv -r --nfd -f utf8 -t utf8 --not"),
-        ("set/Scan.NII", "Set/scan.nii", "letter case", "."),
+        ("Jose\u0301/a.nii", "Jos\xe9/a.nii", "Unicode form"),
+        ("Jos\xe9/a.nii", "Jose\u0301/a.nii", "Unicode form"),
+        ("set/Scan.NII", "Set/scan.nii", "letter case"),
     ],
 )
-def test_a_name_in_another_spelling_is_told_with_the_remedy(tmp_path, there, asked, differs, how):
+def test_a_name_in_another_spelling_is_told_with_the_remedy(tmp_path, there, asked, differs):
     found, path, link = tmp_path / there, tmp_path / asked, tmp_path / "a.nii"
     found.parent.mkdir()
     found.touch()
     link.symlink_to("nowhere")
     with pytest.raises(DataError) as caught:
         format_of(str(path))
-    message = f"{path}: there is no such file. {found} is there: its name differs in {differs}."
-    assert str(caught.value).startswith(f"{message} Write it so, or rename it{how}")
+    told = f"{path}: there is no such file. {found} is there: its name differs in {differs}. Write it so, "
+    assert str(caught.value) == f"{told}or rename it."
     assert str(unreadable(link)) == f"{link}: there is no such file. {CHECK_PATH}"
 
 
