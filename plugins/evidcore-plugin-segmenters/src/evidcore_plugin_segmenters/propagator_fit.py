@@ -222,8 +222,7 @@ def _walk(known: Known, chain: int, rng: np.random.Generator) -> tuple[bool, lis
     if rng.random() < FROM_BOX:
         places = [known.key, *(known.key + way * step for step in range(chain - 1))]
         return True, [min(max(place, 0), last) for place in places]
-    held = np.flatnonzero(known.masks.flatten(1).amax(1).numpy())
-    start = int(rng.choice(held))
+    start = int(rng.choice(np.flatnonzero(known.masks.flatten(1).amax(1).numpy())))
     return False, [min(max(start + way * step, 0), last) for step in range(chain)]
 
 
