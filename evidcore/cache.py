@@ -355,11 +355,9 @@ class _Process:
             limit = limit_bytes(self.root, self._used_bytes or 0)
             if size_bytes > limit:
                 return False
-            if (
-                self._unseen_bytes > SPARE * limit
-                or (self._used_bytes is None and size_bytes >= LARGE_BYTES)
-                or (self._used_bytes is not None and self._used_bytes + size_bytes > limit)
-            ):
+            is_due = self._used_bytes is None and size_bytes >= LARGE_BYTES
+            is_full = (self._used_bytes or 0) + size_bytes > limit
+            if is_due or is_full or self._unseen_bytes > SPARE * limit:
                 self._used_bytes, limit = self._evict(size_bytes, keep_newer_than)
                 self._unseen_bytes = 0
                 if self._used_bytes + size_bytes > limit:
@@ -404,9 +402,7 @@ class _Process:
         _touch(path)
 
 
-@functools.cache
-def _process(root: Path) -> _Process:
-    return _Process(root)
+_process = functools.cache(_Process)
 
 
 def _leases(root: Path) -> set[str]:

@@ -16,6 +16,7 @@ from evidcore_plugin_reports.endpoint import Endpoint
 from evidcore_plugin_reports.labelers import NegationRules
 from evidcore_plugin_reports.scorers import FindingsF1
 from evidcore_plugin_reports.text_models import Pretrained
+from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.recipes import phantoms, recipe_text
 from PIL import Image
 
@@ -31,12 +32,7 @@ from evidcore.runs.context import Context, StageOutputs
 from evidcore.train.sampler import InProcess
 
 NATIVE = testing.tiny_vision("qwen3_vl")
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cases")
-    return [testing.volume_case(folder, seed) for seed in range(4)]
+cases = volume_cases(4)
 
 
 def test_every_kind_has_its_check():

@@ -211,9 +211,7 @@ def _other(prompt: Prompt, seed: int) -> str | None:
 
 
 def _without(prompt: Prompt, finding: str | None, dataset: Dataset | None) -> Prompt | None:
-    if finding is None or dataset is None:
-        return None
-    volumes = dataset.without(prompt.case, finding)
+    volumes = None if finding is None or dataset is None else dataset.without(prompt.case, finding)
     if volumes is None:
         return None
     mapping: Mapping[VolumeRef, VolumeRef] = dict(zip(prompt.case.volumes, volumes, strict=True))

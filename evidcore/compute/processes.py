@@ -69,7 +69,4 @@ def pin_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-@functools.cache
-def processes() -> Processes:
-    """Return this process among those of the run."""
-    return Processes()
+processes = functools.cache(Processes)

@@ -69,8 +69,6 @@ def is_locked(folder: Path) -> bool:
     try:
         with (folder / ".lock").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
+    except (FileNotFoundError, BlockingIOError) as cause:
+        return isinstance(cause, BlockingIOError)
     return False

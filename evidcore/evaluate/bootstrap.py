@@ -33,20 +33,15 @@ Values = Sequence[float] | Float[np.ndarray[Any, Any], " value"]
 
 
 def detectable(
-    of: Interval | float | None,
-    *,
-    power: float = POWER,
-    tests: int = 1,
-    degrees_of_freedom: float | None = None,
+    of: Interval | float | None, *, tests: int = 1, degrees_of_freedom: float | None = None
 ) -> float | None:
-    """Return the smallest true difference from 0 that would be found in a share `power` of such experiments.
+    """Return the smallest true difference from 0 that would be found in a share POWER of such experiments.
 
-    (z(1 - α/2m) + z(power)) · standard error, for a two-sided test at α = 5 % that m tests share as in Holm's
+    (z(1 - α/2m) + z(POWER)) · standard error, for a two-sided test at α = 5 % that m tests share as in Holm's
     first step: 2.80 standard errors for one test at 80 %.
 
     Args:
         of: a paired difference, or its standard error; None and ties give None.
-        power: share of experiments.
         tests: m.
         degrees_of_freedom: of a t in place of z.
 
@@ -59,7 +54,7 @@ def detectable(
     if error is None:
         return None
     reference = stats.norm if degrees_of_freedom is None else stats.t(degrees_of_freedom)
-    return float(reference.ppf(1 - (1 - LEVEL) / (2 * tests)) + reference.ppf(power)) * error
+    return float(reference.ppf(1 - (1 - LEVEL) / (2 * tests)) + reference.ppf(POWER)) * error
 
 
 def mean_interval(values: Values, patients: Sequence[Hashable], *, draws: int = DRAWS) -> Interval:
@@ -129,12 +124,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Source:
         Holm 1979, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6.
     """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    for rank, index in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
+    order = np.argsort(p_values, kind="stable")
+    stepped = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    return list(np.minimum(np.maximum.accumulate(stepped), 1.0)[np.argsort(order)].tolist())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,9 +164,7 @@ class Sample:
                 )
         if not len(owners):
             raise ValueError("nothing to average: 0 values")
-        columns = np.stack(
-            [np.asarray(side, dtype=np.float64) for side in (numerators, denominators)], axis=1
-        )
+        columns = np.column_stack([numerators, denominators]).astype(np.float64)
         return cls.summed([columns], owners, pool_of("ratio"))
 
     @property

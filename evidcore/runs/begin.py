@@ -88,8 +88,7 @@ def run(
         with recording_exit(folder), isolation_ended():
             check_splits(assembly)
             for index, stage in enumerate(recipe.stages):
-                context = Context(assembly, recipe.stage_name(index))
-                stage.check(context)
+                stage.check(Context(assembly, recipe.stage_name(index)))
             for _, name, reader in unfitted_readers(assembly):
                 with blame(offer_of(reader), f"looking for what service.{name} needs"):
                     reader.ready()

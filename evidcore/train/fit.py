@@ -182,5 +182,4 @@ def fit(
     more = {name: value for name, value in (given or {}).items() if name in asked}
     values = arguments(function, options or {}, where)
     function(train, validation, folder, seed, log, **more, **values)
-    figures: dict[str, Any] = json.loads((folder / "fit.json").read_text(encoding="utf-8"))
-    return figures
+    return dict(json.loads((folder / "fit.json").read_text(encoding="utf-8")))

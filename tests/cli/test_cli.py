@@ -153,17 +153,3 @@ def test_a_labeler_within_a_stage_knows_the_recipes_folder(evid, recipe, tmp_pat
     recipe.write_text(recipe.read_text().replace("sha256", "sha"))
     said = evid("check", recipe, exit_code=2).stderr
     assert "reweighter.labeler.sha256: missing" in said
-
-
-LISTINGS = [["--help"], ["plugins"], ["plugins", "reward", "--json"], ["run", "--help"]]
-
-
-def test_help_and_listings_import_neither_torch_nor_a_plugin():
-    code = (
-        "import sys; from click.testing import CliRunner; from evidcore.cli import main;"
-        f"assert [CliRunner().invoke(main, words).exit_code for words in {LISTINGS}] == [0] * 4;"
-        "heavy = {'torch', 'transformers', 'trl', 'monai', 'pydantic', 'numpy', 'evidcore_plugin_med3d_r1'};"
-        "print([name for name in sys.modules if name.partition('.')[0] in heavy or '.builtin' in name])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -1,12 +1,12 @@
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
-from evidcore_testing.data import FINDINGS, volume_case
-from evidcore_testing.models import tiny_language
+from evidcore_testing.data import FINDINGS
+from evidcore_testing.fixtures import language_folder as language_folder
+from evidcore_testing.fixtures import volume_cases
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
@@ -16,6 +16,7 @@ from evidcore.model.vlm import VolumeVLM
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
+cases = volume_cases(6)
 
 
 @dataclasses.dataclass
@@ -26,17 +27,6 @@ class Small:
     processor: VolumeProcessor
     cases: list[Case]
     prompts: list[Prompt]
-
-
-@pytest.fixture(scope="session")
-def language_folder(tmp_path_factory) -> Path:
-    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
-
-
-@pytest.fixture(scope="session")
-def cases(tmp_path_factory) -> list[Case]:
-    folder = tmp_path_factory.mktemp("volumes")
-    return [volume_case(folder, seed) for seed in range(6)]
 
 
 @pytest.fixture(scope="session")

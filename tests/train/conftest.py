@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from evidcore_plugin_encoders.testing import VIEW, tiny_vlm
-from evidcore_testing.data import volume_case
-from evidcore_testing.models import tiny_language, tiny_vision_language
+from evidcore_testing.fixtures import language_folder as language_folder
+from evidcore_testing.fixtures import volume_cases
+from evidcore_testing.models import tiny_vision_language
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
 
@@ -28,6 +29,7 @@ from evidcore.train.trl import grpo, sft
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
+cases = volume_cases(8)
 
 
 class Heard:
@@ -193,17 +195,6 @@ class Bench:
             given["replay"] = options.pop("replayed")
         settings = settings_of(**options)
         return make(*(model or self.model()), source, *rewards, settings, self.folder / folder, **given)
-
-
-@pytest.fixture(scope="session")
-def language_folder(tmp_path_factory) -> Path:
-    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
-
-
-@pytest.fixture(scope="session")
-def cases(tmp_path_factory) -> list[Case]:
-    folder = tmp_path_factory.mktemp("volumes")
-    return [volume_case(folder, seed) for seed in range(8)]
 
 
 @pytest.fixture

@@ -1,9 +1,7 @@
-"""What explains a reader's answers, by hand, and the kappa of two against scikit-learn."""
+"""What explains a reader's answers, by hand."""
 
-import numpy as np
 import pytest
-from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
-from sklearn.metrics import cohen_kappa_score
+from evidcore_plugin_emrl.reader_habits import Look, habits
 
 NAMES = ("cyst", "stone", "scar")
 
@@ -42,12 +40,3 @@ def test_the_shares_by_hand():
     assert result.explained["lesions"] == pytest.approx((8 / 12 + 1) / 2)
     assert result.explained["always"] == pytest.approx((4 / 12 + 1) / 2)  # nothing, foretold of all
     assert result.always == frozenset()
-
-
-def test_kappa_is_that_of_scikit_learn():
-    rng = np.random.default_rng(3)
-    first = rng.random(300) < 0.2
-    second = np.where(rng.random(300) < 0.8, first, rng.random(300) < 0.5)
-    assert kappa(first.tolist(), second.tolist()) == pytest.approx(cohen_kappa_score(first, second))
-    assert kappa([True, False], [True, False]) == 1.0
-    assert kappa([False, False], [False, False]) is None

@@ -4,18 +4,15 @@ import pytest
 from disc_cases import disc_case
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_emrl.verify import INSTRUCTION, Verify
-from evidcore_testing import TinySampler, check_rollout, tiny_language
+from evidcore_testing import TinySampler, check_rollout
+from evidcore_testing.fixtures import language_folder
 
 from evidcore.api import TextPart
 from evidcore.builtin.views import Slices
 
+language = language_folder
 DRAFT = '<report>There is a cyst.</report><evidence>{"slice": 1}</evidence>'
 FINAL = '<report>There is a stone.</report><evidence>{"slice": 3}</evidence>'
-
-
-@pytest.fixture(scope="module")
-def language(tmp_path_factory):
-    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 from evidcore_plugin_phantoms.slices import PhantomSlices
-from evidcore_testing.models import tiny_language
+from evidcore_testing.fixtures import language_folder
 
 sys.path.insert(0, str(Path(__file__).parent))  # letters
+language = language_folder
 
 
 @pytest.fixture(scope="session")
@@ -24,8 +25,3 @@ def unannotated(folder):
     """Give a slice with a lesion, and no mask."""
     phantoms = PhantomSlices(folder, train_cases=1, validation_cases=0, test_cases=0, annotated=False)
     return next(iter(phantoms.cases("train")))
-
-
-@pytest.fixture(scope="session")
-def language(tmp_path_factory):
-    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")

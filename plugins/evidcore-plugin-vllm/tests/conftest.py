@@ -3,8 +3,9 @@ import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_vllm.engine import Vllm
-from evidcore_testing.data import volume_case
-from evidcore_testing.models import tiny_language, tiny_vision_language
+from evidcore_testing.fixtures import language_folder as language_folder
+from evidcore_testing.fixtures import volume_cases
+from evidcore_testing.models import tiny_vision_language
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 from transformers.utils import logging
@@ -17,17 +18,7 @@ from evidcore.train.sampler import PolicySampler
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def language_folder(tmp_path_factory):
-    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
-
-
-@pytest.fixture(scope="session")
-def cases(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("volumes")
-    return [volume_case(folder, seed) for seed in range(4)]
+cases = volume_cases(4)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """A paper's recipe, which a test module names RECIPE, as published and with the module's SIZES.
 
-`small` is the module's: a folder with the recipe, miniatures of its data sets, and tiny models. CHANCE is the
-reward that takes the place of one that a model which knows nothing never earns. What each recipe resolves to
-is held in tests/golden/resolved/paper.
+`small` is the module's: `folder` with miniatures of the recipe's data sets and tiny models. CHANCE, where the
+module has it, is the reward that takes the place of one that a model which knows nothing never earns. What
+each recipe resolves to is held in tests/golden/resolved/paper.
 """
 
 import json
@@ -23,8 +23,13 @@ def options(table):
 @pytest.fixture(scope="module")
 def alone(request, tmp_path_factory):
     """The recipe in a folder without data and weights."""
-    recipe = request.module.RECIPE
-    return Path(shutil.copy(recipe, tmp_path_factory.mktemp("alone") / recipe.name))
+    return Path(shutil.copy(request.module.RECIPE, tmp_path_factory.mktemp("alone")))
+
+
+@pytest.fixture(scope="module")
+def folder(request, tmp_path_factory):
+    """A folder with the recipe, to put data and weights beside it."""
+    return Path(shutil.copy(request.module.RECIPE, tmp_path_factory.mktemp("small"))).parent
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +67,8 @@ def check_small(evid, small, request):
 @pytest.fixture(scope="module")
 def finished(evid, small, request):
     """The folder of a run of the recipe in small."""
-    changes = options(request.module.SIZES | request.module.CHANCE)
+    chance = getattr(request.module, "CHANCE", {"stage.grpo.reward[0]": '{use="random"}'})
+    changes = options(request.module.SIZES | chance)
     words = [small / request.module.RECIPE.name, "--json", "--out", small / "runs", *changes]
     return Path(json.loads(evid("run", *words).stdout)["run"])
 

@@ -1,6 +1,5 @@
 """E-MRL's recipe at a size like the paper's: what `check` and `plan` say of it; and run in small."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -38,14 +37,9 @@ SIZES = {
 }
 
 
-CHANCE = {"stage.grpo.reward[0]": '{use="random"}'}
-
-
 @pytest.fixture(scope="module")
-def small(tmp_path_factory, write_qwen3):
+def small(folder, write_qwen3):
     """The recipe beside a miniature of its data set and a tiny Qwen3-VL, which is the reader too."""
-    folder = tmp_path_factory.mktemp("small")
-    shutil.copy(RECIPE, folder / RECIPE.name)
     write("abdomen-atlas-3-mini", folder / "AbdomenAtlas3.0Mini")
     write_qwen3(folder / "language")
     return folder

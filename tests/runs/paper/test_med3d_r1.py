@@ -1,7 +1,6 @@
 """The paper's recipe: what `check` and `plan` say of it without data and weights; and run in small."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -145,10 +144,8 @@ SIZES = {
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(folder):
     """The recipe beside miniatures of its data sets, a tiny Qwen2 and weights of a tiny encoder."""
-    folder = tmp_path_factory.mktemp("small")
-    shutil.copy(RECIPE, folder / RECIPE.name)
     write("ct-rate", folder / "CT-RATE")
     write("rad-chestct", folder / "RAD-ChestCT")
     tiny_language(folder / "language")

@@ -1,7 +1,6 @@
 """MedVol-R1's recipe at the paper's size: what `check` and `plan` say of it; and run in small."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -105,14 +104,9 @@ M3D_SEG = {
 }
 
 
-CHANCE = {"stage.grpo.reward[0]": '{use="random"}'}
-
-
 @pytest.fixture(scope="module")
-def small(tmp_path_factory, write_qwen3):
+def small(folder, write_qwen3):
     """The recipe beside a miniature of its data set, a tiny Qwen3-VL, and a tiny model that tracks."""
-    folder = tmp_path_factory.mktemp("small")
-    shutil.copy(RECIPE, folder / RECIPE.name)
     write("ct-org", folder / "CT-ORG")
     (folder / "term_dictionary.json").write_text(json.dumps({"liver": ["the largest gland of the body"]}))
     write_qwen3(folder / "language")

@@ -1,6 +1,5 @@
 """MedVR's recipe at the paper's size: what `check` and `plan` say of it; and run in small."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -32,16 +31,11 @@ SIZES = {
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(folder):
     """The recipe beside a miniature of its data set and a tiny Qwen2.5-VL."""
-    folder = tmp_path_factory.mktemp("small")
-    shutil.copy(RECIPE, folder / RECIPE.name)
     write("omni-med-vqa", folder / "set")
     tiny_vision_language(folder / "language", "qwen2_5_vl")
     return folder
-
-
-CHANCE = {"stage.grpo.reward[0]": '{use="random"}'}
 
 
 def test_only_sizes_and_steps_differ_in_small(check_small):

@@ -142,8 +142,7 @@ def occlude(
         known, results = {line["key"]: line for line in read_lines(path)}, []
         policy = context.local_policy(prompts_per_pass=asking.prompts_per_batch)
         bank = connected(policy)
-        result = folder.result(trained_by)
-        model = {"stage": trained_by, "inputs": result["inputs"]}
+        model = {"stage": trained_by, "inputs": folder.result(trained_by)["inputs"]}
         total, done = sum(len(grid.boxes) for _, _, grid in asked), 0
         for answer, prompt, grid in asked:
             images = [crop.uri() for crop in prompt.crops()]

@@ -229,10 +229,7 @@ def _cards() -> Any:
         "cut": _cut, "name": functools.partial(_cut, most=_MOST_OF_NAME), "described": _described,
         "tojson_text": functools.partial(json.dumps, ensure_ascii=False), "names": names_of,
     }  # fmt: skip
-    made.globals |= {
-        "CHECKS": CHECKS, "MOST_ITEMS": _MOST_ITEMS, "MOST_ROWS": _MOST_ROWS,
-        "SIDES": SIDES,
-    }  # fmt: skip
+    made.globals |= {"CHECKS": CHECKS, "MOST_ITEMS": _MOST_ITEMS, "MOST_ROWS": _MOST_ROWS, "SIDES": SIDES}
     return made.get_template("cards.html").module
 
 

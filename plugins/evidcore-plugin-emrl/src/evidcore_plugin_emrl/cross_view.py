@@ -346,9 +346,7 @@ class CrossView(Reward):
         return self._score(share * sum(sees.values()), share * sum(taken.values()), "; ".join(told))
 
     def _score(self, value: float, control: float, reason: str) -> Score:
-        paid = value - control
-        if self.control != "others":
-            paid = max(0.0, paid)
+        paid = value - control if self.control == "others" else max(0.0, value - control)
         return Score(value=paid, parts={"seen": value, "control": control}, reason=reason)
 
     def _agreement(self, gold: Set[str], sees: Set[str]) -> float:

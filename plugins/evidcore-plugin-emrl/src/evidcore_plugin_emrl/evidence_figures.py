@@ -69,9 +69,7 @@ class Seen:
         1 on a healthy scan of which nothing is affirmed and no slice is cited.
         """
         of = said | {*self.present}
-        if of:
-            return len(self.grounded(said, evidence)) / len(of)
-        return float(not cites(evidence))
+        return len(self.grounded(said, evidence)) / len(of) if of else float(not cites(evidence))
 
 
 def cites(evidence: Evidence | None) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Lt
 from jaxtyping import Float, Int, UInt8
-from safetensors.torch import save_file
+from safetensors.torch import save_model
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -120,8 +120,7 @@ def fit_reader(
     volumes, scores = _scored(reader, held)
     reader.thresholds = tuple(_thresholds(volumes, scores, options.leaves_alone))
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.contiguous() for name, value in network.state_dict().items()}
-    save_file(weights, folder / "weights.safetensors")
+    save_model(network, str(folder / "weights.safetensors"))
     known = {"findings": findings, "thresholds": reader.thresholds, "network": reader.described()}
     (folder / "reader.json").write_text(json.dumps(known, indent=2), encoding="utf-8")
     figures: dict[str, Any] = {
@@ -212,8 +211,7 @@ def _train(
     network.train()
     for step in range(options.steps):
         rate = options.learning_rate * share_of_peak(step, options.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        optimizer.param_groups[0]["lr"] = rate
         half = options.slices_per_step // 2
         places = torch.from_numpy(
             np.concatenate([rng.choice(seen, half), rng.choice(empty, options.slices_per_step - half)])

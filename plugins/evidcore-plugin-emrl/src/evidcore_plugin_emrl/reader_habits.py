@@ -61,18 +61,6 @@ def habits(looks: Sequence[Look]) -> Habits:  # a probe of air or noise may lack
     return Habits(goes_by=goes_by, explained=explained, always=_commonest(everywhere[""]) or Seen())
 
 
-def kappa(first: Sequence[bool], second: Sequence[bool]) -> float | None:
-    """Return Cohen's kappa of two readers; None where both always say the same one thing.
-
-    Source:
-        Cohen 1960, A coefficient of agreement for nominal scales, Educ. Psychol. Meas. 20.
-    """
-    same = fmean(item == other for item, other in zip(first, second, strict=True))
-    yes, also = fmean(first), fmean(second)
-    chance = yes * also + (1 - yes) * (1 - also)
-    return (same - chance) / (1 - chance) if chance < 1 else None
-
-
 def _counted(
     looks: Sequence[Look], key: Callable[[Look], Hashable]
 ) -> dict[Hashable, collections.Counter[Seen]]:

@@ -19,7 +19,7 @@ from evidcore.contracts import ImageQuestion, LabelError
 from evidcore.data import read_geometry
 from evidcore.evaluate.bootstrap import LEVEL
 from evidcore_plugin_emrl.matched_slices import lacks_mask, patient_of, shown_findings
-from evidcore_plugin_emrl.reader_habits import Look, habits, kappa
+from evidcore_plugin_emrl.reader_habits import Look, habits
 from evidcore_plugin_emrl.report_evidence import best_evidence
 from evidcore_plugin_emrl.settled import CELLS, FALSE, Cell, Pay, Settled
 from evidcore_plugin_emrl.settling_conditions import CONDITIONS, OMITTED, RETOLD, conditions, own_crops
@@ -141,7 +141,10 @@ def settle(
         again(plain)
         other = _named(again.answers, labeler)
         both = [(name in named[q], name in other[q]) for q in plain if q in other for name in vocabulary]
-        agreed = kappa([one for one, _ in both], [two for _, two in both])
+        if len({said for pair in both for said in pair}) > 1:  # else both always say the same one thing
+            from sklearn.metrics import cohen_kappa_score
+
+            agreed = float(cohen_kappa_score(*zip(*both, strict=True)))
     return Settled(
         own=Cell(reward.agreement, reward.control, reward.bind, reward.mask_gate),
         pays=pays,

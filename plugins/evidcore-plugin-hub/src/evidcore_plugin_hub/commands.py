@@ -79,8 +79,7 @@ def new(kind: str, name: str, out: Path | None, as_json: bool) -> None:
     from evidcore_plugin_hub.new import write_package
 
     folder = out or Path(f"evid-{kind}-{name}")
-    files = write_package(kind, name, folder)
-    names = [str(file) for file in files]
+    names = [str(file) for file in write_package(kind, name, folder)]
     hint = f"Next: pip install -e {folder} && cd {folder} && pytest, then evid lint {folder}"
     _print(as_json, {"folder": str(folder), "files": names}, *names, hint)
 

@@ -391,12 +391,9 @@ def _environment(python: str = "") -> dict[str, str]:
     return passed | threads | hub | path | {"CUDA_VISIBLE_DEVICES": ""}
 
 
-Number = int | float
-
-
 _VERDICTS: TypeAdapter[Any] = TypeAdapter(list[Score | Unscored | None])
 _CHECKED = TypeAdapter(list[Checked])
-_NUMBERS = TypeAdapter(list[Number | None])
+_NUMBERS = TypeAdapter(list[int | float | None])
 _TEXTS = TypeAdapter(list[str | None])
 
 
@@ -425,13 +422,11 @@ class IsolatedReward(_Isolated, Reward):
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
     ) -> Sequence[Score | Unscored | None]:
         """Have it judge; what calls it counts the verdicts and holds them to its bounds."""
-        result: list[Score | Unscored | None] = self._process.ask("__call__", _VERDICTS, rollouts, earlier)
-        return result
+        return [*self._process.ask("__call__", _VERDICTS, rollouts, earlier)]
 
     def checks(self, gold: Sequence[Rollout]) -> Sequence[Checked]:
         """Return what it finds of itself."""
-        result: list[Checked] = self._process.ask("checks", _CHECKED, gold)
-        return result
+        return [*self._process.ask("checks", _CHECKED, gold)]
 
 
 class IsolatedScorer(_Isolated, Scorer):

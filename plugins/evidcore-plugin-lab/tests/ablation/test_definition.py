@@ -96,9 +96,7 @@ def test_factors_make_every_combination_of_their_levels(put):
     text = ABLATION[: ABLATION.index("[arm]")] + FACTORS
     result = load_ablation(put(('"short"', '"short+plain"'), text=text))
     assert [arm.name for arm in result.arms] == ["short+plain", "short+weighed", "long+plain", "long+weighed"]
-    assert result.arms[3].overrides == (
-        "stage.sft.steps=9", 'stage.sft.reweighter={use="abnormality"}',
-    )  # fmt: skip
+    assert result.arms[3].overrides == ("stage.sft.steps=9", 'stage.sft.reweighter={use="abnormality"}')
     assert result.arms[1].levels == {"length": "short", "words": "weighed"}
     levels = {name: tuple(factor) for name, factor in result.factor.items()}
     assert levels == {"length": ("short", "long"), "words": ("plain", "weighed")}

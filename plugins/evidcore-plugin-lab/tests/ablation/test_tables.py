@@ -125,9 +125,7 @@ def test_claims_stand_with_their_verdicts():
 
 
 def claimed(value, by, p_value=0.01):
-    return {
-        "value": value, "by": by, "standard_error": 0.02, "degrees_of_freedom": 6.0, "p_value": p_value,
-    }  # fmt: skip
+    return {"value": value, "by": by, "standard_error": 0.02, "degrees_of_freedom": 6.0, "p_value": p_value}
 
 
 def test_a_claim_is_judged_by_how_far_the_difference_is_from_what_was_claimed():

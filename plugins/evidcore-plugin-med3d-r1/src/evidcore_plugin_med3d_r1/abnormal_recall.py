@@ -56,14 +56,12 @@ class AbnormalRecall(Metric):
                 which = "the report" if isinstance(ours, LabelError) else "its reference"
                 result.append(Unscored(kind="failed", reason=f"the labeler could not read {which}"))
                 continue
-            sentences = self._sentences(reference, theirs, ours)
-            result.append(Measured(figures=_figures(sentences)))
+            result.append(Measured(figures=_figures(self._sentences(reference, theirs, ours))))
         return result
 
     def notes(self) -> Mapping[str, str]:
         """Say how many sentences were looked for."""
-        judged = self._counts.total() - self._counts[None]
-        said = f"{judged} abnormal sentences"
+        said = f"{self._counts.total() - self._counts[None]} abnormal sentences"
         if self._counts[None]:
             said += f"; {self._counts[None]} more affirm no finding that the labeler knows"
         by_decile = {_decile(index): f"{self._counts[index]} abnormal sentences" for index in range(DECILES)}

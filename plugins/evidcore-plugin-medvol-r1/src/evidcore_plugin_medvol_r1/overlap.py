@@ -28,9 +28,8 @@ def box_iou(one: Box, other: Box) -> float:
         return 0.0
     high = min(one.y1, other.y1) - max(one.y0, other.y0)
     wide = min(one.x1, other.x1) - max(one.x0, other.x0)
-    if high <= 0 or wide <= 0:
-        return 0.0
-    return high * wide / (_area(one) + _area(other) - high * wide)
+    shared = max(high, 0) * max(wide, 0)
+    return shared / (_area(one) + _area(other) - shared)
 
 
 def matched_iou(found: Sequence[Box], wanted: Sequence[Box]) -> float:

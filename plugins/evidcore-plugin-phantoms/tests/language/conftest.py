@@ -1,17 +1,13 @@
 import pytest
 import torch
 from evidcore_plugin_phantoms.language.word_tokenizer import build_tokenizer
-from evidcore_testing.data import FINDINGS, volume_case
+from evidcore_testing.data import FINDINGS
+from evidcore_testing.fixtures import volume_cases
 from transformers.utils import logging
 
 logging.disable_progress_bar()
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def cases(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("volumes")
-    return [volume_case(folder, seed) for seed in range(6)]
+cases = volume_cases(6)
 
 
 @pytest.fixture(scope="session")

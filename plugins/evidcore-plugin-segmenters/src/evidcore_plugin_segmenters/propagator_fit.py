@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 from jaxtyping import Float, UInt8
-from safetensors.torch import save_file
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from evidcore.api import Case, DataError, Segmenter, read_mask
@@ -116,8 +116,7 @@ def fit_propagator(
         _train(network, objects, rng, log, options)
     segmenter.network = network.eval()
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.contiguous() for name, value in network.state_dict().items()}
-    save_file(weights, folder / "weights.safetensors")
+    save_model(network, str(folder / "weights.safetensors"))
     result = _validation_dice(segmenter, validation, options.masks)
     figures = {
         "cases": len({case.id for case, _ in some}),
@@ -184,8 +183,7 @@ def _train(
     network.train()
     for step in range(options.steps):
         rate = options.learning_rate * share_of_peak(step, options.steps)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        optimizer.param_groups[0]["lr"] = rate
         chosen = [objects[place] for place in rng.integers(len(objects), size=options.objects_per_step)]
         walks = [_walk(known, options.chain, rng) for known in chosen]
         before: list[Tensor] = [
@@ -224,8 +222,7 @@ def _walk(known: Known, chain: int, rng: np.random.Generator) -> tuple[bool, lis
     if rng.random() < FROM_BOX:
         places = [known.key, *(known.key + way * step for step in range(chain - 1))]
         return True, [min(max(place, 0), last) for place in places]
-    held = np.flatnonzero(known.masks.flatten(1).amax(1).numpy())
-    start = int(rng.choice(held))
+    start = int(rng.choice(np.flatnonzero(known.masks.flatten(1).amax(1).numpy())))
     return False, [min(max(start + way * step, 0), last) for step in range(chain)]
 
 

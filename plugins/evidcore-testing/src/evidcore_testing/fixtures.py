@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from filelock import FileLock
 
 from evidcore.api import Case, Report, Span
 from evidcore.contracts import TextSample
+from evidcore_testing.data import volume_case
+from evidcore_testing.models import tiny_language
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -59,6 +61,23 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     if not is_alone:
         shutil.copytree(shared, own, symlinks=True, copy_function=os.link)
     return own
+
+
+@pytest.fixture(scope="session")
+def language_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny language model with its tokenizer."""
+    return tiny_language(tmp_path_factory.mktemp("language") / "tiny")
+
+
+def volume_cases(count: int) -> Any:
+    """Return a fixture of so many cases with a small volume each, to be named `cases`."""
+
+    @pytest.fixture(scope="session")
+    def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+        folder = tmp_path_factory.mktemp("volumes")
+        return [volume_case(folder, seed) for seed in range(count)]
+
+    return cases
 
 
 @pytest.fixture(scope="session")

@@ -45,9 +45,7 @@ def compare(
         result = result.about(finding)
     if as_json:
         sides = {"before": result.before, "after": result.after, "metric": result.metric}
-        tables = {
-            "tasks": result.by_task(), "findings": result.by_finding(), "questions": result.questions,
-        }  # fmt: skip
+        tables = {"tasks": result.by_task(), "findings": result.by_finding(), "questions": result.questions}
         rows = {
             name: json.loads(table.to_json(orient="records", double_precision=15))
             for name, table in tables.items()

@@ -156,9 +156,7 @@ def _values(judgement: Judgement, name: str) -> list[float | None]:
 
 
 def _apart(one: float | None, other: float | None) -> float:
-    if one is None or other is None:
-        return 0.0 if one is other else 1.0
-    return abs(one - other)
+    return float(one is not other) if one is None or other is None else abs(one - other)
 
 
 @dataclasses.dataclass(frozen=True)

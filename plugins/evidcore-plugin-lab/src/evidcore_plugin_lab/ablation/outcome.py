@@ -117,9 +117,8 @@ class _Measured:
     def row(self, weights: Mapping[str, float], about: Row) -> Row:
         """Return a weighted sum of arms as a row."""
         result = self._without_items(weights) if self._arms is None else self._arms.contrast(weights)
-        measured = dataclasses.asdict(result)
         by_seed = {str(seed): value for seed, value in result.by_seed.items()}
-        return {**about, **self._place(), **measured, "by_seed": by_seed}
+        return {**about, **self._place(), **dataclasses.asdict(result), "by_seed": by_seed}
 
     def reference_lines(self) -> Iterator[Row]:
         """Yield the lines that stand beside an accuracy, as means over the seeds."""

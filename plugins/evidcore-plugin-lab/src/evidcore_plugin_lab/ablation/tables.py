@@ -87,8 +87,7 @@ def read(place: Path) -> dict[str, Any]:
         raise RunError(
             f"{place}: holds no {RESULT}. Give the folder that `evid ablate FILE` or its --keep wrote."
         )
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def written(found: Found, name: str = PAGE) -> str:

@@ -71,6 +71,7 @@ SAMPLED_ROWS = 256  # evidcore.train.sampler
 HEAD_COPIES = 6  # float32 copies of a tile where Triton does not fold it into one: on a CPU
 REPLAY_COPIES = 5  # of logits over the whole vocabulary: evidcore.train.trl.grpo
 FLOAT = 4
+NUMBER_BYTES = {"float32": FLOAT, "bfloat16": 2}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,10 +196,9 @@ def training(
     `shown_bytes` for the prompts that are sampled together, and a frozen encoder holds `encoding_bytes` while
     it encodes.
     """
-    is_half = precision == "bfloat16"
     keeps_casts = trained.is_language and not trained.is_adapted
     cast_layers = 1 if is_checkpointed and not keeps_casts else text.layers
-    is_cast = is_half and not whole.is_language_rounded
+    is_cast = precision == "bfloat16" and not whole.is_language_rounded
     casts = 2 * text.layer_matrices * cast_layers if is_cast else 0
     layers = functools.partial(
         kept_for_backward, text, precision=precision, is_trained=trained.is_language,
@@ -217,9 +217,8 @@ def training(
         replay = layers(replayed) + replayed.predicted * REPLAY_COPIES * FLOAT * text.vocabulary
     gathered = a_layer_whole = 0
     if shards > 1:  # in the precision of the products: no casts beside them
-        number = 2 if is_half else FLOAT
-        casts, a_layer_whole = 0, number * text.layer_matrices
-        gathered = number * whole.parameters if samples else a_layer_whole
+        casts, a_layer_whole = 0, NUMBER_BYTES[precision] * text.layer_matrices
+        gathered = NUMBER_BYTES[precision] * whole.parameters if samples else a_layer_whole
     forward = casts + a_layer_whole + activations + replay + head
     update = gradients + forward if batch.passes > 1 else max(gradients, forward)
     sampled, sampling = sampling_bytes(text, batch, precision, whole, shown_bytes) if samples else ({}, 0)
@@ -272,7 +271,7 @@ def kept_for_backward(
     """Return the bytes that the language model's layers keep: see the module's formula."""
     h, q, f = text.width, text.query_width, text.inner_width
     is_half = precision == "bfloat16"
-    number_bytes = 2 if is_half else FLOAT
+    number_bytes = NUMBER_BYTES[precision]
     if is_trained:
         a_position = 26 * h + 4 * q + 8 * f if is_half else FLOAT * (6 * h + 2 * q + 4 * f)
     else:
@@ -303,14 +302,13 @@ def head_bytes(
 def cache_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
     """Return the bytes of keys and values while answers are sampled."""
     prompts, answers = batch.sampled_prompts * batch.prompt_tokens, batch.sampled_rows * batch.answer_tokens
-    number_bytes = 2 if precision == "bfloat16" else FLOAT
-    return text.layers * 2 * text.key_width * number_bytes * (prompts + answers)
+    return text.layers * 2 * text.key_width * NUMBER_BYTES[precision] * (prompts + answers)
 
 
 def prompts_bytes(text: TextShape, batch: Batch, precision: Precision, whole: Weights) -> int:
     """Return the bytes that a layer makes of the prompts that are sampled together."""
     h, f = text.width, text.inner_width
-    number_bytes = 2 if precision == "bfloat16" else FLOAT
+    number_bytes = NUMBER_BYTES[precision]
     wide = 4 if whole.adapters and whole.is_language_rounded else 3  # of inner width
     return batch.sampled_prompts * batch.prompt_tokens * (4 * h * FLOAT + number_bytes * (h + wide * f))
 

@@ -190,8 +190,7 @@ def _train(
                 return False
         done = step / plan.steps
         rate = plan.learning_rate * min(1.0, (step + 1) / 40) * (0.51 + 0.49 * math.cos(math.pi * done))
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        optimizer.param_groups[0]["lr"] = rate
         ease = max(0.0, 1.0 - done / plan.easy_share) if plan.easy_share else 0.0
         with clock.part("data"):
             documents = [drawer.draw(rng, ease) for _ in range(plan.documents_per_step)]

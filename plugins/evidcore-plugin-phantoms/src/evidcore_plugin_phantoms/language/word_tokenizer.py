@@ -26,14 +26,13 @@ CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system tu
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_WORDS = 2048  # so many of the most frequent ones (tags, numbers, signs) become tokens
 # An option's letter with its bracket, a tag, a word or a number with the space before it, one white
 # space, one sign.
 _PIECES = r"\p{Lu}\)|</?[\p{L}_]+>| ?\p{L}+| ?\p{N}+|\s|[^\s\p{L}\p{N}]"
 
 
-def build_tokenizer(
-    texts: Iterable[str], phrases: Sequence[str], *, words: int = 2048
-) -> PreTrainedTokenizerFast:
+def build_tokenizer(texts: Iterable[str], phrases: Sequence[str]) -> PreTrainedTokenizerFast:
     """Give a byte-level tokenizer in which each phrase and each frequent word is one token.
 
     Every text tokenizes and decodes to itself: what is no phrase and no known word goes byte by byte. A
@@ -43,7 +42,6 @@ def build_tokenizer(
     Args:
         texts: where words are counted.
         phrases: names of findings, in lower case.
-        words: how many of the most frequent words (tags, numbers, signs) become tokens.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -58,7 +56,7 @@ def build_tokenizer(
     ])
     vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
     counted = Counter(piece for text in texts for piece, _ in splitter.pre_tokenize_str(text))
-    frequent = sorted(counted, key=lambda piece: (-counted[piece], piece))[:words]
+    frequent = sorted(counted, key=lambda piece: (-counted[piece], piece))[:_WORDS]
     named = [piece for text in spellings(phrases) for piece, _ in splitter.pre_tokenize_str(text)]
     for piece in [*sorted(pre_tokenizers.ByteLevel.alphabet()), *named, *frequent]:
         vocabulary.setdefault(piece, len(vocabulary))

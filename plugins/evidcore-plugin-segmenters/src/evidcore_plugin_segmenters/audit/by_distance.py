@@ -3,10 +3,11 @@
 import dataclasses
 from collections.abc import Sequence
 
-from evidcore_plugin_pages.markup import Html, Unit, join, tag, written
+from evidcore_plugin_pages.charts import Frame
+from evidcore_plugin_pages.jinja import part
+from evidcore_plugin_pages.markup import Html, Unit, written
 
-_WIDTH, _HEIGHT = 360, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 10, 40
+_FRAME = Frame(width=360, height=190, left=46, right=348, top=10, bottom=150)
 _SPREAD = 5  # px between the intervals of one distance
 
 
@@ -35,60 +36,30 @@ def by_distance(
     points = [point for row in rows for point in row.points if point is not None]
     drawn = [value for point in points for value in (point[0], point[2]) if value is not None]
     ceiling = top if top is not None else 1.05 * max([*drawn, 1e-6])
-
-    def x_at(place: int, row: int) -> float:
-        step = (_WIDTH - _LEFT - _RIGHT) / len(distances)
-        return _LEFT + step * (place + 0.5) + _SPREAD * (row - (len(rows) - 1) / 2)
+    centres = [
+        _FRAME.left + (_FRAME.right - _FRAME.left) * (place + 0.5) / len(distances)
+        for place in range(len(distances))
+    ]
 
     def y_at(value: float) -> float:
-        share = min(max(value / ceiling, 0.0), 1.0)
-        return _TOP + (_HEIGHT - _TOP - _BOTTOM) * (1 - share)
+        return _FRAME.bottom - (_FRAME.bottom - _FRAME.top) * min(max(value / ceiling, 0.0), 1.0)
 
-    marks: list[Html] = []
-    for quarter in range(5):
-        value = ceiling * quarter / 4
-        y = f"{y_at(value):.1f}"
-        marks.append(tag("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
-        label = f"{100 * value:.0f} %" if unit == "rate" else f"{value:.3g}"
-        marks.append(tag("text", label, x=_LEFT - 6, y=f"{y_at(value) + 3.5:.1f}", class_="y"))
-    for place, name in enumerate(distances):
-        x = f"{x_at(place, 0) + _SPREAD * (len(rows) - 1) / 2:.1f}"
-        marks.append(tag("text", name, x=x, y=_HEIGHT - 24, text_anchor="middle"))
-    middle = f"{(_LEFT + _WIDTH - _RIGHT) / 2:.1f}"
-    marks.append(tag("text", axis, x=middle, y=_HEIGHT - 6, text_anchor="middle"))
+    lines, spoken = [], []
     for number, row in enumerate(rows):
-        tone = f"s{number}"
+        aside = _SPREAD * (number - (len(rows) - 1) / 2)
         known = [(place, point) for place, point in enumerate(row.points) if point is not None]
-        line = join((f"{x_at(place, number):.1f} {y_at(point[0]):.1f}" for place, point in known), "L")
-        if len(known) > 1:
-            marks.append(tag("path", d=f"M{line}", class_=f"mean {tone}"))
-        for place, (value, low, high) in known:
-            x = f"{x_at(place, number):.1f}"
-            if low is not None and high is not None:
-                ends = f"M{x} {y_at(low):.1f}L{x} {y_at(high):.1f}"
-                marks.append(tag("path", d=ends, class_=f"raw {tone}"))
-            hint = tag("title", f"{row.label}, {distances[place]}: {written(value, unit)}")
-            marks.append(tag("circle", hint, cx=x, cy=f"{y_at(value):.1f}", r=3, class_=tone))
-    svg = tag(
-        "svg", *marks, viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img",
-        aria_label=_spoken(title, rows, distances, unit),
-    )  # fmt: skip
-    keys = [tag("span", row.label, class_=f"key s{number}") for number, row in enumerate(rows)]
-    return tag(
-        "figure",
-        tag("figcaption", tag("b", title), tag("span", caption, class_="faint")),
-        svg,
-        tag("span", *keys, class_="keys"),
-        class_="curve",
-    )
-
-
-def _spoken(title: str, rows: Sequence[Fall], distances: Sequence[str], unit: Unit) -> str:
-    texts = []
-    for row in rows:
-        known = [(name, point[0]) for name, point in zip(distances, row.points, strict=True) if point]
-        if known:
-            (near, first), (far, last) = known[0], known[-1]
-            ends = f"{written(first, unit)} at {near} to {written(last, unit)} at {far}"
-            texts.append(f"{row.label} from {ends}")
-    return f"{title}: {'; '.join(texts)}"
+        said = [f"{written(value, unit)} at {distances[place]}" for place, (value, _, _) in known]
+        dots = [
+            {"x": centres[place] + aside, "y": y_at(value), "said": text,
+             "ends": None if low is None or high is None else (y_at(low), y_at(high))}
+            for (place, (value, low, high)), text in zip(known, said, strict=True)
+        ]  # fmt: skip
+        lines.append({"label": row.label, "dots": dots})
+        spoken += [f"{row.label} from {said[0]} to {said[-1]}"] if said else []
+    quarters = [ceiling * quarter / 4 for quarter in range(5)]
+    ticks = [
+        (y_at(value), f"{100 * value:.0f} %" if unit == "rate" else f"{value:.3g}") for value in quarters
+    ]
+    places = [*zip(centres, distances, strict=True)]
+    label = f"{title}: {'; '.join(spoken)}"
+    return part("falls", title, caption, label, _FRAME, ticks, places, axis, lines, template="charts.html")

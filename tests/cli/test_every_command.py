@@ -1,4 +1,4 @@
-"""The commands, and what is said where this package is not installed."""
+"""What holds for the commands of every package: help, and what is said without the package or the run."""
 
 import subprocess
 import sys
@@ -8,6 +8,8 @@ import pytest
 PACKAGES = {
     **dict.fromkeys(("ablate", "init", "pack", "plan", "predict", "rescore"), "evidcore-plugin-lab"),
     **dict.fromkeys(("compare", "occlude", "runs"), "evidcore-plugin-audit"),
+    "page": "evidcore-plugin-pages",
+    "view": "evidcore-plugin-view",
 }
 WITHOUT = """
 import sys
@@ -36,13 +38,32 @@ def test_without_the_package_a_command_says_what_to_install(name, package):
     assert f"no command is called {name!r}. It comes with `pip install {package}`." in done.stderr
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_help_imports_nothing_slow(name):
+def test_where_no_package_is_known_for_a_command_all_of_them_are_named():
+    hub = [sys.executable, "-c", WITHOUT, "evidcore-plugin-hub", "export", "x"]
+    done = subprocess.run(hub, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "no command is called 'export'. `pip install \"evidcore[all]\"` brings all that" in done.stderr
+
+
+LISTINGS = [
+    ["--help"], ["plugins"], ["plugins", "reward", "--json"],
+    *([name, "--help"] for name in ("run", "export", *PACKAGES)),
+]  # fmt: skip
+
+
+def test_help_and_listings_import_nothing_slow_and_no_component():
     code = (
         "import sys; from click.testing import CliRunner; from evidcore.cli import main;"
-        f"assert CliRunner().invoke(main, [{name!r}, '--help']).exit_code == 0;"
-        "slow = {'torch', 'transformers', 'trl', 'monai', 'pydantic', 'numpy'};"
-        "print(sorted(slow & {name.partition('.')[0] for name in sys.modules}))"
+        f"assert not any(CliRunner().invoke(main, words).exit_code for words in {LISTINGS});"
+        "heavy = {'torch', 'transformers', 'trl', 'monai', 'pydantic', 'numpy', 'PIL', 'jinja2',"
+        "         'evidcore_plugin_med3d_r1'};"
+        "print([name for name in sys.modules if name.partition('.')[0] in heavy or '.builtin' in name])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", [["export", "model"], ["page"], ["view", "--no-open"]])
+def test_a_folder_that_is_no_run_is_refused(evid, tmp_path, words):
+    name, *others = words
+    assert f"{tmp_path}: not a run folder" in evid(name, tmp_path, *others, exit_code=2).stderr
