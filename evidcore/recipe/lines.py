@@ -21,20 +21,20 @@ def key_lines(text: str) -> dict[Key, int]:
     counts: dict[Key, int] = {}  # items of lists of tables
     table: Key = ()
     last, depth, item = table, 0, 0  # key of the value that goes on, its open brackets, the item that goes on
-    whole = _FENCED.sub(lambda found: '""' + "\n" * found[0].count("\n"), text)
+    whole = _FENCED.sub(lambda match: '""' + "\n" * match[0].count("\n"), text)
     for number, line in enumerate(whole.split("\n"), 1):
-        bare = _STRING.sub(lambda found: "" if found[0][0] == "#" else '""', line)
-        if not depth and (found := _KEYS.match(line)):
-            path = () if found[1] else table
-            names = tomllib.loads(f"{found[2]} = 0")
+        bare = _STRING.sub(lambda match: "" if match[0][0] == "#" else '""', line)
+        if not depth and (match := _KEYS.match(line)):
+            path = () if match[1] else table
+            names = tomllib.loads(f"{match[2]} = 0")
             while isinstance(names, dict):
                 ((name, names),) = names.items()
-                path = (*path, counts[path] - 1) if found[1] and path in counts else path
+                path = (*path, counts[path] - 1) if match[1] and path in counts else path
                 path = (*path, name)
                 lines.setdefault(path, number)
-            if found[1] == "[[":
+            if match[1] == "[[":
                 counts[path] = counts.get(path, 0) + 1
-            if found[1]:
+            if match[1]:
                 table = (*path, counts[path] - 1) if path in counts else path
                 lines[table] = number
                 continue

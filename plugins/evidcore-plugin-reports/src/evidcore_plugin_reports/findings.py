@@ -1,22 +1,8 @@
-"""The 18 findings of CT-RATE, in the column order of its label files, in lower case."""
+"""The rules by which English reports are read, and the 18 findings of CT-RATE that they know."""
 
-CT_RATE_FINDINGS = (
-    "medical material",
-    "arterial wall calcification",
-    "cardiomegaly",
-    "pericardial effusion",
-    "coronary artery wall calcification",
-    "hiatal hernia",
-    "lymphadenopathy",
-    "emphysema",
-    "atelectasis",
-    "lung nodule",
-    "lung opacity",
-    "pulmonary fibrotic sequela",
-    "pleural effusion",
-    "mosaic attenuation pattern",
-    "peribronchial thickening",
-    "consolidation",
-    "bronchiectasis",
-    "interlobular septal thickening",
-)
+import tomllib
+from pathlib import Path
+from typing import Any
+
+RULES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("english_rules.toml").read_text("utf-8"))
+CT_RATE_FINDINGS = tuple(RULES["findings"])  # in lower case, in the column order of its label files

@@ -1,10 +1,7 @@
 """Labelers `phrases` and `negation-rules`: findings in English text, with state and details.
 
-The rules are regular expressions without regard to case. What stands between a word that denies, doubts or
-dates and a mention decides about it. A finding of two words that stand apart ("calcific plaques are seen in
-the aorta and the coronary arteries") is written with `_NEAR` between them; the group `at` is then what is
-marked as the mention, so that one word can belong to two findings. No expression matches over the end of a
-sentence.
+The rules are in english_rules.toml. What stands between a word that denies, doubts or dates and a mention
+decides about it.
 """
 
 import bisect
@@ -14,189 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from evidcore.api import Finding, Labeler, Span
 from evidcore.case import Side, State
-from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
+from evidcore_plugin_reports.findings import CT_RATE_FINDINGS, RULES
 from evidcore_plugin_reports.sentences import Stretch, sentences
 
-DENIES_AFTER = (  # "no nodule"
-    r"no", r"not", r"without", r"neither", r"nor", r"never", r"absence of", r"absent", r"free (?:of|from)",
-    r"negative for", r"cleared? of", r"ruled out", r"rather than", r"no longer",
-)  # fmt: skip
-DENIES_BEFORE = (  # "a nodule is not seen"
-    r"(?:is|are|was|were|has|have|be|been|could|can)? ?(?:not|never|no longer)(?: been)?(?: be)? ?"
-    r"(?:seen|observed|detected|identified|found|present|noted|visualised|visualized|evident|demonstrated|shown"
-    r"|distinguished|monitored|selected|encountered|appreciated)?",
-    r"cannot be (?:seen|identified|found|detected)",
-    r"(?:is|are|was|were) absent", r"absent",
-    r"(?:is|are|was|were|has been|have been) (?:ruled out|excluded)",
-    r"(?:is|are|was|were|has|have)?(?: been)? ?(?:completely )?(?:resolved|regressed completely|disappeared)",
-    r"none", r"negative",
-)  # fmt: skip
-DOUBTS_AFTER = (  # "possible nodule"
-    r"possible", r"possibly", r"probable", r"probably", r"suspected", r"suspicious (?:for|of)",
-    r"suspicion of",
-    r"may (?:be|represent|indicate|reflect|suggest)", r"might (?:be|represent)", r"could (?:be|represent)",
-    r"suggest(?:s|ive of|ing)?", r"cannot (?:exclude|rule out)", r"not (?:exclude|excluded|rule out)",
-    r"versus", r"questionable", r"equivocal", r"in favou?r of", r"concern(?:ing)? for",
-)  # fmt: skip
-DOUBTS_BEFORE = (  # "a nodule cannot be excluded"
-    r"(?:cannot|can not|could not|can ?t) be (?:excluded|ruled out|differentiated)",
-    r"(?:is|are|was|were) (?:possible|suspected|likely|questionable|equivocal)", r"suspected", r"possible",
-    r"(?:is|are) not (?:excluded|ruled out)", r"\?",
-)  # fmt: skip
-DENIES_NOTHING = (  # looks like a denial and is none
-    r"no (?:significant |obvious |interval )?(?:change|increase|progression|decrease|difference)s?(?: in)?",
-    r"not (?:significantly |obviously )?(?:changed|increased|progressed|decreased|different)", r"not only",
-    r"without (?:significant )?(?:change|progression)", r"no (?:need|doubt)", r"not necessarily",
-    r"(?:not|without|no)(?: signs? of)? (?:malignan(?:t|cy)|benign|suspicious)",
-    # nodes that are there, and small
-    r"not (?:(?:reach(?:ed|ing)?|exceed(?:ed|ing)?|in|of|at|have|show|the|any|with) )*patholog\w+(?: \w+)?",
-    r"without (?:any )?patholog\w+(?: \w+)?",
-)  # fmt: skip
-ASIDE = (  # "(small airway disease?)" tells a cause; "(?)" tells doubt
-    r"\([^()?]*\w[^()]*\)?",
-)
-COMPARES = (  # looks like history and is none
-    r"(?:compared|in comparison|according|relative) (?:to|with) (?:the |his |her |a )?"
-    r"(?:previous|prior|old|earlier)",
-    r"(?:than|in|from|since|on|at) (?:the |his |her |a )(?:previous|prior|old|earlier)"
-    r"(?: \w+){0,3}? (?:examinations?|stud(?:y|ies)|scans?|ct|tomography|reports?|imaging)",
-)
-ENDS_SCOPE = (
-    r"but", r"however", r"although", r"though", r"except(?: for)?", r"apart from", r"other than", r"besides",
-    r"whereas", r"while", r"yet", r"which", r"there (?:is|are|was|were)", r";", r":",
-    r",? (?:and |with )(?:a|an|the|there|multiple|several|bilateral|minimal|mild)\b", r", (?:a|an)\b",
-    r",(?= (?:no (?!longer)|none (?:on|in|at) ))",  # "on the right, none on the left"
-)  # fmt: skip
-TELLS_HISTORY = (
-    r"history of", r"previous(?:ly)? (?:known|reported|treated|operated)?", r"known", r"status post",
-    r"prior",
-    r"operated for", r"treated for",
-)  # fmt: skip
-
-
-# up to 120 characters of the same statement; a full stop between digits ends nothing
-_NEAR = r"(?:(?!\b(?:but|however|while|whereas|although|except)\b)(?:[^.!?;\n]|(?<=\d)\.(?=\d))){0,120}?"
-_CALCIUM = r"(?:calcifi\w+|atheroma\w*|atherosclero\w+|(?:calcific|calcified) plaques?)"
-_VESSEL = (
-    r"(?<![\w-])(?:aort(?:a|ic)(?! (?:valve|root))|arch|great vessels|supra-?aortic|subclavian|carotid|iliac"
-    r"|brachiocephalic|vascular (?:structures?|walls?)|arter(?:y|ies|ial) walls?)\b"
-)
-_CORONARY = r"(?:coronary(?: arter(?:y|ies|ial))?|LAD|circumflex)\b"
-_THICK = r"thick(?:ening|enings|ened|ness)"
-
-CHEST_WORDS: Mapping[str, tuple[str, ...]] = {
-    "medical material": (
-        r"medical (?:material|device)s?",
-        r"(?:port |central venous |venous |tracheostomy )?catheters?",
-        r"port(?:-a-cath|acath)?",
-        r"pacemakers?|pace ?maker",
-        r"(?:metallic |surgical )?(?:sutures?|clips?|stents?|staples?)",
-        r"sternotomy wires?|sternal wires?|wire sutures?",
-        r"(?:tracheostomy |nasogastric |endotracheal |chest |drainage |thoracic )tubes?",
-        r"(?:tracheal |tracheostomy )?cann?ulas?|tracheostomy",
-        r"prosthe(?:sis|ses|tic (?:heart )?valves?)",
-        r"screws?|fixat(?:or|ors|ion materials?)|metallic (?:materials?|densit(?:y|ies)|objects?|artifacts?)",
-        r"electrodes?|implants?",
-    ),
-    "arterial wall calcification": (
-        r"arterial wall calcifications?",
-        rf"{_CALCIUM}{_NEAR}(?P<at>{_VESSEL})",
-        rf"(?P<at>{_VESSEL}){_NEAR}{_CALCIUM}",
-        r"wall calcifications?",
-    ),
-    "cardiomegaly": (
-        r"cardiomegaly",
-        rf"(?:heart|cardiac){_NEAR}(?:enlarged|increased?|increases|larger than normal)",
-        r"(?:enlarged|enlargement (?:of|in) the|increased?|increase in) (?:heart|cardiac)"
-        r"(?: size| silhouette)?",
-        r"(?:heart|cardiac) enlargement",
-        rf"cardiothoracic (?:index|ratio){_NEAR}(?:increased?|increases|larger|higher?|above)",
-        r"(?:increased?|increase in|high) cardiothoracic (?:index|ratio)",
-    ),
-    "pericardial effusion": (
-        rf"(?P<at>pericardi(?:al|um)){_NEAR}(?:effusions?|fluid)",
-        rf"(?:effusions?|fluid){_NEAR}(?P<at>pericardi(?:al|um))",
-        r"haemopericardium|hemopericardium",
-    ),
-    "coronary artery wall calcification": (
-        rf"(?P<at>{_CORONARY}){_NEAR}{_CALCIUM}",
-        rf"{_CALCIUM}{_NEAR}(?P<at>{_CORONARY})",
-    ),
-    "hiatal hernia": (r"(?:sliding )?(?:type \w+ )?hiat(?:al|us) hernias?", r"hiatal herniation"),
-    "lymphadenopathy": (
-        r"lymphadenopath(?:y|ies)",
-        r"LAPs?",
-        r"lymphadenomegal(?:y|ies)",
-        r"lymph ?nodes?(?! (?:is|are|was|were|appear)(?: \w+)? (?:normal|unremarkable|natural)\b)",
-    ),
-    "emphysema": (r"emphysema(?:tous)?(?: changes?| areas?)?", r"bull(?:ae|ous)", r"blebs?"),
-    "atelectasis": (r"atelecta(?:sis|ses|tic)(?: \w+)?", r"lung collapse|collapse of the lung"),
-    "lung nodule": (
-        r"(?:lung|pulmonary|parenchymal|subpleural|calcified|nonspecific|solid|millimetric|ground[- ]glass)"
-        r"(?: \w+){0,3}? nodules?",
-        r"(?:micro)?nodules?",
-        r"nodular lesions?",
-    ),
-    "lung opacity": (
-        r"(?:lung|pulmonary|parenchymal)? ?opacit(?:y|ies)",
-        r"(?:ground|frosted)[- ]?glass(?: density| densities| areas?| opacit(?:y|ies)| appearances?)?",
-        r"density increases?",
-        r"infiltrat(?:es?|ions?|ive lesions?)",
-    ),
-    "pulmonary fibrotic sequela": (
-        r"(?:pulmonary )?fibrotic(?: \w+){0,2}? ?(?:sequelae?|changes?|bands?|recessions?|densities)?",
-        r"sequela[el]?",
-        r"pulmonary fibrosis|fibrosis|fibroatelecta\w+",
-        r"pleuroparenchymal (?:\w+ )?(?:bands?|recessions?|densities|density|changes?|thickenings?)",
-    ),
-    "pleural effusion": (
-        rf"(?P<at>pleura(?:l|e)?){_NEAR}(?:effusions?|fluid)",
-        rf"(?:effusions?|fluid){_NEAR}(?P<at>pleura(?:l|e)?)",
-        rf"effusions?(?={_NEAR}(?:hemithora|lung|bilateral))",
-        r"(?:bilateral|right|left)(?:-sided)? effusions?",
-        r"hydro(?:pneumo)?thorax|ha?emothorax",
-    ),
-    "mosaic attenuation pattern": (r"mosaic(?: \w+)? (?:patterns?|perfusion|attenuation(?: patterns?)?)",),
-    "peribronchial thickening": (
-        r"(?:peri)?bronchial (?:wall )?thickenings?|peribronchial thickness increases?",
-        rf"{_THICK} (?:of|in) the (?:peri)?bronch(?:ial|us|i)(?: walls?)?",
-        rf"{_THICK}{_NEAR}(?P<at>peribronchial|bronch(?:us|ial|i) walls?)",
-        rf"(?P<at>peribronchial|bronch(?:us|ial|i) walls?){_NEAR}{_THICK}",
-        r"bronchial wall thickness increases?|peribronchial cuffing",
-    ),
-    "consolidation": (r"consolidat(?:ions?|ive|ed)(?: areas?)?",),
-    "bronchiectasis": (r"(?:traction )?bronchiecta(?:sis|ses|tic)(?: changes?)?", r"bronchial dilatations?"),
-    "interlobular septal thickening": (
-        r"(?:inter|intra)?(?:lobular )?septal thickenings?",
-        rf"{_THICK}{_NEAR}(?P<at>(?:inter|intra)lobular sept(?:a|um|al))",
-        rf"(?P<at>(?:inter|intra)lobular (?:and \w+ )?sept(?:a|um|al)){_NEAR}"
-        rf"(?:{_THICK}|prominen(?:ce|t)|clarification)",
-    ),
-}
-
-# A sentence that names one of these, and no part of the lungs, speaks of another finding.
-ELSEWHERE: Mapping[str, tuple[str, ...]] = {
-    "lung nodule": (
-        r"thyroid", r"adrenal", r"surrenal", r"breasts?", r"liver", r"hepatic", r"spleen", r"splenic",
-        r"kidneys?", r"renal", r"subcutaneous", r"skin", r"pancrea\w*", r"parotid",
-    ),
-}  # fmt: skip
-# the words of a finding's name that are written otherwise too
-OTHERWISE: Mapping[str, str] = {
-    "kidney": "kidneys?|renal", "liver": "liver|hepatic", "splenic": "splenic|spleen",
-    "pancreatic": "pancreatic|pancreas", "tumour": "tumou?rs?", "tumor": "tumou?rs?",
-    "metastasis": "metastas[ei]s|metastatic lesions?", "haemangioma": "ha?emangiomas?",
-}  # fmt: skip
-LUNGS = (r"lungs?", r"pulmonary", r"lobes?", r"segments?", r"lingular?", r"subpleural", r"fissures?", r"apex")
-
-
-LOCATIONS: Mapping[str, str] = {
-    "liver": r"liver|hepatic", "kidney": r"kidneys?|renal", "spleen": r"spleen|splenic",
-    "pancreas": r"pancreas|pancreatic", "gallbladder": r"gall ?bladder|gallstones?|cholecyst\w+",
-    "bladder": r"(?:urinary )?bladder", "stomach": r"stomach|gastric", "colon": r"colon|colonic",
-    "adrenal gland": r"adrenals?|surrenal", "upper lobe": r"upper lobes?", "middle lobe": r"middle lobe",
-    "lower lobe": r"lower lobes?", "lingula": r"lingular?",
-}  # fmt: skip
 _NATURE = re.compile(
     r"\b(?:(?P<not>not|no(?: signs? of)?|non) |(?P<doubt>possibly|probably|likely|suspicious for|may be) )?"
     r"(?:(?P<malignant>malignan(?:t|cy))|benign)\b",
@@ -238,7 +55,7 @@ class Phrases(_ByName):
         result = []
         for sentence_text, offset, mentions in _sentences_that_mention(text, _names(self.label_names())):
             state: State = "present"
-            if _either(DOUBTS_AFTER + DOUBTS_BEFORE).search(sentence_text):
+            if _either("doubts_after", "doubts_before").search(sentence_text):
                 state = "uncertain"
             elif _PLAIN_DENIAL.search(sentence_text):
                 state = "absent"
@@ -305,29 +122,29 @@ def _sentences_that_mention(
 
 def _is_elsewhere(name: str, sentence_text: str) -> bool:
     """Tell whether a sentence speaks of another organ than the finding's."""
-    others = ELSEWHERE.get(name)
+    others = RULES["elsewhere"].get(name)
     return (
         others is not None
-        and _either(others).search(sentence_text) is not None
-        and _either(LUNGS).search(sentence_text) is None
+        and _any_of(tuple(others)).search(sentence_text) is not None
+        and _either("lungs").search(sentence_text) is None
     )
 
 
 def _state(sentence_text: str, mention: Stretch) -> State | None:
     """Return what a sentence says of a mention, None where it only tells history."""
-    before, after = sentence_text[: mention.start], _either(ASIDE).sub(" ", sentence_text[mention.end :])
-    ends = list(_either(ENDS_SCOPE).finditer(before))
+    before, after = sentence_text[: mention.start], _either("aside").sub(" ", sentence_text[mention.end :])
+    ends = list(_either("ends_scope").finditer(before))
     before = before[ends[-1].end() :] if ends else before
-    end = _either(ENDS_SCOPE).search(after)
+    end = _either("ends_scope").search(after)
     after = after[: end.start()] if end else after
-    if _either(TELLS_HISTORY).search(_either(COMPARES).sub(" ", before)):
+    if _either("tells_history").search(_either("compares").sub(" ", before)):
         return None
-    before = _either(DENIES_NOTHING).sub(" ", before)
-    after = _either(DENIES_NOTHING).sub(" ", after)
-    if _either(DOUBTS_AFTER).search(before) or _either(DOUBTS_BEFORE).search(after):
+    before = _either("denies_nothing").sub(" ", before)
+    after = _either("denies_nothing").sub(" ", after)
+    if _either("doubts_after").search(before) or _either("doubts_before").search(after):
         return "uncertain"
     inside = sentence_text[mention.start : mention.end]  # "lymph nodes were not enlarged"
-    if _either(DENIES_AFTER).search(f"{before} {inside}") or _either(DENIES_BEFORE).search(after):
+    if _either("denies_after").search(f"{before} {inside}") or _either("denies_before").search(after):
         return "absent"
     return "present"
 
@@ -386,12 +203,17 @@ def _nearest(pattern: re.Pattern[str], sentence_text: str, mention: Stretch) -> 
 
 @functools.cache
 def _places() -> re.Pattern[str]:
-    ways = "|".join(f"(?P<{name.replace(' ', '_')}>{way})" for name, way in LOCATIONS.items())
+    ways = "|".join(f"(?P<{name.replace(' ', '_')}>{way})" for name, way in RULES["locations"].items())
     return re.compile(rf"\b(?:{ways})\b", re.IGNORECASE)
 
 
 @functools.cache
-def _either(cues: Sequence[str]) -> re.Pattern[str]:
+def _either(*rules: str) -> re.Pattern[str]:
+    return _any_of(tuple(cue for rule in rules for cue in RULES[rule]))
+
+
+@functools.cache
+def _any_of(cues: tuple[str, ...]) -> re.Pattern[str]:
     # cues of letters only match whole words; punctuation cues match as they are
     inner = "|".join(cue if cue[0] in ",;:\\" else rf"(?<![\w-])(?:{cue})(?![\w-])" for cue in cues)
     return re.compile(inner, re.IGNORECASE)
@@ -404,12 +226,16 @@ def _names(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
 
 @functools.cache
 def _lexicon(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
-    return {name: _pattern([re.escape(name), *(CHEST_WORDS.get(name) or _ways(name))]) for name in findings}
+    known = {
+        name: [re.sub(r"%(\w+)%", lambda piece: RULES["pieces"][piece[1]], way) for way in ways]
+        for name, ways in RULES["findings"].items()
+    }
+    return {name: _pattern([re.escape(name), *(known.get(name) or _ways(name))]) for name in findings}
 
 
 def _ways(name: str) -> Iterator[str]:
     """Yield how else a finding is written: "renal cysts", "cyst in the left kidney"."""
-    words = [OTHERWISE.get(word, rf"{re.escape(word)}(?:s|es)?") for word in name.lower().split()]
+    words = [RULES["otherwise"].get(word, rf"{re.escape(word)}(?:s|es)?") for word in name.lower().split()]
     yield " ".join(f"(?:{word})" for word in words)
     if len(words) == 2:
         organ, lesion = words
