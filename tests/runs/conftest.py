@@ -7,65 +7,7 @@ from pathlib import Path
 
 import pytest
 
-RECIPE = """\
-schema = 1
-name = "tiny"
-seed = 17
-
-[dataset.chest]
-use = "phantom-chest"
-train_cases = 24
-validation_cases = 8
-test_cases = 12
-questions_per_finding = 1
-
-[model]
-language = { use = "tiny", width = 32, layers = 1 }
-view = { use = "volume" }
-encoder = { use = "vit3d", width = 48, layers = 1, heads = 4, patch_zyx = [8, 16, 16] }
-bridge = { use = "projection" }
-
-[[stage]]
-kind = "fit"
-component = "model.encoder"
-data = [{ dataset = "chest" }]
-options = { steps = 3, cases_per_step = 4 }
-
-[[stage]]
-kind = "fit"
-component = "model.language"
-data = [{ dataset = "chest", task = "choice" }, { dataset = "chest", task = "report", sampling_weight = 0.5 }]
-options = { steps = 6, documents_per_step = 4, validation_questions = 4 }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "report" }, { dataset = "chest", task = "choice" }]
-steps = 4
-rows_per_step = 4
-learning_rate = 2e-3
-save_every_steps = 2
-
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "choice" }]
-steps = 6
-prompts_per_step = 2
-answers_per_prompt = 3
-learning_rate = { bridge = 5e-3, language = 1e-3 }
-max_new_tokens = 24
-save_every_steps = 2
-[[stage.reward]]
-use = "random"
-[[stage.reward]]
-use = "choice-accuracy"
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "choice", split = "test", limit = 6 }]
-max_new_tokens = 24
-"""
+RECIPE = Path(__file__).with_name("tiny.toml").read_text(encoding="utf-8")
 
 
 class Evid:

@@ -14,6 +14,7 @@ What the published files need, and what is done about it:
 
 import dataclasses
 import functools
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -35,32 +36,9 @@ TABLES: Mapping[Split, str] = {
 }
 SPACING_MM = (0.8, 0.8, 0.8)
 AXES = "IPL"  # the first slice is the highest one
-DEVICES = (
-    "catheter_or_port", "suture", "staple", "pacemaker_or_defib", "clip", "stent", "hardware", "chest_tube",
-    "tracheal_tube", "gi_tube", "breast_implant",
-)  # fmt: skip
-# Which of the 84 set which of the 18, worked out by comparing the 18-label table released with BrgSA
-# (github.com/laihaoran/BrgSA) with the 84; "groundglass" alone does not set "lung opacity" there.
-FROM_ABNORMALITIES: Mapping[str, tuple[str, ...]] = {
-    "medical material": DEVICES,
-    "arterial wall calcification": ("calcification",),
-    "cardiomegaly": ("cardiomegaly",),
-    "pericardial effusion": ("pericardial_effusion",),
-    "coronary artery wall calcification": ("calcification",),
-    "hiatal hernia": ("hernia",),
-    "lymphadenopathy": ("lymphadenopathy",),
-    "emphysema": ("emphysema",),
-    "atelectasis": ("atelectasis",),
-    "lung nodule": ("nodule", "nodulegr1cm"),
-    "lung opacity": ("opacity",),
-    "pulmonary fibrotic sequela": ("scarring",),
-    "pleural effusion": ("pleural_effusion",),
-    "mosaic attenuation pattern": (),
-    "peribronchial thickening": ("bronchial_wall_thickening",),
-    "consolidation": ("consolidation",),
-    "bronchiectasis": ("bronchiectasis",),
-    "interlobular septal thickening": ("septal_thickening",),
-}
+FROM_ABNORMALITIES: Mapping[str, list[str]] = tomllib.loads(
+    Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+)
 
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)

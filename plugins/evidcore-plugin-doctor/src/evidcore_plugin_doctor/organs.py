@@ -4,7 +4,9 @@ A relation that is off by less than `CLEAR_MM` says nothing: organs are cut by t
 """
 
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,47 +15,18 @@ CLEAR_MM = 20.0
 Place = tuple[float, float, float]  # centroid, z, y, x in mm: to superior, posterior, left
 Organ = str
 
+_TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _ORGANS: Mapping[Organ, re.Pattern[str]] = {
-    name: re.compile(pattern)
-    for name, pattern in {
-        "spine": r"\b(?:spine|spinal (?:column|cord|canal)|vertebra(?:e|l (?:column|body|bodies))?)\b",
-        "liver": r"^(?:liver|hepar)$",
-        "spleen": r"^spleen$",
-        "heart": r"^heart$",
-        "stomach": r"^stomach$",
-        "gallbladder": r"^gall ?bladder$",
-        "bladder": r"^(?:urinary )?bladder$",
-        "kidney": r"\bkidneys?\b",
-        "lung": r"\blungs?\b",
-        "adrenal gland": r"\badrenal glands?\b",
-    }.items()
+    name: re.compile(pattern) for name, pattern in _TABLES["names"].items()
 }
 _FILLING = ("mask", "seg", "segmentation", "label")
 _SIDES = (("left", "lt"), ("right", "rt"))
 _SIDED = ("kidney", "lung", "adrenal gland")
 _LESION = re.compile(r"\b(?:lesion|tumou?r|cyst|nodule|mass|cancer|vessels?|opacity|stone)s?\b")
 
-# the first of a pair lies farther along the axis than the second: 0 up, 1 back, 2 left
-_FARTHER: Mapping[int, tuple[tuple[Organ, Organ], ...]] = {
-    2: (
-        ("spleen", "liver"), ("stomach", "liver"), ("heart", "liver"), ("kidney left", "kidney right"),
-        ("lung left", "lung right"), ("adrenal gland left", "adrenal gland right"),
-        ("kidney left", "liver"), ("spleen", "kidney right"), ("spleen", "gallbladder"),
-        ("spleen", "spine"), ("spine", "liver"), ("kidney left", "spine"), ("spine", "kidney right"),
-        ("lung left", "spine"), ("spine", "lung right"),
-    ),
-    1: (
-        ("spine", "liver"), ("spine", "heart"), ("spine", "stomach"), ("spine", "bladder"),
-        ("kidney left", "stomach"),
-    ),
-    0: (
-        ("heart", "liver"), ("heart", "kidney left"), ("heart", "kidney right"), ("heart", "bladder"),
-        ("liver", "bladder"), ("spleen", "bladder"), ("kidney left", "bladder"),
-        ("kidney right", "bladder"), ("lung left", "kidney left"), ("lung right", "kidney right"),
-        ("lung right", "bladder"),
-    ),
-}  # fmt: skip
-RELATIONS = tuple((first, second, axis) for axis, pairs in _FARTHER.items() for first, second in pairs)
+RELATIONS = tuple(
+    (first, second, int(axis)) for axis, pairs in _TABLES["farther"].items() for first, second in pairs
+)
 _AGAINST = ("below", "in front of", "to the right of")
 Axis = Literal["z", "y", "x"]
 AXES: tuple[Axis, ...] = ("z", "y", "x")
@@ -102,7 +75,7 @@ def contradictions(
     for axis, letter in enumerate(AXES):
         gaps_mm = {
             (first, second): float(organs[first][axis] - organs[second][axis])
-            for first, second in _FARTHER[axis]
+            for first, second in _TABLES["farther"][str(axis)]
             if first in organs and second in organs
         }
         wrong = {pair: gap_mm for pair, gap_mm in gaps_mm.items() if gap_mm < -CLEAR_MM}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,47 +27,9 @@ MOST_LISTED = 12  # names of each kind in a message
 POINT_KINDS = 4  # not the object, object, first corner, second corner: a tensor each there, one table here
 
 _POINTS = "prompt_encoder.point_embed.weight"
-_HEADS = r"(iou_prediction_head|pred_obj_score_head|output_hypernetworks_mlps\.\d+|object_pointer_proj)"
 _LAYERS_OF_MASKS = r"mask_downsampler\.layers\.(\d+)\."
 
-# A name of transformers becomes the original one by these, in this order.
-_RENAMED: Sequence[tuple[str, str]] = (
-    (rf"{_HEADS}\.layers\.0\.", r"\1.layers.1."),  # heads have three layers, feed-forward blocks two
-    (rf"{_HEADS}\.proj_in\.", r"\1.layers.0."),
-    (rf"{_HEADS}\.proj_out\.", r"\1.layers.2."),
-    (r"\.mlp\.proj_in\.", ".mlp.layers.0."),
-    (r"\.mlp\.proj_out\.", ".mlp.layers.1."),
-    (r"\.mask_embed\.conv1\.", ".mask_downscaling.0."),
-    (r"\.mask_embed\.layer_norm1\.", ".mask_downscaling.1."),
-    (r"\.mask_embed\.conv2\.", ".mask_downscaling.3."),
-    (r"\.mask_embed\.layer_norm2\.", ".mask_downscaling.4."),
-    (r"\.mask_embed\.conv3\.", ".mask_downscaling.6."),
-    (r"\.upscale_conv1\.", ".output_upscaling.0."),
-    (r"\.upscale_layer_norm\.", ".output_upscaling.1."),
-    (r"\.upscale_conv2\.", ".output_upscaling.3."),
-    (r"^(shared_image_embedding|prompt_encoder\.shared_embedding)\.positional_embedding$",
-     "sam_prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"),
-    (r"^prompt_encoder\.", "sam_prompt_encoder."),
-    (r"^mask_decoder\.", "sam_mask_decoder."),
-    (r"^vision_encoder\.neck\.convs\.(\d+)\.", r"image_encoder.neck.convs.\1.conv."),
-    (r"^vision_encoder\.backbone\.", "image_encoder.trunk."),
-    (r"\.patch_embed\.projection\.", ".patch_embed.proj."),
-    (r"^object_pointer_proj\.", "obj_ptr_proj."),
-    (r"^temporal_positional_encoding_projection_layer\.", "obj_ptr_tpos_proj."),
-    (r"^memory_temporal_positional_encoding$", "maskmem_tpos_enc"),
-    (r"^no_memory_embedding$", "no_mem_embed"),
-    (r"^no_memory_positional_encoding$", "no_mem_pos_enc"),
-    (r"^no_object_pointer$", "no_obj_ptr"),
-    (r"^occlusion_spatial_embedding_parameter$", "no_obj_embed_spatial"),
-    (r"^memory_encoder\.feature_projection\.", "memory_encoder.pix_feat_proj."),
-    (r"^memory_encoder\.projection\.", "memory_encoder.out_proj."),
-    (r"^memory_encoder\.memory_fuser\.", "memory_encoder.fuser."),
-    (r"\.fuser\.layers\.(\d+)\.scale$", r".fuser.layers.\1.gamma"),
-    (r"\.depthwise_conv\.", ".dwconv."),
-    (r"\.pointwise_conv(\d)\.", r".pwconv\1."),
-    (r"\.o_proj\.", ".out_proj."),
-    (r"\.layer_norm(\d?|_final_attn)\.", r".norm\1."),
-)  # fmt: skip
+_NAMES = tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
 
 
 def original_names(name: str, mask_layers: int) -> list[str]:
@@ -80,8 +43,8 @@ def original_names(name: str, mask_layers: int) -> list[str]:
     name = re.sub(rf"{_LAYERS_OF_MASKS}conv\.", lambda result: _counted(3 * int(result[1])), name)
     name = re.sub(rf"{_LAYERS_OF_MASKS}layer_norm\.", lambda result: _counted(3 * int(result[1]) + 1), name)
     name = name.replace("mask_downsampler.final_conv.", _counted(3 * mask_layers))
-    for ours, theirs in _RENAMED:
-        name = re.sub(ours, theirs, name)
+    for ours, theirs in _NAMES["renamed"]:
+        name = re.sub(ours.replace("%heads%", _NAMES["heads"]), theirs, name)
     return [name]
 
 
