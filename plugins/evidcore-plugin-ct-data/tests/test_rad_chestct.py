@@ -39,7 +39,7 @@ def test_84_labels_become_the_18_by_the_map(chest):
 
 
 def test_the_mosaic_pattern_is_unknown_unless_told_absent_and_never_present(chest):
-    assert FROM_ABNORMALITIES["mosaic attenuation pattern"] == ()
+    assert FROM_ABNORMALITIES["mosaic attenuation pattern"] == []
     for split in TABLES:
         for case in chest.cases(split, mosaic="absent").values():
             assert case.state_of("mosaic attenuation pattern") == "absent"

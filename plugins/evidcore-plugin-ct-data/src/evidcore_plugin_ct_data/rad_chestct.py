@@ -7,7 +7,7 @@ What the published files need, and what is done about it:
    left.
 2. The label tables have a column for each of 84 abnormalities at each of 52 locations, `nodule*lung`. An
    abnormality is present if it is anywhere.
-3. The 18 labels of CT-RATE come from `FROM_ABNORMALITIES`. "Calcification" sets both calcification labels,
+3. The 18 labels of CT-RATE come from rad_chestct.toml. "Calcification" sets both calcification labels,
    which therefore are always equal; nothing sets the mosaic pattern.
 4. Patients are named by the metadata table alone.
 """
