@@ -245,7 +245,7 @@ def test_the_policy_at_the_start_is_opened_when_it_is_asked_and_anew_for_each_st
         return torch.rand(1), None  # loading draws
 
     monkeypatch.setattr(Context, "model", model)
-    monkeypatch.setattr(VLMPolicy, "generate", lambda self, prompts, **options: [str(len(opened))])
+    monkeypatch.setattr(VLMPolicy, "complete", lambda *given, **named: [Completion(text=str(len(opened)))])
     result = assembled()
     with pytest.raises(RunError, match=r"was asked before a stage trains one"):
         result.start_policy.generate([], max_new_tokens=1)
