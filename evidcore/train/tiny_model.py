@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,22 +24,7 @@ SPECIAL_TOKENS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
 )  # fmt: skip
 
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-<|im_start|>{{ message['role'] }}
-{% if message['content'] is string %}{{ message['content'] }}
-{%- else -%}
-{%- for part in message['content'] -%}
-{%- if part['type'] == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-{%- else -%}{{ part['text'] }}
-{%- endif -%}
-{%- endfor -%}
-{%- endif -%}<|im_end|>
-{% endfor -%}
-{%- if add_generation_prompt -%}
-<|im_start|>assistant
-{% endif -%}
-"""
+CHAT_TEMPLATE = Path(__file__).with_suffix(".jinja").read_text(encoding="utf-8")
 
 
 def tiny_model() -> tuple[VolumeVLM, VolumeProcessor, PromptSource]:
