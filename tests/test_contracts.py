@@ -31,7 +31,15 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context, StageOutputs
 from evidcore.train.sampler import InProcess
 
-NATIVE = testing.tiny_vision("qwen3_vl")
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+SEEING = {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 99, **SMALL}}
+SEEING |= {"vision_config": {"model_type": "clip_vision_model", "image_size": 28, "patch_size": 14, **SMALL}}
+PUBLISHED = {"config": SEEING, "image_processor": {"image_processor_type": "CLIPImageProcessor"}}
+NATIVE = {
+    **testing.tiny_vision("qwen3_vl"),
+    "published": {**PUBLISHED, "side": 28, "tokens": 4, "text_width": 64},
+}
+WIDTHS = {"native-merger": 3 * 4 * 32, "published-tokens": 64}  # which fit one tower and one language model
 cases = volume_cases(4)
 
 
@@ -187,11 +195,10 @@ BUILT = [offer for kind in KINDS if kind != "stage" for offer in offers(kind)]
 
 @pytest.mark.parametrize("offer", BUILT, ids=lambda offer: f"{offer.kind}-{offer.name}")
 def test_construction_reads_no_file_and_opens_no_socket(offer, tmp_path):
-    is_native = offer.name == "native-merger"  # fits one tower and one language model
     given = {
         "recipe_folder": tmp_path, "cache_folder": tmp_path / "cache", "view": Slices(), "tools": (),
         "policy": Mute(), "start_policy": Mute(), "cases": list, "labeler": NegationRules(),
-        "vision": NATIVE, "width": 3 * 4 * 32 if is_native else 24, "text_width": 64, "grid_zyx": (1, 3, 3),
+        "vision": NATIVE, "width": WIDTHS.get(offer.name, 24), "text_width": 64, "grid_zyx": (1, 3, 3),
     }  # fmt: skip
     factory_, options = offer.load(), options_without_default(tmp_path).get(offer.name, {})
     parameters = inspect.signature(factory_).parameters

@@ -107,6 +107,14 @@ class Encoder(nn.Module, ABC):
     input: EncoderInput
     width: int
 
+    @classmethod
+    def read_published(cls, language: Language) -> Mapping[str, Any]:
+        """Return what it needs to know of the recipe's language model; `vision` has it as "published".
+
+        Of it the processor reads `picture`: how the model's own writes a picture, image tokens included.
+        """
+        return {}
+
     @abstractmethod
     def grid(self, size_zyx: Grid) -> Grid:
         """Return the patch grid for an input of `size_zyx` voxels, without weights."""

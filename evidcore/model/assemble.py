@@ -1,5 +1,6 @@
 """Put language model, encoder, bridge and view together; write the whole to a folder and read it back."""
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +14,10 @@ from evidcore.compute.loading import TELLING, refuse_random
 from evidcore.contracts import Encoder, View
 from evidcore.errors import RunError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.parts import build_bridge, keep_in_bfloat16
+from evidcore.model.parts import build_bridge, evaluating, keep_in_bfloat16
 from evidcore.model.policy import sampling_of
-from evidcore.model.processor import IMAGE_TOKEN, VolumeImageProcessor, VolumeProcessor, add_image_tokens
-from evidcore.model.vlm import VolumeVLM, VolumeVLMConfig
+from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
+from evidcore.model.vlm import VolumeVLM, VolumeVLMConfig, shaped
 from evidcore.registry import factory
 
 
@@ -31,14 +32,17 @@ def assemble(
     bfloat16: Sequence[str] = (),
     seed: int = 0,
     bank: Callable[..., FeatureBank] = FeatureBank,
+    vision: Mapping[str, Any] | None = None,
 ) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return a model with a fresh bridge, and its processor, sharing one feature bank.
 
     Of a vision-language model the decoder is taken. Image tokens are added where the tokenizer has none.
-    `bfloat16` names parts whose matrices are kept so, `seed` is of the bridge's first weights, and `bank`
-    makes, for the encoder's input, what keeps its features: by itself in memory alone.
+    `bfloat16` names parts whose matrices are kept so, `seed` is of the bridge's first weights, `bank`
+    makes, for the encoder's input, what keeps its features: by itself in memory alone; and `vision` is what
+    encoder and bridge were given, of the language model's own configuration where it is left out.
     """
-    add_image_tokens(tokenizer)
+    vision = dict(vision or vision_of(language.config) or {}) or None
+    image_token = add_image_tokens(tokenizer, vision)
     known = language.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > known:
         # transformers' own mean_resizing gives them the mean too, after a minute over the covariance of all
@@ -47,13 +51,14 @@ def assemble(
             weight.data[known:] = weight.data[:known].mean(0)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    text, vision = language.config.get_text_config(), vision_of(language.config)
+    text = language.config.get_text_config()
+    _keep_shape_of_logits(language, text)
     attention = text._attn_implementation
     # a vision-language model says it of the whole
     text.tie_word_embeddings = bool(language.config.tie_word_embeddings)
     config = VolumeVLMConfig(
         text_config=text, vision=vision, encoder=dict(encoder_table), bridge=dict(bridge_table),
-        image_token_id=tokenizer.convert_tokens_to_ids(IMAGE_TOKEN), bfloat16=list(bfloat16) or None,
+        image_token_id=tokenizer.convert_tokens_to_ids(image_token), bfloat16=list(bfloat16) or None,
     )  # fmt: skip
     config._attn_implementation = attention  # making it part of another configuration has unset it
     with torch.random.fork_rng(devices=[]):
@@ -66,6 +71,25 @@ def assemble(
     processor = VolumeProcessor(images, tokenizer)
     _connect(model, processor, bank)
     return model, processor
+
+
+@torch.no_grad()
+def _keep_shape_of_logits(language: PreTrainedModel, text: Any) -> None:
+    """Set the factor and soft cap that the model's class applies; some leave out what they are told."""
+    ids = torch.arange(4, device=language.device)[None]
+    with evaluating(language):
+        states = language.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        head, logits = (
+            language.get_output_embeddings()(states),
+            language(input_ids=ids, use_cache=False).logits,
+        )
+    scales = (1.0, getattr(text, "logit_scale", None), 1 / (getattr(text, "logits_scaling", None) or 1))
+    for scale, cap in itertools.product(scales, (None, getattr(text, "final_logit_softcapping", None))):
+        if torch.allclose(shaped(head, scale, cap), logits, rtol=1e-3, atol=1e-3):
+            text.logit_scale, text.final_logit_softcapping = scale, cap
+            return
+    name = type(language).__name__
+    raise RunError(f"{name} makes logits in a way that is not known here. Name another language model.")
 
 
 def vision_of(config: Any) -> dict[str, Any] | None:

@@ -168,29 +168,17 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
                 f"{name}: its tokenizer has no chat template, so nothing says how a question is put; take an "
                 "instruction-tuned language model, or set `tokenizer.chat_template` and save it."
             )
-        self.image_token = IMAGE_TOKEN
-        self.image_token_id = tokenizer.convert_tokens_to_ids(IMAGE_TOKEN)
+        self.image_token, self._picture = picture_of(image_processor.vision if image_processor else None)
+        self.image_token_id = tokenizer.convert_tokens_to_ids(self.image_token)
         if self.image_token_id in (None, tokenizer.unk_token_id):
             raise RunError(
-                f"{name}: its tokenizer has no token {IMAGE_TOKEN!r}; evidcore.model.assemble adds it."
+                f"{name}: its tokenizer has no token {self.image_token!r}; evidcore.model.assemble adds it."
             )
         self.turns = read_turns(tokenizer, self.chat_template, where=name)
         self.end_ids = self._ids(self.turns.end_of_turn)
-        self._control_tokens = sorted({*VISION_TOKENS, *control_tokens(tokenizer)})
+        around = () if self._picture else VISION_TOKENS
+        self._control_tokens = sorted({self.image_token, *around, *control_tokens(tokenizer)})
         self._last_id = max(tokenizer.get_vocab().values())
-
-    @classmethod
-    def without_model(
-        cls, tokenizer: PreTrainedTokenizerBase, encoder: Encoder, bridge: Bridge, view: View
-    ) -> VolumeProcessor:
-        """Return a processor that writes and counts prompts as a run does, without weights.
-
-        Encoder and bridge may lie on the meta device. Raises what the constructor raises.
-        """
-        add_image_tokens(tokenizer)
-        images = VolumeImageProcessor()
-        images.connect(encoder, bridge, view, None)
-        return cls(images, tokenizer)
 
     def encode(self, prompt: Prompt, opening: str = "") -> Encoded:
         """Return the tokens of a prompt, up to where the answer starts; `opening` as `write` takes it."""
@@ -255,9 +243,18 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
                 self.refuse_control_token(part.text, where)
                 written.append(part.text)
             else:
-                start, image, end = VISION_TOKENS
-                written.append(start + image * self.image_processor.tokens(part.crop) + end)
+                written.append(self._written_as(self._picture_text(part.crop)))
         return "".join(written)
+
+    def _written_as(self, tokens: str) -> str:
+        """Return what stands in a text for an image of these tokens."""
+        return tokens if self._picture else f"{VISION_TOKENS[0]}{tokens}{VISION_TOKENS[2]}"
+
+    def _picture_text(self, crop: Crop) -> str:
+        """Return the tokens of an image: of a published processor, as that writes each of its slices."""
+        count: int = self.image_processor.tokens(crop)
+        picture = str(self._picture or self.image_token)
+        return picture * (count // picture.count(self.image_token))
 
     def refuse_control_token(self, text: str, where: str, *, is_answer: bool = False) -> None:
         """Raise DataError where a text holds a control token; an answer may hold its own tags."""
@@ -284,7 +281,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
             turn["content"] = [item for part in turn["content"] for item in self._shown(part)]
         result = super()._multimodal_inputs_from_conversations(conversations, *args, **kwargs)
         for turn in turns:
-            text = "".join(item.get("text", "".join(VISION_TOKENS)) for item in turn["content"])
+            text = "".join(item.get("text", self._written_as(self.image_token)) for item in turn["content"])
             turn["content"] = text if self.turns.form == "text" else [{"type": "text", "text": text}]
         return result
 
@@ -305,9 +302,7 @@ class VolumeProcessor(ProcessorMixin):  # type: ignore[misc]
         flat = list(_flat(images))
         bank = self.image_processor.bank
         crops = [bank.crop(one) if isinstance(one, int) and bank is not None else _crop(one) for one in flat]
-        return self.image_processor(flat), [
-            self.image_token * self.image_processor.tokens(crop) for crop in crops
-        ]
+        return self.image_processor(flat), [self._picture_text(crop) for crop in crops]
 
 
 def refuse_too_long(holds: int | None, name: str, asked: int, answer: int) -> None:
@@ -320,11 +315,21 @@ def refuse_too_long(holds: int | None, name: str, asked: int, answer: int) -> No
         )
 
 
-def add_image_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Add the image tokens where a tokenizer has none."""
+def picture_of(vision: Mapping[str, Any] | None) -> tuple[str, str]:
+    """Return the token of a piece of an image, and how a published processor writes a picture."""
+    published = (vision or {}).get("published", {})
+    return published.get("image_token", IMAGE_TOKEN), published.get("picture", "")
+
+
+def add_image_tokens(tokenizer: PreTrainedTokenizerBase, vision: Mapping[str, Any] | None = None) -> str:
+    """Add the image tokens where a tokenizer has none; return the one for a piece of an image."""
+    image, picture = picture_of(vision)
+    if picture:
+        return image
     missing = [token for token in VISION_TOKENS if token not in tokenizer.get_vocab()]
     if missing:
         tokenizer.add_special_tokens({"additional_special_tokens": missing})
+    return image
 
 
 def _flat(images: Any) -> Iterator[Reference]:

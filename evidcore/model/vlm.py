@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import Any, ClassVar, no_type_check
 
 import torch
+import transformers
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -246,6 +247,14 @@ class VolumeVLMModel(VolumeVLMPreTrained):
                 mask = attention_mask
             ids = input_ids if input_ids is not None else torch.full_like(mask, -1)
             position_ids = self.positions(ids, mask, pixel_values)
+        published = (self.config.vision or {}).get("published", {})
+        if (kind := published.get("masks_by")) and input_ids is not None:  # its images attend both ways
+            is_image = (input_ids == self.config.image_token_id).long()
+            attention_mask = getattr(transformers, kind).create_masks_for_generate(
+                config=self.language_model.config, inputs_embeds=inputs_embeds, attention_mask=attention_mask,
+                past_key_values=past_key_values, position_ids=position_ids,
+                token_type_ids=is_image, mm_token_type_ids=is_image,
+            )  # fmt: skip
         output = self.language_model(
             attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
             inputs_embeds=inputs_embeds, **kwargs,
@@ -390,12 +399,20 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
             mm_encoder_outputs=mm_encoder_outputs, **kwargs,
         )  # fmt: skip
         window = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(output.last_hidden_state[:, window])
+        text = self.config.text_config
+        cap, scale = getattr(text, "final_logit_softcapping", None), getattr(text, "logit_scale", None)
+        logits = shaped(self.lm_head(output.last_hidden_state[:, window]), scale, cap)
         loss = None
         if labels is not None:
             size = self.config.text_config.vocab_size
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=output.past_key_values)
+
+
+def shaped(logits: Tensor, scale: float | None, cap: float | None) -> Tensor:
+    """Return what a language model makes of its head's product: a multiple, with a soft cap."""
+    logits = logits if scale in (None, 1.0) else logits * scale
+    return cap * torch.tanh(logits / cap) if cap else logits
 
 
 AutoConfig.register(VolumeVLMConfig.model_type, VolumeVLMConfig, exist_ok=True)

@@ -24,11 +24,12 @@ from evidcore.model.bank import FeatureBank
 from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_bridge, build_encoder
 from evidcore.model.policy import VLMPolicy
-from evidcore.model.processor import VolumeProcessor
+from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import DataUse
-from evidcore.registry import blame
+from evidcore.registry import blame, find
 from evidcore.registry.factory import offer_of
+from evidcore.registry.signature import component_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.shared_policy import Opener
 from evidcore.train.sampler import RolloutPolicy
@@ -98,7 +99,7 @@ def current_model(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, 
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
             bridge_table=tables.bridge, view_table=tables.view, bfloat16=tables.bfloat16, seed=seed,
-            bank=bank,
+            bank=bank, vision=vision_config(assembly),
         )  # fmt: skip
     if torch.cuda.is_available():
         torch.nn.Module.to(model, torch.device("cuda"))
@@ -109,7 +110,10 @@ def weightless_processor(assembly: Assembly, tokenizer: Any, seeing: Encoder) ->
     """Return what writes and counts prompts as the run does, without weights."""
     with torch.device("meta"):
         joining = fresh_bridge(assembly, seeing, assembly.language.width() or UNKNOWN_TEXT_WIDTH)
-    return VolumeProcessor.without_model(tokenizer, seeing, joining, assembly.view)
+    images = VolumeImageProcessor(vision=vision_config(assembly))
+    add_image_tokens(tokenizer, images.vision)
+    images.connect(seeing, joining, assembly.view, None)
+    return VolumeProcessor(images, tokenizer)
 
 
 def fresh_bridge(assembly: Assembly, seeing: Encoder, text_width: int) -> Bridge:
@@ -120,7 +124,11 @@ def fresh_bridge(assembly: Assembly, seeing: Encoder, text_width: int) -> Bridge
 def vision_config(assembly: Assembly) -> dict[str, Any] | None:
     """Return the vision configuration of a published language model; None where none is known here."""
     config = assembly.language.vision()
-    return None if config is None else assemble.vision_of(config)
+    if config is None or (vision := assemble.vision_of(config)) is None:
+        return None
+    kind = component_class(find("encoder", str(assembly.recipe.model.encoder["use"])).load())
+    published = kind.read_published(assembly.language)
+    return {**vision, "published": dict(published)} if published else vision
 
 
 class Context(StageContext):

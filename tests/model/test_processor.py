@@ -122,7 +122,9 @@ def test_without_a_model_prompts_and_answers_are_written_as_with_one(small, lang
     with torch.device("meta"):
         encoder = factory.build("encoder", dict(ENCODER), given={}, where="here")
         bridge = build_bridge(dict(BRIDGE), encoder, 64, None)
-    alone = VolumeProcessor.without_model(tokenizer, encoder, bridge, Volume())
+    images = VolumeImageProcessor()
+    images.connect(encoder, bridge, Volume(), None)
+    alone = VolumeProcessor(images, tokenizer)
     for prompt in small.prompts:
         assert alone.encode(prompt) == small.processor.encode(prompt)
     assert alone.encode_answer("A liver.") == small.processor.encode_answer("A liver.")

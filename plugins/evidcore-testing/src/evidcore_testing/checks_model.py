@@ -129,7 +129,8 @@ def check_bridge(
         bridge.set_anchor(embeddings)
         for grid in (grid_zyx, *other_grids):
             _tokens_and_gradient(check, bridge, bare.tokens(grid), _patches(grid, width), text_width)
-        _anchor_is_kept(check, build, embeddings, _patches(grid_zyx, width), seed)
+        if list(bridge.parameters()):
+            _anchor_is_kept(check, build, embeddings, _patches(grid_zyx, width), seed)
 
 
 def _patches(grid: Grid, width: int) -> Patches:
