@@ -209,7 +209,7 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     """
     bare = re.split(r"<answer>", completion, flags=re.IGNORECASE)
     text = bare[-1] if len(bare) > 1 else re.split(r"</think>", completion, flags=re.IGNORECASE)[-1]
-    text = TAG.sub(" ", text).strip()
+    text = re.sub(r'\\boxed|\\text\w*|[*`$"{}<>\uff08\uff09\u3001\u3002]', " ", TAG.sub(" ", text)).strip()
     item = f"[{letters}{letters.lower()}]"
     if result := re.fullmatch(rf"[(\[]?({item})[)\].:]?", text):
         return result.group(1).upper()
@@ -228,5 +228,5 @@ def lenient_letter(completion: str, letters: str, options: Sequence[str]) -> str
     marked = re.findall(rf"(?:^|[\s(\[])([{letters}])[)\].:](?=\s|$)", text)
     if len(set(marked)) == 1:
         return str(marked[0])
-    lone = re.findall(rf"(?<![\w'])([{letters.replace('A', '')}])(?![\w'])", text)  # "A" may be the article
+    lone = re.findall(rf"(?<![\w'])([{letters}])(?![\w'])(?:(?<!A)|(?=\s*(?:$|[\n,;\u2013-])))", text)
     return str(lone[0]) if not marked and len(set(lone)) == 1 else None

@@ -209,7 +209,7 @@ class RewardComposer:
                 raise ContractError(what, f" {score!r}.")
             value = score.value
             if not _is_number(value):
-                raise ContractError(f"{where}: the value must be a finite number", f", got {value!r}.")
+                raise ContractError(f"{where}: the value must be a number below 1e15", f", got {value!r}.")
             if not low <= value <= high:
                 raise ContractError(
                     f"{where}: the value {value!r} lies outside the declared bounds {low:g} to {high:g}."
@@ -218,14 +218,14 @@ class RewardComposer:
                 raise ContractError(f"{where}: the reason must be a text", f", got {score.reason!r}.")
             for name, part in score.parts.items():
                 if not _is_number(part):
-                    raise ContractError(f"{where}: part {name!r} must be a finite number", f", got {part!r}.")
+                    raise ContractError(f"{where}: part {name!r} must be below 1e15", f", got {part!r}.")
             checked.append(score)
         return tuple(checked)
 
 
 def _is_number(value: Any) -> bool:
     is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return is_real and -1e308 < value < 1e308  # an int may be beyond what a float holds
+    return is_real and -1e15 < value < 1e15  # trainers square it in float32
 
 
 def _who(item: NamedReward) -> str:

@@ -161,6 +161,14 @@ def test_a_tolerant_reader_finds_the_letter_and_never_guesses(completion, letter
     assert lenient_letter(completion, "ABCD", options) == letter
 
 
+@pytest.mark.parametrize("letter", "ABCD")
+@pytest.mark.parametrize(
+    "form", ["**{}**", "$\\boxed{{{}}}$", "Answer: **{}**", '"{}"', "{}\n\nThe scan shows it.", "I choose {}"]
+)
+def test_a_letter_is_found_in_its_wrapping_whichever_it_is(form, letter):
+    assert lenient_letter(form.format(letter), "ABCD", ["emphysema", "nodule", "effusion", "mass"]) == letter
+
+
 def test_a_malformed_answer_keeps_its_lenient_letter_and_its_thoughts():
     (prompt,) = asked(Choice(), seed=0, questions=(QUESTION,))
     answer = Choice().parse(prompt, "<think>hm</think> B")

@@ -49,54 +49,7 @@ OFFERED = {  # what the stub package offers of each kind
     "rollout": "stub-talk:Talk",
     "stage": "stub-tally:Tally stub-no-stage:no_stage",
 }
-TEXT = """\
-schema = 1
-name = "golden"
-seed = 17
-
-[dataset.chest]
-use = "stub-scans"
-
-[service.judge]
-use = "stub-scorer"
-
-[task.direct]
-use = "stub-ask"
-think = false
-
-[model]
-language = { use = "stub-words" }
-view = { use = "stub-plain" }
-encoder = { use = "stub-eye" }
-bridge = { use = "stub-line" }
-
-[[stage]]
-kind = "sft"
-train = ["bridge", "language"]
-data = [
-  { dataset = "chest", task = "stub-ask" },
-  { dataset = "chest", task = "direct", sampling_weight = 0.5 },
-]
-steps = 4
-learning_rate = 2e-3
-
-[[stage]]
-kind = "grpo"
-train = ["bridge", "language"]
-data = [{ dataset = "chest", task = "stub-ask" }]
-steps = 2
-learning_rate = { bridge = 5e-4, language = 1e-4 }
-[[stage.reward]]
-use = "stub-judged"
-weight = 0.5
-[[stage.reward]]
-use = "stub-level"
-gate = "stub-judged"
-
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "chest", task = "stub-ask", split = "test" }]
-"""
+TEXT = (Path(__file__).parent / "mistaken.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

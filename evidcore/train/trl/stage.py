@@ -7,6 +7,7 @@
 import contextlib
 import dataclasses
 import errno
+import json
 import os
 import shutil
 import tempfile
@@ -43,9 +44,15 @@ COMPLETE = "complete"
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint of a stage."""
-    result = [place.parent for place in (folder / "steps").glob(f"checkpoint-*/{COMPLETE}")]
+    """Return the newest complete checkpoint of a stage, whose files are as long as they were written."""
+    marks = (folder / "steps").glob(f"checkpoint-*/{COMPLETE}")
+    result = [mark.parent for mark in marks if json.loads(mark.read_text() or "{}") == _sizes(mark.parent)]
     return max(result, key=lambda place: int(place.name.rpartition("-")[2]), default=None)
+
+
+def _sizes(place: Path) -> dict[str, int]:
+    """Return the sizes of the files of a checkpoint that one process writes."""
+    return {f.name: f.stat().st_size for f in place.glob("*.*") if f.is_file() and f.name[:4] != "rng_"}
 
 
 @contextlib.contextmanager
@@ -58,6 +65,7 @@ def atomic_checkpoint(place: Path, *, marks: bool) -> Iterator[None]:
         yield
         if marks:
             with (place / COMPLETE).open("w") as file:
+                json.dump(_sizes(place), file)
                 file.flush()
                 os.fsync(file.fileno())
     except Exception as cause:

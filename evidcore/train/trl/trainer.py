@@ -158,18 +158,13 @@ def reference_of(model: VolumeVLM, args: GRPOConfig) -> VolumeVLM:
 
 DEAD_STEPS = 10  # on end, of which a warning tells
 FAILED = "failed_calls/"  # trl's metrics of this name are kept in checkpoints
-RENAMED = {
-    "kl": "kl",
-    "entropy": "entropy",
+RENAMED = {name: name for name in ("kl", "entropy", "loss", "grad_norm", "learning_rate")} | {
     "clip_ratio/region_mean": "clipped",
     "sampling/sampling_logp_difference/mean": "sampling_difference",  # in nats a token
     "sampling/sampling_logp_difference/max": "sampling_difference_most",
     "sampling/importance_sampling_ratio/mean": "sampling_weight",
     "sampling/importance_sampling_ratio/min": "sampling_weight_least",
     "sampling/importance_sampling_ratio/max": "sampling_weight_most",
-    "loss": "loss",
-    "grad_norm": "grad_norm",
-    "learning_rate": "learning_rate",
 }
 
 

@@ -98,11 +98,11 @@ def test_a_report_may_be_left_unread(home):
 
 @pytest.mark.parametrize("mark", [";", "\t"])
 @pytest.mark.parametrize("use", ["folder", "table"])
-def test_semicolons_tabs_and_a_byte_order_mark_change_nothing(home, use, mark):
+def test_what_spreadsheets_put_around_and_between_cells_changes_nothing(home, use, mark):
     expected = said(dataset(home, use, findings=["nodule"]))
     for name in ("cases.csv", "questions.csv"):
         lines = (home / name).read_text().replace(",", mark).replace("\n", "\r\n")
-        (home / name).write_bytes(b"\xef\xbb\xbf" + lines.encode())
+        (home / name).write_text(f"\ufeffsep={mark}\r\n{lines}{mark * 3}\r\n", encoding="utf-8", newline="")
     assert said(dataset(home, use, findings=["nodule"])) == expected
 
 

@@ -48,7 +48,8 @@ def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tup
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
-            file.seek(0)
+            if not first.startswith("sep="):  # Excel's own line before the names
+                file.seek(0)
             unquoted = _QUOTED.sub("", first)
             reader = csv.DictReader(file, strict=True, delimiter=max(_MARKS, key=unquoted.count))
             names = [name.strip() for name in reader.fieldnames or []]
@@ -58,6 +59,8 @@ def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tup
                 raise DataError(f"{table}: column {twice[0]!r} stands twice. Rename one.")
             check_columns(names, wanted, str(table), remedy)
             for row in reader:
+                if not any("".join(cell or "").strip() for cell in row.values()):
+                    continue  # spreadsheets end in rows of empty cells
                 if None in row or None in row.values():
                     yield (
                         reader.line_num,

@@ -80,9 +80,10 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
     Raises:
         DataError: naming at once everything that could not be placed, and what to call it.
     """
-    records = [record for _, record in read_records(table, ())[0]]
+    numbered, wrong = read_records(table, ())
+    records = [record for _, record in numbered]
     if not records:
-        raise DataError(f"{table}: no record of it can be read. `evid data check` names what is wrong.")
+        raise DataError(f"{table}: no record of it can be read. {wrong[0] if wrong else 'It has none.'}")
     names = list(dict.fromkeys(name for record in records for name in record))
     for what, columns in named.items():
         if what not in USUAL:
