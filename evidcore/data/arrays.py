@@ -1,5 +1,6 @@
 """Bare arrays, `.npy` and `.npz`: what no header says, the reference must."""
 
+import io
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from evidcore.data.placement import body_axes, turned_to_body
 from evidcore.data.stored import Stored, refuse_shape, refuse_type, written
 from evidcore.errors import DataError, did_you_mean
 
-MISTAKES = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
+MISTAKES = (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 class BareArray(Format):
@@ -36,10 +37,8 @@ class BareArray(Format):
         while len(spatial) > 3 and spatial[0] == 1:
             spatial = spatial[1:]
         if len(spatial) != 3:
-            raise DataError(
-                f"{ref.path}: the array has shape {written(spatial)}, expected 3 axes after leading ones of "
-                f"length 1. Save one volume an array."
-            )
+            why = f"the array has shape {written(spatial)}, expected 3 axes after leading ones of length 1"
+            raise DataError(f"{ref.path}: {why}. Save one volume an array.")
         refuse_shape(spatial, ref.path, dtype.itemsize)
         cube: Triple = (spatial[0], spatial[1], spatial[2])
         return Stored(
@@ -55,10 +54,8 @@ class BareArray(Format):
             outline = turned_to_body(outline, ref.axes, ref.path)
             name += " in body axes"
         if outline.shape != like.shape_zyx:  # before they are loaded: a small file may unpack to any size
-            raise DataError(
-                f"{ref.path}: {name} has shape {outline.shape}, its volume {like.shape_zyx} (z, y, x). "
-                f"Write masks on the volume's grid, in body axes."
-            )
+            why = f"{name} has shape {outline.shape}, its volume {like.shape_zyx} (z, y, x)"
+            raise DataError(f"{ref.path}: {why}. Write masks on the volume's grid, in body axes.")
         values = read_array(ref.path, ref.key)
         values = values if ref.axes is None else turned_to_body(values, ref.axes, ref.path)
         return picked(values, ref.label, ref.path)
@@ -73,9 +70,12 @@ def read_array(path: str, key: str | None) -> Array:
 def _header(path: str, key: str | None) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return shape and type of what `read_array` gives."""
     read = {(1, 0): npy.read_array_header_1_0}  # later ones differ in the length of their header
-    shape, _, dtype = _taken(
-        path, key, lambda file: read.get(npy.read_magic(file), npy.read_array_header_2_0)(file)
-    )
+
+    def take(file: IO[bytes]) -> Any:
+        start = io.BytesIO(file.read(1 << 16))  # it may state any length
+        return read.get(npy.read_magic(start), npy.read_array_header_2_0)(start)
+
+    shape, _, dtype = _taken(path, key, take)
     refuse_type(dtype, path)
     return shape, dtype
 
@@ -96,17 +96,25 @@ def array_name(path: str, key: str | None) -> str | None:
             raise DataError(f"{path}: holds one array, key {key!r} names another. Leave the key out.")
         return None
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_zip(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
     except MISTAKES as cause:
         raise _unreadable(path, cause) from cause
     name = names[0] if key is None and len(names) == 1 else key
     if name not in names:
-        raise DataError(
-            f"{path}: holds no array {name!r}.{did_you_mean(str(name), names)} "
-            f"It holds: {', '.join(names) or 'nothing'}. Name one as key."
-        )
+        hint = f"{did_you_mean(str(name), names)} It holds: {', '.join(names) or 'nothing'}. Name one as key."
+        raise DataError(f"{path}: holds no array {name!r}.{hint}")
     return name
+
+
+def open_zip(path: str | Path) -> zipfile.ZipFile:
+    """Open a zip file of which `read(size)` unpacks no more than it returns, whatever sizes it states."""
+    archive = zipfile.ZipFile(path)
+    for item in archive.infolist():
+        if item.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # unpack unbounded
+            why = f"{item.filename} is packed by another method than deflate"
+            raise DataError(f"{path}: {why}. Pack the file again.")
+    return archive
 
 
 def _unreadable(path: str, cause: Exception) -> DataError:
@@ -129,8 +137,7 @@ def stated_affine(ref: VolumeRef, *, is_bare: bool = False) -> Array | None:
             f"(slices upwards, rows to posterior, columns to the left) and spacing_mm_zyx = [3.0, 0.8, 0.8] "
             f"on the data set."
         )
-    affine = np.zeros((4, 4))
-    affine[3, 3] = 1.0
+    affine = np.diag([0.0, 0.0, 0.0, 1.0])
     for axis, (body, sense) in enumerate(body_axes(ref.axes, ref.path)):
         affine[body, axis] = sense * ref.spacing_mm_zyx[2 - body]
     return affine

@@ -1,3 +1,5 @@
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +108,17 @@ def test_broken_files_are_named(tmp_path):
     content = (tmp_path / "cut.npy").read_bytes()
     (tmp_path / "cut.npy").write_bytes(content[:-10])
     assert "cut.npy: is not a readable .npy file (" in refusal(tmp_path / "cut.npy")
+    for packed, said in {
+        zipfile.ZIP_BZIP2: "ct.npy is packed by another method",
+        8: "a readable .npz",
+    }.items():
+        with zipfile.ZipFile(tmp_path / "lies.npz", "w", packed) as archive:
+            archive.writestr("ct.npy", b"\x93NUMPY\2\0" + b"\xff" * 4 + bytes(1 << 27))
+            archive.filelist[0].file_size = 1 << 27
+        tracemalloc.start()
+        assert said in refusal(tmp_path / "lies.npz")
+        assert tracemalloc.get_traced_memory()[1] < 1e7
+        tracemalloc.stop()
     np.save(tmp_path / "pickled.npy", np.array([{"a": 1}] * 8, dtype=object).reshape(2, 2, 2))
     assert "voxels are object, expected one real number each" in refusal(tmp_path / "pickled.npy")
 

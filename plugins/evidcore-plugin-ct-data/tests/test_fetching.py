@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evidcore_plugin_ct_data.archives import unpack
 from evidcore_plugin_ct_data.miniatures import write
 from evidcore_plugin_ct_data.miniatures.abdomen import ATLAS, KITS
 from evidcore_plugin_ct_data.miniatures.voxels import volume
@@ -172,6 +173,23 @@ def test_a_damaged_archive_is_named_and_leaves_nothing(atlas, hub, tmp_path):
     with pytest.raises(DataError, match=r"BDMAP_00000232.tar.gz: the archive is damaged .*Delete it and"):
         list(atlas().cases("train"))
     assert not list((tmp_path / "home" / "cache" / "hub").glob("*/*/image_only/BDMAP_*"))
+
+
+@pytest.mark.parametrize(
+    ("packed", "change", "said"),
+    [(zipfile.ZIP_LZMA, {}, "a.zip: 4/a is packed by another method than deflate"),
+     (8, {"flag_bits": 1}, "a.zip: the archive is damaged .*encrypted"),
+     (8, {"filename": "4/" + "a" * 300}, "a.zip: the archive is damaged .*too long"),
+     (8, {"file_size": 1 << 60}, "a.zip: unpacks to more than is free in .*out. Free")],
+)  # fmt: skip
+def test_an_archive_that_cannot_be_unpacked_is_named(tmp_path, packed, change, said):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", packed) as archive:
+        archive.writestr(change.pop("filename", "4/a"), b"x")
+        for name, value in change.items():
+            setattr(archive.filelist[0], name, value)
+    with pytest.raises(DataError, match=said):
+        unpack(tmp_path / "a.zip", {"4/"}, str, tmp_path / "out")
+    assert not [*(tmp_path / "out").glob("4*")]
 
 
 def test_a_set_in_several_archives_is_unpacked_from_each(hub, tmp_path):

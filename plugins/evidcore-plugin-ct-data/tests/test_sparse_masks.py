@@ -1,6 +1,7 @@
 """Sparse masks against dense ones that are turned by hand."""
 
 import dataclasses
+import zipfile
 
 import numpy as np
 import pytest
@@ -83,8 +84,11 @@ def test_what_cannot_be_read_is_named(file, change, message):
 
 
 def test_a_name_that_lies_about_the_shape_is_refused(tmp_path, masks):
-    lies = r"2 masks of 3x4x6 voxels, the matrix has shape \(2, 60\)"
-    for name, message in {"mask.npz": "must end in its shape", "mask_(2, 3, 4, 6).npz": lies}.items():
+    huge = r"row 0 has shape \(10000, 10000, 10000\) in body axes, its volume \(5, 4, 3\)"
+    lies = r"3 masks of 3x4x5 voxels, the matrix has shape \(2, 60\)"
+    ends = "must end in its shape"
+    names = ("mask.npz", "mask_(3, 3, 4, 5).npz", "mask_(1, 10000, 10000, 10000).npz")
+    for name, message in zip(names, (ends, lies, huge), strict=True):
         path = tmp_path / name
         sparse.save_npz(path, sparse.csr_matrix(masks.reshape(2, -1)))
         with pytest.raises(DataError, match=message):
@@ -95,6 +99,17 @@ def test_what_unpacks_to_more_than_its_volume_is_refused(file):
     np.savez_compressed(file, **np.load(file), more=np.zeros(10**7, np.int32))
     with pytest.raises(DataError, match=r"unpacks to 40\.0 MB, its volume \(5, 4, 3\) has far fewer voxels"):
         read_mask(MaskRef(path=file, key="0", axes="LPS"), like=grid(5, 4, 3))
+
+
+def test_what_unpacks_to_more_than_it_states_is_refused(file):
+    members = [*np.load(file)]
+    for packed, said in ((zipfile.ZIP_LZMA, "npz: .* is packed by"), (8, "sparse matrix .Bad CRC")):
+        with zipfile.ZipFile(file, "w", packed) as archive:
+            for name in members:
+                archive.writestr(f"{name}.npy", bytes(1 << 20))
+                archive.filelist[-1].file_size = 10
+        with pytest.raises(DataError, match=said):
+            read_mask(MaskRef(path=file, key="0", axes="LPS"), like=grid(5, 4, 3))
 
 
 def test_arrays_beside_them_are_read_as_by_the_core(tmp_path, file):

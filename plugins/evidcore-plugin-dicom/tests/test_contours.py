@@ -1,5 +1,6 @@
 """Structure sets on the grid of their volume."""
 
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from evidcore_plugin_dicom.contours import fill
 from matplotlib.path import Path as Polygon
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.sequence import Sequence
-from pydicom.uid import ExplicitVRLittleEndian, RTStructureSetStorage
+from pydicom.uid import ImplicitVRLittleEndian, RTStructureSetStorage
 from read_scans import opened, refused
 
 from evidcore.api import MaskRef, read_mask
@@ -26,7 +27,7 @@ def structure_set(
     regions = list(regions.items()) if isinstance(regions, Mapping) else regions
     whole = Dataset()
     whole.file_meta = FileMetaDataset()
-    whole.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    whole.file_meta.TransferSyntaxUID = ImplicitVRLittleEndian
     whole.SOPClassUID = whole.file_meta.MediaStorageSOPClassUID = RTStructureSetStorage
     whole.SOPInstanceUID = whole.file_meta.MediaStorageSOPInstanceUID = "1.2.7"
     whole.Modality = "RTSTRUCT"
@@ -61,6 +62,44 @@ def test_contours_fill_the_voxels_whose_centres_they_enclose(write_series, tmp_p
     expected[2, 2:9, 3:11], expected[2, 4:6, 5:7] = True, False
     expected[2, 10:12, 1:4], expected[4, 1:3, 1] = True, True
     np.testing.assert_array_equal(read_mask(MaskRef(path=path, key="lesion"), volume), expected)
+
+
+LARGE, SMALL = ((1.5, 8.5), (2.5, 10.5)), ((3.5, 5.5), (4.5, 6.5))  # 56 voxels, 4 of them
+ACROSS, FAR = ((5.5, 10.5), (8.5, 12.5)), ((4.1, 4.9), (5.1, 5.9))  # 20, 6 of them in LARGE; no centre
+
+
+@pytest.mark.parametrize(
+    ("drawn", "united", "flipped"),
+    [
+        ([LARGE, LARGE], 56, 0),
+        ([SMALL, LARGE, SMALL], 52, 56),
+        ([LARGE, ACROSS], 70, 64),
+        ([ACROSS, SMALL, LARGE, FAR], 66, 60),
+        ([LARGE, (*LARGE, 0.15)], 56, 56),
+        ([LARGE, (*SMALL, 0.01)], 52, 52),
+        ([LARGE, (*SMALL, 0.15)], 56, 56),
+    ],
+)
+def test_contours_that_overlap_are_united_and_those_within_others_are_holes(
+    write_series, tmp_path, drawn, united, flipped
+):
+    volume = opened(write_series(np.zeros(SHAPE, np.int16), "images", SPACING))
+    contours = [rectangle(2 + sum(off), y, x) for y, x, *off in drawn]
+    for kind, count in {"CLOSED_PLANAR": united, "CLOSEDPLANAR_XOR": flipped}.items():
+        path = structure_set(tmp_path / "rs.dcm", {"lesion": contours}, kind)
+        assert read_mask(MaskRef(path=path), volume).sum() == count
+
+
+def test_a_zigzag_over_all_rows_is_filled_in_bounded_memory_or_refused(write_series, tmp_path):
+    volume = opened(write_series(np.zeros((6, 1200, 4), np.int16), "images", (3, 1, 1)))
+    zigzag = np.array([[1 + k % 2, 1199 * (k % 2), 6] for k in range(90_000)])
+    path = structure_set(tmp_path / "rs.dcm", {"lesion": [zigzag]})
+    said = "rs.dcm: region 1 crosses the rows of its volume more than 100000000 times"
+    assert said in refused(MaskRef(path=path), volume)
+    tracemalloc.start()
+    fill(zigzag[:20_000, 1::-1].astype(float), (1200, 4))
+    assert tracemalloc.get_traced_memory()[1] < 2e8
+    tracemalloc.stop()
 
 
 def test_contours_on_sagittal_images_are_filled_across_them(write_series, tmp_path):

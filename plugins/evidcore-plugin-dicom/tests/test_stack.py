@@ -1,10 +1,11 @@
 """What forms no volume is refused by name."""
 
+import tomllib
+from pathlib import Path
+
 import pydicom
 import pytest
 from pydicom.dataset import Dataset
-from pydicom.sequence import Sequence
-from pydicom.uid import ParametricMapStorage
 from read_scans import SHAPE, opened, refusal, scan
 
 from evidcore.api import DataError
@@ -53,34 +54,18 @@ def test_a_series_of_one_image_is_refused(write_series):
     assert "series: is a 2D image, 6x5 in a series of 1; a volume has at least 2 images" in message
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("ImagePositionPatient", None, "ImagePositionPatient must hold 3 numbers, got nothing"),
-        ("ImagePositionPatient", [0, 0], "ImagePositionPatient must hold 3 numbers, got '[0.0, 0.0]'"),
-        ("PixelSpacing", None, "PixelSpacing must hold 2 numbers, got nothing. Without it"),
-        ("PixelSpacing", [0, 1], "PixelSpacing must be above 0 mm, got [0.0, 1.0]"),
-        ("ImageOrientationPatient", [1, 0, 0, 1, 0, 0], "two unit vectors at a right angle, got [1.0, 0.0"),
-        ("RescaleSlope", "many", "RescaleSlope must hold 1 number, got 'many'"),
-        ("RescaleSlope", "1e38", "its slope is 1e+38, expected a usual number"),
-        ("RescaleIntercept", "-inf", "RescaleIntercept must hold 1 number, got '-inf'"),
-        ("PixelSpacing", ["1e38", "1"], "got spacings [1.0, 1e+38, 3.0]"),
-        ("SamplesPerPixel", 3, "is in colours (MONOCHROME2, 3 values a voxel), expected greys"),
-        ("PhotometricInterpretation", "PALETTE COLOR", "is in colours (PALETTE COLOR, 1 values a voxel)"),
-        ("Modality", "MR", "its Modality is 'MR', which has no Hounsfield units. Set intensity ="),
-        ("SOPClassUID", ParametricMapStorage, "its SOPClassUID is 'Parametric Map Storage', which has no"),
-        ("RescaleType", "Z_EFF", "its RescaleType is 'Z_EFF', which has no Hounsfield units. Set intensity"),
-        ("ModalityLUTSequence", Sequence([Dataset()]), "scales its values by a table (ModalityLUTSequence)"),
-    ],
-)
+HEADERS = tomllib.loads(Path(__file__).with_name("refused_headers.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("name", "value", "shown"), HEADERS["refused"])
 def test_a_header_that_does_not_do_is_refused_with_its_value(write_series, name, value, shown):
     def change(image: Dataset, number: int) -> None:
-        if value is None:
+        if value == "nothing":
             delattr(image, name)
         elif value == "many":
             image.add(pydicom.DataElement(0x00281053, "LO", value))
         else:
-            setattr(image, name, value)
+            setattr(image, name, [Dataset()] if value == [{}] else value)
 
     message = refusal(write_series(scan(), change=change))
     assert shown in message

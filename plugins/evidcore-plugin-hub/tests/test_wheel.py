@@ -4,6 +4,8 @@ import contextlib
 import gc
 import io
 import re
+import tomllib
+import tracemalloc
 import warnings
 import zipfile
 from pathlib import Path
@@ -14,6 +16,8 @@ from evidcore_plugin_hub.plugin.code_look import CodeLook
 from evidcore_plugin_hub.plugin.wheel import open_wheel
 
 from evidcore.errors import PluginError
+
+PLANTED = tomllib.loads(Path(__file__).with_name("planted_wheels.toml").read_text(encoding="utf-8"))
 
 
 def refusal(content, file=made.FILE):
@@ -119,19 +123,7 @@ def test_what_a_plugin_must_not_offer(entries, said):
     assert said in refusal(made.wheel(made.files(entries=entries)))
 
 
-@pytest.mark.parametrize(
-    ("requires", "said"),
-    [
-        (["evidcore>=0.1,<0.2", "evil @ https://example.org/x.whl"], "names an address"),
-        (["evidcore>=0.1,<0.2", "evid-second-package"], "must be pinned: evid-second-package==VERSION"),
-        (["evidcore>=0.1,<0.2", "numpy>=1"], "must be pinned: numpy==VERSION"),
-        (["evidcore>=0.1,<0.2", "numpy==1.*"], "must be pinned"),
-        (["evidcore"], "must say for which versions of evidcore"),
-        ([], "must say for which versions of evidcore"), (["evidcore>=0.1,<0.2", "???"], "cannot be read"),
-        (["evidcore>=0.1,<0.2", "evil; python_version > '3'"], "has a condition; it must hold everywhere"),
-        (["evidcore>=0.1,<0.2", "evil; extra == 'x' or python_version > '3'"], "has a condition"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("requires", "said"), PLANTED["requirements"])
 def test_requirements_that_pin_nothing(requires, said):
     assert said in refusal(made.wheel(made.files(meta=made.metadata(requires=requires))))
 
@@ -159,82 +151,17 @@ def test_a_card_that_is_none_and_a_readme_that_moves_the_cursor():
     assert "its card says 'official'" in refusal(made.wheel(made.files(meta=made.metadata(card=nested))))
 
 
-ACTS = [  # what a module must not do unsaid, besides what is tried below
-    "if __name__ == '__main__':\n    pass\nelse:\n    print('ran')\n",
-    "import os\n\nif __name__ == '' or os.mkdir('x'):\n    pass\n",
-    "import evidcore.case as c\n\nX = [0 for c.Score in (1,)]\n", "def f():\n    return 1\n\nX = f()\n",
-    "def g(*, x=setattr(int, 'a', 1)):\n    pass\n", "def g(x: setattr(int, 'a', 1)) -> None:\n    pass\n",
-    "x: setattr(int, 'a', 1)\n", "class G(metaclass=exec('1')):\n    pass\n",
-    "class M:\n    def __init_subclass__(cls):\n        pass\n", "def __getattr__(name):\n    pass\n",
-    "__path__ = ['/tmp']\n", "X = sorted([1], key=print)\n", "import re\n\nX = re.sub('a', print, 'a')\n",
-    "run = exec\nX = run('1')\n", "import os as re\n\nX = re.compile('true')\n",
-    "with open('x') as f:\n    pass\n", "class E(Enum):\n    def _generate_next_value_(*_):\n        pass\n",
-    "for i in range(3):\n    pass\n", "del x\n",
-    "from __future__ import annotations\n\ndef f(x: 'open(1)'):\n    pass\n",
-    "from __future__ import annotations\n\nX = 'open(1)'\n\nclass A:\n    x: list[X]\n",
-    "def f(x: list['\\'open(1)\\'']):\n    pass\n",
-    "import typing\n\ndef f(x: typing.Annotated[int, open(1)]):\n    pass\n",
-    "from evid_reward_laterality import words\n\ndef f(x: words.X):\n    pass\n", "from os import *\n",
-    "import json.__main__\n", "import antigravity\n", "from . import __main__\n",
-    "from .words import folders as __path__\n", "import torch\n\nX = torch.ones(3, out=torch.x)\n",
-    "import typing\n\nT = typing.TypeVar('T', bound='open(1)')\n",
-    "import typing\n\nT = typing.NewType('T', 'open(1)')\n",
-    "import typing\n\nT = typing.TypeVar('T', 'open(1)', int)\n",
-]  # fmt: skip
-RUN = "open('ran', 'w').close()"
-HOOK = "from made_wheels import acts as __"
-OWN = "import dataclasses as d\n\n@d.dataclass\nclass B:\n"
-METHOD = f"(self, *a, **b):\n        {RUN}\n        return ''\n\n"
-INIT = f"    def __init__{METHOD}"
-CLASS = f"def hook(*a, **b):\n    {RUN}\n\nclass B:\n"
-ATTACKS = {
-    "an f-string of an own __str__": f"{OWN}    x: int = 1\n\n    def __str__{METHOD}X = f'{{B()}}'\n",
-    "str() of an own __repr__": f"{OWN}    x: int = 1\n\n    def __repr__{METHOD}X = str(B())\n",
-    "a metaclass of ABCMeta": f"import abc\n\nclass M(abc.ABCMeta):\n{INIT}class A(metaclass=M):\n    x = 1",
-    "T = type": f"T = type\n\nclass M(T):\n{INIT}class A(metaclass=M):\n    x = 1",
-    "default_factory": f"{OWN}    x: int = d.field(default_factory=lambda: {RUN})\n\nX = B()\n",
-    "__init_subclass__ =": f"{CLASS}    __init_subclass__ = hook\n\nclass A(B):\n    pass\n",
-    "what evidcore imported": "import evidcore.registry as r\n\nX = r.sys.modules['os'].mkdir('ran')\n",
-    "an own decorator": f"{CLASS}    pass\n\n@hook\nclass A:\n    pass\n",
-    "a walrus": "X = [(run := open), run('ran', 'w')]\n",
-    "a comprehension": "X = [run('ran', 'w') for run in (open,)]\n",
-    "a builtin's name before it is bound": "open('ran', 'w')\n\nfrom re import compile as open\n",
-    "a checker's name": "import typing\n\nif typing.TYPE_CHECKING:\n    from re import compile as open\n\n"
-    + RUN,
-    "another __name__": f"__name__ = '__main__'\n\nif __name__ == '__main__':\n    {RUN}\n",
-    "an annotation": "def f(x: open('ran', 'w')):\n    pass\n",
-    "match": f"match 1:\n    case _:\n        {RUN}\n",
-    "del of a dictionary's key": f"class D(dict):\n    def __delitem__{METHOD}X = D()\ndel X[1]\n",
-    "a descriptor": f"class D:\n    def __set_name__{METHOD}class A:\n    x = D()\n",
-    "an enum": f"import enum\n\nclass E(enum.Enum):\n    A = 1\n\n    def __init__{METHOD}",
-    "a NamedTuple": "import typing\n\nclass A(typing.NamedTuple):\n    x: int = open('ran', 'w')\n",
-    "a classmethod property": (f"class A:\n    @classmethod\n    @property\n    def x{METHOD}X = A.x\n"),
-    "an import in a class": f"class A:\n    {HOOK}init_subclass__\n\nclass B(A):\n    pass\n",
-    "an import as name": f"from made_wheels import MAIN as __name__\nif __name__ == '__main__':\n    {RUN}\n",
-    "import as builtins": f"import made_wheels as __builtins__\nclass A:\n    @property\n    def x{METHOD}",
-    "a subscript of a class": f"class A:\n    def __class_getitem__{METHOD}X = A[1]\n",
-    "__prepare__": f"class M(type):\n    def __prepare__{METHOD}class A(metaclass=M):\n    pass\n",
-    "a format": f"class A:\n    def __format__{METHOD}X = f'{{A():>3}}'\n",
-    "an operator": f"class A(int):\n    def __add__{METHOD}X = A(1) + 1\n",
-    "an order": f"class A(str):\n    def __lt__{METHOD}X = sorted([A('a'), A('b')])\n",
-    "__match_args__": f"class A:\n    @property\n    def x{METHOD}    __match_args__ = ('x',)\n\n"
-    "match A():\n    case A(1):\n        pass\n",
-    "a hash": f"class A(str):\n    def __hash__{METHOD}X = {{A('a'): 1}}\n",
-    "click's class": f"import click\n\n{CLASS}{INIT}@click.command(cls=B)\ndef f():\n    pass\n",
-}
-
-
-@pytest.mark.parametrize("code", ACTS)
+@pytest.mark.parametrize("code", PLANTED["acts"])
 def test_what_is_not_known_to_be_harmless_runs_code_when_loaded(code):
     assert [*CodeLook(code, [made.NAME]).runs_when_loaded()]
 
 
-@pytest.mark.parametrize("name", ATTACKS)
-def test_attacks_that_run_when_loaded_are_shown(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("code", PLANTED["attacks"].values(), ids=PLANTED["attacks"])
+def test_attacks_that_run_when_loaded_are_shown(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert [*CodeLook(ATTACKS[name], ["made_wheels"]).runs_when_loaded()]
+    assert [*CodeLook(code, ["made_wheels"]).runs_when_loaded()]
     with contextlib.suppress(TypeError), warnings.catch_warnings(action="ignore"):
-        exec(ATTACKS[name], {"__name__": "made_wheels"})  # some break the module behind the act
+        exec(code, {"__name__": "made_wheels"})  # some break the module behind the act
         gc.collect()
     assert (tmp_path / "ran").exists()
 
@@ -272,23 +199,7 @@ def test_what_honest_modules_do_at_import_is_harmless():
     assert list(CodeLook(code).runs_when_loaded()) == []
 
 
-@pytest.mark.parametrize(
-    ("code", "name"),
-    [
-        ("import socket\n", "network"), ("def f():\n    from urllib import request\n", "network"),
-        ("import subprocess\n", "processes"),
-        ("import os\n\n\ndef f():\n    os.system('true')\n", "processes"), ("import ctypes\n", "native"),
-        ("def f(p):\n    return open(p)\n", "files"), ("import pickle\n", "evaluation"),
-        ("from os import system\n\n\ndef f():\n    system('true')\n", "processes"),
-        ("from importlib import import_module\n", "evaluation"),
-        ("import os\n\n\ndef f():\n    os.remove('a')\n", "files"),
-        ("import os\n\n\ndef f():\n    return os.environ['HF_TOKEN']\n", "environment"),
-        ("import torch\n\n\ndef f(p):\n    return torch.load(p)\n", "files"),
-        ("import numpy as np\n\n\ndef f(p):\n    return np.load(p, allow_pickle=True)\n", "files"),
-        ("from transformers import AutoModel as A\n\n\ndef f():\n    A.from_pretrained('x')\n", "network"),
-        ("def f(t):\n    return eval(t)\n", "evaluation"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "name"), PLANTED["reaches"])
 def test_what_code_reaches_is_on_its_card_or_it_is_refused(code, name):
     module = made.REWARD.encode() + code.encode()
     assert f"its card does not say needs_{name} = true" in refusal(made.wheel(made.files(module=module)))
@@ -305,6 +216,17 @@ def test_bytes_that_are_no_wheel():
     assert "has the name of a package of evidcore" in refusal(b"", "evidcore_official-9.0-py3-none-any.whl")
     bomb = {**made.files(), "evid_bomb/__init__.py": b"#" * (20 * 2**20)}
     assert "unpacks to more than" in refusal(made.wheel(bomb))
+    for packed, said in {
+        zipfile.ZIP_BZIP2: "'a.txt' is packed by",
+        zipfile.ZIP_DEFLATED: "Bad CRC-32",
+    }.items():
+        with zipfile.ZipFile(out := io.BytesIO(), "w", packed) as archive:
+            archive.writestr("a.txt", bytes(1 << 28))
+            archive.filelist[0].file_size = 10
+        tracemalloc.start()
+        assert said in refusal(out.getvalue())
+        assert tracemalloc.get_traced_memory()[1] < 1e8
+        tracemalloc.stop()
     many = {**made.files(), **{f"evid_many/x{i}.txt": b"" for i in range(1100)}}
     assert "at most 1000 are read" in refusal(made.wheel(many))
     odd = {**made.files(), f"{made.NAME}_odd.py": b"def f(:\n"}

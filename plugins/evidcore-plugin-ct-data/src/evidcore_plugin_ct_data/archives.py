@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from evidcore.api import DataError
 from evidcore.cache import naming_full_disk
+from evidcore.data import arrays
 
 ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip")
 
@@ -32,39 +33,43 @@ def unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path)
     Raises:
         DataError: if the archive is damaged.
     """
-    with naming_full_disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / f".{archive.name}.unpacking"):
-            missing = {name for name in wanted if not (folder / name).exists()}
-            if missing:
-                _unpack(archive, missing, inside, folder)
+    try:
+        with naming_full_disk(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / f".{archive.name}.unpacking"):
+                missing = {name for name in wanted if not (folder / name).exists()}
+                if missing:
+                    _unpack(archive, missing, inside, folder)
+    except (OSError, RuntimeError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as cause:
+        raise DataError(
+            f"{archive}: the archive is damaged ({cause}). Delete it and start again; it is fetched anew."
+        ) from cause
 
 
 def _unpack(archive: Path, wanted: Collection[str], inside: Inside, folder: Path) -> None:
     """Write the wanted members, none of which is there yet."""
     for left in folder.glob(f".{glob.escape(archive.name)}.*.partial"):  # of a process that was killed
         shutil.rmtree(left, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{archive.name}.", suffix=".partial", dir=folder))
-    try:
-        for member, content in _members(archive):
+    free = shutil.disk_usage(folder).free
+    with tempfile.TemporaryDirectory(
+        prefix=f".{archive.name}.", suffix=".partial", dir=folder, ignore_cleanup_errors=True
+    ) as partial:
+        for member, size, content in _members(archive):
             name = inside(member)
             if name is None or not _is_wanted(name, wanted):
                 continue
-            to = partial / name
+            free -= size
+            if free < 0:
+                raise DataError(f"{archive}: unpacks to more than is free in {folder}. Free space there.")
+            to = Path(partial, name)
             to.parent.mkdir(parents=True, exist_ok=True)
             with content() as source, to.open("wb") as file:
                 shutil.copyfileobj(source, file, 1 << 20)
         for name in wanted:
-            made, place = partial / name, folder / name
+            made, place = Path(partial, name), folder / name
             if made.exists() and not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 os.replace(made, place)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as cause:
-        raise DataError(
-            f"{archive}: the archive is damaged ({cause}). Delete it and start again; it is fetched anew."
-        ) from cause
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _is_wanted(name: str, wanted: Collection[str]) -> bool:
@@ -74,16 +79,17 @@ def _is_wanted(name: str, wanted: Collection[str]) -> bool:
     return name in wanted or any(f"{parent}/" in wanted for parent in path.parents)
 
 
-def _members(archive: Path) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
-    """Yield each file's name and how to open it, in the archive's order."""
+def _members(archive: Path) -> Iterator[tuple[str, int, Callable[[], IO[bytes]]]]:
+    """Yield each file's name, size and how to open it, in the archive's order."""
     if archive.name.endswith(".zip"):
-        with zipfile.ZipFile(archive) as file:
-            for name in file.namelist():
-                if not name.endswith("/"):
-                    yield name, lambda name=name: file.open(name)  # type: ignore[misc]
+        with arrays.open_zip(archive) as file:
+            for item in file.infolist():
+                if not item.is_dir():
+                    yield item.filename, item.file_size, lambda item=item: file.open(item)  # type: ignore[misc]
         return
-    with tarfile.open(archive, "r|*") as tape:  # in one pass: seeking back in a .gz starts from its beginning
+    # in one pass: seeking back in a .gz starts from its beginning; bzip2 and xz unpack to any size at once
+    with tarfile.open(archive, "r|" if archive.name.endswith(".tar") else "r|gz") as tape:
         for member in tape:
             stream = tape.extractfile(member) if member.isfile() else None
             if stream is not None:
-                yield member.name, lambda stream=stream: stream  # type: ignore[misc]
+                yield member.name, member.size, lambda stream=stream: stream  # type: ignore[misc]

@@ -7,52 +7,70 @@ from evidcore.api import DataError
 from evidcore.data import Array, Geometry, Mask
 from evidcore_plugin_dicom.headers import read_dataset, shown
 
-CLOSED = {"CLOSED_PLANAR", "CLOSEDPLANAR_XOR"}
+XOR = "CLOSEDPLANAR_XOR"
+CLOSED = {"CLOSED_PLANAR", XOR}
 OFF_SLICE = 0.25  # slices; coordinates are often rounded, and nearer than half way the slice is certain
 HALF_WAY = 0.5  # slices beyond the outermost; farther out, the nearest slice is none of the volume
+SAME_PLANE_MM = 0.1  # coordinates are rounded; farther apart, contours were drawn on two planes
+MOST_CROSSINGS = 10**8  # of edges and rows; a large region has a million
 OUTSIDE = 1.0  # voxels beyond the outermost centre; a contour along the edge runs half a voxel outside
 
 
 def read_contours(path: str, number: int, onto: Geometry) -> Mask:
     """Return one region, shape (z, y, x) on `onto`: the voxels whose centres its contours enclose.
 
-    On each slice a contour within another cuts a hole (even-odd rule). A region without contours is empty.
+    On its plane a contour within others cuts a hole, CLOSEDPLANAR_XOR any overlap; else they are united, as
+    are planes that lie on one slice. A region without contours is empty.
 
     Raises:
-        DataError: if its contours are not closed, lie between slices or outside the grid.
+        DataError: if its contours are not closed, lie between slices or outside the grid, or are endless.
     """
-    contours: list[Array] = []  # the corners of each, (corner, 3) as x, y, z in mm
-    for region in read_dataset(path).get("ROIContourSequence") or ():
-        if int(region.ReferencedROINumber) == number:
-            contours += [_corners(contour, path, number) for contour in region.get("ContourSequence") or ()]
+    regions = read_dataset(path).get("ROIContourSequence") or ()
+    ours = [region for region in regions if int(region.ReferencedROINumber) == number]
+    contours = [contour for region in ours for contour in region.get("ContourSequence") or ()]
     mask = np.zeros(onto.shape_zyx, dtype=np.bool_)
     if not contours:
         return mask
     back = np.linalg.inv(onto.affine)
-    places = [contour[:, ::-1] @ back[:3, :3].T + back[:3, 3] for contour in contours]  # z, y, x in voxels
+    places = [_corners(item, path, number)[:, ::-1] @ back[:3, :3].T + back[:3, 3] for item in contours]
     across = int(np.max([np.ptp(place, axis=0) for place in places], axis=0).argmin())
-    for place in places:
-        index = place[:, across]
-        off = float(np.abs(index - np.round(index.mean())).max())
-        if off > OFF_SLICE:
-            raise DataError(
-                f"{path}: a contour lies {off:.2f} slices off the nearest slice of its volume {onto}; at "
-                f"most {OFF_SLICE} is read. Name the volume that it was drawn on."
-            )
-    beyond = np.full(3, OUTSIDE)
-    beyond[across] = HALF_WAY
-    ends = np.array(onto.shape_zyx) - 1 + beyond
-    outside = [place for place in places if (place < -beyond).any() or (place > ends).any()]
-    if outside:
+    heights = np.array([place[:, across].mean() for place in places])  # in slices
+    off = max(float(np.abs(place[:, across] - round(place[:, across].mean())).max()) for place in places)
+    if off > OFF_SLICE:
         raise DataError(
-            f"{path}: {len(outside)} of {len(places)} contours lie outside the volume {onto}. "
-            f"Name the volume that they were drawn on."
+            f"{path}: a contour lies {off:.2f} slices off the nearest slice of its volume {onto}; at "
+            f"most {OFF_SLICE} is read. Name the volume that it was drawn on."
         )
+    beyond = np.where(np.arange(3) == across, HALF_WAY, OUTSIDE)
+    ends = np.array(onto.shape_zyx) - 1 + beyond
+    outside = sum(bool((place < -beyond).any() or (place > ends).any()) for place in places)
+    if outside:
+        why = f"{outside} of {len(places)} contours lie outside the volume {onto}"
+        raise DataError(f"{path}: {why}. Name the volume that they were drawn on.")
+    drawn = [np.delete(place, across, axis=1) for place in places]
+    if sum(np.abs(np.diff(corners[:, 0])).sum() for corners in drawn) > MOST_CROSSINGS:
+        why = f"region {number} crosses the rows of its volume more than {MOST_CROSSINGS} times"
+        raise DataError(f"{path}: {why}, which no outline does. Export the structure set again.")
     slices = np.moveaxis(mask, across, 0)  # a view: filling it fills the mask
-    for place in places:
-        number_of_slice = round(float(place[:, across].mean()))
-        slices[number_of_slice] ^= fill(np.delete(place, across, axis=1), slices.shape[1:])
+    order = np.argsort(heights)
+    apart = np.diff(heights[order]) > min(SAME_PLANE_MM / onto.spacing_mm_zyx[across], OFF_SLICE)
+    for plane in np.split(order, np.flatnonzero(apart) + 1):
+        filled, seen = np.zeros(slices.shape[1:], dtype=np.bool_), set[int]()
+        for i in sorted(plane, key=lambda i: -_area(drawn[i])):
+            inside = fill(drawn[i], filled.shape)
+            is_new = hash(inside.tobytes()) not in seen  # one that was exported twice is filled once
+            if contours[i].ContourGeometricType == XOR or (is_new and filled[inside].all()):
+                filled ^= inside
+            elif is_new:
+                filled |= inside
+            seen.add(hash(inside.tobytes()))
+        slices[round(float(heights[plane[0]]))] |= filled
     return mask
+
+
+def _area(corners: Array) -> float:
+    row, column = (corners - corners[0]).T
+    return abs(float(row @ np.roll(column, 1) - column @ np.roll(row, 1))) / 2
 
 
 def fill(corners: Array, shape: tuple[int, ...]) -> Mask:
@@ -62,18 +80,16 @@ def fill(corners: Array, shape: tuple[int, ...]) -> Mask:
         corners: (corner, 2) as row and column, in grid steps; the last is joined to the first.
         shape: rows and columns.
     """
-    here, there = corners, np.roll(corners, -1, axis=0)
-    first = np.ceil(np.minimum(here[:, 0], there[:, 0])).astype(int)
-    stop = np.ceil(np.maximum(here[:, 0], there[:, 0])).astype(int)  # an edge owns its lower end alone
-    edge = np.repeat(np.arange(len(corners)), stop - first)  # once for each row that it crosses
-    before = np.cumsum(stop - first) - (stop - first)
-    row = first[edge] + np.arange(edge.size) - before[edge]
-    rise = there[edge] - here[edge]
-    crossing = here[edge, 1] + (row - here[edge, 0]) * rise[:, 1] / rise[:, 0]
-    column = np.clip(np.ceil(crossing).astype(int), 0, shape[1])
-    is_inside = (row >= 0) & (row < shape[0])
     crossed = np.zeros((shape[0], shape[1] + 1), dtype=np.int64)
-    np.add.at(crossed, (row[is_inside], column[is_inside]), 1)
+    rows = np.clip(np.ceil(corners[:, 0]), 0, shape[0]).astype(int)
+    for part in np.array_split(np.arange(len(corners)), len(corners) * shape[0] // (1 << 20) + 1):
+        ends = (part + 1) % len(corners)
+        first, count = np.minimum(rows[part], rows[ends]), np.abs(rows[ends] - rows[part])
+        edge = np.repeat(np.arange(part.size), count)  # once for each row; it owns its lower end alone
+        row = np.arange(edge.size) + (first - np.cumsum(count) + count)[edge]
+        here, rise = corners[part][edge], (corners[ends] - corners[part])[edge]
+        column = np.ceil(here[:, 1] + (row - here[:, 0]) * rise[:, 1] / rise[:, 0])
+        np.add.at(crossed, (row, np.clip(column, 0, shape[1]).astype(int)), 1)
     filled: Mask = crossed[:, :-1].cumsum(axis=1) % 2 == 1
     return filled
 

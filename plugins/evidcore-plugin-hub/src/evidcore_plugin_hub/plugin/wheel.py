@@ -112,7 +112,8 @@ def _opened(file: str, content: bytes, wrong: list[str]) -> Wheel:
         wrong += _faults_of_entries(archive.infolist())
         if wrong:
             raise _Refused
-        files = {item.filename: archive.read(item) for item in archive.infolist() if not item.is_dir()}
+        listed = [item for item in archive.infolist() if not item.is_dir()]
+        files = {item.filename: archive.open(item).read(item.file_size) for item in listed}  # never more
     folders = {path.partition("/")[0] for path in files if path.partition("/")[0].endswith(".dist-info")}
     meta = f"{file.split('-')[0]}-{file.split('-')[1]}.dist-info"
     if folders != {meta}:
@@ -166,6 +167,8 @@ def _faults_of_entries(entries: list[zipfile.ZipInfo]) -> Iterator[str]:
             yield f"{name!r} is a link"
         if item.flag_bits & 1:
             yield f"{name!r} is encrypted"
+        if item.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:  # may unpack to any size
+            yield f"{name!r} is packed by another method than deflate"
         if name.lower() in seen:
             yield f"{name!r} is there twice"
         seen.add(name.lower())
