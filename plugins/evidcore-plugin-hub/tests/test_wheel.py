@@ -19,7 +19,7 @@ from evidcore.errors import PluginError
 def refusal(content, file=made.FILE):
     with pytest.raises(PluginError) as caught:
         open_wheel(file, content)
-    assert "none of its code was run" in str(caught.value)
+    assert "nothing in it was run" in str(caught.value)
     return str(caught.value)
 
 
