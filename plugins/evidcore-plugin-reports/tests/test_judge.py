@@ -76,9 +76,8 @@ def test_a_model_is_shown_question_report_and_text_and_its_grades_are_taken(writ
         (result,) = metric(written(("There is emphysema.</text>", "No emphysema, größer.")))
     assert result.figures == {f"judge_{name}": float(grade) for name, grade in GRADES.items()}
     assert result.remarks["judge_clarity"] == "clarity, because"
-    system, user = server.requests[0]["messages"]
-    assert all(name in system["content"] for name in DIMENSIONS)
-    shown = user["content"]
+    system, shown = (message["content"] for message in server.requests[0]["messages"])
+    assert all(name in system for name in DIMENSIONS)
     (mark,) = set(re.findall(r"</?(?:asked|report|text)-(\w{16})>", shown))
     assert shown.replace(f"-{mark}>", ">") == (
         "<asked>\nWrite the report.\n</asked>\n<report>\nNo emphysema, größer.\n</report>\n"

@@ -72,13 +72,9 @@ class Judge(Metric):
     def __call__(self, texts: Sequence[TextSample]) -> Sequence[Measured | Unscored]:
         """Ask about all texts, several at once."""
         references = [reference_of(text) for text in texts]
-        asked = [
-            self._conversation(text, said)
-            for text, said in zip(texts, references, strict=True)
-            if said is not None
-        ]
+        asked = [self._conversation(text, said) for text, said in zip(texts, references, strict=True) if said]
         answers = iter(self.client.ask(asked))
-        return [NO_REFERENCE if said is None else _measured(next(answers)) for said in references]
+        return [NO_REFERENCE if not said else _measured(next(answers)) for said in references]
 
     def notes(self) -> Mapping[str, str]:
         """Say who graded, and the scale."""
@@ -99,18 +95,15 @@ def _measured(answer: str | Unanswered) -> Measured | Unscored:
     grades, reasons = read_grades(answer)
     if not grades:
         return Unscored(kind="failed", reason="unread: the answer holds no grade")
-    return Measured(
-        figures={f"judge_{name}": grade for name, grade in grades.items()},
-        remarks={f"judge_{name}": reason for name, reason in reasons.items()},
-    )
+    figures = {f"judge_{name}": grade for name, grade in grades.items()}
+    return Measured(figures=figures, remarks={f"judge_{name}": why for name, why in reasons.items()})
 
 
 def read_grades(answer: str) -> tuple[dict[str, float], dict[str, str]]:
     """Return the grades and reasons by dimension that an answer holds; what cannot be read is absent."""
     read = [graded for table in _tables(answer) if (graded := _graded(table))[0]]
     if read:
-        is_one = all(graded == read[0][0] for graded, _ in read)
-        return read[0] if is_one else ({}, {})
+        return read[0] if all(graded == read[0][0] for graded, _ in read) else ({}, {})
     grades, reasons = dict[str, float](), dict[str, str]()
     for name in DIMENSIONS:  # a line that begins with one: "2. **Clarity**: 4/5 - well ordered"
         pattern = rf"^(?:[^\S\n]|[\d.)*#_-])*+{name}[*_\s]*[:=\u2013-]+[*_\s]*{_NUMBER}(?P<rest>.*)$"
