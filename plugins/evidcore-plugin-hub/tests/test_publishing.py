@@ -78,9 +78,11 @@ def test_a_folder_that_is_no_package_or_not_under_git(tmp_path, folder):
     assert "`git init`, `git add`, `git commit`" in refusal(tmp_path / "loose")
 
 
-def test_a_tree_with_changes_is_refused(folder):
+def test_a_tree_with_changes_is_refused_and_its_git_runs_no_program_of_its_own(folder, tmp_path):
     (folder / "src/new.py").write_text("")
+    git(folder, "config", "core.fsmonitor", f"touch {tmp_path / 'ran'} #")
     assert "1 files are not committed, as 'src/new.py'. Commit or remove them" in refusal(folder)
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

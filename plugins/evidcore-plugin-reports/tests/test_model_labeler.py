@@ -1,4 +1,6 @@
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 from evidcore_plugin_reports.endpoint import Endpoint
@@ -50,26 +52,14 @@ def test_a_fence_around_the_answer_is_taken_off_and_nothing_said_is_no_finding()
     assert read_findings(told(), TEXT, NAMES) == ()
 
 
+WRONG = tomllib.loads(Path(__file__).with_name("wrong_answers.toml").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ("The report tells of a nodule.", "the answer is no JSON"),
-        (told(NODULE)[:-1], "the answer is no JSON"),
-        ("[]", "the answer: must be an object"),
-        ('{"findings": [], "note": "x"}', "the answer: Unexpected keyword argument"),
-        (told("nodule"), r"findings\[0\]: must be an object"),
-        (told({**NODULE, "place": "lobe"}), r"findings\[0\]: Unexpected keyword argument"),
-        (told({"name": "lung nodule", "state": "present"}), r"findings\[0\]\.quote: Field required"),
-        (told(EFFUSION, {**NODULE, "name": "nodule"}), r"findings\[1\]\.name is none of"),
-        (told({**NODULE, "name": ["lung nodule"]}), r"findings\[0\]\.name: must be a valid string"),
-        (told({**NODULE, "state": "seen"}), r"findings\[0\]\.state: must be 'present', 'absent' or"),
-        (told({**NODULE, "side": "nodule"}), r"findings\[0\]\.side: must be 'left', 'right' or 'both'"),
-        (told({**NODULE, "size_mm": "7"}), r"findings\[0\]\.size_mm: must be a valid number"),
-        (told({**NODULE, "size_mm": -7}), r"findings\[0\]\.size_mm: must be greater than 0"),
-        (told({**NODULE, "size_mm": True}), r"findings\[0\]\.size_mm: must be a valid number"),
-        (told(NODULE).replace("7,", "NaN,"), r"findings\[0\]\.size_mm: must be"),
-        (told({**NODULE, "quote": "8 mm nodule"}), r"findings\[0\]\.quote does not stand"),
-        (told({**NODULE, "quote": " "}), r"findings\[0\]\.quote does not stand"),
+        *WRONG["answer"].items(),
+        *((told({**NODULE, **tomllib.loads(change)}), said) for change, said in WRONG["nodule"].items()),
     ],
 )
 def test_an_answer_that_cannot_be_taken_leaves_the_text_unread(answer, said):

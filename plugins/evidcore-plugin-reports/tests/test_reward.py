@@ -45,7 +45,9 @@ def test_report_findings_is_f1_against_the_case(report, value):
 
 
 UNREADABLE = ["", "Zork zork.", "Please see above.", "Die Lunge ist ohne Befund.", "<report></report>"]
+UNREADABLE += ["Deutlicher Pleuraerguss links. Herz normal groß.", "Derrame pleural. No. Corazón normal."]
 NORMAL = ["Clear lungs.", "Normal study.", "No acute abnormality.", "Unremarkable.", "There is no emphysema."]
+NORMAL += ["Normal chest CT.", "Normal.", "Findings:\nThe liver\nis normal."]
 
 
 @pytest.mark.parametrize("report", UNREADABLE + NORMAL)

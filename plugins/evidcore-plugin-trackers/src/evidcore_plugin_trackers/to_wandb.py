@@ -1,11 +1,14 @@
 """Observer `wandb`."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from evidcore.api import observe
 from evidcore_plugin_trackers.figures import numbers
+
+HOST = os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
 
 
 class Wandb:
@@ -15,7 +18,7 @@ class Wandb:
     `STAGE/step`, since steps count anew in each stage. `WANDB_MODE=offline` keeps them under `RUN/wandb`.
     """
 
-    sends_away: ClassVar[str] = "the figures of each step and stage, to Weights & Biases"
+    sends_away: ClassVar[str] = f"the figures of each step and stage, to Weights & Biases at {HOST}"
 
     def __init__(self) -> None:
         import wandb
@@ -28,13 +31,18 @@ class Wandb:
         """Open the run at the first stage, and tell what its steps are."""
         place = folder.parents[1]
         if self._run is None:
-            sober = self._wandb.Settings(
-                console="off", disable_code=True, disable_git=True, x_disable_meta=True
+            sober = self._wandb.Settings(  # without base_url, ./wandb/settings says who is sent the key
+                base_url=HOST, console="off", disable_code=True, disable_git=True, x_disable_meta=True
             )
-            self._run = self._wandb.init(
-                project=place.parent.name, name=place.name, id=place.name, resume="allow", dir=str(place),
-                settings=sober,
-            )  # fmt: skip
+            try:
+                self._run = self._wandb.init(
+                    project=place.parent.name, name=place.name, id=place.name, resume="allow",
+                    dir=str(place), settings=sober,
+                )  # fmt: skip
+            finally:
+                for path in place.glob("wandb/**/*"):
+                    if path.is_symlink():  # to newest files, and a log elsewhere: a run with links is refused
+                        path.unlink()
         self._run.define_metric(f"{stage}/step", hidden=True)
         self._run.define_metric(f"{stage}/*", step_metric=f"{stage}/step")
 

@@ -80,8 +80,10 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
+    no_programs = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")  # of .git/config
+    command = ["git", *no_programs, "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, check=False)
+        done = subprocess.run(command, capture_output=True, check=False)
     except FileNotFoundError as cause:
         raise PluginError("git is not installed here; what is published names its commit.") from cause
     if done.returncode:

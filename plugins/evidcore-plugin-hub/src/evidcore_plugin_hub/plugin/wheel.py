@@ -76,7 +76,7 @@ def open_wheel(file: str, content: bytes) -> Wheel:
     """Read a wheel by its file's name and bytes.
 
     Raises:
-        PluginError: with everything for which it is refused. None of its code was run.
+        PluginError: with everything for which it is refused. Nothing in it was run.
     """
     wrong: list[str] = []
     try:
@@ -86,7 +86,7 @@ def open_wheel(file: str, content: bytes) -> Wheel:
     except Exception as cause:  # any bytes may be called a wheel
         wrong.append(f"cannot be read as a wheel ({type(cause).__name__}: {cause})")
     listing = "".join(f"\n  {line}" for line in dict.fromkeys(wrong))
-    raise PluginError(f"{PurePosixPath(file).name}: refused, and none of its code was run{listing}")
+    raise PluginError(f"{PurePosixPath(file).name}: refused, and nothing in it was run{listing}")
 
 
 class _Refused(Exception):
