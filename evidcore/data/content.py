@@ -10,7 +10,7 @@ from pathlib import Path
 from evidcore.cache import Cache
 from evidcore.case import Crop, VolumeRef
 from evidcore.data.encoder_input import EncoderInput, Grid
-from evidcore.data.files import file_state, files_of, format_of, reader_mark
+from evidcore.data.files import files_of, format_of, reader_mark
 from evidcore.data.format import Format
 from evidcore.data.stored import unreadable
 
@@ -50,11 +50,6 @@ def content_hash(path: str, reader: Format | None = None) -> str:
     if not Path(path).is_dir():
         listed.append(file_hash(path))
     return hashlib.blake2b("".join(listed).encode(), digest_size=16).hexdigest()
-
-
-def file_sizes(path: str) -> tuple[int, ...]:
-    """Return the sizes of the files behind a volume; () where there is none."""
-    return tuple(sorted(size for *_, size in file_state(path) or ()))
 
 
 def excerpt(path: str) -> bytes:

@@ -85,9 +85,7 @@ def _other_spelling(path: Path) -> str:
         return ""
     if there == path:  # a link to nowhere
         return ""
-    same = len({unicodedata.normalize("NFC", str(name)) for name in (there, path)}) == 1
-    what = "Unicode form" if same else "letter case"
-    return f"{there} is there: its name differs in {what}. Write it so, or rename it."
+    return f"{there} is there: its name differs in letter case or Unicode form. Write it so, or rename it."
 
 
 @functools.lru_cache(maxsize=8)

@@ -404,8 +404,7 @@ class VolumeVLM(VolumeVLMPreTrained, GenerationMixin):  # type: ignore[misc]
         logits = shaped(self.lm_head(output.last_hidden_state[:, window]), scale, cap)
         loss = None
         if labels is not None:
-            size = self.config.text_config.vocab_size
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=text.vocab_size, **kwargs)
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=output.past_key_values)
 
 

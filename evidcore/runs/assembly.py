@@ -15,7 +15,8 @@ from evidcore.case import Case, Prompt, Split, VolumeRef
 from evidcore.contracts import Corpus, Dataset, Language, Policy, Task, View
 from evidcore.contracts.model import ForwardingPolicy
 from evidcore.data import content_hash
-from evidcore.data.content import excerpt, file_sizes
+from evidcore.data.content import excerpt
+from evidcore.data.files import file_state
 from evidcore.errors import ContractError, DataError, EmptySplitError, RunError, did_you_mean
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
@@ -213,7 +214,7 @@ def _compare_scans(scans: list[_Scan]) -> None:
     Each fact takes longer to find out than the one before, and is asked of what agrees so far.
     """
     groups = [scans]
-    for fact in (file_sizes, excerpt, content_hash):
+    for fact in (lambda path: str([size for *_, size in file_state(path) or ()]), excerpt, content_hash):
         alike: dict[Any, list[_Scan]] = collections.defaultdict(list)
         for number, group in enumerate(groups):
             for scan in group:

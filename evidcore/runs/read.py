@@ -6,6 +6,7 @@ each whole file and line up to a bound, and says by name what is not as evidcore
 
 import json
 import logging
+import re
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from evidcore.errors import RunError
 
 MOST_BYTES = 2**28  # of a file that is read whole, and of a line
 _LINKED = ("checkpoints", "rollouts", "answers")  # folders whose entries may be links to stages
+_SURROGATE = re.compile(rb"((?<!\\)(?:\\\\)*)\\u[dD][89a-fA-F]\w\w")  # pydantic refuses half a pair
 log = logging.getLogger(__name__)
 
 
@@ -127,9 +129,7 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def read_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     """Return what a line of a file holds, counted from 1."""
-    return _checked(
-        path, f"{path}, line {number}", line, "Remove the line or resume the run, then try again."
-    )
+    return _checked(path, f"{path}, line {number}", line, "Remove the line or resume the run.")
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _checked(path: Path, place: str, content: bytes, remedy: str) -> dict[str, A
     """Return the object of JSON that a file or a line holds, once it is seen to be as evidcore writes it."""
     try:
         form = _FORMS.get(path.name) or _FORMS.get(path.parent.name) or _FORMS[""]
-        form.model_validate_json(content)
+        form.model_validate_json(_SURROGATE.sub(rb"\1?", content))
         return dict(json.loads(content))
     except (ValueError, RecursionError) as cause:  # not UTF-8, too deep, too long a number, another type
         why, at = str(cause), ""

@@ -91,13 +91,13 @@ def test_a_stage_starts_without_the_models_of_those_before(looking, alive):
 
 
 def test_a_policy_is_measured_with_products_of_the_type_that_trained_it(tmp_path, monkeypatch):
-    real, seen = VLMPolicy.generate, []
+    real, seen = VLMPolicy.complete, []
 
     def noted(self, *args, **kwargs):
         seen.append(self.dtype)
         return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(VLMPolicy, "generate", noted)
+    monkeypatch.setattr(VLMPolicy, "complete", noted)
     run(start(load(SMALL, [f"stage.sft[{place}].trl={{ bf16 = true }}" for place in (0, 1)]), tmp_path))
     assert set(seen) == {torch.bfloat16}
 

@@ -37,7 +37,7 @@ def test_metrics_of_words(name, tmp_path):
 def graded_by_overlap(body, number):
     """Grade 5 where the text repeats the report, else 1."""
     said = body["messages"][-1]["content"]
-    report, text = (re.search(rf"<{tag}>\n(.*?)\n</{tag}>", said, re.S)[1] for tag in ("report", "text"))
+    report, text = (re.search(rf"<{tag}-\w+>\n(.*?)\n</{tag}-", said, re.S)[1] for tag in ("report", "text"))
     grade = {"score": 5 if text == report else 1, "reason": "as it is"}
     return Reply(content=json.dumps(dict.fromkeys(DIMENSIONS, grade)))
 

@@ -24,7 +24,7 @@ class SparseMasks(arrays.BareArray):
     def recognises(self, path: str) -> bool:
         """Tell whether a file holds a sparse matrix; False also where it cannot be read at all."""
         try:
-            return path.endswith(".npz") and MEMBERS.issubset(zipfile.ZipFile(path).namelist())
+            return str(path).endswith(".npz") and MEMBERS.issubset(zipfile.ZipFile(path).namelist())
         except (OSError, zipfile.BadZipFile):
             return False
 

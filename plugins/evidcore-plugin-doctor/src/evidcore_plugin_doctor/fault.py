@@ -1,7 +1,9 @@
 """One thing that is wrong with a data set, and which faults explain others."""
 
 import dataclasses
+import tomllib
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Literal
 
 Severity = Literal["error", "warning"]
@@ -18,28 +20,8 @@ def warning(text: str) -> Remark:
     return "warning", text
 
 
-# What is looked for, in the order of docs/start/own_scans.md.
-CHECKS: Mapping[str, str] = {
-    "table": "rows and cells that cannot be read",
-    "id": "case ids that stand twice",
-    "split": "patients and ids that are in two splits, in another spelling too",
-    "file": "volumes that cannot be read: missing, cut off, NaN, 2D, without orientation, too large for "
-    "memory",
-    "spacing": "voxels of an unlikely size",
-    "intensity": "values that are not Hounsfield units: rescaled twice, not at all, scaled, negated, "
-    "windowed, MR",
-    "fill": "slices, regions and volumes that hold a single value",
-    "slices": "slices out of order, repeated, missing, of another scan, or on another scale",
-    "orientation": "anatomy on the wrong side",
-    "mask": "masks of another grid, empty, full, mirrored, outside the body, on the wrong side, or of other "
-    "labels",
-    "duplicate": "the same voxels under two names",
-    "near-duplicate": "another crop, resampling, turned or noisy copy of a volume",
-    "report": "one report, or nearly, for two patients",
-    "label": "labels that the report of their case contradicts",
-    "folder": "files whose folder or name says another patient, case, split or label than their row",
-    "patient": "sex or age that differ among the scans of one patient, or between table and header",
-}
+# what is looked for, in the order of docs/start/own_scans.md
+CHECKS: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))
 
 # A kind of fault is a check, or a part of one ("spacing/body"): kind -> kinds that explain it. Where one of
 # these is found in a case, what it explains is not told of that case: it was measured by wrong values, or has
