@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from evidcore.compute.loading import TELLING, refuse_random
@@ -19,6 +20,8 @@ from evidcore.model.policy import sampling_of
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.model.vlm import VolumeVLM, VolumeVLMConfig, shaped
 from evidcore.registry import factory
+
+LOUD = 100.0  # largest product of the head while its shape is measured
 
 
 def assemble(
@@ -75,17 +78,30 @@ def assemble(
 
 @torch.no_grad()
 def _keep_shape_of_logits(language: PreTrainedModel, text: Any) -> None:
-    """Set the factor and soft cap that the model's class applies; some leave out what they are told."""
+    """Set the factor and soft cap that the model's class applies; some leave out what they are told.
+
+    The head's product is enlarged to `LOUD`, since a cap changes nothing of small logits.
+    """
+    seen: dict[str, Tensor] = {}
+    head, decoder = language.get_output_embeddings(), language.get_decoder()
+
+    def enlarge(_module: Any, _inputs: Any, product: Tensor) -> Tensor:
+        seen["factor"] = LOUD / product.abs().max().clamp(min=1e-12)
+        return product * seen["factor"]
+
     ids = torch.arange(4, device=language.device)[None]
+    with (
+        decoder.register_forward_hook(lambda *call: seen.update(vars(call[-1]))),
+        head.register_forward_hook(enlarge),
+        evaluating(language),
+    ):
+        logits = language(input_ids=ids, use_cache=False).logits
     with evaluating(language):
-        states = language.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-        head, logits = (
-            language.get_output_embeddings()(states),
-            language(input_ids=ids, use_cache=False).logits,
-        )
-    scales = (1.0, getattr(text, "logit_scale", None), 1 / (getattr(text, "logits_scaling", None) or 1))
-    for scale, cap in itertools.product(scales, (None, getattr(text, "final_logit_softcapping", None))):
-        if torch.allclose(shaped(head, scale, cap), logits, rtol=1e-3, atol=1e-3):
+        known = {"last_hidden_state", "factor"} <= seen.keys()
+        product = head(seen["last_hidden_state"]) * seen["factor"] if known else logits.new_tensor(torch.nan)
+    scales = (getattr(text, "logit_scale", None), 1 / (getattr(text, "logits_scaling", None) or 1), 1.0)
+    for scale, cap in itertools.product(scales, (getattr(text, "final_logit_softcapping", None), None)):
+        if (shaped(product, scale, cap) - logits).abs().max() <= 1e-3 * logits.abs().max():
             text.logit_scale, text.final_logit_softcapping = scale, cap
             return
     name = type(language).__name__
@@ -101,7 +117,7 @@ def vision_of(config: Any) -> dict[str, Any] | None:
 
 
 def save(
-    model: VolumeVLM, processor: VolumeProcessor, folder: Path, weights: dict[str, torch.Tensor] | None = None
+    model: VolumeVLM, processor: VolumeProcessor, folder: Path, weights: dict[str, Tensor] | None = None
 ) -> None:
     """Write model and processor to `folder`, in one move at the end; `weights` are given where sharded."""
     partial = folder.with_name(f".{folder.name}.partial")

@@ -6,7 +6,7 @@ from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_phantoms.language.lookup_llama import tiny_config, tiny_model
 from evidcore_testing import tiny_language, tiny_vision_language
 from safetensors.torch import load_file, save_file
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from evidcore.errors import DataError, RunError
 from evidcore.model import assemble
@@ -157,3 +157,34 @@ def test_what_a_source_lacks_is_named(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(DataError, match=rf"{tmp_path}.*could not be loaded"):
         Pretrained(folder=str(tmp_path)).load()
+
+
+SHAPES = {
+    "gemma2": ({"final_logit_softcapping": 30.0}, None, 30.0),
+    "cohere": ({"logit_scale": 0.0625}, 0.0625, None),
+    "granite": ({"logits_scaling": 8.0}, 0.125, None),
+    "llama": ({"final_logit_softcapping": 30.0, "logit_scale": 0.5}, 1.0, None),  # its class applies neither
+}
+
+
+def random_language(kind, tokenizer, folder, **stated):
+    sizes = {"hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    heads = {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": len(tokenizer), "pad_token_id": 0}
+    config = AutoConfig.for_model(kind, **sizes, **heads, **stated, initializer_range=1e-3)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_small_first_logits_hide_neither_factor_nor_cap(kind, tokenizer, tmp_path):
+    stated, scale, cap = SHAPES[kind]
+    model, _ = tiny_vlm(random_language(kind, tokenizer, tmp_path, **stated))
+    text = model.config.text_config
+    assert (text.logit_scale or 1.0, text.final_logit_softcapping) == (scale or 1.0, cap)
+
+
+def test_logits_that_are_no_multiple_of_a_head_are_refused_by_name(tokenizer, tmp_path):
+    folder = random_language("roberta", tokenizer, tmp_path, is_decoder=True)
+    with pytest.raises(RunError, match="RobertaForCausalLM makes logits in a way that is not known here"):
+        tiny_vlm(folder)
