@@ -37,8 +37,9 @@ from evidcore.audit.conditions import Blank, Perturbed, Scrambled
 from evidcore.case import Answer, Box, Case, Prompt, VolumeRef
 from evidcore.contracts import Answers, EvalOptions, EvalResult, Policy, Row, Task
 from evidcore.data import read, read_geometry, read_mask, save_volume
-from evidcore.data.boxes import Mask, dice
 from evidcore.data.content import crop_key
+from evidcore.data.grid import Mask
+from evidcore.data.masks import dice
 from evidcore.registry import Offer
 
 POOL = 600

@@ -111,3 +111,8 @@ def place_into(target: Mask, mask: Mask, geometry: Geometry, onto: Geometry, pat
             f"volume {onto}. Name the whole volume, or cut the mask as the volume was cut."
         )
     target[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))] |= inside
+
+
+def dice(one: Mask, other: Mask) -> float:
+    """Return twice the overlap over the sum of sizes; one of the masks must not be empty."""
+    return float(2 * (one & other).sum() / (one.sum() + other.sum()))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from evidcore_plugin_segmenters.audit.oracle import key_slice, oracle_boxes, reachable, ways_to_ask
+from evidcore_plugin_segmenters.regions import moved, parts, tight_box
 
 from evidcore.api import Box
-from evidcore.data.boxes import moved, parts, tight_box
 
 
 def truth():

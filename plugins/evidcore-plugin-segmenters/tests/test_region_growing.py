@@ -15,12 +15,13 @@ from evidcore_plugin_segmenters.growth import (
     smooth,
 )
 from evidcore_plugin_segmenters.region_growing import RegionGrowing
+from evidcore_plugin_segmenters.regions import moved, tight_box
 from evidcore_testing import check_segmenter, prompts_from, volume_case
 from scipy import ndimage
 
 from evidcore.api import Box, VolumeRef, read, read_mask
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt
-from evidcore.data.boxes import dice, moved, tight_box
+from evidcore.data.masks import dice
 
 SHAPE, SPACING = (24, 64, 64), (5.0, 3.0, 3.0)
 GROWTH = Growth(drift_mm=5.0, reach=0.5, least_overlap=0.15)

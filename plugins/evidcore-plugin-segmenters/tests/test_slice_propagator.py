@@ -8,6 +8,7 @@ import pytest
 import torch
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry, shown
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit
+from evidcore_plugin_segmenters.regions import tight_box
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_testing import check_fit, check_segmenter, prompts_from
 from safetensors.torch import load_file, save_file
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from evidcore.api import Box, Case, DataError, MaskRef, VolumeRef, read, read_mask
 from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest
 from evidcore.contracts.model import Fittable
-from evidcore.data.boxes import dice, tight_box
+from evidcore.data.masks import dice
 
 SHAPE = (12, 40, 40)
 SMALL = {"size": 32, "width": 8, "windows": ((-200.0, 200.0),)}

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from evidcore.api import Answer, Answers, Box, Crop, Rollout
 from evidcore.case import Evidence
-from evidcore.data.boxes import dice
+from evidcore.data.masks import dice
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context

@@ -7,7 +7,7 @@ import numpy as np
 from evidcore.api import Box, DataError, Prompt, read_mask
 from evidcore.contracts import BoxPrompt, MaskRequest, SegmenterSession
 from evidcore.data import Volume
-from evidcore.data.boxes import Mask
+from evidcore.data.grid import Mask
 
 
 class HalfMask(Exception):

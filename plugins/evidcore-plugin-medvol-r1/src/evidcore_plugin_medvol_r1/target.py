@@ -16,7 +16,7 @@ import numpy as np
 from evidcore.api import Box, Cache, Case, DataError, MaskRef, VisualPart, VolumeRef, read, read_mask
 from evidcore.case import Part
 from evidcore.data import content_hash
-from evidcore.data.boxes import Mask, tight_box
+from evidcore.data.grid import Mask
 
 MEASURING = 3  # raise whenever the same masks give other targets
 PARTS: Mapping[str, int] = {"lung": 2, "lungs": 2, "kidney": 2, "kidneys": 2}  # MedVol-R1: up to two boxes
@@ -101,9 +101,16 @@ def slice_boxes(plane: Mask, z: int, most: int, smallest_px: float) -> tuple[Box
         sizes = np.bincount(labels.ravel())[1:]
         large = [part for part in np.argsort(-sizes, kind="stable")[:most] if sizes[part] >= smallest_px]
         if large:
-            boxes = [tight_box(labels == part + 1, z) for part in large]
+            boxes = [_box(labels == part + 1, z) for part in large]
             return tuple(sorted(boxes, key=lambda box: (box.x0, box.y0)))
-    return (tight_box(plane, z),)
+    return (_box(plane, z),)
+
+
+def _box(region: np.ndarray[Any, Any], z: int) -> Box:
+    from scipy import ndimage
+
+    [(rows, columns)] = ndimage.find_objects(region.astype(np.uint8))
+    return Box(z=z, y0=rows.start, y1=rows.stop, x0=columns.start, x1=columns.stop)
 
 
 @functools.lru_cache(maxsize=2048)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from evidcore.api import Box
-from evidcore.data.boxes import dice
+from evidcore.data.masks import dice
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]  # (y, x)
 Region = np.ndarray[Any, np.dtype[np.bool_]]  # (y, x)

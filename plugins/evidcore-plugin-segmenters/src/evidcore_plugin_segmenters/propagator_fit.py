@@ -23,8 +23,10 @@ from evidcore.api import Case, DataError, Segmenter, read_mask
 from evidcore.compute.loading import share_of_peak
 from evidcore.contracts import FitLog
 from evidcore.data import Volume, volume_cache
-from evidcore.data.boxes import Mask, dice, moved, parts, tight_box
+from evidcore.data.grid import Mask
+from evidcore.data.masks import dice
 from evidcore_plugin_segmenters.propagation import Frame, Windows, inputs, shown
+from evidcore_plugin_segmenters.regions import moved, parts, tight_box
 
 if TYPE_CHECKING:
     from evidcore_plugin_segmenters.slice_propagator import SlicePropagator

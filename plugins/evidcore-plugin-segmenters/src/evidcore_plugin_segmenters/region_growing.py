@@ -14,8 +14,8 @@ from evidcore.api import Segmenter, VolumeRef
 from evidcore.contracts import SegmenterPrompt, SegmenterSession
 from evidcore.contracts.segmenting import Window
 from evidcore.data import Volume, volume_cache
-from evidcore.data.boxes import Mask
 from evidcore.data.content import volume_key
+from evidcore.data.grid import Mask
 from evidcore_plugin_segmenters.growth import (
     Growth,
     Model,

@@ -1,19 +1,11 @@
-"""Boxes and masks: boxes around a mask, connected parts, Dice."""
+"""Boxes around a region, and the connected parts of a mask."""
 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from evidcore.case import Box
-
-Mask = npt.NDArray[np.bool_]
-
-
-def dice(one: Mask, other: Mask) -> float:
-    """Return twice the overlap over the sum of sizes; one of the masks must not be empty."""
-    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
-
+from evidcore.data.grid import Mask
 
 LEAST_SHARE = 0.1  # of the largest part's voxels: a part that is an object of its own
 

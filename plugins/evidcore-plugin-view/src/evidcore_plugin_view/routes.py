@@ -9,7 +9,7 @@ from typing import Any, get_args
 from evidcore_plugin_pages.tables import unit_of_row
 
 from evidcore.api import DataError
-from evidcore.data.boxes import dice
+from evidcore.data.masks import dice
 from evidcore.errors import RunError
 from evidcore_plugin_view import niivue, overlay, public_lines
 from evidcore_plugin_view.opened_run import OpenedRun

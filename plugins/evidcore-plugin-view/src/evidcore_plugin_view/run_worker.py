@@ -25,7 +25,7 @@ from evidcore.case import Evidence
 from evidcore.compute.processes import pin_threads
 from evidcore.contracts import BoxPrompt
 from evidcore.data import read_geometry
-from evidcore.data.boxes import Mask
+from evidcore.data.grid import Mask
 from evidcore.errors import ContractError, EvidError, RunError
 from evidcore.recipe import Recipe, load
 from evidcore.registry import blame, factory

@@ -20,7 +20,7 @@ from evidcore.contracts import (
 )
 from evidcore.contracts.segmenting import Window
 from evidcore.data import read_geometry
-from evidcore.data.boxes import dice
+from evidcore.data.masks import dice
 from evidcore_testing.clauses import Clauses
 
 Shape = tuple[int, int, int]

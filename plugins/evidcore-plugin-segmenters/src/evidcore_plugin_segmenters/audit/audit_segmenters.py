@@ -18,11 +18,12 @@ from evidcore.api import Case, DataError, Segmenter, mean_interval, paired_inter
 from evidcore.contracts import SegmenterSession
 from evidcore.contracts.evaluating import Interval
 from evidcore.data import volume_cache
-from evidcore.data.boxes import dice, parts
+from evidcore.data.masks import dice
 from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
 from evidcore_plugin_segmenters.audit.drift import Values, body_of, drift, shape_of
 from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, oracle_boxes, reachable, ways_to_ask
+from evidcore_plugin_segmenters.regions import parts
 
 Request = Segmenter.MaskRequest
 TRUTH = "truth"

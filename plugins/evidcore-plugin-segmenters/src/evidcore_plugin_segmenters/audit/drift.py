@@ -11,7 +11,8 @@ import numpy as np
 
 from evidcore.data import Volume
 from evidcore.data.body import coarse, outline
-from evidcore.data.boxes import Mask, dice
+from evidcore.data.grid import Mask
+from evidcore.data.masks import dice
 
 # slices from the prompt, both ends included
 DISTANCES = ((0, 0), (1, 1), (2, 2), (3, 5), (6, 10), (11, None))

@@ -8,7 +8,8 @@ import numpy as np
 
 from evidcore.api import Box, Segmenter
 from evidcore.contracts import SegmenterPrompt
-from evidcore.data.boxes import Mask, moved, parts, tight_box
+from evidcore.data.grid import Mask
+from evidcore_plugin_segmenters.regions import moved, parts, tight_box
 
 ORACLE_BOX, ORACLE_MASK = "oracle box", "oracle mask"
 
