@@ -1,0 +1,86 @@
+"""Tasks that teach a language model to look: `verdict` asks of one finding, `letter` shows no volume."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Annotated
+
+from annotated_types import Ge
+
+from evidcore.api import Answer, Case, Prompt, Span, Task, TextPart, View
+from evidcore.builtin.choice import Choice
+
+STATES = ("present", "absent")
+
+
+class Verdict(Task):
+    """Ask of one finding whether it is present; the answer is that word, or "absent".
+
+    Behind a question of its own no other finding tells anything. Where one of several options is true, each
+    verdict that is given tells of those that follow, and a model that sees nothing is right about many. Of
+    use with `questions_per_volume`, which reads a volume once for all that is asked of it.
+
+    Args:
+        question: with "{finding}" in it.
+        most_per_case: findings drawn in turn; 0 = every one that is known.
+    """
+
+    evaluation = "choice"
+
+    def __init__(self, *, question: str = "{finding}?", most_per_case: Annotated[int, Ge(0)] = 0) -> None:
+        if "{finding}" not in question:
+            raise ValueError(f"question must have {{finding}} in it, got {question!r}")
+        self.question, self.most_per_case = question, most_per_case
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask of each finding that is known to be present or absent, in an order drawn from the seed."""
+        known = [item for item in case.findings if item.state in STATES]
+        random.Random(f"verdict/{seed}/{case.id}").shuffle(known)
+        parts = view.render(case) if known else ()
+        return [
+            Prompt(
+                id=f"{case.id}:verdict:{item.name}", case=case, task="verdict",
+                parts=(*parts, TextPart(text=self.question.format(finding=item.name))),
+                reference={
+                    "letter": "AB"[STATES.index(item.state)], "options": list(STATES), "true_options": [],
+                    "truth_known": False, "finding": item.name,
+                },
+            )
+            for item in known[: self.most_per_case or None]
+        ]  # fmt: skip
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return the word."""
+        return STATES["AB".index(prompt.reference["letter"])], ()
+
+    def parse(self, prompt: Prompt, completion: str) -> Answer:
+        """Take one of the two words, whatever its capitals and whether a full stop follows."""
+        word = completion.strip().rstrip(".").lower()
+        choice = "AB"[STATES.index(word)] if word in STATES else None
+        malformed = None if choice else f"the answer is neither {' nor '.join(STATES)}"
+        return Answer(text=completion, malformed=malformed, choice=choice, lenient_choice=choice)
+
+
+class Letter(Choice):
+    """Ask `choice` without a volume, and teach the letter that follows from verdicts alone.
+
+    The verdicts, which nobody could know here, are labelled "given": re-weighter `emphasis` weighs them 0.
+    Mixed into rows with volumes, these teach the form of an answer at the price of text.
+    """
+
+    evaluation = ""
+
+    def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
+        """Ask what `choice` does, in words alone."""
+        asked = super().prompts(case, view, seed)
+        texts = [tuple(part for part in prompt.parts if isinstance(part, TextPart)) for prompt in asked]
+        return [
+            dataclasses.replace(prompt, id=f"{prompt.id}:letter", task="letter", parts=parts)
+            for prompt, parts in zip(asked, texts, strict=True)
+        ]
+
+    def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
+        """Return what `choice` does, with its verdicts labelled."""
+        text, _ = super().gold(prompt)
+        end = text.find("</think>")
+        return text, (Span(start=0, end=end, label="given"),) if end > 0 else ()

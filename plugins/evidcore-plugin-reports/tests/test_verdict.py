@@ -1,0 +1,77 @@
+import pytest
+from evidcore_plugin_reports.emphasis import Emphasis
+from evidcore_plugin_reports.verdict import Letter, Verdict
+from evidcore_testing import check_reweighter
+from evidcore_testing.checks_task import check_task
+from evidcore_testing.data import volume_case
+
+from evidcore.api import Case, Finding, Span, VisualPart
+from evidcore.builtin.choice import Choice
+from evidcore.builtin.views import Volume
+
+STATES = {
+    "lung nodule": "present",
+    "emphysema": "absent",
+    "cyst": "absent",
+    "mass": "absent",
+    "goitre": "unknown",
+}
+
+
+def case(folder, **states):
+    findings = tuple(Finding(name=name, state=state) for name, state in (states or STATES).items())
+    return Case(id="c1", patient="p1", volumes=volume_case(folder).volumes, findings=findings)
+
+
+def test_the_tasks_keep_their_contract(tmp_path):
+    garbage = ["perhaps", "<answer>present</answer>"]
+    check_task(Verdict(), Volume(), [case(tmp_path)], garbage=garbage)
+    check_task(Letter(), Volume(), [case(tmp_path)], garbage=garbage, is_shown=False)
+    check_task(Letter(think=False), Volume(), [case(tmp_path)], garbage=garbage, is_shown=False)
+
+
+def test_each_known_finding_is_asked_of_once_and_answered_by_a_word(tmp_path):
+    prompts = Verdict(question="Is there a {finding}?").prompts(case(tmp_path), Volume(), 1)
+    said = {prompt.parts[-1].text: Verdict().gold(prompt)[0] for prompt in prompts}
+    assert said == {
+        "Is there a lung nodule?": "present", "Is there a emphysema?": "absent",
+        "Is there a cyst?": "absent", "Is there a mass?": "absent",
+    }  # fmt: skip
+    orders = {
+        tuple(item.id for item in Verdict().prompts(case(tmp_path), Volume(), seed)) for seed in range(5)
+    }
+    assert len(orders) > 1
+    assert len(Verdict(most_per_case=2).prompts(case(tmp_path), Volume(), 1)) == 2
+    assert list(Verdict().prompts(case(tmp_path, goitre="unknown"), Volume(), 1)) == []
+    with pytest.raises(ValueError, match=r"question must have \{finding\} in it, got 'What\?'"):
+        Verdict(question="What?")
+
+
+@pytest.mark.parametrize(
+    ("completion", "choice"), [("present", "A"), (" Absent.\n", "B"), ("not present", None), ("", None)]
+)
+def test_an_answer_is_one_of_two_words(tmp_path, completion, choice):
+    answer = Verdict().parse(Verdict().prompts(case(tmp_path), Volume(), 1)[0], completion)
+    assert (answer.choice, answer.malformed is None) == (choice, choice is not None)
+
+
+def test_a_letter_is_asked_for_without_a_volume_and_its_verdicts_weigh_nothing(tmp_path):
+    (prompt,) = Letter().prompts(case(tmp_path), Volume(), 1)
+    (shown,) = Choice().prompts(case(tmp_path), Volume(), 1)
+    assert prompt.reference == shown.reference
+    assert prompt.parts == tuple(part for part in shown.parts if not isinstance(part, VisualPart))
+    text, spans = Letter().gold(prompt)
+    assert text == Choice().gold(shown)[0]
+    offsets = [(place, place + 1) for place in range(len(text))]
+    weights = Emphasis(words={"present": 3, "(?<=<answer>)[A-H]": 4}, other=0.5)(text, spans, offsets)
+    end = text.index("</think>")
+    assert set(weights[:end]) == {0.0}
+    assert weights[text.index("<answer>") + len("<answer>")] == 4
+    assert set(weights[end : text.index("<answer>")]) == {0.5}
+
+
+def test_the_last_pattern_that_matches_weighs_a_token():
+    check_reweighter(Emphasis(words={"a": 2}))
+    weigh = Emphasis(words={"lung nodule": 2, "nodule present": 5})
+    assert weigh("lung nodule present", (), [(0, 4), (4, 11), (11, 19), (19, 19)]) == [2, 5, 5, 1]
+    assert weigh("lung", (Span(start=0, end=2, label="given"),), [(0, 4)]) == [0]
