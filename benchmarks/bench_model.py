@@ -39,6 +39,7 @@ class Size:
     hidden: int = 512
     layers: int = 8
     vocabulary: int = 8192
+    markup: tuple[str, ...] = ()  # written as a token each, as published tokenizers nearly do
 
 
 class TextHash(Reward):
@@ -57,8 +58,10 @@ def text_hash(text: str) -> float:
 class ExactSource(PromptSource):
     """Prompts of exactly so many tokens: one volume, and a question filled up or cut."""
 
-    def __init__(self, sets: Sequence[PromptSet], processor: VolumeProcessor, prompt_tokens: int) -> None:
-        super().__init__(sets, seed=1)
+    def __init__(
+        self, sets: Sequence[PromptSet], processor: VolumeProcessor, prompt_tokens: int, in_turn: int = 1
+    ) -> None:
+        super().__init__(sets, seed=1, in_turn=in_turn)
         self.processor, self.prompt_tokens = processor, prompt_tokens
 
     def __getitem__(self, position: int) -> Row:
@@ -83,20 +86,26 @@ def cases(folder: Path, count: int, size_zyx: tuple[int, int, int] = (32, 64, 64
 
 
 def source(
-    some: Sequence[Case], processor: VolumeProcessor, prompt_tokens: int, task: str = "choice"
+    some: Sequence[Case],
+    processor: VolumeProcessor,
+    prompt_tokens: int,
+    task: str = "choice",
+    in_turn: int = 1,
 ) -> ExactSource:
     """Return questions about cases, or demands for their reports."""
     table = {"use": task, **({"think": False} if task == "choice" else {})}
     asking = factory.build("task", table, given={}, where="benchmark")
     view = factory.build("view", VIEW, given={}, where="benchmark")
-    return ExactSource([PromptSet(name=task, task=asking, view=view, cases=some)], processor, prompt_tokens)
+    return ExactSource(
+        [PromptSet(name=task, task=asking, view=view, cases=some)], processor, prompt_tokens, in_turn
+    )
 
 
 def build(
     size: Size, encoder_table: Mapping[str, Any] = DEMO_ENCODER, bridge_table: Mapping[str, Any] = BRIDGE
 ) -> tuple[VolumeVLM, VolumeProcessor]:
     """Return a model, the same each time, with its feature bank."""
-    tokenizer = words(size.vocabulary)
+    tokenizer = words(size.vocabulary, size.markup)
     torch.manual_seed(0)
     language = Qwen2ForCausalLM(
         Qwen2Config(
@@ -124,14 +133,17 @@ def build(
     )
 
 
-def words(vocabulary: int) -> PreTrainedTokenizerFast:
+def words(vocabulary: int, markup: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """Return the tiny tokenizer with words for the rest of a vocabulary, so that every token can be read."""
     tiny = tiny_tokenizer()
     table = json.loads(tiny.backend_tokenizer.to_str())
     known = table["model"]["vocab"]
+    known |= {text: len(known) + number for number, text in enumerate(markup)}
     known |= {f"w{number}": number for number in range(len(known), vocabulary)}
+    tokenizer = Tokenizer.from_str(json.dumps(table))
+    tokenizer.add_tokens([*markup])
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(table)),
+        tokenizer_object=tokenizer,
         eos_token=tiny.eos_token,
         pad_token=tiny.pad_token,
         padding_side="left",

@@ -1,6 +1,6 @@
-"""SFT steps side by side: features kept or not, the head on answers or on all, volumes prefetched or not.
+"""SFT steps side by side: features kept, the head on answers, volumes prefetched, questions packed, or not.
 
-python benchmarks/sft_step.py [--json] [--quick]        2 cores, 7 minutes, no download
+python benchmarks/sft_step.py [--json] [--quick]        2 cores, 9 minutes, no download
 
 All arms are our trainer with the same model, rows and seed, training a bridge to a frozen language model of
 hidden 512 and 8 layers, which is the usual first stage; 2 rows a step of 192 prompt tokens and their answers.
@@ -11,6 +11,8 @@ encoders are a 3D ViT-S with 2048 patches of 32 x 256 x 256 voxels, the input of
 is far smaller than the language model here. Time is CPU time of one thread; all volumes are in the bank then.
 Head on answers: one arm computes the loss as trl does where there is no Triton, with the head on all places,
 for a vocabulary of 49,152 words. Losses are equal to 1e-5, or this ends with an error.
+Questions packed: 15 questions of a volume a step behind 64 and 343 visual tokens (`questions_per_volume`),
+of 16 tokens with the answer and the template's. Losses are equal to 1e-5, or this ends with an error.
 Volumes prefetched: each step has two other volumes of 96 x 256 x 256 voxels, and a wait in each step, as
 long as preparing them takes, stands for an accelerator that computes meanwhile. Wall time, two threads.
 """
@@ -33,6 +35,7 @@ from side_by_side import Figure, Turns, figure, parser, ratios, tell
 from trl import SFTTrainer
 
 from evidcore.api import Case, Crop
+from evidcore.builtin.uniform import Uniform
 from evidcore.compute.clock import Clock
 from evidcore.model.bank import FeatureBank
 from evidcore.registry import factory
@@ -41,6 +44,13 @@ from evidcore.train.trl import sft, stage
 from evidcore.train.trl.sft import WeightedTrainer
 
 ROWS, PROMPT_TOKENS = 2, 192
+QUESTIONS, QUESTION_TOKENS = 15, 8  # and 8 of template and answer
+MARKUP = ("assistant\n", "<answer>", "</answer>")
+# by the tokens that the bridge makes of them, 2 x 2 x 2 patches each: 4 x 4 x 4 and 7 x 7 x 7
+PREFIXES = (
+    ({**DEMO_ENCODER}, 2.5),
+    ({"use": "vit3d", "size_zyx": [56, 112, 112], "patch_zyx": [4, 8, 8]}, 5.0),
+)
 WORDS = 49152  # SmolLM2's
 EQUAL = 1e-5
 # 8 x 16 x 16 patches into 64 visual tokens
@@ -101,6 +111,7 @@ class Arm:
 
     trainer: type[WeightedTrainer] = WeightedTrainer
     bank: Callable[..., FeatureBank] = FeatureBank
+    questions: int = 1  # a row of the language model holds
 
 
 def side_by_side(
@@ -112,6 +123,9 @@ def side_by_side(
     *,
     encoder: Mapping[str, Any] = DEMO_ENCODER,
     bridge: Mapping[str, Any] = BRIDGE,
+    rows: int = ROWS,
+    prompt_tokens: int = PROMPT_TOKENS,
+    in_turn: int = 1,
     now: Callable[[], float] = time.process_time,
 ) -> tuple[dict[str, list[float]], dict[str, Heard]]:
     """Return the seconds of each arm's steps but the first, and what the arms told."""
@@ -124,14 +138,16 @@ def side_by_side(
         images.connect(model.model.encoder, model.model.bridge, images.parts()[2], bank)
         model.model.bank = bank
         settings = SftSettings(
-            train=("bridge",), steps=steps, learning_rate=1e-5, rows_per_step=ROWS, trl={"use_cpu": True}
-        )
+            train=("bridge",), steps=steps, learning_rate=1e-5, rows_per_step=rows, trl={"use_cpu": True},
+            questions_per_volume=arm.questions,
+        )  # fmt: skip
         heard[kind] = Heard(step_done)
-        asked = source(some, processor, PROMPT_TOKENS)
+        asked = source(some, processor, prompt_tokens, in_turn=in_turn)
         sft.WeightedTrainer = arm.trainer  # type: ignore[misc]
         trainer = sft.make_trainer(
-            model, processor, asked, settings, folder / kind, seed=1, announce=heard[kind]
-        )
+            model, processor, asked, settings, folder / kind, seed=1, announce=heard[kind],
+            reweighter=Uniform() if in_turn > 1 else None,
+        )  # fmt: skip
         heard[kind].clock = trainer.clock
         stage.train(trainer, folder / kind, resume=False)
 
@@ -172,13 +188,39 @@ def head(size: Size, steps: int, folder: Path) -> list[Figure]:
     """Return the figures of the head on answers, beside the head on all places."""
     arms = {"all": Arm(trainer=WholeHead), "answers": Arm()}
     seconds, heard = side_by_side(arms, size, steps, cases(folder / "volumes", ROWS), folder)
-    losses = [[step["loss"] for step in heard[kind].steps] for kind in arms]
-    if any(abs(item - other) > EQUAL for item, other in zip(*losses, strict=True)):
-        raise SystemExit(f"the losses differ: {losses}")
+    compare_losses(heard)
     name = f"head on answers, {size.vocabulary} words"
     return [
         figure(name, ratios(seconds["all"], seconds["answers"]), "x on all places", at_least=1.0),
         figure(f"{name}, time", seconds["answers"], "CPU s a step"),
+    ]
+
+
+def compare_losses(heard: Mapping[str, Heard]) -> None:
+    """End where two arms told different losses."""
+    losses = [[step["loss"] for step in one.steps] for one in heard.values()]
+    if any(abs(item - other) > EQUAL for item, other in zip(*losses, strict=True)):
+        raise SystemExit(f"the losses differ: {losses}")
+
+
+def packed(size: Size, steps: int, folder: Path, table: Mapping[str, Any], needed: float) -> list[Figure]:
+    """Return the figures of questions behind their volume, beside rows of their own."""
+    size = dataclasses.replace(size, markup=MARKUP)
+    _, processor = build(size, table, BRIDGE)
+    some = cases(folder / "volumes", 2)
+    visual = processor.image_processor.tokens(Crop(volume=some[0].volumes[0]))
+    shortest = source(some, processor, 4096)[0].prompt  # as long as it is told to be
+    around = len(processor.encode(dataclasses.replace(shortest, parts=shortest.parts[:1])).ids)
+    arms = {"apart": Arm(), "packed": Arm(questions=QUESTIONS)}
+    seconds, heard = side_by_side(
+        arms, size, steps, some, folder, encoder=table, rows=QUESTIONS,
+        prompt_tokens=around + QUESTION_TOKENS, in_turn=QUESTIONS,
+    )  # fmt: skip
+    compare_losses(heard)
+    name = f"{QUESTIONS} questions packed behind {visual} visual tokens"
+    return [
+        figure(name, ratios(seconds["apart"], seconds["packed"]), "x in rows of their own", at_least=needed),
+        figure(f"{name}, time", seconds["packed"], "CPU s a step"),
     ]
 
 
@@ -223,6 +265,8 @@ def main() -> None:
             details |= more
         wide = size if given.quick else dataclasses.replace(size, vocabulary=WORDS)
         figures += head(wide, steps, folder / "head")
+        for number, (table, needed) in enumerate(PREFIXES[:1] if given.quick else PREFIXES):
+            figures += packed(size, steps, folder / f"packed-{number}", table, needed)
         small = Size(hidden=128, layers=2, vocabulary=512)  # the wait stands for what it would compute
         figures += prefetched(
             small, steps, folder / "prefetched", (32, 64, 64) if given.quick else (96, 256, 256)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -83,6 +84,48 @@ def pack(
         layout.in_rows(answer_ids.masked_fill(answer_mask == 0, -100)),
         layout,
     )
+
+
+def pack_rows(
+    rows: Mapping[str, Tensor], positions: Int[Tensor, "*axis row place"], many: int
+) -> tuple[Packed, Float[Tensor, "group scored"]]:
+    """Lay right-padded rows out, groups of `many` behind the tokens that they begin with alike.
+
+    Args:
+        rows: `input_ids`, `attention_mask`, `labels` (-100 where nothing is predicted) and `weights`, each
+            (row, place).
+        positions: of the tokens.
+        many: rows of a group.
+
+    Returns:
+        The groups, with the labels that are given, and the weight of each scored place.
+    """
+    ids, mask, labels = rows["input_ids"], rows["attention_mask"], rows["labels"]
+    (count, length), device = ids.shape, ids.device
+    unlabelled = ids.masked_fill(labels >= 0, -1).reshape(-1, many, length)
+    is_alike = (unlabelled == unlabelled[:, :1]).all(1) & (unlabelled[:, 0] >= 0)
+    alike = is_alike.cumprod(1).sum(1)  # tokens of each group
+    row, steps = torch.arange(count, device=device).reshape(-1, many, 1), torch.arange(length, device=device)
+    before = steps[: int(alike.max())] - (alike.max() - alike)[:, None]
+    left = mask.sum(1).reshape(row.shape) - alike[:, None, None]
+    behind = alike[:, None, None] + steps[: int(left.max())]
+
+    def first(values: Tensor) -> Tensor:
+        """Bring (…, row, place) to (…, group, place), left-padded."""
+        return values[..., row[:, 0], before.clamp(min=0)]
+
+    def each(values: Tensor, back: int = 0) -> Tensor:
+        """Bring (…, row, place) to (…, group, row of it, place), right-padded."""
+        return values[..., row, (behind - back).clamp(max=length - 1)]
+
+    is_there = each(mask) * (behind < length)
+    prompt_mask = first(mask) * (before >= 0)
+    packed = pack(
+        first(ids), prompt_mask, each(ids), is_there, first(positions), answer_positions=each(positions, 1)
+    )
+    given = packed.layout.in_rows(each(labels).masked_fill(is_there == 0, -100))
+    weights = packed.layout.in_rows(each(rows["weights"]) * is_there)
+    return dataclasses.replace(packed, labels=given), weights
 
 
 def answer_log_probs(

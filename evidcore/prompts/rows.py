@@ -54,17 +54,20 @@ class PromptSource:
     Each set runs through its cases in a fresh order every epoch and asks them with a fresh seed.
     """
 
-    def __init__(self, sets: Sequence[PromptSet], *, seed: int, volumes: Volumes = "own") -> None:
+    def __init__(
+        self, sets: Sequence[PromptSet], *, seed: int, volumes: Volumes = "own", in_turn: int = 1
+    ) -> None:
         """Keep the sets.
 
-        Shares are relative. As training controls, "other-patient" shows each prompt over the pixels of
-        another patient, always the same one, and "blank" over air.
+        Shares are relative. `in_turn` prompts of a case follow each other; a case of which less is asked is
+        asked again with another seed. As training controls, "other-patient" shows each prompt over the pixels
+        of another patient, always the same one, and "blank" over air.
         """
         if not sets or sum(item.share for item in sets) <= 0:
             raise DataError("data: no set has a share above 0; give the stage at least one.")
         self.sets = [item for item in sets if item.share > 0]
-        self.seed = seed
-        self._order: list[tuple[int, int]] = []  # per position: set, how many drawn from it before
+        self.seed, self.in_turn = seed, in_turn
+        self._order: list[tuple[int, int]] = []  # per case asked: set, how many drawn from it before
         self._drawn = [0] * len(self.sets)
         self._askable = [_askable(item) for item in self.sets]
         self._others = [
@@ -77,9 +80,10 @@ class PromptSource:
         self._row = functools.lru_cache(maxsize=4096)(self._draw)
 
     def __getitem__(self, position: int) -> Row:
-        while len(self._order) <= position:
+        turn, question = divmod(position, self.in_turn)
+        while len(self._order) <= turn:
             self._advance()
-        return self._row(*self._order[position])
+        return self._row(*self._order[turn], question)
 
     def every_row(self) -> Iterator[Row]:
         """Yield what is asked about each case of each set in its first epoch, over its own volumes."""
@@ -90,7 +94,7 @@ class PromptSource:
                     yield Row(dataclasses.replace(prompt, task=item.name), item.task)
 
     def _advance(self) -> None:
-        """Give the next position to the set that is furthest behind its share."""
+        """Give the next case to the set that is furthest behind its share."""
         total = sum(item.share for item in self.sets)
         done = len(self._order) + 1
         behind = [
@@ -100,15 +104,19 @@ class PromptSource:
         self._order.append((chosen, self._drawn[chosen]))
         self._drawn[chosen] += 1
 
-    def _draw(self, chosen: int, number: int) -> Row:
+    def _draw(self, chosen: int, number: int, question: int) -> Row:
         item, cases = self.sets[chosen], self._askable[chosen]
         epoch, place = divmod(number, len(cases))
         order = _order(len(cases), f"{self.seed}/{item.name}/{chosen}/{epoch}")
         for step in range(len(cases)):
             case = cases[order[(place + step) % len(cases)]]
-            prompts = item.task.prompts(case, item.view, seed_of(f"{self.seed}/{item.name}/{epoch}"))
+            key = f"{self.seed}/{item.name}/{epoch}"
+            prompts = item.task.prompts(case, item.view, seed_of(key))
             if prompts:
-                pick = seed_of(f"{self.seed}/{item.name}/{epoch}/{case.id}") % len(prompts)
+                again, pick = divmod(question, len(prompts))
+                if again:
+                    prompts = item.task.prompts(case, item.view, seed_of(f"{key}/{again}"))
+                pick = (seed_of(f"{key}/{case.id}") + pick) % len(prompts)
                 prompt = dataclasses.replace(prompts[pick], task=item.name)
                 other = self._others[chosen].get(case.id)
                 if other is not None:

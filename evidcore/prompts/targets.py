@@ -94,13 +94,11 @@ class Targets:
             given = torch.tensor(item.loss_mask) == 0
             labels[number, start:stop] = ids[number, start:stop].masked_fill(given, IGNORED)
             weights[number, start:stop] = torch.tensor(item.weights)
-        batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+        batch = {"input_ids": ids, "attention_mask": mask, "labels": labels, "weights": weights}
         handles = [handle for item in targets for handle in item.handles]
         if handles:
             self.processor.image_processor.prefetch(handles)  # while the batches before are trained on
             batch["pixel_values"] = torch.tensor(handles).reshape(-1, 1)
-        if self.reweighter is not None:
-            batch["weights"] = weights
         return batch
 
     def _weights(

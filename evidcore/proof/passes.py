@@ -124,19 +124,21 @@ def prove_groups(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[
 def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict[str, float]:
     """Prove the pass of a `WeightedTrainer` in training, as `prove_groups` does for GRPO's."""
     targets, looks = trainer.targets, 0
-    processor, source = targets.processor, targets.source
+    processor, source, many = targets.processor, targets.source, trainer.settings.questions_per_volume
     with trainer.clock.part("proof", whole=True), undisturbed(trainer):
         prompts = _first_prompts(trainer, source, TARGETS)
 
         def batch_of(positions: Sequence[int], shown: Mapping[int, Prompt]) -> dict[str, Tensor]:
             targets.source = _Visible(source, shown)
             try:
-                batch = trainer.data_collator([{"prompt": str(position)} for position in positions])
+                rows = [position for position in positions for _ in range(many)]
+                batch = trainer.data_collator([{"prompt": str(position)} for position in rows])
             finally:
                 targets.source = source
-            for position, ids, labels in zip(positions, batch["input_ids"], batch["labels"], strict=True):
+            for row, (ids, labels) in enumerate(zip(batch["input_ids"], batch["labels"], strict=True)):
                 is_answer = (labels != IGNORED).tolist()
-                words = torch.tensor(flow.scrambled(ids.tolist(), is_answer, processor, position))
+                seed = rows[row] + row % many
+                words = torch.tensor(flow.scrambled(ids.tolist(), is_answer, processor, seed))
                 ids.copy_(words)
                 labels.copy_(torch.where(labels == IGNORED, labels, words))
             prepared: dict[str, Tensor] = trainer._prepare_inputs(batch)
@@ -154,10 +156,11 @@ def prove_targets(trainer: Any, number: int = 0, *, slopes: bool = True) -> dict
             finally:
                 hook.remove()
             [output] = [one for one in seen if getattr(one, "log_probs", None) is not None]
-            return {"policy": _by_group(output.log_probs, output.label_mask.bool(), 1)}
+            answers = len(output.log_probs) // len(positions)
+            return {"policy": _by_group(output.log_probs, output.label_mask.bool(), answers)}
 
         def objective() -> Tensor:
-            some = list(prompts)[: trainer.args.per_device_train_batch_size]  # that memory was planned for
+            some = list(prompts)[: trainer.args.per_device_train_batch_size // many]  # memory is planned for
             with torch.random.fork_rng(devices=_devices()):
                 torch.manual_seed(0)
                 loss: Tensor = trainer.compute_loss(trainer.model_wrapped, batch_of(some, prompts))

@@ -74,8 +74,6 @@ def problems(stage: str, table: Mapping[str, Any], around: Mapping[str, Any]) ->
             text = f"must be {known[field]}, got {value!r}."
         elif value and (given.get(need) not in values if values else not given.get(need)):
             text = f"has no effect without {' = '.join([need, *map(repr, values)])}, got {value!r}."
-        elif given.get("reweighter") and field in ("label_smoothing_factor", "loss_type"):
-            text = f"has no effect beside a reweighter, whose loss is evidcore's own, got {value!r}."
         else:
             continue
         wrong.append((field, text))

@@ -91,6 +91,7 @@ class SftSettings(TrainingKeys):
 
     rows_per_step: Annotated[int, Ge(1)] = 16
     rows_per_forward: Annotated[int, Ge(0)] = 0  # bounds memory; 0: the whole step at once
+    questions_per_volume: Annotated[int, Ge(1)] = 1  # rows in turn of one volume, which is then read once
     loss_per: Literal["token", "row"] = "token"  # what a step's weighted sum is divided by
 
 

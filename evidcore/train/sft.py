@@ -27,8 +27,10 @@ class Sft(SftSettings, TrainingStage):
 
     def workload(self) -> Workload:
         """Return rows and steps."""
+        many = self.questions_per_volume
+        volumes = f", {many} to a volume" if many > 1 else ""
         return self._workload(
-            text=f"{self.steps} steps of {self.rows_per_step} rows{self.lora_text}",
+            text=f"{self.steps} steps of {self.rows_per_step} rows{volumes}{self.lora_text}",
             prompts_per_step=self.rows_per_step,
             prompts_per_forward=self.rows_per_forward or self.rows_per_step,
         )
@@ -40,10 +42,15 @@ class Sft(SftSettings, TrainingStage):
         model, processor = context.model()
         reweighter: Reweighter = context.component("reweighter", self.reweighter, "reweighter")
         offer, seed = offer_of(reweighter), context.recipe.seed
+        source = PromptSource(
+            prompt_sets(context, self.data),
+            seed=seed,
+            volumes=self.volumes,
+            in_turn=self.questions_per_volume,
+        )
         figures = sft(
-            model, processor, PromptSource(prompt_sets(context, self.data), seed=seed, volumes=self.volumes),
-            self, context.folder / "checkpoint", seed=seed, announce=context.announce,
-            resume=context.resume, reweighter=reweighter,
+            model, processor, source, self, context.folder / "checkpoint", seed=seed,
+            announce=context.announce, resume=context.resume, reweighter=reweighter,
             reweighter_package=f"{offer.package} {offer.version}", strategy=self.strategy(context),
         )  # fmt: skip
         return StageResult(figures=figures)

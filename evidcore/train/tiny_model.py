@@ -33,7 +33,7 @@ def tiny_model() -> tuple[VolumeVLM, VolumeProcessor, PromptSource]:
 
     tokenizer = tiny_tokenizer()
     model, processor = assemble(
-        tiny_decoder(tokenizer), tokenizer, TinyEncoder(), encoder_table={"use": "tiny-encoder"},
+        tiny_decoder(tokenizer), tokenizer, OnePatch(), encoder_table={"use": "one-patch"},
         bridge_table={"use": "projection"}, view_table={"use": "volume"},
     )  # fmt: skip
     task = factory.build("task", {"use": "choice", "think": False}, given={}, where="stand-in")
@@ -76,38 +76,21 @@ def tiny_decoder(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen2ForC
         return Qwen2ForCausalLM(config)
 
 
-class TinyEncoder(Encoder):
-    """A two-layer transformer over patches of 4 x 8 x 8 voxels, with random weights."""
+class OnePatch(Encoder):
+    """One patch, the mean of a volume: a dry run's question shows none."""
 
-    patch_zyx: Grid = (4, 8, 8)
+    width = 32
+    input = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
 
-    def __init__(self, *, width: int = 32, seed: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.width = width
-        self.input = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
-        patches = self.grid(self.input.size_zyx)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.embed = nn.Conv3d(1, width, self.patch_zyx, stride=self.patch_zyx)
-            self.position = nn.Parameter(0.1 * torch.randn(patches[0] * patches[1] * patches[2], width))
-            layer = nn.TransformerEncoderLayer(
-                width, nhead=4, dim_feedforward=2 * width, dropout=0.0, batch_first=True, norm_first=True
-            )
-            self.layers = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
+        self.embed = nn.Linear(1, self.width)
 
     def grid(self, size_zyx: Grid) -> Grid:
         """Return the patch grid."""
-        z, y, x = (size // patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True))
-        return z, y, x
+        return (1, 1, 1)
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode prepared volumes."""
-        z, y, x = volumes.shape[2:]
-        grid = self.grid((z, y, x))
-        features = self.layers(self.embed(volumes).flatten(2).transpose(1, 2) + self.position)
-        axes = [
-            (torch.arange(count, device=volumes.device) + 0.5) * patch - count * patch / 2
-            for count, patch in zip(grid, self.patch_zyx, strict=True)
-        ]
-        centres = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3)
-        return Patches(features, grid, centres)
+        means = volumes.mean((2, 3, 4))[:, :1, None]
+        return Patches(self.embed(means), (1, 1, 1), torch.zeros(1, 3, device=volumes.device))

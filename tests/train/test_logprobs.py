@@ -7,7 +7,7 @@ import torch
 
 from evidcore.api import Crop
 from evidcore.train.settings import Lora
-from evidcore.train.trl.logprobs import PromptSharing
+from evidcore.train.trl.logprobs import Groups, PromptSharing
 
 
 def two_volumes(bench):
@@ -173,13 +173,17 @@ def test_images_in_answers_are_scored_as_row_by_row(several_turns, caplog):
     assert moved[:7].max() == 0
 
 
+def groups_of(ids, after):
+    return Groups(input_ids=ids, attention_mask=torch.ones_like(ids), after=after, answers=4)
+
+
 def test_rows_that_end_within_an_image_are_scored_apart(bench, caplog):
     caplog.set_level(logging.INFO, logger="evidcore")
     model, _ = bench.model()
     for place in (59, 67):  # the last of the prompt, of the answer
         ids = torch.full((4, 68), 50)
         ids[:, place] = model.config.image_token_id
-        assert not PromptSharing("always", 4).applies(model, ids, torch.ones_like(ids), 8)
+        assert not PromptSharing("always", 4).applies(model, groups_of(ids, 8))
     assert [record.message for record in caplog.records] == [
         "prompts are scored once for each answer (a prompt or an answer ends within an image)"
     ] * 2
@@ -202,7 +206,7 @@ def test_the_choice_follows_the_rule_or_the_recipe_and_is_said_once(
     sharing = PromptSharing(choice, 4)
     ids = torch.full((8, before + after), 50)
     for _ in range(2):
-        assert sharing.applies(model, ids, torch.ones_like(ids), after) == ("fewer" in reason)
+        assert sharing.applies(model, groups_of(ids, after)) == ("fewer" in reason)
     form = "once for all answers" if "fewer" in reason else "once for each answer"
     assert [record.message for record in caplog.records] == [f"prompts are scored {form} ({reason})"]
 
@@ -220,5 +224,5 @@ def test_rows_that_are_no_groups_are_scored_apart(bench, caplog, change, reason)
     caplog.set_level(logging.INFO, logger="evidcore")
     model, _ = bench.model()
     ids = change(model, torch.full((8, 68), 50))
-    assert PromptSharing("always", 4).applies(model, ids, torch.ones_like(ids), 8) == (not reason)
+    assert PromptSharing("always", 4).applies(model, groups_of(ids, 8)) == (not reason)
     assert reason in caplog.records[0].message

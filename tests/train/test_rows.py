@@ -34,6 +34,19 @@ def test_an_epoch_asks_every_case_once_and_the_next_asks_anew(bench):
     assert any(options[prompt.case.id] != prompt.reference["options"] for prompt in second)
 
 
+def test_so_many_questions_of_a_case_stand_in_turn_and_shares_are_kept(bench):
+    sets = [bench.set_of(share=1.0), bench.set_of("report", share=1.0)]
+    apart, source = bench.source(*sets), bench.source(*sets, in_turn=3)
+    turns = [[source[3 * turn + place].prompt for place in range(3)] for turn in range(16)]
+    assert [[item.case.id for item in turn] for turn in turns] == [
+        [apart[turn].prompt.case.id] * 3 for turn in range(16)
+    ]
+    assert [turn[0] for turn in turns] == [apart[turn].prompt for turn in range(16)]
+    asked = [[str(item.reference["options"]) for item in turn] for turn in turns if turn[0].task == "choice"]
+    assert all(len(set(options)) > 1 for options in asked)  # one question a case: it is asked anew
+    assert collections.Counter(turn[0].task for turn in turns) == {"choice": 8, "report": 8}
+
+
 def test_blank_volumes_change_what_is_shown_and_nothing_else(bench):
     own, blank = bench.source(), bench.source(volumes="blank")
     for position in range(16):

@@ -3,15 +3,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 from evidcore_plugin_med3d_r1.reweighter import Abnormality
+from trl import SFTTrainer
 
 from evidcore.api import Reweighter
 from evidcore.builtin.uniform import Uniform
-from evidcore.errors import RecipeError
-from evidcore.model import assemble
+from evidcore.errors import RecipeError, RunError
+from evidcore.model import assemble, packed_attention
 from evidcore.model.vlm import VolumeVLMModel
 from evidcore.prompts.targets import Targets
 from evidcore.train.settings import Lora, TrainingStage
 from evidcore.train.sft import Sft
+from evidcore.train.trl import sft
+from evidcore.train.trl.sft import WeightedTrainer
 
 
 class Rising(Reweighter):
@@ -27,12 +30,17 @@ def run(bench, name="run", **changed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reweighter", [Uniform(), Abnormality(gain=1.0)], ids=["uniform", "abnormality"])
-def test_weights_of_one_are_no_reweighter_bit_for_bit(bench, reweighter):
-    without, heard = run(bench, "without", steps=3, rows_per_forward=2)
+def test_weights_of_one_are_trls_own_loss_bit_for_bit(bench, reweighter, monkeypatch):
     ones, also = run(bench, "ones", reweighter=reweighter, steps=3, rows_per_forward=2)
+
+    def plain(self, model, inputs, *args, **kwargs):
+        return SFTTrainer.compute_loss(self, model, sft._apart(inputs)[0], *args, **kwargs)
+
+    monkeypatch.setattr(WeightedTrainer, "compute_loss", plain)
+    theirs, heard = run(bench, "theirs", steps=3, rows_per_forward=2)
     start, _ = bench.model()
-    assert torch.equal(bench.flat(without), bench.flat(ones))
-    assert not torch.equal(bench.flat(without), bench.flat(start))
+    assert torch.equal(bench.flat(theirs), bench.flat(ones))
+    assert not torch.equal(bench.flat(theirs), bench.flat(start))
     assert [item["loss"] for item in heard.steps] == [item["loss"] for item in also.steps]
 
 
@@ -85,7 +93,7 @@ def test_the_loss_is_the_weighted_mean_over_the_step_or_the_sum_over_a_row(
         assert heard.steps[0]["loss"] > 10 * plain_loss(bench, reweighter)
 
 
-@pytest.mark.parametrize("reweighter", [None, Rising()], ids=["trl's loss", "weighted"])
+@pytest.mark.parametrize("reweighter", [None, Rising()], ids=["plain", "weighted"])
 def test_the_head_computes_nothing_before_the_first_answer(bench, monkeypatch, reweighter):
     seen, own = [], VolumeVLMModel.forward
 
@@ -181,3 +189,75 @@ def test_muon_trains_another_way_than_adamw_and_momentum_reaches_it(bench):
     assert torch.equal(result["muon"], result["usual"])
     assert not torch.equal(result["muon"], result["adamw"])
     assert not torch.equal(result["muon"], result["less"])
+
+
+MANY = {"rows_per_step": 6, "questions_per_volume": 3, "steps": 1}
+
+
+def in_turn(bench, many=3):
+    sets = [bench.set_of("report", share=1.0), bench.set_of("choice", share=1.0)]
+    return bench.source(*sets, in_turn=many)
+
+
+@pytest.mark.parametrize("loss_per", ["token", "row"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3_vl"])
+def test_questions_behind_one_volume_have_loss_and_gradient_of_rows_apart(bench, kind, loss_per, tmp_path):
+    """Texts of unequal lengths and weights; a qwen3_vl has positions of three axes."""
+
+    def learn(many):
+        model = bench.model() if kind == "qwen2" else bench.qwen(tmp_path / "qwen", kind)
+        given = {**MANY, "questions_per_volume": many, "train": ("bridge", "language"), "model": model}
+        trainer = bench.sft_trainer(
+            source=in_turn(bench), reweighter=Rising(), loss_per=loss_per, trl={"bf16": False}, **given
+        )
+        trainer.model.eval()
+        batch = trainer.targets.batch([{"prompt": str(place)} for place in range(6)])
+        loss = trainer.compute_loss(trainer.model, batch)
+        loss.backward()
+        return loss, {name: item.grad for name, item in model[0].named_parameters() if item.grad is not None}
+
+    (apart, expected), (together, gradients) = learn(1), learn(3)
+    assert bench.model()[0].config.text_config.model_type in packed_attention.PLAIN
+    torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-6)
+    assert gradients.keys() == expected.keys()
+    most = max(float(item.abs().max()) for item in expected.values())
+    for name, item in expected.items():
+        torch.testing.assert_close(gradients[name], item, rtol=1e-4, atol=1e-5 * most, msg=name)
+
+
+def test_the_layers_see_what_rows_of_a_volume_begin_with_once(bench, monkeypatch):
+    seen, own = [], VolumeVLMModel.forward
+    monkeypatch.setattr(
+        VolumeVLMModel, "forward",
+        lambda self, *args, **given: (seen.append(given["input_ids"].shape), own(self, *args, **given))[1],
+    )  # fmt: skip
+    _, heard = run(bench, source=in_turn(bench), reweighter=Uniform(), **MANY)
+    _, apart = run(bench, "apart", source=in_turn(bench), reweighter=Uniform(), rows_per_step=6, steps=1)
+    assert (seen[len(seen) // 2 - 1][0], seen[-1][0]) == (2, 6)
+    assert heard.steps[0]["loss"] == pytest.approx(apart.steps[0]["loss"], rel=1e-5)
+
+
+def test_rows_that_cannot_be_packed_are_refused_or_told(bench, caplog):
+    with pytest.raises(RecipeError, match="4 rows of a forward pass are no whole number of volumes with 3"):
+        run(bench, source=in_turn(bench), reweighter=Uniform(), rows_per_step=4, questions_per_volume=3)
+    model = bench.model()
+    model[0].model.language_model.config.layer_types = ["sliding_attention"] * 2
+    with pytest.raises(
+        RecipeError, match=r"questions_per_volume: its layers attend by sliding_attention. Take 1"
+    ):
+        bench.sft(source=in_turn(bench), reweighter=Uniform(), model=model, **MANY)
+    _, heard = run(bench, source=in_turn(bench, 1), reweighter=Uniform(), **MANY)  # other volumes
+    assert "row by row: not all rows of a volume begin with the same images" in caplog.text
+    assert heard.steps[0]["loss"] > 0
+
+
+def test_the_proof_finds_that_packed_rows_see_another_volume(bench, monkeypatch):
+    own = WeightedTrainer._packed
+
+    def exchanged(self, rows):
+        given, weights = own(self, rows)
+        return given | {"pixel_values": given["pixel_values"].flip(0)}, weights
+
+    monkeypatch.setattr(WeightedTrainer, "_packed", exchanged)
+    with pytest.raises(RunError, match="the policy pass"):
+        run(bench, source=in_turn(bench), reweighter=Uniform(), **MANY)

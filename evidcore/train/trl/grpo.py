@@ -96,7 +96,9 @@ class ReplayTrainer(GroupTrainer):
         is_answer = batch.pop("labels")[:, 1:] != IGNORED
         begin = int(is_answer.any(dim=0).nonzero()[0])  # of the first answer; before it no logits are needed
         is_answer = is_answer[:, begin:].to(self.accelerator.device)
-        inputs: dict[str, Any] = {name: value.to(is_answer.device) for name, value in batch.items()}
+        inputs: dict[str, Any] = {
+            name: value.to(is_answer.device) for name, value in batch.items() if name != "weights"
+        }
         inputs |= {"use_cache": False, "logits_to_keep": is_answer.shape[1] + 1}  # the last predicts nothing
         with torch.no_grad(), self._start() as start:
             wanted = start(**inputs).logits[:, :-1]
@@ -157,18 +159,12 @@ def owned_arguments(
         )
     accumulation = prompts // (together * processes)
     return stage.stage_arguments(folder, seed, settings) | {
-        "per_device_train_batch_size": together * answers,
-        "gradient_accumulation_steps": accumulation,
-        "steps_per_generation": accumulation,
-        "generation_batch_size": None,
-        "num_generations": answers,
-        "temperature": settings.temperature,
-        "max_completion_length": settings.max_new_tokens,
-        "reward_weights": list(weights),
-        "shuffle_dataset": False,
-        "log_completions": False,
+        "per_device_train_batch_size": together * answers, "gradient_accumulation_steps": accumulation,
+        "steps_per_generation": accumulation, "generation_batch_size": None, "num_generations": answers,
+        "temperature": settings.temperature, "max_completion_length": settings.max_new_tokens,
+        "reward_weights": list(weights), "shuffle_dataset": False, "log_completions": False,
         "log_multimodal": False,
-    }
+    }  # fmt: skip
 
 
 def grpo(

@@ -1,10 +1,16 @@
 """Supervised fine-tuning on trl's trainer, with a weight for each target token.
 
 The loss is a weighted mean over the target tokens of a whole step: sum(weight x -log p) / sum(weight).
-Without a re-weighter trl's own loss is used; weights of one give the same bits. `loss_per = "row"` divides by
-the number of rows instead: the mean over rows of each row's weighted sum.
+Weights of one give the bits of trl's own loss. `loss_per = "row"` divides by the number of rows instead: the
+mean over rows of each row's weighted sum.
+
+With `questions_per_volume` so many rows in turn are of one volume. What they begin with alike is computed
+once, and each question sees it and itself alone: loss and gradient are those of rows apart.
 """
 
+import functools
+import itertools
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,18 +23,19 @@ from trl import SFTConfig, SFTTrainer
 from evidcore.contracts import Reweighter, RolloutStrategy
 from evidcore.contracts.stage import EventSink
 from evidcore.errors import RecipeError
+from evidcore.model.packed_attention import pack_rows, packing_blocker
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.prompts.rows import PromptSource
 from evidcore.prompts.targets import IGNORED, Targets
 from evidcore.proof.passes import prove_targets
-from evidcore.registry import factory
 from evidcore.train.checks import check_start
 from evidcore.train.settings import SftSettings
 from evidcore.train.trl import stage
 from evidcore.train.trl.stage import IndexDataset, StageTrainer
 from evidcore.train.trl.timing import timed
 
+log = logging.getLogger(__name__)
 WHERE = "stage.sft"
 RENAMED = ("loss", "grad_norm", "learning_rate", "entropy")
 
@@ -61,9 +68,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
 
     def _get_num_items_in_batch(self, batch_samples: Any, device: Any) -> Any:
         """Return what a whole step's loss is divided by, of all processes."""
-        if not batch_samples or "weights" not in batch_samples[0]:
-            return super()._get_num_items_in_batch(batch_samples, device)
-        total = torch.stack([self._divisor(batch) for batch in batch_samples]).sum().to(device)
+        total = torch.as_tensor(sum(map(self._divisor, batch_samples)), device=device)
         if self.args.average_tokens_across_devices and self.args.world_size > 1:
             total = self.accelerator.gather(total).sum()
         return total
@@ -80,16 +85,9 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """Weigh each target token's loss; the head computes nothing before the first of them."""
-        begin = int((inputs["labels"][:, 1:] != IGNORED).any(0).nonzero()[0])  # trl does so with Triton only
-        labels = functional.pad(inputs["labels"][:, begin + 1 :], (0, 1), value=IGNORED)
-        given = {**inputs, "skip_positions": begin, "shift_labels": labels}
-        if "weights" not in inputs:
-            wants_logits = self.label_smoother is not None or return_outputs  # of whole rows
-            return super().compute_loss(
-                model, inputs if wants_logits else given, return_outputs, num_items_in_batch
-            )
-        weights = functional.pad(given.pop("weights")[:, begin + 1 :], (0, 1))
-        outputs = model(**given, use_cache=False, fused_lm_head=True)
+        packed = self._packed(inputs) if self.settings.questions_per_volume > 1 else None
+        given, weights = packed or _apart(inputs)
+        outputs = model(**{**given, "use_cache": False}, fused_lm_head=True)
         total = self._divisor(inputs) if num_items_in_batch is None else torch.as_tensor(num_items_in_batch)
         loss = (-outputs.log_probs * weights.to(outputs.log_probs)).sum() / torch.where(total > 0, total, 1.0)
         if self.args.average_tokens_across_devices and num_items_in_batch is not None:
@@ -100,9 +98,27 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         metrics["mean_token_accuracy"].append((outputs.is_top1.sum() / counted).item())
         return (loss, outputs) if return_outputs else loss
 
+    def _packed(self, rows: Mapping[str, torch.Tensor]) -> tuple[dict[str, Any], torch.Tensor] | None:
+        """Return what the model is given, a row a volume, and the weights; None where rows stay apart."""
+        vlm, ids, pixels = self.vlm, rows["input_ids"], rows.get("pixel_values")
+        many, image = self.settings.questions_per_volume, vlm.config.image_token_id
+        packed, weights = pack_rows(rows, vlm.positions(ids, rows["attention_mask"], pixels), many)
+        given = {**packed.inputs(vlm), "labels": packed.labels, "shift_labels": packed.labels}
+        skip = given["skip_positions"] = packed.layout.skip
+        if pixels is not None:
+            tokens = torch.tensor(vlm.model.image_tokens(pixels)).cumsum(0)
+            ends = torch.searchsorted(tokens, (ids == image).sum(1).cumsum(0).cpu(), right=True).tolist()
+            images = [pixels[start:end] for start, end in itertools.pairwise([0, *ends])]
+            is_late = bool((packed.input_ids[:, skip:] == image).any())
+            if is_late or not all(torch.equal(images[n - n % many], item) for n, item in enumerate(images)):
+                _tell_once("not all rows of a volume begin with the same images")
+                return None
+            given["pixel_values"] = torch.cat(images[::many])
+        return given, weights
+
     def _divisor(self, batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return the weight of a batch's target tokens, or the number of its rows."""
-        weights = _weights(batch)
+        weights = batch["weights"][:, 1:] * (batch["labels"][:, 1:] != IGNORED)
         return weights.sum() if self.settings.loss_per == "token" else weights.new_tensor(len(weights))
 
     def step_figures(self, logs: Mapping[str, float]) -> dict[str, float]:
@@ -111,9 +127,17 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         return {**figures, "token_accuracy": logs["mean_token_accuracy"]}
 
 
-def _weights(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    weights = batch["weights"][:, 1:]
-    return weights * (batch["labels"][:, 1:] != IGNORED)
+@functools.cache
+def _tell_once(reason: str) -> None:
+    log.warning("the questions of a volume are computed row by row: %s", reason)
+
+
+def _apart(rows: Mapping[str, torch.Tensor]) -> tuple[dict[str, Any], torch.Tensor]:
+    """Return what the model is given, and the weights, from the first target on."""
+    begin = int((rows["labels"][:, 1:] != IGNORED).any(0).nonzero()[0])  # trl does so with Triton only
+    labels = functional.pad(rows["labels"][:, begin + 1 :], (0, 1), value=IGNORED)
+    given = {**rows, "skip_positions": begin, "shift_labels": labels}
+    return given, functional.pad(given.pop("weights")[:, begin + 1 :], (0, 1))
 
 
 def sft(
@@ -153,17 +177,22 @@ def make_trainer(
 ) -> WeightedTrainer:
     """Return the trainer of a stage.
 
-    The tasks' gold answers are the targets. Without a re-weighter each token weighs 1, with a loss per token
-    alone; `reweighter_package` is named when it breaks its contract.
+    The tasks' gold answers are the targets. Without a re-weighter each token weighs 1; `reweighter_package`
+    is named when it breaks its contract.
     """
-    if settings.loss_per == "row" and reweighter is None:
-        raise ValueError("trl's own loss is per token: a loss per row needs a re-weighter, such as `uniform`")
     processes = stage.process_count()
     together = settings.rows_per_forward or max(settings.rows_per_step // processes, 1)
     if settings.rows_per_step % (together * processes):
         raise RecipeError(
             f"{WHERE}.rows_per_step: {settings.rows_per_step} rows cannot be dealt to {processes} processes "
             f"of {together} rows per forward pass; take a multiple of {together * processes}."
+        )
+    if settings.questions_per_volume > 1 and (why_not := packing_blocker(model)):
+        raise RecipeError(f"{WHERE}.questions_per_volume: {why_not}. Take 1, and several rows of a volume.")
+    if together % settings.questions_per_volume:
+        raise RecipeError(
+            f"{WHERE}.questions_per_volume: {together} rows of a forward pass are no whole number of volumes "
+            f"with {settings.questions_per_volume} questions; make rows_per_forward a multiple of it."
         )
     owned = stage.stage_arguments(folder, seed, settings) | {
         "per_device_train_batch_size": together,
@@ -182,5 +211,4 @@ def make_trainer(
 
 def try_step(settings: SftSettings, where: str) -> None:
     """Take one step over a stand-in; raise RecipeError where a value of the settings is refused."""
-    reweighter = factory.build("reweighter", {"use": "uniform"}, given={}, where=where)
-    stage.take_one_step(make_trainer, settings, where, reweighter=reweighter)
+    stage.take_one_step(make_trainer, settings, where)

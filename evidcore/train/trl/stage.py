@@ -145,12 +145,9 @@ class StageTrainer(TimedTrainer):
             if weight.requires_grad:
                 groups.setdefault((part_of(name), name in decays), []).append(weight)
         kind, options = self.get_optimizer_cls_and_kwargs(self.args, trained)
+        decay = self.args.weight_decay
         param_groups = [
-            {
-                "params": weights,
-                "lr": self.settings.rates[part],
-                "weight_decay": self.args.weight_decay if does_decay else 0.0,
-            }
+            {"params": weights, "lr": self.settings.rates[part], "weight_decay": decay * does_decay}
             for (part, does_decay), weights in groups.items()
         ]
         if self.settings.optimizer == "muon":

@@ -45,15 +45,8 @@ from evidcore.proof.passes import ANSWER_TOKENS, Proof, prove_groups
 from evidcore.reward import composer
 from evidcore.train.sampler import PolicySampler, parents, run_strategy
 from evidcore.train.settings import TrainingKeys
-from evidcore.train.trl.logprobs import PromptSharing, shared_scores
-from evidcore.train.trl.stage import (
-    IndexDataset,
-    StageTrainer,
-    full_weights,
-    lora_config,
-    placeholder,
-    vlm_of,
-)
+from evidcore.train.trl import stage
+from evidcore.train.trl.logprobs import Groups, PromptSharing, shared_scores
 from evidcore.train.trl.timing import timed
 
 log = logging.getLogger(__name__)
@@ -168,7 +161,7 @@ RENAMED = {name: name for name in ("kl", "entropy", "loss", "grad_norm", "learni
 }
 
 
-class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
+class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
     """Trains on groups of answers to prompts of a stream."""
 
     step_part = "update"
@@ -200,17 +193,17 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self._figures: dict[str, float] = {}
         self._dead_steps = 0  # on end, until now
         beta, sync = args.beta, args.sync_ref_model
-        peft_config = lora_config(settings)
+        peft_config = stage.lora_config(settings)
         if peft_config is None:  # with PEFT the reference is the model without its additions
             args.beta, args.sync_ref_model = 0.0, False  # or trl would read the reference from disk
         steps_rows = args.max_steps * args.generation_batch_size // args.num_generations
         super().__init__(
-            model=model, reward_funcs=[placeholder(item.name) for item in judge.rewards], args=args,
+            model=model, reward_funcs=[stage.placeholder(item.name) for item in judge.rewards], args=args,
             train_dataset=datasets.Dataset.from_dict({"prompt": ["0"]}), processing_class=processor,
             peft_config=peft_config,
         )  # fmt: skip
         args.beta, args.sync_ref_model = beta, sync
-        self.train_dataset = IndexDataset(steps_rows)
+        self.train_dataset = stage.IndexDataset(steps_rows)
         self.use_vllm = engine is not None and not engine.is_policy
         if (beta or self.needs_start) and peft_config is None:
             self.beta = beta
@@ -219,7 +212,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
             if sync:
                 self.add_callback(SyncRefModelCallback(self.ref_model, self.accelerator))
         # trl then takes images as they stand in the token ids, which is how a strategy gives them
-        self.tools = [placeholder("tools")]
+        self.tools = [stage.placeholder("tools")]
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         """Repeat each position for its answers, as trl does; the stream is shuffled already."""
@@ -266,7 +259,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         if self.proof is not None:
             visible = [self.proof.shown[position] for position in positions]
         with self._unwrapped() as unwrapped:
-            vlm = vlm_of(unwrapped)
+            vlm = stage.vlm_of(unwrapped)
             was_training = unwrapped.training
             unwrapped.eval()
             with torch.no_grad(), self.accelerator.autocast():
@@ -317,7 +310,7 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
                 yield unwrapped
         else:
             wrapped = self.model_wrapped
-            with self._dist.summon_full_params(wrapped, recurse=False), full_weights(self.vlm):
+            with self._dist.summon_full_params(wrapped, recurse=False), stage.full_weights(self.vlm):
                 yield self.accelerator.unwrap_model(wrapped)  # gathered once: answers end at different steps
 
     def make_sampler(
@@ -410,20 +403,19 @@ class GroupTrainer(StageTrainer, GRPOTrainer):  # type: ignore[misc]
         **fields: Any,
     ) -> Any:
         """Score answers, each prompt once per group where that is exact and pays."""
-        vlm = vlm_of(self.accelerator.unwrap_model(model))
-        answers = self.num_generations
-        if compute_aux_loss or not self.sharing.applies(
-            vlm, input_ids, attention_mask, logits_to_keep, pixel_values, num_images
-        ):
+        vlm = stage.vlm_of(self.accelerator.unwrap_model(model))
+        groups = Groups(
+            input_ids=input_ids, attention_mask=attention_mask, after=logits_to_keep,
+            answers=self.num_generations, pixel_values=pixel_values, num_images=num_images,
+        )  # fmt: skip
+        if compute_aux_loss or not self.sharing.applies(vlm, groups):
             return super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, compute_entropy,
                 compute_aux_loss, pixel_values=pixel_values, num_images=num_images, **fields,
             )  # fmt: skip
         return shared_scores(
-            self.accelerator, model, vlm, input_ids, attention_mask, logits_to_keep, answers,
-            rows_per_pass=batch_size, compute_entropy=compute_entropy, pixel_values=pixel_values,
-            num_images=num_images,
-        )  # fmt: skip
+            self.accelerator, model, vlm, groups, rows_per_pass=batch_size, compute_entropy=compute_entropy
+        )
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         """Let trl compute it; the pixel-flow proof looks at the log-probabilities inside."""

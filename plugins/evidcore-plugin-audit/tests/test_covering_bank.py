@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_audit.covering_bank import CoveredCrop, CoveringBank
+from evidcore_testing import TinyEncoder
 
 from evidcore.api import Crop, EncoderInput, VolumeRef, prepare
 from evidcore.data import Geometry, Volume, save_volume
 from evidcore.model.bank import FeatureBank
-from evidcore.train.tiny_model import TinyEncoder
 
 SHAPE = (8, 16, 16)
 CELL = (2, 6, 4, 8, 8, 16)

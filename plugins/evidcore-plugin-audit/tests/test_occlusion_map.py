@@ -9,6 +9,7 @@ import torch
 from evidcore_plugin_audit import occlusion_map
 from evidcore_plugin_audit.covering_bank import CoveredCrop
 from evidcore_plugin_phantoms.testing import SMALL
+from evidcore_testing import TinyEncoder
 
 from evidcore.api import Case, Crop, Prompt, VisualPart, VolumeRef, read
 from evidcore.case import Drawing
@@ -20,7 +21,6 @@ from evidcore.runs.begin import run, start
 from evidcore.runs.context import Context
 from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import open_run
-from evidcore.train.tiny_model import TinyEncoder
 
 CELLS = ("--cells", 3, 4, 4)  # of scans with 32 x 64 x 64 voxels, of which the encoder is given 12 x 16 x 16
 PLANTED = 22  # the cell z 1, y 1, x 2

@@ -3,7 +3,6 @@
 from evidcore.hooks import Announcer as Announcer
 from evidcore.train.tiny_model import CHAT_TEMPLATE as CHAT_TEMPLATE
 from evidcore.train.tiny_model import SPECIAL_TOKENS as SPECIAL_TOKENS
-from evidcore.train.tiny_model import TinyEncoder as TinyEncoder
 from evidcore.train.tiny_model import tiny_tokenizer as tiny_tokenizer
 from evidcore_testing.checks_dataset import check_dataset as check_dataset
 from evidcore_testing.checks_evaluation import check_audit as check_audit
@@ -38,6 +37,7 @@ from evidcore_testing.checks_view import check_view as check_view
 from evidcore_testing.clauses import check_construction as check_construction
 from evidcore_testing.data import TinyDataset as TinyDataset
 from evidcore_testing.data import volume_case as volume_case
+from evidcore_testing.models import TinyEncoder as TinyEncoder
 from evidcore_testing.models import tiny_language as tiny_language
 from evidcore_testing.models import tiny_vision as tiny_vision
 from evidcore_testing.models import tiny_vision_language as tiny_vision_language

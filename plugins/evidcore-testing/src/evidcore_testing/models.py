@@ -4,7 +4,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from evidcore.api import Encoder, EncoderInput, Patches
+from evidcore.contracts import Grid
 from evidcore.train.tiny_model import SPECIAL_TOKENS, tiny_decoder, tiny_tokenizer
 
 QwenVL = Literal["qwen2_5_vl", "qwen3_vl"]
@@ -60,3 +64,40 @@ def tiny_vision_language(folder: Path, kind: QwenVL, seed: int = 0) -> Path:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+class TinyEncoder(Encoder):
+    """A two-layer transformer over patches of 4 x 8 x 8 voxels, with random weights."""
+
+    patch_zyx: Grid = (4, 8, 8)
+
+    def __init__(self, *, width: int = 32, seed: int = 0) -> None:
+        super().__init__()
+        self.width = width
+        self.input = EncoderInput(size_zyx=(12, 16, 16), spacing_mm_zyx=None, windows=((-1000.0, 400.0),))
+        patches = self.grid(self.input.size_zyx)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.embed = nn.Conv3d(1, width, self.patch_zyx, stride=self.patch_zyx)
+            self.position = nn.Parameter(0.1 * torch.randn(patches[0] * patches[1] * patches[2], width))
+            layer = nn.TransformerEncoderLayer(
+                width, nhead=4, dim_feedforward=2 * width, dropout=0.0, batch_first=True, norm_first=True
+            )
+            self.layers = nn.TransformerEncoder(layer, num_layers=2, enable_nested_tensor=False)
+
+    def grid(self, size_zyx: Grid) -> Grid:
+        """Return the patch grid."""
+        z, y, x = (size // patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True))
+        return z, y, x
+
+    def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
+        """Encode prepared volumes."""
+        z, y, x = volumes.shape[2:]
+        grid = self.grid((z, y, x))
+        features = self.layers(self.embed(volumes).flatten(2).transpose(1, 2) + self.position)
+        axes = [
+            (torch.arange(count, device=volumes.device) + 0.5) * patch - count * patch / 2
+            for count, patch in zip(grid, self.patch_zyx, strict=True)
+        ]
+        centres = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, 3)
+        return Patches(features, grid, centres)
