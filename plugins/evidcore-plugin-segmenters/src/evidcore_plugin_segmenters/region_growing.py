@@ -72,7 +72,7 @@ class RegionGrowing(Segmenter):
         return self._opened(volume_key(volume), volume)
 
     def _open(self, key: str, volume: VolumeRef) -> GrowingSession:
-        """Open a volume of a content."""
+        """Open a volume; `key` is another where its file has changed."""
         return GrowingSession(volume_cache.read(volume), volume.path, self._growth, self._smoothing_steps)
 
 
