@@ -1,6 +1,7 @@
 import gzip
 import subprocess
 import sys
+import tomllib
 import tracemalloc
 import zlib
 from pathlib import Path
@@ -195,13 +196,9 @@ def beyond(folder, x, y):
 
 ODD = [(1, 2, 3), (3, 0, 0)]
 RGB = np.zeros((4, 5, 6), [("R", "u1"), ("G", "u1"), ("B", "u1")])
-ROWS = ("srow_x", "srow_y", "srow_z")
 ENDED = "the gzip stream ends too early, after {} bytes. Copy or convert"
 NO_NUMBERS = "2 of 120 voxels are NaN or infinite, the first at z=1, y=2, x=3. Replace them"
-CONTRADICTS = (
-    "the header contradicts itself: {} states voxels of {} mm (x, y, z) that run to RAS, sform of {}"
-)
-BROKEN = "the affine must be finite, below 1e+06 mm and with spacings above 0 mm, got spacings ["
+HEADERS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MADE = {  # what writes the file, and what is said of it
     "missing": (lambda write, folder: folder / "gone.nii.gz", "there is no such file. Check the path"),
     "empty": (spoiled(lambda _: b"", scan()), "the file is empty, 0 bytes"),
@@ -229,47 +226,7 @@ MADE = {  # what writes the file, and what is said of it
     "too large": (written(with_voxel(1e300, (0, 0, 0), dtype=np.float64)), "1 of 120 voxels are NaN or inf"),
     "complex": (stored(scan(dtype=np.complex64)), "voxels are complex64, expected one real number each"),
     "colours": (stored(RGB), "expected one real number each"),
-    "meters": (with_header(xyzt_units=1), "spacings are in meter, expected mm: [1.0, 1.0, 1.0]. Write the"),
-    "no rotation": (with_header(sform_code=0, quatern_b=1.0, quatern_c=1.0), "its qform is no rotation ("),
-    "no orientation": (
-        with_header(sform_code=0, qform_code=0),
-        "qform_code and sform_code are 0), so left and right are unknown. Set it with nibabel",
-    ),
-    "two orientations": (
-        with_header(srow_x=[-1, 0, 0, 0]),
-        "qform states voxels of 1 x 1 x 1 mm (x, y, z) that run to RAS, sform of 1 x 1 x 1 mm to LAS, 180.0",
-    ),
-    "no spacing": (
-        with_header(qform_code=0, srow_y=[0] * 4),
-        "spacings above 0 mm, got spacings [1.0, 0.0, 1.0]",
-    ),
-    "no sform": (with_header(**dict.fromkeys(ROWS, [0] * 4)), BROKEN),
-    "an sform of NaN": (with_header(**dict.fromkeys(ROWS, [np.nan] * 4)), BROKEN),
-    "two spacings": (
-        with_header(srow_x=[1.2, 0, 0, 0]),
-        CONTRADICTS.format("qform", "1 x 1 x 1", "1.2 x 1 x 1 mm to RAS, 0.0° apart. Find out"),
-    ),
-    "two spacings without a qform": (
-        with_header(qform_code=0, pixdim=[1, 1, 2, 1, 0, 0, 0, 0]),
-        CONTRADICTS.format("pixdim", "1 x 2 x 1", "1 x 1 x 1 mm to RAS"),
-    ),
-    "two directions": (
-        with_header(quatern_d=np.sin(np.radians(2))),  # half of the angle
-        CONTRADICTS.format("qform", "1 x 1 x 1", "1 x 1 x 1 mm to RAS, 4.0° apart"),
-    ),
-    "a pixdim of NaN": (
-        with_header(pixdim=[1, np.nan, 1, 1, 0, 0, 0, 0]),
-        "qform states voxels of nan x 1 x 1",
-    ),
-    "a slope of NaN": (with_header(scl_slope=np.nan), "its slope is nan, expected a usual number"),
-    "an infinite slope": (with_header(scl_slope=np.inf), "its slope is inf"),
-    "an intercept of 1e38": (with_header(scl_inter=1e38), "its intercept is 9.99999"),
-    "a start of NaN": (with_header(vox_offset=np.nan), "its voxels begin at byte nan (vox_offset),"),
-    "a start of 0": (with_header(vox_offset=0), "its voxels begin at byte 0 (vox_offset), expected 352"),
-    "a start of 1e38": (with_header(vox_offset=1e38), "its voxels begin at byte 1e+38"),
-    "an origin of 1e38": (with_header(qform_code=0, srow_y=[0, 1, 0, 1e38]), BROKEN),
-    "a spacing of 1e38": (with_header(sform_code=0, pixdim=[1, 1e38, 1, 1, 0, 0, 0, 0]), BROKEN),
-    "negative": (with_header(dim=[3, -4, 5, 6, 1, 1, 1, 1]), "holds no voxels, shape -4x5x6"),
+    **{name: (with_header(**header), said) for name, (header, said) in HEADERS.items()},
     "beyond 64 bits": (
         lambda write, folder: beyond(folder, 2**40, 2**40),
         "its header states shape 1099511627776x1099511627776x2, 4.84e+15 GB of voxels; at most 4.3 GB",

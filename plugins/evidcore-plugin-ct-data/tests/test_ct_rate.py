@@ -1,6 +1,8 @@
 """CT-RATE in miniature: both trees, tables with their quirks, splits, questions."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from evidcore_plugin_ct_data.miniatures.voxels import SPACING_MM_ZYX, volume
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 from evidcore.api import read
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 NUMBERS = {name: place for place, name in enumerate([*CT_RATE["train"], *CT_RATE["valid"]], 1)}
 LABELS = "dataset/multi_abnormality_labels/{}_predicted_labels.csv"
@@ -148,27 +152,7 @@ def test_a_missing_volume_stops_or_is_left_out_and_counted(chest, caplog):
     assert "case 'valid_1_a_2' is left out" in caplog.text
 
 
-LABEL_TABLE = "multi_abnormality_labels/valid_predicted_labels.csv"
-METADATA_TABLE = "metadata/validation_metadata.csv"
-
-
-@pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
-    [
-        (LABEL_TABLE, "Cardiomegaly", "Cardio", "has no column 'Cardiomegaly', one of the 18 labels"),
-        (LABEL_TABLE, "valid_1_a_1.nii.gz,1", "valid_1_a_1.nii.gz,2",
-         "line 2, volume 'valid_1_a_1', column 'Medical material': a label is 0 or 1, got '2'"),
-        (LABEL_TABLE, "valid_1_a_1", "valid_1",
-         "line 2, volume 'valid_1': a volume is named like train_12_a_1.nii.gz"),
-        ("radiology_text_reports/validation_reports.csv", "Findings_EN", "Findings",
-         "has no column 'Findings_EN'. Did you mean 'Findings'?"),
-        (METADATA_TABLE, "[0.75, 0.75]", "0.75", "volume 'valid_1_a_1', column 'XYSpacing': must be a list "
-         "of 2 numbers as text, such as [0.75, 0.75], got '0.75'"),
-        (METADATA_TABLE, "-1024", "none", "column 'RescaleIntercept': must be a number, got 'none'"),
-        (METADATA_TABLE, "valid_1_a_1", "valid_9_a_1",
-         "has no row for 'valid_1_a_1', so its values and spacing in tree 'plain' are unknown"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("file", "old", "new", "message"), TABLE["cells"])
 def test_a_bad_cell_is_named_with_file_volume_value_and_remedy(chest, file, old, new, message):
     chest.edit(f"dataset/{file}", old, new)
     told = chest.refusal("test", tree="plain")

@@ -1,6 +1,8 @@
 """Each fault is planted once, in its own patient; one run must find them all, and nothing else."""
 
 import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ from evidcore_plugin_doctor.fault import CHECKS
 from scipy import ndimage
 
 from evidcore.api import DataError
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 LONG = (
     "There is a spiculated nodule of {size} mm in the {lobe} lobe that touches the pleura. The trachea is "
@@ -94,45 +98,7 @@ def plant(home: Any, tools: Any) -> None:
     home.add("masks-too", shown, masks=masks | {"exchanged": object_.transpose(0, 2, 1)})
 
 
-FOUND = [  # case, check, severity, what the text must hold
-    ("mirrored", "orientation", "error", r"liver lies on the left .* mm to the right of the spine: x runs"),
-    ("back-to-front", "orientation", "error", r"the spine lies in front, \d+ % of the way .*: y runs"),
-    ("upside-down", "orientation", "error", r"the liver lies above the lungs, .*: z runs downwards"),
-    ("transposed", "orientation", "error", r"at both ends of x .*: x and z stand in each other's place"),
-    ("twice-rescaled", "intensity", "error", r"the lowest value is -2048: the intercept was applied twice"),
-    ("blank", "fill", "error", r"every voxel is 0: the volume is empty"),
-    ("background-cut", "fill", "warning", r"\d\d % of the voxels are exactly 0 HU, which is water"),
-    ("truncated", "file", "error", r"the gzip stream ends too early"),
-    ("not-a-number", "file", "error", r"1 of 339264 voxels are NaN or infinite, the first at z=5, y=6, x=7"),
-    ("metres", "spacing", "error", r"0\.006 x 0\.0055 x 0\.005 mm .* as metres it would be 6 x 5\.5 x 5 mm"),
-    ("missing", "file", "error", r"there is no such file"),
-    ("masked", "mask", "error", r"'other': the mask lies on another grid than its volume: mask 5x5x5 voxels"),
-    ("masked", "mask", "warning", r"'thin': the mask is empty, and the file holds nothing else"),
-    ("masked", "mask", "error", r"'air': 100 % of its \d+ voxels lie outside the body"),
-    ("masked", "mask", "error", r"'gone': .*there is no such file"),
-    ("", "mask", "error", r"mask 'never' is empty in all 2 cases that name it"),
-    ("sides-swapped", "mask", "error", r"kidney left \d+ mm to the right of kidney right, while other"),
-    ("lesion-said", "mask", "warning", r"'nodule': the mask is empty, and the case is said to show it"),
-    ("second-half", "split", "error", r"patient 'p-shared' is in test and, with case 'first-half', in train"),
-    ("same-file", "duplicate", "error", r"those of case 'original' \(the same file\); patients 'p-other'"),
-    ("same-voxels", "duplicate", "error", r"those of case 'original' .*; it is in test, the other in train"),
-    ("cropped", "near-duplicate", "error", r"shows what case 'healthy' shows .*: correlation (1|0\.9[4-9])"),
-    ("resampled", "near-duplicate", "warning", r"shows what case 'wide' shows"),
-    ("second-half", "patient", "error", r"its sex is 'f' .*, that of case 'first-half', .* is 'm'"),
-    ("misfiled", "folder", "warning", r"'mirrored-new.nii.gz' in .* says id 'mirrored', its row id 'misf"),
-    ("misfiled", "label", "warning", r"label 'nodule' says present, the report says absent \(sentence 1\)"),
-    ("told-again", "report", "error", r"is word for word that of case 'told', another patient in train"),
-    ("told-nearly", "report", "warning", r"is (8|9)\d % that of case 'told'"),
-    ("", "table", "error", r"case 'bad-cell', column 'nodule': expected 1, 0, -1.* got 'perhaps'"),
-    ("", "table", "error", r"case 'nowhere' has split 'training', expected one of .* Did you mean 'train'"),
-    ("twin", "id", "error", r"the id stands in train already, again in validation"),
-    ("spelt-otherwise", "split", "warning", r"'M\\xfcller' is in test and, with case 'spelt', 'Mu\\u0308"),
-    ("case-id", "split", "warning", r"id 'case-id' is in validation and, .* 'case-Id' in train: they differ"),
-    ("swapped", "slices", "error", r"2 of 62 slices are unlike both neighbours.*: z = 10, 40\."),
-    ("masks-too", "mask", "error", r"'flipped': its outline follows no edge .* with x mirrored it does"),
-    ("masks-too", "mask", "error", r"'full': the mask holds 100 % of the volume"),
-    ("masks-too", "mask", "error", r"'exchanged': the mask has \(62, 76, 72\) .* \(62, 72, 76\): axes stand"),
-]  # fmt: skip
+FOUND = TABLE["found"]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,9 @@
 import csv
 import json
 import re
+import tomllib
 from html import unescape
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,6 +19,8 @@ from evidcore_plugin_tables.target import open_target
 
 from evidcore.api import Case, DataError, Finding, Question, Report, Span
 from evidcore.builtin.choice import Choice
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 NAMES = ("nodule", "effusion", "cyst", "scar", "hernia")
 
@@ -243,25 +247,7 @@ def test_questions_have_their_options_in_columns_or_in_one(tmp_path, options):
     ]
 
 
-@pytest.mark.parametrize(
-    ("change", "columns", "said"),
-    [
-        (
-            {"key": "D"},
-            {},
-            "line 2, case 'a', question 'line-2', column 'key': expected a letter from A to B, got 'D'",
-        ),
-        ({"key": "lef"}, {}, "column 'key': expected the text of one of ['left', 'right'], got 'lef'"),
-        ({"all": "left"}, {}, "column 'all': expected a JSON list or options with '|' between, got 'left'"),
-        ({"all": ""}, {}, "case 'a', question 'line-2': has no options. Fill column 'all', or drop the row"),
-        ({"all": "x|x"}, {}, "question 'line-2': option 'x' stands twice"),
-        ({"all": "[left"}, {}, "column 'all': begins like a JSON list but is none"),
-        ({"key": "long " * 20}, {}, "got a text of 99 characters"),
-        ({}, {"question": "quest"}, "has no column 'quest'. It has: image, q"),
-        ({}, {"answer": ""}, "questions need their options and answer. Add --options and --answer"),
-        ({}, {"split": "key"}, "has split 'B', expected one of train, validation, test"),
-    ],
-)
+@pytest.mark.parametrize(("change", "columns", "said"), TABLE["questions"])
 def test_a_bad_question_file_is_named(tmp_path, change, columns, said):
     path = written(tmp_path / "vqa.csv", [QUESTIONS[0] | change, QUESTIONS[1]])
     settings = {"id": "image", "question": "q", "options": ("all",), "answer": "key"} | columns
@@ -270,17 +256,7 @@ def test_a_bad_question_file_is_named(tmp_path, change, columns, said):
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"nodule": "0"}, "line 5, case 'a': column 'nodule' says 'absent', not 'present', than an earlier"),
-        ({"who": "q"}, "line 5, case 'a': column 'who' says 'q', not 'p',"),
-        ({"text": "Another."}, "line 5, case 'a': column 'text' says another text than"),
-        ({"part": "test"}, "line 5, case 'a': column 'part' says 'test', not 'train',"),
-        ({"scan": "d", "part": "test"}, "line 5, case 'd': patient 'p' is in two splits: case 'a' in 'tra"),
-        ({"scan": "d", "who": ""}, "line 5, case 'd': names no patient. Fill column 'who'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), TABLE["labels"])
 def test_rows_that_contradict_each_other_are_refused(tmp_path, change, said):
     columns = Columns(id="scan", patient="who", split="part", report="text")
     path = written(tmp_path / "labels.csv", [*LABELS, LABELS[0]])

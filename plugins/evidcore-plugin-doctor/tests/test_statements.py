@@ -2,6 +2,8 @@
 
 import csv
 import re
+import tomllib
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -14,6 +16,8 @@ from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 from evidcore.api import Case, Finding, MaskRef, Report, VolumeRef
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
 
 def case(number, report="", states=(), file=None, **more):
     findings = tuple(Finding(name=name, state=state) for name, state in dict(states).items())
@@ -22,25 +26,7 @@ def case(number, report="", states=(), file=None, **more):
     return Case(volumes=volumes, report=Report(text=report) if report else None, **more)
 
 
-@pytest.mark.parametrize(
-    ("report", "label", "state", "said"),
-    [
-        ("Heart is normal. No pleural effusion.", "Pleural_Effusion", "present", "absent (sentence 2)"),
-        ("Pleural effusion on the left.", "pleural effusion", "absent", "present on the left (sentence 1)"),
-        ("Pleural effusion on the left.", "right pleural effusion", "present", "present on the left"),
-        ("Pleural effusion on the left.", "left pleural effusion", "absent", "present on the left"),
-        ("Pleural effusion on the left.", "right pleural effusion", "absent", None),
-        ("No pleural effusion on the left.", "pleural effusion", "present", None),  # the other may
-        ("No pleural effusion. Bilateral effusions are new.", "pleural effusion", "present", None),
-        ("No change of the pleural effusion.", "pleural effusion", "absent", None),
-        ("No loculated pleural effusion.", "pleural effusion", "present", None),
-        ("Clinical question\nPleural effusion.", "pleural effusion", "absent", None),
-        ("Is there a pleural effusion?", "pleural effusion", "absent", None),
-        ("Possible pleural effusion.", "pleural effusion", "absent", None),
-        ("There is no pleural effusion.", "pleural effusion", "uncertain", None),
-        ("There is no pleural effusion.", "pleural effusion", "absent", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("report", "label", "state", "said"), TABLE["labels"])
 def test_a_label_is_compared_with_the_plain_sentences_of_its_report(report, label, state, said):
     faults = list(unlike_report(case(1, report, {label: state})))
     assert [(fault.check, fault.case) for fault in faults] == ([("label", "c1")] if said else [])

@@ -1,6 +1,8 @@
 """Task `report-evidence`: the form, the gold slice, and every way to break it by name."""
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,8 @@ from evidcore.api import DataError, MaskRef, Rollout, Unscored
 from evidcore.builtin.views import Slices
 from evidcore.case import Evidence
 from evidcore.errors import RecipeError
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 REPORT = "There is a cyst. There is a stone."
 
@@ -183,25 +187,13 @@ def test_key_slice_reads_what_the_task_writes(sick, asked):
     assert judged(task, prompt, text).parts == {"cyst": pytest.approx(16 / 36), "stone": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("evidence", "said"),
-    [
-        ('{"slice": 99}', "'slice' is slice 99, which was not shown; shown are 0, 1, 2, 3, 4, 5"),
-        (f'{{"slice": {"9" * 900}}}', f"'slice' is slice {'9' * 40}…, which was not shown"),
-        ('{"slice": "two"}', "'slice' is \"two\", expected the number of a slice"),
-        ('{"slice": 2.0}', "'slice' is 2.0, expected the number of a slice"),
-        ('{"slice": true}', "'slice' is true, expected"),
-        ('{"slice": null}', "'slice' is null, expected"),
-        ('{"slice": 2, "slice": 3}', """expected {"slice": 12} or null"""),
-        ('{"slice": 2, "box": 3}', """expected {"slice": 12} or null"""),
-        ("slice 2", "the evidence is 'slice 2', expected"),
-        ("", "the evidence is '', expected"),
-        ("{}", "the evidence is '{}', expected"),
-        ("[2]", "the evidence is '[2]', expected"),
-        ("2", "the evidence is '2', expected"),
-        ("[" * 5000, "the evidence is '[["),
-    ],
-)
+LONG = [
+    [f'{{"slice": {"9" * 900}}}', f"'slice' is slice {'9' * 40}…, which was not shown"],
+    ["[" * 5000, "the evidence is '[["],
+]
+
+
+@pytest.mark.parametrize(("evidence", "said"), [*TABLE["refused"], *LONG])
 def test_evidence_that_is_no_slice_is_malformed_by_name(sick, asked, evidence, said):
     task, prompt = asked(sick)
     answer = task.parse(prompt, f"<report>{REPORT}</report><evidence>{evidence}</evidence>")

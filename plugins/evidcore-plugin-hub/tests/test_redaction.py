@@ -1,35 +1,17 @@
 """What may leave: recipes and locks without names of places and people."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from evidcore_plugin_hub.redaction import WITHHELD, published_lock, published_recipe
 
 from evidcore.recipe import load
 
-RECIPE = """\
-schema = 1
-name = "own"
-[dataset.ward]
-use = "folder"
-path = "/data/st-elsewhere/doe"
-table = "doe_jane.csv"
-[model]
-language = { folder = "/home/doe/models/qwen" }
-view = { use = "volume" }
-encoder = { use = "vit3d" }
-bridge = { use = "projection" }
-[[stage]]
-kind = "sft"
-train = ["bridge"]
-data = [{ dataset = "ward", task = "report" }]
-steps = 4
-learning_rate = 2e-3
-"""
-
 
 @pytest.fixture
 def recipe(tmp_path):
-    (tmp_path / "own.toml").write_text(RECIPE)
-    return load(tmp_path / "own.toml")
+    return load(shutil.copy(Path(__file__).with_suffix(".toml"), tmp_path))
 
 
 def test_a_published_recipe_names_no_place(recipe, tmp_path):
@@ -44,22 +26,8 @@ def test_a_published_recipe_names_no_place(recipe, tmp_path):
         assert kept in text
 
 
-def test_no_table_of_a_stage_keeps_a_local_path(tmp_path):
-    stages = """
-[[stage]]
-kind = "evaluate"
-data = [{ dataset = "ward", task = "report" }, { dataset = "ward", task = "choice" }]
-labeler = { use = "labels-file", path = "/data/doe/labels.json", sha256 = "%s" }
-rescue = { use = "embedding", model = { folder = "/data/doe/encoder" } }
-[[stage.metric]]
-use = "meteor"
-nltk_data = "/data/doe/nltk"
-[[stage.metric]]
-use = "scorer"
-scorer = { use = "embedding-f1", model = { folder = "/data/doe/encoder" } }
-""" % ("0" * 64)
-    (tmp_path / "own.toml").write_text(RECIPE + stages)
-    text = published_recipe(load(tmp_path / "own.toml"))
+def test_no_table_of_a_stage_keeps_a_local_path(recipe):
+    text = published_recipe(recipe)
     assert "doe" not in text
     for kept in ('use = "meteor"', "embedding-f1", "labels-file", 'use = "embedding"'):
         assert kept in text

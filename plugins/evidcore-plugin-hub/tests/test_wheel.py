@@ -35,35 +35,7 @@ def test_a_sound_wheel_is_read():
     assert list(wheel.source) == ["evid_reward_laterality.py"]
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("../escaped.py", "leads out of the folder"), ("/etc/escaped.py", "leads out of the folder"),
-        ("C:\\escaped.py", "leads out of the folder"), ("evil\x1b[2J.py", "leads out of the folder"),
-        ("x.pth", "only text may be in a plugin"), ("sitecustomize.py", "is imported unasked"),
-        ("usercustomize.py", "is imported unasked"), ("conftest.py", "is imported unasked"),
-        ("evidcore/registry/extra.py", "is a module of Python or of evidcore"),
-        ("evidcore_plugin_lab/extra.py", "is a module of Python or of evidcore"),
-        ("json/__init__.py", "is a module of Python or of evidcore"),
-        ("torch/__init__.py", "is no module of this package; its modules begin with"),
-        ("opt_einsum/__init__.py", "is no module of this package; its modules begin with"),
-        ("evid_reward_laterality_words/conftest.pyc", "only text may be in a plugin"),
-        ("./loose.py", "is another name of a file"),
-        (f"{made.META}/./entry_points.txt", "is another name of a file"),
-        (f"{made.META}//METADATA", "is another name of a file"),
-        ("evid_reward_lateralit\u00e9.py", "is another name of a file"),
-        ("evid_reward_laterality_data/weights.pkl", "only text may be in a plugin"),
-        ("evid_reward_laterality_data/native.so", "only text may be in a plugin"),
-        ("evid_reward_laterality_data/scan.nii.gz", "only text may be in a plugin"),
-        ("evid_reward_laterality_data/reports.csv", "only text may be in a plugin"),
-        ("loose.txt", "must lie in a folder of the package"),
-        ("evid_reward_laterality-1.0.data/scripts/evid", "only text may be in a plugin"),
-        ("evid_reward_laterality-1.0.data/purelib/json.py", "would be installed outside the package"),
-        (f"{made.META}/extra.py", "this file of metadata runs or installs something"),
-        ("other-1.0.dist-info/METADATA", "no other of metadata"),
-        ("evid_reward_laterality_open/module.py", "its folder has no __init__.py"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("path", "said"), PLANTED["paths"])
 def test_files_that_a_plugin_must_not_bring(path, said):
     assert said in refusal(made.wheel({**made.files(), path: b""}))
 

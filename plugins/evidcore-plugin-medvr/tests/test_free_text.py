@@ -1,6 +1,8 @@
 """Short free-text answers: what is asked, read, measured and paid."""
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import pytest
 from evidcore_plugin_medvr.free_text import FreeText, FreeTextAccuracy, FreeTextEvaluation, Replied, agreement
@@ -15,6 +17,8 @@ from evidcore.api import Answer, Answers, EvalOptions, Prompt, Question, Rollout
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices, Volume
 from evidcore.registry.factory import build
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 OPEN = {"id": "o1", "text": "Where is the nodule?", "answers": ["right lung", "in the lung on the right"]}
 
@@ -74,25 +78,7 @@ def test_what_stands_between_the_tags_is_read_as_written(case):
     assert (loose.malformed, loose.value) == ("no <think>", None)
 
 
-@pytest.mark.parametrize(
-    ("said", "right", "exact", "f1"),
-    [
-        ("right lung", ["right lung"], 1.0, 1.0),
-        ("The Right  lung.", ["right lung"], 1.0, 1.0),
-        ("lung right", ["right lung"], 0.0, 1.0),  # the same words in another order
-        ("left lung", ["right lung"], 0.0, 0.5),
-        ("lung", ["right lung"], 0.0, 2 / 3),
-        ("right right lung", ["right lung"], 0.0, 0.8),  # 2 * 2 / (3 + 2)
-        ("in the lung", ["right lung", "in lung"], 1.0, 1.0),  # the nearest counts
-        ("lung lung lung lung", ["lung"], 0.0, 0.4),
-        ("5.5 cm", ["55 cm"], 0.0, 0.5),
-        ("the", ["a"], 0.0, 0.0),  # articles alone stand for themselves
-        ("A", ["a"], 1.0, 1.0),
-        ("+", ["+"], 1.0, 1.0),
-        ("+", ["-"], 0.0, 0.0),
-        ("Größe", ["größe"], 1.0, 1.0),
-    ],
-)
+@pytest.mark.parametrize(("said", "right", "exact", "f1"), TABLE["agreement"])
 def test_agreement_by_hand(said, right, exact, f1):
     assert agreement(said, right) == pytest.approx({"exact_match": exact, "token_f1": f1})
 

@@ -1,6 +1,7 @@
 """Every organ and lesion of an abdominal phantom lies where its name says and has the HU of its tissue."""
 
 import dataclasses
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,43 +20,17 @@ from scipy.spatial.distance import pdist
 from evidcore.data import Geometry, Volume
 from evidcore.data.body import outline
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
 CROWDED = PhantomAbdomen(Path(), seed=5, prevalence=0.45)
 CASES = 10
 SPACING = (7.5, 3.0, 3.0)
 
 # median HU of an organ's own tissue, without its lesions
-TISSUE_HU = {
-    "liver": (80, 132),
-    "spleen": (103, 145),
-    "left kidney": (150, 210),
-    "right kidney": (150, 210),
-    "pancreas": (78, 120),
-    "stomach": (5, 35),
-    "gallbladder": (-2, 20),
-    "bladder": (-4, 16),
-    "aorta": (130, 185),
-    "vena cava": (112, 160),
-    "bowel": (5, 60),
-    "spine": (130, 480),
-    "ribs": (200, 520),
-    "muscle": (50, 65),
-    "fat": (-112, -98),
-}
+TISSUE_HU = TABLE["tissue_hu"]
 # and of a lesion, or its difference from the organ around it, as docs/reference/phantom_abdomen.md says
-LESION_HU = {
-    "liver cyst": (0, 16),
-    "kidney cyst": (0, 16),
-    "splenic cyst": (0, 16),
-    "pancreatic cyst": (0, 16),
-    "gallstone": (250, 800),
-}
-DIFFERENCE_HU = {
-    "liver metastasis": (-58, -44),
-    "liver haemangioma": (46, 64),
-    "kidney tumour": (-100, -70),
-    "splenic metastasis": (-66, -48),
-    "pancreatic tumour": (-56, -44),
-}
+LESION_HU = TABLE["lesion_hu"]
+DIFFERENCE_HU = TABLE["difference_hu"]
 # least and most ml of an adult's, from outside the code
 ADULT_ML = {"liver": (700, 2200), "spleen": (80, 400), "left kidney": (80, 260), "right kidney": (80, 260)}
 

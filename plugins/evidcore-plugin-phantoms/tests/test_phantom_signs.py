@@ -1,6 +1,7 @@
 """Every sign lies where its words say and has the HU of its tissue."""
 
 import itertools
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,26 +11,12 @@ from evidcore_plugin_phantoms.chest import TABLES, PhantomChest
 from evidcore_plugin_phantoms.signs import SIGNS, index_of
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
 CASES = 40
 
 # mean HU of the voxels that show a sign, where a sign is of one tissue
-TISSUE_HU = {
-    "medical material": (2400, 3071),
-    "arterial wall calcification": (500, 1100),
-    "coronary artery wall calcification": (400, 1000),
-    "cardiomegaly": (30, 60),
-    "pericardial effusion": (-10, 25),
-    "lymphadenopathy": (20, 70),
-    "emphysema": (-1000, -940),
-    "atelectasis": (10, 70),
-    "lung nodule": (10, 80),
-    "lung opacity": (-660, -480),
-    "pulmonary fibrotic sequela": (-230, 50),
-    "pleural effusion": (-10, 30),
-    "mosaic attenuation pattern": (-780, -640),
-    "consolidation": (5, 60),
-    "interlobular septal thickening": (-600, -380),
-}
+TISSUE_HU = TABLE["tissue_hu"]
 
 
 SIDED = set(TABLES["sided"])

@@ -1,6 +1,7 @@
 import logging
 import os
 import shutil
+import tomllib
 from pathlib import Path
 
 import nibabel
@@ -13,6 +14,8 @@ from tables_home import SECRET, SPLITS, refusal
 
 from evidcore.api import EncoderInput, Finding, MaskRef, prepare, read, read_mask
 from evidcore.builtin.views import Slices
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 ROWS: list[dict[str, str]] = [
     {"id": f"c{number}", "volume": f"scans/c{number}.nii.gz", "patient": f"p{number // 2}", "split": split}
@@ -208,32 +211,7 @@ def test_a_missing_column_is_named_with_the_nearest(home):
     assert "has no column 'nodule'." in refusal(home.dataset(findings=("nodule",)))
 
 
-@pytest.mark.parametrize(
-    ("row", "cells", "options", "shown"),
-    [
-        (6, {"patient": "p1"}, {}, "line 8: patient 'p1' is in two splits: case 'c2' in 'train', case 'c6'"),
-        (6, {"id": "c2"}, {}, "line 8: case 'c2' stands in line 4 already"),
-        (2, {"split": "valid"}, {}, "line 4: case 'c2' has split 'valid', expected one of train"),
-        (2, {"split": "valid"}, {}, "Did you mean 'validation'?"),
-        (1, {"id": ""}, {}, "line 3: column 'id' is empty"),
-        (1, {"volume": " "}, {}, "line 3, case 'c1': column 'volume' is empty"),
-        (1, {"patient": ""}, {}, "line 3: case 'c1' names no patient. Fill column 'patient'"),
-        (1, {"nodule": "?"}, {"findings": ("nodule",)}, "case 'c1', column 'nodule': expected 1, 0, -1"),
-        (1, {"masks": "a"}, {}, "masks are written name=file, each name once, with ';' between, got 'a'"),
-        (1, {"masks": "a=b.nii;a=c.nii"}, {}, "got 'a=b.nii;a=c.nii'"),
-        (1, {"masks": "a=b.nii#one"}, {}, "b.nii: a label is a whole number, got 'one'. Write file.nii.gz#5"),
-        (0, {"masks": "a=b.nii"}, {"masks": {"a": "c.nii"}}, "mask 'a' is named in the table and by a"),
-        (1, {"masks": "a=gone.nii.gz"}, {}, "gone.nii.gz: there is no such file. Put it there or correct "),
-        (1, {"volume": "gone.nii"}, {}, "cases.csv. Or set missing = \"skip\" on the dataset. (case 'c1')"),
-        (1, {"nodule": "0,5"}, {"findings": ("nodule",)}, "absent, uncertain, yes, no or nothing, got '0,5'"),
-        (
-            1,
-            {"volume": "scans/C1.nii.gz"},
-            {},
-            "scans/c1.nii.gz is there: its name differs in letter case or U",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("row", "cells", "options", "shown"), TABLE["cells"])
 def test_a_bad_cell_is_named(home, row, cells, options, shown):
     home.csv(changed(row, **cells))
     assert shown in refusal(home.dataset(**options))

@@ -1,6 +1,7 @@
 import csv
 import json
 import logging
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tables_home import SECRET, SPLITS, Home, refusal
 
 from evidcore.api import DataError, Question
 from evidcore.errors import RecipeError
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 HEADER = "id,image,patient,split,question,A,B,C,D,answer\n"
 ROWS: list[dict[str, Any]] = list(csv.DictReader(f"""{HEADER}\
@@ -149,28 +152,7 @@ def test_without_patients_a_case_is_shared_out_by_its_image(home):
 # --- what is refused -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cells", "message"),
-    [
-        ({"answer": "E"}, "line 2, case 'a.nii.gz', question 'q0', column 'answer': expected a letter from A "
-                          "to D, got 'E'. Correct the cell."),
-        ({"answer": "spleen"}, "got 'spleen'. Correct the cell, or set answer_is = \"text\" on the dataset"),
-        ({"answer": "2"}, "got '2'. Correct the cell, or set answer_is = \"index\" on the dataset"),
-        ({"B": "liver"}, "line 2, case 'a.nii.gz', question 'q0': option 'liver' stands twice."),
-        ({"B": ""}, "question 'q0': option B is empty, but a later one is not"),
-        ({"B": "", "C": "", "D": ""}, "a question has 2 to 8 options, got 1: ['liver']"),
-        ({"question": " "}, "question 'q0': column 'question' is empty"),
-        ({"id": ""}, "line 2, case 'a.nii.gz': column 'id' is empty"),
-        ({"id": "q2"}, "line 4, case 'b.nii.gz': question 'q2' stands in line 2 already"),
-        ({"image": ""}, "line 2: column 'image' is empty"),
-        ({"patient": ""}, "case 'a.nii.gz': names no patient. Fill column 'patient'"),
-        ({"patient": "p9"}, "line 3, case 'a.nii.gz': column 'patient' says 'p0', not 'p9'"),
-        ({"split": "test"}, "line 3, case 'a.nii.gz': column 'split' says 'train', not 'test'"),
-        ({"split": "trian"}, "has split 'trian', expected one of train, validation, test. "
-                             "Did you mean 'train'?"),
-        ({"split": "val"}, "split_names = { 'val' = \"validation\" }"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("cells", "message"), TABLE["cells"])
 def test_a_bad_cell_is_named_with_line_case_value_and_remedy(home, cells, message):
     home.csv(changed(0, **cells))
     said = refusal(home.dataset())

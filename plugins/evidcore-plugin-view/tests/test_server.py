@@ -6,6 +6,8 @@ import select
 import socket
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,8 @@ from evidcore_plugin_view.routes import _OF_LINE, _OF_RUN, _OF_SCAN
 from evidcore_plugin_view.server import _ASSETS, ViewServer
 
 from evidcore.errors import RunError
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 FIRST = "a:answers:02-evaluate:0"
 AXIAL = {"a": FIRST, "plane": "axial"}
@@ -127,24 +131,7 @@ def test_idle_connections_leave_descriptors_for_requests_where_few_may_be_open(l
         assert asked(SimpleNamespace(port=int(port)), "/api/runs", key)[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("name", "query", "status", "said"),
-    [
-        ("nothing", {}, 404, "nothing is called 'nothing'"),
-        ("rows", {}, 400, "rows: the request lacks 'run'"),
-        ("rows", {"run": "c", "kind": "answers", "stage": "x"}, 400, "no run is called 'c'. There are: a."),
-        ("rows", {"run": "a", "kind": "files", "stage": "x"}, 400, "got 'files'"),
-        ("rows", {"run": "a", "kind": "answers", "stage": "02-evaluat"}, 400, "Did you mean '02-evaluate'?"),
-        ("line", {"line": "a:answers:../../x:0"}, 400, "stage '../../x' has no answers"),
-        ("line", {"line": "a:answers:02-evaluate:99"}, 400, "so no line 99"),
-        ("line", {"line": "12"}, 400, "not a line of a run: '12'"),
-        ("scene", {"a": "a:rollouts:03-grpo:0:9"}, 400, "has 3 rollouts, so no rollout 9"),
-        ("extent", {"a": FIRST, "overlay": "b"}, 400, "nothing to draw is called 'b'"),
-        ("value", {"a": FIRST, "z": 99, "y": 0, "x": 0}, 400, "axial slices are 0 to 31, got 99"),
-        ("slice.png", {"a": FIRST, "plane": "oblique"}, 400, "got 'oblique'"),
-        ("slice.png", {**AXIAL, "index": 0, "low": 5, "high": 5}, 400, "a window must rise"),
-    ],
-)
+@pytest.mark.parametrize(("name", "query", "status", "said"), TABLE["mistakes"])
 def test_mistakes_are_told_with_their_value(get, served, name, query, status, said):
     result, answer = get(served, name, **query)
     assert result == status

@@ -1,9 +1,12 @@
 """E-MRL's recipe at a size like the paper's: what `check` and `plan` say of it; and run in small."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
 from evidcore_plugin_ct_data.miniatures import write
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "emrl.toml"
 
@@ -16,25 +19,7 @@ def test_check_counts_tokens_and_names_what_is_missing(checked):
         assert name in missing
 
 
-SIZES = {
-    "model.language": '{ folder = "language" }',
-    "service.reader": '{ kind = "reader", use = "model-reader", folder = "language", max_new_tokens = 8, '
-    'encoder = { use = "native-vision", size = 64, windows = [[-160, 240]] } }',
-    "model.view.slices": "4",
-    "model.encoder.size": "64",
-    "stage.sft.steps": "2",
-    "stage.sft.rows_per_step": "2",
-    "stage.sft.lora.rank": "4",
-    "stage.evaluate[0].max_new_tokens": "96",
-    "stage.grpo.lora.rank": "4",
-    "stage.grpo.steps": "2",  # the first one warms up
-    "stage.grpo.prompts_per_step": "2",
-    "stage.grpo.max_new_tokens": "96",
-    "stage.grpo.learning_rate": "1e-3",
-    "stage.evaluate[1].max_new_tokens": "96",
-    "stage.audit.max_new_tokens": "96",
-    "stage.audit.data[0].split": '"train"',  # the miniature has one sick patient to test on
-}
+SIZES = TABLE["sizes"]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """MedVol-R1's recipe at the paper's size: what `check` and `plan` say of it; and run in small."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from transformers import (
 )
 
 from evidcore.model.architecture import shipped
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "paper" / "medvol_r1.toml"
 WIDTH, TEXT_WIDTH, SQUARE = 1024, 2560, 4 * 1024
@@ -76,21 +79,7 @@ def test_plan_adds_up_by_hand(evid, alone):
     assert "wanglab/MedSAM2 at e4a6f35edd7e091619cbc0750f462f1574e23955" in downloads
 
 
-SIZES = {
-    "model.language": '{ folder = "language" }',
-    "service.medsam2": '{ kind = "segmenter", use = "medsam2", folder = "sam" }',
-    "model.view.slices": "4",
-    "model.encoder.size": "64",
-    "stage.sft.steps": "2",
-    "stage.sft.rows_per_step": "4",
-    "stage.sft.rows_per_forward": "4",
-    "stage.sft.lora.rank": "4",
-    "stage.grpo.lora.rank": "4",
-    "stage.grpo.steps": "2",  # the first one warms up
-    "stage.grpo.prompts_per_step": "2",
-    "stage.grpo.learning_rate": "1e-3",
-    "stage.audit.data[0].split": '"train"',  # the miniature has two scans to test on
-}
+SIZES = TABLE["sizes"]
 KITS23 = {
     "dataset.organs": '{ use = "kits23", path = "kits23", queries = "template.json" }',
     "dataset.organs.validation_share": "0.0",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,21 +26,7 @@ if TYPE_CHECKING:
     from evidcore_plugin_audit.comparison import Comparison
 
 State = tuple[tuple[str, int, int], ...]  # of files: name, time in ns, size in bytes
-COLUMNS = {  # that a table has whether or not any row does
-    "results": (
-        "stage", "kind", "task", "condition", "name", "metric", "value", "low", "high", "unit", "questions",
-        "patients", "headline", "note",
-    ),
-    "answers": (
-        "stage", "task", "condition", "prompt_id", "case_id", "patient", "prompt", "text", "malformed",
-        "value",
-    ),
-    "rollouts": (
-        "stage", "step", "group", "task", "prompt_id", "case_id", "prompt", "text", "malformed", "total",
-        "advantage",
-    ),
-    "metrics": ("stage", "step", "time_s"),
-}  # fmt: skip
+COLUMNS = tomllib.loads(Path(__file__).with_name("run_columns.toml").read_text(encoding="utf-8"))
 _DTYPES = {"empty": "float64", "boolean": "boolean"}  # of columns in which some or all values are missing
 
 

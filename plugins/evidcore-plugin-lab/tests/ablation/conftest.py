@@ -21,25 +21,6 @@ RECIPE = recipe_text(
     dataset={"chest": phantoms(12, 4, 22, questions_per_finding=2)},
 )  # fmt: skip
 
-ABLATION = """\
-schema = 1
-name = "bridges"
-recipe = "tiny.toml"
-about = "What the bridge is worth"
-seeds = [17, 18]
-seed_keys = ["seed", "dataset.chest.seed"]
-overrides = ["stage.sft.steps=3"]
-reference = "projection"
-metrics = [
-  { stage = "04-evaluate", name = "choice", metric = "log_likelihood_accuracy", label = "likeliest option" },
-  { stage = "04-evaluate", name = "choice", metric = "perfect_perception" },
-]
-
-[arm]
-projection = []
-alignment = ['model.bridge={use="residual-alignment"}']
-"""
-
 
 class Desk:
     """A folder with the recipe and the ablation, and the command in this process."""
@@ -69,7 +50,7 @@ class Desk:
 
 def desk_in(folder: Path, evid: Callable[..., Result]) -> Desk:
     (folder / "tiny.toml").write_text(RECIPE, encoding="utf-8")
-    (folder / "bridges.toml").write_text(ABLATION, encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("bridges.toml"), folder)
     return Desk(folder, evid)
 
 

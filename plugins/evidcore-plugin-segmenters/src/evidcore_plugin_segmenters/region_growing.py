@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -66,19 +65,15 @@ class RegionGrowing(Segmenter):
         """
         self._smoothing_steps = smoothing_steps
         self._growth = Growth(drift_mm=drift_mm, reach=reach, least_overlap=least_overlap)
-        self._sessions: OrderedDict[str, GrowingSession] = OrderedDict()
+        self._opened = functools.lru_cache(maxsize=_SESSIONS)(self._open)
 
     def session(self, volume: VolumeRef) -> GrowingSession:
         """Open `volume`; the last two sessions are kept."""
-        key = volume_key(volume)
-        if key not in self._sessions:
-            self._sessions[key] = GrowingSession(
-                volume_cache.read(volume), volume.path, self._growth, self._smoothing_steps
-            )
-        self._sessions.move_to_end(key)
-        while len(self._sessions) > _SESSIONS:
-            self._sessions.popitem(last=False)
-        return self._sessions[key]
+        return self._opened(volume_key(volume), volume)
+
+    def _open(self, key: str, volume: VolumeRef) -> GrowingSession:
+        """Open a volume; `key` is another where its file has changed."""
+        return GrowingSession(volume_cache.read(volume), volume.path, self._growth, self._smoothing_steps)
 
 
 class GrowingSession(SegmenterSession):

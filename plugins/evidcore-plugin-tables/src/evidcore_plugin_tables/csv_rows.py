@@ -2,8 +2,10 @@
 
 import csv
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from evidcore.api import DataError
 from evidcore.data.stored import unreadable
@@ -17,6 +19,12 @@ _RENAME = "Rename it or name it in the dataset's options."
 _FEW = 40  # columns that a message lists before it counts the others; some tables have thousands
 _MARKS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 _QUOTED = re.compile(r'"[^"]*"')
+WORDS = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+
+
+def meanings(of: str) -> dict[str, Any]:
+    """Return what each of the words that tables use for something means: "val" a validation split."""
+    return {word: meaning for meaning, words in WORDS[of].items() for word in words}
 
 
 def read_rows(table: Path, wanted: Wanted) -> tuple[list[tuple[int, Row]], list[str]]:

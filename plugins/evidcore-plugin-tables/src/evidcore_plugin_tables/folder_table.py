@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -14,6 +14,7 @@ from evidcore.errors import did_you_mean
 from evidcore_plugin_tables.csv_rows import (
     Row,
     items_of_cell,
+    meanings,
     optional_column,
     read_rows,
     shown,
@@ -21,20 +22,9 @@ from evidcore_plugin_tables.csv_rows import (
 )
 
 LABEL_MAPS = (".nii", ".nii.gz", ".nrrd", ".nhdr", ".png")
-STATES: dict[str, State | None] = {
-    "": None,
-    **dict.fromkeys(("1", "1.0", "1,0", "present", "yes", "true"), "present"),
-    **dict.fromkeys(("0", "0.0", "0,0", "absent", "no", "false"), "absent"),
-    **dict.fromkeys(("-1", "-1.0", "-1,0", "uncertain"), "uncertain"),
-}  # spreadsheets write 1.0, or 1,0 where commas part decimals
+STATES: Mapping[str, State | None] = {"": None, **meanings("states")}
 
-_STATED = {
-    **dict.fromkeys(("sex", "gender", "patientsex", "patientgender"), "sex"),
-    **dict.fromkeys(("age", "patientage", "ageyears"), "age"),
-    **dict.fromkeys(
-        ("spacing", "spacingmm", "spacingmmzyx", "spacingzyx", "spacingxyz", "voxelspacing"), "spacing"
-    ),
-}
+_STATED = meanings("facts")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from evidcore.api import DataError
 from evidcore.case import Split
 from evidcore.errors import did_you_mean
 from evidcore.text.tags import LETTERS
-from evidcore_plugin_tables.csv_rows import shown
+from evidcore_plugin_tables.csv_rows import WORDS, meanings, shown
 from evidcore_plugin_tables.table_questions import (
     USUAL_OPTIONS,
     QuestionColumns,
@@ -20,32 +20,9 @@ from evidcore_plugin_tables.table_questions import (
 )
 from evidcore_plugin_tables.table_records import Record, read_records
 
-# the first is what a column is best called
-USUAL: Mapping[str, tuple[str, ...]] = {
-    "id": ("id", "question_id", "qid", "uid"),
-    "image": (
-        "image", "volume", "scan", "image_path", "volume_path", "scan_path", "path", "file", "filename",
-        "file_name", "image_file", "image_name", "nifti", "ct", "mr", "img", "image_id", "volumename",
-    ),
-    "patient": ("patient", "patient_id", "subject", "subject_id", "participant_id"),
-    "split": ("split", "subset", "set", "partition"),
-    "question": ("question", "query", "prompt", "question_text"),
-    "answer": ("answer", "correct", "correct_answer", "label", "target", "gold", "key", "answer_choice"),
-    "options": ("options", "choices", "candidates", "option", "choice"),
-    "report": ("report", "caption", "report_text", "findings_text"),
-    "kind": ("kind", "type", "question_type", "category"),
-}  # fmt: skip
-WHAT: Mapping[str, str] = {
-    "image": "the scan's file",
-    "question": "the question",
-    "options": "the options",
-    "answer": "which option is right",
-}
-SPLITS: Mapping[str, Split] = {
-    **{name: name for name in get_args(Split)},
-    "training": "train", "val": "validation", "valid": "validation", "dev": "validation",
-    "testing": "test", "eval": "test", "evaluation": "test",
-}  # fmt: skip
+USUAL: Mapping[str, Sequence[str]] = WORDS["columns"]  # the first is what a column is best called
+WHAT: Mapping[str, str] = WORDS["called"]
+SPLITS: Mapping[str, Split] = meanings("splits")
 SEPARATORS = ("|", ";", "\n", "/", ",")
 _LETTERED = re.compile(rf"(?:(?:option|choice|answer)[ _-]?)?([{LETTERS}]|[1-9])", re.IGNORECASE)
 _LOOKED_AT = 200  # records

@@ -4,20 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evidcore_plugin_ct_data.miniatures.voxels import document, mask, nifti, table, volume
+from evidcore_plugin_ct_data.miniatures.voxels import PUBLISHED, document, mask, nifti, table, volume
 
 KITS = tuple(f"case_{number:05d}" for number in (*range(12), 400))
 CT_ORG = (0, 20, *range(21, 29))
 ATLAS = tuple(f"BDMAP_{number:08d}" for number in (1, 2, 3, 4, 5, 6, 233))
-ORGANS = (
-    "liver",
-    "kidney_left",
-    "kidney_right",
-    "pancreas",
-    "liver_lesion",
-    "kidney_lesion",
-    "pancreatic_lesion",
-)
+ORGANS = PUBLISHED["abdomen-atlas"]["organs"]
 
 
 def kits23(folder: Path) -> None:

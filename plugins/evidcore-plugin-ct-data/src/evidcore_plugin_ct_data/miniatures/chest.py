@@ -6,14 +6,14 @@ import nibabel as nib
 import numpy as np
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
-from evidcore_plugin_ct_data.miniatures.voxels import document, nifti, table, turned, volume
+from evidcore_plugin_ct_data.miniatures.voxels import PUBLISHED, document, nifti, table, turned, volume
 from evidcore_plugin_ct_data.rad_chestct import FROM_ABNORMALITIES, METADATA, TABLES
 
 CT_RATE = {  # part -> volumes; a scan may have several reconstructions, a patient several scans
     "train": [f"train_{patient}_a_1" for patient in range(1, 13)] + ["train_1_a_2", "train_2_b_1"],
     "valid": ["valid_1_a_1", "valid_1_a_2", "valid_2_a_1"],
 }
-SLOPE, INTERCEPT = 1.0, -1024.0
+HEADER, CONVERSATION = PUBLISHED["ct-rate"]["header"], PUBLISHED["ct-rate"]["conversation"]
 LOCATIONS = ("lung", "left_upper_lobe", "heart")
 SCANS = {"train": ("trn00001", "trn00002"), "validation": ("val00003",), "test": ("tst00004",)}
 
@@ -28,7 +28,9 @@ def ct_rate(folder: Path) -> None:
             number += 1
             place = Path(name.rsplit("_", 2)[0]) / name.rsplit("_", 1)[0] / f"{name}.nii.gz"
             nifti(root / f"{part}_fixed" / place, volume(number), "LPS")
-            stored = turned(volume(number), "LPS") - np.int16(INTERCEPT)  # values as on the scanner's disk
+            stored = turned(volume(number), "LPS") - np.int16(
+                HEADER["RescaleIntercept"]
+            )  # values as on the scanner's disk
             plain = root / part / place
             plain.parent.mkdir(parents=True, exist_ok=True)
             nib.save(nib.Nifti1Image(stored, np.eye(4)), plain)  # 1 mm, and axes that it does not have
@@ -41,8 +43,18 @@ def ct_rate(folder: Path) -> None:
         ]
         table(root / "multi_abnormality_labels" / f"{part}_predicted_labels.csv", labels)
         table(root / "radiology_text_reports" / f"{other}_reports.csv", (_report(*row) for row in rows))
-        table(root / "metadata" / f"{other}_metadata.csv", (_header(*row) for row in rows))
-        document(root / "vqa" / f"{part}_vqa.json", [_conversation(file) for _, file in rows])
+        table(
+            root / "metadata" / f"{other}_metadata.csv", ({"VolumeName": file, **HEADER} for _, file in rows)
+        )
+        asked = [
+            {
+                "id": f"multiple_choice_{file}",
+                "image": file,
+                "conversations": PUBLISHED["ct-rate"]["conversation"],
+            }
+            for _, file in rows
+        ]
+        document(root / "vqa" / f"{part}_vqa.json", asked)
 
 
 def _report(number: int, file: str) -> dict[str, str]:
@@ -53,36 +65,6 @@ def _report(number: int, file: str) -> dict[str, str]:
         "Technique_EN": "Generated.",
         "Findings_EN": "Not given." if is_empty else f"Generated findings, number {number}.",
         "Impressions_EN": "Not given." if number % 5 == 0 else f"Generated impression, number {number}.",
-    }
-
-
-def _header(number: int, file: str) -> dict[str, str]:
-    return {
-        "VolumeName": file,
-        "Manufacturer": "none",
-        "RescaleSlope": f"{SLOPE:g}",
-        "RescaleIntercept": f"{INTERCEPT:g}",
-        "XYSpacing": "[0.75, 0.75]",
-        "ZSpacing": "2.5",
-        "ImagePositionPatient": "[-100.0, -100.0, 0.0]",
-        "ImageOrientationPatient": "[1.0, 0.0, 0.0, 0.0, 1.0, 0.0]",
-        "Rows": "512",
-    }
-
-
-def _conversation(file: str) -> dict[str, object]:
-    asked = (
-        "<image>\nWhich of these is generated? (a) Nodule (b) Voxels (c) Effusion (d) Hernia<multiple_choice>"
-    )
-    return {
-        "id": f"multiple_choice_{file}",
-        "image": file,
-        "conversations": [
-            {"from": "human", "value": asked},
-            {"from": "gpt", "value": "(b) Voxels"},
-            {"from": "human", "value": "Describe it.<long_answer>"},
-            {"from": "gpt", "value": "It is generated."},
-        ],
     }
 
 

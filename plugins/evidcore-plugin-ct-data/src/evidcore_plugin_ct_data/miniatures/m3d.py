@@ -6,20 +6,11 @@ import numpy as np
 from PIL import Image
 from scipy import sparse
 
-from evidcore_plugin_ct_data.miniatures.voxels import Array, document, mask, table, turned, volume
+from evidcore_plugin_ct_data.miniatures.voxels import PUBLISHED, Array, document, mask, table, turned, volume
 
 CODES = {"0004": ("IPL", ("kidney", "kidney tumor", "kidney cyst")), "0012": ("LPS", ("liver", "bladder"))}
 CASES = 5  # of each code: four to train on, one to test on
-STACKS = {  # list -> stacks; the last patient of the training list is in the test list too
-    "train": (
-        "ct_case/000001/Axial_lung_window",
-        "ct_case/000002/Coronal_C_",
-        "ct_quizze/000003/Axial_Poschl",
-        "ct_case/000005/Axial",
-    ),
-    "validation": ("ct_case/000004/Sagittal_bone_window",),
-    "test": ("ct_case/000005/Axial_C__arterial_phase",),
-}
+STACKS = PUBLISHED["m3d"]["stacks"]  # list -> stacks
 ARRAY = "ct_case/000001/Axial_lung_window"  # the one that is there as the publisher's program makes it
 
 

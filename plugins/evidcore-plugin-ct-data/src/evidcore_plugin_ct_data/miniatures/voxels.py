@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 SHAPE_ZYX = (6, 8, 10)
 SPACING_MM_ZYX = (2.5, 0.75, 0.75)
 BODY = "SPL"
+PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,7 +13,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import thread as pools
 from typing import Any
 
@@ -26,8 +26,7 @@ from evidcore.case import Action, Turn, Verdict
 from evidcore.errors import EvidError
 from evidcore.reward.composer import RewardComposer
 from evidcore.text.tags import LETTERS
-from evidcore_plugin_hub.lint.reward_audit import ANSWER, CONTENT, Found, Rule, Subject, alarm_if
-from evidcore_plugin_hub.lint.target import PROCESS_GUARDS
+from evidcore_plugin_hub.lint.reward_audit import ANSWER, CONTENT, Found, Subject, alarm_if
 from evidcore_plugin_hub.lint.twins import options_of, rekeyed
 
 WORDS = ("emphysema ", "There is emphysema. ", "<think>", "[", "a")
@@ -300,20 +299,14 @@ def empty_against_empty(subject: Subject) -> Found | None:
     return alarm_if(empty > right - subject.least, says, {"empty": empty, "right": right})
 
 
-LINT_RULES: Mapping[str, Rule] = {
-    "process": Rule(process, PROCESS_GUARDS),
-    "contract": Rule(contract, "TRL #6533: one score was broadcast to all; VLM-R1: errors turned into zeros"),
-    "time": Rule(
-        time_by_length, "a repeated word made a labeler quadratic; EasyR1 #252: rewards stall the run"
-    ),
-    "cost": Rule(cost, "RadEval's table: 0.1 ms to 2 s an answer"),
-    "policies that do not look": Rule(
-        policies_that_do_not_look, "arXiv:2506.10947: random rewards, and policies that never look, gain"
-    ),
-    "siblings": Rule(siblings, "a group reward that compares with nobody gives no advantage"),
-    "tool words": Rule(tool_words, "words that a tool replied are paid as the model's own"),
-    "missing file": Rule(missing_file, "VLM-R1, MedVol-R1: a file that is missing scores 0"),
-    "empty against empty": Rule(
-        empty_against_empty, "MedVol-R1's released overlap pays 1 for two empty masks"
-    ),
+LINT_RULES: Mapping[str, Callable[[Subject], Found | None]] = {
+    "process": process,
+    "contract": contract,
+    "time": time_by_length,
+    "cost": cost,
+    "policies that do not look": policies_that_do_not_look,
+    "siblings": siblings,
+    "tool words": tool_words,
+    "missing file": missing_file,
+    "empty against empty": empty_against_empty,
 }

@@ -3,7 +3,7 @@
 import dataclasses
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,13 @@ from evidcore.reward.composer import NamedReward
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
 from evidcore_plugin_hub.lint.lint_rules import LINT_RULES, process
-from evidcore_plugin_hub.lint.reward_audit import RULES, Found, Rule, Subject, audit, excused, without_costs
-from evidcore_plugin_hub.lint.target import Target
+from evidcore_plugin_hub.lint.reward_audit import Found, Subject, audit, excused, without_costs
+from evidcore_plugin_hub.lint.target import GUARDS, Target
 from evidcore_plugin_hub.trl_reward import read_function
 from evidcore_plugin_hub.trust import pins
 
 CASES = 8  # made, or of each data entry of a recipe
 FINDINGS = ("emphysema", "lung nodule", "pleural effusion", "cardiomegaly", "atelectasis", "consolidation")
-GUARDS = {name: rule.guards for name, rule in {**LINT_RULES, **RULES}.items()} | {
-    "construction": "gptme #3193: start-up takes 15 s because plugins are imported and built to be listed",
-    "loads": "MMEngine #1013: a component that cannot be found or loaded is told without its reason",
-    "card": "MedVol-R1's notes: downloads, licences and hardware are not said",
-}
 
 
 class Linter:
@@ -100,7 +95,7 @@ def _of_task(subject: Subject, task: str) -> Iterator[Checked]:
     if not is_judged:
         return
     for name, rule in LINT_RULES.items():
-        found = first if rule.run is process else _tried(rule, subject)
+        found = first if rule is process else _tried(rule, subject)
         declared = [one for one in subject.counted if name in one.reward.declared]
         if found is not None and found.outcome == "alarm" and declared:
             found = excused(found, declared, name)
@@ -109,9 +104,9 @@ def _of_task(subject: Subject, task: str) -> Iterator[Checked]:
     yield from (one for one in audit(subject, task) if not one.reward or one.check not in GUARDS)
 
 
-def _tried(rule: Rule, subject: Subject) -> Found | None:
+def _tried(rule: Callable[[Subject], Found | None], subject: Subject) -> Found | None:
     try:
-        return rule.run(subject)
+        return rule(subject)
     except (EvidError, ValueError) as cause:
         return Found("alarm", str(cause)[:400])
 

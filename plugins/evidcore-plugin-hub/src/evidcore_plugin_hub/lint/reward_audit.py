@@ -370,47 +370,23 @@ class Rule:
     """A check of rewards."""
 
     run: Callable[[Any], Found | None]
-    guards: str  # the published failure that it guards against
     needs: frozenset[Judged] = frozenset()  # a reward must judge one of these; empty: it applies to all
 
 
 RULES: Mapping[str, Rule] = {
-    "right over wrong": Rule(
-        right_over_wrong,
-        "Med3D-R1's released reward: the letter that the prompt asks for earns 0 of 10",
-        ANSWER,
-    ),
-    "malformed": Rule(malformed, "open-r1 #407: answers outside the format are paid", ANSWER | {"format"}),
-    "no answer": Rule(
-        partial(far_below, kind="no answer"), "an absent option, or silence, is paid as an answer", ANSWER
-    ),
-    "format alone": Rule(format_alone, "Visual-RFT #79: well-formed nonsense is paid", ANSWER),
-    "length": Rule(length, "open-r1 #407: long reasoning that says nothing is paid", ANY),
-    "option order": Rule(
-        option_order, "a letter is paid more than another: position bias of released choice rewards", ANY
-    ),
-    "copied report": Rule(
-        partial(pasted, kind="copied report"),
-        "a report is paid that is copied behind a wrong answer",
-        CONTENT,
-    ),
-    "echoed prompt": Rule(
-        partial(pasted, kind="echoed prompt"), "words of the prompt are paid as reasoning", ANSWER
-    ),
-    "everything affirmed": Rule(
-        partial(far_below, kind="everything affirmed"),
-        "Visual-RFT #79: 'A or B or C' is paid in full",
-        ANSWER,
-    ),
-    "another key": Rule(another_key, "MedGround-R1 #7: what is judged is taken from the solution", CONTENT),
-    "blind": Rule(blind, "arXiv:2603.21687: 70 to 80 % of accuracy is kept without the image", ANSWER),
-    "repeat": Rule(
-        partial(stays, check="repeat", when="when asked again"), "verl #1683: equal calls give other scores"
-    ),
-    "company": Rule(
-        partial(stays, check="company", when="in another order, or beside other answers"),
-        "Med3D-R1's released trainer: answers are scored against another prompt's label",
-    ),
+    "right over wrong": Rule(right_over_wrong, ANSWER),
+    "malformed": Rule(malformed, ANSWER | {"format"}),
+    "no answer": Rule(partial(far_below, kind="no answer"), ANSWER),
+    "format alone": Rule(format_alone, ANSWER),
+    "length": Rule(length, ANY),
+    "option order": Rule(option_order, ANY),
+    "copied report": Rule(partial(pasted, kind="copied report"), CONTENT),
+    "echoed prompt": Rule(partial(pasted, kind="echoed prompt"), ANSWER),
+    "everything affirmed": Rule(partial(far_below, kind="everything affirmed"), ANSWER),
+    "another key": Rule(another_key, CONTENT),
+    "blind": Rule(blind, ANSWER),
+    "repeat": Rule(partial(stays, check="repeat", when="when asked again")),
+    "company": Rule(partial(stays, check="company", when="in another order, or beside other answers")),
 }
 
 

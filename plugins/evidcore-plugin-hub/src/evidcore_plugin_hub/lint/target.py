@@ -18,7 +18,7 @@ PREFIX = "evidcore."
 TIME_LIMIT_S = 300.0  # of one target; loading of libraries counts
 AFTERWARDS_S = 20.0  # in which the process must end once all is done
 ORDER = ("not applicable", "fine", "note", "alarm")  # the worst last
-PROCESS_GUARDS = "a reward's exit ended a run with status 0; a print broke the output for other programs"
+GUARDS = tomllib.loads(Path(__file__).with_name("guards.toml").read_text(encoding="utf-8"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,4 +146,4 @@ def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -
 def _alarm(says: str) -> dict[str, Any]:
     """Return the check of the process, as `Linter` has others."""
     named = {"check": "process", "outcome": "alarm", "says": says, "task": "", "reward": "", "figures": {}}
-    return {**named, "guards": PROCESS_GUARDS}
+    return {**named, "guards": GUARDS["process"]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,14 +19,8 @@ SPECIAL_TOKENS = (
     "<|vision_end|>",
     "<|image_pad|>",
 )
-CHAT_TEMPLATE = (  # ChatML as Qwen2-VL writes it, without its default system turn
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}"
-    "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+# ChatML as Qwen2-VL writes it, without its default system turn
+CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8").removesuffix("\n")
 _WORDS = 2048  # so many of the most frequent ones (tags, numbers, signs) become tokens
 # An option's letter with its bracket, a tag, a word or a number with the space before it, one white
 # space, one sign.
