@@ -39,7 +39,7 @@ NATIVE = {
     **testing.tiny_vision("qwen3_vl"),
     "published": {**PUBLISHED, "side": 28, "tokens": 4, "text_width": 64},
 }
-WIDTHS = {"native-merger": 3 * 4 * 32, "published-tokens": 64}  # which fit one tower and one language model
+WIDTHS = {"published-tokens": 3 * 4 * 32, "published-tokens": 64}  # which fit one tower and one language model
 cases = volume_cases(4)
 
 

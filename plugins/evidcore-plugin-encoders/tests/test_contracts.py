@@ -14,7 +14,7 @@ def test_native_merger():
     sizes = {"width": 3 * 4 * 32, "text_width": 64, "grid_zyx": (1, 3, 3)}
     given = {**sizes, "vision": tiny_vision("qwen3_vl")}
     check_bridge(
-        lambda: build("bridge", {"use": "native-merger"}, given=given, where="test"), **sizes,
+        lambda: build("bridge", {"use": "published-tokens"}, given=given, where="test"), **sizes,
         other_grids=[(2, 2, 2), (3, 3, 2)],
     )  # fmt: skip
 

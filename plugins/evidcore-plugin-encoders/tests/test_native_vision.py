@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from einops import rearrange
-from evidcore_plugin_encoders.native_vision import NativeMerger, NativeVision
+from evidcore_plugin_encoders.published_vision import PublishedTokens, PublishedVision
 from evidcore_testing import check_encoder, tiny_language, tiny_vision_language
 from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, Qwen2VLImageProcessor
@@ -23,7 +23,7 @@ from evidcore.model.policy import VLMPolicy
 from evidcore.registry import factory
 
 SIZES = {"qwen2_5_vl": 112, "qwen3_vl": 96}
-MERGER = {"use": "native-merger"}
+MERGER = {"use": "published-tokens"}
 SLICES = {"use": "slices", "slices": 3}
 
 
@@ -44,7 +44,7 @@ def stock(folder):
 
 @pytest.fixture(scope="module")
 def table(kind):
-    return {"use": "native-vision", "size": SIZES[kind], "windows": [[-1000, 400]]}
+    return {"use": "published-vision", "size": SIZES[kind], "windows": [[-1000, 400]]}
 
 
 def own(folder, table, bridge=MERGER, view_table=SLICES):
@@ -76,15 +76,15 @@ def prompts(made, cases):
 def pictures_of(model, processor, prompt):
     """Return what transformers' own image processor makes of the slices that a prompt shows."""
     encoder = model.model.encoder
-    config = encoder.tower.config
+    config = encoder.eyes.visual.config
     images = processor.image_processor
     crops = [part.crop for part in prompt.parts if isinstance(part, VisualPart)]
     slices = model.model.bank.pixels([images.handle(crop) for crop in crops])
     grey = [((item[:, 0] + 1) / 2).expand(3, -1, -1) for item in slices]
     made = Qwen2VLImageProcessor(
         patch_size=config.patch_size, merge_size=config.spatial_merge_size, do_rescale=False, do_resize=False,
-        do_convert_rgb=False, image_mean=encoder.mean.flatten().tolist(),
-        image_std=encoder.spread.flatten().tolist(),
+        do_convert_rgb=False, image_mean=encoder.eyes.mean.flatten().tolist(),
+        image_std=encoder.eyes.spread.flatten().tolist(),
     )(grey, return_tensors="pt")  # fmt: skip
     return {"pixel_values": made["pixel_values"], "image_grid_thw": made["image_grid_thw"]}
 
@@ -143,8 +143,8 @@ def test_answers_are_scored_and_taught_as_transformers_does_it(made, stock, prom
     (expected * weight).sum().backward()
     projection = "model.language_model.layers.0.self_attn.q_proj.weight"
     names = {
-        "model.encoder.tower.blocks.0.attn.qkv.weight": "model.visual.blocks.0.attn.qkv.weight",
-        "model.bridge.merger": "model.visual.merger",
+        "model.encoder.eyes.visual.blocks.0.attn.qkv.weight": "model.visual.blocks.0.attn.qkv.weight",
+        "model.bridge.visual.merger": "model.visual.merger",
         projection: projection,
     }
     theirs = dict(stock.named_parameters())
@@ -194,8 +194,8 @@ def test_tower_and_merger_keep_the_contracts(folder, table):
     encoder = factory.build("encoder", table, given={"vision": vision}, where="model.encoder")
     check_encoder(encoder, depths=(1, 2))
     grid = encoder.grid((1, *encoder.input.size_zyx[1:]))
-    assert grid == (1, *[SIZES[language.config.model_type] // encoder.side_pixels] * 2)
-    bridge = NativeMerger(encoder.width, language.config.get_text_config().hidden_size, grid, vision)
+    assert grid == (1, *[SIZES[language.config.model_type] // encoder.eyes.side_pixels] * 2)
+    bridge = PublishedTokens(encoder.width, language.config.get_text_config().hidden_size, grid, vision)
     assert bridge.tokens(grid) == grid[1] * grid[2]
     assert bridge.token_grid(grid) == grid
 
@@ -208,9 +208,9 @@ def test_another_bridge_may_follow_the_tower(folder, table, prompts):
 
 def test_three_windows_are_three_colours(folder, table, kind):
     vision = assemble.vision_of(Pretrained(folder=str(folder)).load()[0].config)
-    colour = NativeVision(vision, size=SIZES[kind], windows=((-1000, 400), (-160, 240), (-500, 1300)))
-    grey = NativeVision(vision, size=SIZES[kind])
-    grey.tower.load_state_dict(colour.tower.state_dict())
+    colour = PublishedVision(vision, size=SIZES[kind], windows=((-1000, 400), (-160, 240), (-500, 1300)))
+    grey = PublishedVision(vision, size=SIZES[kind])
+    grey.load_state_dict(colour.state_dict())
     shown = torch.rand(2, 1, 1, SIZES[kind], SIZES[kind]) * 2 - 1
     with torch.no_grad():
         alike = colour.eval()(shown.expand(-1, 3, -1, -1, -1)).features
@@ -231,16 +231,16 @@ def photographs(tmp_path):
 def test_photographs_are_read_as_the_published_model_reads_them(folder, kind, stock, tmp_path):
     step = 32 if kind == "qwen3_vl" else 28
     bounds = {"least_pixels": 2 * step**2, "most_pixels": 8 * step**2}
-    table = {"use": "native-vision", "size": SIZES[kind], "windows": []}
+    table = {"use": "published-vision", "size": SIZES[kind], "windows": []}
     view_table = {"use": "image", "multiple_px": step, **bounds}
     model, processor = own(folder, table, view_table=view_table)
     view = factory.build("view", view_table, given={}, where="view")
-    config = model.model.encoder.tower.config
+    config = model.model.encoder.eyes.visual.config
     published = Qwen2VLImageProcessorPil(
         patch_size=config.patch_size, merge_size=config.spatial_merge_size,
         min_pixels=bounds["least_pixels"], max_pixels=bounds["most_pixels"],
-        image_mean=model.model.encoder.mean.flatten().tolist(),
-        image_std=model.model.encoder.spread.flatten().tolist(),
+        image_mean=model.model.encoder.eyes.mean.flatten().tolist(),
+        image_std=model.model.encoder.eyes.spread.flatten().tolist(),
     )  # fmt: skip
     sizes = set()
     for case in photographs(tmp_path):
@@ -253,7 +253,7 @@ def test_photographs_are_read_as_the_published_model_reads_them(folder, kind, st
         assert [side // config.patch_size for side in size[1:]] == grid[1:]
         pixels = model.model.bank.pixels([handle])
         theirs = patches_as_pictures(made["pixel_values"], grid, config)
-        mean, spread = model.model.encoder.mean, model.model.encoder.spread
+        mean, spread = model.model.encoder.eyes.mean, model.model.encoder.eyes.spread
         torch.testing.assert_close(((pixels[0, :, 0] + 1) / 2 - mean) / spread, theirs, rtol=0, atol=1e-5)
         expected = stock_logits(stock, list(encoded.ids), made)
         result = own_logits(model, encoded, torch.tensor([[handle]]))
@@ -281,7 +281,7 @@ def test_shapes_that_come_with_the_core_have_eyes(id):
     given = Pretrained(id=id, revision="abc")
     vision = assemble.vision_of(given.vision())
     with torch.device("meta"):
-        encoder = build_encoder({"use": "native-vision", "size": 224}, vision)
+        encoder = build_encoder({"use": "published-vision", "size": 224}, vision)
         bridge = build_bridge(MERGER, encoder, given.width(), vision)
         published = AutoModelForImageTextToText.from_config(whole)
     own = sum(weight.numel() for part in (encoder, bridge) for weight in part.parameters())
@@ -293,25 +293,25 @@ def test_towers_of_other_families_are_refused_by_name(kind):
     vision = assemble.vision_of(AutoConfig.for_model(kind))
     known = "are not known here; known: qwen2_5_vl, qwen3_vl"
     with pytest.raises(RecipeError, match=f"model.encoder: towers of type '{vision['model_type']}' {known}"):
-        build_encoder({"use": "native-vision"}, vision)
+        build_encoder({"use": "published-vision"}, vision)
 
 
 def test_what_does_not_fit_is_refused(folder, kind, tmp_path):
     language, _ = Pretrained(folder=str(folder)).load()
     vision = assemble.vision_of(language.config)
     with pytest.raises(RecipeError, match=r"model.encoder.size: 100 pixels are no whole number of tokens"):
-        NativeVision(vision, size=100)
+        PublishedVision(vision, size=100)
     with pytest.raises(RecipeError, match=r"model.encoder.windows: 2 windows, and a picture has 3 channels"):
-        NativeVision(vision, size=SIZES[kind], windows=((0, 1), (0, 2)))
+        PublishedVision(vision, size=SIZES[kind], windows=((0, 1), (0, 2)))
     with pytest.raises(RecipeError, match=r"model.encoder: the language model has no eyes of its own"):
-        NativeVision(None)
-    encoder = NativeVision(vision, size=SIZES[kind])
-    with pytest.raises(RecipeError, match=r"of encoder 'native-vision', and this encoder gives 24\."):
-        NativeMerger(24, 64, (1, 3, 3), vision)
+        PublishedVision(None)
+    encoder = PublishedVision(vision, size=SIZES[kind])
+    with pytest.raises(RecipeError, match=r"of encoder 'published-vision', and this encoder gives 24\."):
+        PublishedTokens(24, 64, (1, 3, 3), vision)
     with pytest.raises(
         RecipeError, match=r"gives embeddings of 64 numbers, and the language model's have 32"
     ):
-        NativeMerger(encoder.width, 32, (1, 3, 3), vision)
+        PublishedTokens(encoder.width, 32, (1, 3, 3), vision)
     with pytest.raises(ValueError, match=r"multiples of \d+ pixels \(y, x\), got \(50, 56\)"):
         encoder.grid((1, 50, 56))
     text, _ = Pretrained(folder=str(tiny_language(tmp_path))).load()

@@ -7,7 +7,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from evidcore_plugin_encoders.published_vision import read_published
+from evidcore_plugin_encoders.published_vision import PublishedVision
 from evidcore_testing import check_bridge, check_encoder
 from evidcore_testing.recipes import recipe_text
 from published import FAMILIES, write_published
@@ -34,7 +34,7 @@ def folder(request, tmp_path_factory):
 
 def facts_of(folder):
     language = Pretrained(folder=str(folder))
-    return {**assemble.vision_of(language.vision()), "published": read_published(language)}
+    return {**assemble.vision_of(language.vision()), "published": PublishedVision.read_published(language)}
 
 
 def own(folder):
@@ -56,7 +56,7 @@ def log_probability(folder, processor, encoder, encoded):
         prepare(crop, encoder.input, processor.image_processor.size_zyx(crop)) for crop in encoded.crops
     ]
     pictures = [(one.expand(3, -1, -1) + 1) / 2 for volume in volumes for one in volume.unbind(1)]
-    shown = encoder.images(images=pictures, return_tensors="pt", do_rescale=False)
+    shown = encoder.eyes.images(images=pictures, return_tensors="pt", do_rescale=False)
     answer = processor.tokenizer(ANSWER, add_special_tokens=False)["input_ids"]
     ids = torch.tensor([[*encoded.ids, *answer]])
     is_image = (ids == processor.image_token_id).long()
@@ -172,4 +172,4 @@ def test_what_is_no_published_model_with_eyes_is_refused_by_name(folder, tmp_pat
     for file in folder.glob("*processor_config.json"):
         file.unlink()
     with pytest.raises(RecipeError, match=r"the processor of .* shows no picture"):
-        read_published(Pretrained(folder=str(folder)))
+        PublishedVision.read_published(Pretrained(folder=str(folder)))

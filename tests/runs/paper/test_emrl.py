@@ -19,7 +19,7 @@ def test_check_counts_tokens_and_names_what_is_missing(checked):
 SIZES = {
     "model.language": '{ folder = "language" }',
     "service.reader": '{ kind = "reader", use = "model-reader", folder = "language", max_new_tokens = 8, '
-    'encoder = { use = "native-vision", size = 64, windows = [[-160, 240]] } }',
+    'encoder = { use = "published-vision", size = 64, windows = [[-160, 240]] } }',
     "model.view.slices": "4",
     "model.encoder.size": "64",
     "stage.sft.steps": "2",
