@@ -6,7 +6,7 @@ Together with the language model of the same checkpoint they are that model: sam
    frozen tower are kept, and the bridge is the merger, which a stage may train. A *patch* is what becomes one
    token: a square of 2 x 2 of the tower's own patches, side by side.
 2. Of any other model the class itself is asked what it makes of a picture (`get_image_features`, with its own
-   image processor), projector and all: its result are embeddings of the language model. So Gemma 3 (MedGemma),
+   image processor), projector and all: its result are embeddings of the language model. So Gemma 3, MedGemma,
    InternVL, LLaVA, SmolVLM, LFM2-VL, Mistral 3 and what else transformers loads are one component.
 """
 
@@ -99,8 +99,8 @@ class PublishedVision(Encoder):
 
         Args:
             vision: the published model's configuration and processor.
-            size: height and width that a slice is resized to, in pixels: what the tower was trained on, if left
-                out. Qwen-VL's takes any multiple of 32 (Qwen3-VL: 256, or 64 tokens, if left out) or 28
+            size: height and width that a slice is resized to, in pixels: what the tower was trained on, if
+                left out. Qwen-VL's takes any multiple of 32 (Qwen3-VL: 256, or 64 tokens, if left out) or 28
                 (Qwen2.5-VL: 252). A view may choose other multiples, as `image` does to keep a picture's own
                 aspect.
             slices: slices taken from a volume that is shown whole.
@@ -130,7 +130,7 @@ class PublishedVision(Encoder):
         self.width = self.eyes.width
 
     def grid(self, size_zyx: Grid) -> Grid:
-        """Return the tokens of each slice, as a square where the model's class does not tell their places."""
+        """Return the grid of tokens of each slice; they count as a square where no grid is known."""
         return (size_zyx[0], *self.eyes.grid(*size_zyx[1:]))
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
@@ -243,14 +243,15 @@ class WholeModel(nn.Module):
 
     def forward(self, pictures: Float[Tensor, "picture 3 y x"]) -> Float[Tensor, "picture token width"]:
         """Return the embeddings of pictures on 0..1."""
-        see = self.model.get_image_features
-        known = inspect.signature(see).parameters
-        features = []
-        for picture in pictures:
-            given = self.images(images=[picture], return_tensors="pt", do_rescale=False)
-            output = see(**{key: value for key, value in given.items() if key in known})
-            features += [item.flatten(0, -2) for item in output.pooler_output]
-        return torch.cat(features).reshape(len(pictures), -1, self.width)
+        return torch.cat([self._embeddings(picture) for picture in pictures]).unflatten(
+            0, (len(pictures), -1)
+        )
+
+    def _embeddings(self, picture: Float[Tensor, "3 y x"]) -> Float[Tensor, "token width"]:
+        known = inspect.signature(self.model.get_image_features).parameters
+        given = self.images(images=[picture], return_tensors="pt", do_rescale=False)
+        output = self.model.get_image_features(**{key: given[key] for key in given if key in known})
+        return torch.cat([item.flatten(0, -2) for item in output.pooler_output])
 
 
 def _side(config: Any) -> int:
