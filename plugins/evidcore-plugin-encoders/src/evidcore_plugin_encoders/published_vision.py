@@ -62,14 +62,17 @@ class PublishedVision(Encoder):
         if not hasattr(transformers.MODEL_MAPPING[type(config)], "get_image_features"):
             text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
             raise RecipeError(f"{text} Take another model, or another encoder and bridge.")
-        side = _side(config)
+        size = getattr(getattr(config, "vision_config", None), "image_size", USUAL_PIXELS)
+        side = size if isinstance(size, int) else int(size[0])
         options = {"revision": getattr(language, "revision", None), "local_files_only": True}
         try:
             processor = transformers.AutoProcessor.from_pretrained(name, **options)
             images = json.loads(processor.image_processor.to_json_string())
             images["image_processor_type"] = type(processor.image_processor).__name__
+            token_id = getattr(config, "image_token_id", None) or config.image_token_index
+            image_token = processor.tokenizer.convert_ids_to_tokens(int(token_id))
             with torch.device("cpu"):  # a model's shape is built on another one
-                picture, tokens = _picture(processor, config, _image_processor(images), side)
+                picture = _picture(processor, image_token, _image_processor(images), side)
         except (OSError, ValueError, AttributeError) as cause:
             raise RecipeError(
                 f"model.language: the processor of {name!r} shows no picture ({str(cause).splitlines()[0]}). "
@@ -77,15 +80,11 @@ class PublishedVision(Encoder):
                 "published model beside it."
             ) from cause
         return {
-            "config": json.loads(config.to_json_string()),
-            "image_processor": images,
-            "side": side,
-            "tokens": tokens,
-            "picture": picture,
-            "image_token": processor.tokenizer.convert_ids_to_tokens(_image_token_id(config)),
+            "config": json.loads(config.to_json_string()), "image_processor": images, "side": side,
+            "tokens": picture.count(image_token), "picture": picture, "image_token": image_token,
             "masks_by": kind.__name__ if hasattr(kind, "create_masks_for_generate") else "",
             "text_width": config.get_text_config().hidden_size,
-        }
+        }  # fmt: skip
 
     def __init__(
         self,
@@ -115,17 +114,10 @@ class PublishedVision(Encoder):
             )
         config = qwen_config(vision)
         self.eyes: QwenTower | WholeModel = WholeModel(vision) if config is None else QwenTower(config)
-        multiple = self.eyes.side_pixels
-        side = size or max(1, round(self.eyes.usual_pixels / multiple)) * multiple
-        if side % multiple:
-            low = max(1, side // multiple) * multiple
-            raise RecipeError(
-                f"model.encoder.size: {side} pixels are no whole number of tokens, which are {multiple} "
-                f"pixels wide in this model. Take {low} or {low + multiple}."
-            )
+        side = self.eyes.side(size)
         self.input = EncoderInput(
             size_zyx=(slices, side, side), spacing_mm_zyx=None, windows=windows, any_depth=True,
-            multiple_px=multiple, colours=not windows,
+            multiple_px=self.eyes.multiple_px, colours=not windows,
         )  # fmt: skip
         self.width = self.eyes.width
 
@@ -167,7 +159,7 @@ class PublishedTokens(Bridge):
         self.visual = None if config is None else QwenMergers(config)
         if self.visual is not None:
             self.published_names = {"visual.": "model.visual."}
-            self.deep_layers = len(self.visual.deepstack_merger_list)
+            self.deep_layers = self.visual.deep_layers
             expected, given = self.visual.width, self.visual.text_width
         if width != expected:
             raise RecipeError(
@@ -192,7 +184,9 @@ class PublishedTokens(Bridge):
     def forward(self, patches: Patches) -> Float[Tensor, "volume token layers_and_text_width"]:
         """Return an embedding for each patch, and one for each of the first layers."""
         features = patches.features
-        return features if self.visual is None else self.visual(features)  # type: ignore[no-any-return]
+        if self.visual is not None:
+            features = self.visual(features)
+        return features
 
     def load_from(self, published: nn.Module) -> None:
         """Take the mergers' weights."""
@@ -213,12 +207,12 @@ class WholeModel(nn.Module):
                 'revision = "…" } (if it is one, `hf download ID` lets it be known), or another encoder.'
             )
         self.images = _image_processor(published["image_processor"])
-        self.side_pixels = self.usual_pixels = published["side"]
+        self.side_pixels, self.multiple_px = published["side"], None
         self.width, self.tokens = published["text_width"], published["tokens"]
         given = dict(published["config"])
         config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
         text = config.get_text_config()
-        text.num_hidden_layers = 1
+        text.num_hidden_layers, text.vocab_size, text.pad_token_id = 1, 1, None  # it is left out below
         if getattr(text, "layer_types", None):
             text.layer_types = text.layer_types[:1]
         build = transformers.AutoModelForImageTextToText.from_config
@@ -230,6 +224,15 @@ class WholeModel(nn.Module):
         for name in TEXT_PARTS:
             if hasattr(self.model, name):
                 setattr(self.model, name, None)
+
+    def side(self, size: int | None) -> int:
+        """Return the height and width of a slice in pixels."""
+        if size not in (None, self.side_pixels):
+            raise RecipeError(
+                f"model.encoder.size: the tower was trained on pictures of {self.side_pixels} pixels and "
+                f"takes no others, got {size}. Leave it out."
+            )
+        return int(self.side_pixels)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of tokens of a picture."""
@@ -243,9 +246,8 @@ class WholeModel(nn.Module):
 
     def forward(self, pictures: Float[Tensor, "picture 3 y x"]) -> Float[Tensor, "picture token width"]:
         """Return the embeddings of pictures on 0..1."""
-        return torch.cat([self._embeddings(picture) for picture in pictures]).unflatten(
-            0, (len(pictures), -1)
-        )
+        features = torch.cat([self._embeddings(picture) for picture in pictures])
+        return features.reshape(len(pictures), -1, self.width)
 
     def _embeddings(self, picture: Float[Tensor, "3 y x"]) -> Float[Tensor, "token width"]:
         known = inspect.signature(self.model.get_image_features).parameters
@@ -254,27 +256,17 @@ class WholeModel(nn.Module):
         return torch.cat([item.flatten(0, -2) for item in output.pooler_output])
 
 
-def _side(config: Any) -> int:
-    size = getattr(getattr(config, "vision_config", None), "image_size", USUAL_PIXELS)
-    return size if isinstance(size, int) else int(size[0])
-
-
-def _picture(processor: Any, config: Any, images: Any, side: int) -> tuple[str, int]:
-    """Return how a picture stands in a text, and its number of image tokens: by showing a black one."""
+def _picture(processor: Any, image_token: str, images: Any, side: int) -> str:
+    """Return how a picture stands in a text: by showing a black one."""
     processor.image_processor = images
     parts = [{"type": "text", "text": BEFORE}, {"type": "image"}, {"type": "text", "text": BEHIND}]
     chat = processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
     ids = processor(text=[chat], images=[Image.new("RGB", (side, side))])["input_ids"][0]
     text = processor.tokenizer.decode(ids, skip_special_tokens=False)
-    picture = text.partition(BEFORE)[2].partition(BEHIND)[0]
-    token = processor.tokenizer.convert_ids_to_tokens(_image_token_id(config))
-    if not (count := picture.count(token)):
-        raise ValueError(f"it writes no image token {token!r}")
-    return picture, count
-
-
-def _image_token_id(config: Any) -> int:
-    return int(getattr(config, "image_token_id", None) or config.image_token_index)
+    picture: str = text.partition(BEFORE)[2].partition(BEHIND)[0]
+    if image_token not in picture:
+        raise ValueError(f"it writes no image token {image_token!r}")
+    return picture
 
 
 def _image_processor(given: Vision) -> Any:
@@ -287,8 +279,8 @@ def _copy(part: Encoder | Bridge, published: nn.Module, where: str) -> None:
     """Copy a part's weights from the published model."""
     given = published.state_dict()
     for name, weight in part.state_dict().items():
-        begin = next(own for own in part.published_names if name.startswith(own))
-        theirs = part.published_names[begin] + name.removeprefix(begin)
+        prefix = next(filter(name.startswith, part.published_names))
+        theirs = part.published_names[prefix] + name.removeprefix(prefix)
         if (result := given.get(theirs)) is None or result.shape != weight.shape:
             shape = "is missing" if result is None else f"has shape {tuple(result.shape)}"
             raise RunError(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from einops import rearrange, repeat
+from einops.layers.torch import Rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModel
@@ -14,9 +15,11 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from evidcore.contracts import Grid
+from evidcore.errors import RecipeError
 
 # mean and spread of colours on 0..1 that each kind of tower was trained with
 COLOURS = {"qwen2_5_vl": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD), "qwen3_vl": ([0.5] * 3, [0.5] * 3)}
+USUAL_PIXELS = 256  # of a slice's side
 BATCHED = "evidcore_pictures"
 
 
@@ -27,51 +30,48 @@ def qwen_config(vision: Mapping[str, Any] | None) -> Any | None:
     return AutoConfig.for_model(f"{kind}_vision", **given) if kind in COLOURS else None
 
 
-class _Unmerged(nn.Module):
-    """Stands where a merger was: lays the patches of a square side by side."""
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        self.width = config.hidden_size * config.spatial_merge_size**2
-
-    def forward(self, patches: Float[Tensor, "patch width"]) -> Float[Tensor, "square squares_width"]:
-        """Return the squares."""
-        return patches.reshape(-1, self.width)
-
-
 class QwenTower(nn.Module):
     """The tower without its mergers; features of inner layers stand behind those of the last one."""
-
-    mean: Tensor
-    spread: Tensor
-    usual_pixels = 256  # of a slice's side
 
     def __init__(self, config: Any) -> None:
         """Build it without weights."""
         super().__init__()
-        self.side_pixels = config.patch_size * config.spatial_merge_size
+        self.multiple_px = config.patch_size * config.spatial_merge_size
         has_windows = hasattr(config, "window_size")
         self.visual = AutoModel.from_config(
             config, dtype=torch.float32, attn_implementation="sdpa" if has_windows else BATCHED
         )
-        self.visual.merger = _Unmerged(config)
-        deep = getattr(self.visual, "deepstack_merger_list", [])
+        in_square = config.spatial_merge_size**2
+        unmerged = Rearrange("(square patch) width -> square (patch width)", patch=in_square)
+        self.visual.merger = unmerged
+        deep = getattr(self.visual, "deepstack_merger_list", ())
         if deep:
-            self.visual.deepstack_merger_list = nn.ModuleList(_Unmerged(config) for _ in deep)
-        self.width = self.visual.merger.width * (1 + len(deep))
-        # not on the meta device, and in no checkpoint: the configuration says them
-        colours = torch.tensor(COLOURS[config.model_type.removesuffix("_vision")], device="cpu")
-        self.register_buffer("mean", colours[0].reshape(3, 1, 1), persistent=False)
-        self.register_buffer("spread", colours[1].reshape(3, 1, 1), persistent=False)
+            self.visual.deepstack_merger_list = nn.ModuleList(unmerged for _ in deep)
+        self.width = in_square * config.hidden_size * (1 + len(deep))
+        colours = COLOURS[config.model_type.removesuffix("_vision")]
+        # of each colour; no buffers: a model is built on the meta device too
+        self.mean, self.spread = torch.tensor(colours, device="cpu").reshape(2, 3, 1, 1)
+
+    def side(self, size: int | None) -> int:
+        """Return the height and width of a slice in pixels."""
+        multiple = self.multiple_px
+        size = size or round(USUAL_PIXELS / multiple) * multiple
+        if size % multiple:
+            low = max(1, size // multiple) * multiple
+            raise RecipeError(
+                f"model.encoder.size: {size} pixels are no whole number of tokens, which are {multiple} "
+                f"pixels wide in this model. Take {low} or {low + multiple}."
+            )
+        return int(size)
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Return the rows and columns of squares of a picture."""
-        if height % self.side_pixels or width % self.side_pixels:
+        if height % self.multiple_px or width % self.multiple_px:
             raise ValueError(
-                f"the tower takes slices whose sides are multiples of {self.side_pixels} pixels (y, x), got "
+                f"the tower takes slices whose sides are multiples of {self.multiple_px} pixels (y, x), got "
                 f"{(height, width)}"
             )
-        return height // self.side_pixels, width // self.side_pixels
+        return height // self.multiple_px, width // self.multiple_px
 
     def forward(self, pictures: Float[Tensor, "picture 3 y x"]) -> Float[Tensor, "picture square width"]:
         """Encode pictures on 0..1."""
@@ -83,7 +83,7 @@ class QwenTower(nn.Module):
             p=config.patch_size, q=config.patch_size, t=config.temporal_patch_size,
             m=config.spatial_merge_size, n=config.spatial_merge_size,
         )  # fmt: skip
-        # as frames of one video: each attends to itself, and their places are worked out together
+        # as frames of one film: each attends to itself, and their places are worked out together
         given: dict[str, Any] = {"grid_thw": torch.tensor([[count, *sides]], device=patches.device)}
         if config._attn_implementation == BATCHED:
             given |= {"pictures": count, "cu_seqlens": torch.tensor([0, len(patches)], device="cpu")}
@@ -94,8 +94,9 @@ class QwenTower(nn.Module):
     def mismatches(self, published: Mapping[str, Any], sizes: Collection[Grid]) -> Iterator[str]:
         """Compare colours and sizes with what the processor of the published model makes of a picture."""
         for key, buffer in (("image_mean", self.mean), ("image_std", self.spread)):
-            ours, given = buffer.flatten(), published.get(key)
-            if given is not None and not torch.allclose(torch.tensor(given), ours, atol=1e-3):
+            ours = buffer.flatten()
+            given = published.get(key, ours.tolist())
+            if not torch.allclose(torch.tensor(given), ours, atol=1e-3):
                 yield (
                     f"model.encoder: the model's own processor has {key} = {given}, and published-vision "
                     f"takes {[round(item, 4) for item in ours.tolist()]}. Correct its "
@@ -125,17 +126,20 @@ class QwenMergers(nn.Module):
         self.merger = tower.merger
         self.deepstack_merger_list = getattr(tower, "deepstack_merger_list", nn.ModuleList())
         self.patch_width, self.text_width = config.hidden_size, config.out_hidden_size
-        self.width = _Unmerged(config).width * (1 + len(self.deepstack_merger_list))
+        self.deep_layers = len(self.deepstack_merger_list)
+        self.width = self.patch_width * config.spatial_merge_size**2 * (1 + self.deep_layers)
 
     def forward(
         self, features: Float[Tensor, "volume square width"]
-    ) -> Float[Tensor, "volume square layers_and_text_width"]:
+    ) -> Float[Tensor, "volume square layers"]:
         """Merge each square to an embedding, and to one for each of the first layers."""
-        mergers = [self.merger, *self.deepstack_merger_list]
         merged = [
             merger(layer.reshape(-1, self.patch_width))
-            for merger, layer in zip(mergers, features.chunk(len(mergers), dim=-1), strict=True)
-        ]
+            for merger, layer in zip(
+                [self.merger, *self.deepstack_merger_list], features.chunk(1 + self.deep_layers, dim=-1),
+                strict=True,
+            )
+        ]  # fmt: skip
         return torch.cat(merged, dim=-1).reshape(*features.shape[:2], -1)
 
 

@@ -136,7 +136,7 @@ class PictureBoxes:
             if self.options.boxes == "pixels":
                 raise RecipeError(
                     "model.view.boxes: 'pixels' are those of a picture in its own aspect, and the encoder "
-                    f"takes {encoder.size_zyx[1:]} pixels (y, x) alone. Take 'thousandths', or published-vision."
+                    f"takes {encoder.size_zyx[1:]} pixels (y, x) alone. Take 'thousandths', or a Qwen-VL."
                 )
             return (depth, *encoder.size_zyx[1:])
         if encoder.multiple_px != self.options.multiple_px:

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.api import DataError
+from evidcore.api import DataError, find
 from evidcore.model.language import Pretrained
-from evidcore.registry import find
 from evidcore.registry.signature import component_class
 
 _TEXTS = ("*.json", "*.txt", "*.jinja")  # configuration and tokenizer
