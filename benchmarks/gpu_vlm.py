@@ -47,13 +47,13 @@ language = {{ {language} }}
 view = {{ use = "slices", slices = {slices} }}
 
 [model.encoder]
-use = "native-vision"
+use = "published-vision"
 size = {size}
 slices = {slices}
 windows = [[-160, 240]]
 
 [model.bridge]
-use = "native-merger"
+use = "published-tokens"
 
 [[stage]]
 kind = "sft"

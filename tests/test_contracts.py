@@ -31,15 +31,8 @@ from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context, StageOutputs
 from evidcore.train.sampler import InProcess
 
-SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-SEEING = {"model_type": "llava", "text_config": {"model_type": "llama", "vocab_size": 99, **SMALL}}
-SEEING |= {"vision_config": {"model_type": "clip_vision_model", "image_size": 28, "patch_size": 14, **SMALL}}
-PUBLISHED = {"config": SEEING, "image_processor": {"image_processor_type": "CLIPImageProcessor"}}
-NATIVE = {
-    **testing.tiny_vision("qwen3_vl"),
-    "published": {**PUBLISHED, "side": 28, "tokens": 4, "text_width": 64},
-}
-WIDTHS = {"native-merger": 3 * 4 * 32, "published-tokens": 64}  # which fit one tower and one language model
+NATIVE = testing.tiny_vision("qwen3_vl")
+WIDTHS = {"published-tokens": 3 * 4 * 32}  # which fits one tower and one language model
 cases = volume_cases(4)
 
 

@@ -98,7 +98,7 @@ class Encoder(nn.Module, ABC):
     language model as transformers writes it, None where it is a model of text alone.
     """
 
-    published_names: ClassVar[Mapping[str, str]] = {}
+    published_names: Mapping[str, str] = {}
     """How names of its weights begin here, and in the vision-language model that it was published in.
 
     Empty where it is not part of a published vision-language model.
@@ -153,7 +153,7 @@ class Bridge(nn.Module, ABC):
     of the language model's first layers (DeepStack, arXiv 2406.04334).
     """
 
-    published_names: ClassVar[Mapping[str, str]] = {}
+    published_names: Mapping[str, str] = {}
     """As an encoder's."""
 
     deep_layers: int = 0

@@ -149,8 +149,8 @@ dataset.chest = { use = "phantom-chest" }
 task.direct = { use = "choice" }
 [model]
 language = { folder = "KIND" }
-bridge = { use = "native-merger" }
-encoder = { use = "native-vision", size = 224 }
+bridge = { use = "published-tokens" }
+encoder = { use = "published-vision", size = 224 }
 view = VIEW
 [[stage]]
 kind = "sft"
@@ -206,7 +206,8 @@ def test_what_a_published_processor_does_otherwise_is_told(differs):
     template, colours, size = differs(SLICES, preprocessor_config=other, chat_template=system)
     assert "before a question stand '<|im_start|>user\\n' and '<|im_start|>system\\nBe brief." in template
     assert (
-        f"has image_mean = [0.1, 0.1, 0.1], and native-vision takes {[round(i, 4) for i in usual]}" in colours
+        f"has image_mean = [0.1, 0.1, 0.1], and published-vision takes {[round(i, 4) for i in usual]}"
+        in colours
     )
     assert "in 224 x 224 = 50176 pixels, and the model's own processor gives it 3136 to 50175. Ch" in size
 

@@ -113,13 +113,13 @@ def qwen(folder: Path, kind: str, **given: Any) -> tuple[VolumeVLM, VolumeProces
     language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, kind))
     for weight in language.parameters():
         weight.data = weight.data.bfloat16().float()
-    encoder = {"use": "native-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
+    encoder = {"use": "published-vision", "size": 64 if kind == "qwen3_vl" else 56, "slices": 2}
     vision = language.config.vision_config.to_dict()
     built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
     built.load_from(language)
     return assemble.assemble(
         language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
-        bridge_table={"use": "native-merger"}, view_table=dict(VIEW), **given,
+        bridge_table={"use": "published-tokens"}, view_table=dict(VIEW), **given,
     )  # fmt: skip
 
 

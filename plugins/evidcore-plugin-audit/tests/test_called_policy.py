@@ -21,8 +21,8 @@ RECIPE = recipe_text(
     task={"choice": {"use": "choice", "think": False}},
     model={
         "language": {"id": "nobody/none", "revision": "0"},
-        "encoder": {"use": "native-vision"},
-        "bridge": {"use": "native-merger"},
+        "encoder": {"use": "published-vision"},
+        "bridge": {"use": "published-tokens"},
     },
 )  # fmt: skip
 

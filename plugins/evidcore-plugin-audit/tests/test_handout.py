@@ -19,8 +19,8 @@ NAMES = ("caudal rear", "caudal front", "cranial rear", "cranial front")
 SHAPE = (12, 16, 16)  # z, y, x
 ELSEWHERE = {
     "language": {"id": "nobody/none", "revision": "0"},
-    "encoder": {"use": "native-vision"},
-    "bridge": {"use": "native-merger"},
+    "encoder": {"use": "published-vision"},
+    "bridge": {"use": "published-tokens"},
 }
 RECIPE = recipe_text(
     {"kind": "audit", "data": [{"dataset": "boxes", "task": "choice", "split": "test"}], "max_new_tokens": 9},
@@ -352,7 +352,7 @@ max_new_tokens = 4
 def test_a_published_model_is_asked_in_place_of_the_recipes(recipe, evid, tmp_path):
     folder = tiny_vision_language(tmp_path / "qwen", "qwen3_vl")
     text = RECIPE.partition("[[stage]]")[0].replace('"volume"', '"slices", slices = 2')
-    recipe.write_text(text.replace('"native-vision"', '"native-vision", size = 96') + PUBLISHED)
+    recipe.write_text(text.replace('"published-vision"', '"published-vision", size = 96') + PUBLISHED)
     words = ("audit", "policy", recipe, "--model", folder, "--out", tmp_path / "runs")
     result = json.loads(evid(*words, "--json").stdout)
     assert re.fullmatch(rf"model {folder}, weights [0-9a-f]{{16}}", result["asked"])

@@ -14,7 +14,7 @@ from evidcore.model.language import Pretrained
 from evidcore.model.parts import build_encoder
 from evidcore.model.policy import VLMPolicy
 
-NATIVE = {"use": "native-vision", "size": 96, "slices": 1}
+NATIVE = {"use": "published-vision", "size": 96, "slices": 1}
 
 
 @pytest.fixture(scope="module")

@@ -233,12 +233,12 @@ def test_a_model_of_parts_has_no_published_form(small_run, tmp_path):
 def taken_apart(folder, size, **given):
     """The model of a folder as this package puts it together."""
     language, tokenizer = Pretrained(folder=str(folder)).load()
-    table = {"use": "native-vision", "size": size, "windows": [[-1000, 400]]}
+    table = {"use": "published-vision", "size": size, "windows": [[-1000, 400]]}
     vision = {"vision": assemble.vision_of(language.config)}
     encoder = factory.build("encoder", table, given=vision, where="model.encoder")
     encoder.load_from(language)
     return assemble.assemble(
-        language, tokenizer, encoder, encoder_table=table, bridge_table={"use": "native-merger"},
+        language, tokenizer, encoder, encoder_table=table, bridge_table={"use": "published-tokens"},
         view_table={"use": "slices", "slices": 3}, **given,
     )  # fmt: skip
 

@@ -93,12 +93,12 @@ def made(request, tmp_path):
     if request.param == "volume":
         return tiny_vlm(tiny_language(folder), sharpness=3.0)
     language = AutoModelForImageTextToText.from_pretrained(tiny_vision_language(folder, request.param))
-    encoder = {"use": "native-vision", "size": 64 if request.param == "qwen3_vl" else 56, "slices": 2}
+    encoder = {"use": "published-vision", "size": 64 if request.param == "qwen3_vl" else 56, "slices": 2}
     vision = language.config.vision_config.to_dict()
     built = factory.build("encoder", encoder, given={"vision": vision}, where="test")
     return assemble.assemble(
         language, AutoTokenizer.from_pretrained(folder), built, encoder_table=encoder,
-        bridge_table={"use": "native-merger"}, view_table=dict(VIEW),
+        bridge_table={"use": "published-tokens"}, view_table=dict(VIEW),
     )  # fmt: skip
 
 

@@ -38,13 +38,13 @@ def seeing_folder(tmp_path_factory):
 def seeing_model(seeing_folder, tmp_path):
     """Give Qwen2.5-VL, tiny, as a run assembles it, and a prompt about each of two photographs."""
     language = AutoModelForImageTextToText.from_pretrained(seeing_folder)
-    table = {"use": "native-vision", "size": 112, "slices": 1, "windows": []}
+    table = {"use": "published-vision", "size": 112, "slices": 1, "windows": []}
     vision = assemble.vision_of(language.config)
     encoder = factory.build("encoder", table, given={"vision": vision}, where="test")
     encoder.load_from(language)
     model, processor = assemble.assemble(
         language, AutoTokenizer.from_pretrained(seeing_folder), encoder, encoder_table=table,
-        bridge_table={"use": "native-merger"}, view_table={"use": "image"},
+        bridge_table={"use": "published-tokens"}, view_table={"use": "image"},
     )  # fmt: skip
     view = factory.build("view", {"use": "image"}, given={}, where="test")
     rng, shown = np.random.default_rng(0), []

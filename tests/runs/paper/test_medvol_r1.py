@@ -133,7 +133,7 @@ def test_the_recipe_runs_from_end_to_end_in_small(small, finished, results):
     )
     published = load_file(small / "language" / "model.safetensors")
     eye = "blocks.0.attn.qkv.weight"
-    assert (before[f"model.encoder.tower.{eye}"] == published[f"model.visual.{eye}"]).all()
+    assert (before[f"model.encoder.eyes.visual.{eye}"] == published[f"model.visual.{eye}"]).all()
     moved = {name for name in before if not before[name].equal(after[name])}
     assert moved
     assert all(name.startswith("model.language_model.layers.") for name in moved)
@@ -146,7 +146,7 @@ def test_the_trained_model_goes_back_to_the_published_form(evid, finished, tmp_p
     assert type(model) is Qwen3VLForConditionalGeneration
     assert type(AutoProcessor.from_pretrained(tmp_path / "model")) is Qwen3VLProcessor
     there = model.state_dict()
-    parts = {"encoder.tower": "visual", "bridge": "visual", "language_model": "language_model"}
+    parts = {"encoder.eyes.visual": "visual", "bridge.visual": "visual", "language_model": "language_model"}
     weights = load_file(finished / "checkpoints" / "03-grpo" / "model.safetensors")
     assert len(there) == len(weights)
     for own, published in parts.items():

@@ -164,7 +164,7 @@ def _recipe(given: Mapping[str, Any]) -> dict[str, Any]:
         "task": {name: task},
         "model": {
             "language": {"id": "none/a-python-function", "revision": "none"},
-            "encoder": {"use": "native-vision"}, "bridge": {"use": "native-merger"},
+            "encoder": {"use": "published-vision"}, "bridge": {"use": "published-tokens"},
             "view": _table(given["view"]),
         },
         "stage": [audit],

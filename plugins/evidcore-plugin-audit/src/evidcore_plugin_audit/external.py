@@ -64,8 +64,8 @@ def audit_model(
             if component_class(find(part, use).load()).load_from is contract.load_from:
                 raise RecipeError(
                     f"{path}: model.{part} {use!r} takes no weights from {name}, so it would be "
-                    "untrained. Name parts that do, as --set 'model.encoder={use=\"native-vision\"}' --set "
-                    "'model.bridge={use=\"native-merger\"}'."
+                    "untrained. Name parts that do, as --set 'model.encoder={use=\"published-vision\"}' "
+                    "--set 'model.bridge={use=\"published-tokens\"}'."
                 )
     elif (own := dict(VolumeImageProcessor.from_pretrained(folder).view or {})) != view:
         raise RecipeError(

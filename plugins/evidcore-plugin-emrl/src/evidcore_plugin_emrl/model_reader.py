@@ -19,8 +19,8 @@ from evidcore.model.parts import build_encoder
 from evidcore.model.policy import VLMPolicy
 from evidcore.model.vlm import VolumeVLMConfig
 
-NATIVE = MappingProxyType({"use": "native-vision"})
-MERGER = MappingProxyType({"use": "native-merger"})
+NATIVE = MappingProxyType({"use": "published-vision"})
+MERGER = MappingProxyType({"use": "published-tokens"})
 SLICES = MappingProxyType({"use": "slices"})
 
 

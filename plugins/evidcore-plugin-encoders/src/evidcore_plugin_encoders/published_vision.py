@@ -1,16 +1,20 @@
-"""Encoder `published-vision` and bridge `published-tokens`: the eyes of any published vision-language model.
+"""Encoder `published-vision` and bridge `published-tokens`: the eyes of a published vision-language model.
 
-What the class of a published model makes of pictures (`get_image_features`, with its own image processor) is
-taken as it is, projector and all: its result are embeddings of the language model. So SigLIP and Gemma 3
-(MedGemma), InternVL, LLaVA, SmolVLM, LFM2-VL, Mistral 3 and what else transformers loads are one component.
-Qwen2.5-VL and Qwen3-VL are better served by `native-vision`, whose projector is a bridge of its own.
+Together with the language model of the same checkpoint they are that model: same weights, same arithmetic.
+
+1. Qwen2.5-VL and Qwen3-VL are taken apart (`qwen_vision`): the encoder is the tower, so that features of the
+   frozen tower are kept, and the bridge is the merger, which a stage may train. A *patch* is what becomes one
+   token: a square of 2 x 2 of the tower's own patches, side by side.
+2. Of any other model the class itself is asked what it makes of a picture (`get_image_features`, with its own
+   image processor), projector and all: its result are embeddings of the language model. So Gemma 3, MedGemma,
+   InternVL, LLaVA, SmolVLM, LFM2-VL, Mistral 3 and what else transformers loads are one component.
 """
 
 import inspect
 import json
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any
 
 import torch
 import transformers
@@ -22,10 +26,11 @@ from torch import Tensor, nn
 from evidcore.api import Bridge, Encoder, EncoderInput, Language, Patches
 from evidcore.contracts import Grid
 from evidcore.errors import RecipeError, RunError
-from evidcore_plugin_encoders.native_vision import SOFT_TISSUE
 from evidcore_plugin_encoders.patch_centres import patch_centres
+from evidcore_plugin_encoders.qwen_vision import COLOURS, QwenMergers, QwenTower, qwen_config
 
 Vision = Mapping[str, Any]
+SOFT_TISSUE = ((-160.0, 240.0),)  # HU
 USUAL_PIXELS = 448  # where a tower takes any size
 # settings of image processors that would cut a picture into several
 WHOLE = {"do_image_splitting": False, "crop_to_patches": False, "do_pan_and_scan": False}
@@ -34,9 +39,13 @@ TEXT_PARTS = ("language_model", "text_model")
 
 
 class PublishedVision(Encoder):
-    """The vision tower and projector of the recipe's language model, applied to each axial slice."""
+    """The vision tower of the recipe's language model, applied to each axial slice.
 
-    published_names: ClassVar[Mapping[str, str]] = {"eyes.": "model."}
+    Of Qwen2.5-VL (arXiv 2502.13923) and Qwen3-VL (arXiv 2511.21631) the tower alone, of others with its
+    projector.
+    """
+
+    published_names: Mapping[str, str] = {"eyes.visual.": "model.visual.", "eyes.model.": "model."}
 
     @classmethod
     def read_published(cls, language: Language) -> dict[str, Any]:
@@ -45,12 +54,43 @@ class PublishedVision(Encoder):
         Raises:
             RecipeError: if there is no such processor, or it writes no picture.
         """
-        return read_published(language)
+        config: Any = language.vision()
+        name = getattr(language, "name", "")
+        kind = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
+        if kind is None or not name or config.model_type in COLOURS:
+            return {}
+        if not hasattr(transformers.MODEL_MAPPING[type(config)], "get_image_features"):
+            text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
+            raise RecipeError(f"{text} Take another model, or another encoder and bridge.")
+        size = getattr(getattr(config, "vision_config", None), "image_size", USUAL_PIXELS)
+        side = size if isinstance(size, int) else int(size[0])
+        options = {"revision": getattr(language, "revision", None), "local_files_only": True}
+        try:
+            processor = transformers.AutoProcessor.from_pretrained(name, **options)
+            images = json.loads(processor.image_processor.to_json_string())
+            images["image_processor_type"] = type(processor.image_processor).__name__
+            token_id = getattr(config, "image_token_id", None) or config.image_token_index
+            image_token = processor.tokenizer.convert_ids_to_tokens(int(token_id))
+            with torch.device("cpu"):  # a model's shape is built on another one
+                picture = _picture(processor, image_token, _image_processor(images), side)
+        except (OSError, ValueError, AttributeError) as cause:
+            raise RecipeError(
+                f"model.language: the processor of {name!r} shows no picture ({str(cause).splitlines()[0]}). "
+                "Put processor_config.json, preprocessor_config.json and chat_template.jinja of the "
+                "published model beside it."
+            ) from cause
+        return {
+            "config": json.loads(config.to_json_string()), "image_processor": images, "side": side,
+            "tokens": picture.count(image_token), "picture": picture, "image_token": image_token,
+            "masks_by": kind.__name__ if hasattr(kind, "create_masks_for_generate") else "",
+            "text_width": config.get_text_config().hidden_size,
+        }  # fmt: skip
 
     def __init__(
         self,
         vision: Vision | None = None,
         *,
+        size: Annotated[int, Ge(28)] | None = None,
         slices: Annotated[int, Ge(1)] = 32,
         windows: tuple[tuple[float, float], ...] = SOFT_TISSUE,
     ) -> None:
@@ -58,66 +98,79 @@ class PublishedVision(Encoder):
 
         Args:
             vision: the published model's configuration and processor.
+            size: height and width that a slice is resized to, in pixels: what the tower was trained on, if
+                left out. Qwen-VL's takes any multiple of 32 (Qwen3-VL: 256, or 64 tokens, if left out) or 28
+                (Qwen2.5-VL: 252). A view may choose other multiples, as `image` does to keep a picture's own
+                aspect.
             slices: slices taken from a volume that is shown whole.
             windows: (low, high) in HU: one, shown in grey, or three, for red, green and blue; [] scales by
                 percentiles, for any intensity, and takes photographs in their colours.
         """
         super().__init__()
-        published = _published(vision, "model.encoder")
-        self.eyes, self.images = _eyes(published), _image_processor(published["image_processor"])
-        side = published["side"]
+        if len(windows) not in (0, 1, 3):
+            raise RecipeError(
+                f"model.encoder.windows: {len(windows)} windows, and a picture has 3 channels. Name one "
+                "window, shown in grey, or three, for red, green and blue."
+            )
+        config = qwen_config(vision)
+        self.eyes: QwenTower | WholeModel = WholeModel(vision) if config is None else QwenTower(config)
+        side = self.eyes.side(size)
         self.input = EncoderInput(
             size_zyx=(slices, side, side), spacing_mm_zyx=None, windows=windows, any_depth=True,
-            multiple_px=side, colours=not windows,
+            multiple_px=self.eyes.multiple_px, colours=not windows,
         )  # fmt: skip
-        self.width, self.tokens = published["text_width"], published["tokens"]
+        self.width = self.eyes.width
 
     def grid(self, size_zyx: Grid) -> Grid:
-        """Return the tokens of each slice, as a square where they are one."""
-        depth, height, width = size_zyx
-        if (height, width) != self.input.size_zyx[1:]:
-            raise ValueError(
-                f"the tower takes slices of {self.input.size_zyx[1:]} pixels (y, x), got {(height, width)}"
-            )
-        side = math.isqrt(self.tokens)
-        return (depth, side, side) if side * side == self.tokens else (depth, 1, self.tokens)
+        """Return the grid of tokens of each slice; they count as a square where no grid is known."""
+        return (size_zyx[0], *self.eyes.grid(*size_zyx[1:]))
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode each slice as the published model would a picture."""
         _, _, depth, height, width = volumes.shape
         grid = self.grid((depth, height, width))
         slices = volumes.transpose(1, 2).flatten(0, 1).expand(-1, 3, -1, -1)
-        features = torch.cat([
-            _features(self.eyes, self.images, picture[None]) for picture in (slices + 1) / 2
-        ])
-        features = features.reshape(len(volumes), -1, self.width)
+        features = self.eyes((slices + 1) / 2).reshape(len(volumes), -1, self.width)
         step = (1.0, height / grid[1], width / grid[2])
         return Patches(features, grid, patch_centres(grid, step, features.device))
 
+    def mismatches(self, published: Mapping[str, Any], sizes: Collection[Grid]) -> Iterator[str]:
+        """Compare colours and sizes of Qwen-VL with those of the published processor; others are asked it."""
+        if isinstance(self.eyes, QwenTower):
+            yield from self.eyes.mismatches(published, sizes)
+
     def load_from(self, published: nn.Module) -> None:
-        """Take the weights of tower and projector."""
-        weights = getattr(published, "model", published).state_dict()
-        with torch.no_grad():
-            for name, weight in self.eyes.state_dict().items():
-                if (given := weights.get(name)) is None or given.shape != weight.shape:
-                    raise RunError(
-                        f"model.encoder: {name} of {type(published).__name__} is missing or not of shape "
-                        f"{tuple(weight.shape)}."
-                    )
-                weight.copy_(given)
+        """Take the weights of the tower, and of the projector where it belongs to it."""
+        _copy(self, published, "model.encoder")
 
 
 class PublishedTokens(Bridge):
-    """Gives what `published-vision` sees as it is: the published projector has made embeddings of it."""
+    """The layers by which the recipe's language model takes in what `published-vision` sees.
 
-    def __init__(self, width: int, text_width: int, grid_zyx: Grid) -> None:
-        """Take an encoder whose features are embeddings."""
+    Qwen-VL's mergers, which a stage may train; Qwen3-VL's also make what is added after the first layers. Of
+    other models the encoder has made embeddings, which are given as they are.
+    """
+
+    def __init__(self, width: int, text_width: int, grid_zyx: Grid, vision: Vision | None = None) -> None:
+        """Build the mergers without weights; `load_from` takes them from the published model."""
         super().__init__()
-        if width != text_width:
+        config = qwen_config(vision)
+        expected, given = text_width, text_width
+        self.visual = None if config is None else QwenMergers(config)
+        if self.visual is not None:
+            self.published_names = {"visual.": "model.visual."}
+            self.deep_layers = self.visual.deep_layers
+            expected, given = self.visual.width, self.visual.text_width
+        if width != expected:
             raise RecipeError(
-                f"model.bridge: published-tokens takes features of {text_width} numbers, as encoder "
+                f"model.bridge: published-tokens takes features of {expected} numbers, as encoder "
                 f"'published-vision' gives them, and this encoder gives {width}. Use that encoder, or "
                 "another bridge."
+            )
+        if text_width != given:
+            raise RecipeError(
+                f"model.bridge: published-tokens gives embeddings of {given} numbers, and the language "
+                f"model's have {text_width}. Use the language model that it was published with."
             )
 
     def tokens(self, grid_zyx: Grid) -> int:
@@ -128,90 +181,92 @@ class PublishedTokens(Bridge):
         """Return the grid of patches."""
         return grid_zyx
 
-    def forward(self, patches: Patches) -> Float[Tensor, "volume token text_width"]:
-        """Return the features."""
-        return patches.features
+    def forward(self, patches: Patches) -> Float[Tensor, "volume token layers_and_text_width"]:
+        """Return an embedding for each patch, and one for each of the first layers."""
+        features = patches.features
+        if self.visual is not None:
+            features = self.visual(features)
+        return features
+
+    def load_from(self, published: nn.Module) -> None:
+        """Take the mergers' weights."""
+        _copy(self, published, "model.bridge")
 
 
-def read_published(language: Language) -> dict[str, Any]:
-    """Return what `published-vision` needs to know of a published model."""
-    config: Any = language.vision()
-    name = getattr(language, "name", "")
-    kind = transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING.get(type(config), None)
-    if kind is None or not name:
-        return {}
-    if not hasattr(transformers.MODEL_MAPPING[type(config)], "get_image_features"):
-        text = f"model.language: {kind.__name__} takes in its pictures otherwise than among the words."
-        raise RecipeError(f"{text} Take another model, or another encoder and bridge.")
-    size = getattr(getattr(config, "vision_config", None), "image_size", USUAL_PIXELS)
-    side = size if isinstance(size, int) else size[0]
-    options = {"revision": getattr(language, "revision", None), "local_files_only": True}
-    try:
-        processor = transformers.AutoProcessor.from_pretrained(name, **options)
-        images = json.loads(processor.image_processor.to_json_string())
-        images["image_processor_type"] = type(processor.image_processor).__name__
-        with torch.device("cpu"):  # a model's shape is built on another one
-            picture, tokens = _picture(processor, config, _image_processor(images), side)
-    except (OSError, ValueError, AttributeError) as cause:
-        raise RecipeError(
-            f"model.language: the processor of {name!r} shows no picture ({str(cause).splitlines()[0]}). Put "
-            "processor_config.json, preprocessor_config.json and chat_template.jinja of the published model "
-            "beside it."
-        ) from cause
-    return {
-        "config": json.loads(config.to_json_string()),
-        "image_processor": images,
-        "side": side,
-        "tokens": tokens,
-        "picture": picture,
-        "image_token": processor.tokenizer.convert_ids_to_tokens(_image_token_id(config)),
-        "masks_by": kind.__name__ if hasattr(kind, "create_masks_for_generate") else "",
-        "text_width": config.get_text_config().hidden_size,
-    }
+class WholeModel(nn.Module):
+    """What sees of a published model, its language model left out, with its image processor."""
+
+    def __init__(self, vision: Vision | None) -> None:
+        """Build it without weights."""
+        super().__init__()
+        published = (vision or {}).get("published")
+        if not published:
+            raise RecipeError(
+                "model.encoder: the language model has no eyes of its own, as far as is known on this "
+                'machine. Name a vision-language model, as language = { id = "Qwen/Qwen3-VL-4B-Instruct", '
+                'revision = "…" } (if it is one, `hf download ID` lets it be known), or another encoder.'
+            )
+        self.images = _image_processor(published["image_processor"])
+        self.side_pixels, self.multiple_px = published["side"], None
+        self.width, self.tokens = published["text_width"], published["tokens"]
+        given = dict(published["config"])
+        config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
+        text = config.get_text_config()
+        text.num_hidden_layers, text.vocab_size, text.pad_token_id = 1, 1, None  # it is left out below
+        if getattr(text, "layer_types", None):
+            text.layer_types = text.layer_types[:1]
+        build = transformers.AutoModelForImageTextToText.from_config
+        try:
+            self.model = build(config, dtype=torch.float32).model
+        except RuntimeError:  # some read values while they are built, of which the meta device has none
+            with torch.device("cpu"):
+                self.model = build(config, dtype=torch.float32).model
+        for name in TEXT_PARTS:
+            if hasattr(self.model, name):
+                setattr(self.model, name, None)
+
+    def side(self, size: int | None) -> int:
+        """Return the height and width of a slice in pixels."""
+        if size not in (None, self.side_pixels):
+            raise RecipeError(
+                f"model.encoder.size: the tower was trained on pictures of {self.side_pixels} pixels and "
+                f"takes no others, got {size}. Leave it out."
+            )
+        return int(self.side_pixels)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """Return the rows and columns of tokens of a picture."""
+        if (height, width) != (self.side_pixels, self.side_pixels):
+            raise ValueError(
+                f"the tower takes slices of {(self.side_pixels, self.side_pixels)} pixels (y, x), got "
+                f"{(height, width)}"
+            )
+        side = math.isqrt(self.tokens)
+        return (side, side) if side * side == self.tokens else (1, self.tokens)
+
+    def forward(self, pictures: Float[Tensor, "picture 3 y x"]) -> Float[Tensor, "picture token width"]:
+        """Return the embeddings of pictures on 0..1."""
+        features = torch.cat([self._embeddings(picture) for picture in pictures])
+        return features.reshape(len(pictures), -1, self.width)
+
+    def _embeddings(self, picture: Float[Tensor, "3 y x"]) -> Float[Tensor, "token width"]:
+        known = inspect.signature(self.model.get_image_features).parameters
+        given = self.images(images=[picture], return_tensors="pt", do_rescale=False)
+        output = self.model.get_image_features(**{key: given[key] for key in given if key in known})
+        return torch.cat([item.flatten(0, -2) for item in output.pooler_output])
 
 
-def _picture(processor: Any, config: Any, images: Any, side: int) -> tuple[str, int]:
-    """Return how a picture stands in a text, and its number of image tokens: by showing a black one."""
+def _picture(processor: Any, image_token: str, images: Any, side: int) -> str:
+    """Return how a picture stands in a text: by showing a black one."""
     processor.image_processor = images
     parts = [{"type": "text", "text": BEFORE}, {"type": "image"}, {"type": "text", "text": BEHIND}]
     chat = processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=False)
     ids = processor(text=[chat], images=[Image.new("RGB", (side, side))])["input_ids"][0]
     text = processor.tokenizer.decode(ids, skip_special_tokens=False)
-    picture = text.partition(BEFORE)[2].partition(BEHIND)[0]
-    token = processor.tokenizer.convert_ids_to_tokens(_image_token_id(config))
-    if not (count := picture.count(token)):
-        raise ValueError(f"it writes no image token {token!r}")
-    return picture, count
-
-
-def _image_token_id(config: Any) -> int:
-    return int(getattr(config, "image_token_id", None) or config.image_token_index)
-
-
-def _published(vision: Vision | None, where: str) -> dict[str, Any]:
-    if vision is None or not vision.get("published"):
-        raise RecipeError(f"{where}: the language model has no eyes of its own, as far as is known here.")
-    return dict(vision["published"])
-
-
-def _eyes(published: Vision) -> Any:
-    """Build what sees of a published model, its language model left out."""
-    given = dict(published["config"])
-    config = transformers.AutoConfig.for_model(given.pop("model_type"), **given)
-    text = config.get_text_config()
-    text.num_hidden_layers = 1
-    if getattr(text, "layer_types", None):
-        text.layer_types = text.layer_types[:1]
-    try:
-        model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    except RuntimeError:  # some read values while they are built, of which the meta device has none
-        with torch.device("cpu"):
-            model = transformers.AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    eyes = getattr(model, "model", model)
-    for name in TEXT_PARTS:
-        if hasattr(eyes, name):
-            setattr(eyes, name, None)
-    return eyes
+    picture: str = text.partition(BEFORE)[2].partition(BEHIND)[0]
+    if image_token not in picture:
+        raise ValueError(f"it writes no image token {image_token!r}")
+    return picture
 
 
 def _image_processor(given: Vision) -> Any:
@@ -220,9 +275,16 @@ def _image_processor(given: Vision) -> Any:
     return kind(**{key: value for key, value in given.items() if key != "image_processor_type"} | whole)
 
 
-def _features(eyes: Any, images: Any, pictures: Float[Tensor, "picture 3 y x"]) -> Tensor:
-    """Return the embeddings of pictures on 0..1, (token, width), one picture after another."""
-    known = inspect.signature(eyes.get_image_features).parameters
-    given = images(images=list(pictures), return_tensors="pt", do_rescale=False)
-    output = eyes.get_image_features(**{key: value for key, value in given.items() if key in known})
-    return torch.cat([item.flatten(0, -2) for item in output.pooler_output])
+def _copy(part: Encoder | Bridge, published: nn.Module, where: str) -> None:
+    """Copy a part's weights from the published model."""
+    given = published.state_dict()
+    for name, weight in part.state_dict().items():
+        prefix = next(filter(name.startswith, part.published_names))
+        theirs = part.published_names[prefix] + name.removeprefix(prefix)
+        if (result := given.get(theirs)) is None or result.shape != weight.shape:
+            shape = "is missing" if result is None else f"has shape {tuple(result.shape)}"
+            raise RunError(
+                f"{where}: {theirs} of {type(published).__name__} {shape}, and must have "
+                f"{tuple(weight.shape)}."
+            )
+        weight.copy_(result)

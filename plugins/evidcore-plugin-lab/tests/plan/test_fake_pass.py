@@ -42,6 +42,20 @@ def test_an_encoder_keeps_what_a_real_pass_keeps(saved, is_half):
     assert result.kept_bytes == pytest.approx(sum(storages.values()), rel=0.02)
 
 
+class Cuts(nn.Module):
+    """Cuts its input where numbers say, as towers do that take pictures of any size."""
+
+    def forward(self, rows):
+        is_blank = (rows == 0).sum(dim=-1) == rows.shape[-1]
+        lengths = torch.tensor([[1, 2], [1, 1]]).prod(dim=-1)
+        return torch.cat([part * 2 for part in rows[~is_blank].split(lengths.tolist())])
+
+
+def test_what_only_counts_is_worked_out():
+    result = held(Cuts(), lambda: torch.ones(3, 5), has_gradients=False, is_half=False)
+    assert result.kept_bytes == 4 * 3 * 5
+
+
 def test_the_module_is_left_as_it_was():
     module = meta(lambda: nn.Linear(4, 4))
     before = [id(weight) for weight in module.parameters()]

@@ -130,13 +130,13 @@ class PictureBoxes:
                 takes = f"declares a spacing of {encoder.spacing_mm_zyx} mm"
             raise RecipeError(
                 f"model.view: {self.view!r} shows pictures, but the encoder {takes}. "
-                f'Use view = {{ use = "volume" }}, or a slice-wise encoder: timm-slices or native-vision.'
+                f'Use view = {{ use = "volume" }}, or a slice-wise encoder: timm-slices or published-vision.'
             )
         if encoder.multiple_px is None:
             if self.options.boxes == "pixels":
                 raise RecipeError(
                     "model.view.boxes: 'pixels' are those of a picture in its own aspect, and the encoder "
-                    f"takes {encoder.size_zyx[1:]} pixels (y, x) alone. Take 'thousandths', or native-vision."
+                    f"takes {encoder.size_zyx[1:]} pixels (y, x) alone. Take 'thousandths', or a Qwen-VL."
                 )
             return (depth, *encoder.size_zyx[1:])
         if encoder.multiple_px != self.options.multiple_px:

@@ -40,7 +40,7 @@ def check_model(model: VolumeVLM, inputs: Inputs) -> None:
         raise RunError(
             f"sampler vllm: language models of type {model.config.text_config.model_type!r} take more than "
             "embeddings: places of image tokens, or features for inner layers. Write inputs = 'images', with "
-            "encoder = { use = 'native-vision' } and bridge = { use = 'native-merger' }."
+            "encoder = { use = 'published-vision' } and bridge = { use = 'published-tokens' }."
         )
 
 

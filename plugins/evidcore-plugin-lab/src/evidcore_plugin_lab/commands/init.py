@@ -85,7 +85,7 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
         for line in data.said:
             click.echo(line)
         click.echo(f"scans: {'CT in HU' if data.is_ct else 'values are no HU'} ({data.ground})")
-        click.echo(f"written: {out}, with {result.slices} slices of {model.size_pixels} pixels a scan")
+        click.echo(f"written: {out}, with {result.slices} slices a scan")
     if not given["no_check"] and not as_json:
         context.invoke(check, recipe=out, overrides=(), resolved=False, as_json=False)
 

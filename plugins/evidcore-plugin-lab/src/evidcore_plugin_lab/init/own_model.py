@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evidcore.api import DataError
+from evidcore.api import DataError, find
 from evidcore.model.language import Pretrained
+from evidcore.registry.signature import component_class
 
-USUAL_PIXELS = 256  # of a slice's side; the nearest whole number of tokens is taken
 _TEXTS = ("*.json", "*.txt", "*.jinja")  # configuration and tokenizer
 _TIMEOUT_S = 15.0
 
@@ -19,7 +19,7 @@ class OwnModel:
     """A model that sees, as a recipe's table, and what its shape decides."""
 
     table: Mapping[str, Any]  # of model.language; a folder is absolute
-    size_pixels: int  # of a slice's side
+    trained: tuple[str, ...]  # its parts that a stage trains
     context_tokens: int | None  # that its language model takes; None: not stated
     is_bfloat16: bool  # it was published in bfloat16
 
@@ -32,22 +32,21 @@ def own_model(model: str, revision: str) -> OwnModel:
     table = _table(model, revision)
     if "id" in table and not revision:
         table["revision"] = _fetched(model, "")
-    config = Pretrained(**table).vision()
-    if config is None:
+    language = Pretrained(**table)
+    if language.vision() is None:
         _fetched(model, table["revision"])
-        config = Pretrained(**table).vision()
-    vision = getattr(config, "vision_config", None)
-    if config is None or vision is None:
+    config = language.vision()
+    if config is None or not hasattr(config, "vision_config"):
         raise DataError(
             f"--model {model}: a {getattr(config, 'model_type', 'model')} reads text alone. Name a "
             "vision-language model such as Qwen/Qwen2.5-VL-3B-Instruct, or write a recipe with an encoder "
             "beside it, as recipes/med3d_r1.toml has."
         )
-    text = config.get_text_config()
-    side = int(vision.patch_size) * int(getattr(vision, "spatial_merge_size", 1))
+    text, kind = config.get_text_config(), component_class(find("encoder", "published-vision").load())
     return OwnModel(
         table=table,
-        size_pixels=max(1, round(USUAL_PIXELS / side)) * side,
+        # the projector is a bridge of its own, or belongs to what was published whole
+        trained=("language",) if kind.read_published(language) else ("bridge", "language"),
         context_tokens=getattr(text, "max_position_embeddings", None),
         is_bfloat16="torch.bfloat16" in {str(config.dtype), str(text.dtype)},
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -35,7 +35,7 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen.add(tensor.untyped_storage())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        made = self._made(func, args, kwargs or {})
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor) and tensor.untyped_storage() not in self._seen:
                 storage = tensor.untyped_storage()
@@ -45,8 +45,32 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak_bytes = max(self.peak_bytes, self.alive_bytes)
         return made
 
+    def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operation; really where it only counts, as towers do to find the places of patches."""
+        given = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
+        counts = all(not isinstance(item, FakeTensor) and not item.is_floating_point() for item in given)
+        if given and counts:
+            return _really(func, *args, **kwargs)
+        if func is torch.ops.aten.eq.Scalar:  # values that are not known equal none: no picture is blank
+            return _really(torch.zeros, args[0].shape, dtype=torch.bool)
+        if func is torch.ops.aten.index.Tensor:  # by a mask: where it is true
+            args = (args[0], [_places(item) for item in args[1]])
+        made = func(*args, **kwargs)
+        is_new = not given and isinstance(made, Tensor) and not made.is_floating_point()
+        return _really(func, *args, **kwargs) if is_new else made
+
     def _free(self, size_bytes: int) -> None:
         self.alive_bytes -= size_bytes
+
+
+def _really(func: Any, *args: Any, **kwargs: Any) -> Any:
+    with unset_fake_temporarily():
+        return func(*args, **kwargs)
+
+
+def _places(index: Tensor | None) -> Tensor | None:
+    is_mask = index is not None and index.dtype == torch.bool and index.ndim == 1
+    return _really(index.nonzero)[:, 0] if is_mask and index is not None else index
 
 
 def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is_half: bool) -> Held:
