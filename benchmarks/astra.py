@@ -44,8 +44,8 @@ version {version}. sha256 of the three parts joined:
 Provenance. A third party cut this file out of another: its metadata name converted_weights.pth of
 zzzwzh/Astra_CTRG, 16,085,715,648 bytes, cut on 2026-09-11. That it equals the original was not checked: the
 hash pins this release of the packages and nothing else. The licence, MIT, is what the packages say that
-Astra's model card says (LICENSE_NOTICE.txt, with Merlin's). Nothing in them names the data that it was trained
-on. The release may vanish.
+Astra's model card says (LICENSE_NOTICE.txt, with Merlin's). Nothing in them names the data that it was
+trained on. The release may vanish.
 """
 
 
