@@ -49,9 +49,10 @@ def main() -> None:
     seconds = time.perf_counter() - began
     print(f"{seconds:.0f} s for {len(train) + len(test)} volumes and the probe", flush=True)
     mean = statistics.mean(probe.auc.values())
+    size = " x ".join(map(str, SIZE_ZYX))
     lines = [
         f"phantom numbers: phantom-chest, seed {SEED}, {len(train)} patients to fit on, {probe.patients} to "
-        f"ask about; i3resnet with Astra's weights, layers 2 and 3 at {' x '.join(map(str, SIZE_ZYX))}, bfloat16",
+        f"ask about; i3resnet with Astra's weights, layers 2 and 3 at {size}, bfloat16",
         "",
         *(f"{finding:35s} {value:.3f}" for finding, value in probe.auc.items()),
         *(f"{finding:35s} left out: {why}" for finding, why in probe.left_out.items()),

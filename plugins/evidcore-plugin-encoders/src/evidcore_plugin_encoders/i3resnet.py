@@ -33,7 +33,8 @@ HUB_FILE = re.compile(r"(?P<repo_id>[\w.-]+/[\w.-]+)@(?P<revision>[\w.-]+):(?P<f
 PREFIXES = ("visual_encoder.model.encode_image.i3_resnet.", "encode_image.i3_resnet.", "")
 HEADS = ("classifier.", "contrastive_head.")  # of Merlin's checkpoint
 UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError, SafetensorError)
-Side, Spacing = Annotated[int, Ge(32)], Annotated[float, Gt(0)]
+Side = Annotated[int, Ge(32)]
+Spacing = Annotated[float, Gt(0)]
 
 
 class I3ResNet(Encoder):
@@ -81,7 +82,7 @@ class I3ResNet(Encoder):
             ResNetBottleneck, [*BLOCKS[:last], *(1 for _ in above)], [*PLANES[:last], *(1 for _ in above)],
             spatial_dims=3, n_input_channels=3, conv1_t_size=(3, 7, 7), conv1_t_stride=(1, 2, 2),
             feed_forward=False, bias_downsample=False,
-        ).to(memory_format=torch.channels_last_3d)  # fmt: skip
+        )  # fmt: skip
         for number in above:
             delattr(self.body, f"layer{number}")
         # the feature bank tells encoders apart by weights and buffers, and these decide features too
@@ -96,7 +97,7 @@ class I3ResNet(Encoder):
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode volume by volume: memory stays that of one, and no bit depends on the others."""
         _, _, z, y, x = volumes.shape
-        maps = torch.cat([self._maps(volume) for volume in volumes.split(1)])
+        maps = torch.cat([self._maps(volume[None]) for volume in volumes])
         features = rearrange(maps, "v w z y x -> v (z y x) w").float()
         return Patches(features, self.grid((z, y, x)), self._centres((z, y, x), features.device))
 
@@ -152,7 +153,8 @@ class I3ResNet(Encoder):
         path = self._folder / self.pretrained / WEIGHTS
         try:
             if hub := HUB_FILE.fullmatch(self.pretrained):
-                path = Path(hf_hub_download(**hub.groupdict()))
+                cached = try_to_load_from_cache(**hub.groupdict())
+                path = Path(cached if isinstance(cached, str) else hf_hub_download(**hub.groupdict()))
             if path.suffix == ".safetensors":
                 weights = load_file(path)
             else:
