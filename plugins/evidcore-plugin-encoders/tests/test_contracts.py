@@ -1,7 +1,7 @@
 """The merger of a published tower keeps the contract of a bridge, and encoders that of what can be fitted."""
 
 import pytest
-from evidcore_plugin_encoders.timm_slices import TimmSlices
+from evidcore_plugin_encoders.slice_encoders import TimmSlices
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_testing import check_bridge, check_fit, tiny_vision
 

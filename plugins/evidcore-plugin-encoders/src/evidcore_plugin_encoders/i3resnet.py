@@ -24,7 +24,6 @@ from torch import Tensor
 from evidcore.api import DataError, Encoder, EncoderInput, Patches
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import Grid
-from evidcore_plugin_encoders.patch_centres import patch_centres
 
 BLOCKS, PLANES = (3, 8, 36, 3), (64, 128, 256, 512)  # of layers 1 to 4
 WEIGHTS = "weights.safetensors"
@@ -32,7 +31,9 @@ HUB_FILE = re.compile(r"(?P<repo_id>[\w.-]+/[\w.-]+)@(?P<revision>[\w.-]+):(?P<f
 # how the network's names begin in Astra's checkpoint, in Merlin's, and in a file of it alone
 PREFIXES = ("visual_encoder.model.encode_image.i3_resnet.", "encode_image.i3_resnet.", "")
 HEADS = ("classifier.", "contrastive_head.")  # of Merlin's checkpoint
-UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, KeyError, pickle.UnpicklingError, SafetensorError)
+UNREADABLE = (
+    OSError, EOFError, RuntimeError, TypeError, ValueError, KeyError, pickle.UnpicklingError, SafetensorError
+)  # fmt: skip
 Side = Annotated[int, Ge(32)]
 Spacing = Annotated[float, Gt(0)]
 
@@ -119,16 +120,12 @@ class I3ResNet(Encoder):
 
     def _centres(self, size_zyx: Grid, device: torch.device) -> Float[Tensor, "patch 3"]:
         """Return where patches lie: along the network's axes, patch i is centred on voxel i * step."""
-        spacing = self.input.spacing_mm_zyx or (1.0, 1.0, 1.0)
-        grid = self.grid(size_zyx)
-        z, y, x = (step * mm for step, mm in zip(self.step_zyx, spacing, strict=True))
-        off_zyx = [
-            sense * mm * ((count - 1) * step - (size - 1)) / 2  # of the grid's middle from the input's
-            for sense, mm, count, step, size in zip(
-                (1, -1, -1), spacing, grid, self.step_zyx, size_zyx, strict=True
-            )
-        ]
-        return patch_centres(grid, (z, y, x), device) + torch.tensor(off_zyx, device=device)
+        axes = []
+        for count, step, size in zip(self.grid(size_zyx), self.step_zyx, size_zyx, strict=True):
+            axes.append(torch.arange(count, device=device) * step - (size - 1) / 2)
+        z, y, x = axes[0], -axes[1].flip(0), -axes[2].flip(0)
+        spacing = torch.tensor(self.input.spacing_mm_zyx or (1.0, 1.0, 1.0), device=device)
+        return torch.cartesian_prod(z, y, x) * spacing
 
     def missing_weights(self) -> str:
         """Say that the folder holds no weights, or that the Hub's file is not here."""
@@ -158,7 +155,7 @@ class I3ResNet(Encoder):
             if path.suffix == ".safetensors":
                 weights = load_file(path)
             else:
-                weights = torch.load(path, map_location="cpu", weights_only=True)
+                weights = dict(torch.load(path, map_location="cpu", weights_only=True))
         except UNREADABLE as cause:  # torch's words are left out: they advise to read it unsafely
             why = self.missing_weights() or f"{path}: cannot be read ({type(cause).__name__}). Get it anew."
             raise DataError(f"model.encoder.pretrained: {why}") from cause
@@ -166,10 +163,11 @@ class I3ResNet(Encoder):
 
     def _of_body(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the weights of the layers that are built, by MONAI's names, from any known checkpoint."""
-        known = (prefix for prefix in PREFIXES if f"{prefix}conv1.weight" in weights)
-        prefix = next(known, "")
-        plain = {
-            name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)
+        prefix = next((prefix for prefix in PREFIXES if f"{prefix}conv1.weight" in weights), "")
+        above = [f"layer{number}." for number in range(self.layers[-1] + 1, len(BLOCKS) + 1)]
+        unused = tuple(f"{prefix}{name}" for name in (*HEADS, *above))
+        return {
+            name.removeprefix(prefix): weight
+            for name, weight in weights.items()
+            if isinstance(weight, Tensor) and name.startswith(prefix) and not name.startswith(unused)
         }
-        above = tuple(f"layer{number}." for number in range(self.layers[-1] + 1, len(BLOCKS) + 1))
-        return {name: weight for name, weight in plain.items() if not name.startswith((*HEADS, *above))}
