@@ -1,7 +1,7 @@
 """What does Astra's published encoder, frozen, tell of the chest phantoms, which it was not trained on?
 
 make astra, then
-OMP_NUM_THREADS=1 python benchmarks/astra_probe.py          8 minutes on a CPU core with AVX-512 BF16, 2 GB
+OMP_NUM_THREADS=1 python benchmarks/astra_probe.py          10 minutes on a CPU core with AVX-512 BF16, 4 GB
 python benchmarks/astra_probe.py --keep docs/results/astra_probe.txt
 
 Stage `linear-probe`'s own probe with its own penalty (C = 1 on standardised features) reads 500 training

@@ -5,7 +5,6 @@ the patient's right and y to the front, in 0..1: volumes are turned so, and feat
 """
 
 import contextlib
-import pickle
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from einops import rearrange
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from jaxtyping import Float
 from monai.networks.nets.resnet import ResNet, ResNetBottleneck
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -31,9 +29,6 @@ HUB_FILE = re.compile(r"(?P<repo_id>[\w.-]+/[\w.-]+)@(?P<revision>[\w.-]+):(?P<f
 # how the network's names begin in Astra's checkpoint, in Merlin's, and in a file of it alone
 PREFIXES = ("visual_encoder.model.encode_image.i3_resnet.", "encode_image.i3_resnet.", "")
 HEADS = ("classifier.", "contrastive_head.")  # of Merlin's checkpoint
-UNREADABLE = (
-    OSError, EOFError, RuntimeError, TypeError, ValueError, KeyError, pickle.UnpicklingError, SafetensorError
-)  # fmt: skip
 Side = Annotated[int, Ge(32)]
 Spacing = Annotated[float, Gt(0)]
 
@@ -156,7 +151,7 @@ class I3ResNet(Encoder):
                 weights = load_file(path)
             else:
                 weights = dict(torch.load(path, map_location="cpu", weights_only=True))
-        except UNREADABLE as cause:  # torch's words are left out: they advise to read it unsafely
+        except Exception as cause:  # torch's words are left out: they advise to read it unsafely
             why = self.missing_weights() or f"{path}: cannot be read ({type(cause).__name__}). Get it anew."
             raise DataError(f"model.encoder.pretrained: {why}") from cause
         load_weights(self.body, path, "Name weights of Merlin or Astra.", self._of_body(weights))
