@@ -10,6 +10,7 @@
 # make bench  every claim of speed, measured side by side, into docs/results/benchmarks/README.md (about 40 minutes)
 # make gpu-carry   the wheels that an offline GPU machine lacks, into gpu-carry/ (benchmarks/gpu.sh runs there)
 # make smollm2   SmolLM2-135M-Instruct for recipes/smollm2.toml: a download of 93 MB, and 541 MB on disk
+# make astra   Astra's 3D image encoder for encoder i3resnet: a download of 187 MB, and 235 MB on disk
 # make niivue   NiiVue for the viewer's 3D, by npm (7 MB); building the package's wheel does it too
 # make results   the demo over five seeds (about four hours on one core); RECIPE=medvol_r1: the other one (about five)
 # make results SEED=23   one seed of it anew: red where a figure leaves what is kept (about 45 minutes; medvol_r1: 60)
@@ -23,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else every process compiles torch and all el
 PLUGINS := $(wildcard plugins/*/pyproject.toml)
 PACKAGES := $(patsubst %/pyproject.toml,-e ./%,$(PLUGINS))
 
-.PHONY: venv demo test test-all lint docs site fuzz wheels bench gpu-carry smollm2 niivue results clean
+.PHONY: venv demo test test-all lint docs site fuzz wheels bench gpu-carry smollm2 astra niivue results clean
 
 venv: $(VENV)/.ready
 
@@ -74,6 +75,9 @@ gpu-carry: venv
 
 smollm2: venv
 	$(BIN)/python benchmarks/smollm2.py
+
+astra: venv
+	$(BIN)/python benchmarks/astra.py
 
 niivue: venv
 	$(BIN)/python -m evidcore_plugin_view.niivue

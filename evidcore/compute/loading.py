@@ -31,14 +31,14 @@ def refuse_random(who: str, info: Mapping[str, Any], *, unused: tuple[str, ...] 
         raise DataError(f"{text}. Get its files anew, or name a model whose weights are whole.")
 
 
-def load_weights(module: nn.Module, path: Path, advice: str) -> None:
-    """Load all weights of a module from a safetensors file; `advice` ends the sentence that refuses others.
+def load_weights(module: nn.Module, path: Path, advice: str, given: dict[str, Tensor] | None = None) -> None:
+    """Load all weights of a module from a safetensors file, or those `given`; `advice` ends a refusal.
 
     Raises:
         DataError: if it cannot be read, or lacks a weight, has one too many, or one of another shape.
     """
     try:
-        given = load_file(path)
+        given = load_file(path) if given is None else given
     except (OSError, SafetensorError) as cause:
         raise DataError(f"{path}: weights cannot be read from it ({cause}). Get it anew.") from cause
     wanted = module.state_dict()

@@ -106,6 +106,8 @@ class Encoder(nn.Module, ABC):
 
     input: EncoderInput
     width: int
+    is_batch_invariant: ClassVar[bool] = False
+    """True where no bit of a volume's features depends on the volumes beside it, as in a loop over them."""
 
     @classmethod
     def read_published(cls, language: Language) -> Mapping[str, Any]:
@@ -134,10 +136,7 @@ class Encoder(nn.Module, ABC):
         """
 
     def load_from(self, published: nn.Module) -> None:
-        """Take weights from the published model that the language model is part of.
-
-        Called once, where a model is put together from a recipe.
-        """
+        """Take weights from the published model that the language model is part of; called once, too."""
 
     def missing_weights(self) -> str:
         """Say which weights that the options name are not on this machine, and how to get them; else ""."""

@@ -189,10 +189,8 @@ class FeatureBank:
             cached = self._kept.get(handle)
             if cached is not None:
                 self._kept.move_to_end(handle)
-            else:
-                cached = self._read(handle)
-                if cached is not None:
-                    self._keep(handle, cached)
+            elif (cached := self._read(handle)) is not None:
+                self._keep(handle, cached)
             if cached is None:
                 missing.setdefault(self._lookup(handle)[1], []).append(handle)
             else:
@@ -206,7 +204,9 @@ class FeatureBank:
                     # a lone volume is summed in another order than one among others: give it company, or a
                     # feature would depend on what happened to be kept already
                     pixels = torch.stack(list(itertools.islice(prepared, len(some)))).to(device)
-                    output = encoder(pixels if len(some) > 1 else torch.cat([pixels, pixels]))
+                    if len(some) == 1 and not encoder.is_batch_invariant:
+                        pixels = torch.cat([pixels, pixels])
+                    output = encoder(pixels)
                     self.encoded += len(some)
                     features = output.features.to("cpu", self.dtype)
                     centres = output.centres_mm.to("cpu")

@@ -1,7 +1,7 @@
 """Encoders keep the contract of what can be fitted."""
 
 import pytest
-from evidcore_plugin_encoders.timm_slices import TimmSlices
+from evidcore_plugin_encoders.slice_encoders import TimmSlices
 from evidcore_plugin_encoders.vit3d import ViT3D
 from evidcore_testing import check_fit
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from evidcore_plugin_encoders.timm_slices import FIT, TimmSlices
+from evidcore_plugin_encoders.slice_encoders import FIT, TimmSlices
 from evidcore_testing.checks_model import check_encoder
 from evidcore_testing.data import volume_case
 from safetensors.torch import load_file, save_file
