@@ -113,6 +113,6 @@ def place_into(target: Mask, mask: Mask, geometry: Geometry, onto: Geometry, pat
     target[tuple(slice(a, b) for a, b in zip(start, stop, strict=True))] |= inside
 
 
-def dice(one: Mask, other: Mask) -> float:
+def dice(mask: Mask, other: Mask) -> float:
     """Return twice the overlap over the sum of sizes; one of the masks must not be empty."""
-    return float(2 * (one & other).sum() / (one.sum() + other.sum()))
+    return float(2 * (mask & other).sum() / (mask.sum() + other.sum()))

@@ -27,8 +27,7 @@ class Sft(SftSettings, TrainingStage):
 
     def workload(self) -> Workload:
         """Return rows and steps."""
-        many = self.questions_per_volume
-        volumes = f", {many} to a volume" if many > 1 else ""
+        volumes = f", {self.questions_per_volume} to a volume" if self.questions_per_volume > 1 else ""
         return self._workload(
             text=f"{self.steps} steps of {self.rows_per_step} rows{volumes}{self.lora_text}",
             prompts_per_step=self.rows_per_step,

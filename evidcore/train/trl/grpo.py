@@ -96,9 +96,8 @@ class ReplayTrainer(GroupTrainer):
         is_answer = batch.pop("labels")[:, 1:] != IGNORED
         begin = int(is_answer.any(dim=0).nonzero()[0])  # of the first answer; before it no logits are needed
         is_answer = is_answer[:, begin:].to(self.accelerator.device)
-        inputs: dict[str, Any] = {
-            name: value.to(is_answer.device) for name, value in batch.items() if name != "weights"
-        }
+        del batch["weights"]
+        inputs: dict[str, Any] = {name: value.to(is_answer.device) for name, value in batch.items()}
         inputs |= {"use_cache": False, "logits_to_keep": is_answer.shape[1] + 1}  # the last predicts nothing
         with torch.no_grad(), self._start() as start:
             wanted = start(**inputs).logits[:, :-1]

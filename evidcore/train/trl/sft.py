@@ -136,7 +136,7 @@ def _apart(rows: Mapping[str, torch.Tensor]) -> tuple[dict[str, Any], torch.Tens
     """Return what the model is given, and the weights, from the first target on."""
     begin = int((rows["labels"][:, 1:] != IGNORED).any(0).nonzero()[0])  # trl does so with Triton only
     labels = functional.pad(rows["labels"][:, begin + 1 :], (0, 1), value=IGNORED)
-    given = {**rows, "skip_positions": begin, "shift_labels": labels}
+    given: dict[str, Any] = {**rows, "skip_positions": begin, "shift_labels": labels}
     return given, functional.pad(given.pop("weights")[:, begin + 1 :], (0, 1))
 
 

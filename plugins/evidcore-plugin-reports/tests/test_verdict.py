@@ -26,8 +26,8 @@ def case(folder, **states):
 def test_the_tasks_keep_their_contract(tmp_path):
     garbage = ["perhaps", "<answer>present</answer>"]
     check_task(Verdict(), Volume(), [case(tmp_path)], garbage=garbage)
-    check_task(Letter(), Volume(), [case(tmp_path)], garbage=garbage, is_shown=False)
-    check_task(Letter(think=False), Volume(), [case(tmp_path)], garbage=garbage, is_shown=False)
+    check_task(Letter(), Volume(), [case(tmp_path)], garbage=garbage, has_volumes=False)
+    check_task(Letter(think=False), Volume(), [case(tmp_path)], garbage=garbage, has_volumes=False)
 
 
 def test_each_known_finding_is_asked_of_once_and_answered_by_a_word(tmp_path):

@@ -158,7 +158,7 @@ class Aligning:
             for group in optimizer.param_groups:
                 group["lr"] = group["peak"] * share_of_peak(step, keys.steps)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(bridge.parameters(), 1.0)
             optimizer.step()
             if (step + 1) % LOG_EVERY_STEPS == 0 or step + 1 == keys.steps:

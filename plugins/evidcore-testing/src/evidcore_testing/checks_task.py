@@ -29,7 +29,7 @@ def check_task(
     *,
     garbage: Sequence[str] = (),
     seeds: Sequence[int] = (0, 1),
-    is_shown: bool = True,
+    has_volumes: bool = True,
 ) -> None:
     """Assert the contract of a task.
 
@@ -48,13 +48,13 @@ def check_task(
         cases: cases that the task can ask about, at least one.
         garbage: completions that break this task's format, beside empty ones.
         seeds: for which prompts are drawn.
-        is_shown: whether prompts show volumes; of a task of words alone they show none.
+        has_volumes: whether prompts show volumes; of a task of words alone they show none.
     """
     if task.needs_slice_tags and not view.tags_slices:
         raise ValueError(f"{type(task).__name__} needs slice tags, {type(view).__name__} writes none")
     check = Clauses(task)
     for seed in seeds:
-        prompts = [prompt for case in cases for prompt in _asked(task, view, case, seed, is_shown)]
+        prompts = [prompt for case in cases for prompt in _asked(task, view, case, seed, has_volumes)]
         check(prompts, "cases that it can ask about are asked about", f"no prompt for seed {seed}")
         ids = [prompt.id for prompt in prompts]
         twice = sorted({name for name in ids if ids.count(name) > 1})
@@ -76,12 +76,12 @@ def check_task(
             _garbage_is_malformed(task, prompt, garbage)
 
 
-def _asked(task: Task, view: View, case: Case, seed: int, is_shown: bool) -> list[Prompt]:
+def _asked(task: Task, view: View, case: Case, seed: int, has_volumes: bool) -> list[Prompt]:
     check = Clauses(task)
     prompts = list(task.prompts(case, view, seed))
     same = prompts == list(task.prompts(case, view, seed))
     check(same, "equal arguments give equal prompts", f"not so for {case.id!r}, seed {seed}")
-    shown = tuple(part.crop for part in view.render(case) if is_shown and isinstance(part, VisualPart))
+    shown = tuple(part.crop for part in view.render(case) if has_volumes and isinstance(part, VisualPart))
     for prompt in prompts:
         where = f"in prompt {prompt.id!r}"
         same = dataclasses.replace(prompt.case, findings=case.findings) == case
