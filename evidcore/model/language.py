@@ -91,7 +91,7 @@ class Pretrained(Language):
 
         result = dict(families().get(getattr(self.vision(), "model_type", ""), {}))
         for read in (ProcessorMixin.get_processor_dict, ImageProcessingMixin.get_image_processor_dict):
-            with contextlib.suppress(OSError, ValueError):  # of a model of text there is none
+            with contextlib.suppress(OSError, ValueError, TypeError):  # of a model of text there is none
                 result |= read(self.name, revision=self.revision, local_files_only=True)[0]
         return result
 

@@ -212,5 +212,17 @@ def test_what_a_published_processor_does_otherwise_is_told(differs):
     assert "in 224 x 224 = 50176 pixels, and the model's own processor gives it 3136 to 50175. Ch" in size
 
 
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        ({"image_mean": "x"}, "has image_mean = x,"), ({"image_std": [[1], [2]]}, "has image_std = [[1], [2]],"),
+        ({"size": "big"}, ""), ({"min_pixels": [1]}, "gives it [1] to inf"), (5, ""),
+    ],
+)  # fmt: skip
+def test_values_of_a_processor_that_are_none_are_told_and_no_fault(differs, damaged, said):
+    told = differs(SLICES, preprocessor_config=damaged, chat_template={"chat_template": CHAT_TEMPLATE})
+    assert [said in item for item in told] == [True] * bool(said)
+
+
 def test_families_go_by_the_types_of_transformers():
     assert set(families()) <= set(CONFIG_MAPPING_NAMES)

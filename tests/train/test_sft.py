@@ -261,3 +261,24 @@ def test_the_proof_finds_that_packed_rows_see_another_volume(bench, monkeypatch)
     monkeypatch.setattr(WeightedTrainer, "_packed", exchanged)
     with pytest.raises(RunError, match="the policy pass"):
         run(bench, source=in_turn(bench), reweighter=Uniform(), **MANY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rows_per_forward": 3},  # gradient accumulation
+        {"train": ("bridge", "language"), "lora": Lora(rank=2, alpha=4.0)},
+        {"train": ("encoder", "bridge"), "trl": {"optim": "sgd", "activation_checkpointing": True}},
+    ],
+    ids=["accumulation", "lora", "checkpointing"],
+)
+def test_steps_over_packed_rows_end_where_rows_apart_do(bench, changed):
+    usual = {"learning_rate": 0.05, "rows_per_step": 6, "steps": 3, "trl": {"optim": "sgd"}, **changed}
+    ends = [
+        run(bench, name, source=in_turn(bench), reweighter=Rising(), questions_per_volume=many, **usual)[0]
+        for name, many in (("packed", 3), ("apart", 1))
+    ]
+    start, _ = bench.model()
+    assert (bench.flat(ends[0]) - bench.flat(start)).abs().max() > 1e-3
+    torch.testing.assert_close(bench.flat(ends[0]), bench.flat(ends[1]), rtol=0, atol=1e-5)

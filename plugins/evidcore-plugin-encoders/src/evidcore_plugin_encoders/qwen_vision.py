@@ -96,22 +96,28 @@ class QwenTower(nn.Module):
         for key, buffer in (("image_mean", self.mean), ("image_std", self.spread)):
             ours = buffer.flatten()
             given = published.get(key, ours.tolist())
-            if not torch.allclose(torch.tensor(given), ours, atol=1e-3):
+            are_three = isinstance(given, list) and len(given) == len(ours) and _are_numbers(*given)
+            if not are_three or not torch.allclose(ours.new_tensor(given), ours, atol=1e-3):
                 yield (
                     f"model.encoder: the model's own processor has {key} = {given}, and published-vision "
                     f"takes {[round(item, 4) for item in ours.tolist()]}. Correct its "
                     "preprocessor_config.json, or take weights that were trained so."
                 )
-        size = published.get("size") or {}
+        size = published.get("size")
+        size = size if isinstance(size, Mapping) else {}
         least = published.get("min_pixels") or size.get("shortest_edge", 0)
         most = published.get("max_pixels") or size.get("longest_edge", math.inf)
         for height, width in sorted({size[1:] for size in sizes}):
-            if not least <= height * width <= most:
+            if not _are_numbers(least, most) or not least <= height * width <= most:
                 yield (
                     f"model.view: pictures are shown in {height} x {width} = {height * width} pixels, and "
                     f"the model's own processor gives it {least} to {most}. Change model.encoder.size, or "
                     "least_pixels and most_pixels of the view."
                 )
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 class QwenMergers(nn.Module):
