@@ -215,7 +215,7 @@ def test_what_a_published_processor_does_otherwise_is_told(differs):
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
-        ({"image_mean": "x"}, "has image_mean = x,"), ({"image_std": [[1], [2]]}, "has image_std = [[1], [2]],"),
+        ({"image_mean": "x"}, "has image_mean = x,"), ({"image_std": [[1]]}, "has image_std = [[1]],"),
         ({"size": "big"}, ""), ({"min_pixels": [1]}, "gives it [1] to inf"), (5, ""),
     ],
 )  # fmt: skip
