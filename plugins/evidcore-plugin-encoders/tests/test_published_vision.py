@@ -2,6 +2,7 @@
 
 import csv
 import inspect
+import json
 
 import nibabel
 import numpy as np
@@ -337,9 +338,10 @@ def test_evid_init_writes_a_recipe_for_it(folder, evid, tmp_path, monkeypatch, r
             **{f"stage.grpo.{key}": 2 for key in ("prompts_per_step", "prompts_per_forward")},
             **{f"stage.{name}.max_new_tokens": 8 for name in ("evaluate[0]", "grpo", "evaluate[1]", "audit")},
         }  # fmt: skip
-        told = evid("run", "questions.toml", *[f"--set={key}={value}" for key, value in short.items()]).output
-        assert "step 10 of 10" in told
-        assert "05-audit: own minus the best that does not look" in told
+        evid("run", "questions.toml", *[f"--set={key}={value}" for key, value in short.items()])
+        (results,) = tmp_path.glob("runs/questions/*/results")
+        assert json.loads((results / "02-sft.json").read_text())["figures"]["steps"] == 10
+        assert json.loads((results / "05-audit.json").read_text())["rows"]
 
 
 @pytest.mark.parametrize("folder", ["llava"], indirect=True)
