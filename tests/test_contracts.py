@@ -170,7 +170,7 @@ def options_without_default(folder):
         "sometimes-right": {"source": source, "answers": "x"},
         **{name: {"tool": zoom} for name in ("zoom-choice", "zoom-free-text", "zoom-onto")},
         "cross-view": {"reader": made("reader", "policy-reader", Mute(), Mute()), "control": "none"},
-        "report-consistency": {"scorer": FindingsF1()},
+        "report-consistency": {"scorer": FindingsF1()}, "emphasis": {"words": {"present": 3.0}},
         "volume-consistency": {"segmenter": made("segmenter", "region-growing")},
         "zoom-consensus": {"success": "choice-accuracy"},
         **{name: {"model": model} for name in ("embedding", "embedding-f1", "reward-model")},
