@@ -66,9 +66,7 @@ class Align(Stage):
         """Return steps and what is encoded."""
         text = f"{self.steps} steps of {self.cases_per_step} cases"
         summary = f"`align` of bridge to {self.texts} of {self.data[0].dataset}: {text}"
-        return Workload(
-            text=text, summary=summary, train=("bridge",), trains_whole_model=True, steps=self.steps
-        )
+        return Workload(text=text, summary=summary, train=("bridge",), steps=self.steps)
 
     def run(self, context: StageContext) -> StageResult:
         """Train on the cases of the data entries; measure on the validation cases of their data sets."""
