@@ -117,15 +117,16 @@ class _Template:
         again = self._split([("user", _ASK), ("assistant", _ANSWER), ("user", _TOOL)], (_ASK, _ANSWER, _TOOL))
         ended = "" if trained is None else self._up_to_control_token(trained[2])
         losses = (
-            self._question(before + _TEXT + after), self._date(), *_answer((before, after), trained, ended),
+            self._question(before + _TEXT + after), self._date(),
+            *_answer((before, _unopened(after)), trained, ended),
             None if again else _loss("second question", _DEAF, "writes each turn once and in order"),
         )  # fmt: skip
         result = tuple(loss for loss in losses if loss is not None)
         if again is None or result:
             return None, result
         turns = Turns(
-            before_question=before, before_answer=after, end_of_turn=ended,
-            after_answer=again[2], before_next_answer=again[3], form=self.form,
+            before_question=before, before_answer=_unopened(after), end_of_turn=ended,
+            after_answer=again[2], before_next_answer=_unopened(again[3]), form=self.form,
         )  # fmt: skip
         return turns, ()
 
@@ -227,6 +228,12 @@ def control_tokens(tokenizer: Any) -> set[str]:
     return {token.content for token in added if token.special} | set(tokenizer.all_special_tokens)
 
 
+def _unopened(before_answer: str) -> str:
+    """Leave the tag by which a generation prompt opens a thought to the model: it has learnt to write it."""
+    is_open = before_answer.count(_THINK) > before_answer.count(_UNTHINK)
+    return before_answer[: before_answer.rindex(_THINK)] if is_open else before_answer
+
+
 def is_answer_tag(token: str) -> bool:
     """Tell by its name whether a special token may stand in an answer: a thought, a call, a box, a point."""
     return bool(_TAG.search(token)) and not _REPLY.search(token)
@@ -247,14 +254,7 @@ def _answer(sampled: tuple[str, str], trained: Sequence[str] | None, end_of_turn
     before_question, before_answer = sampled
     before, between, after = trained
     more = between.removeprefix(before_answer)
-    if before_answer.count(_THINK) > before_answer.count(_UNTHINK):
-        ending = before_answer[before_answer.rindex(_THINK) :]
-        how = (
-            f"Its generation prompt ends in {ending!r}: an answer with its thought would open two, and what "
-            "is sampled would lack the tag that a format reward asks for."
-        )
-        yield _loss("open thought", how, "begins the assistant's turn without opening a thought")
-    elif before != before_question or not between.startswith(before_answer):
+    if before != before_question or not between.startswith(before_answer):
         read, trained_on = (before_question, before_answer), (before, between)
         how = f"Around a question, sampling would read {read!r}, and training {trained_on!r}."
         yield _loss("generation prompt", how, "begins the assistant's turn as the generation prompt does")

@@ -18,11 +18,10 @@ CONTROL = re.compile(
 
 # template -> what is refused
 REFUSED = {
-    **dict.fromkeys(("deepseek_r1_distill", "deepseekv3", "nemotron_3_5_lightning"), "open thought"),
-    **dict.fromkeys(("nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra"), "open thought"),
-    **dict.fromkeys(("qwen3_5_think", "qwen3_6", "qwen3_8"), "open thought"), "glm4moe": "end of turn",
-    "gptoss": "date, generation prompt", "llama3_2": "date", "muse_glimmer": "date, generation prompt",
+    "glm4moe": "end of turn", "gptoss": "date, generation prompt", "llama3_2": "date",
+    "muse_glimmer": "date, generation prompt",
 }  # fmt: skip
+OPENING = re.compile(r"deepseek_r1_distill|deepseekv3|nemotron_3|qwen3_5_think|qwen3_6|qwen3_8")  # a thought
 PASSING_WHEN_TRAINING = {"glm4moe_training"}  # trl's variant loses less than what it replaces
 TAKE_PARTS = {"idefics3", "llava_next", "smolvlm"}  # these leave a string out, and take a list of parts
 
@@ -123,7 +122,8 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=asks)
 
     prompt = turns.before_question + question + turns.before_answer
-    assert written(question, asks=True) == prompt
+    opened = "<think>" if OPENING.match(name) else ""
+    assert written(question, asks=True).removeprefix(prompt).strip() == opened
     trained = written(question, answer, asks=False)
     assert trained.startswith(prompt)
     between, after = trained.removeprefix(prompt).split(answer)
@@ -131,7 +131,8 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
     assert after.startswith(turns.end_of_turn)
     assert [token in turns.end_of_turn for token in control_tokens(tokenizer)].count(True) == 1
     tool = written(question, answer, "slice 3", asks=True)
-    assert tool.endswith(answer + turns.after_answer + "slice 3" + turns.before_next_answer)
+    _, _, left = tool.partition(answer + turns.after_answer + "slice 3" + turns.before_next_answer)
+    assert left.strip() == opened
 
 
 @pytest.mark.parametrize(
@@ -150,8 +151,6 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
      (at_start("{% if add_generation_prompt %}Answer.{% endif %}"), "generation prompt",
       r"sampling would read \('Answer\.<\|im_start\|>user\\n', "),
      (("<|im_end|>\n{% endfor", "\n\n{% endfor"), "end of turn", r"After an answer stands '\\n\\n'"),
-     (("assistant\n{% endif", "assistant\n<think>\n{% endif"), "open thought",
-      r"generation prompt ends in '<think>\\n'"),
      (at_start(LOOP), "question", r"it takes more than 2000000 steps"),
      (at_start(DOUBLING.replace("COUNT", "40")), "question", r"it takes more than 512 MiB of memory"),
      (at_start("{{ 'xx' * 9999 * 60 }}"), "question", r"it writes 1199968 characters, at most 1000000 are"),
