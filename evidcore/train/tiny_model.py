@@ -47,7 +47,7 @@ def tiny_model() -> tuple[VolumeVLM, VolumeProcessor, PromptSource]:
 
 
 def tiny_tokenizer(special: Sequence[str] = SPECIAL_TOKENS, **options: Any) -> PreTrainedTokenizerFast:
-    """Give a byte-level tokenizer; without `options` it has Qwen's chat template, which shows images."""
+    """Give a byte-level tokenizer, by default with Qwen's special tokens and a template that shows images."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
