@@ -1,4 +1,5 @@
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from evidcore.recipe import load
 from evidcore.registry import _watches
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.context import Context
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "med3d_r1.toml"
 SMALL = ("dataset.chest.train_cases=12", "arms=false")
@@ -150,18 +153,7 @@ def test_a_reward_that_cannot_be_audited_stops_no_training(offered, caplog):
     assert "05-grpo: its rewards could not be audited: evid-broken 1.0: reward 'broken'" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("rewards", "is_warned"),
-    [
-        ('{use="deaf"}', True),
-        ('{use="format"}, {use="deaf"}', True),
-        ('{use="key-slice"}, {use="deaf"}', True),  # where something lies, not what is said of it
-        ('{use="choice-accuracy"}, {use="deaf"}', False),
-        ('{use="choice-accuracy", weight=0.0}, {use="deaf"}', True),
-        ('{use="choice-accuracy"}, {use="deaf", weight=0.0}', False),
-        ('{use="constant"}', False),
-    ],
-)
+@pytest.mark.parametrize(("rewards", "is_warned"), TABLE["denials"])
 def test_check_warns_where_all_that_judges_texts_takes_a_denial_for_the_finding(
     offered, constant, caplog, rewards, is_warned
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,8 @@ from evidcore.prompts.rows import PromptSet, PromptSource
 from evidcore.registry import factory
 
 if TYPE_CHECKING:  # slow, and no check of a component needs them
+    from collections.abc import Sequence
+
     from transformers import PreTrainedTokenizerFast, Qwen2ForCausalLM
 
     from evidcore.model.processor import VolumeProcessor
@@ -44,22 +46,18 @@ def tiny_model() -> tuple[VolumeVLM, VolumeProcessor, PromptSource]:
     return model, processor, PromptSource([asked], seed=0)
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Give a byte-level tokenizer with Qwen's special tokens and a chat template that shows images."""
+def tiny_tokenizer(special: Sequence[str] = SPECIAL_TOKENS, **options: Any) -> PreTrainedTokenizerFast:
+    """Give a byte-level tokenizer, by default with Qwen's special tokens and a template that shows images."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    vocabulary = {token: index for index, token in enumerate(SPECIAL_TOKENS)}
-    for byte in sorted(pre_tokenizers.ByteLevel.alphabet()):
-        vocabulary[byte] = len(vocabulary)
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left",
-        chat_template=CHAT_TEMPLATE,
-    )  # fmt: skip
+    tokenizer.add_special_tokens(list(special))
+    usual = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": CHAT_TEMPLATE}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side="left", **{**usual, **options})
 
 
 def tiny_decoder(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen2ForCausalLM:

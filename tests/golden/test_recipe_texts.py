@@ -28,27 +28,7 @@ RECIPES = HERE.parents[1] / "recipes"
 WHOLE = [path for folder in (RECIPES, RECIPES / "paper") for path in sorted(folder.glob("*.toml"))]
 MISTAKES = tomllib.loads((HERE / "mistakes.toml").read_text(encoding="utf-8"))
 ABLATIONS = sorted((RECIPES / "ablations").glob("*.toml"))
-
-OFFERED = {  # what the stub package offers of each kind
-    "dataset": "stub-scans:Scans stub-needy:Needy",
-    "language": "stub-words:Words stub-published:Published",
-    "encoder": "stub-eye:Eye",
-    "bridge": "stub-line:Line",
-    "view": "stub-plain:Plain stub-tagged:Tagged",
-    "task": "stub-ask:Ask stub-ask-slice:AskSlice stub-ask-nothing:AskNothing",
-    "scorer": "stub-scorer:Same stub-two-kinds:Same",
-    "reader": "stub-reader:Book stub-two-kinds:Book",
-    "segmenter": "stub-segmenter:Grow",
-    "reward": "stub-judged:Judged stub-level:Level stub-greedy:greedy stub-untyped:untyped stub-odd:odd "
-    "stub-twice:twice stub-loose:loose stub-not-callable:NOT_CALLABLE stub-not-there:Nowhere "
-    "stub-cracked:_cracked:It stub-shared:Level",
-    "metric": "stub-metric:Count",
-    "evaluation": "stub-evaluation:Measure",
-    "audit": "stub-listen:Listen",
-    "tool": "stub-zoom:Zoom",
-    "rollout": "stub-talk:Talk",
-    "stage": "stub-tally:Tally stub-no-stage:no_stage",
-}
+OFFERED = tomllib.loads((HERE / "stub_offers.toml").read_text(encoding="utf-8"))
 TEXT = (Path(__file__).parent / "mistaken.toml").read_text(encoding="utf-8")
 
 

@@ -1,16 +1,18 @@
 """Every chat template that trl ships passes the round trip, or is refused by the names in the table."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import trl
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from evidcore.errors import RunError
 from evidcore.model.template import control_tokens, read_turns, round_trip, tool_listing
+from evidcore.train.tiny_model import tiny_tokenizer
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 SHIPPED = {path.stem: path.read_text() for path in Path(trl.__file__).parent.glob("chat_templates/*.jinja")}
 CONTROL = re.compile(
     r"<[|\uff5c][^<>\s|\uff5c'\"]{1,40}[|\uff5c]>|</?s>|<(?:start|end)_of_\w+>|<turn\|>|<\|turn>"
@@ -31,25 +33,14 @@ def refused(name: str) -> str:
 
 
 PASSING = sorted(name for name in SHIPPED if not refused(name))
-
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+CHATML = TABLE["chatml"]
 
 
 def tokenizer_of(template: str) -> PreTrainedTokenizerFast:
     """Give a byte-level tokenizer with the control tokens that a template writes."""
     special = sorted({*CONTROL.findall(template), "<bos>", "<eos>"})
-    pieces = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={piece: index for index, piece in enumerate(pieces)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(special)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", chat_template=template
-    )
+    named = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": None}
+    return tiny_tokenizer(special, **named, chat_template=template)
 
 
 def changed_chatml(old: str, new: str) -> PreTrainedTokenizerFast:
@@ -57,18 +48,6 @@ def changed_chatml(old: str, new: str) -> PreTrainedTokenizerFast:
     tokenizer = tokenizer_of(CHATML)
     tokenizer.chat_template = CHATML.replace(old, new)
     return tokenizer
-
-
-def at_start(words: str) -> tuple[str, str]:
-    return "{% for", words + "{% for"
-
-
-def turns_up_to(count: int) -> tuple[str, str]:
-    return at_start(f"{{% if messages | length > {count} %}}{{{{ raise_exception('turns') }}}}{{% endif %}}")
-
-
-LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-DOUBLING = "{% set n = namespace(s='x') %}{% for a in range(COUNT) %}{% set n.s = n.s ~ n.s %}{% endfor %}"
 
 
 def names(losses) -> str:
@@ -135,30 +114,11 @@ def test_turns_are_what_the_template_writes_around_a_question_and_its_answer(nam
     assert left.strip() == opened
 
 
-@pytest.mark.parametrize(
-    ("change", "what", "sentence"),
-    [(("{{ message.content }}", ""), "question", r"as a string and as a list of parts\."),
-     (at_start("{{ raise_exception('no bos') }}"), "question", r"and as a list of parts \(no bos\)\."),
-     (("message.content", "message.content | replace('\n', ' ')"), "question",
-      r"text 'Slice 12: 3\.5 x 4 mm\.\\n.*does not come back as it was"),
-     (("message.content", "message.content | e"), "question", "does not come back as it was"),
-     (turns_up_to(1), "answer, second question", "An assistant turn is refused or left out"),
-     (turns_up_to(2), "second question", "A user turn after an answer is refused"),
-     (("{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", ""), "generation prompt",
-      r"It lacks '<\|im_start\|>assistant\\n', which stands before an answer in training"),
-     (("<|im_start|>assistant", "<|im_start|>bot"), "generation prompt",
-      r"sampling would read .*bot\\n'\), and training .*assistant\\n'\)"),
-     (at_start("{% if add_generation_prompt %}Answer.{% endif %}"), "generation prompt",
-      r"sampling would read \('Answer\.<\|im_start\|>user\\n', "),
-     (("<|im_end|>\n{% endfor", "\n\n{% endfor"), "end of turn", r"After an answer stands '\\n\\n'"),
-     (at_start(LOOP), "question", r"it takes more than 2000000 steps"),
-     (at_start(DOUBLING.replace("COUNT", "40")), "question", r"it takes more than 512 MiB of memory"),
-     (at_start("{{ 'xx' * 9999 * 60 }}"), "question", r"it writes 1199968 characters, at most 1000000 are"),
-     (at_start("{{ 9 ** 9 ** 9 }}"), "question", r"it rounds, takes a power, or multiplies by other"),
-     (at_start("{{ strftime_now('%d %b %Y') }}"), "date", "It writes today's date")],
-)  # fmt: skip
-def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_remedy(change, what, sentence):
-    tokenizer = changed_chatml(*change)
+@pytest.mark.parametrize(("old", "new", "what", "sentence"), TABLE["lost"])
+def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_remedy(
+    old, new, what, sentence
+):
+    tokenizer = changed_chatml(old, new)
     assert set(names(round_trip(tokenizer)[1]).split(", ")) == set(what.split(", "))
     with pytest.raises(
         RunError, match=rf"(?s)^a model: its chat template cannot be used.*{sentence}.*Put beside the"
@@ -166,18 +126,9 @@ def test_a_template_that_loses_something_is_refused_with_the_sentence_and_the_re
         read_turns(tokenizer, where="a model")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        ("message.content", "message.content | trim"),
-        ("message.content", "message.content.split('</think>')[-1]"),
-        ("message.content", "message.content | replace('</think>', '</think>\n')"),
-        at_start("{% if '-' * 3 == '**' ~ dict(**{}) %}{# 2 ** 3 #}{% endif %}"),
-        at_start("{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"),
-    ],
-)
-def test_what_a_run_writes_itself_is_not_refused(change):
-    assert round_trip(changed_chatml(*change)) == (read_turns(tokenizer_of(CHATML), where="here"), ())
+@pytest.mark.parametrize(("old", "new"), TABLE["kept"])
+def test_what_a_run_writes_itself_is_not_refused(old, new):
+    assert round_trip(changed_chatml(old, new)) == (read_turns(tokenizer_of(CHATML), where="here"), ())
 
 
 def test_all_that_is_lost_is_said_at_once():

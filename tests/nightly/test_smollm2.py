@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,33 +16,10 @@ from evidcore.model.template import round_trip
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
 RECIPE = Path(__file__).parents[2] / "recipes" / "smollm2.toml"
-FEW = [
-    "dataset.chest.train_cases=24",
-    "dataset.chest.validation_cases=8",
-    "dataset.chest.test_cases=12",
-    "dataset.chest.questions_per_finding=1",
-    "stage.fit.options.steps=2",
-    "stage.sft.steps=2",
-    "stage.sft.rows_per_step=4",
-    "stage.grpo.steps=2",
-    "stage.grpo.prompts_per_step=2",
-    "stage.grpo.answers_per_prompt=2",
-    # a small vocabulary spells words that the large one has
-    "stage.evaluate[0].max_new_tokens=64",
-    "stage.grpo.max_new_tokens=64",
-    "stage.evaluate[1].max_new_tokens=64",
-    "stage.audit.max_new_tokens=64",
-]
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>"]
-# as the published model has it: text is added with `+`, which parts of a message are not
-TEMPLATE = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\n"
-    "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}"
-    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
 WEIGHTS = "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd"  # that `make smollm2` writes
 HEADS, KEY_HEADS, WIDTH = 6, 2, 96
 Q4, Q8 = GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0
@@ -58,7 +36,7 @@ def words():
     made = Tokenizer(models.BPE())
     apart = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     made.pre_tokenizer = pre_tokenizers.Sequence(apart)
-    assembly = Assembly(load(RECIPE, FEW))
+    assembly = Assembly(load(RECIPE, TABLE["few"]))
     texts = [case.report.text for case in assembly.split("chest", "train")]
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
@@ -111,7 +89,7 @@ def write_gguf(file, model, words, pre="smollm"):
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)
-    writer.add_chat_template(TEMPLATE)
+    writer.add_chat_template(TABLE["template"])
     writer.add_tensor(
         "token_embd.weight", quants.quantize(weights["model.embed_tokens.weight"], Q8), raw_dtype=Q8
     )
@@ -169,7 +147,7 @@ def test_text_is_read_as_the_model_has_learnt_it(folder, words):
         assert tokenizer.decode(tokenizer(text).input_ids) == text
     ends = tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token
     assert ends == ("<|im_start|>", "<|im_end|>", "<|im_end|>", "<|endoftext|>")
-    assert tokenizer.chat_template == TEMPLATE
+    assert tokenizer.chat_template == TABLE["template"]
     assert round_trip(tokenizer)[1] == ()
 
 
@@ -201,7 +179,7 @@ def test_the_recipe_fits_the_encoder_of_another():
 
 
 def shortened(folder, *more):
-    named = [f'model.language.folder="{folder}"', *FEW, *more]
+    named = [f'model.language.folder="{folder}"', *TABLE["few"], *more]
     return [word for item in named for word in ("--set", item)]
 
 

@@ -1,4 +1,5 @@
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -7,25 +8,7 @@ from hypothesis import strategies as st
 from evidcore.recipe.lines import key_lines, line_of
 from evidcore.recipe.resolve import toml_key, toml_value
 
-TEXT = '''\
-a = 1  # [b]
-"q.r" = """
-x = 1
-""" # two lines of text
-[t.u]
-v = [1,
-  2, { w = "]", z = [3] },
-]
-[[s]]
-k = '\\'
-[[s.r]]
-n.m = 2024-01-01
-[[s.r]]
-o = "a\\"b"
-[[s]]
-[s.r]
-p = true
-'''
+TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 
 
 def test_every_key_table_and_item_has_its_line():

@@ -143,22 +143,7 @@ def test_a_template_that_loses_something_is_refused_by_check_plan_and_run(evid, 
     assert "a chat_template.jinja that begins the assistant's turn without opening a thought" in failed.stderr
 
 
-EYES = """schema = 1
-name = "eyes"
-dataset.chest = { use = "phantom-chest" }
-task.direct = { use = "choice" }
-[model]
-language = { folder = "KIND" }
-bridge = { use = "published-tokens" }
-encoder = { use = "published-vision", size = 224 }
-view = VIEW
-[[stage]]
-kind = "sft"
-train = ["language"]
-data = [{ dataset = "chest", task = "direct" }]
-steps = 1
-learning_rate = 1e-4
-"""
+EYES = Path(__file__).with_name("published_eyes.toml").read_text(encoding="utf-8")
 MONTAGE, SLICES = '{ use = "montage", boxes = "BOXES", multiple_px = SIDE }', '{ use = "slices" }'
 LOOKS = 'rollout = { use = "tool-call" }\ntools = [{ use = "zoom" }]\n'
 KINDS = {"qwen2_5_vl": ("28", "pixels"), "qwen3_vl": ("32", "thousandths")}
@@ -173,7 +158,7 @@ def differs(request, tmp_path_factory):
         tiny_vision_language(folder / "KIND", request.param)
         for name, content in files.items():
             (folder / "KIND" / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
-        text = EYES.replace("VIEW", view).replace("BOXES", boxes).replace("SIDE", side)
+        text = EYES.replace('"VIEW"', view).replace("BOXES", boxes).replace("SIDE", side)
         (folder / "r.toml").write_text(text + more)
         assembly = Assembly(load(folder / "r.toml"))
         encoder = fresh_encoder(assembly, StageOutputs())

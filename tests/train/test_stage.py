@@ -1,6 +1,8 @@
 """What both trainers share."""
 
 import errno
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,19 +15,10 @@ from evidcore.train.settings import Lora, Replay, dtype_of_products
 from evidcore.train.trl import grpo, stage
 from evidcore.train.trl.sft import try_step
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("model.encoder.blocks.0.weight", "encoder"), ("model.bridge.encoder.layers.0.weight", "bridge"),
-        ("model.bridge.model.encoder.weight", "bridge"), ("model.encoder.bridge.weight", "encoder"),
-        ("model.language_model.model.encoder.weight", "language"), ("lm_head.weight", "language"),
-        ("base_model.model.model.bridge.modules_to_save.default.encoder.weight", "bridge"),
-        ("base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.default.weight", "language"),
-        ("_fsdp_wrapped_module.model._fsdp_wrapped_module.bridge._fsdp_wrapped_module.x", "bridge"),
-        ("_orig_mod.model.encoder.x", "encoder"),
-    ],
-)  # fmt: skip
+
+@pytest.mark.parametrize(("name", "part"), TABLE["parts"])
 def test_a_weight_belongs_to_the_part_that_holds_it(name, part):
     assert part_of(name) == part
 

@@ -3,6 +3,8 @@
 import gzip
 import json
 import re
+import tomllib
+from pathlib import Path
 
 import nibabel as nib
 import numpy as np
@@ -14,6 +16,8 @@ import evidcore
 from evidcore.api import Case, Dataset, Finding, VolumeRef
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 NAMES = ("caudal rear", "caudal front", "cranial rear", "cranial front")
 SHAPE = (12, 16, 16)  # z, y, x
@@ -300,22 +304,7 @@ def test_a_key_of_other_questions_is_refused(recipe, prepared, audit, tmp_path):
     assert "no key (KeyError('preparation'))" in audit(answers, exit_code=2).stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("policy outside.toml", "who. Give --answers and --key, or --model"),
-        ("policy outside.toml --answers a", "--answers and --key go together"),
-        ("policy outside.toml --model m --key k", "--answers were given elsewhere"),
-        ("policy . --model m", "a folder. Answers and models"),
-        ("policy outside.toml --answers a --key k --limit 3", "in the key"),
-        ("policy outside.toml --model a/b", "revision is missing"),
-        ("policy outside.toml --model ./gone", "./gone: no such folder"),
-        ("policy outside.toml --model full", "full: holds no model"),
-        ("prepare outside.toml --out new --key new/handout/key.json", "lies in what is handed over"),
-        ("prepare outside.toml --out new --stage 9", "stage '9' asks no questions; there are 01-audit"),
-        ("prepare outside.toml --out full", "the folder is not empty ('a' is in it)"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), TABLE["refused"])
 def test_options_that_do_not_go_together_are_refused(recipe, evid, tmp_path, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()

@@ -1,23 +1,13 @@
+import tomllib
+from pathlib import Path
+
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.organs import CLEAR_MM, contradictions, organ
 
-# centroids in mm: up, back, left
-PLACES = {
-    "liver": (0.0, 0.0, -70.0),
-    "spleen": (5.0, 40.0, 90.0),
-    "heart": (90.0, -20.0, 30.0),
-    "vertebrae_L1": (-40.0, 70.0, 0.0),
-    "kidney_left": (-60.0, 45.0, 60.0),
-    "kidney_right": (-70.0, 45.0, -60.0),
-    "lung_upper_lobe_left": (160.0, 0.0, 70.0),
-    "lung_lower_lobe_left": (110.0, 30.0, 75.0),
-    "lung_right": (140.0, 5.0, -75.0),
-    "stomach": (0.0, -20.0, 60.0),
-    "gallbladder": (-30.0, -20.0, -50.0),
-    "urinary_bladder": (-300.0, -10.0, 0.0),
-    "pancreas_tumor": (0.0, 0.0, 0.0),
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+PLACES = TABLE["places"]
 
 
 def found(places: dict[str, tuple[float, float, float]]) -> list[tuple[str | None, str]]:

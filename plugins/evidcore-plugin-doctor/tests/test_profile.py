@@ -227,13 +227,7 @@ def test_labels_are_the_columns_that_read_as_states(tmp_path):
     assert (second.report, cases["test"][0].patient) == (None, "q")
 
 
-QUESTIONS = [
-    {"image": "a", "q": "Side?", "A": "left", "B": "right", "C": "", "all": '["left", "right"]', "key": "B"},
-    {
-        "image": "a", "q": "Size?", "A": "small", "B": "large", "C": "huge", "all": "small|large|huge",
-        "key": "huge",
-    },
-]  # fmt: skip
+QUESTIONS = TABLE["quiz"]
 
 
 @pytest.mark.parametrize("options", [("A", "B", "C"), ("all",)])

@@ -126,20 +126,11 @@ def test_masks_are_compared_with_their_numbers_and_the_side_they_lie_on(home, to
     outside = ~tools.ellipsoid((0, 0, 0), (150, 90, 90))
     home.add("inverted", tools.torso(7), masks={"nodule": outside, "scan": "inverted.nii.gz"})
     faults, _ = home.check()
-    for fault, (name, kind, text) in zip(sorted(faults, key=lambda fault: fault.case), MASKS, strict=True):
+    for fault, (name, kind, text) in zip(
+        sorted(faults, key=lambda fault: fault.case), TABLE["masks"], strict=True
+    ):
         assert (fault.case, fault.kind) == (name, kind)
         assert re.search(text, fault.text), fault.text
-
-
-MASKS = [
-    ("c0", "mask/place", r"'nodule': the report says left, and it lies at least \d\d mm to the other"),
-    ("c3", "mask/place", "'left nodule': its name says left"),
-    ("c4", "mask/stray", r"labels 1 \('nodule'\), 2 \('cyst'\), the file holds 1, 2, 9; in 4 other files"),
-    ("c5", "mask/labels", r"labels 1 \('nodule'\), 2 \('cyst'\), the file holds 7, 8: none of them"),
-    ("inverted", "mask", "'scan': the mask is the scan itself"),
-    ("inverted", "mask", "'nodule': every voxel of the volume's sides is in the mask"),
-    ("mirrored", "orientation", "the liver lies on the left"),
-]
 
 
 PAIRS = [(kind, cause) for kind, causes in EXPLAINED_BY.items() for cause in causes]

@@ -86,18 +86,7 @@ def test_what_no_ct_holds_is_named_with_its_place(tools, value):
 # --- spacing -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shape", "spacing"),
-    [
-        ((300, 512, 512), (1.0, 0.7, 0.7)),
-        ((60, 512, 512), (5.0, 0.98, 0.98)),
-        ((200, 200, 200), (1.0, 1.0, 1.0)),  # resampled on purpose
-        ((120, 768, 768), (1.0, 0.45, 0.45)),
-        ((13, 512, 512), (5.0, 0.8, 0.8)),
-        ((600, 512, 512), (0.5, 0.98, 0.98)),  # slices overlap
-        ((128, 224, 224), (2.0, 1.4, 1.0)),  # resized by a network's pipeline
-    ],
-)
+@pytest.mark.parametrize(("shape", "spacing"), TABLE["likely"])
 def test_what_scanners_make_is_likely(shape, spacing):
     assert odd(shape, spacing) == []
 

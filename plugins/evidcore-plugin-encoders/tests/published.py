@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
 
-from evidcore.train.tiny_model import CHAT_TEMPLATE
+from evidcore.train.tiny_model import CHAT_TEMPLATE, tiny_tokenizer
 
 FAMILIES = tomllib.loads(Path(__file__).with_name("families.toml").read_text(encoding="utf-8"))
 SIZES = {
@@ -76,13 +75,5 @@ def _config(family: str, facts: Any) -> Any:
 
 def _tokenizer(facts: Any) -> PreTrainedTokenizerFast:
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *facts["special"]]
-    words = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = Tokenizer(models.BPE(vocab={word: place for place, word in enumerate(words)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(special)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", padding_side="left",
-        chat_template=CHAT_TEMPLATE.replace(QWENS, facts["place"]),
-        extra_special_tokens=facts.get("tokenizer", {}),
-    )  # fmt: skip
+    template = CHAT_TEMPLATE.replace(QWENS, facts["place"])
+    return tiny_tokenizer(special, chat_template=template, extra_special_tokens=facts.get("tokenizer", {}))

@@ -2,6 +2,7 @@ import base64
 import hashlib
 import json
 import re
+import tomllib
 from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
@@ -17,6 +18,8 @@ from evidcore_testing.recipes import recipe_text
 from markupsafe import escape
 
 from evidcore.api import Crop, VolumeRef
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 class Elements(HTMLParser):
@@ -54,21 +57,11 @@ def numbers_in(value: Any) -> set[str]:
     return {repr(value)} if isinstance(value, int | float) else set()
 
 
-SAID = {
-    "what it is of": ("med3d_r1", "finished", "evidcore 0.1.0", "2 cores", "Not a medical device", "17"),
-    "its data are phantoms": ("every number comes from generated CT phantoms", "chest (phantom)"),
-    "verdict of the audit": ("choice: The volume is used: margin +51.7 points",),
-    "rewards": ("8 rollouts, best first", "format", "choice-accuracy", "report-consistency", "recall "),
-    "missing is not zero": ("the report names no finding", "not applicable"),
-    "changes": ("Paired by question", "strict accuracy, 06-evaluate minus 04-evaluate", "+59.9"),
-}
-
-
-@pytest.mark.parametrize("what", SAID)
+@pytest.mark.parametrize("what", TABLE["says"])
 def test_the_page_says(what, page):
     text = Elements(page).text
-    assert [words for words in SAID[what] if words not in text] == []
-    assert text.count(SAID["verdict of the audit"][0]) == 1
+    assert [words for words in TABLE["says"][what] if words not in text] == []
+    assert text.count(TABLE["says"]["verdict of the audit"][0]) == 1
 
 
 def test_page_reaches_for_nothing_outside_itself(page):
@@ -209,30 +202,12 @@ def test_masks_of_present_findings_are_outlined(finished_run, page):
 
 def test_a_run_that_has_only_started_still_has_a_page(bare_run):
     text = Elements(written(bare_run)).text
-    for said in (
-        "is gone without a word",  # nothing holds the folder whose STATUS says "running"
-        "No evaluation has finished yet.",
-        "No grounding audit has run.",
-        "No two evaluations asked the same questions.",
-        "No evaluation has stored answers yet.",
-        "This run has no GRPO rollouts.",
-        "No stage has logged a step yet.",
-        "No stage has written figures yet.",
-        "This run has no lock file.",
-    ):
+    for said in TABLE["started"]:
         assert said in text
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("missing", "said"),
-    [
-        ("results/07-audit.json", "No grounding audit has run, so what the accuracy rests on is not known."),
-        ("rollouts/05-grpo.jsonl", "This run has no GRPO rollouts."),
-        ("metrics.jsonl", "No stage has logged a step yet."),
-        ("STATUS", "unknown"),
-    ],
-)
+@pytest.mark.parametrize(("missing", "said"), TABLE["missing"])
 def test_a_missing_piece_is_said_to_be_missing(fake_run, missing, said):
     (fake_run.folder / missing).unlink()
     assert said in Elements(written(fake_run)).text

@@ -8,6 +8,8 @@ import dataclasses
 import hashlib
 import json
 import random
+import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -21,36 +23,9 @@ from evidcore.registry.factory import build
 
 SLOW = pytest.mark.slow
 GOLDEN = Path(__file__).with_name("golden.json")
-CHEST = {"use": "phantom-chest", "train_cases": 2, "validation_cases": 0, "test_cases": 5}
-CHEST["questions_per_finding"] = 3
-ABDOMEN = {"use": "phantom-abdomen", "train_cases": 2, "validation_cases": 0, "test_cases": 4}
-ABDOMEN |= {"queries_per_case": 12, "prevalence": 0.45, "size_zyx": [24, 48, 64]}
-SLICES = {"use": "phantom-slices", "train_cases": 2, "validation_cases": 0, "test_cases": 4}
-IMPLANT = {"use": "implant", "prevalence": 1.0, "source": ABDOMEN | {"size_zyx": [40, 96, 128]}}
-INSIDE = {"hypodense lesion": "liver", "fluid collection": "spleen"}
-SETS = {
-    "chest": CHEST,
-    "chest with priors": CHEST | {"prior_strength": 0.7, "subtlety": 2.0, "prevalence": 0.3, "seed": 3},
-    "chest without absent ones": CHEST | {"names_absent": False},
-    "chest with cues": CHEST | {"header_cue": 0.9, "device_cue": 0.9, "table_cue": 0.9, "company": 0.8},
-    "chest with a finding's cues": CHEST | {"cue_of": "lung nodule", "header_cue": 1.0, "table_cue": 1.0},
-    "abdomen": ABDOMEN, "abdomen with priors": ABDOMEN | {"prior_strength": 0.7, "subtlety": 2.0, "seed": 3},
-    "abdomen with cues": ABDOMEN | {"header_cue": 0.9, "device_cue": 0.9, "table_cue": 0.9, "company": 0.8},
-    "abdomen moved": ABDOMEN | {"scan_shift_mm": 60, "in_plane_shift_mm": 20, "size_spread": 0.2},
-    "abdomen mirrored": ABDOMEN | {"mirrored": 0.5, "kinds": ["organ", "organ beside another"]},
-    "abdomen mirrored and moved": ABDOMEN | {"mirrored": 1.0, "scan_shift_mm": 60, "table_cue": 1.0},
-    "abdomen, finer": ABDOMEN | {"test_cases": 1, "size_zyx": [40, 96, 128]}, "slices": SLICES,
-    "slices cut": SLICES | {"cut_px": [32, 96], "seed": 1017},
-    "slices without annotation": SLICES | {"annotated": False, "radius_px": [4.5, 4.7]}, "implant": IMPLANT,
-    "implant inside": IMPLANT | {"kinds": [*INSIDE, "lung nodule"], "inside": INSIDE},
-    "implant in a chest": IMPLANT | {"source": CHEST | {"prevalence": 0.02}, "kinds": ["lung nodule"]},
-    "implant, twice": IMPLANT | {"copies": 2, "contrast": 0.4, "prevalence": 0.5, "kinds": [*INSIDE]},
-}  # fmt: skip
-DOCUMENTS = {  # data set, view, tokens of a visual part, share of sentences left out
-    "documents": ("chest", {"use": "volume"}, 40, 0.3),
-    "documents with an indication": ("chest with priors", {"use": "volume"}, 24, 0.0),
-    "documents on slices": ("abdomen", {"use": "slices", "slices": 4}, 12, 0.2),
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+SETS = {name: TABLE["base"][re.match(r"\w+", name)[0]] | more for name, more in TABLE["sets"].items()}
+DOCUMENTS = TABLE["documents"]
 
 
 def digest(*parts):

@@ -1,6 +1,8 @@
 import json
 import re
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 from evidcore_plugin_reports.endpoint import Endpoint
@@ -10,6 +12,7 @@ from evidcore_plugin_reports.testing import Reply, chat_server
 from evidcore.api import Unscored
 from evidcore.contracts import Measured
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 GRADES = {"correctness": 4, "clarity": 5, "differential": 2, "concision": 3}
 ASKED = {name: {"score": grade, "reason": f"{name}, because"} for name, grade in GRADES.items()}
 
@@ -36,23 +39,7 @@ def test_grades_are_read_in_many_forms(answer):
     assert read_grades(answer)[0] == GRADES
 
 
-@pytest.mark.parametrize(
-    ("answer", "read"),
-    [
-        ('{"correctness": 9, "clarity": 0, "differential": true, "concision": "high"}', {}),
-        ('{"correctness": "8/10", "clarity": "4/10", "concision": null, "differential": [4]}', {}),
-        ("Clarity: 4/10\nConcision: 4 out of 10\nCorrectness: 3-4", {}),
-        ("Correctness: 45\nClarity: 5.5\nConcision: 0", {}),
-        ("Clarity: 4\nClarity: 2\nConcision: 3", {"concision": 3}),
-        ('{"clarity": 4} or rather {"clarity": 2}', {}),
-        ('{"clarity": 4, "concision": 7}', {"clarity": 4}),
-        ('{"clarity": 4.5}', {"clarity": 4.5}),
-        ('{"clarity": NaN, "concision": Infinity}', {}),
-        ("I cannot grade this.", {}),
-        ("", {}),
-        ("{" * 3000, {}),
-    ],
-)
+@pytest.mark.parametrize(("answer", "read"), [*TABLE["ungraded"], ("{" * 3000, {})])
 def test_what_is_no_grade_is_not_read_as_one(answer, read):
     assert read_grades(answer)[0] == read
 

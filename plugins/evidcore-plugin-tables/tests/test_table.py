@@ -68,18 +68,7 @@ def test_pictures_are_arbitrary_whatever_the_volumes_are(home):
     assert [ref.intensity for ref in case.volumes] == ["arbitrary", "hu"]
 
 
-@pytest.mark.parametrize(
-    ("options", "answer", "settings"),
-    [
-        ("liver|spleen", "B", {}),
-        ("liver; spleen", "b", {"separator": ";"}),
-        ('["liver", "spleen"]', "1", {"answer_is": "index"}),
-        ('["liver", "spleen"]', "2", {"answer_is": "index", "first_index": 1}),
-        ("A. liver|B. spleen", "Spleen", {"answer_is": "text"}),
-        ("(A) liver|(B) spleen", "(B)", {}),
-        ("A: liver | B: spleen", "B)", {}),
-    ],
-)
+@pytest.mark.parametrize(("options", "answer", "settings"), TABLE["forms"])
 def test_options_of_one_cell_and_answers_in_every_form(home, options, answer, settings):
     home.csv([{"id": "q", "image": "a.nii.gz", "patient": "p", "split": "train", "question": "Which?",
                "choices": options, "answer": answer}])  # fmt: skip
@@ -160,14 +149,7 @@ def test_a_bad_cell_is_named_with_line_case_value_and_remedy(home, cells, messag
     assert message in said
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"test_share": 0.7, "validation_share": 0.4}, "add up to 1.1, at most 1"),
-        ({"option_columns": ("A",)}, r"at least 2 columns, got \['A'\]"),
-        ({"separator": ""}, "separator must be a text, got ''"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), TABLE["options"])
 def test_options_that_contradict_each_other_are_refused(home, options, message):
     with pytest.raises(RecipeError, match=message):
         home.dataset(**options)

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import shutil
 import time
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,68 +216,7 @@ def test_a_mask_is_drawn_and_given_to_3d_as_any_other(run, server, followed, get
     assert roles == ["truth", "predicted", "followed"]
 
 
-PLANTED = """
-import os
-import signal
-import time
-from pathlib import Path
-import numpy as np
-from evidcore.contracts import Segmenter, SegmenterSession
-from evidcore.errors import NotDownloadedError
-from evidcore.data import read_geometry
-
-class Session(SegmenterSession):
-    def __init__(self, make):
-        self.make = make
-
-    def mask(self, prompts, z_window=None):
-        return self.make(prompts)
-
-class Raising(Segmenter):
-    def session(self, volume):
-        def make(prompts):
-            raise RuntimeError("the network has no such layer")
-        return Session(make)
-
-class Halved(Segmenter):
-    def session(self, volume):
-        shape = read_geometry(volume).shape_zyx
-        return Session(lambda prompts: np.ones((shape[0] // 2, *shape[1:]), dtype=bool))
-
-class Missing(Segmenter):
-    def session(self, volume):
-        raise NotDownloadedError("planted.safetensors: not here. Fetch it: evid download planted.")
-
-class Dying(Segmenter):
-    def session(self, volume):
-        return Session(lambda prompts: os.kill(os.getpid(), signal.SIGKILL))
-
-class Waiting(Segmenter):
-    def session(self, volume):
-        shape = read_geometry(volume).shape_zyx
-        folder = Path(os.environ["PLANTED_FOLDER"])
-        def make(prompts):
-            with (folder / "asked").open("a") as file:
-                file.write(f"{prompts[0].box.x0}\\n")
-            while not (folder / "go").exists():
-                time.sleep(0.05)
-            mask = np.zeros(shape, dtype=bool)
-            mask[prompts[0].z] = True
-            return mask
-        return Session(make)
-
-class Fitted(Segmenter):
-    def fit(self, train, validation, folder, seed, log):
-        pass
-
-    def load(self, folder):
-        self.depth = int((folder / "depth").read_text())
-
-    def session(self, volume):
-        mask = np.zeros(read_geometry(volume).shape_zyx, dtype=bool)
-        mask[: self.depth] = True
-        return Session(lambda prompts: mask.copy())
-"""
+PLANTED = tomllib.loads(Path(__file__).with_name("planted_segmenters.toml").read_text(encoding="utf-8"))
 KINDS = ("raising", "halved", "missing", "dying", "waiting")
 
 
@@ -285,7 +226,7 @@ def planted(run, tmp_path, monkeypatch):
     site, copy = tmp_path / "site", tmp_path / "followed" / run.name
     info = site / "evid_planted-1.0.dist-info"
     info.mkdir(parents=True)
-    (site / "evid_planted.py").write_text(PLANTED)
+    (site / "evid_planted.py").write_text(PLANTED["module"])
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evid-planted\nVersion: 1.0\n")
     offers = "".join(f"{name} = evid_planted:{name.title()}\n" for name in (*KINDS, "fitted"))
     (info / "entry_points.txt").write_text(f"[evidcore.segmenter]\n{offers}")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,8 @@ from evidcore.contracts import ImageQuestion
 from evidcore.errors import ContractError, RecipeError
 from evidcore.registry import factory, offers
 from evidcore.registry.factory import Components
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 TASKS = {"choice": "volume", "free-text": "volume", "report": "volume", "report-evidence": "slices",
          "reasoning-segmentation": "slices", "slice-findings": "slices"}  # fmt: skip
@@ -114,17 +117,7 @@ def test_an_isolated_reader_reads(planted, asked):
     assert reader.deterministic
 
 
-@pytest.mark.parametrize(
-    ("kind", "table", "says"),
-    [
-        ("reward", {"use": "format", "isolated": {"time_limit": 3.0}},
-         "r.isolated.time_limit: unknown key. Did you mean 'time_limit_s'? Keys here: memory_gb, python"),
-        ("reader", {"use": "policy-reader", "isolated": {"time_limit_s": "long"}},
-         "r.isolated.time_limit_s: must be a valid number, got 'long'."),
-        ("reward", {"use": "report-findings", "labeler": {"use": "negation-rules", "isolated": True}},
-         "r.labeler.isolated: unknown key."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "table", "says"), TABLE["refused"])
 def test_what_cannot_be_isolated_is_a_mistake(kind, table, says):  # more in tests/golden/mistakes.toml
     wrong = factory.check(kind, table, "r")
     assert [str(one) for one in wrong if str(one).startswith(says)], [str(one) for one in wrong]

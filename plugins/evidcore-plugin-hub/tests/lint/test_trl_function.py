@@ -1,3 +1,6 @@
+import tomllib
+from pathlib import Path
+
 import bad_rewards as bad
 import pytest
 from evidcore_plugin_hub.lint.reward_audit import audit_rewards
@@ -6,43 +9,12 @@ from evidcore_plugin_hub.trl_reward import read_function
 from evidcore.builtin.choice import Choice
 from evidcore.errors import RecipeError
 
-SOURCE = """
-import dataclasses
-import functools
-import re
-
-@dataclasses.dataclass
-class Known:
-    words: int = 0
-
-def accuracy(completions, answer, **columns):
-    found = [re.fullmatch(r".*<answer>(.)</answer>", text, re.DOTALL) for text in completions]
-    return [float(bool(one) and one.group(1) == right) for one, right in zip(found, answer)]
-
-def like_solution(prompts, completions, solution):
-    return [float(text.split("<answer>")[-1] == right.split("<answer>")[-1]) for text, right in zip(completions, solution)]
-
-def long(completions, **columns):
-    return [len(text) / 100 for text in completions]
-
-def talk(completions, prompts, letter, **columns):
-    said = [(one[0]["role"], two[0]["role"]) for one, two in zip(completions, prompts)]
-    assert set(said) == {("assistant", "user")}
-    return [float(f"<answer>{right}<" in one[0]["content"]) for one, right in zip(completions, letter)]
-
-def nobody(completions, **columns):
-    return [None for _ in completions]
-
-def wants(completions, masks, **columns):
-    return [0.0] * len(completions)
-
-partly = functools.partial(wants)
-"""  # noqa: E501
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def file(tmp_path):
-    (tmp_path / "rewards.py").write_text(SOURCE)
+    (tmp_path / "rewards.py").write_text(TABLE["source"])
     return tmp_path / "rewards.py"
 
 
