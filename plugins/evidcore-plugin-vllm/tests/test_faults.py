@@ -6,9 +6,10 @@ import re
 import socket
 
 import pytest
+from evidcore_plugin_reports.testing import Reply
 from evidcore_plugin_vllm.engine import Vllm
-from evidcore_plugin_vllm.testing import Spoilt, protocol_server
 from evidcore_plugin_vllm.weights import write_whole
+from protocol_server import protocol_server
 
 from evidcore.api import Episode, Workload
 from evidcore.builtin.rollouts import Plain
@@ -55,7 +56,7 @@ def on_path(end, change):
 
 
 def answering(**fields):
-    return on_path("/v1/completions", lambda answer: Spoilt(**fields))
+    return on_path("/v1/completions", lambda answer: Reply(**fields))
 
 
 def with_fields(change):
@@ -80,15 +81,15 @@ COUNTS = "log-probabilities; expected as many of each, from 1 to 7"
 IMPOSSIBLE = "a token was sampled with log-probability"
 FAULTS = {
     r"http://127\.0\.0\.1:\d+: /v1/completions answered HTTP 500\. See the server's own log": answering(
-        status=500, content=b"a patient's words"
+        status=500, body=b"a patient's words"
     ),
     r"/v1/completions answered HTTP 404\. Check url \(without /v1\) and model": answering(status=404),
     r"/v1/completions answered HTTP 401\. Check key_env": answering(status=401),
-    r"/v1/completions answered what is no JSON\. Check url": answering(content=b"<html>"),
+    r"/v1/completions answered what is no JSON\. Check url": answering(body=b"<html>"),
     rf"{UNREAD} \(KeyError\).*return_token_ids": with_fields(
         lambda _: {"choices": [{"index": 0, "text": "a"}]}
     ),
-    rf"{UNREAD} \(TypeError\)": answering(content=b"[1]"),
+    rf"{UNREAD} \(TypeError\)": answering(body=b"[1]"),
     r"it read a prompt of 3 tokens and was sent \d+\. The served model is not": with_fields(
         lambda _: {"usage": {"prompt_tokens": 3}}
     ),
