@@ -21,9 +21,9 @@ import numpy as np
 import torch
 import yaml  # type: ignore[import-untyped]
 from evidcore_plugin_medsam2.pixels import pixels
-from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model
 from evidcore_plugin_medsam2.weights import SIZE_PX, published_config
 from medsam2_parity import CALM, DEPTH, GOLDEN, KEY, X0, X1, Y0, Y1, compare, phantom, prompts
+from seeded import original_tensors, seeded_model
 
 CONFIG = "sam2/configs/sam2.1_hiera_t512.yaml"
 # as `build_sam2_video_predictor_npz` sets them; holes are filled by an extension for CUDA, which is not there

@@ -14,6 +14,7 @@ tells how long a box is followed through so many slices, and on a GPU how much m
 import argparse
 import dataclasses
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -25,11 +26,14 @@ os.environ.setdefault("TQDM_DISABLE", "1")
 import numpy as np
 import torch
 from evidcore_plugin_medsam2.pixels import pixels
-from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.segmenter import MedSam2
-from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.tracking import Target
 from evidcore_plugin_medsam2.weights import SIZE_PX, published_config
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "evidcore-plugin-medsam2" / "tests"))
+
+from seeded import seeded_model, write_checkpoint
+from stock import StockSession
 
 from evidcore.api import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskPrompt

@@ -11,6 +11,7 @@ bfloat16.
 """
 
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -22,11 +23,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from evidcore_plugin_medsam2.pixels import greys, pixels, to_slice
-from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.segmenter import WINDOW_HU, MedSam2
-from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.weights import SIZE_PX, published_config
 from side_by_side import Figure, figure, parser, ratios, tell
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "evidcore-plugin-medsam2" / "tests"))
+
+from seeded import seeded_model, write_checkpoint
+from stock import StockSession
 
 from evidcore.api import Box, VolumeRef
 from evidcore.contracts import BoxPrompt, MaskRequest

@@ -19,11 +19,14 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
-from evidcore_plugin_medsam2.seeded import seeded_model, write_checkpoint
 from evidcore_plugin_medsam2.weights import published_config
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit
 from evidcore_plugin_segmenters.slice_propagator import SlicePropagator
 from evidcore_plugin_tables.folder import Folder
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "evidcore-plugin-medsam2" / "tests"))
+
+from seeded import seeded_model, write_checkpoint
 
 from evidcore.cli import main as evid
 

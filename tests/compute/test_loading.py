@@ -15,7 +15,6 @@ LOADS = {  # a call and why its weights are whole
     "evidcore/train/trl/optimizers.py": "state of an optimizer, not of a model",
     "evidcore_plugin_hub/export.py": "weights of the model itself, strictly",
     "evidcore_plugin_medsam2/checkpoint.py": "has names of its own to compare",
-    "evidcore_plugin_medsam2/seeded.py": "made of the model that they are for",
     "evidcore_plugin_encoders/slice_encoders.py": "of a module of the same class, strictly",
     "evidcore_testing/checks_model.py": "a check of the same module",
 }

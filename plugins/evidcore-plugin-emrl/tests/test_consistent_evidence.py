@@ -1,6 +1,8 @@
 """Reward `consistent-evidence`: a report and its evidence may not contradict each other."""
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import pytest
 from disc_cases import Unreading, disc_case
@@ -11,6 +13,7 @@ from evidcore_testing import answer_group, check_reward
 from evidcore.api import Answer, Rollout, Score, Unscored
 from evidcore.builtin.views import Slices
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 CYST, BOTH = "There is a cyst.", "There is a cyst and a stone."
 NOTHING = "No cyst is seen."
 
@@ -37,15 +40,7 @@ def judge(cases, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["sick", "healthy"])  # the truth is not asked for
-@pytest.mark.parametrize(
-    ("cite", "said", "evidence", "value"),
-    [("report", CYST, '{"slice": 2}', 1.0), ("report", CYST, "null", 0.0), ("report", NOTHING, "null", 1.0),
-     ("report", NOTHING, '{"slice": 2}', 0.0), ("report", "There may be a cyst.", '{"slice": 2}', 0.0),
-     ("report", "There may be a cyst.", "null", 1.0), ("finding", CYST, '{"cyst": 2}', 1.0),
-     ("finding", BOTH, '{"cyst": 2}', 0.5), ("finding", BOTH, '{"cyst": 2, "stone": 2}', 1.0),
-     ("finding", CYST, '{"stone": 2}', 0.0), ("finding", NOTHING, '{"stone": 2}', 0.0),
-     ("finding", CYST, "null", 0.0), ("finding", NOTHING, "null", 1.0)],
-)  # fmt: skip
+@pytest.mark.parametrize(("cite", "said", "evidence", "value"), TABLE["judged"])
 def test_a_slice_goes_with_each_affirmed_finding_and_null_with_none(judge, name, cite, said, evidence, value):
     assert judge(name, said, evidence, cite=cite).value == value
 
@@ -57,15 +52,7 @@ def test_the_reason_names_what_disagrees(judge):
     assert judge("sick", BOTH, '{"cyst": 2, "stone": 2}', cite="finding").reason == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (f"<report>{CYST}</report>", "evidence"),
-        (f"<report>{NOTHING}</report><evidence>null</evidence> and more", "more"),
-        (f"<report>{CYST}</report><evidence>12</evidence>", "the evidence is '12'"),
-        ("<report></report><evidence>null</evidence>", "no words"),
-    ],
-)
+@pytest.mark.parametrize(("text", "reason"), TABLE["out_of_form"])
 def test_an_answer_out_of_its_form_earns_nothing_and_says_why(judge, text, reason):
     result = judge("sick", "", "", text=text)
     assert result.value == 0.0

@@ -1,6 +1,8 @@
 """Reward `cross-view`, worked by hand with readers that are told what to see."""
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import pytest
 from disc_cases import Unreading, disc_case
@@ -13,6 +15,8 @@ from evidcore_testing import answer_group, check_reward
 from evidcore.api import DataError, Finding, Reader, Rollout, Score, Unscored, read, read_mask
 from evidcore.builtin.views import Slices
 from evidcore.errors import RecipeError
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def square(side, at=4):
@@ -234,16 +238,7 @@ def test_bound_findings_are_paid_over_others_too(judge, agreement):
     assert judge("cyst", ["stone"], 2, **options).value == 0.0
 
 
-@pytest.mark.parametrize(
-    ("evidence", "by_finding", "by_slice"),
-    [
-        ('{"cyst": 1, "stone": 3}', 1.0, 1.0),
-        ('{"cyst": 3, "stone": 1}', 0.0, 1.0),  # of all slices together, both are seen
-        ('{"cyst": 1}', 1 / 2, 2 / 3),
-        ('{"stone": 1}', 0.0, 2 / 3),
-        ('{"gallstone": 3}', 0.0, 2 / 3),
-    ],
-)
+@pytest.mark.parametrize(("evidence", "by_finding", "by_slice"), TABLE["paid"])
 def test_each_finding_is_looked_for_on_its_own_slice(judge, evidence, by_finding, by_slice):
     found = judge("both", PAIR, evidence, cite="finding", bind="finding")
     assert found.value == pytest.approx(by_finding)
@@ -307,14 +302,7 @@ def test_a_healthy_scan_is_not_scored(judge, control, bind):
 
 
 @pytest.mark.parametrize("control", ["none", "others"])
-@pytest.mark.parametrize(
-    ("evidence", "said"),
-    [
-        ("null", "no slice is named"),
-        ("slice 2", "the evidence is 'slice 2', expected"),
-        ('{"slice": 99}', "'slice' is slice 99, which was not shown"),
-    ],
-)
+@pytest.mark.parametrize(("evidence", "said"), TABLE["refused"])
 @pytest.mark.parametrize("bind", ["slice", "finding"])
 def test_an_answer_without_a_slice_is_paid_nothing_and_told_why(judge, evidence, said, control, bind):
     found = judge("both", PAIR, evidence, control=control, bind=bind)

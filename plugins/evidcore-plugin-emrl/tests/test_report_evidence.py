@@ -39,19 +39,7 @@ def test_it_keeps_the_contract_of_a_task(sick, healthy, tmp_path, cite, order, t
     check_task(task, Slices(slices=6), [sick, healthy], garbage=[REPORT, "<report>x</report>", "null"])
 
 
-EVIDENCE = '<evidence>{"slice": 2}</evidence>'  # 36 + 9; slice 3 has 36
-
-
-@pytest.mark.parametrize(
-    ("options", "expected", "told"),
-    [({}, f"<report>{REPORT}</report>{EVIDENCE}", '<report>…</report><evidence>{"slice": 12}</evidence>'),
-     ({"order": "evidence-first", "think": True},
-      f"<think>cyst, stone on slice 2.</think>{EVIDENCE}<report>{REPORT}</report>",
-      '<think>…</think><evidence>{"slice": 12}</evidence><report>…</report>'),
-     ({"cite": "finding", "instruction": "Report."},
-      f'<report>{REPORT}</report><evidence>{{"cyst": 2, "stone": 3}}</evidence>',
-      "Indication: pain on the left. Report.")],
-)  # fmt: skip
+@pytest.mark.parametrize(("options", "expected", "told"), TABLE["gold"])
 def test_the_gold_slice_shows_most_of_all_findings_and_spans_move_with_the_report(
     sick, asked, options, expected, told
 ):
@@ -202,16 +190,7 @@ def test_evidence_that_is_no_slice_is_malformed_by_name(sick, asked, evidence, s
     assert answer.report == REPORT
 
 
-@pytest.mark.parametrize(
-    ("completion", "said"),
-    [
-        (f"{REPORT}", "no tags, expected <report></report><evidence></evidence>"),
-        (f"<report>{REPORT}</report>", "no <evidence>"),
-        (f"{EVIDENCE}<report>{REPORT}</report>", "tags in the order <evidence></evidence><report></report>"),
-        (f"<report>7 7</report>{EVIDENCE}", "the report has no words: '7 7'"),
-        (f"<think>x</think><report>{REPORT}</report>{EVIDENCE}", "unexpected tag <think>"),
-    ],
-)
+@pytest.mark.parametrize(("completion", "said"), TABLE["malformed"])
 def test_another_form_is_malformed_by_name(sick, asked, completion, said):
     task, prompt = asked(sick)
     assert said in task.parse(prompt, completion).malformed

@@ -1,9 +1,15 @@
 """A folder with a small seeded model in transformers' format and a volume."""
 
+import sys
+from pathlib import Path
+
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_medsam2.seeded import seeded_model, small_config
+
+sys.path.insert(0, str(Path(__file__).parent))  # seeded, stock
+
+from seeded import seeded_model, small_config
 
 SHAPE = (7, 60, 90)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from evidcore_plugin_medsam2.checkpoint import fill, read_checkpoint
-from evidcore_plugin_medsam2.seeded import original_tensors, seeded_model, small_config
 from evidcore_plugin_medsam2.weights import bare_model, published_config
+from seeded import original_tensors, seeded_model, small_config
 from transformers import Sam2VideoModel
 
 from evidcore.api import DataError

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 from evidcore_plugin_medsam2.pixels import greys, pixels, to_slice
-from evidcore_plugin_medsam2.seeded import SMALL_PX, seeded_model, small_config
 from evidcore_plugin_medsam2.segmenter import MedSam2
-from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_testing import check_segmenter
+from seeded import SMALL_PX, seeded_model, small_config
+from stock import StockSession
 
 from evidcore.api import Box, DataError, VolumeRef, find
 from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt

@@ -3,9 +3,9 @@ import pytest
 import torch
 from evidcore_plugin_medsam2.network import Network
 from evidcore_plugin_medsam2.pixels import pixels, to_model, to_slice
-from evidcore_plugin_medsam2.seeded import SMALL_PX, seeded_model, small_config
-from evidcore_plugin_medsam2.stock import StockSession
 from evidcore_plugin_medsam2.tracking import Target, Tracker
+from seeded import SMALL_PX, seeded_model, small_config
+from stock import StockSession
 from torch.nn import functional as F
 
 from evidcore.api import Box
@@ -92,8 +92,7 @@ def mended(stock, prompt):
         held["object_pointer"] = model._single_frame_forward(
             input_masks=model.mask_downsample(shown), image_embeddings=maps, multimask_output=False
         ).object_pointer
-        for out in model.propagate_in_video_iterator(session, start_frame_idx=prompt.z, reverse=is_reversed):
-            result[out.frame_idx] = out.pred_masks[0, 0].numpy()
+        result |= stock.follow(prompt.z, is_reversed)
     return np.stack([result[z] for z in sorted(result)])
 
 

@@ -2,8 +2,8 @@ import logging
 
 import pytest
 import torch
-from evidcore_plugin_medsam2.seeded import seeded_model, small_config, write_checkpoint
 from evidcore_plugin_medsam2.segmenter import MedSam2
+from seeded import seeded_model, small_config, write_checkpoint
 
 from evidcore.api import DataError, VolumeRef
 from evidcore.errors import RecipeError, RunError

@@ -4,6 +4,8 @@ A slice is 40 x 50 voxels, so 0..1000 has 25 a row and 20 a column.
 """
 
 import dataclasses
+import tomllib
+from pathlib import Path
 
 import pytest
 from evidcore_plugin_medvol_r1.consistency import VolumeConsistency
@@ -13,6 +15,7 @@ from filled_boxes import LEFT_BOX, RIGHT_BOX, liver_box
 
 from evidcore.api import Unscored
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 GOOD = '<think>Here.</think><answer>{"slice": 5, "bbox_2d_list": [[1, 2, 3, 4]]}</answer>'
 
 
@@ -20,23 +23,7 @@ def value_of(reward, rollout):
     return reward([rollout], {})[0].value
 
 
-@pytest.mark.parametrize(
-    ("text", "graded", "binary"),
-    [
-        (GOOD, 1.0, 1.0),
-        (GOOD.replace("[1, 2, 3, 4]", "[1, 2, 3, 4], [9, 9, 9, 9]"), 3.5 / 4, 0.0),
-        (GOOD.replace("[[1, 2, 3, 4]]", "[[1, 2, 3, 4000]]"), 3 / 4, 0.0),
-        (f"Well. {GOOD}", 3 / 4, 0.0),  # its only fault is a word in front
-        (GOOD.replace("Here.", ""), 3 / 4 - 1 / 4, 0.0),  # an empty think text breaks two shares
-        (GOOD.replace("<think>Here.</think>", ""), 2 / 4, 0.0),
-        (GOOD.replace('"slice": 5', '"slice": 99'), 1.0, 0.0),  # graded, as released: any slice will do
-        (GOOD.replace("}", ', "why": 1}'), 1.0, 0.0),
-        ("<think>Here.</think><answer>[]</answer>", 2 / 4, 0.0),  # it names nothing, and earns half
-        ("<think>Here.</think><answer>liver</answer>", 2 / 4, 0.0),
-        ("liver", 0.0, 0.0),
-        ("", 0.0, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "graded", "binary"), TABLE["formats"])
 def test_format_is_the_mean_of_four_shares_or_all_or_nothing(asked, text, graded, binary):
     _, answered = asked()
     assert value_of(EvidenceFormat(), answered(text=text)) == pytest.approx(graded)

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import tomllib
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -15,6 +17,7 @@ from evidcore.builtin.views import Volume
 from evidcore.prompts.rows import Row
 from evidcore.train.trl.trainer import read_answers
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 TOO_MUCH = "the call is JSON that cannot be read: too deep, too long a number, or broken letters."
 
 
@@ -119,18 +122,8 @@ def test_a_call_is_carried_out_and_its_tokens_are_not_trained(answered, prompts)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "error"),
-    [("<tool_call>look at it</tool_call>", "the call is not JSON (Expecting value at character 0)."),
-     ('<tool_call>["look"]</tool_call>', 'the call must be {"name": "...", "arguments": {...}}.'),
-     ('<tool_call>{"name": "lok"}</tool_call>', "no tool is called 'lok'. Did you mean 'look'? Tools: look."),
-     ('<tool_call>{"name": "look", "arguments": 3}</tool_call>', "arguments must be an object, got 3."),
-     (call(slice=40), "slice 40 lies outside 0..11"),
-     ("look</tool_call>", "the call has no <tool_call> before its </tool_call>."),
-     ('<think>or <tool_call>{"name": "look"}</tool_call>',
-      "a call inside <think> is not carried out; close it with </think>, then call."),
-     (f"<tool_call>{'[' * 3000}</tool_call>", TOO_MUCH),
-     (f"<tool_call>{'9' * 5000}</tool_call>", TOO_MUCH),
-     ('<tool_call>{"name": "\\ud800"}</tool_call>', TOO_MUCH)],
-)  # fmt: skip
+    [*TABLE["calls"], *((f"<tool_call>{call}</tool_call>", TOO_MUCH) for call in ("[" * 3000, "9" * 5000))],
+)
 def test_a_bad_call_gets_its_error_as_the_answer(answered, text, error):
     episode, sampler = answered(ToolCall([Look()]), text, 9000)
     assert episode.actions[0].error == error

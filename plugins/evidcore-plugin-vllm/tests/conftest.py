@@ -1,3 +1,6 @@
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,7 @@ from evidcore.model.policy import sampling_of
 from evidcore.registry import factory
 from evidcore.train.sampler import PolicySampler
 
+sys.path.insert(0, str(Path(__file__).parent))  # protocol_server
 logging.disable_progress_bar()
 torch.set_num_threads(1)
 cases = volume_cases(4)

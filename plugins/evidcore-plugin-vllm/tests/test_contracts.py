@@ -1,9 +1,9 @@
 """A server keeps the contract of a sampler."""
 
 from evidcore_plugin_vllm.engine import Vllm
-from evidcore_plugin_vllm.testing import protocol_server
 from evidcore_plugin_vllm.weights import write_whole
 from evidcore_testing import check_sampler, sampler_parts
+from protocol_server import protocol_server
 
 
 def test_vllm(tmp_path):

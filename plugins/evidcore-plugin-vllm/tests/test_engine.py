@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from evidcore_plugin_vllm.testing import protocol_server
 from evidcore_plugin_vllm.weights import Inputs, write_whole
+from protocol_server import protocol_server
 
 from evidcore.api import Episode, TextPart, VisualPart
 
@@ -29,12 +29,12 @@ def server(parts, inputs, tmp_path):
 
 def full_pass(parts, sampler, episode, temperature=1.0):
     """Return the log-probability of each token of an episode by one pass of the model over all of it."""
-    model, processor, _ = parts
+    model = parts[0]
     prefix = sampler.prefix(episode)
     handles = torch.tensor(prefix.handles).reshape(-1, 1)
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prefix.ids]), pixel_values=handles).logits[0]
-    logits[:, processor.image_token_id] = -torch.inf  # which is never sampled
+    logits[:, [*sampler.sampling.forbidden_ids]] = -torch.inf
     count = len(episode.ids)
     log_probs = (logits[-count - 1 : -1] / temperature).log_softmax(-1)
     return log_probs.gather(-1, torch.tensor(episode.ids)[:, None])[:, 0]

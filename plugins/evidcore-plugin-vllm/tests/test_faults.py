@@ -2,23 +2,29 @@
 
 import contextlib
 import dataclasses
+import json
 import re
 import socket
+import tomllib
+from pathlib import Path
 
 import pytest
+from evidcore_plugin_reports.testing import Reply
 from evidcore_plugin_vllm.engine import Vllm
-from evidcore_plugin_vllm.testing import Spoilt, protocol_server
 from evidcore_plugin_vllm.weights import write_whole
+from protocol_server import protocol_server
 
 from evidcore.api import Episode, Workload
 from evidcore.builtin.rollouts import Plain
 from evidcore.errors import RecipeError, RunError
 
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
-def idle(**changed):
+
+def idle(**options):
     """Return the component for an address where no server is."""
     usual = {"url": "http://127.0.0.1:9", "model": "policy", "weights": "w", "sends_images_away": True}
-    return Vllm(**{**usual, **changed})
+    return Vllm(**{**usual, **options})
 
 
 @pytest.fixture
@@ -55,61 +61,32 @@ def on_path(end, change):
 
 
 def answering(**fields):
-    return on_path("/v1/completions", lambda answer: Spoilt(**fields))
+    return on_path("/v1/completions", lambda answer: Reply(**fields))
 
 
-def with_fields(change):
-    return on_path("/v1/completions", lambda answer: {**answer, **change(answer)})
+def changed(fields, choice):
+    """Return what changes fields of a completion, and those of its first answer."""
 
+    def change(answer):
+        first, *others = answer["choices"]
+        return {**answer, "choices": [{**first, **choice}, *others], **fields}
 
-def with_choice(change):
-    """Return what changes the first answer of a completion."""
-    return with_fields(
-        lambda answer: {
-            "choices": [{**answer["choices"][0], **change(answer["choices"][0])}, *answer["choices"][1:]]
-        }
-    )
-
-
-def written(ids, log_probs):
-    return with_choice(lambda choice: {"token_ids": ids, "logprobs": {"token_logprobs": log_probs}})
-
-
-UNREAD = "an answer has no token ids with log-probabilities"
-COUNTS = "log-probabilities; expected as many of each, from 1 to 7"
-IMPOSSIBLE = "a token was sampled with log-probability"
-FAULTS = {
-    r"http://127\.0\.0\.1:\d+: /v1/completions answered HTTP 500\. See the server's own log": answering(
-        status=500, content=b"a patient's words"
-    ),
-    r"/v1/completions answered HTTP 404\. Check url \(without /v1\) and model": answering(status=404),
-    r"/v1/completions answered HTTP 401\. Check key_env": answering(status=401),
-    r"/v1/completions answered what is no JSON\. Check url": answering(content=b"<html>"),
-    rf"{UNREAD} \(KeyError\).*return_token_ids": with_fields(
-        lambda _: {"choices": [{"index": 0, "text": "a"}]}
-    ),
-    rf"{UNREAD} \(TypeError\)": answering(content=b"[1]"),
-    r"it read a prompt of 3 tokens and was sent \d+\. The served model is not": with_fields(
-        lambda _: {"usage": {"prompt_tokens": 3}}
-    ),
-    "it gave 1 answers, 2 were asked for": with_fields(lambda answer: {"choices": answer["choices"][:1]}),
-    f"an answer has 6 tokens and 7 {COUNTS}": with_choice(
-        lambda choice: {"token_ids": choice["token_ids"][:-1]}
-    ),
-    f"an answer has 0 tokens and 0 {COUNTS}": written([], []),
-    f"an answer has 8 tokens and 8 {COUNTS}": written([5] * 8, [-1.0] * 8),
-    f"{IMPOSSIBLE} nan, which none can have": written([5, 6], [-1.0, float("nan")]),
-    f"{IMPOSSIBLE} nan, which none can": written([5, 6], [-1.0, None]),
-    rf"{IMPOSSIBLE} 0\.5, which none can have": written([5], [0.5]),
-}
+    return on_path("/v1/completions", change)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("message", FAULTS)
-def test_a_fault_of_the_server_is_named(asked, message):
+@pytest.mark.parametrize(("status", "body", "message"), TABLE["replies"])
+def test_an_answer_that_is_no_completion_is_named(asked, status, body, message):
     with pytest.raises(RunError, match=message) as caught:
-        asked(FAULTS[message])
+        asked(answering(status=status, body=body.encode()))
     assert "patient" not in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fields", "choice", "message"), TABLE["completions"])
+def test_a_completion_that_cannot_be_is_named(asked, fields, choice, message):
+    with pytest.raises(RunError, match=message):
+        asked(changed(json.loads(fields), json.loads(choice)))
 
 
 def test_a_server_that_hangs_is_given_up_at_the_deadline(asked):
@@ -129,18 +106,7 @@ def test_a_server_that_is_gone_is_named(volume_model, sampler, tmp_path):
     assert (tmp_path / "weights" / "model.safetensors").is_file()  # from which it can be started
 
 
-@pytest.mark.parametrize(
-    ("setup", "message"),
-    [
-        ({"settings": {"model": "other"}}, "it serves 'policy', not 'other'.*--served-model-name other"),
-        ({"settings": {"key_env": "VLLM_KEY"}},
-         "the environment variable 'VLLM_KEY' that should hold the key is not"),
-        ({"processed": False},
-         r"that alone could be sampled has log-probability -\d.*--logprobs-mode processed_logprobs"),
-        ({"dev_mode": False},
-         r"/collective_rpc answered HTTP 404: it cannot be given the weights.*VLLM_SERVER_DEV_MODE=1"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("setup", "message"), TABLE["servers"])
 def test_a_server_that_is_not_the_one_that_is_meant_is_refused(asked, monkeypatch, setup, message):
     monkeypatch.delenv("VLLM_KEY", raising=False)
     with pytest.raises(RunError, match=message):
@@ -176,44 +142,23 @@ def test_eyes_that_are_trained_beside_an_adapter_are_refused_where_the_server_ha
     assert said.startswith("train names bridge, which no adapter holds, and with inputs = 'images'")
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"url": "https://host.example", "sends_images_away": False},
-         r"sampler: images and questions would be sent to 'host\.example'.*sends_images_away = true"),
-        ({"url": "host.example"}, r"sampler\.url: must be an address such as .* got 'host\.example'"),
-        ({"key_env": "a key"}, r"sampler\.key_env: must be the name of an environment variable"),
-    ],
-)  # fmt: skip
-def test_what_a_recipe_must_not_say_is_refused(changed, message):
+@pytest.mark.parametrize(("options", "message"), TABLE["recipes"])
+def test_what_a_recipe_must_not_say_is_refused(options, message):
     with pytest.raises(RecipeError, match=message):
-        idle(**changed)
+        idle(**options)
 
 
-@pytest.mark.parametrize(
-    ("model", "inputs", "message"),
-    [
-        ("seeing_model", "embeddings",
-         r"of type 'qwen2_5_vl_text' take more than embeddings.*inputs = 'images'"),
-        ("volume_model", "images",
-         r"this one has encoder 'vit3d' and bridge 'projection'.*inputs = 'embeddings'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("model", "inputs", "message"), TABLE["models"])
 def test_a_model_that_the_server_cannot_be_is_refused(request, sampler, model, inputs, message):
     with pytest.raises(RunError, match=message):
         sampler(request.getfixturevalue(model), idle(inputs=inputs))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda answer: {"token_ids": [1]},
-         r"/v1/chat/completions/render gave no prepared picture.*`features`"),
-        (lambda answer: {**answer, "token_ids": [1, 1, *range(7, 7 + len(answer["token_ids"]))]},
-         r"the picture's place in the prompt holds tokens \[7, 8, 9, 10\], expected \d+ alone"),
-    ],
-)  # fmt: skip
-def test_what_is_no_prepared_picture_is_named(seeing_model, served, sampler, change, message):
+@pytest.mark.parametrize(("ids", "fields", "message"), TABLE["pictures"])
+def test_what_is_no_prepared_picture_is_named(seeing_model, served, sampler, ids, fields, message):
+    def change(answer):
+        return {"token_ids": ids, **{name: answer[name] for name in fields}}
+
     with served(seeing_model, spoil=on_path("/render", change)) as (_, component):
         policy = sampler(seeing_model, component)
         with pytest.raises(RunError, match=message):

@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from evidcore_plugin_vllm.testing import protocol_server
 from evidcore_testing.fixtures import evid as evid
+from protocol_server import protocol_server
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "vllm.toml"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_vllm import weights
-from evidcore_plugin_vllm.testing import protocol_server
 from evidcore_testing.models import tiny_language
+from protocol_server import protocol_server
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 

@@ -1,13 +1,13 @@
 """MedVol-R1's recipe at the paper's size: what `check` and `plan` say of it; and run in small."""
 
 import json
+import runpy
 import tomllib
 from pathlib import Path
 
 import pytest
 from evidcore_plugin_ct_data.kits23_queries import TEMPLATES
 from evidcore_plugin_ct_data.miniatures import write
-from evidcore_plugin_medsam2.seeded import seeded_model, small_config
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForImageTextToText,
@@ -99,7 +99,8 @@ def small(folder, write_qwen3):
     write("ct-org", folder / "CT-ORG")
     (folder / "term_dictionary.json").write_text(json.dumps({"liver": ["the largest gland of the body"]}))
     write_qwen3(folder / "language")
-    seeded_model(small_config()).save_pretrained(folder / "sam")
+    seeded = runpy.run_path(str(RECIPE.parents[2] / "plugins/evidcore-plugin-medsam2/tests/seeded.py"))
+    seeded["seeded_model"](seeded["small_config"]()).save_pretrained(folder / "sam")
     return folder
 
 

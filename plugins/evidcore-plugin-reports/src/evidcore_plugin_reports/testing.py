@@ -38,11 +38,12 @@ class ChatServer:
 
 
 @contextlib.contextmanager
-def chat_server(reply: Callable[[dict[str, Any], int], Reply]) -> Iterator[ChatServer]:
-    """Serve on a free port of this machine until the block ends.
+def chat_server(reply: Callable[[dict[str, Any], int], Reply], port: int = 0) -> Iterator[ChatServer]:
+    """Serve on this machine until the block ends.
 
     Args:
         reply: from a request's body and its number, counted from 0, to the answer; called in many threads.
+        port: 0: a free one.
     """
     lock = threading.Lock()
     asked: list[dict[str, Any]] = []
@@ -53,11 +54,11 @@ def chat_server(reply: Callable[[dict[str, Any], int], Reply]) -> Iterator[ChatS
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
             with lock:
                 number = len(asked)
                 asked.append(body)
-                headers.append({**dict(self.headers), "path": self.path})
+                headers.append({**dict(self.headers), "method": self.command, "path": self.path})
                 begun_s.append(time.monotonic())
             answer = reply(body, number)
             time.sleep(answer.after_s)
@@ -74,10 +75,12 @@ def chat_server(reply: Callable[[dict[str, Any], int], Reply]) -> Iterator[ChatS
                 self.wfile.flush()
             self.close_connection = self.close_connection or answer.cut
 
+        do_GET = do_POST
+
         def log_message(self, format: str, *args: Any) -> None:
             """Stay quiet."""
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
@@ -97,19 +100,11 @@ def tiny_reward_model(folder: Path, seed: int = 0, *, labels: int = 1) -> Path:
 
     tokenizer = tiny_tokenizer()
     config = MistralConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        sliding_window=None,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=2048, sliding_window=None,
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         num_labels=labels,
-    )
+    )  # fmt: skip
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = MistralForSequenceClassification(config)
