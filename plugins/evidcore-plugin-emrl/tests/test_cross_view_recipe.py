@@ -110,7 +110,7 @@ def test_a_fitted_reader_and_the_policy_itself_are_asked(recipe, tmp_path, caplo
 
 @pytest.mark.slow
 def test_a_policy_that_is_paid_by_it_names_better_slices(recipe, tmp_path):
-    folder = start(recipe(CROSS_VIEW, reader=120, sft=240, grpo=60), tmp_path / "runs")
+    folder = start(recipe(CROSS_VIEW, reader=120, sft=240, grpo=100), tmp_path / "runs")
     run(folder)
     paid = {}
     for group in judged(folder):

@@ -5,7 +5,6 @@ import torch
 from evidcore_plugin_medvr.consensus import ZoomConsensus
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.tools import Zoom
-from evidcore_plugin_medvr.zoom_first import FirstLook, ZoomChoice
 from evidcore_testing import tiny_language
 from letters import Letters
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -48,7 +47,8 @@ def test_a_cold_start_teaches_calls_that_grpo_forks_and_pays_and_goes_on_from(ca
     view = Slices(slices=1)
     zoom = Zoom(view)
     # the whole slice each time: a tiny model learns to spell one call
-    asking = ZoomChoice(view, tmp_path / "c", tool=zoom, look=FirstLook(smallest_side=1.0))
+    table = {"use": "zoom-choice", "tool": {"use": "zoom"}, "smallest_side": 1.0}
+    asking = factory.build("task", table, given={"view": view, "cache_folder": tmp_path / "c"}, where="test")
     strategy = EntropyRegrounding([zoom], max_tool_calls=1, base_probability=1.0, gate=False)
     source = PromptSource([PromptSet(name="zoom-choice", task=asking, view=view, cases=cases)], seed=1)
     settings = SftSettings(train=("bridge", "language"), steps=160, learning_rate=1e-2, rows_per_step=4)

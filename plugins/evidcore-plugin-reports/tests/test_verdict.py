@@ -25,14 +25,16 @@ def case(folder, **states):
 
 def test_the_tasks_keep_their_contract(tmp_path):
     garbage = ["perhaps", "<answer>present</answer>"]
-    check_task(Verdict(), Volume(), [case(tmp_path)], garbage=garbage)
+    for answer in ("{state}", "{finding} {state}"):
+        check_task(Verdict(answer=answer), Volume(), [case(tmp_path)], garbage=garbage)
     check_task(Letter(), Volume(), [case(tmp_path)], garbage=garbage, has_volumes=False)
     check_task(Letter(think=False), Volume(), [case(tmp_path)], garbage=garbage, has_volumes=False)
 
 
-def test_each_known_finding_is_asked_of_once_and_answered_by_a_word(tmp_path):
+def test_each_known_finding_is_asked_of_once_and_answered_in_words(tmp_path):
     prompts = Verdict(question="Is there a {finding}?").prompts(case(tmp_path), Volume(), 1)
-    said = {prompt.parts[-1].text: Verdict().gold(prompt)[0] for prompt in prompts}
+    said = {prompt.parts[-1].text: Verdict().gold(prompt)[0].split()[-1] for prompt in prompts}
+    assert {Verdict().gold(prompt)[0].rsplit(" ", 1)[0] for prompt in prompts} == set(STATES) - {"goitre"}
     assert said == {
         "Is there a lung nodule?": "present", "Is there a emphysema?": "absent",
         "Is there a cyst?": "absent", "Is there a mass?": "absent",
@@ -43,7 +45,8 @@ def test_each_known_finding_is_asked_of_once_and_answered_by_a_word(tmp_path):
     assert len(orders) > 1
     assert len(Verdict(most_per_case=2).prompts(case(tmp_path), Volume(), 1)) == 2
     assert list(Verdict().prompts(case(tmp_path, goitre="unknown"), Volume(), 1)) == []
-    with pytest.raises(ValueError, match=r"question must have \{finding\} in it, got 'What\?'"):
+    text = r"question must have \{finding\} in it and answer end in \{state\}, got 'What\?' and "
+    with pytest.raises(ValueError, match=text):
         Verdict(question="What?")
 
 
@@ -51,7 +54,8 @@ def test_each_known_finding_is_asked_of_once_and_answered_by_a_word(tmp_path):
     ("completion", "choice"), [("present", "A"), (" Absent.\n", "B"), ("not present", None), ("", None)]
 )
 def test_an_answer_is_one_of_two_words(tmp_path, completion, choice):
-    answer = Verdict().parse(Verdict().prompts(case(tmp_path), Volume(), 1)[0], completion)
+    task = Verdict(answer="{state}")
+    answer = task.parse(task.prompts(case(tmp_path), Volume(), 1)[0], completion)
     assert (answer.choice, answer.malformed is None) == (choice, choice is not None)
 
 

@@ -63,7 +63,8 @@ def test_a_real_run_is_described_with_its_stages_and_read_again_when_it_has_gone
     assert stages == [("02-evaluate", "evaluate"), ("04-evaluate", "evaluate")]
     assert {row["condition"] for row in run.index("answers", "04-evaluate").rows()} == {"own"}
     status.write_text(json.dumps({"state": "running", "stage": "", "step": 1, "message": ""}))  # resumed
-    group = {"prompt_id": "p", "case_id": "c", "task": "t", "step": 1, "rollouts": [{"total": 1.0}]}
+    rollout = {"text": "x", "total": 1.0, "rewards": {}}
+    group = {"prompt_id": "p", "case_id": "c", "task": "t", "step": 1, "rollouts": [rollout]}
     path = copied_run / "rollouts" / "05-grpo.jsonl"
     path.write_text(json.dumps(group) + "\n")
     run.read_again()

@@ -14,7 +14,7 @@ STATES = ("present", "absent")
 
 
 class Verdict(Task):
-    """Ask of one finding whether it is present; the answer is that word, or "absent".
+    """Ask of one finding whether it is present.
 
     Behind a question of its own no other finding tells anything. Where one of several options is true, each
     verdict that is given tells of those that follow, and a model that sees nothing is right about many. Of
@@ -22,15 +22,24 @@ class Verdict(Task):
 
     Args:
         question: with "{finding}" in it.
+        answer: with "{state}", which is "present" or "absent", at its end; "{finding}" may stand before it,
+            so that the state is read where the finding has just been named.
         most_per_case: findings drawn in turn; 0 = every one that is known.
     """
 
     evaluation = "choice"
 
-    def __init__(self, *, question: str = "{finding}?", most_per_case: Annotated[int, Ge(0)] = 0) -> None:
-        if "{finding}" not in question:
-            raise ValueError(f"question must have {{finding}} in it, got {question!r}")
-        self.question, self.most_per_case = question, most_per_case
+    def __init__(
+        self,
+        *,
+        question: str = "{finding}?",
+        answer: str = "{finding} {state}",
+        most_per_case: Annotated[int, Ge(0)] = 0,
+    ) -> None:
+        if "{finding}" not in question or not answer.endswith("{state}"):
+            text = "question must have {finding} in it and answer end in {state}"
+            raise ValueError(f"{text}, got {question!r} and {answer!r}")
+        self.question, self.answer, self.most_per_case = question, answer, most_per_case
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask of each finding that is known to be present or absent, in an order drawn from the seed."""
@@ -50,15 +59,20 @@ class Verdict(Task):
         ]  # fmt: skip
 
     def gold(self, prompt: Prompt) -> tuple[str, tuple[Span, ...]]:
-        """Return the word."""
-        return STATES["AB".index(prompt.reference["letter"])], ()
+        """Return the answer."""
+        return self._written(prompt)["AB".index(prompt.reference["letter"])], ()
 
     def parse(self, prompt: Prompt, completion: str) -> Answer:
-        """Take one of the two words, whatever its capitals and whether a full stop follows."""
-        word = completion.strip().rstrip(".").lower()
-        choice = "AB"[STATES.index(word)] if word in STATES else None
-        malformed = None if choice else f"the answer is neither {' nor '.join(STATES)}"
+        """Take one of the two answers, whatever its capitals and whether a full stop follows."""
+        known = [text.lower() for text in self._written(prompt)]
+        text = completion.strip().rstrip(".").lower()
+        choice = "AB"[known.index(text)] if text in known else None
+        malformed = None if choice else f"the answer is neither {known[0]!r} nor {known[1]!r}"
         return Answer(text=completion, malformed=malformed, choice=choice, lenient_choice=choice)
+
+    def _written(self, prompt: Prompt) -> list[str]:
+        finding = prompt.reference["finding"]
+        return [self.answer.format(finding=finding, state=state) for state in STATES]
 
 
 class Letter(Choice):
