@@ -129,15 +129,17 @@ class Aligning:
                 f"align: {len(train)} training cases, but a step takes cases_per_step = "
                 f"{keys.cases_per_step}. Give more cases or take fewer per step."
             )
-        silent = [case.id for case in train if not _sentences(case)]
-        if keys.texts == "sentences" and silent:
+        names, by_names = finding_names(train), keys.texts == "findings"
+        silent = [] if by_names else [case.id for case in train if not _sentences(case)]
+        if silent:
             raise DataError(
                 f"align: {len(silent)} of {len(train)} cases have no report, the first is {silent[0]}. Leave "
                 'them out, or write texts = "findings".'
             )
-        if not (names := finding_names(train)) and keys.texts == "findings":
+        if by_names and not names:
             text = "align: no case says anything about a finding. Take cases that do"
             raise DataError(f'{text}, or write texts = "sentences".')
+        words = self.words(names) if by_names else None  # the vocabulary stays as it is
         self.model.train_only(("bridge",))
         bridge = self.model.model.bridge.train()
         groups = [
@@ -149,8 +151,8 @@ class Aligning:
         order = [row for _ in range(1 + keys.steps * size // count) for row in torch.randperm(count).tolist()]
         for step in range(keys.steps):
             batch = [train[row] for row in order[step * size : (step + 1) * size]]
-            texts, truth, known = _targets(batch, names if keys.texts == "findings" else None)
-            logits = self.scores(batch, self.words(texts))
+            texts, truth, known = _targets(batch, names if by_names else None)
+            logits = self.scores(batch, self.words(texts) if words is None else words)
             losses = functional.binary_cross_entropy_with_logits(logits, truth.to(logits), reduction="none")
             loss = losses[known].sum() / known.sum().clamp(min=1)
             for group in optimizer.param_groups:
