@@ -20,8 +20,9 @@ from evidcore.data.files import file_state
 from evidcore.errors import ContractError, DataError, EmptySplitError, RunError, did_you_mean
 from evidcore.prompts.rows import texts_of
 from evidcore.recipe import DataUse, Recipe
-from evidcore.registry import blame, factory
+from evidcore.registry import blame, factory, find
 from evidcore.registry.factory import offer_of
+from evidcore.registry.signature import component_class
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,18 @@ class Assembly:
     def phrases(self) -> tuple[str, ...]:
         """Return the finding names of all data sets."""
         return tuple(dict.fromkeys(name for item in self.datasets.values() for name in item.findings))
+
+    @functools.cached_property
+    def vision(self) -> dict[str, Any] | None:
+        """Return the vision configuration of a published language model; None where none is known here."""
+        from evidcore.model.assemble import vision_of  # importing transformers takes 3 s
+
+        config = self.language.vision()
+        if config is None or (vision := vision_of(config)) is None:
+            return None
+        kind = component_class(find("encoder", str(self.recipe.model.encoder["use"])).load())
+        published = kind.read_published(self.language)
+        return {**vision, "published": dict(published)} if published else vision
 
     @property
     def corpus(self) -> Corpus:

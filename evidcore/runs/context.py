@@ -27,9 +27,8 @@ from evidcore.model.policy import VLMPolicy
 from evidcore.model.processor import VolumeImageProcessor, VolumeProcessor, add_image_tokens
 from evidcore.model.vlm import VolumeVLM
 from evidcore.recipe import DataUse
-from evidcore.registry import blame, find
+from evidcore.registry import blame
 from evidcore.registry.factory import offer_of
-from evidcore.registry.signature import component_class
 from evidcore.runs.assembly import Assembly
 from evidcore.runs.shared_policy import Opener
 from evidcore.train.sampler import RolloutPolicy
@@ -71,7 +70,7 @@ class StageOutputs:
 def fresh_encoder(assembly: Assembly, before: StageOutputs) -> Encoder:
     """Return a new encoder, with the weights of its fit stage where there was one."""
     recipe = assembly.recipe
-    built = build_encoder(recipe.model.encoder, vision_config(assembly), recipe_folder=recipe.folder)
+    built = build_encoder(recipe.model.encoder, assembly.vision, recipe_folder=recipe.folder)
     if before.encoder is not None:
         with blame(offer_of(built), f"loading {before.encoder}"):
             cast(Fittable, built).load(before.encoder)  # a fit stage wrote it, so it can
@@ -99,7 +98,7 @@ def current_model(assembly: Assembly, before: StageOutputs) -> tuple[VolumeVLM, 
         model, processor = assemble.assemble(
             language, tokenizer, seeing, encoder_table=tables.encoder,
             bridge_table=tables.bridge, view_table=tables.view, bfloat16=tables.bfloat16, seed=seed,
-            bank=bank, vision=vision_config(assembly),
+            bank=bank, vision=assembly.vision,
         )  # fmt: skip
     if torch.cuda.is_available():
         torch.nn.Module.to(model, torch.device("cuda"))
@@ -110,7 +109,7 @@ def weightless_processor(assembly: Assembly, tokenizer: Any, seeing: Encoder) ->
     """Return what writes and counts prompts as the run does, without weights."""
     with torch.device("meta"):
         joining = fresh_bridge(assembly, seeing, assembly.language.width() or UNKNOWN_TEXT_WIDTH)
-    images = VolumeImageProcessor(vision=vision_config(assembly))
+    images = VolumeImageProcessor(vision=assembly.vision)
     add_image_tokens(tokenizer, images.vision)
     images.connect(seeing, joining, assembly.view, None)
     return VolumeProcessor(images, tokenizer)
@@ -118,17 +117,7 @@ def weightless_processor(assembly: Assembly, tokenizer: Any, seeing: Encoder) ->
 
 def fresh_bridge(assembly: Assembly, seeing: Encoder, text_width: int) -> Bridge:
     """Return the recipe's bridge with fresh weights."""
-    return build_bridge(assembly.recipe.model.bridge, seeing, text_width, vision_config(assembly))
-
-
-def vision_config(assembly: Assembly) -> dict[str, Any] | None:
-    """Return the vision configuration of a published language model; None where none is known here."""
-    config = assembly.language.vision()
-    if config is None or (vision := assemble.vision_of(config)) is None:
-        return None
-    kind = component_class(find("encoder", str(assembly.recipe.model.encoder["use"])).load())
-    published = kind.read_published(assembly.language)
-    return {**vision, "published": dict(published)} if published else vision
+    return build_bridge(assembly.recipe.model.bridge, seeing, text_width, assembly.vision)
 
 
 class Context(StageContext):

@@ -272,7 +272,7 @@ class HfSlices(SliceEncoder):
             text = f"its configuration is another. Write model = {json.dumps(theirs.model_type)} and "
             raise RecipeError(f"{text}config = {{ {written} }}.")
         self.body, info = type(self.body).from_pretrained(
-            place, revision=revision, config=ours, dtype=torch.float32, **TELLING
+            place, revision=revision, config=ours, use_safetensors=True, dtype=torch.float32, **TELLING
         )
         refuse_random(place, info)
         images: Any = transformers.AutoImageProcessor.from_pretrained(place, revision=revision)
