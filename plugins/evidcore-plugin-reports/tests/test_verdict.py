@@ -1,6 +1,6 @@
 import pytest
 from evidcore_plugin_reports.emphasis import Emphasis
-from evidcore_plugin_reports.verdict import Letter, Verdict
+from evidcore_plugin_reports.verdict import Letter, Statement, Verdict
 from evidcore_testing import check_reweighter
 from evidcore_testing.checks_task import check_task
 from evidcore_testing.data import volume_case
@@ -27,6 +27,7 @@ def test_the_tasks_keep_their_contract(tmp_path):
     garbage = ["perhaps", "<answer>present</answer>"]
     for answer in ("{state}", "{finding} {state}"):
         check_task(Verdict(answer=answer), Volume(), [case(tmp_path)], garbage=garbage)
+    check_task(Statement(), Volume(), [case(tmp_path)], garbage=garbage)
     check_task(Letter(), Volume(), [case(tmp_path)], garbage=garbage, has_volumes=False)
     check_task(Letter(think=False), Volume(), [case(tmp_path)], garbage=garbage, has_volumes=False)
 
@@ -43,11 +44,32 @@ def test_each_known_finding_is_asked_of_once_and_answered_in_words(tmp_path):
         tuple(item.id for item in Verdict().prompts(case(tmp_path), Volume(), seed)) for seed in range(5)
     }
     assert len(orders) > 1
-    assert len(Verdict(most_per_case=2).prompts(case(tmp_path), Volume(), 1)) == 2
     assert list(Verdict().prompts(case(tmp_path, goitre="unknown"), Volume(), 1)) == []
-    text = r"question must have \{finding\} in it and answer end in \{state\}, got 'What\?' and "
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises(ValueError, match=r"question must have \{finding\} in it, got 'What\?'"):
         Verdict(question="What?")
+    with pytest.raises(ValueError, match=r"answer must have \{finding\} in it, got '\{state\}'"):
+        Statement(question="Is there a {finding}?", answer="{state}")
+    with pytest.raises(ValueError, match=r"answer must end in \{state\}, got '\{state\}!'"):
+        Verdict(answer="{state}!")
+
+
+def test_a_statement_names_the_finding_that_nobody_asked_for_without_weight(tmp_path):
+    task = Statement()
+    prompts = task.prompts(case(tmp_path), Volume(), 1)
+    assert {prompt.parts[-1].text for prompt in prompts} == {"State a finding."}
+    said = {task.gold(prompt)[0] for prompt in prompts}
+    assert said == {" lung nodule present", " emphysema absent", " cyst absent", " mass absent"}
+    (prompt,) = [item for item in prompts if item.reference["finding"] == "lung nodule"]
+    text, spans = task.gold(prompt)
+    weigh = Emphasis(words={"(present|absent)$": 1}, other=0.1)
+    assert weigh(text, spans, [(0, 5), (5, 12), (12, 20), (20, 20)]) == [
+        0,
+        0,
+        1,
+        0.1,
+    ]  # " present" is a token
+    assert task.evaluation == ""
+    assert Verdict.evaluation == "choice"
 
 
 @pytest.mark.parametrize(

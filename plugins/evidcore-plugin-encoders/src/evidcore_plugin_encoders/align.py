@@ -104,9 +104,9 @@ class Aligning:
 
     def scores(self, cases: Sequence[Case], words: Words) -> Float[Tensor, "case text"]:
         """Return the logits of each text for each case, over all that the view shows of it."""
-        images, crops = self.processor.image_processor, []
-        for case in cases:
-            crops.append([part.crop for part in self.view.render(case) if isinstance(part, VisualPart)])
+        images = self.processor.image_processor
+        shown = (self.view.render(case) for case in cases)
+        crops = [[part.crop for part in parts if isinstance(part, VisualPart)] for parts in shown]
         handles = torch.tensor([images.handle(crop) for some in crops for crop in some])[:, None]
         encoded = iter(self.model.get_image_features(handles.to(words.device)).pooler_output)
         result = []
