@@ -234,9 +234,10 @@ class VolumeVLMModel(VolumeVLMPreTrained):
         token_type_ids: Tensor | None = None,
         mm_token_type_ids: Tensor | None = None,
         skip_positions: int = 0,
+        targets: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Return hidden states, those of the first `skip_positions` left out."""
+        """Return hidden states behind the first `skip_positions`, or of these `targets` (row, place)."""
         if input_ids is not None:
             inputs_embeds, deep = self.embed(input_ids, pixel_values, mm_encoder_outputs, inputs_embeds)
             kwargs |= deep
@@ -259,8 +260,8 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values,
             inputs_embeds=inputs_embeds, **kwargs,
         )  # fmt: skip
-        if skip_positions:
-            output.last_hidden_state = output.last_hidden_state[:, skip_positions:]
+        states = output.last_hidden_state[:, skip_positions:]
+        output.last_hidden_state = states if targets is None else states.take_along_dim(targets[..., None], 1)
         return output
 
     def embed(

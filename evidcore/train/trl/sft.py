@@ -35,7 +35,7 @@ from evidcore.train.trl import stage
 from evidcore.train.trl.stage import IndexDataset, StageTrainer
 from evidcore.train.trl.timing import timed
 
-log = logging.getLogger(__name__)
+_tell_once = functools.cache(logging.getLogger(__name__).warning)
 WHERE = "stage.sft"
 RENAMED = ("loss", "grad_norm", "learning_rate", "entropy")
 
@@ -103,15 +103,19 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         vlm, ids, pixels = self.vlm, rows["input_ids"], rows.get("pixel_values")
         many, image = self.settings.questions_per_volume, vlm.config.image_token_id
         packed, weights = pack_rows(rows, vlm.positions(ids, rows["attention_mask"], pixels), many)
-        given = {**packed.inputs(vlm), "labels": packed.labels, "shift_labels": packed.labels}
-        skip = given["skip_positions"] = packed.layout.skip
+        skip, labels = packed.layout.skip, packed.labels.masked_fill(weights == 0, IGNORED)
+        order = (labels == IGNORED).byte().argsort(dim=1, stable=True)
+        targets = order[:, : max(int((labels != IGNORED).sum(1).max()), 1)]  # the head is dear
+        labels, weights = (item.take_along_dim(targets, 1) for item in (labels, weights))
+        given = {**packed.inputs(vlm), "labels": labels, "shift_labels": labels}
+        given |= {"skip_positions": skip, "targets": targets}
         if pixels is not None:
             tokens = torch.tensor(vlm.model.image_tokens(pixels)).cumsum(0)
             ends = torch.searchsorted(tokens, (ids == image).sum(1).cumsum(0).cpu(), right=True).tolist()
             images = [pixels[start:end] for start, end in itertools.pairwise([0, *ends])]
             is_late = bool((packed.input_ids[:, skip:] == image).any())
             if is_late or not all(torch.equal(images[n - n % many], item) for n, item in enumerate(images)):
-                _tell_once("not all rows of a volume begin with the same images")
+                _tell_once("computed row by row: not all rows of a volume begin with the same images")
                 return None
             given["pixel_values"] = torch.cat(images[::many])
         return given, weights
@@ -125,11 +129,6 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         """Return trl's figures under our names."""
         figures = {name: logs[name] for name in RENAMED if logs.get(name) is not None}
         return {**figures, "token_accuracy": logs["mean_token_accuracy"]}
-
-
-@functools.cache
-def _tell_once(reason: str) -> None:
-    log.warning("the questions of a volume are computed row by row: %s", reason)
 
 
 def _apart(rows: Mapping[str, torch.Tensor]) -> tuple[dict[str, Any], torch.Tensor]:

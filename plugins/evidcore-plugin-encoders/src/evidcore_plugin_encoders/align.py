@@ -105,8 +105,8 @@ class Aligning:
     def scores(self, cases: Sequence[Case], words: Words) -> Float[Tensor, "case text"]:
         """Return the logits of each text for each case, over all that the view shows of it."""
         images = self.processor.image_processor
-        shown = (self.view.render(case) for case in cases)
-        crops = [[part.crop for part in parts if isinstance(part, VisualPart)] for parts in shown]
+        rendered = (self.view.render(case) for case in cases)
+        crops = [[part.crop for part in parts if isinstance(part, VisualPart)] for parts in rendered]
         handles = torch.tensor([images.handle(crop) for some in crops for crop in some])[:, None]
         encoded = iter(self.model.get_image_features(handles.to(words.device)).pooler_output)
         result = []
