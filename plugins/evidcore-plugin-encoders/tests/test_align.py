@@ -58,6 +58,22 @@ def test_tokens_of_a_volume_come_to_stand_where_the_words_of_its_findings_do(par
     assert all(name.startswith("model.bridge.") for name in changed)
 
 
+def test_channels_of_unequal_size_do_not_hide_what_volumes_show(parts, tmp_path):
+    model, _, _ = parts
+    size = torch.logspace(-0.5, 0.5, model.model.encoder.width)
+    own = model.model.encoder.forward
+    model.model.encoder.forward = lambda volumes: dataclasses.replace(
+        seen := own(volumes), features=size * (5 + seen.features)
+    )
+    seen, norm = [], model.model.bridge.projection.norm_in
+    norm.register_forward_hook(lambda *given: seen.append(given[-1].detach()))
+    _, figures, _ = aligned(parts, shown(tmp_path / "others", 12, first=24))
+    first = seen[1]  # after the pass that is measured
+    torch.testing.assert_close(first.std((0, 1)), torch.ones(len(size)), atol=0.35, rtol=0)
+    assert first.mean((0, 1)).abs().max() < 0.35
+    assert figures["validation_auc_min"] > 0.9
+
+
 def test_sentences_of_reports_serve_as_names_do(parts, tmp_path):
     aligning, figures, _ = aligned(parts, [], texts="sentences")
     assert figures.keys() == {"steps", "loss"}

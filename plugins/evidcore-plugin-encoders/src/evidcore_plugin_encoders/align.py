@@ -33,6 +33,7 @@ from evidcore_plugin_encoders.encoder_targets import finding_names
 TEMPERATURE = 0.05
 RARE = -3.0  # the bias that scores begin with: most texts are true of few volumes
 LOG_EVERY_STEPS = 10
+SMALL = 1e-3  # the least spread of a channel that is divided by
 Words = Float[Tensor, "text width"]
 
 
@@ -116,6 +117,29 @@ class Aligning:
             result.append((cosines / TEMPERATURE).logsumexp(0) - math.log(len(tokens)))
         return self.gain * torch.stack(result) + self.bias
 
+    @torch.no_grad()
+    def standardise(self, cases: Sequence[Case], words: Words) -> None:
+        """Set the norm of the bridge's input so that over `cases` each channel has mean 0 and variance 1.
+
+        What a published encoder gives has channels of very unequal size, and the largest are much the same
+        in all volumes: without this a bridge may learn nothing in hundreds of steps.
+
+        Source:
+            Krähenbühl et al. 2016, Data-dependent initializations of convolutional neural networks.
+        """
+        inner = self.model.model
+        norms = (item for item in inner.bridge.modules() if isinstance(item, nn.LayerNorm))
+        norm = next((item for item in norms if item.normalized_shape == (inner.encoder.width,)), None)
+        if norm is None:
+            return
+        given: list[Tensor] = []
+        hook = norm.register_forward_hook(lambda _, inputs, output: given.append(output.flatten(0, -2)))
+        self.scores(cases, words)
+        hook.remove()
+        spread, mean = torch.std_mean(torch.cat(given).float(), dim=0)
+        norm.weight.div_(spread.clamp(min=SMALL))
+        norm.bias.sub_(mean).div_(spread.clamp(min=SMALL))
+
     def fit(
         self, keys: Align, train: Sequence[Case], validation: Sequence[Case], log: Any
     ) -> dict[str, float]:
@@ -140,6 +164,7 @@ class Aligning:
             text = "align: no case says anything about a finding. Take cases that do"
             raise DataError(f'{text}, or write texts = "sentences".')
         words = self.words(names) if by_names else None  # the vocabulary stays as it is
+        self.standardise(train[: keys.cases_per_step], self.words(names or ["finding"]))
         self.model.train_only(("bridge",))
         bridge = self.model.model.bridge.train()
         groups = [
