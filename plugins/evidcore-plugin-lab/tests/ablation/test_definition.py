@@ -102,12 +102,16 @@ def test_every_mistake_is_reported_at_once_with_its_line(put):
     assert lines[4] == "  line 10, metrics[0]: name is missing, and it has no default."
 
 
+def test_one_arm_alone_is_repeated_over_the_seeds(put):
+    (arm,) = load_ablation(put(('long = ["stage.sft.steps=9"]\n', ""))).arms
+    assert arm.name == "short"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
         *MISTAKES,
-        ('long = ["stage.sft.steps=9"]\n', "", "line 13, arm: must have at least two arms to compare, got short."),
         ("[arm]\n", FACTORS + "[arm]\n", "line 1, ablation: must have either arms ([arm]) or factors ([factor.<name>]), got both."),
         ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "", "must have either arms ([arm]) or factors ([factor.<name>]), got neither."),
         ('[arm]\nshort = []\nlong = ["stage.sft.steps=9"]\n', "[factor.one]\na = []\nb = []\nc = []\n", "line 13, factor.one: must have two levels, got 3 (a, b, c). Write more than two as arms"),

@@ -162,8 +162,6 @@ def _disagreements(raw: Mapping[str, Any]) -> Iterator[tuple[Key, str]]:
         yield (), f"must have either arms ([arm]) or factors ([factor.<name>]), got {given}."
         return
     names = [arm.name for arm in _arms(arms, factors)]
-    if len(names) < 2:
-        yield ("arm",), f"must have at least two arms to compare, got {', '.join(names)}."
     if raw["reference"] not in names:
         hint = did_you_mean(raw["reference"], names)
         text = f"must be an arm, got {raw['reference']!r}.{hint} Arms: {', '.join(names)}."
