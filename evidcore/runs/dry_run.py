@@ -350,9 +350,9 @@ def _entry(
     asking = next(_asked(assembly, use), None) if use.task else None
     if use.task and asking is None:
         raise RecipeError(f"task {use.task!r} asks nothing about any of its {len(cases)} cases.")
-    first = asking.case if asking else cases[0]
-    with blame(offer_of(assembly.view), f"rendering case {first.id!r}"):
-        parts = [part for part in assembly.view.render(first) if isinstance(part, VisualPart)]
+    with blame(offer_of(assembly.view), f"rendering case {cases[0].id!r}"):
+        rendered = asking.parts if asking else assembly.view.render(cases[0])
+    parts = [part for part in rendered if isinstance(part, VisualPart)]
     image_tokens, width = 0, assembly.language.width()
     for part in parts:
         size = assembly.view.size_zyx(part, encoder.input)
