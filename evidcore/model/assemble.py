@@ -111,9 +111,8 @@ def _keep_shape_of_logits(language: PreTrainedModel, text: Any) -> None:
 def vision_of(config: Any) -> dict[str, Any] | None:
     """Return the vision part of a published model's configuration, None where it is a model of text alone."""
     vision = getattr(config, "vision_config", None)
-    if vision is None:
-        return None
-    return {key: value for key, value in vision.to_diff_dict().items() if not key.startswith("_")}
+    stated = {} if vision is None else vision.to_diff_dict()  # its kind at least
+    return {key: value for key, value in stated.items() if not key.startswith("_")} or None
 
 
 def save(

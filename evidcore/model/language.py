@@ -100,10 +100,12 @@ class Pretrained(Language):
             return missing_weights(self.id, self.revision)
         for file in sorted(Path(self.folder).glob("*.safetensors")):
             try:
-                with safe_open(file, framework="pt"):  # the header alone, and whether the file is as long
-                    pass
+                with safe_open(file, framework="pt") as opened:  # the header alone, of a file as long
+                    kinds = {opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
             except (OSError, SafetensorError) as cause:
                 raise DataError(f"model.language: {file} holds no weights ({cause}). {ANEW}") from cause
+            if kinds & {"I8", "U8", "F8_E4M3", "F8_E5M2"}:  # would be read without their scales
+                raise DataError(f"model.language: {file} has quantised weights. Name the model they are of.")
         return ""
 
     def load(self, corpus: Corpus = NOTHING, seed: int = 0) -> tuple[Any, Any]:

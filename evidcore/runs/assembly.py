@@ -157,8 +157,7 @@ class Assembly:
         """Return the vision configuration of a published language model; None where none is known here."""
         from evidcore.model.assemble import vision_of  # importing transformers takes 3 s
 
-        config = self.language.vision()
-        if config is None or (vision := vision_of(config)) is None:
+        if (vision := vision_of(self.language.vision())) is None:
             return None
         kind = component_class(find("encoder", str(self.recipe.model.encoder["use"])).load())
         published = kind.read_published(self.language)

@@ -105,6 +105,12 @@ def cut_off(folder):
     file.write_bytes(file.read_bytes()[:-8])
 
 
+def in_eight_bits(folder):
+    weights = load_file(folder / "model.safetensors")
+    some = next(iter(weights))
+    save_file({**weights, some: weights[some].to(torch.int8)}, folder / "model.safetensors", {"format": "pt"})
+
+
 def with_a_word(folder):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["zebra"])
@@ -122,6 +128,7 @@ SPOILED = [
         "git-lfs left a po",
     ),
     (cut_off, r"model.safetensors holds no weights \(.*not fully covered\). Get it anew"),
+    (in_eight_bits, "model.safetensors has quantised weights. Name the model they are of"),
     (with_a_word, "none for 1 of its tokenizer's tokens, as 'zebra'"),
 ]
 
