@@ -15,7 +15,6 @@ What the published files need, and what is done about it:
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import nibabel
@@ -87,12 +86,25 @@ class CtRate(PublishedSet):
     def _entries(self, split: Split) -> Iterator[Entry]:
         part = PARTS["valid" if split == "test" else "train"]
         labels = self._files.table(f"dataset/{part['labels']}")
-        columns = _label_columns(labels)
+        # publishers of derived tables order and write the findings' columns differently
+        first = next(iter(read_rows(labels, ["VolumeName"])), None)
+        by_name = {column.strip().lower(): column for column in (first[1] if first else ())}
+        for name in CT_RATE_FINDINGS:
+            if name not in by_name:
+                raise DataError(
+                    f"{labels}: has no column {name.capitalize()!r}, one of the 18 labels. Fetch it again."
+                )
+        columns = {name: by_name[name] for name in CT_RATE_FINDINGS}
         for line, row in read_rows(labels, ["VolumeName", *columns.values()]):
             name = row["VolumeName"].removesuffix(".nii.gz")
             where = f"{labels}: line {line}, volume {name!r}"
-            patient, scan, number_text = _names(name, where)
-            if self.reconstructions == "first" and number_text != "1":
+            pieces = name.split("_")  # of patient, scan and reconstruction
+            if len(pieces) != 4 or not all(pieces):
+                raise DataError(
+                    f"{where}: a volume is named like train_12_a_1.nii.gz. Fetch the table again."
+                )
+            patient, scan = "_".join(pieces[:2]), "_".join(pieces[:3])
+            if self.reconstructions == "first" and pieces[3] != "1":
                 continue
             if split != "test" and split != drawn_split(patient, validation_share=self.validation_share):
                 continue
@@ -170,26 +182,6 @@ class CtRate(PublishedSet):
             for volume, asked in read_questions(self._files.table(f"dataset/{name}")).items():
                 result[volume] = (*result.get(volume, ()), *asked)
         return result
-
-
-def _label_columns(table: Path) -> dict[str, str]:
-    """Return the column of each finding; publishers of derived tables order and write them differently."""
-    first = next(iter(read_rows(table, ["VolumeName"])), None)
-    by_name = {column.strip().lower(): column for column in (first[1] if first else ())}
-    for finding in CT_RATE_FINDINGS:
-        if finding not in by_name:
-            raise DataError(
-                f"{table}: has no column {finding.capitalize()!r}, one of the 18 labels. Fetch it again."
-            )
-    return {finding: by_name[finding] for finding in CT_RATE_FINDINGS}
-
-
-def _names(name: str, where: str) -> tuple[str, str, str]:
-    """Split `train_12_a_1` into patient, scan and reconstruction."""
-    pieces = name.split("_")
-    if len(pieces) != 4 or not all(pieces):
-        raise DataError(f"{where}: a volume is named like train_12_a_1.nii.gz. Fetch the table again.")
-    return "_".join(pieces[:2]), "_".join(pieces[:3]), pieces[3]
 
 
 def _texts(row: Row | None) -> tuple[Report | None, dict[str, Any]]:
