@@ -20,7 +20,6 @@ from evidcore_plugin_medvol_r1.target import (
     PARTS,
     SMALLEST_PART,
     Rule,
-    Target,
     gold_slice,
     measure,
     require_one_volume,
@@ -133,12 +132,18 @@ class ReasoningSegmentation(Task):
             z = gold_slice(target.areas, slices)
             if z is not None:
                 names = dict.fromkeys(re.sub(r" \d+$", "", name) for name in query.masks)  # cyst for cyst 2
+                boxes = {
+                    str(at): [dataclasses.asdict(box) for box in some]
+                    for at, some in target.boxes.items()
+                    if at in slices
+                }
+                areas = {str(at): area for at, area in target.areas.items()}
                 facts = {
                     "masks": list(query.masks),
                     "among": list(query.among),
                     "finding": " + ".join(names),
                     "kind": query.kind,
-                    "target": _plain(target, slices, z),
+                    "target": {"slice": z, "areas": areas, "boxes": boxes},
                 }
                 result.append(self._prompt(case, shown, slices, query.id, query.text, facts))
             elif target.areas and not self._has_warned:
@@ -237,13 +242,3 @@ def _slices(parts: Sequence[Part], case: Case) -> dict[int, VisualPart]:
     """Return the parts that show slices of the case's volume, by index."""
     require_one_volume(case)
     return {z: part for z, part in shown_slices(parts).items() if part.crop.volume in case.volumes}
-
-
-def _plain(target: Target, slices: Sequence[int], z: int) -> dict[str, Any]:
-    """Return a target as plain JSON: areas of every slice, boxes of the shown ones, and the gold slice."""
-    boxes = {
-        str(at): [dataclasses.asdict(box) for box in some]
-        for at, some in target.boxes.items()
-        if at in slices
-    }
-    return {"slice": z, "areas": {str(at): area for at, area in target.areas.items()}, "boxes": boxes}
