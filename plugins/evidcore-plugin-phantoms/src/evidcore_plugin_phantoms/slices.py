@@ -151,14 +151,25 @@ class PhantomSlices(Phantoms):
         if without == FINDING_OF[pattern]:
             others = [each for each in PATTERNS if each != pattern]
             pattern = others[int(self.stream(split, number, OTHER).integers(len(others)))]
-        hu, organs = healthy_slice(self.stream(split, number, ANATOMY))
+        rng = self.stream(split, number, ANATOMY)
+        grid = Grid((1, *FIELD_PX), middle_mm=(rng.uniform(*HEIGHT_MM), 0.0, 0.0))
+        healthy = anatomy.healthy(rng, grid, anatomy.draw_tissue(rng))
+        around = [((SIZE_PX - size) // 2,) * 2 for size in FIELD_PX]
+        hu = np.pad(healthy.hu[0], around, constant_values=anatomy.AIR_HU)
+        organs = np.pad(healthy.organs[0], around)
         lesion = draw_lesion(self.stream(split, number, PLACE), organs, self.radius_px)
         region = add(hu, lesion, pattern)
         ndimage.gaussian_filter(hu, BLUR_PX, output=hu)
         size_mm = longest_mm(region[None].astype(np.bool_), SPACING_MM_ZYX)
         scanned = noisy(hu, NOISE_HU, self.stream(split, number, NOISE))
         if self.cut_px:
-            part = draw_cut(self.stream(split, number, CUT), lesion.centre_yx, self.cut_px)
+            # a square around the lesion, which lies anywhere in it and not at its edge
+            rng, (least, most) = self.stream(split, number, CUT), self.cut_px
+            side = min(round(least * (most / least) ** rng.random()), most)  # its logarithm is uniform
+            places = rng.integers(CUT_MARGIN_PX, side - CUT_MARGIN_PX, 2)
+            first = [int(at - place) for at, place in zip(lesion.centre_yx, places, strict=True)]
+            y, x = np.clip(first, 0, SIZE_PX - side).tolist()
+            part = slice(y, y + side), slice(x, x + side)
             scanned, organs, region = scanned[part], organs[part], region[part]
         return Drawn(
             hu=np.repeat(scanned[None], SLICES, axis=0),
@@ -208,14 +219,6 @@ class PhantomSlices(Phantoms):
             yield fields
 
 
-def healthy_slice(rng: np.random.Generator) -> tuple[Plane, Labels]:
-    """Draw a slice without a lesion: HU and labels of organs, each (y, x), 512 x 512 pixels."""
-    grid = Grid((1, *FIELD_PX), middle_mm=(rng.uniform(*HEIGHT_MM), 0.0, 0.0))
-    drawn = anatomy.healthy(rng, grid, anatomy.draw_tissue(rng))
-    around = [((SIZE_PX - size) // 2,) * 2 for size in FIELD_PX]
-    return np.pad(drawn.hu[0], around, constant_values=anatomy.AIR_HU), np.pad(drawn.organs[0], around)
-
-
 def draw_lesion(rng: np.random.Generator, organs: Labels, radius_px: tuple[float, float]) -> Lesion:
     """Draw a lesion's place in one of the organs that have room for it, each as likely as the others.
 
@@ -251,20 +254,6 @@ def draw_lesion(rng: np.random.Generator, organs: Labels, radius_px: tuple[float
     raise ValueError(f"no organ has a pixel {reach_px:.1f} pixels inside its border, looked in {HOSTS}")
 
 
-def draw_cut(
-    rng: np.random.Generator, centre_yx: tuple[int, int], side_px: tuple[int, int]
-) -> tuple[slice, slice]:
-    """Draw a square around a lesion, which lies anywhere in it and not at its edge.
-
-    The logarithm of its side is uniform between the least and the largest, `side_px`.
-    """
-    least, most = side_px
-    side = min(round(least * (most / least) ** rng.random()), most)
-    places = rng.integers(CUT_MARGIN_PX, side - CUT_MARGIN_PX, 2)
-    y, x = (int(np.clip(at - place, 0, SIZE_PX - side)) for at, place in zip(centre_yx, places, strict=True))
-    return slice(y, y + side), slice(x, x + side)
-
-
 def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:
     """Draw a lesion into a slice, shape (y, x); return its disc, 1 inside, in that shape."""
     start_y, start_x = (at - SIDE_PX // 2 for at in lesion.centre_yx)
@@ -272,7 +261,8 @@ def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:
     drawn = shares(pattern, lesion.radius_px, lesion.offset_yx, lesion.angle)
     hu[box] += (lesion.sum_hu * drawn).astype(np.float32)
     region = np.zeros(hu.shape, np.uint8)
-    region[box] = disc(lesion.radius_px, lesion.offset_yx)
+    disc = _averaged(np.hypot(*_points(lesion.offset_yx, lesion.radius_px)) <= 1)
+    region[box] = disc >= 0.5  # pixels that it covers by half
     return region
 
 
@@ -299,11 +289,6 @@ def shares(pattern: str, radius_px: float, offset_yx: tuple[float, float], angle
         region = np.min([np.hypot(u - at_u, v - at_v) for at_u, at_v in DOTS], axis=0) <= DOT_RADIUS
     covered = _averaged(region)
     return np.asarray(covered / covered.sum())
-
-
-def disc(radius_px: float, offset_yx: tuple[float, float]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return the pixels that the disc of a lesion covers by half, shape (y, x), 19 x 19 pixels."""
-    return np.asarray(_averaged(np.hypot(*_points(offset_yx, radius_px)) <= 1) >= 0.5)
 
 
 def _points(offset_yx: tuple[float, float], radius_px: float) -> tuple[Shares, Shares]:

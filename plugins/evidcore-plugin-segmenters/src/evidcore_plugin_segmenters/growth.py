@@ -85,6 +85,8 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
     Every interval around the usual intensities of the box's middle is tried. A region scores the share of
     the box's rows times the share of its columns that it reaches, times the share of itself that lies inside.
     """
+    from scipy import ndimage
+
     roi, inner = _surroundings(plane, box)
     local = plane[roi]
     core = _core(inner, local.shape)
@@ -108,7 +110,10 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
     cut_off = np.zeros_like(result)
     cut_off[inner] = result[inner]
     region = np.zeros(plane.shape, dtype=np.bool_)
-    region[roi] = _largest(_filled(cut_off))
+    labels, _ = ndimage.label(_filled(cut_off))
+    sizes = np.bincount(labels.reshape(-1))
+    sizes[0] = 0
+    region[roi] = labels == sizes.argmax()
     return region, best[1]
 
 
@@ -245,12 +250,3 @@ def _filled(region: Region) -> Region:
     from scipy import ndimage
 
     return np.asarray(ndimage.binary_fill_holes(region))
-
-
-def _largest(region: Region) -> Region:
-    from scipy import ndimage
-
-    labels, _ = ndimage.label(region)
-    sizes = np.bincount(labels.reshape(-1))
-    sizes[0] = 0
-    return np.asarray(labels == sizes.argmax())
