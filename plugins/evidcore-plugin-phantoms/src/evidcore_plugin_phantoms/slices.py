@@ -151,12 +151,7 @@ class PhantomSlices(Phantoms):
         if without == FINDING_OF[pattern]:
             others = [each for each in PATTERNS if each != pattern]
             pattern = others[int(self.stream(split, number, OTHER).integers(len(others)))]
-        rng = self.stream(split, number, ANATOMY)
-        grid = Grid((1, *FIELD_PX), middle_mm=(rng.uniform(*HEIGHT_MM), 0.0, 0.0))
-        healthy = anatomy.healthy(rng, grid, anatomy.draw_tissue(rng))
-        around = [((SIZE_PX - size) // 2,) * 2 for size in FIELD_PX]
-        hu = np.pad(healthy.hu[0], around, constant_values=anatomy.AIR_HU)
-        organs = np.pad(healthy.organs[0], around)
+        hu, organs = healthy_slice(self.stream(split, number, ANATOMY))
         lesion = draw_lesion(self.stream(split, number, PLACE), organs, self.radius_px)
         region = add(hu, lesion, pattern)
         ndimage.gaussian_filter(hu, BLUR_PX, output=hu)
@@ -219,6 +214,14 @@ class PhantomSlices(Phantoms):
             yield fields
 
 
+def healthy_slice(rng: np.random.Generator) -> tuple[Plane, Labels]:
+    """Draw a slice without a lesion: HU and labels of organs, each (y, x), 512 x 512 pixels."""
+    grid = Grid((1, *FIELD_PX), middle_mm=(rng.uniform(*HEIGHT_MM), 0.0, 0.0))
+    drawn = anatomy.healthy(rng, grid, anatomy.draw_tissue(rng))
+    around = [((SIZE_PX - size) // 2,) * 2 for size in FIELD_PX]
+    return np.pad(drawn.hu[0], around, constant_values=anatomy.AIR_HU), np.pad(drawn.organs[0], around)
+
+
 def draw_lesion(rng: np.random.Generator, organs: Labels, radius_px: tuple[float, float]) -> Lesion:
     """Draw a lesion's place in one of the organs that have room for it, each as likely as the others.
 
@@ -261,8 +264,7 @@ def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:
     drawn = shares(pattern, lesion.radius_px, lesion.offset_yx, lesion.angle)
     hu[box] += (lesion.sum_hu * drawn).astype(np.float32)
     region = np.zeros(hu.shape, np.uint8)
-    disc = _averaged(np.hypot(*_points(lesion.offset_yx, lesion.radius_px)) <= 1)
-    region[box] = disc >= 0.5  # pixels that it covers by half
+    region[box] = disc(lesion.radius_px, lesion.offset_yx)
     return region
 
 
@@ -289,6 +291,11 @@ def shares(pattern: str, radius_px: float, offset_yx: tuple[float, float], angle
         region = np.min([np.hypot(u - at_u, v - at_v) for at_u, at_v in DOTS], axis=0) <= DOT_RADIUS
     covered = _averaged(region)
     return np.asarray(covered / covered.sum())
+
+
+def disc(radius_px: float, offset_yx: tuple[float, float]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return the pixels that the disc of a lesion covers by half, shape (y, x), 19 x 19 pixels."""
+    return np.asarray(_averaged(np.hypot(*_points(offset_yx, radius_px)) <= 1) >= 0.5)
 
 
 def _points(offset_yx: tuple[float, float], radius_px: float) -> tuple[Shares, Shares]:

@@ -254,12 +254,8 @@ def sampling_bytes(
     text: TextShape, batch: Batch, precision: Precision, whole: Weights, shown_bytes: int
 ) -> tuple[dict[str, int], int]:
     """Return the bytes of sampling answers by what they hold, and how many there are at a moment."""
-    number_bytes, prompt_tokens = NUMBER_BYTES[precision], batch.sampled_prompts * batch.prompt_tokens
-    answer_tokens = batch.sampled_rows * batch.answer_tokens
-    cache = text.layers * 2 * text.key_width * number_bytes * (prompt_tokens + answer_tokens)
-    h, f = text.width, text.inner_width
-    wide = 4 if whole.adapters and whole.is_language_rounded else 3  # of inner width
-    prompts = shown_bytes + prompt_tokens * (4 * h * FLOAT + number_bytes * (h + wide * f))  # in a layer
+    cache = cache_bytes(text, batch, precision)
+    prompts = shown_bytes + prompts_bytes(text, batch, precision, whole)
     logits = batch.sampled_rows * text.vocabulary * (3 * FLOAT + 2 * 8)  # two copies, two in float64
     return {"cache": cache, "prompts": prompts, "logits": logits}, cache + max(prompts, logits)
 
@@ -301,6 +297,20 @@ def head_bytes(
         return rows * HEAD_WORDS * 2 + cast + gradient
     words = min(text.vocabulary, HEAD_WORDS)
     return rows * (HEAD_WORDS + HEAD_COPIES * words) * FLOAT + gradient
+
+
+def cache_bytes(text: TextShape, batch: Batch, precision: Precision) -> int:
+    """Return the bytes of keys and values while answers are sampled."""
+    prompts, answers = batch.sampled_prompts * batch.prompt_tokens, batch.sampled_rows * batch.answer_tokens
+    return text.layers * 2 * text.key_width * NUMBER_BYTES[precision] * (prompts + answers)
+
+
+def prompts_bytes(text: TextShape, batch: Batch, precision: Precision, whole: Weights) -> int:
+    """Return the bytes that a layer makes of the prompts that are sampled together."""
+    h, f = text.width, text.inner_width
+    number_bytes = NUMBER_BYTES[precision]
+    wide = 4 if whole.adapters and whole.is_language_rounded else 3  # of inner width
+    return batch.sampled_prompts * batch.prompt_tokens * (4 * h * FLOAT + number_bytes * (h + wide * f))
 
 
 def encoding_volumes(volumes: int) -> int:
