@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from evidcore_plugin_segmenters.audit.audit_segmenters import SegmenterAudit, audit_segmenters
-from evidcore_plugin_segmenters.audit.drift import distance_names
+from evidcore_plugin_segmenters.audit.drift import DISTANCES
 from evidcore_plugin_segmenters.audit.oracle import ORACLE_BOX, key_slice, moved_name, oracle_boxes
 from matplotlib.figure import Figure
 
@@ -48,7 +48,7 @@ class Followed:
     slice_mm: float
     objects: int
     patients: int
-    by_prompt: Mapping[str, Sequence[Interval | None]]  # for each of `distance_names`
+    by_prompt: Mapping[str, Sequence[Interval | None]]  # for each of `DISTANCES`
     example: Example
 
 
@@ -81,7 +81,7 @@ def measure(recipe_path: Path, patients: int = 30, service: str = "") -> Followe
         objects=len({(item.case, item.mask) for item in audit.records}),
         patients=len({item.patient for item in audit.records}),
         by_prompt={
-            prompt: [audit.interval(name, prompt, f"dice/{distance}") for distance in distance_names()]
+            prompt: [audit.interval(name, prompt, f"dice/{distance}") for distance in DISTANCES]
             for prompt in prompts
         },
         example=_median(audit, name, segmenter, cases),
@@ -109,7 +109,7 @@ def draw(followed: Followed) -> Figure:
     figure = sheet(5.0, "MedVol-R1: how well the segmenter follows a box through the slices", told)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1.55, 1))
     axis = upper.subplots()
-    names = distance_names()
+    names = list(DISTANCES)
     for number, ((prompt, values), colour) in enumerate(
         zip(followed.by_prompt.items(), COLOURS, strict=False)
     ):

@@ -1,5 +1,5 @@
 import pytest
-from evidcore_plugin_doctor.texts import TEMPLATE_PATIENTS, compare
+from evidcore_plugin_doctor.check import TEMPLATE_PATIENTS, compare_reports
 
 NORMAL = (
     "No pleural effusion. The heart is of normal size. Trachea and main bronchi are open. No nodule is seen."
@@ -13,7 +13,7 @@ def told(number: int) -> str:
 
 def pairs(reports, patients=None):
     patients = patients or [f"p{number}" for number in range(len(reports))]
-    return [(item.first, item.second, round(item.share, 2)) for item in compare(reports, patients)[0]]
+    return [(item.first, item.second, round(item.share, 2)) for item in compare_reports(reports, patients)[0]]
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_an_edited_copy_is_found_with_its_share():
 def test_a_text_that_many_patients_share_is_a_template():
     reports = [NORMAL] * TEMPLATE_PATIENTS + [told(1)]
     owners = [f"p{number}" for number in range(len(reports))]
-    assert compare(reports, owners) == ([], 1)
-    assert compare(reports[1:], owners[1:]) == ([], 0)
+    assert compare_reports(reports, owners) == ([], 1)
+    assert compare_reports(reports[1:], owners[1:]) == ([], 0)

@@ -1,5 +1,5 @@
 import pytest
-from evidcore_plugin_medsam2.lru import LruCache
+from evidcore_plugin_medsam2.segmenter import LruCache
 
 
 @pytest.mark.parametrize(

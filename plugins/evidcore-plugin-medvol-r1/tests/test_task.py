@@ -4,8 +4,8 @@ import logging
 
 import pytest
 from evidcore_plugin_doctor.blind import BlindView
-from evidcore_plugin_medvol_r1.queries import read_descriptions
 from evidcore_plugin_medvol_r1.target import measure
+from evidcore_plugin_medvol_r1.task import read_descriptions
 from evidcore_testing import check_evaluation, check_task, volume_case
 
 from evidcore.api import Box, Case, Crop, DataError, Question, TextPart, View, VisualPart, VolumeRef

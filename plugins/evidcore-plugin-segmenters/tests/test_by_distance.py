@@ -1,24 +1,21 @@
 from xml.etree import ElementTree
 
 import pytest
-from evidcore_plugin_segmenters.audit.by_distance import Fall, by_distance
-from evidcore_plugin_segmenters.audit.page import audit_page
+from evidcore_plugin_segmenters.audit.page import audit_page, by_distance
 
 
-def drawn(rows, **options):
-    return by_distance(
-        "Dice", rows, ["0", "1", "2-5"], axis="slices", unit="score", caption="of <one> set", **options
-    )
+def drawn(lines, top=None):
+    return by_distance("Dice", lines, ["0", "1", "2-5"], "score", top)
 
 
-def fall(label, values, low=None, high=None):
+def line(values, low=None, high=None):
     nothing = [None] * len(values)
     ends = zip(values, low or nothing, high or nothing, strict=True)
-    return Fall(label=label, points=[None if point[0] is None else point for point in ends])
+    return [None if point[0] is None else point for point in ends]
 
 
 def test_a_line_has_a_dot_for_each_known_value_in_proportion():
-    tree = ElementTree.fromstring(drawn([fall("a", [1.0, 0.5, 0.0])], top=1.0))
+    tree = ElementTree.fromstring(drawn({"a": line([1.0, 0.5, 0.0])}, top=1.0))
     heights = [float(dot.get("cy")) for dot in tree.iter("circle")]
     assert heights[1] - heights[0] == pytest.approx(heights[2] - heights[1], abs=0.11)
     assert heights == sorted(heights)
@@ -27,12 +24,13 @@ def test_a_line_has_a_dot_for_each_known_value_in_proportion():
 
 
 def test_what_was_not_measured_is_left_out_and_intervals_are_bars():
-    text = drawn([fall("a", [1.0, None, 0.5], [0.9, None, None], [1.0, None, None]), fall("b", [None] * 3)])
+    known = line([1.0, None, 0.5], [0.9, None, None], [1.0, None, None])
+    text = drawn({"a": known, "<b>": line([None] * 3)})
     tree = ElementTree.fromstring(text)
     assert len(list(tree.iter("circle"))) == 2
     bars = [path for path in tree.iter("path") if path.get("class") == "raw s0"]
     assert len(bars) == 1
-    assert "of &lt;one&gt; set" in text
+    assert "&lt;b&gt;" in text
     assert "Dice: a from 1.000 at 0 to 0.500 at 2-5" in text
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from evidcore_plugin_segmenters.audit.drift import body_of, distance_names, drift, shape_of, surface_mm
+from evidcore_plugin_segmenters.audit.drift import DISTANCES, body_of, drift, shape_of, surface_mm
 
 from evidcore.data import Geometry, Volume
 
@@ -21,7 +21,7 @@ def test_dice_and_outlines_by_distance_from_the_prompt_by_hand():
         result[z, 5:15, 5 + off : 15 + off] = True
     result[7, 5:15, 5:15] = True  # one slice too far
     seen = drift(result, truth, 4, (2.0, 3.0))
-    assert distance_names() == ["0", "1", "2", "3-5", "6-10", "11+"]
+    assert list(DISTANCES) == ["0", "1", "2", "3-5", "6-10", "11+"]
     assert [seen[f"dice/{name}"] for name in ("0", "1", "2", "3-5")] == pytest.approx([1.0, 0.9, 0.8, 0.0])
     assert seen["dice/6-10"] is None
     both = 100 + 2 * 90 + 2 * 80

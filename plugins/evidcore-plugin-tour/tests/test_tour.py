@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from evidcore_plugin_tour.shipped import MADE, MODELS, RECIPE, SCAN, STAGE, TASK, TRAINING, WORDS
+from evidcore_plugin_audit.external import NAME as STAGE
+from evidcore_plugin_tour.shipped import MADE, MODELS, RECIPE, SCAN, TASK, TRAINING, WORDS
 from evidcore_plugin_tour.side_by_side import ending, figures, first_sentence
 from safetensors import safe_open
 

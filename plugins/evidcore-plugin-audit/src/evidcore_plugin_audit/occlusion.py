@@ -144,7 +144,12 @@ def cover(volume: Volume, region: Mask, rng: np.random.Generator) -> Array:
     from scipy import ndimage
 
     spacing = volume.spacing_mm_zyx
-    box = _box(region, [max(2, round(SHELL_MM / step)) for step in spacing])
+    (tight,) = ndimage.find_objects(region.astype(np.uint8))
+    margins = [max(2, round(SHELL_MM / step)) for step in spacing]
+    box = tuple(
+        slice(max(0, part.start - margin), part.stop + margin)
+        for part, margin in zip(tight, margins, strict=True)
+    )
     held, inside = volume.array[box].astype(np.float32), region[box]
     if inside.all():  # a shell has no room
         return np.where(region, np.median(volume.array[~region]), volume.array).astype(volume.array.dtype)
@@ -199,12 +204,3 @@ def _filled(places: np.ndarray[Any, Any], shape: Sequence[int]) -> Mask:
     result = np.zeros(shape, dtype=np.bool_)
     result[tuple(places.T)] = True
     return result
-
-
-def _box(region: Mask, margin: Sequence[int]) -> tuple[slice, ...]:
-    """Return the slices of the voxels of a region, with a margin on each axis."""
-    edges = []
-    for axis, wider in enumerate(margin):
-        held = np.flatnonzero(region.any(axis=tuple({0, 1, 2} - {axis})))
-        edges.append(slice(max(0, int(held[0]) - wider), int(held[-1]) + 1 + wider))
-    return tuple(edges)

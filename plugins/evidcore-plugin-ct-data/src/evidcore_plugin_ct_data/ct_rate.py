@@ -14,7 +14,9 @@ What the published files need, and what is done about it:
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,9 +28,9 @@ from nibabel.affines import from_matvec, obliquity
 
 from evidcore.api import Case, DataError, Finding, InlineOptions, Question, Report, VolumeRef
 from evidcore.case import Split
-from evidcore_plugin_ct_data.ct_rate_questions import read_questions
+from evidcore_plugin_ct_data.letters import LETTERS, Unanswerable, question
 from evidcore_plugin_ct_data.published import Entry, HubSource, PublishedSet, drawn_split
-from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_rows
+from evidcore_plugin_ct_data.tables import Row, flag, number, numbers, read_list, read_rows
 
 NOT_GIVEN = "Not given."
 MOST_TILT_DEGREES = 1.0  # as everywhere: axes that lean more are no body axes
@@ -43,6 +45,10 @@ PARTS: Mapping[str, Mapping[str, str]] = {  # the publisher's two parts and the 
 }
 SECTIONS = ("Findings_EN", "Impressions_EN")
 GEOMETRY = ("RescaleSlope", "RescaleIntercept", "XYSpacing", "ZSpacing", "ImageOrientationPatient")
+MULTIPLE_CHOICE = "<multiple_choice>"  # the set marks the kind of a question in its text
+_OPTION = re.compile(r"(?<!\w)[(]?([A-Ha-h])[)]\s*")  # "(a) nodule" as in the set, "A) nodule" as in MMVQA
+_ANSWER = re.compile(r"\s*[(]?([A-Ha-h])(?:[).:]|\s*$)")
+_TAG = re.compile(r"<\w+>")
 
 
 @dataclasses.dataclass(eq=False, repr=False, kw_only=True)
@@ -87,12 +93,25 @@ class CtRate(PublishedSet):
     def _entries(self, split: Split) -> Iterator[Entry]:
         part = PARTS["valid" if split == "test" else "train"]
         labels = self._files.table(f"dataset/{part['labels']}")
-        columns = _label_columns(labels)
+        # publishers of derived tables order and write the findings' columns differently
+        first = next(iter(read_rows(labels, ["VolumeName"])), None)
+        by_name = {column.strip().lower(): column for column in (first[1] if first else ())}
+        for name in CT_RATE_FINDINGS:
+            if name not in by_name:
+                raise DataError(
+                    f"{labels}: has no column {name.capitalize()!r}, one of the 18 labels. Fetch it again."
+                )
+        columns = {name: by_name[name] for name in CT_RATE_FINDINGS}
         for line, row in read_rows(labels, ["VolumeName", *columns.values()]):
             name = row["VolumeName"].removesuffix(".nii.gz")
             where = f"{labels}: line {line}, volume {name!r}"
-            patient, scan, number_text = _names(name, where)
-            if self.reconstructions == "first" and number_text != "1":
+            pieces = name.split("_")  # of patient, scan and reconstruction
+            if len(pieces) != 4 or not all(pieces):
+                raise DataError(
+                    f"{where}: a volume is named like train_12_a_1.nii.gz. Fetch the table again."
+                )
+            patient, scan = "_".join(pieces[:2]), "_".join(pieces[:3])
+            if self.reconstructions == "first" and pieces[3] != "1":
                 continue
             if split != "test" and split != drawn_split(patient, validation_share=self.validation_share):
                 continue
@@ -172,26 +191,6 @@ class CtRate(PublishedSet):
         return result
 
 
-def _label_columns(table: Path) -> dict[str, str]:
-    """Return the column of each finding; publishers of derived tables order and write them differently."""
-    first = next(iter(read_rows(table, ["VolumeName"])), None)
-    by_name = {column.strip().lower(): column for column in (first[1] if first else ())}
-    for finding in CT_RATE_FINDINGS:
-        if finding not in by_name:
-            raise DataError(
-                f"{table}: has no column {finding.capitalize()!r}, one of the 18 labels. Fetch it again."
-            )
-    return {finding: by_name[finding] for finding in CT_RATE_FINDINGS}
-
-
-def _names(name: str, where: str) -> tuple[str, str, str]:
-    """Split `train_12_a_1` into patient, scan and reconstruction."""
-    pieces = name.split("_")
-    if len(pieces) != 4 or not all(pieces):
-        raise DataError(f"{where}: a volume is named like train_12_a_1.nii.gz. Fetch the table again.")
-    return "_".join(pieces[:2]), "_".join(pieces[:3]), pieces[3]
-
-
 def _texts(row: Row | None) -> tuple[Report | None, dict[str, Any]]:
     """Return report and notes of a volume; sections that were not given are empty."""
     sections = ((row or {}).get(name, "").strip() for name in SECTIONS)
@@ -222,3 +221,62 @@ def stored_grid(
 def finding(name: str, is_present: bool) -> Finding:
     """Return a finding of a binary label."""
     return Finding(name=name, state="present" if is_present else "absent")
+
+
+def read_questions(path: Path) -> Mapping[str, tuple[Question, ...]]:
+    """Return the multiple-choice questions by volume name without its ending; the others are passed over.
+
+    They are the set's own, or the rows that Med3D-R1 released.
+
+    Raises:
+        DataError: if a row cannot be read, or a question's answer is none of its options.
+    """
+    result: dict[str, list[Question]] = {}
+    for index, row in enumerate(read_list(path)):
+        where = f"{path}: entry {index}"
+        volume = str(row.get("image") or row.get("VolumeName") or "")
+        name = volume.rpartition("/")[2].removesuffix(".nii.gz")
+        if not name:
+            raise DataError(f"{where}: names no volume, its keys are {', '.join(row)}. Fetch the file again.")
+        try:
+            asked = list(_asked(row, index))
+        except Unanswerable as cause:
+            raise DataError(f"{where}, volume {name!r}: {cause}. Correct or drop the entry.") from cause
+        result.setdefault(name, []).extend(asked)
+    return {name: tuple(asked) for name, asked in result.items() if asked}
+
+
+def _asked(row: Mapping[str, Any], place: int) -> Iterator[Question]:
+    """Yield the multiple-choice questions of an entry: a conversation, or one question with its options."""
+    turns = row.get("conversations")
+    if turns is None:
+        text, inline = _parts(str(row.get("question", "")))
+        given = row.get("options")
+        options = (
+            {str(key): str(value) for key, value in given.items()} if isinstance(given, dict) else inline
+        )
+        yield question(str(place), text, options, letter=str(row.get("answer", "")))
+        return
+    exchanges = [(str(turn.get("from")), str(turn.get("value", ""))) for turn in turns]
+    for at, ((asker, text), (_, answer)) in enumerate(pairwise(exchanges)):
+        if asker == "human" and MULTIPLE_CHOICE in text:
+            stem, options = _parts(_TAG.sub(" ", text))
+            result = _ANSWER.match(answer)
+            letter, answer_text = (result[1], "") if result else ("", answer)
+            yield question(f"{place}-{at}", stem, options, letter=letter, answer=answer_text)
+
+
+def _parts(text: str) -> tuple[str, dict[str, str]]:
+    """Split a question from the options that follow it in the same text, "(a) … (b) …"."""
+    marks = list(_OPTION.finditer(text))
+    first = next((index for index, mark in enumerate(marks) if mark[1].upper() == "A"), None)
+    if first is None:
+        return text.strip(), {}
+    marks = marks[first:]
+    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    options = {
+        mark[1].upper(): text[mark.end() : end].strip(" \n,;")
+        for mark, end, letter in zip(marks, ends, LETTERS, strict=False)
+        if mark[1].upper() == letter
+    }
+    return text[: marks[0].start()].strip(), options

@@ -99,7 +99,24 @@ class Files:
         there = {origin for origin in wanted if origin.is_archive and self._archive(origin).exists()}
         sizes = self.repository.sizes_bytes(sorted(origin.name for origin in wanted.keys() - there))
         if sizes:
-            self._announce(sizes)
+            total_gb = sum(sizes.values()) / GB
+            page = self.repository.page
+            what = (
+                f"{page}: {len(sizes)} files, {total_gb:.3g} GB, are still to be fetched into {self.folder}"
+            )
+            if total_gb > self.max_gb:
+                raise DataError(
+                    f"{what}; max_gb = {self.max_gb:g} allows less. Take fewer cases with limit or ids, or "
+                    f"raise max_gb."
+                )
+            self.folder.mkdir(parents=True, exist_ok=True)
+            free_gb = shutil.disk_usage(self.folder).free / GB
+            if total_gb > free_gb:
+                raise DataError(
+                    f"{what}; the disk has {free_gb:.3g} GB left. Free space, set path to another disk, or "
+                    f"take fewer cases with limit or ids."
+                )
+            log.warning("%s.", what)
         for origin in sorted(wanted, key=lambda item: item.name):
             left = {name for name in wanted[origin] if not self.path(name).exists()}
             if left and origin.is_archive and (origin in there or origin.name in sizes):
@@ -146,21 +163,3 @@ class Files:
 
     def _archive(self, origin: Origin) -> Path:
         return self.folder / ARCHIVES / Path(origin.name).name
-
-    def _announce(self, sizes: dict[str, int]) -> None:
-        total_gb = sum(sizes.values()) / GB
-        page = self.repository.page if self.repository else ""
-        what = f"{page}: {len(sizes)} files, {total_gb:.3g} GB, are still to be fetched into {self.folder}"
-        if total_gb > self.max_gb:
-            raise DataError(
-                f"{what}; max_gb = {self.max_gb:g} allows less. Take fewer cases with limit or ids, or raise "
-                f"max_gb."
-            )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        free_gb = shutil.disk_usage(self.folder).free / GB
-        if total_gb > free_gb:
-            raise DataError(
-                f"{what}; the disk has {free_gb:.3g} GB left. Free space, set path to another disk, or take "
-                f"fewer cases with limit or ids."
-            )
-        log.warning("%s.", what)

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from evidcore.api import DataError, InlineOptions, Report
 from evidcore.case import Split
-from evidcore_plugin_ct_data.files import Files, Origin
+from evidcore_plugin_ct_data.files import Origin
 from evidcore_plugin_ct_data.m3d_stacks import PREPARED, RAW, homes, locate, same_text, tail
 from evidcore_plugin_ct_data.published import SPLITS, Entry, HubSource, PublishedSet
 from evidcore_plugin_ct_data.tables import read_json
@@ -57,7 +57,13 @@ class M3dCap(PublishedSet):
         for index, (image, text) in enumerate(pairs[split]):
             where = f"{file}: entry {index} of {split!r}"
             stack = locate(image, self._files, self.cache_folder, self.axes or {}, where)
-            text_name = _text_name(text, self._files, where)
+            below = tail(text)
+            if below is None:
+                raise DataError(
+                    f"{where}: a text lies below ct_case or ct_quizze, got {text!r}. Fetch the list again."
+                )
+            places = [f"{root}/{below}" for root in (PREPARED, RAW, ".")]  # beside the arrays or the slices
+            text_name = next((it for it in places if self._files.path(it).is_file()), f"{RAW}/{below}")
             report, fault = _text(self._files.path(text_name))
             entry = stack.entry(split, home, where, report=Report(text=report) if report else None)
             yield dataclasses.replace(entry, names=(*stack.names, text_name), fault=fault)
@@ -87,17 +93,6 @@ def _pairs(known: Any, split: Split, file: Path) -> list[tuple[str, str]]:
                 f"list again."
             )
     return [(str(pair["image"]), str(pair["text"])) for pair in pairs]
-
-
-def _text_name(text: str, files: Files, where: str) -> str:
-    """Return where a text lies; beside the slices or beside the arrays."""
-    name = tail(text)
-    if name is None:
-        raise DataError(
-            f"{where}: a text lies below ct_case or ct_quizze, got {text!r}. Fetch the list again."
-        )
-    places = [f"{root}/{name}" for root in (PREPARED, RAW, ".")]
-    return next((place for place in places if files.path(place).is_file()), f"{RAW}/{name}")
 
 
 def _text(place: Path) -> tuple[str, str | None]:

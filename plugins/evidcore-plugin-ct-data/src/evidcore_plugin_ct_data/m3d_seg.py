@@ -74,7 +74,9 @@ class M3dSeg(PublishedSet):
             )
         for index, pair in enumerate(pairs):
             image, label = _paths(pair, f"{file}: entry {index} of {split!r}")
-            case_id = _case_id(image)
+            parts = image.split("/")  # CODE/case/image.npy, in the older layout CODE/case.npy
+            last = parts[-2] if parts[-1] == "image.npy" else parts[-1].removesuffix(".npy")
+            case_id = f"{parts[0]}/{last}"
             if split != "test" and split != drawn_split(case_id, validation_share=self.validation_share):
                 continue
             volume = VolumeRef(
@@ -147,9 +149,3 @@ def _paths(pair: Any, where: str) -> tuple[str, str]:
             f"{where}: a path holds the set's code, four digits, got {pair!r}. Fetch the list again."
         )
     return image, label
-
-
-def _case_id(image: str) -> str:
-    """Return `CODE/case`: the folder of `image.npy`, or the file's own name in the older layout."""
-    parts = image.split("/")
-    return "/".join((parts[0], parts[-2] if parts[-1] == "image.npy" else parts[-1].removesuffix(".npy")))

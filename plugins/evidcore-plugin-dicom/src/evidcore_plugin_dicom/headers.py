@@ -57,7 +57,17 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
         DataError: if the file is no readable DICOM.
     """
     try:
-        _refuse_inflated(path)
+        # a deflated file may fill the memory, for pydicom inflates all of it
+        with open(path, "rb") as stream:
+            filereader.read_preamble(stream, force=True)
+            syntax = filereader._read_file_meta_info(stream).get("TransferSyntaxUID")
+            inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
+            while syntax == DeflatedExplicitVRLittleEndian and (packed := stream.read(1 << 14)):
+                size += len(inflating.decompress(packed))
+                if size > MOST_INFLATED_BYTES:
+                    raise ValueError(
+                        f"it inflates to more than {MOST_INFLATED_BYTES} bytes, which are not read"
+                    )
         tags = None if only is None else [*only]
         dataset = pydicom.dcmread(path, force=True, stop_before_pixels=not voxels, specific_tags=tags)
         if "TransferSyntaxUID" not in dataset.file_meta:  # a file without preamble and meta group
@@ -68,18 +78,6 @@ def read_dataset(path: str, *, voxels: bool = False, only: Iterable[str] | None 
     except MISTAKES as cause:
         raise DataError(f"{path}: is no readable DICOM file ({cause}). {AGAIN}") from cause
     return dataset
-
-
-def _refuse_inflated(path: str) -> None:
-    """Stop at a deflated file that would fill the memory, for pydicom inflates all of it."""
-    with open(path, "rb") as stream:
-        filereader.read_preamble(stream, force=True)
-        syntax = filereader._read_file_meta_info(stream).get("TransferSyntaxUID")
-        inflating, size = zlib.decompressobj(-zlib.MAX_WBITS), 0
-        while syntax == DeflatedExplicitVRLittleEndian and (packed := stream.read(1 << 14)):
-            size += len(inflating.decompress(packed))
-            if size > MOST_INFLATED_BYTES:
-                raise ValueError(f"it inflates to more than {MOST_INFLATED_BYTES} bytes, which are not read")
 
 
 def numbers(held: Any, name: str, count: int, path: str) -> tuple[float, ...]:

@@ -49,7 +49,13 @@ class Nrrd(Format):
         bytes_each = nrrd.reader._determine_datatype(header).itemsize
         refuse_shape(tuple(sorted(shape, key=lambda count: count == 1)), path, bytes_each)
         if given is None:
-            grid = _grid(header, shape, path)
+            space, (directions, spatial) = _space(header, path), _directions(header, path)
+            affine = np.eye(4)
+            affine[:3, :3] = directions.T
+            affine[:3, 3] = np.asarray(header.get("space origin", np.zeros(3)), dtype=np.float64)
+            affine[:2] *= np.array(SPACES[space])[:, None]
+            x, y, z = (shape[axis] for axis in spatial)
+            grid = FileGrid(shape=(x, y, z), affine=affine)
         else:
             sides = tuple(count for count in shape if len(shape) == 3 or count != 1)
             refuse_flat(sides, path)
@@ -70,17 +76,6 @@ class Nrrd(Format):
     def files(self, path: str) -> list[Path]:
         """Return the file, and that of its voxels where they are not in it."""
         return [Path(path), *(data_files(path) if path.lower().endswith(".nhdr") else [])]
-
-
-def _grid(header: dict[str, Any], shape: tuple[int, ...], path: str) -> FileGrid:
-    """Read where the file's voxels lie."""
-    space, (directions, spatial) = _space(header, path), _directions(header, path)
-    affine = np.eye(4)
-    affine[:3, :3] = directions.T
-    affine[:3, 3] = np.asarray(header.get("space origin", np.zeros(3)), dtype=np.float64)
-    affine[:2] *= np.array(SPACES[space])[:, None]
-    x, y, z = (shape[axis] for axis in spatial)
-    return FileGrid(shape=(x, y, z), affine=affine)
 
 
 def read_header(path: str) -> dict[str, Any]:

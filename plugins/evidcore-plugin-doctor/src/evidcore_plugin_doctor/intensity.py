@@ -50,7 +50,12 @@ def impossible(volume: Volume) -> Remark | None:
 
 def not_hounsfield(volume: Volume) -> Remark | None:
     """Say why the values are no Hounsfield units, None where they may be."""
-    sample = _sample(volume)
+    flat = volume.array.reshape(-1)
+    taken = flat[:: max(1, flat.size // SAMPLE) | 1]  # odd: does not keep to a few columns
+    lowest = taken.min()
+    inside = taken[taken > lowest]
+    is_filling = lowest < -1500 and len(inside) and inside.min() > lowest + 100  # of the corners
+    sample = inside if is_filling else taken
     low, high = float(sample.min()), float(sample.max())
     if low == high:
         return None  # said elsewhere
@@ -102,17 +107,6 @@ def not_hounsfield(volume: Volume) -> Remark | None:
             f"every CT holds, and more than soft tissue spans. It may be MR. {_REMEDY}"
         )
     return None
-
-
-def _sample(volume: Volume) -> np.ndarray[Any, Any]:
-    """Return some voxels of everywhere, without the filling of the corners."""
-    flat = volume.array.reshape(-1)
-    stride = max(1, flat.size // SAMPLE) | 1  # odd: does not keep to a few columns
-    taken = flat[::stride]
-    lowest = taken.min()
-    inside = taken[taken > lowest]
-    is_filling = lowest < -1500 and len(inside) and inside.min() > lowest + 100
-    return inside if is_filling else taken
 
 
 def _share(sample: np.ndarray[Any, Any], low: float, high: float) -> float:

@@ -4,7 +4,7 @@ Runs in worker processes; imports no torch.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,11 @@ def render(
     shown, centre = ranked[:MOST_MASKS], ""
     at: Triple = tuple(count // 2 for count in volume.shape_zyx)  # type: ignore[assignment]  # of three
     if shown:
-        at, centre = _centre(read_mask(masks[shown[0]], volume), volume.spacing_mm_zyx), shown[0]
+        centre = shown[0]
+        places = np.argwhere(read_mask(masks[centre], volume))
+        distances = (((places - places.mean(axis=0)) * np.asarray(volume.spacing_mm_zyx)) ** 2).sum(axis=1)
+        z, y, x = places[distances.argmin()].tolist()  # its voxel nearest to the centre of mass, in mm
+        at = z, y, x
     samples = volume.array.reshape(-1)[:: max(1, volume.array.size // _SAMPLES)]
     window, edges = _window(volume, at, samples)
     # planes that are more than a line: a photograph has one
@@ -130,15 +134,6 @@ def render(
         planes=planes,
         values={f"{q} %": float(np.percentile(samples, q)) for q in (0, 1, 50, 99, 100)},
     )
-
-
-def _centre(mask: Mask, spacing_mm_zyx: Sequence[float]) -> Triple:
-    """Return the voxel of a mask that lies nearest to its centre of mass, in mm."""
-    places = np.argwhere(mask)
-    steps = np.asarray(spacing_mm_zyx)
-    distances = (((places - places.mean(axis=0)) * steps) ** 2).sum(axis=1)
-    z, y, x = places[distances.argmin()].tolist()
-    return z, y, x
 
 
 def _window(volume: Volume, at: Triple, samples: Array) -> tuple[str, tuple[float, float]]:

@@ -35,7 +35,12 @@ SLICE_AXIS = 1.3  # spacing across slices to that within, where these are not th
 
 def disordered(volume: Volume) -> Iterator[tuple[str, Remark]]:
     """Yield how the slices of a volume do not follow each other: kind of fault, and what is wrong."""
-    axis = _across(volume)
+    # across the slices: the axis whose spacing differs from that of both others, else z
+    spacing = np.array(volume.spacing_mm_zyx)
+    widest = int(spacing.argmax())
+    others = np.delete(spacing, widest)
+    is_clear = spacing[widest] > SLICE_AXIS * others.max() and others.max() <= SLICE_AXIS * others.min()
+    axis = widest if is_clear else 0
     array = np.moveaxis(volume.array, axis, 0)
     pixels = np.minimum(np.delete(merged_pixels(volume.spacing_mm_zyx), axis), array.shape[1:]).tolist()
     kept = [index for index, plane in enumerate(array) if plane.min() != plane.max()]
@@ -58,15 +63,6 @@ def disordered(volume: Volume) -> Iterator[tuple[str, Remark]]:
     if volume.intensity == "hu":  # MR fades at its ends, and is filled there
         yield from _steps(planes, kept, axis)
         yield from (("slices/gap", remark) for remark in _gap(distance, kept, axis))
-
-
-def _across(volume: Volume) -> int:
-    """Return the axis across the slices: the one whose spacing differs from that of both others, else z."""
-    spacing = np.array(volume.spacing_mm_zyx)
-    widest = int(spacing.argmax())
-    others = np.delete(spacing, widest)
-    is_clear = spacing[widest] > SLICE_AXIS * others.max() and others.max() <= SLICE_AXIS * others.min()
-    return widest if is_clear else 0
 
 
 def _misplaced(distance: np.ndarray[Any, Any], kept: list[int], axis: int) -> Iterator[Remark]:

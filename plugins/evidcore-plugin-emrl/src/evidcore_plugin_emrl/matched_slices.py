@@ -55,13 +55,8 @@ class MatchedSlices:
         patient is left out too. None of the slices shows a finding of `without`.
         """
         asked = (case.id, crop, z, count, frozenset(without))
-        if asked not in self._found:
-            if len(self._found) >= MOST_FOUND:
-                self._found.clear()
-            self._found[asked] = self._nearest(case, crop, z, count, without)  # not drawn: equal at each step
-        return self._found[asked]
-
-    def _nearest(self, case: Case, crop: Crop, z: int, count: int, without: Set[str]) -> list[Crop]:
+        if asked in self._found:
+            return self._found[asked]
         slices = self._slices
         depth = read_geometry(crop.volume).shape_zyx[0]
         known = slices.places.get(as_scanned(crop))
@@ -83,7 +78,10 @@ class MatchedSlices:
                 crop, owner = slices.crops[place], slices.cases[place]
                 if not (without and without & shown_findings(owner, crop, self._cache_folder)):
                     result.setdefault(int(slices.patients[place]), crop)
-        return list(result.values())
+        if len(self._found) >= MOST_FOUND:
+            self._found.clear()
+        self._found[asked] = list(result.values())  # not drawn: equal at each step
+        return self._found[asked]
 
     @functools.cached_property
     def _slices(self) -> _Slices:

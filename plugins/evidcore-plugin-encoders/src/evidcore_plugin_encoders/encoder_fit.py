@@ -181,7 +181,12 @@ def _train(
             y, x = torch.randint(-shift_voxels, shift_voxels + 1, (2,), generator=order).tolist()
             batch = known.batch(rows, device).shifted((y, x), grid)
         with clock.part("forward_backward"):
-            patches, voxels = _features(encoder, batch)
+            voxels: Tensor | None = None  # features of these, (case, voxel, channel), where targets are known
+            if batch.voxels.numel() and isinstance(encoder, FineMaps):
+                patches, fine = encoder.maps(batch.pixels())
+                voxels = fine.flatten(2).transpose(1, 2)
+            else:
+                patches = encoder(batch.pixels()).features
             losses = {
                 name: OBJECTIVES[name].weight * head(voxels if OBJECTIVES[name].of_voxels else patches, batch)
                 for name, head in heads.items()
@@ -210,14 +215,6 @@ class FineMaps(Protocol):
 
 def _fine_channels(encoder: Encoder) -> int:
     return encoder.fine_channels if isinstance(encoder, FineMaps) else 0
-
-
-def _features(encoder: Encoder, batch: Targets) -> tuple[Tensor, Tensor | None]:
-    """Return features of patches, and of voxels, (case, voxel, channel), where targets of these are known."""
-    if batch.voxels.numel() and isinstance(encoder, FineMaps):
-        features, fine = encoder.maps(batch.pixels())
-        return features, fine.flatten(2).transpose(1, 2)
-    return encoder(batch.pixels()).features, None
 
 
 def _batches(cases: int, per_step: int, steps: int, order: torch.Generator) -> Iterator[Int[Tensor, " case"]]:

@@ -153,11 +153,14 @@ def read_targets(
             place = names.index(finding.name) if finding.name in names else -1
             if place < 0 or finding.state == "uncertain":
                 continue
-            findings[row, place] = int(finding.state == "present")
+            present, side = finding.state == "present", finding.side
+            findings[row, place] = int(present)
             drawing = crop.drawing  # its halves are no sides among tiles, nor where it is seen from the side
             if drawing is None or (drawing.axis != "x" and drawing.columns <= 1):
-                sides[row, :, place] = _sides(finding.state == "present", finding.side)
-            if masks and finding.state == "present":
+                halves = [present and side != "left", present and side != "right"]
+                known = [-1, -1] if present and side is None else halves
+                sides[row, :, place] = torch.tensor(known, dtype=torch.int8)
+            if masks and present:
                 if volume is not None and finding.name in case.masks:
                     keep(row, place, read_mask(case.masks[finding.name], volume), volume)
                 else:
@@ -203,13 +206,6 @@ def shown(case: Case, view: View | None, spec: EncoderInput) -> tuple[Crop, Grid
 
 def _by(size: Grid) -> str:
     return " x ".join(map(str, size))
-
-
-def _sides(present: bool, side: str | None) -> Tensor:
-    """Return what is known of the right and the left half: nothing where a present finding has no side."""
-    if present and side is None:
-        return torch.tensor([-1, -1], dtype=torch.int8)
-    return torch.tensor([present and side != "left", present and side != "right"], dtype=torch.int8)
 
 
 def _as_prepared(inside: Mask, volume: Volume, spec: EncoderInput) -> Float[Tensor, "z y x"]:

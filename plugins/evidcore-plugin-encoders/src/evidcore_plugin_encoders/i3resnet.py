@@ -6,7 +6,6 @@ the patient's right and y to the front, in 0..1: volumes are turned so, and feat
 
 import contextlib
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -95,7 +94,12 @@ class I3ResNet(Encoder):
         _, _, z, y, x = volumes.shape
         maps = torch.cat([self._maps(volume[None]) for volume in volumes])
         features = rearrange(maps, "v w z y x -> v (z y x) w").float()
-        return Patches(features, self.grid((z, y, x)), self._centres((z, y, x), features.device))
+        grid, centres = self.grid((z, y, x)), []  # along the network's axes, patch i is on voxel i * step
+        for count, step, size in zip(grid, self.step_zyx, (z, y, x), strict=True):
+            centres.append(torch.arange(count, device=features.device) * step - (size - 1) / 2)
+        spacing = torch.tensor(self.input.spacing_mm_zyx or (1.0, 1.0, 1.0), device=features.device)
+        places = torch.cartesian_prod(centres[0], -centres[1].flip(0), -centres[2].flip(0))
+        return Patches(features, grid, places * spacing)
 
     def _maps(self, volume: Float[Tensor, "1 channel z y x"]) -> Float[Tensor, "1 width z2 y2 x2"]:
         body = self.body
@@ -112,15 +116,6 @@ class I3ResNet(Encoder):
                 # the network's own pool, three wide: its windows are centred where layer 3's patches are
                 maps = torch.cat([body.maxpool(second), maps], dim=1)
         return rearrange(maps.flip(3, 4), "v w z x y -> v w z y x")
-
-    def _centres(self, size_zyx: Grid, device: torch.device) -> Float[Tensor, "patch 3"]:
-        """Return where patches lie: along the network's axes, patch i is centred on voxel i * step."""
-        axes = []
-        for count, step, size in zip(self.grid(size_zyx), self.step_zyx, size_zyx, strict=True):
-            axes.append(torch.arange(count, device=device) * step - (size - 1) / 2)
-        z, y, x = axes[0], -axes[1].flip(0), -axes[2].flip(0)
-        spacing = torch.tensor(self.input.spacing_mm_zyx or (1.0, 1.0, 1.0), device=device)
-        return torch.cartesian_prod(z, y, x) * spacing
 
     def missing_weights(self) -> str:
         """Say that the folder holds no weights, or that the Hub's file is not here."""
@@ -154,15 +149,13 @@ class I3ResNet(Encoder):
         except Exception as cause:  # torch's words are left out: they advise to read it unsafely
             why = self.missing_weights() or f"{path}: cannot be read ({type(cause).__name__}). Get it anew."
             raise DataError(f"model.encoder.pretrained: {why}") from cause
-        load_weights(self.body, path, "Name weights of Merlin or Astra.", self._of_body(weights))
-
-    def _of_body(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weights of the layers that are built, by MONAI's names, from any known checkpoint."""
+        # of any known checkpoint those of the layers that are built, by MONAI's names
         prefix = next((prefix for prefix in PREFIXES if f"{prefix}conv1.weight" in weights), "")
         above = [f"layer{number}." for number in range(self.layers[-1] + 1, len(BLOCKS) + 1)]
         unused = tuple(f"{prefix}{name}" for name in (*HEADS, *above))
-        return {
+        of_body = {
             name.removeprefix(prefix): weight
             for name, weight in weights.items()
             if isinstance(weight, Tensor) and name.startswith(prefix) and not name.startswith(unused)
         }
+        load_weights(self.body, path, "Name weights of Merlin or Astra.", of_body)

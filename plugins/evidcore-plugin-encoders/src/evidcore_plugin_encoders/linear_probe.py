@@ -99,12 +99,7 @@ class Probe:
 
 
 def linear_probe(
-    pooled: Pooled,
-    training: Sequence[Case],
-    test: Sequence[Case],
-    prompts: Sequence[Prompt] = (),
-    *,
-    strength: float = 1.0,
+    pooled: Pooled, training: Sequence[Case], test: Sequence[Case], prompts: Sequence[Prompt] = ()
 ) -> Probe:
     """Fit a logistic regression per finding on training cases and measure it on test cases.
 
@@ -113,7 +108,6 @@ def linear_probe(
         prompts: choices about test cases.
         pooled: gives one feature vector per case, from the frozen encoder.
         test: cases with findings, of other patients.
-        strength: inverse of the L2 penalty on standardised features.
 
     Raises:
         ValueError: if cases are missing or a prompt asks about a case that is not in `test`; names it.
@@ -131,7 +125,7 @@ def linear_probe(
         if fewest < FEWEST_EXAMPLES:
             left_out[finding] = f"{fewest} training cases of the rarer kind, fewer than {FEWEST_EXAMPLES}"
             continue
-        probabilities[finding] = logistic(learnt[known], label, strength=strength).predict_proba(asked)[:, 1]
+        probabilities[finding] = logistic(learnt[known], label, strength=1.0).predict_proba(asked)[:, 1]
         if 0 < truth.sum() < len(truth):
             auc[finding] = float(roc_auc_score(truth, probabilities[finding][tested]))
         else:

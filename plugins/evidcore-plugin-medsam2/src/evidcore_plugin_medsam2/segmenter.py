@@ -3,8 +3,10 @@
 import hashlib
 import re
 import threading
+from collections import OrderedDict
+from collections.abc import Hashable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
@@ -13,7 +15,6 @@ from evidcore.api import Cache, Segmenter, VolumeRef
 from evidcore.compute.loading import device_of
 from evidcore.data.content import volume_key
 from evidcore.errors import RecipeError
-from evidcore_plugin_medsam2.lru import LruCache
 from evidcore_plugin_medsam2.network import Network
 from evidcore_plugin_medsam2.session import Arbitrary, Session
 from evidcore_plugin_medsam2.tracking import Propagate
@@ -123,3 +124,31 @@ class MedSam2(Segmenter):
             self._digest = digest.hexdigest()
         options = (self.window_hu, self.arbitrary, self.half_features, str(network.dtype))
         return hashlib.blake2b(repr((key, self._digest, *options)).encode(), digest_size=16).hexdigest()
+
+
+class LruCache:
+    """A cache in memory, below a limit of bytes; the least recently used values leave first.
+
+    A value that is larger than `most_bytes` is not cached at all.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes, self.bytes = most_bytes, 0
+        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+
+    def get(self, key: Hashable) -> Any:
+        """Return a value, None where there is none."""
+        if key not in self._values:
+            return None
+        self._values.move_to_end(key)
+        return self._values[key][0]
+
+    def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
+        """Cache a value; others leave for it."""
+        if size_bytes > self.most_bytes:
+            return
+        self.bytes -= self._values.pop(key, (None, 0))[1]
+        while self.bytes + size_bytes > self.most_bytes:
+            self.bytes -= self._values.popitem(last=False)[1][1]
+        self._values[key] = (value, size_bytes)
+        self.bytes += size_bytes

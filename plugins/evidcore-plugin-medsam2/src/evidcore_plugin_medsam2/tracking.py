@@ -89,21 +89,18 @@ class Tracker:
             logits = [torch.empty(target.stop - target.start, *low_yx) for target in targets]
             for target, first, out in zip(targets, result, logits, strict=True):
                 out[target.prompt.z - target.start] = first.logits[0].float().cpu()
-            for ways in _parts(self._rows(targets), self.rows_per_pass):
+            most = self.network.model.config.max_object_pointers_in_encoder
+            every = [
+                _Row(target=number, slices=way, span=min(target.stop - target.start, most) - 1)
+                for number, target in enumerate(targets)
+                for way in target.ways()
+            ]
+            every.sort(key=lambda row: -len(row.slices))  # those still under way are always the first
+            for ways in _parts(every, self.rows_per_pass):
                 for step, tracked in enumerate(self._steps(ways, memories)):
                     for way, low in zip(ways, tracked.float().cpu(), strict=False):  # those still under way
                         logits[way.target][way.slices[step] - targets[way.target].start] = low
         return logits
-
-    def _rows(self, targets: Sequence[Target]) -> list[_Row]:
-        """Return all ways, the longest first, so that those still under way are always the first."""
-        most = self.network.model.config.max_object_pointers_in_encoder
-        rows = [
-            _Row(target=number, slices=way, span=min(target.stop - target.start, most) - 1)
-            for number, target in enumerate(targets)
-            for way in target.ways()
-        ]
-        return sorted(rows, key=lambda row: -len(row.slices))
 
     def _steps(
         self, rows: Sequence[_Row], memories: Sequence[Remembered]

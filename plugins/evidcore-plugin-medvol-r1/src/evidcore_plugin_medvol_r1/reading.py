@@ -40,7 +40,10 @@ def read(text: str, shown: Sequence[int], *, think: bool, form: Form = "object")
     """Read a completion to which slices of the source indices `shown` were shown; no text raises."""
     tags = tag_fault(text, think=think)
     thought = inside(text, "think")
-    item = next((item for value in _jsons(_answer_of(text)) if (item := _item(value)) is not None), None)
+    # tolerant: the last answer, closed or not, else all after think
+    _, opened, answer = text.rpartition("<answer>")
+    last = answer.partition("</answer>")[0] if opened else text.rpartition("</think>")[2]
+    item = next((item for value in _jsons(last) if (item := _item(value)) is not None), None)
     given = [] if item is None else _boxes_of(item)
     boxes = [box for box in given if box_fault(box) is None]
     parts = {
@@ -105,12 +108,6 @@ def box_fault(box: Any) -> str | None:
     if not (0 <= x0 < x1 <= FULL and 0 <= y0 < y1 <= FULL):
         return f"the box {_short(box)} must have 0 <= x0 < x1 <= {FULL} and 0 <= y0 < y1 <= {FULL}"
     return None
-
-
-def _answer_of(text: str) -> str:
-    """Return what a tolerant reader takes for the answer: the last, closed or not, else all after think."""
-    _, opened, answer = text.rpartition("<answer>")
-    return answer.partition("</answer>")[0] if opened else text.rpartition("</think>")[2]
 
 
 def _jsons(text: str) -> Iterator[Any]:

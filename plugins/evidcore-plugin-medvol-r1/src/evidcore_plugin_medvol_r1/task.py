@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import logging
+import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,16 +12,14 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
-from evidcore.api import Answer, Box, Case, Prompt, Span, Task, TextPart, View, VisualPart
-from evidcore.case import Evidence, Part
+from evidcore.api import Answer, Box, Case, DataError, Prompt, Span, Task, TextPart, View, VisualPart
+from evidcore.case import Evidence, Part, Query
 from evidcore.errors import PluginError
-from evidcore_plugin_medvol_r1.queries import by_mask, given, read_descriptions
 from evidcore_plugin_medvol_r1.reading import BOXES, FULL, SLICE, Form, read
 from evidcore_plugin_medvol_r1.target import (
     PARTS,
     SMALLEST_PART,
     Rule,
-    Target,
     gold_slice,
     measure,
     require_one_volume,
@@ -133,12 +132,18 @@ class ReasoningSegmentation(Task):
             z = gold_slice(target.areas, slices)
             if z is not None:
                 names = dict.fromkeys(re.sub(r" \d+$", "", name) for name in query.masks)  # cyst for cyst 2
+                boxes = {
+                    str(at): [dataclasses.asdict(box) for box in some]
+                    for at, some in target.boxes.items()
+                    if at in slices
+                }
+                areas = {str(at): area for at, area in target.areas.items()}
                 facts = {
                     "masks": list(query.masks),
                     "among": list(query.among),
                     "finding": " + ".join(names),
                     "kind": query.kind,
-                    "target": _plain(target, slices, z),
+                    "target": {"slice": z, "areas": areas, "boxes": boxes},
                 }
                 result.append(self._prompt(case, shown, slices, query.id, query.text, facts))
             elif target.areas and not self._has_warned:
@@ -239,11 +244,64 @@ def _slices(parts: Sequence[Part], case: Case) -> dict[int, VisualPart]:
     return {z: part for z, part in shown_slices(parts).items() if part.crop.volume in case.volumes}
 
 
-def _plain(target: Target, slices: Sequence[int], z: int) -> dict[str, Any]:
-    """Return a target as plain JSON: areas of every slice, boxes of the shown ones, and the gold slice."""
-    boxes = {
-        str(at): [dataclasses.asdict(box) for box in some]
-        for at, some in target.boxes.items()
-        if at in slices
-    }
-    return {"slice": z, "areas": {str(at): area for at, area in target.areas.items()}, "boxes": boxes}
+def given(case: Case) -> Sequence[Query]:
+    """Return the queries that came with a case.
+
+    Raises:
+        DataError: if a query names a mask that the case lacks; names both.
+    """
+    for query in case.queries:
+        if missing := next((name for name in query.masks if name not in case.masks), None):
+            listing = ", ".join(sorted(case.masks)) or "none"
+            raise DataError(
+                f"case {case.id!r}: query {query.id!r} is answered by mask {missing!r}, which the case lacks."
+                f" It has: {listing}. Correct the data set."
+            )
+    return case.queries
+
+
+def by_mask(
+    case: Case, names: Sequence[str], descriptions: Mapping[str, Sequence[str]], seed: int
+) -> list[Query]:
+    """Ask for each mask of a case: by its name, or by one of its descriptions.
+
+    Names are matched whether they are written in capitals or not, as sets differ in it; without names all
+    masks are asked about. `descriptions` are texts, of which one is drawn, by mask name in small letters.
+    """
+    by_name = {name.lower(): name for name in case.masks}
+    result = []
+    for name in [by_name[item.lower()] for item in names if item.lower() in by_name] if names else case.masks:
+        spoken = name.replace("_", " ")
+        texts = descriptions.get(name.lower()) or descriptions.get(spoken.lower()) or (f"the {spoken}",)
+        text = random.Random(f"reasoning-segmentation/{seed}/{case.id}/{name}").choice(texts)
+        result.append(Query(id=name, text=text, masks=(name,)))
+    return result
+
+
+def read_descriptions(path: Path) -> dict[str, tuple[str, ...]]:
+    """Read a JSON file of mask names with their descriptions, as M3D's `term_dictionary.json`.
+
+    Returns:
+        Texts by mask name in small letters; those of names that differ in capitals alone, together.
+
+    Raises:
+        DataError: if it cannot be used; names the file and the entry.
+    """
+    try:
+        table: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as cause:
+        raise DataError(
+            f"{path}: cannot be read as JSON ({cause}). Give descriptions = 'FILE', an object of mask names "
+            'with a list of texts each, {"liver": ["the largest gland"]}.'
+        ) from cause
+    if not isinstance(table, dict):
+        raise DataError(f"{path}: must be an object of mask names, got {type(table).__name__}.")
+    result: dict[str, tuple[str, ...]] = {}
+    for name, texts in table.items():
+        if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                f"{path}: {name!r} must have a list of texts, got {json.dumps(texts)[:60]}. "
+                "Correct the entry."
+            )
+        result[name.lower()] = (*result.get(name.lower(), ()), *texts)
+    return result

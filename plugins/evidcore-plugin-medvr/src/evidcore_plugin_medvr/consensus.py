@@ -66,7 +66,8 @@ class ZoomConsensus(Reward):
         verdicts: dict[int, Score | Unscored] = {}
         for group in groups.values():
             looks = {number: self.looks(rollouts[number]) for number in group}
-            won = [number for number in group if _is_above(earlier[self.success][number])]
+            right = {number: earlier[self.success][number] for number in group}
+            won = [number for number, it in right.items() if isinstance(it, Score) and it.value > 0]
             counted = [number for number in won if looks[number] or self.count_blind]
             agreed = self._consensus([looks[number] for number in counted])
             for number in group:
@@ -109,7 +110,3 @@ class ZoomConsensus(Reward):
             reason = f"{counted} successful answers that looked, {self.fewest} are needed"
             return Score(value=0.5, parts={"iou": iou}, reason=reason)
         return Score(value=1.0 if iou > self.eta else 0.5, parts={"iou": iou})
-
-
-def _is_above(verdict: Verdict) -> bool:
-    return isinstance(verdict, Score) and verdict.value > 0

@@ -89,9 +89,12 @@ class EntropyRegrounding(ToolCall):
     def _forked(self, sampler: Sampler, episode: Episode) -> Episode | None:
         """Return a fork of an episode that pauses behind a call, None where the coin says no."""
         place = self.coordinates(sampler, episode)
-        if place is None or _coin(episode) >= self.probability(sampler, episode, *place):
+        if place is None:
             return None
-        return sampler.fork(episode, place[0])
+        # what was drawn decides: a number from 0 to below 1
+        drawn = hashlib.blake2b(f"{episode.prompt.id}/{episode.ids}".encode(), digest_size=7).digest()
+        coin = int.from_bytes(drawn, "big") / 2**56
+        return sampler.fork(episode, place[0]) if coin < self.probability(sampler, episode, *place) else None
 
     def coordinates(self, sampler: Sampler, episode: Episode) -> tuple[int, int] | None:
         """Return the tokens of the last call's first list of numbers, from its first to behind its last."""
@@ -107,9 +110,3 @@ class EntropyRegrounding(ToolCall):
             for at in result.span(1)
         )
         return start, max(stop, start + 1)
-
-
-def _coin(episode: Episode) -> float:
-    """Return a number from 0 to below 1 that what was drawn decides."""
-    drawn = hashlib.blake2b(f"{episode.prompt.id}/{episode.ids}".encode(), digest_size=7).digest()
-    return int.from_bytes(drawn, "big") / 2**56

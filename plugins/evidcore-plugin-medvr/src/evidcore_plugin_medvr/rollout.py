@@ -119,7 +119,9 @@ class ToolCall(RolloutStrategy):
                 return Action(tool=name, arguments=arguments), tool(arguments, episode.prompt)
             except (ValueError, EvidError) as cause:
                 error = str(cause)
-        error = _short(error)
+        if len(error) > _MOST_LETTERS:  # where it holds most of a long call
+            half = _MOST_LETTERS // 2
+            error = f"{error[:half]} … {error[-half:]}"
         return Action(tool=name, arguments=arguments, error=error), _told(error)
 
     def _function(self, tool: Tool) -> dict[str, Any]:
@@ -139,12 +141,6 @@ class ToolCall(RolloutStrategy):
 
 def _told(error: str) -> tuple[Part, ...]:
     return (TextPart(text=f"error: {error}"),)
-
-
-def _short(error: str) -> str:
-    """Return an error without its middle, where that holds most of a long call."""
-    half = _MOST_LETTERS // 2
-    return error if len(error) <= _MOST_LETTERS else f"{error[:half]} … {error[-half:]}"
 
 
 def _is_open(episode: Episode) -> bool:

@@ -59,16 +59,13 @@ class CropTool(Tool):
                 f"the box {list(arguments['box'])!r} is too small: {box.x1 - box.x0} x {box.y1 - box.y0} "
                 f"{self.unit}; each side needs at least {self.smallest_side}"
             )
-        is_flat = source.is_slice or _is_tiled(source)
-        start, stop = (box.z, box.z + 1) if is_flat else self._slab(source, box.z)
+        start, stop = box.z, box.z + 1
+        if not (source.is_slice or _is_tiled(source)):  # a stretch around it that stays in what was shown
+            low, high = _depth(source)
+            start = max(low, min(box.z - self.slab_slices // 2, high - self.slab_slices))
+            stop = min(high, start + self.slab_slices)
         crop = source.cut((start, stop, box.y0, box.y1, box.x0, box.x1))
         return TextPart(text=f"slice {box.z}, closer:"), VisualPart(crop=crop)
-
-    def _slab(self, source: Crop, z: int) -> tuple[int, int]:
-        """Return a stretch of slices around `z` that stays inside what was shown."""
-        low, high = _depth(source)
-        start = max(low, min(z - self.slab_slices // 2, high - self.slab_slices))
-        return start, min(high, start + self.slab_slices)
 
 
 class Zoom(CropTool):

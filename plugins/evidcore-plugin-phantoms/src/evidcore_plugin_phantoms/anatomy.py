@@ -16,7 +16,7 @@ Choices = dict[tuple[int, int], int]  # by sign and its number of choices so far
 
 SIZE_ZYX = (32, 64, 64)
 SPACING_MM_ZYX = (10.0, 5.5, 5.5)
-AIR_HU, LUNG_HU, FAT_HU, MUSCLE_HU, BLOOD_HU = -1000.0, -850.0, -100.0, 40.0, 45.0
+AIR_HU, LUMEN_HU, LUNG_HU, FAT_HU, MUSCLE_HU, BLOOD_HU = -1000.0, -970.0, -850.0, -100.0, 40.0, 45.0
 RIGHT, LEFT = 0, 1
 TABLE_HU = 70.0
 TABLE_ROWS = (61.0, 63.0)  # of its upper side
@@ -81,15 +81,9 @@ class Body:
         return self.choices.setdefault(key, int(np.argmax(worth)))
 
     def spot(
-        self,
-        sign: int,
-        rng: np.random.Generator,
-        side: int,
-        height: tuple[float, float],
-        spread: float = 0.7,
-        depth: float = 0.7,
+        self, sign: int, rng: np.random.Generator, side: int, height: tuple[float, float], spread: float = 0.7
     ) -> Point:
-        """Return a point in aerated lung of `side`, inside the lung's ellipsoid shrunk to `depth`.
+        """Return a point in aerated lung of `side`, inside the lung's ellipsoid shrunk to 0.7.
 
         `height` is a range along z, `spread` a limit along y and x, both in units of the lung's radii.
         """
@@ -99,7 +93,7 @@ class Body:
         tries = np.array(lung.centre) + rng.uniform(low, high, (48, 3)) * np.array(lung.radii)
         cells = np.clip(np.round(tries).astype(int), 0, np.array(SIZE_ZYX) - 1)
         z, y, x = cells.T
-        good = self.air[z, y, x] & (self.owner[z, y, x] < 0) & (lung.level[z, y, x] < depth)
+        good = self.air[z, y, x] & (self.owner[z, y, x] < 0) & (lung.level[z, y, x] < 0.7)
         return np.asarray(tries[self.choose(sign, good)], dtype=np.float64)
 
 
@@ -112,7 +106,6 @@ def ring(
     *,
     sign: int | None = None,
     reach: float = 1.6,
-    lumen_hu: float = -970.0,
 ) -> None:
     """Draw an airway along z around `at`; radii and `reach` in voxels."""
     half = np.array([reach, outer, outer])
@@ -120,7 +113,7 @@ def ring(
     high = np.minimum(np.floor(at + half) + 1, SIZE_ZYX).astype(int)
     box = tuple(slice(start, stop) for start, stop in zip(low, high, strict=True))
     distance = np.square(ys[:, box[1]] - at[1]) + np.square(xs[:, :, box[2]] - at[2])
-    hu = np.where(distance < inner**2, np.float32(lumen_hu), np.float32(wall_hu))
+    hu = np.where(distance < inner**2, np.float32(LUMEN_HU), np.float32(wall_hu))
     region = (distance < outer**2) & body.air[box]
     if sign is not None:
         changed = region & (np.abs(body.hu[box] - hu) > 30)

@@ -158,7 +158,13 @@ class PhantomSlices(Phantoms):
         size_mm = longest_mm(region[None].astype(np.bool_), SPACING_MM_ZYX)
         scanned = noisy(hu, NOISE_HU, self.stream(split, number, NOISE))
         if self.cut_px:
-            part = draw_cut(self.stream(split, number, CUT), lesion.centre_yx, self.cut_px)
+            # a square around the lesion, which lies anywhere in it and not at its edge
+            rng, (least, most) = self.stream(split, number, CUT), self.cut_px
+            side = min(round(least * (most / least) ** rng.random()), most)  # its logarithm is uniform
+            places = rng.integers(CUT_MARGIN_PX, side - CUT_MARGIN_PX, 2)
+            first = [int(at - place) for at, place in zip(lesion.centre_yx, places, strict=True)]
+            y, x = np.clip(first, 0, SIZE_PX - side).tolist()
+            part = slice(y, y + side), slice(x, x + side)
             scanned, organs, region = scanned[part], organs[part], region[part]
         return Drawn(
             hu=np.repeat(scanned[None], SLICES, axis=0),
@@ -249,20 +255,6 @@ def draw_lesion(rng: np.random.Generator, organs: Labels, radius_px: tuple[float
                 sum_hu=-contrast_hu * np.pi * radius**2,
             )
     raise ValueError(f"no organ has a pixel {reach_px:.1f} pixels inside its border, looked in {HOSTS}")
-
-
-def draw_cut(
-    rng: np.random.Generator, centre_yx: tuple[int, int], side_px: tuple[int, int]
-) -> tuple[slice, slice]:
-    """Draw a square around a lesion, which lies anywhere in it and not at its edge.
-
-    The logarithm of its side is uniform between the least and the largest, `side_px`.
-    """
-    least, most = side_px
-    side = min(round(least * (most / least) ** rng.random()), most)
-    places = rng.integers(CUT_MARGIN_PX, side - CUT_MARGIN_PX, 2)
-    y, x = (int(np.clip(at - place, 0, SIZE_PX - side)) for at, place in zip(centre_yx, places, strict=True))
-    return slice(y, y + side), slice(x, x + side)
 
 
 def add(hu: Plane, lesion: Lesion, pattern: str) -> Labels:

@@ -99,7 +99,20 @@ class ChatClient:
             endpoint: what is asked.
             sends: what of patients leaves the machine; the settings must allow it by name.
         """
-        _check(endpoint, sends)
+        host = host_of(endpoint.url, "endpoint.url")
+        is_allowed, whose = {
+            "text": (endpoint.sends_text_away, "reports"),
+            "images": (endpoint.sends_images_away, "scans"),
+        }[sends]
+        if not is_allowed:
+            raise RecipeError(
+                f"endpoint: {sends} would be sent to {host!r}, and the recipe does not allow it. If "
+                f"those whose {whose} these are agree, write: sends_{sends}_away = true"
+            )
+        check_key_env(endpoint.key_env, "endpoint.key_env")
+        for name in _RESERVED:
+            if name in endpoint.body:
+                raise RecipeError(f"endpoint.body.{name}: this field is the client's own; leave it out.")
         self.endpoint = endpoint
         self._pace = _Pace(endpoint.requests_per_minute)
 
@@ -159,8 +172,6 @@ class ChatClient:
             if stop.wait(pause_s) or stop.wait(self._pace.delay_s()):
                 return Unanswered("another conversation ended the work")
             outcome = self._ask_once(client, body)
-            if isinstance(outcome, Stop):
-                raise RunError(f"{self}: {outcome.reason}")
             if not isinstance(outcome, Again):
                 return outcome
             reason, asked_s = outcome.reason, outcome.wait_s
@@ -178,7 +189,7 @@ class ChatClient:
             "What was answered is kept; run again to go on."
         )
 
-    def _ask_once(self, client: Opened, body: str) -> str | Unanswered | Again | Stop:
+    def _ask_once(self, client: Opened, body: str) -> str | Unanswered | Again:
         address, limit_s = f"{self.endpoint.url.rstrip('/')}/chat/completions", self.endpoint.timeout_s
         try:
             answer = exchange(
@@ -187,20 +198,22 @@ class ChatClient:
         except Interrupted as reason:
             return Again(str(reason))
         except TooLong as reason:
-            return Stop(f"{reason}; lower body.max_tokens.")
+            raise RunError(f"{self}: {reason}; lower body.max_tokens.") from None
         except Unreadable as reason:
-            return Stop(str(reason))
+            raise RunError(f"{self}: {reason}") from None
         status = answer.status
         if status in _TRY_AGAIN or status >= 500:
             return Again(f"HTTP {status}", wait_asked_s(answer.headers))
         if status in _THIS_TEXT:
             return Unanswered(f"the endpoint refused the request with HTTP {status}")
         if status in (401, 403):
-            return Stop(f"it answered HTTP {status}: the key is missing or not allowed. Check key_env.")
+            why = "the key is missing or not allowed. Check key_env."
+            raise RunError(f"{self}: it answered HTTP {status}: {why}")
         if status == 404:
-            return Stop("it answered HTTP 404. Check url (it ends with the version, as in '/v1') and model.")
+            why = "Check url (it ends with the version, as in '/v1') and model."
+            raise RunError(f"{self}: it answered HTTP 404. {why}")
         if status != 200:
-            return Stop(f"it answered HTTP {status}, which is no completion. Check url.")
+            raise RunError(f"{self}: it answered HTTP {status}, which is no completion. Check url.")
         try:
             choice = json.loads(answer.content)["choices"][0]
             text, finish = choice["message"].get("content"), choice.get("finish_reason")
@@ -254,13 +267,6 @@ class Again:
     wait_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Stop:
-    """It will not work for any conversation."""
-
-    reason: str
-
-
 def wait_asked_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that `Retry-After` asks for, as a number or as a date; None where it does not."""
     asked = headers.get("Retry-After", "").strip()
@@ -278,20 +284,3 @@ def wait_asked_s(headers: Mapping[str, str]) -> float | None:
 def whole_characters(text: str) -> str:
     """Return a text in which half a character, as of an emoji that was cut, is U+FFFD: it has no UTF-8."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
-
-
-def _check(endpoint: Endpoint, sends: Literal["text", "images"]) -> None:
-    host = host_of(endpoint.url, "endpoint.url")
-    is_allowed, whose = {
-        "text": (endpoint.sends_text_away, "reports"),
-        "images": (endpoint.sends_images_away, "scans"),
-    }[sends]
-    if not is_allowed:
-        raise RecipeError(
-            f"endpoint: {sends} would be sent to {host!r}, and the recipe does not allow it. If "
-            f"those whose {whose} these are agree, write: sends_{sends}_away = true"
-        )
-    check_key_env(endpoint.key_env, "endpoint.key_env")
-    for name in _RESERVED:
-        if name in endpoint.body:
-            raise RecipeError(f"endpoint.body.{name}: this field is the client's own; leave it out.")

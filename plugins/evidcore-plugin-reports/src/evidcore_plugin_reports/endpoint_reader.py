@@ -72,7 +72,12 @@ class EndpointReader(Reader):
 
     def _conversation(self, question: ImageQuestion) -> Conversation:
         pictures = itertools.chain.from_iterable(map(self._pictures, question.crops))
-        images = [{"type": "image_url", "image_url": {"url": _data_url(item)}} for item in pictures]
+        images = []
+        for picture in pictures:
+            buffer = io.BytesIO()
+            Image.fromarray(picture).save(buffer, format="PNG")
+            url = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+            images.append({"type": "image_url", "image_url": {"url": url}})
         return [
             {"role": "system", "content": self._instruction},
             {"role": "user", "content": [*images, {"type": "text", "text": question.text}]},
@@ -101,12 +106,6 @@ class EndpointReader(Reader):
         )
         grey = (prepare(crop, spec)[0].numpy() + 1) * 127.5
         yield from np.rint(grey).astype(np.uint8)
-
-
-def _data_url(picture: np.ndarray[Any, np.dtype[np.uint8]]) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
 def _words(answer: str | Unanswered) -> str | None:

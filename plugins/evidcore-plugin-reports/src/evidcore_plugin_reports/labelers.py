@@ -7,7 +7,7 @@ decides about it.
 import bisect
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from evidcore.api import Finding, Labeler, Span
 from evidcore.case import Side, State
@@ -150,13 +150,16 @@ def _state(sentence_text: str, mention: Stretch) -> State | None:
 
 
 def _finding(name: str, state: State, sentence_text: str, mention: Stretch, offset: int) -> Finding:
+    place, malignant = _nearest(_places(), sentence_text, mention), None  # the organ, or the part of one
+    if state != "absent" and (word := _nearest(_NATURE, sentence_text, mention)) and not word["doubt"]:
+        malignant = bool(word["malignant"]) != bool(word["not"])
     return Finding(
         name=name,
         state=state,
         side=_side(sentence_text, mention),
         size_mm=_size_mm(sentence_text, mention) if state != "absent" else None,
-        malignant=_malignant(sentence_text, mention) if state != "absent" else None,
-        location=_location(sentence_text, mention),
+        malignant=malignant,
+        location=place.lastgroup.replace("_", " ") if place and place.lastgroup else None,
         span=Span(start=offset + mention.start, end=offset + mention.end, label=state),
     )
 
@@ -181,18 +184,6 @@ def _size_mm(sentence_text: str, mention: Stretch) -> float | None:
         return None
     numbers = [float(n.replace(",", ".")) for n in re.findall(r"\d+(?:[.,]\d+)?", size.group())]
     return max(numbers) * (10.0 if size.group(2).lower() == "cm" else 1.0)
-
-
-def _malignant(sentence_text: str, mention: Stretch) -> bool | None:
-    """Return whether the word nearest to a mention calls it malignant; None without one, or in doubt."""
-    word = _nearest(_NATURE, sentence_text, mention)
-    return None if word is None or word["doubt"] else bool(word["malignant"]) != bool(word["not"])
-
-
-def _location(sentence_text: str, mention: Stretch) -> str | None:
-    """Return the organ, or the part of one, that is named nearest to a mention, or in it."""
-    place = _nearest(_places(), sentence_text, mention)
-    return None if place is None or place.lastgroup is None else place.lastgroup.replace("_", " ")
 
 
 def _nearest(pattern: re.Pattern[str], sentence_text: str, mention: Stretch) -> re.Match[str] | None:
@@ -230,7 +221,13 @@ def _lexicon(findings: tuple[str, ...]) -> Mapping[str, re.Pattern[str]]:
         name: [re.sub(r"%(\w+)%", lambda piece: RULES["pieces"][piece[1]], way) for way in ways]
         for name, ways in RULES["findings"].items()
     }
-    return {name: _pattern([re.escape(name), *(known.get(name) or _ways(name))]) for name in findings}
+    result = {}
+    for name in findings:
+        ways = [re.escape(name), *(known.get(name) or _ways(name))]
+        # a group may be named once: `at` becomes `at_0`, `at_1`, ...
+        named = [way.replace("(?P<at>", f"(?P<at_{number}>") for number, way in enumerate(ways)]
+        result[name] = re.compile(rf"\b(?:{'|'.join(named)})\b", re.IGNORECASE)
+    return result
 
 
 def _ways(name: str) -> Iterator[str]:
@@ -240,9 +237,3 @@ def _ways(name: str) -> Iterator[str]:
     if len(words) == 2:
         organ, lesion = words
         yield rf"(?P<at>{lesion})(?: (?:is|are) seen)? (?:in|of|within) (?:the |both )?(?:\w+ )?(?:{organ})"
-
-
-def _pattern(ways: Sequence[str]) -> re.Pattern[str]:
-    # a group may be named once: `at` becomes `at_0`, `at_1`, ...
-    named = [way.replace("(?P<at>", f"(?P<at_{number}>") for number, way in enumerate(ways)]
-    return re.compile(rf"\b(?:{'|'.join(named)})\b", re.IGNORECASE)

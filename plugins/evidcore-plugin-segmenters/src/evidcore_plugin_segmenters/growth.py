@@ -11,6 +11,7 @@ import numpy as np
 
 from evidcore.api import Box
 from evidcore.data.masks import dice
+from evidcore_plugin_segmenters.regions import tight_box
 
 Plane = np.ndarray[Any, np.dtype[np.float32]]  # (y, x)
 Region = np.ndarray[Any, np.dtype[np.bool_]]  # (y, x)
@@ -84,24 +85,35 @@ def in_box(plane: Plane, box: Box) -> tuple[Region, Model]:
     Every interval around the usual intensities of the box's middle is tried. A region scores the share of
     the box's rows times the share of its columns that it reaches, times the share of itself that lies inside.
     """
+    from scipy import ndimage
+
     roi, inner = _surroundings(plane, box)
     local = plane[roi]
     core = _core(inner, local.shape)
     best: tuple[float, Model] = (0.0, Model(0.0, 0.0))
     for centre in dict.fromkeys(float(value) for value in np.quantile(local[core], CORE_QUANTILES)):
         widths = _widths(local, local[core])  # one fixed width finds the organ from almost any box
-        seeds = _seeds(local, core, centre, widths[0])
+        away = np.abs(local - centre)
+        seeds = core & (away <= widths[0])
+        if not seeds.any():
+            seeds = core & (away == away[core].min())
         tried = [Model(centre - width, centre + width) for width in widths]
         regions = _connected(np.stack([model.holds(local) for model in tried]), seeds)
-        scores = _fit(regions, inner)
+        inside = regions[:, *inner]
+        rows, columns = inside.any(axis=2).mean(axis=1), inside.any(axis=1).mean(axis=1)
+        share = inside.sum((1, 2)) / np.maximum(regions.sum((1, 2)), 1)
+        scores = [float(score) for score in rows * columns * share]
         chosen = _middle_of_plateau(scores)
         if scores[chosen] > best[0] * (1 + PLATEAU):
             best = (scores[chosen], tried[chosen])
             result = regions[chosen]
-    inside = np.zeros_like(result)
-    inside[inner] = result[inner]
+    cut_off = np.zeros_like(result)
+    cut_off[inner] = result[inner]
     region = np.zeros(plane.shape, dtype=np.bool_)
-    region[roi] = _largest(_filled(inside))
+    labels, _ = ndimage.label(_filled(cut_off))
+    sizes = np.bincount(labels.reshape(-1))
+    sizes[0] = 0
+    region[roi] = labels == sizes.argmax()
     return region, best[1]
 
 
@@ -127,7 +139,7 @@ def around_point(plane: Plane, y: int, x: int) -> tuple[Region, Model]:
 
 def of_mask(plane: Plane, mask: Region) -> tuple[Region, Model]:
     """Return a known region, and the interval of intensities whose connected region is most like it."""
-    roi, _ = _surroundings(plane, leash(0, mask, 0.0))
+    roi, _ = _surroundings(plane, tight_box(mask, 0))
     local, known = plane[roi], mask[roi]
     values = local[known]
     centre = float(np.median(values))
@@ -139,16 +151,10 @@ def of_mask(plane: Plane, mask: Region) -> tuple[Region, Model]:
 
 def leash(z: int, region: Region, reach: float) -> Box:
     """Return the box of a region, wider on each side by `reach` of its own height and width."""
-    rows, columns = np.flatnonzero(region.any(axis=1)), np.flatnonzero(region.any(axis=0))
-    height, width = region.shape
-    dy, dx = (round(reach * (held[-1] - held[0] + 1)) for held in (rows, columns))
-    return Box(
-        z=z,
-        y0=max(0, int(rows[0]) - dy),
-        y1=min(height, int(rows[-1]) + 1 + dy),
-        x0=max(0, int(columns[0]) - dx),
-        x1=min(width, int(columns[-1]) + 1 + dx),
-    )
+    box, (height, width) = tight_box(region, z), region.shape
+    dy, dx = round(reach * (box.y1 - box.y0)), round(reach * (box.x1 - box.x0))
+    y0, y1 = max(0, box.y0 - dy), min(height, box.y1 + dy)
+    return Box(z=z, y0=y0, y1=y1, x0=max(0, box.x0 - dx), x1=min(width, box.x1 + dx))
 
 
 def grow(
@@ -161,7 +167,7 @@ def grow(
     from scipy import ndimage
 
     steps = [max(1, round(growth.drift_mm / step)) for step in spacing_mm_yx]
-    held = leash(0, before, 0.0)
+    held = tight_box(before, 0)
     y0, y1 = max(within.y0, held.y0 - steps[0]), min(within.y1, held.y1 + steps[0])
     x0, x1 = max(within.x0, held.x0 - steps[1]), min(within.x1, held.x1 + steps[1])
     roi = (slice(y0, y1), slice(x0, x1))
@@ -206,14 +212,6 @@ def _core(inner: tuple[slice, slice], shape: tuple[int, ...]) -> Region:
     return held
 
 
-def _seeds(local: Plane, core: Region, centre: float, width: float) -> Region:
-    away = np.abs(local - centre)
-    seeds: Region = core & (away <= width)
-    if not seeds.any():
-        seeds = core & (away == away[core].min())
-    return seeds
-
-
 def _widths(local: Plane, values: np.ndarray[Any, Any]) -> list[float]:
     """Return half widths of intervals, from the noise of `values` up to all that `local` spans."""
     span = float(local.max() - local.min())
@@ -237,14 +235,6 @@ def _connected(regions: Regions, seeds: Region) -> Regions:
     return np.asarray(held[labels])
 
 
-def _fit(regions: Regions, inner: tuple[slice, slice]) -> list[float]:
-    """Return how well each region fills the box and stays in it, 0 to 1."""
-    inside = regions[:, *inner]
-    rows, columns = inside.any(axis=2).mean(axis=1), inside.any(axis=1).mean(axis=1)
-    share = inside.sum((1, 2)) / np.maximum(regions.sum((1, 2)), 1)
-    return [float(score) for score in rows * columns * share]
-
-
 def _middle_of_plateau(scores: Sequence[float]) -> int:
     """Return the middle of the intervals that score as well as the best, beside it."""
     best = int(np.argmax(scores))
@@ -260,12 +250,3 @@ def _filled(region: Region) -> Region:
     from scipy import ndimage
 
     return np.asarray(ndimage.binary_fill_holes(region))
-
-
-def _largest(region: Region) -> Region:
-    from scipy import ndimage
-
-    labels, _ = ndimage.label(region)
-    sizes = np.bincount(labels.reshape(-1))
-    sizes[0] = 0
-    return np.asarray(labels == sizes.argmax())

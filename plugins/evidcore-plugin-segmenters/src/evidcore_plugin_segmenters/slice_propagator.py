@@ -18,9 +18,10 @@ from evidcore.contracts.segmenting import Window
 from evidcore.data import Volume, volume_cache
 from evidcore.data.grid import Mask
 from evidcore.data.stored import unreadable
-from evidcore_plugin_segmenters.growth import around_point, leash, smooth
+from evidcore_plugin_segmenters.growth import around_point, smooth
 from evidcore_plugin_segmenters.propagation import Frame, Track, carry
 from evidcore_plugin_segmenters.propagator_fit import PropagatorFit, fit_propagator
+from evidcore_plugin_segmenters.regions import tight_box
 
 WEIGHTS = "weights.safetensors"
 POINT_SMOOTHING = 5  # steps, as in `region-growing`
@@ -168,9 +169,9 @@ class PropagatingSession(SegmenterSession):
                 given = None
             case Segmenter.PointPrompt(z=z, y=y, x=x):
                 plane = smooth(self._volume.array[z], POINT_SMOOTHING)
-                box, given = leash(z, around_point(plane, y, x)[0], 0.0), None
+                box, given = tight_box(around_point(plane, y, x)[0], z), None
             case Segmenter.MaskPrompt(z=z, mask=mask):
-                box, given = leash(z, mask, 0.0), mask
+                box, given = tight_box(mask, z), mask
         _, dy, dx = self._volume.spacing_mm_zyx
         frame = Frame.around(box, (dy, dx), self._size)
         return Track(self._volume, frame, box, given, window, self._windows)

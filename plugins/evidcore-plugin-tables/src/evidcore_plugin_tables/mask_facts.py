@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from evidcore.api import Cache, Case, DataError, MaskRef, VolumeRef, read, read_mask
-from evidcore.data import Array, Mask, Volume, content_hash
+from evidcore.data import Array, Volume, content_hash
 from evidcore.data.body import midline_mm
 
 READING = 2  # raise whenever the same files give other facts
@@ -73,7 +73,7 @@ def _measure(ref: VolumeRef, masks: Mapping[str, MaskRef], body: bool) -> CaseFa
     for together in files.values():
         result |= _label_map(volume, together) if len(together) > 1 else {}
         for name in together.keys() - result.keys():
-            result[name] = _facts(volume, read_mask(together[name], like=volume))
+            result[name] = _from_columns(volume, read_mask(together[name], like=volume).sum(axis=(0, 1)))
     return CaseFacts(
         masks=result, body_mm=midline_mm(volume) if body else None, grid_mm=(volume.shape_zyx[2] - 1) / 2 * dx
     )
@@ -93,10 +93,6 @@ def _label_map(volume: Volume, masks: Mapping[str, MaskRef]) -> dict[str, MaskFa
         name: _from_columns(volume, by_column[wanted.index(int(ref.label or 0))])
         for name, ref in masks.items()
     }
-
-
-def _facts(volume: Volume, mask: Mask) -> MaskFacts:
-    return _from_columns(volume, mask.sum(axis=(0, 1)))
 
 
 def _from_columns(volume: Volume, columns: Array) -> MaskFacts:

@@ -119,17 +119,13 @@ class MaskQuestions(Dataset):  # letters are balanced over a split; a task sees 
         for kind in self.kinds:
             if not counts[kind]:
                 log.warning("mask-questions: split %s: no case allows a question of kind %r.", split, kind)
-        for name in self._named():
+        by_mask = "side" in self.kinds and self.midline not in ("body", "grid")
+        for name in (*self.names, *([self.midline] if by_mask else [])):
             if name not in known:
                 log.warning(
                     "mask-questions: split %s: no case has a mask %r.%s There are: %s. Correct the option.",
                     split, name, did_you_mean(name, known), ", ".join(sorted(known)) or "none",
                 )  # fmt: skip
-
-    def _named(self) -> list[str]:
-        """Return the masks that the options name."""
-        by_mask = "side" in self.kinds and self.midline not in ("body", "grid")
-        return [*self.names, *([self.midline] if by_mask else [])]
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint and the options."""

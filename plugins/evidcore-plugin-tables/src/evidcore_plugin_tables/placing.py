@@ -75,7 +75,9 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
                     f"{did_you_mean(one, names)} It has: {', '.join(names)}."
                 )
     first = records[:_LOOKED_AT]
-    found = {what: column for what in USUAL if (column := named.get(what) or _by_name(what, names))}
+    plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
+    usual = {what: next((plain[it] for it in known if it in plain), "") for what, known in USUAL.items()}
+    found = {what: named.get(what) or usual[what] for what in USUAL if named.get(what) or usual[what]}
     if "image" not in found and (column := _of_files(first, names, scans)):
         found["image"] = column
     missing = [what for what in ("image", "question", "answer") if what not in found]
@@ -107,12 +109,6 @@ def place(table: Path, scans: Path, named: Mapping[str, str]) -> Placed:
 
 _DEFAULTS = {what: what for what in ("id", "image", "patient", "split", "question", "answer", "report")}
 _ABSENT = {"report": "report"}  # need not be there under its usual name
-
-
-def _by_name(what: str, names: Sequence[str]) -> str | None:
-    """Return the column whose name is usual for something."""
-    plain = {re.sub(r"[\s-]+", "_", name.strip().casefold()): name for name in reversed(names)}
-    return next((plain[usual] for usual in USUAL[what] if usual in plain), None)
 
 
 def _of_files(records: Sequence[Record], names: Sequence[str], scans: Path) -> str | None:

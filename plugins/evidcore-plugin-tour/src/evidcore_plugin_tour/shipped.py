@@ -4,12 +4,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from evidcore_plugin_audit.post_run import auditing, write_audit
+from evidcore_plugin_audit.external import write_alone
+from evidcore_plugin_audit.post_run import auditing
 
 from evidcore.compute.signals import stop_request
 from evidcore.recipe import load
 from evidcore.runs.assembly import Assembly
-from evidcore.runs.begin import recording_exit, start
 from evidcore.runs.context import StageOutputs
 from evidcore.runs.folder import RunFolder
 
@@ -19,7 +19,6 @@ RECIPE = HERE / "tour.toml"  # asks them
 MODELS = HERE / "models"
 MADE = MODELS / "made.json"  # of what they were made
 TASK = "choice"
-STAGE = "01-audit"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,10 +53,6 @@ def audit(model: Shipped, root: Path) -> tuple[RunFolder, dict[str, Any]]:
     (asked,) = assembly.recipe.stages
     stage = auditing(asked, blind_arm="".join(arms))
     before = StageOutputs(model=model.folder, arms=arms)
-    folder = start(assembly.recipe, root, assembly=assembly)
-    folder.set_status("running", stage=STAGE)
-    said = f"model {model.name}, {model.trained_on}"
-    with stop_request.installed(), recording_exit(folder):
-        result = write_audit(folder, assembly, stage, STAGE, before=before, asked=said)
-    folder.set_status("finished", message=f"audit of {said}")
-    return folder, result
+    with stop_request.installed():
+        told = f"model {model.name}, {model.trained_on}"
+        return write_alone(assembly, stage, root, told, before=before)

@@ -32,11 +32,9 @@ def figures(result: Result) -> dict[str, Any]:
     rows = result["rows"]
     shown = {row["condition"]: row for row in rows if row.get("headline") and row.get("condition")}
     known = shown | {row["metric"]: row for row in rows if row["name"] == TASK}
-    return {**{name: _short(known[name]) for name in LINES}, "verdict": result["verdict"][TASK]}
-
-
-def _short(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in ("value", "low", "high", "questions", "patients")}
+    told = ("value", "low", "high", "questions", "patients")
+    of_lines = {name: {key: known[name][key] for key in told} for name in LINES}
+    return {**of_lines, "verdict": result["verdict"][TASK]}
 
 
 def ending(results: Mapping[str, Result]) -> list[str]:

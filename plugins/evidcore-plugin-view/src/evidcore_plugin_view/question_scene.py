@@ -13,7 +13,7 @@ from evidcore_plugin_pages.record import Line, findings_of
 from evidcore.api import Box, Crop, MaskRef, VolumeRef
 from evidcore.errors import RunError
 from evidcore_plugin_view import overlay
-from evidcore_plugin_view.background import CaseEntry, FollowRequest
+from evidcore_plugin_view.background import FollowRequest
 from evidcore_plugin_view.opened_run import OpenedRun
 from evidcore_plugin_view.overlay import Overlay
 
@@ -108,7 +108,9 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
     overlays: list[Overlay] = []
     target: Mapping[str, MaskRef] = {}
     if case is not None and path in case.paths:
-        asked = _asked(lines[0], case)
+        reference = lines[0].get("reference") or {}
+        named = map(str, lines[0].get("masks") or reference.get("masks") or ())
+        asked = [*named] or findings_of(lines[0]) or findings_of(reference) or list(case.present)
         overlays += overlay.of_masks(case.masks, asked)
         if set(asked) <= case.masks.keys():
             target = {name: case.masks[name] for name in asked}
@@ -153,13 +155,6 @@ def compose(runs: Mapping[str, OpenedRun], references: Sequence[Reference]) -> S
         target=target,
         waiting=case is None and cases.is_waiting(lines[0]),
     )
-
-
-def _asked(line: Line, case: CaseEntry) -> list[str]:
-    """Return the names of the masks that a question is about."""
-    reference = line.get("reference") or {}
-    named = line.get("masks") or reference.get("masks") or ()
-    return list(map(str, named)) or findings_of(line) or findings_of(reference) or list(case.present)
 
 
 def _crops(line: Line) -> list[Crop]:

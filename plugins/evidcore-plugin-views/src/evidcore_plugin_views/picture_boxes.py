@@ -3,11 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
-from evidcore.api import Box, Crop, DataError, EncoderInput, VolumeRef
+from evidcore.api import Box, Crop, DataError, EncoderInput, View, VisualPart, VolumeRef
 from evidcore.case.interaction import FULL
 from evidcore.contracts import Grid
 from evidcore.data import read_geometry
@@ -109,14 +109,23 @@ def canvas(crop: Crop) -> Canvas:
     return Canvas(z, 1, 1, whole, y1 - y0, x1 - x0, (spacing[1], spacing[2]))
 
 
-class PictureBoxes:
-    """The sizes and the boxes of a view that shows pictures."""
+class PictureView(View):
+    """A view that shows pictures: how large they are, and where boxes on them lie."""
 
-    def __init__(self, view: str, options: PictureOptions) -> None:
-        self.view, self.options = view, options
+    name: ClassVar[str]  # of the view in a recipe
+    options: PictureOptions
 
-    def size_zyx(self, crop: Crop, encoder: EncoderInput, depth: int = 1) -> Grid:
-        """Return the size in voxels at which an encoder is given a crop of so many pictures.
+    @property
+    def box_unit(self) -> str:  # type: ignore[override]
+        """Return the recipe's `boxes`."""
+        return self.options.boxes
+
+    def pictures(self, part: VisualPart) -> int:
+        """Return how many pictures a part shows."""
+        return 1
+
+    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
+        """Return the size in voxels at which an encoder is given the pictures of a part.
 
         An encoder that takes any multiple of `multiple_px` is given the picture in its own aspect, in mm;
         another one in its usual height and width.
@@ -129,7 +138,7 @@ class PictureBoxes:
             if encoder.spacing_mm_zyx is not None:
                 takes = f"declares a spacing of {encoder.spacing_mm_zyx} mm"
             raise RecipeError(
-                f"model.view: {self.view!r} shows pictures, but the encoder {takes}. "
+                f"model.view: {self.name!r} shows pictures, but the encoder {takes}. "
                 f'Use view = {{ use = "volume" }}, or a slice-wise encoder: timm-slices or published-vision.'
             )
         if encoder.multiple_px is None:
@@ -138,21 +147,21 @@ class PictureBoxes:
                     "model.view.boxes: 'pixels' are those of a picture in its own aspect, and the encoder "
                     f"takes {encoder.size_zyx[1:]} pixels (y, x) alone. Take 'thousandths', or a Qwen-VL."
                 )
-            return (depth, *encoder.size_zyx[1:])
+            return (self.pictures(part), *encoder.size_zyx[1:])
         if encoder.multiple_px != self.options.multiple_px:
             raise RecipeError(
                 f"model.view.multiple_px: the encoder's tokens are {encoder.multiple_px} pixels wide, got "
                 f"{self.options.multiple_px}. Set multiple_px = {encoder.multiple_px}."
             )
-        return (depth, *self._pixels(canvas(crop)))
+        return (self.pictures(part), *self._pixels(canvas(part.crop)))
 
-    def to_source(self, crop: Crop, box: Sequence[float | int]) -> Box | None:
+    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
         """Return a box on a picture as voxels of its slice; None where the picture shows no slice alone.
 
         Raises:
             ValueError: if it lies outside, on several tiles, or on one that is empty; names it.
         """
-        shown = canvas(crop)
+        shown = canvas(part.crop)
         if not shown.z:
             return None
         high, wide = self._sides(shown)
@@ -178,13 +187,13 @@ class PictureBoxes:
         shares = (left / tile_wide, top / tile_high, right / tile_wide, bottom / tile_high)
         return shown.on_slice(shown.z[place]).voxels_of([FULL * min(max(item, 0.0), 1.0) for item in shares])
 
-    def from_source(self, crop: Crop, box: Box) -> tuple[float, float, float, float] | None:
+    def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
         """Return voxels of a slice as a box on the picture; None where the picture shows no slice alone.
 
         Raises:
             ValueError: if the picture does not show them; names them.
         """
-        shown = canvas(crop)
+        shown = canvas(part.crop)
         if not shown.z:
             return None
         if box.z not in shown.z:

@@ -1,47 +1,24 @@
 """Views `montage`, `drr`, `video` and `image`."""
 
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from evidcore.api import Box, Case, Crop, DataError, EncoderInput, InlineOptions, TextPart, View, VisualPart
+from evidcore.api import Case, Crop, DataError, InlineOptions, TextPart, VisualPart
 from evidcore.builtin.views import spread
 from evidcore.case import Drawing, Part
-from evidcore.contracts import Grid
 from evidcore.data import read_geometry
 from evidcore.errors import RecipeError
-from evidcore_plugin_views.picture_boxes import PICTURES, PictureBoxes, PictureOptions, depth_of, listed
+from evidcore_plugin_views.picture_boxes import PICTURES, PictureOptions, PictureView, depth_of, listed
 
 
-class _Pictures(View):
-    """Shows one picture a part; `boxes` says how large it is and where boxes on it lie."""
-
-    boxes: PictureBoxes
-
-    @property
-    def box_unit(self) -> str:  # type: ignore[override]
-        """Return the recipe's `boxes`."""
-        return self.boxes.options.boxes
-
-    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
-        """Return the size of one picture."""
-        return self.boxes.size_zyx(part.crop, encoder)
-
-    def to_source(self, part: VisualPart, box: Sequence[float | int]) -> Box | None:
-        """Return a box on a picture as voxels of the slice that it lies on."""
-        return self.boxes.to_source(part.crop, box)
-
-    def from_source(self, part: VisualPart, box: Box) -> tuple[float, float, float, float] | None:
-        """Return voxels of a slice as a box on the picture."""
-        return self.boxes.from_source(part.crop, box)
-
-
-class Montage(_Pictures):
+class Montage(PictureView):
     """Show axial slices of each volume, evenly spaced, side by side in one picture.
 
     They run from inferior to superior, row by row; the text before names their source indices.
     """
+
+    name = "montage"
 
     def __init__(
         self,
@@ -51,8 +28,7 @@ class Montage(_Pictures):
         pictures: Annotated[PictureOptions, InlineOptions] = PICTURES,
     ) -> None:
         """Set the tiles; a volume of fewer slices shows each of them in fewer rows."""
-        self.rows, self.columns = rows, columns
-        self.boxes = PictureBoxes("montage", pictures)
+        self.rows, self.columns, self.options = rows, columns, pictures
 
     def render(self, case: Case) -> tuple[Part, ...]:
         """Return a list of slices and their picture, volume after volume."""
@@ -69,12 +45,13 @@ class Montage(_Pictures):
         return tuple(parts)
 
 
-class Drr(_Pictures):
+class Drr(PictureView):
     """Show projections of each volume, as a radiograph would (digitally reconstructed radiographs).
 
     No box on one has a slice, so none is taken back.
     """
 
+    name = "drr"
     box_unit = ""
 
     def __init__(
@@ -97,8 +74,7 @@ class Drr(_Pictures):
                 f"model.view.directions: must name 'front', 'side' or both, each once, got "
                 f"{list(directions)}."
             )
-        self.directions, self.rays = directions, rays
-        self.boxes = PictureBoxes("drr", pictures)
+        self.directions, self.rays, self.options = directions, rays, pictures
 
     def render(self, case: Case) -> tuple[Part, ...]:
         """Return a tag and a picture for each direction, volume after volume."""
@@ -114,12 +90,14 @@ class Drr(_Pictures):
         return tuple(parts)
 
 
-class Video(_Pictures):
+class Video(PictureView):
     """Show axial slices of each volume, evenly spaced, as the pictures of one visual part.
 
     They run from inferior to superior; the text before names their source indices. A box on several slices
     has no slice of its own, so none is taken back.
     """
+
+    name = "video"
 
     def __init__(
         self,
@@ -128,8 +106,7 @@ class Video(_Pictures):
         pictures: Annotated[PictureOptions, InlineOptions] = PICTURES,
     ) -> None:
         """Set the number of slices per volume."""
-        self.slices = slices
-        self.boxes = PictureBoxes("video", pictures)
+        self.slices, self.options = slices, pictures
 
     def render(self, case: Case) -> tuple[Part, ...]:
         """Return a list of slices and all of them, volume after volume."""
@@ -141,20 +118,21 @@ class Video(_Pictures):
             parts += [TextPart(text=f"{named}:"), VisualPart(crop=crop)]
         return tuple(parts)
 
-    def size_zyx(self, part: VisualPart, encoder: EncoderInput) -> Grid:
-        """Return the size of as many slices as the part shows."""
+    def pictures(self, part: VisualPart) -> int:
+        """Return how many slices a part shows."""
         crop = part.crop
         depth = crop.box_zyx[1] - crop.box_zyx[0] if crop.box_zyx else depth_of(crop.volume)
-        shown = len(crop.drawing.slices) if crop.drawing is not None else min(depth, self.slices)
-        return self.boxes.size_zyx(crop, encoder, shown)
+        return len(crop.drawing.slices) if crop.drawing is not None else min(depth, self.slices)
 
 
-class Image(_Pictures):
+class Image(PictureView):
     """Show each picture of a case as it is: in its own aspect and colours, where the encoder takes them."""
+
+    name = "image"
 
     def __init__(self, *, pictures: Annotated[PictureOptions, InlineOptions] = PICTURES) -> None:
         """Take the options of pictures."""
-        self.boxes = PictureBoxes("image", pictures)
+        self.options = pictures
 
     def render(self, case: Case) -> tuple[Part, ...]:
         """Return one part per picture, tagged where there are several."""

@@ -64,13 +64,8 @@ def check_tool(
     ]
     for arguments in (*bad, *incomplete):
         check.refuses(clause, f"{arguments!r}", partial(tool, arguments, prompt))
-    for arguments in _spoilt(good):
-        check.refuses(clause, f"{arguments!r}", partial(tool, arguments, prompt), always=False)
-
-
-def _spoilt(good: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Put odd values in the place of each argument of the good calls in turn; add an unknown one."""
     numbers = [-(10**9), 10**30, 0.5, math.nan, math.inf]
     odd: list[Any] = [None, "?", "", [], {}, [None], *numbers, True, [math.nan] * 4]
-    calls = [{**arguments, name: value} for arguments in good for name in arguments for value in odd]
-    return [*calls, *({**arguments, "no-such-argument": 1} for arguments in good)]
+    spoilt = [{**arguments, name: value} for arguments in good for name in arguments for value in odd]
+    for arguments in (*spoilt, *({**arguments, "no-such-argument": 1} for arguments in good)):
+        check.refuses(clause, f"{arguments!r}", partial(tool, arguments, prompt), always=False)

@@ -101,17 +101,14 @@ class TinySampler(Sampler):
 
     @torch.no_grad()
     def _log_probs(self, prompt: Prompt, written: Sequence[int]) -> torch.Tensor:
-        ids = torch.tensor([[*self._prompt_ids(prompt), *written]])
-        return torch.as_tensor(self.model(ids).logits[0].log_softmax(dim=-1))
-
-    def _prompt_ids(self, prompt: Prompt) -> list[int]:
         content: Any = [
             {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image"}
             for part in prompt.parts
         ]
         chat = [{"role": "user", "content": content}]
-        result = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
-        return [int(token) for token in result["input_ids"]]
+        asked = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
+        ids = torch.tensor([[*map(int, asked["input_ids"]), *written]])
+        return torch.as_tensor(self.model(ids).logits[0].log_softmax(dim=-1))
 
     def _encoded(self, part: Part) -> list[int]:
         text = part.text if isinstance(part, TextPart) else "<|vision_start|><|image_pad|><|vision_end|>"

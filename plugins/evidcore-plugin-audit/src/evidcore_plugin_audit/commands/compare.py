@@ -13,7 +13,6 @@ from evidcore.errors import printable
 if TYPE_CHECKING:
     import pandas as pd
 
-    from evidcore_plugin_audit.comparison import Comparison
 
 _run = click.Path(path_type=Path)
 WIDTH = 10_000  # of a printed table: a terminal wraps its lines, and `grep` finds them
@@ -52,10 +51,20 @@ def compare(
         }
         click.echo(json.dumps({**sides, "notes": result.notes, **rows}, indent=1))
         return
-    _print(result)
-    if wanted is not None:
-        from evidcore.errors import printable
+    from rich.console import Console
 
+    console = Console(highlight=False, soft_wrap=True)
+    head = f"{result.after} minus {result.before}, {result.metric}"
+    console.print(printable(head), markup=False)
+    values = result.questions[["before", "after"]].to_numpy()
+    is_share = values.min() >= 0 and values.max() <= 1
+    _print_table("task", result.by_task(), is_share=is_share)
+    if len(findings := result.by_finding()):
+        click.echo()
+        _print_table("finding", findings, is_share=is_share)
+    for note in result.notes:
+        console.print(printable(f"note: {note}"), style="yellow", markup=False)
+    if wanted is not None:
         signed = result.questions.query("change < 0" if wanted == "worse" else "change > 0")
         click.echo(f"\n{len(signed)} {wanted}")  # the largest change first; texts may be a patient's
         row: Any
@@ -64,22 +73,6 @@ def compare(
             click.echo(printable(f"  {row.before:.3g} -> {row.after:.3g}  {row.task}  {row.prompt}  {names}"))
     runs = " ".join(str(folder) for folder in (run, run2) if folder is not None)
     click.echo(f"What was written, before and after: evid view {runs}")
-
-
-def _print(comparison: Comparison) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
-    head = f"{comparison.after} minus {comparison.before}, {comparison.metric}"
-    console.print(printable(head), markup=False)
-    values = comparison.questions[["before", "after"]].to_numpy()
-    is_share = values.min() >= 0 and values.max() <= 1
-    _print_table("task", comparison.by_task(), is_share=is_share)
-    if len(findings := comparison.by_finding()):
-        click.echo()
-        _print_table("finding", findings, is_share=is_share)
-    for note in comparison.notes:
-        console.print(printable(f"note: {note}"), style="yellow", markup=False)
 
 
 def _print_table(title: str, changes: pd.DataFrame, *, is_share: bool) -> None:

@@ -69,19 +69,15 @@ def cap(folder: Path) -> None:
                 np.save(array, grey(number)[None].astype(np.float32) / 255)
             else:
                 slices = folder / "M3D_Cap" / patient / stem.replace("o", "ö" if "Poschl" in stem else "o")
-                _pictures(slices, grey(number))
+                slices.mkdir(parents=True, exist_ok=True)
+                for index, picture in enumerate(grey(number)):  # 0, 5, 10, 15: not in the order of names
+                    Image.fromarray(picture).save(slices / f"{index * 5}.png")
+                Image.fromarray(grey(number)[0][:2]).save(slices / "99.png")  # a scout
             text = folder / "M3D_Cap" / patient / "text.txt"
             text.parent.mkdir(parents=True, exist_ok=True)
             text.write_text(_text(number), encoding="utf-8")
             known.setdefault(part, []).append({"image": f"{name}.npy", "text": f"{patient}/text.txt"})
     document(folder / "M3D_Cap.json", known)
-
-
-def _pictures(folder: Path, array: Array) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for index, picture in enumerate(array):
-        Image.fromarray(picture).save(folder / f"{index * 5}.png")  # 0, 5, 10, 15: not in the order of names
-    Image.fromarray(array[0][:2]).save(folder / "99.png")  # a scout
 
 
 def _text(number: int) -> str:

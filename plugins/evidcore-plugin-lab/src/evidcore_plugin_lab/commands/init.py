@@ -70,7 +70,13 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
     columns = dict(item.split("=", 1) for item in given["columns"])
     data = own_data(given["data"], scans=given["scans"], columns=columns, intensity=given["intensity"])
     model = own_model(given["model"], given["revision"])
-    known: dict[str, Any] = {"gpu_gb": given["gpu_gb"], "command": _command(context)}
+    words = ["evid", "init"]  # the command as it was given, but for where it wrote
+    for option in context.command.params:
+        value = context.params[option.name or ""]
+        for item in value if isinstance(value, tuple) else [value]:
+            if option.name not in _UNSHOWN and item not in (None, ""):
+                words += [option.opts[0], f"{item:g}" if isinstance(item, float) else str(item)]
+    known: dict[str, Any] = {"gpu_gb": given["gpu_gb"], "command": shlex.join(words)}
     nowhere = Path(os.devnull)  # nothing lies in it, so paths stay absolute
     result = fit(
         lambda tried: recipe_text(name, data, model, tried, folder=nowhere, **known),
@@ -88,14 +94,3 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
         click.echo(f"written: {out}, with {result.slices} slices a scan")
     if not given["no_check"] and not as_json:
         context.invoke(check, recipe=out, overrides=(), resolved=False, as_json=False)
-
-
-def _command(context: click.Context) -> str:
-    """Return the command as it was given, but for where it wrote."""
-    words = ["evid", "init"]
-    for option in context.command.params:
-        value = context.params[option.name or ""]
-        for item in value if isinstance(value, tuple) else [value]:
-            if option.name not in _UNSHOWN and item not in (None, ""):
-                words += [option.opts[0], f"{item:g}" if isinstance(item, float) else str(item)]
-    return shlex.join(words)

@@ -1,18 +1,12 @@
 """`evid rescore`: what other rewards would have paid a run's answers."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-if TYPE_CHECKING:
-    from evidcore_plugin_lab.rescoring import Rescored
 
 
 @click.command()
@@ -38,10 +32,6 @@ def rescore(run: Path, rewards: tuple[str, ...], beside: bool, stage: str, as_js
         told = {"stage": found.stage, "rewards": found.rewards, "unscored": found.unscored}
         click.echo(json.dumps({**told, "figures": found.figures(), "groups": groups}, indent=1))
         return
-    _print(found)
-
-
-def _print(found: Rescored) -> None:
     figures = found.figures()
     click.echo(f"{found.stage}: {figures['answers']} answers in {figures['groups']} groups, judged by")
     for name in found.rewards:

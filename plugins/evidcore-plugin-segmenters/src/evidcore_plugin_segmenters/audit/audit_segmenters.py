@@ -193,14 +193,11 @@ def _look(
 
 def _mean_of(tried: Sequence[Values]) -> Values:
     """Return the mean of each figure over the tries that have it; of several, how far Dice lies apart too."""
-    means: Values = {}
-    for metric in tried[0]:
-        known = [value for values in tried if (value := values[metric]) is not None]
-        means[metric] = float(np.mean(known)) if known else None
-    if len(tried) > 1:
-        dices = [value for values in tried if (value := values["dice"]) is not None]
-        means[SPREAD] = max(dices) - min(dices)
-    return means
+    known = {
+        metric: [value for values in tried if (value := values[metric]) is not None] for metric in tried[0]
+    }
+    means: Values = {metric: float(np.mean(values)) if values else None for metric, values in known.items()}
+    return means if len(tried) < 2 else means | {SPREAD: max(known["dice"]) - min(known["dice"])}
 
 
 def _rows_of(segmenter: str, prompt: str, interval: Interval | None) -> list[dict[str, Any]]:

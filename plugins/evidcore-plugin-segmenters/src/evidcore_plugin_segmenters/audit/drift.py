@@ -5,6 +5,7 @@ are told by the distance from the prompt, and a mask is looked at by itself too:
 agree, whether its area leaps, whether it falls into parts, whether it leaves the body.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,8 +15,8 @@ from evidcore.data.body import coarse, outline
 from evidcore.data.grid import Mask
 from evidcore.data.masks import dice
 
-# slices from the prompt, both ends included
-DISTANCES = ((0, 0), (1, 1), (2, 2), (3, 5), (6, 10), (11, None))
+# slices from the prompt, both ends included, by what tables call them, near to far
+DISTANCES = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3-5": (3, 5), "6-10": (6, 10), "11+": (11, math.inf)}
 LEAP = 0.5  # of the larger area of two neighbouring slices
 OUTSIDE = 0.01  # of a mask's voxels beyond the body, from which on it leaves the body
 SPECK = 0.01  # of a mask's voxels: smaller parts are passed over
@@ -24,26 +25,17 @@ SPECK = 0.01  # of a mask's voxels: smaller parts are passed over
 Values = dict[str, float | None]  # by metric, `dice/3-5` for one by distance; None where it cannot be told
 
 
-def distance_names() -> list[str]:
-    """Return the distances from the prompt as tables write them, near to far."""
-    return [_name(span) for span in DISTANCES]
-
-
 def drift(found: Mask, truth: Mask, key: int, spacing_mm_yx: Sequence[float]) -> Values:
     """Compare a mask with the truth: Dice and IoU, and over the slices at a distance, their means.
 
     `dice/…` is over the slices that show either, `surface_mm/…` over those that show both. Masks are
     (z, y, x), the truth is not empty; `key` is the prompted slice.
     """
-    dices: dict[str, list[float]] = {name: [] for name in distance_names()}
-    surfaces: dict[str, list[float]] = {name: [] for name in distance_names()}
+    dices: dict[str, list[float]] = {name: [] for name in DISTANCES}
+    surfaces: dict[str, list[float]] = {name: [] for name in DISTANCES}
     shown = np.flatnonzero((found | truth).any(axis=(1, 2)))
     for z in shown.tolist():
-        name = next(
-            _name((first, last))
-            for first, last in DISTANCES
-            if first <= abs(z - key) and (last is None or abs(z - key) <= last)
-        )
+        name = next(name for name, (first, last) in DISTANCES.items() if first <= abs(z - key) <= last)
         dices[name].append(dice(found[z], truth[z]))
         if found[z].any() and truth[z].any():
             surfaces[name].append(surface_mm(found[z], truth[z], spacing_mm_yx))
@@ -120,8 +112,3 @@ def _parts(mask: Mask) -> int:
     labels, count = ndimage.label(mask, structure=np.ones((3, 3, 3)))
     sizes = np.bincount(labels.reshape(-1), minlength=count + 1)[1:]
     return int((sizes > SPECK * mask.sum()).sum())
-
-
-def _name(span: tuple[int, int | None]) -> str:
-    first, last = span
-    return f"{first}+" if last is None else str(first) if first == last else f"{first}-{last}"

@@ -95,7 +95,7 @@ def segmenter(
 
     from evidcore.registry.factory import offer_of
     from evidcore_plugin_segmenters.audit.audit_segmenters import audit_segmenters
-    from evidcore_plugin_segmenters.audit.drift import distance_names
+    from evidcore_plugin_segmenters.audit.drift import DISTANCES
 
     built = _built(asked, target)
     datasets: dict[str, Any] = {}
@@ -118,7 +118,7 @@ def segmenter(
     result = {
         "target": str(target),
         "segmenters": [{"name": name, "package": str(offer_of(item))} for name, item in built.items()],
-        "distances": distance_names(),
+        "distances": list(DISTANCES),
         "datasets": datasets,
     }
     if out is not None:
