@@ -178,5 +178,5 @@ def test_weights_of_another_shape_are_refused_with_both_shapes(tmp_path):
     other = ViT3D(**{**TINY, "width": 24}, class_token=True)
     save_file(other.state_dict(), tmp_path / "weights.safetensors")
     encoder = ViT3D(tmp_path, **TINY, pretrained=".")
-    with pytest.raises(DataError, match=r"network: class_token \(1 x 1 x 24, .*Rename and"):
+    with pytest.raises(DataError, match=r"network: class_token \(1 x 1 x 24, .*Give the"):
         encoder.load_pretrained()
