@@ -119,7 +119,7 @@ EXECUTED = {"state_dict": RIGHT, "hyper_parameters": argparse.Namespace()}
     ("given", "says"),
     [
         (LESS, "2 layers: norm.bias is missing; decoder has no place. Name a file of BrgSA"),
-        (whole("m3d-clip", 8), "Type --as m3d-clip, which it is."),
+        (whole("m3d-clip", 8), "Type --as m3d-clip."),
         ({"fc.bias": torch.zeros(2)}, "holds 0 encoders of layout 'brgsa'; its names are fc.bias …"),
         (RIGHT | {f"ema.{key}": RIGHT[key] for key in RIGHT}, "holds 2 encoders of layout 'brgsa'"),
         (drawn("brgsa", 8), "pos_embed is [1, 9, 24], which does not fit patches of [8, 16, 16] in"),

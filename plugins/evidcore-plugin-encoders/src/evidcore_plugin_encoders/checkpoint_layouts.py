@@ -27,7 +27,7 @@ SOURCE = """# Source
 Written by `evid convert encoder` from `{file}` (sha256 {sha256}), read as layout `{name}`:
 {published}.
 
-Folded into `stem` and `positions`: our axes z, y, x are the network's {axes}, {reversed} of them reversed,
+Folded into `stem` and `positions`: our axes z, y, x are the network's {axes}; reversed are our {reversed};
 the network is given (x - {mean}) / {spread} of our input x. The file's licence holds for these weights too.
 """
 
@@ -57,9 +57,8 @@ def convert_encoder(file: Path, name: str, folder: Path) -> dict[str, Any]:
     options = layout["encoder"] | {"width": width, "layers": layers}
     encoder = ViT3D(**options)
     weights = {key: torch.zeros_like(weight) for key, weight in encoder.state_dict().items()}
-    names = {
-        _published_name(key, layout): key for key in weights if not key.endswith(tuple(layout["absent"]))
-    }
+    absent = tuple(layout["absent"])
+    names = {_published_name(key, layout): key for key in weights if not key.endswith(absent)}
     wrong = [f"{key} is missing" for key in names if key not in published]
     wrong += [f"{key} has no place" for key in published if key not in names]
     if wrong:
@@ -105,7 +104,7 @@ def read_tensors(file: Path) -> Mapping[str, Tensor]:
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        held: Any = torch.load(file, map_location="cpu", weights_only=True)
+        content: Any = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as cause:
         raise unreadable(file, cause) from cause
     except Exception as cause:  # torch's words are left out: they advise to read it unsafely
@@ -114,26 +113,27 @@ def read_tensors(file: Path) -> Mapping[str, Tensor]:
             "objects that would be executed. Get it anew, or a file of the encoder's state dict alone."
         ) from cause
     for key in HOLDERS:
-        held = held[key] if isinstance(held, Mapping) and isinstance(held.get(key), Mapping) else held
-    if not isinstance(held, Mapping):
-        raise DataError(f"{file}: holds a {type(held).__name__}. Name a file with a state dict.")
-    return {str(key): value for key, value in held.items() if isinstance(value, Tensor)}
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping):
+        raise DataError(f"{file}: holds a {type(content).__name__}. Name a file with a state dict.")
+    return {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
 
 
 def _encoder_part(tensors: Mapping[str, Tensor], file: Path, name: str) -> dict[str, Tensor]:
     """Return the encoder's tensors by its own names, wherever in a larger model it stands."""
-    found: dict[str, list[str]] = {}  # by layout, how the names of its encoders begin
+    prefixes: dict[str, list[str]] = {}  # by layout, how the names of its encoders begin
     for key, layout in LAYOUTS.items():
         stem, token = _published_name("stem.weight", layout), _published_name("class_token", layout)
         starts = [given.removesuffix(stem) for given in tensors if f".{given}".endswith(f".{stem}")]
-        found[key] = [start for start in starts if f"{start}{token}" in tensors]
-    if len(found[name]) == 1:
-        start = found[name][0]
+        prefixes[key] = [start for start in starts if f"{start}{token}" in tensors]
+    if len(prefixes[name]) == 1:
+        start = prefixes[name][0]
         return {key.removeprefix(start): value for key, value in tensors.items() if key.startswith(start)}
-    remedies = [f"Type --as {key}, which it is." for key, starts in found.items() if starts and key != name]
+    others = [key for key, starts in prefixes.items() if starts and key != name]
     raise DataError(
-        f"{file}: holds {len(found[name])} encoders of layout {name!r}; its names are "
-        f"{', '.join([*tensors][:3])} … {[*remedies, 'Name a file with one.'][0]}"
+        f"{file}: holds {len(prefixes[name])} encoders of layout {name!r}; its names are "
+        f"{', '.join([*tensors][:3])} … {f'Type --as {others[0]}.' if others else 'Name a file with one.'}"
     )
 
 
