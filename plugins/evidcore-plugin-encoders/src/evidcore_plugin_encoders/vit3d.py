@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from annotated_types import Ge, Len
+from annotated_types import Ge, Gt, Len
 from einops import rearrange
 from jaxtyping import Float
 from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit, TransformerBlock
@@ -119,7 +119,7 @@ class ViT3D(Encoder):
     With patches one slice high it is slice-wise: each slice is encoded alone, and there may be any number.
     The defaults suit the generated phantoms and train in minutes on two CPU cores. Med3D-R1's encoder is
     `size_zyx = [112, 224, 224]`, `patch_zyx = [8, 16, 16]`, `width = 768`, `layers = 12`, `heads = 12`,
-    `stem = "patch"`, `class_token = true`.
+    `stem = "patch"`, `class_token = true`, `norm_eps = 1e-6`; `evid convert encoder` writes its weights.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class ViT3D(Encoder):
         fine_channels: Annotated[int, Ge(0)] = 0,
         windows: tuple[tuple[float, float], ...] = (LUNG, MEDIASTINUM, BONE),
         class_token: bool = False,
+        norm_eps: Annotated[float, Gt(0)] = 1e-5,
         pretrained: str = "",
     ) -> None:
         """Build the encoder with random weights; `load_pretrained` reads those that are named.
@@ -155,7 +156,9 @@ class ViT3D(Encoder):
             windows: (low, high) in HU, one input channel each; empty: one channel, scaled by percentiles.
             class_token: let one more token pass through the layers and drop it at the end, as encoders do
                 that were trained with one.
-            pretrained: a folder with `weights.safetensors`, as a `fit` stage writes it; "" for random ones.
+            norm_eps: added to the variance by the norms within the layers; timm's blocks add 1e-6.
+            pretrained: a folder with `weights.safetensors`, as a `fit` stage or `evid convert encoder`
+                writes it; "" for random ones.
 
         Raises:
             RecipeError: if the options do not fit each other.
@@ -192,8 +195,10 @@ class ViT3D(Encoder):
         self.positions = nn.Parameter(torch.empty(1, width, 1 if self.input.any_depth else z, y, x))
         nn.init.trunc_normal_(self.positions, std=0.02)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if class_token else None
-        self.layers = nn.ModuleList([_layer(width, heads) for _ in range(layers)])
+        self.layers = nn.ModuleList([_layer(width, heads, norm_eps) for _ in range(layers)])
         self.norm = nn.LayerNorm(width) if layers else nn.Identity()
+        # the feature bank tells encoders apart by weights and buffers, and these decide features too
+        self.register_buffer("chosen", torch.tensor([heads, norm_eps], device="cpu"), persistent=False)
 
     def grid(self, size_zyx: Grid) -> Grid:
         """Return the patch grid for an input of `size_zyx` voxels."""
@@ -267,7 +272,7 @@ class ViT3D(Encoder):
         """Say that the folder named by `pretrained` holds no weights."""
         if self._pretrained is None or self._pretrained.is_file():
             return ""
-        remedy = "Put the encoder's weights there (docs/howto/paper_recipes.md)."
+        remedy = "`evid convert encoder` writes an encoder's published weights there."
         return str(unreadable(self._pretrained, remedy=remedy))
 
     def load_pretrained(self) -> None:
@@ -278,15 +283,16 @@ class ViT3D(Encoder):
             raise DataError(f"model.encoder.pretrained: {missing}")
         load_weights(
             self, self._pretrained,
-            "Rename and reshape them (docs/howto/paper_recipes.md lists the names), or give the encoder the "
-            "options that they were trained with.",
+            "Give the encoder the options that they were trained with; `evid convert encoder` translates "
+            "published weights, and prints the options.",
         )  # fmt: skip
 
 
-def _layer(width: int, heads: int) -> nn.Module:
+def _layer(width: int, heads: int, norm_eps: float) -> nn.Module:
     block: nn.Module = TransformerBlock(width, 4 * width, heads, qkv_bias=True, use_flash_attention=True)
     # unused without cross-attention; its weights would never get a gradient
     block.norm_cross_attn = nn.Identity()
+    block.norm1, block.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
     return block
 
 

@@ -1,0 +1,24 @@
+"""`evid convert`: published weights as a recipe names them."""
+
+import json
+from pathlib import Path
+
+import click
+
+from evidcore.cli import CommandGroup
+
+convert = CommandGroup("convert", help="Turn published weights into those of a component.")
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--as", "name", required=True, metavar="NAME", help="Its layout: brgsa or m3d-clip.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="A new folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def encoder(file: Path, name: str, out: Path, as_json: bool) -> None:
+    """Write the weights of FILE, a published 3D encoder, into a folder, and print a recipe's table."""
+    from evidcore.recipe.resolve import toml_tables
+    from evidcore_plugin_encoders.checkpoint_layouts import convert_encoder
+
+    table = {"model": {"encoder": convert_encoder(file, name, out)}}
+    click.echo(json.dumps(table) if as_json else toml_tables(table), nl=as_json)
