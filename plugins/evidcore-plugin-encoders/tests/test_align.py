@@ -58,7 +58,7 @@ def test_tokens_of_a_volume_come_to_stand_where_the_words_of_its_findings_do(par
     assert all(name.startswith("model.bridge.") for name in changed)
 
 
-def test_channels_of_unequal_size_do_not_hide_what_volumes_show(parts, tmp_path):
+def test_channels_of_unequal_size_do_not_hide_what_volumes_show(parts, tmp_path, monkeypatch):
     model, _, _ = parts
     size = torch.logspace(-0.5, 0.5, model.model.encoder.width)
     own = model.model.encoder.forward
@@ -72,6 +72,10 @@ def test_channels_of_unequal_size_do_not_hide_what_volumes_show(parts, tmp_path)
     torch.testing.assert_close(first.std((0, 1)), torch.ones(len(size)), atol=0.35, rtol=0)
     assert first.mean((0, 1)).abs().max() < 0.35
     assert figures["validation_auc_min"] > 0.9
+    weight = norm.weight.clone()
+    monkeypatch.setattr(type(model.model.bridge), "load_from", lambda *given: None)  # as published ones have
+    Aligning(model, parts[1], Volume(), torch.zeros(4, 4)).standardise(parts[2], torch.zeros(1, 4))
+    assert torch.equal(norm.weight, weight)
 
 
 def test_sentences_of_reports_serve_as_names_do(parts, tmp_path):

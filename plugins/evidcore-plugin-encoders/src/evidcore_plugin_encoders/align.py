@@ -24,7 +24,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.api import Case, DataError, Stage, StageContext, StageResult, VisualPart, Workload
+from evidcore.api import Bridge, Case, DataError, Stage, StageContext, StageResult, VisualPart, Workload
 from evidcore.compute.loading import share_of_peak
 from evidcore.model import assemble
 from evidcore.text.tags import has_words
@@ -130,7 +130,8 @@ class Aligning:
         inner = self.model.model
         norms = (item for item in inner.bridge.modules() if isinstance(item, nn.LayerNorm))
         norm = next((item for item in norms if item.normalized_shape == (inner.encoder.width,)), None)
-        if norm is None:
+        is_published = type(inner.bridge).load_from is not Bridge.load_from  # its weights fit its encoder
+        if norm is None or is_published:
             return
         given: list[Tensor] = []
         hook = norm.register_forward_hook(lambda _, inputs, output: given.append(output.flatten(0, -2)))
