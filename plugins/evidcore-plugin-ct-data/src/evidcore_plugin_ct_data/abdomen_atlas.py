@@ -63,11 +63,7 @@ class AbdomenAtlas(PublishedSet):
         return [TABLE, *(f"TrainTestIDS/{self.id_lists}_{part}.csv" for part in ("train", "test"))]
 
     def _entries(self, split: Split) -> Iterator[Entry]:
-        ids = f"TrainTestIDS/{self.id_lists}_{'test' if split == 'test' else 'train'}.csv"
-        listed = self._files.table(ids)
-        chosen = {next(iter(row.values())).strip() for _, row in read_rows(listed)}
-        if not chosen:
-            raise DataError(f"{listed}: lists no ids. Fetch it again.")
+        chosen = self._listed_ids("test" if split == "test" else "train")
         table = self._files.table(TABLE)
         columns = [column for name in LESIONS for column in _columns(name)]
         for line, row in read_rows(table, ["BDMAP ID", f"{self.report} report", *columns]):
@@ -116,6 +112,13 @@ class AbdomenAtlas(PublishedSet):
             return None
         kind = "mask_only" if "/segmentations/" in member else "image_only"
         return f"{kind}/{member[hits.start() :]}"
+
+    def _listed_ids(self, part: str) -> set[str]:
+        file = self._files.table(f"TrainTestIDS/{self.id_lists}_{part}.csv")
+        ids = {next(iter(row.values())).strip() for _, row in read_rows(file)}
+        if not ids:
+            raise DataError(f"{file}: lists no ids. Fetch it again.")
+        return ids
 
 
 def _columns(lesion: str) -> tuple[str, str]:

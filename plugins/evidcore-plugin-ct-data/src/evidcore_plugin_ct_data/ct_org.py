@@ -49,18 +49,7 @@ class CtOrg(PublishedSet):
     validation_share: Annotated[float, Ge(0), Lt(1)] = 0.1
 
     def _entries(self, split: Split) -> Iterator[Entry]:
-        numbered = [
-            (int(part[1]), f"{folder}{path.name}")
-            for folder in ("", "volumes/")
-            for path in (self._files.folder / folder).glob("volume-*")
-            if (part := _VOLUME.fullmatch(path.name))
-        ]
-        if not numbered:
-            raise (DataError if self._files.folder.is_dir() else NotDownloadedError)(
-                f"{self._files.folder}: holds no files volume-0.nii.gz and so on, nor a folder volumes with "
-                f"them. Fetch CT-ORG from {self.page}, or correct path on the dataset."
-            )
-        for number, image in sorted(numbered):
+        for number, image in self._numbered():
             name = f"volume-{number}"
             drawn = drawn_split(name, validation_share=self.validation_share)
             if split != ("test" if number < TEST_VOLUMES else drawn):
@@ -71,3 +60,18 @@ class CtOrg(PublishedSet):
             volume = VolumeRef(path=str(self._files.path(image)), intensity="hu")
             case = Case(id=name, patient=None, volumes=(volume,), masks=self._label_map(labels, LABELS))
             yield Entry(case=case, names=(image, labels))
+
+    def _numbered(self) -> list[tuple[int, str]]:
+        """Return the number of each volume with its file's name, in the order of numbers."""
+        result = [
+            (int(part[1]), f"{folder}{path.name}")
+            for folder in ("", "volumes/")
+            for path in (self._files.folder / folder).glob("volume-*")
+            if (part := _VOLUME.fullmatch(path.name))
+        ]
+        if not result:
+            raise (DataError if self._files.folder.is_dir() else NotDownloadedError)(
+                f"{self._files.folder}: holds no files volume-0.nii.gz and so on, nor a folder volumes with "
+                f"them. Fetch CT-ORG from {self.page}, or correct path on the dataset."
+            )
+        return sorted(result)

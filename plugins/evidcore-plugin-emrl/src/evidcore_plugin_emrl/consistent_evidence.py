@@ -1,12 +1,12 @@
 """Reward `consistent-evidence`: is a slice cited where the report affirms a finding, and only there?"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from evidcore_plugin_reports.agreement import affirmed
 from evidcore_plugin_reports.labelers import NegationRules, Vocabulary
 
 from evidcore.api import Finding, Labeler, Reward, Rollout, Score, Unscored
-from evidcore.case import Verdict
+from evidcore.case import Evidence, Verdict
 from evidcore.contracts import LabelError
 
 
@@ -52,16 +52,7 @@ def _judge(rollout: Rollout, read: Mapping[str, Sequence[Finding] | LabelError])
     if isinstance(findings, LabelError):
         return Unscored(kind="failed", reason=str(findings))
     assert answer.evidence is not None  # it is formed
-    said = {*affirmed(findings)}
-    cited = answer.evidence.slices.keys()
-    if not cited:
-        named = answer.evidence.slice is not None
-        what = ", ".join(sorted(said)) or "nothing"
-        reason = f"affirmed is {what}, cited is {'a slice' if named else 'none'}"
-        return Score(value=float(named == bool(said)), reason=reason)
-    odd = sorted(said ^ cited)
-    reason = f"affirmed or cited alone: {', '.join(odd)}" if odd else ""
-    return Score(value=len(said & cited) / len(said | cited), reason=reason)
+    return _compare(answer.evidence, {*affirmed(findings)})
 
 
 def _is_asked(rollout: Rollout) -> bool:
@@ -71,3 +62,15 @@ def _is_asked(rollout: Rollout) -> bool:
 def _is_formed(rollout: Rollout) -> bool:
     answer = rollout.answer
     return _is_asked(rollout) and answer.malformed is None and answer.evidence is not None
+
+
+def _compare(evidence: Evidence, said: Set[str]) -> Score:
+    cited = evidence.slices.keys()
+    if not cited:
+        named = evidence.slice is not None
+        what = ", ".join(sorted(said)) or "nothing"
+        reason = f"affirmed is {what}, cited is {'a slice' if named else 'none'}"
+        return Score(value=float(named == bool(said)), reason=reason)
+    odd = sorted(said ^ cited)
+    reason = f"affirmed or cited alone: {', '.join(odd)}" if odd else ""
+    return Score(value=len(said & cited) / len(said | cited), reason=reason)

@@ -142,13 +142,7 @@ class ReportEvidence(Task):
         for name in ORDERS[self.order]:
             written += f"<{name}>"
             if name == "report":
-                # the report stands stripped, so many characters into the answer
-                start, length = len(report.text) - len(report.text.lstrip()), len(report.text.strip())
-                spans = tuple(
-                    Span(start=len(written) + first, end=len(written) + last, label=span.label)
-                    for span in report.spans
-                    if (first := max(0, span.start - start)) < (last := min(length, span.end - start))
-                )
+                spans = _moved(report.spans, report.text, len(written))
             written += f"{texts[name]}</{name}>"
         return written, spans
 
@@ -185,13 +179,7 @@ class ReportEvidence(Task):
         if self.section == "report" or case.report is None:
             return case.report
         text = str(case.notes.get("impression") or "").strip()
-        present = [name.lower() for name in case.present()]
-        spans = []
-        for item in re.finditer(r"\S.*?(?:[.!?](?=\s)|$)", text, re.DOTALL):  # a sentence
-            is_abnormal = any(name in item[0].lower() for name in present)
-            label = "abnormal" if is_abnormal else "normal"
-            spans.append(Span(start=item.start(), end=item.end(), label=label))
-        return Report(text=text, spans=tuple(spans)) if text else None
+        return Report(text=text, spans=_sentences(text, case.present())) if text else None
 
     def _read(self, said: str, shown: Sequence[int]) -> tuple[dict[str, int], str | None]:
         """Return what is cited, and why it is not what was asked for; None where it is."""
@@ -285,3 +273,26 @@ def _organs(case: Case, finding: Finding) -> list[str]:
 def _target(areas: Mapping[int, int], slices: Sequence[int]) -> dict[str, Any]:
     """Return a target as plain JSON."""
     return {"slice": gold_slice(areas, slices, 1), "areas": {str(z): area for z, area in areas.items()}}
+
+
+def _sentences(text: str, present: Sequence[str]) -> tuple[Span, ...]:
+    """Return a text's sentences; abnormal are those that name a finding that is present."""
+    return tuple(
+        Span(
+            start=item.start(),
+            end=item.end(),
+            label="abnormal" if any(name.lower() in item[0].lower() for name in present) else "normal",
+        )
+        for item in re.finditer(r"\S.*?(?:[.!?](?=\s)|$)", text, re.DOTALL)
+    )
+
+
+def _moved(spans: Sequence[Span], text: str, by: int) -> tuple[Span, ...]:
+    """Return the spans of a report that stands, stripped, `by` characters into an answer."""
+    start, length = len(text) - len(text.lstrip()), len(text.strip())
+    result = []
+    for span in spans:
+        first, last = max(0, span.start - start), min(length, span.end - start)
+        if first < last:
+            result.append(Span(start=by + first, end=by + last, label=span.label))
+    return tuple(result)

@@ -124,13 +124,7 @@ def settle(
             pays.setdefault(name, {})[cell] = pay
     named, shown = _named(asked.answers, labeler), {one: eyes.shown(one) for one in asked.answers}
     plain = [q for q in named if q.crops and not q.crops[0].blank and not q.crops[0].change]
-    looks = []
-    for question in plain:
-        crop = question.crops[0]
-        depth = read_geometry(crop.volume).shape_zyx[0]
-        height = ((crop.box_zyx[0] if crop.box_zyx else 0) + 0.5) / depth
-        patient = patient_of(eyes.cases[crop.volume])
-        looks.append(Look(patient=patient, height=height, shows=shown[question], named=named[question]))
+    looks = [_look(question, eyes.cases, shown[question], named[question]) for question in plain]
     right = {
         ImageQuestion(crops=(crop,), text=reward.question)
         for some in made
@@ -228,6 +222,16 @@ def _named(answers: Mapping[ImageQuestion, str | None], labeler: Read) -> dict[I
         if not isinstance(read, LabelError):
             found[question] = frozenset(affirmed(read))
     return found
+
+
+def _look(
+    question: ImageQuestion, cases: Mapping[VolumeRef, Case], shows: frozenset[str], named: frozenset[str]
+) -> Look:
+    crop = question.crops[0]
+    depth = read_geometry(crop.volume).shape_zyx[0]
+    height = ((crop.box_zyx[0] if crop.box_zyx else 0) + 0.5) / depth
+    case = cases[crop.volume]
+    return Look(patient=patient_of(case), height=height, shows=shows, named=named)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -56,16 +56,10 @@ class SliceFindings(Task):
         if not fitting:
             return ()
         z = rng.choice(fitting)
-        findings = tuple(  # those present elsewhere are absent here
-            Finding(name=one.name, state="absent")
-            if one.state == "present" and one.name not in seen[z]
-            else one
-            for one in case.findings
-        )
         return [
             Prompt(
                 id=f"{case.id}:slice-findings:{z}",
-                case=dataclasses.replace(case, findings=findings),
+                case=dataclasses.replace(case, findings=_as_seen(case, seen[z])),
                 task="slice-findings",
                 parts=(shown[z], TextPart(text=self.question)),
                 reference={"present": seen[z]},
@@ -85,3 +79,11 @@ class SliceFindings(Task):
         """Take the whole completion as what is said of the slice; malformed without a word, or with tags."""
         said = completion.strip()
         return Answer(text=completion, malformed=prose_fault(said), report=said or None)
+
+
+def _as_seen(case: Case, names: Collection[str]) -> tuple[Finding, ...]:
+    """Return the findings of a case, those present elsewhere as absent."""
+    return tuple(
+        Finding(name=one.name, state="absent") if one.state == "present" and one.name not in names else one
+        for one in case.findings
+    )

@@ -15,7 +15,7 @@ from evidcore.api import Finding, Labeler, Span
 from evidcore.case import Side, State
 from evidcore.contracts import LabelError
 from evidcore.registry.factory import show
-from evidcore_plugin_reports.endpoint import ChatClient, Endpoint, Unanswered
+from evidcore_plugin_reports.endpoint import ChatClient, Conversation, Endpoint, Unanswered
 from evidcore_plugin_reports.findings import CT_RATE_FINDINGS
 
 _ASKED = tomllib.loads(Path(__file__).with_name("instructions.toml").read_text(encoding="utf-8"))
@@ -82,10 +82,12 @@ class ModelLabeler(Labeler):
 
     def read(self, texts: Sequence[str]) -> Sequence[tuple[Finding, ...] | LabelError]:
         """Ask about all texts, several at once."""
-        system = {"role": "system", "content": self._instruction}
-        asked = [[system, {"role": "user", "content": text}] for text in texts if text.strip()]
-        answers = iter(self.client.ask(asked))
+        asked = [text for text in texts if text.strip()]
+        answers = iter(self.client.ask([self._conversation(text) for text in asked]))
         return [self._findings(text, next(answers)) if text.strip() else () for text in texts]
+
+    def _conversation(self, text: str) -> Conversation:
+        return [{"role": "system", "content": self._instruction}, {"role": "user", "content": text}]
 
     def _findings(self, text: str, answer: str | Unanswered) -> tuple[Finding, ...] | LabelError:
         reason = ""
@@ -123,17 +125,16 @@ def read_findings(answer: str, text: str, names: Sequence[str]) -> tuple[Finding
         ]
         where = show(tuple(at)).removeprefix(".") or "the answer"
         raise ValueError(f"{where}: {wrong['msg'].replace('Input should', 'must')}") from None
-    result = []
-    for number, entry in enumerate(entries):
-        if entry.name not in names:
-            raise ValueError(f"findings[{number}].name is none of the findings asked for")
-        words = r"\s+".join(re.escape(word) for word in entry.quote.split())
-        match = re.search(words, text, re.IGNORECASE)
-        if not words or match is None:
-            raise ValueError(f"findings[{number}].quote does not stand in the text")
-        span = Span(start=match.start(), end=match.end(), label=entry.state)
-        finding = Finding(
-            name=entry.name, state=entry.state, side=entry.side, size_mm=entry.size_mm, span=span
-        )
-        result.append(finding)
+    result = [_finding(entry, text, names, f"findings[{number}]") for number, entry in enumerate(entries)]
     return tuple(sorted(result, key=lambda item: item.span.start if item.span else 0))
+
+
+def _finding(entry: _Entry, text: str, names: Sequence[str], where: str) -> Finding:
+    if entry.name not in names:
+        raise ValueError(f"{where}.name is none of the findings asked for")
+    words = r"\s+".join(re.escape(word) for word in entry.quote.split())
+    match = re.search(words, text, re.IGNORECASE)
+    if not words or match is None:
+        raise ValueError(f"{where}.quote does not stand in the text")
+    span = Span(start=match.start(), end=match.end(), label=entry.state)
+    return Finding(name=entry.name, state=entry.state, side=entry.side, size_mm=entry.size_mm, span=span)

@@ -115,12 +115,7 @@ class Vllm(Engine):
             if layers:
                 self._know_base(model, processor, layers)
                 write_adapter(layers, tensors, self.weights / served)
-                if served not in self.server.models():  # a run that goes on may have left it there
-                    self.server.load_adapter(served, str((self.weights / served).resolve()))
-                if self._adapter:  # the one before
-                    self.server.unload_adapter(self._adapter)
-                    shutil.rmtree(self.weights / self._adapter)
-                self._adapter = served
+                self._swap(served)
             else:
                 write_whole(model, processor, self.weights, self.inputs)
                 self._know(processor)
@@ -170,6 +165,15 @@ class Vllm(Engine):
                 f"from those of the model that is trained, at most {MOST_OFF:g} is arithmetic. Start it "
                 f"from {self.weights}, or from the weights that the stage starts with."
             )
+
+    def _swap(self, name: str) -> None:
+        """Have the server load an adapter, and forget the one before."""
+        if name not in self.server.models():  # a run that goes on may have left it there
+            self.server.load_adapter(name, str((self.weights / name).resolve()))
+        if self._adapter:
+            self.server.unload_adapter(self._adapter)
+            shutil.rmtree(self.weights / self._adapter)
+        self._adapter = name
 
     def _know(self, processor: VolumeProcessor) -> None:
         """Ask the server, once, whether it is the one that is meant."""

@@ -75,25 +75,7 @@ class ServedRows:
 
     def _asked(self, prefix: Prefix, sampling: Sampling, seed: int, rows: int) -> Asked:
         """Return what asks the server for `rows` continuations; a greedy one is asked for once."""
-        # all by vLLM's names: a model's own files may change others
-        settings = {
-            "n": rows if sampling.temperature > 0 else 1,
-            "seed": seed,
-            "max_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "logit_bias": biases(sampling),
-            "stop": [*self.stop_texts],
-            "stop_token_ids": list(sampling.end_ids),
-            "include_stop_str_in_output": True,
-            "skip_special_tokens": False,
-            "logprobs": 0,
-        }
+        settings = _settings(sampling, seed, rows if sampling.temperature > 0 else 1, self.stop_texts)
         body: dict[str, Any] = {"model": self.served}
         if self.shows:
             body |= {"token_ids": list(prefix.ids), "features": self._features(prefix)}  # a chat loses tokens
@@ -109,9 +91,7 @@ class ServedRows:
         pixels = torch.tensor(prefix.handles, device=device).reshape(-1, 1) if prefix.handles else None
         with torch.no_grad():
             embeds, _ = self.model.model.embed(ids, pixels)
-        file = io.BytesIO()
-        torch.save(embeds[0].detach().cpu().contiguous().clone(), file)
-        return base64.b64encode(file.getvalue()).decode()
+        return in_base64(embeds[0])
 
     def _features(self, prefix: Prefix) -> Mapping[str, Any] | None:
         """Return the pictures of a prefix and the places of their tokens in it; None without pictures."""
@@ -151,9 +131,38 @@ class ServedRows:
         return self._shown[handle]
 
 
+def _settings(sampling: Sampling, seed: int, rows: int, stop_texts: Sequence[str]) -> dict[str, Any]:
+    """Return settings of sampling by vLLM's names, all of them: a model's own files may change others."""
+    return {
+        "n": rows,
+        "seed": seed,
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logit_bias": biases(sampling),
+        "stop": [*stop_texts],
+        "stop_token_ids": list(sampling.end_ids),
+        "include_stop_str_in_output": True,
+        "skip_special_tokens": False,
+        "logprobs": 0,
+    }
+
+
 def biases(sampling: Sampling) -> dict[str, float]:
     """Return what is added to logits, by token, so that none that is forbidden is written."""
     return {str(item): FORBIDDEN for item in sampling.forbidden_ids}
+
+
+def in_base64(tensor: Tensor) -> str:
+    """Return a tensor as torch writes it to a file, in base64."""
+    file = io.BytesIO()
+    torch.save(tensor.detach().cpu().contiguous().clone(), file)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def png(volume: Tensor) -> str:

@@ -67,17 +67,20 @@ def check_dataset(dataset: Dataset, *, other: Dataset | None = None, volumes_per
             for finding in (*case.present()[:2], *absent[:1]):
                 _a_finding_is_removed(check, dataset, case, finding, volumes)
     check(ids, "there are cases", "got none in any split")
-    name, split = next(iter(ids.items()))
+    _a_case_is_excluded(check, dataset, *next(iter(ids.items())), before)
+    after = dataset.fingerprint()
+    check(before == after, "the fingerprint stays", f"{before!r}, then {after!r}")
+    differs = other is None or other.fingerprint() != before
+    check(differs, "other cases have another fingerprint", f"both are {before!r}")
+
+
+def _a_case_is_excluded(check: Clauses, dataset: Dataset, name: str, split: Split, before: str) -> None:
     dataset.exclude([name], Path(), "exclude")
     for listing in (dataset.cases, dataset.listed):
         left = [case.id for case in listing(split)]
         check(name not in left, "what a recipe excludes is not listed", f"got {name!r}")
     check(dataset.fingerprint() != before, "the fingerprint counts what is excluded", f"got {before!r}")
     dataset.exclude([], Path(), "exclude")
-    after = dataset.fingerprint()
-    check(before == after, "the fingerprint stays", f"{before!r}, then {after!r}")
-    differs = other is None or other.fingerprint() != before
-    check(differs, "other cases have another fingerprint", f"both are {before!r}")
 
 
 def _case_is_sound(check: Clauses, dataset: Dataset, case: Case) -> None:

@@ -47,25 +47,7 @@ def policy(
     from evidcore_plugin_audit.external import audit_answers, audit_model
     from evidcore_plugin_audit.post_run import audit_run
 
-    outside = answers is not None or key is not None or bool(model)
-    if outside and target.is_dir():
-        raise RunError(
-            f"{target}: a folder. Answers and models from outside are audited by a recipe, a file."
-        )
-    if not outside and target.is_file():
-        raise RunError(
-            f"{target}: a recipe says what is asked, not who. Give --answers and --key, or --model."
-        )
-    if model and (answers is not None or key is not None):
-        raise RunError("--model is asked here, --answers were given elsewhere. Give one of them.")
-    if (answers is None) != (key is None):
-        raise RunError("--answers and --key go together. `evid audit prepare` writes the key.")
-    if answers is not None and (stage or overrides or limit):
-        raise RunError("--stage, --set and --limit are in the key. Leave them out with --answers.")
-    if not outside and (stage or overrides):
-        raise RunError(
-            "--stage and --set go with --model. A run's audit asks what its last evaluation asked."
-        )
+    _refuse_mixed(target, answers, key, model, stage, overrides, limit)
     if answers is not None and key is not None:
         run, result = audit_answers(target, answers, key, out)
     elif model:
@@ -89,3 +71,29 @@ def policy(
                 what = f"{task}: own minus the best that does not look is {said}, under {fail_under:+.1f}"
                 click.echo(what, err=True)
                 raise click.exceptions.Exit(1)
+
+
+def _refuse_mixed(
+    target: Path, answers: Path | None, key: Path | None, model: str, stage: str,
+    overrides: tuple[str, ...], limit: int,
+) -> None:  # fmt: skip
+    """Refuse options that do not go together."""
+    outside = answers is not None or key is not None or bool(model)
+    if outside and target.is_dir():
+        raise RunError(
+            f"{target}: a folder. Answers and models from outside are audited by a recipe, a file."
+        )
+    if not outside and target.is_file():
+        raise RunError(
+            f"{target}: a recipe says what is asked, not who. Give --answers and --key, or --model."
+        )
+    if model and (answers is not None or key is not None):
+        raise RunError("--model is asked here, --answers were given elsewhere. Give one of them.")
+    if (answers is None) != (key is None):
+        raise RunError("--answers and --key go together. `evid audit prepare` writes the key.")
+    if answers is not None and (stage or overrides or limit):
+        raise RunError("--stage, --set and --limit are in the key. Leave them out with --answers.")
+    if not outside and (stage or overrides):
+        raise RunError(
+            "--stage and --set go with --model. A run's audit asks what its last evaluation asked."
+        )

@@ -32,8 +32,6 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
     Raises:
         PluginError: why it cannot be published.
     """
-    from huggingface_hub import ModelCard, ModelCardData
-
     if not (folder / "pyproject.toml").is_file():
         raise PluginError(f"{folder}: has no pyproject.toml. `evid new reward NAME` writes a package.")
     changed = _git(folder, "status", "--porcelain", "--", ".").decode(errors="replace").splitlines()
@@ -72,12 +70,8 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
                 what = f"{result['kind']} {result['name']}"
                 raise PluginError(f"{what}: `evid lint {folder}` has alarms{''.join(alarms)}")
     manifest = manifest_of(wheel, requires=requires, commit=commit)
-    kinds = sorted({f"evidcore-{name.partition('/')[0]}" for name in manifest.components})
-    licence = wheel.licence.lower() or None
-    front = ModelCardData(library_name="evidcore", license=licence, tags=[TAG, *kinds]).to_yaml()
-    readme = f"---\n{front}\n---\n\n{without_front_matter(wheel.readme).lstrip()}"
     files = {
-        "README.md": str(ModelCard(readme)).encode(),
+        "README.md": _readme(wheel, manifest),
         FILE: manifest.to_bytes(),
         manifest.wheel: wheel.content,
         **{f"src/{path}": text for path, text in wheel.source.items()},
@@ -142,6 +136,17 @@ def _pinned(wheel: Wheel, folder: Path) -> tuple[str, ...]:
             )
         result.append(line if is_known(asked.name) else " ".join([line, *given]))
     return tuple(result)
+
+
+def _readme(wheel: Wheel, manifest: Manifest) -> bytes:
+    """Return the README with the front matter by which the Hub finds it."""
+    from huggingface_hub import ModelCard, ModelCardData
+
+    text = without_front_matter(wheel.readme)
+    kinds = sorted({f"evidcore-{name.partition('/')[0]}" for name in manifest.components})
+    licence = wheel.licence.lower() or None
+    data = ModelCardData(library_name="evidcore", license=licence, tags=[TAG, *kinds])
+    return str(ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text.lstrip()}")).encode()
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:

@@ -116,16 +116,7 @@ class _Measured:
 
     def row(self, weights: Mapping[str, float], about: Row) -> Row:
         """Return a weighted sum of arms as a row."""
-        if self._arms is not None:
-            result = self._arms.contrast(weights)
-        else:  # rows that are no sum over items: only their spread over seeds is known
-            values: dict[int, float] = {}
-            for seed in sorted(set.intersection(*(set(self._values[arm]) for arm in weights))):
-                of_arms = [self._values[arm][seed] for arm in weights]
-                if None not in of_arms:
-                    values[seed] = sum(map(operator.mul, weights.values(), of_arms))
-            mean = statistics.fmean(values.values()) if values else None
-            result = Contrast(value=mean, by_seed=values, note="no interval: no sum over answers")
+        result = self._without_items(weights) if self._arms is None else self._arms.contrast(weights)
         by_seed = {str(seed): value for seed, value in result.by_seed.items()}
         return {**about, **self._place(), **dataclasses.asdict(result), "by_seed": by_seed}
 
@@ -140,6 +131,16 @@ class _Measured:
     def _place(self) -> Row:
         where = {"stage": self.metric.stage, "name": self.metric.name, "metric": self.metric.metric}
         return {**where, "unit": self.unit}
+
+    def _without_items(self, weights: Mapping[str, float]) -> Contrast:
+        """Return a weighted sum of rows that are no sum over items: only their spread over seeds is known."""
+        by_seed: dict[int, float] = {}
+        for seed in sorted(set.intersection(*(set(self._values[arm]) for arm in weights))):
+            values = [self._values[arm][seed] for arm in weights]
+            if None not in values:
+                by_seed[seed] = sum(map(operator.mul, weights.values(), values))
+        mean = statistics.fmean(by_seed.values()) if by_seed else None
+        return Contrast(value=mean, by_seed=by_seed, note="no interval: no sum over answers")
 
     def _patients_shared(self) -> bool:
         """Tell whether all seeds are measured on the same data."""

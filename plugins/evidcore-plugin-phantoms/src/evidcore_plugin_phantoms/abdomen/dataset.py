@@ -176,21 +176,14 @@ class PhantomAbdomen(Phantoms):
                 )
                 for index, referent in enumerate(referents)
             )
-            shown = [organ for organ in ORGANS if each.facts.organs_ml[organ]]
-            masks = {organ: MaskRef(path=path, key="organs", label=label_of(organ)) for organ in shown}
-            for label, finding in enumerate(FINDINGS, start=1):
-                if each.facts.of_finding(finding):
-                    masks[finding] = MaskRef(path=path, key="findings", label=label)
-            for label, lesion in enumerate(each.facts.lesions, start=1):  # those that share a finding's
-                masks.setdefault(lesion.mask, MaskRef(path=path, key="lesions", label=label))
-            yield {**fields, "masks": masks, "queries": queries}
+            yield {**fields, "masks": _masks(path, each.facts), "queries": queries}
 
 
-def _blurred(hu: Volume, axis: int) -> Volume:
-    """Give each voxel 12 % of its two neighbours along `axis`, as a scanner does."""
+def _blurred(hu: Volume, axis: int, share: float = 0.12) -> Volume:
+    """Give each voxel `share` of its two neighbours along `axis`, as a scanner does."""
     soft = hu.copy()
     along, into = np.moveaxis(hu, axis, 0), np.moveaxis(soft, axis, 0)
-    into[1:-1] += np.float32(0.12) * (along[:-2] + along[2:] - 2 * along[1:-1])
+    into[1:-1] += np.float32(share) * (along[:-2] + along[2:] - 2 * along[1:-1])
     return soft
 
 
@@ -206,6 +199,18 @@ def finding_of(name: str, lesions: Sequence[Lesion]) -> Finding:
         malignant=lesions[0].malignant,
         location=without_side(lesions[0].organ),
     )
+
+
+def _masks(path: str, facts: Facts) -> dict[str, MaskRef]:
+    """Return the masks by name: organs, findings, then the lesions that share one."""
+    organs = [organ for organ in ORGANS if facts.organs_ml[organ]]
+    masks = {organ: MaskRef(path=path, key="organs", label=label_of(organ)) for organ in organs}
+    for label, finding in enumerate(FINDINGS, start=1):
+        if facts.of_finding(finding):
+            masks[finding] = MaskRef(path=path, key="findings", label=label)
+    for label, lesion in enumerate(facts.lesions, start=1):
+        masks.setdefault(lesion.mask, MaskRef(path=path, key="lesions", label=label))
+    return masks
 
 
 def draw_patient(
