@@ -7,9 +7,9 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
-from annotated_types import MinLen
+from annotated_types import Ge, Gt, Lt, MinLen
 
 from evidcore.case import Case, Prompt, Split
 from evidcore.contracts.answering import RolloutStrategy, Rows, Task
@@ -49,6 +49,18 @@ class NullSink:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Lora:
+    """Low-rank adapters in place of full training."""
+
+    rank: Annotated[int, Ge(1)] = 16
+    alpha: Annotated[float, Gt(0)] = 32.0
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.0
+    use_dora: bool = False  # magnitudes of columns are learnt by themselves
+    parts: Annotated[tuple[Literal["encoder", "language"], ...], MinLen(1)] = ("language",)
+    target_modules: tuple[str, ...] = ()  # last names of linear layers; none: all of these parts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload:
     """What a stage computes, in numbers: what a plan works out memory and time from."""
 
@@ -65,7 +77,7 @@ class Workload:
     samples: bool = False  # while training
     limits: tuple[tuple[str, float], ...] = ()  # of `Sampling` that leave tokens out, as ("top_k", 20)
     optimizer: str = "adamw"
-    lora_rank: int | None = None
+    lora: Lora | None = None
     keeps_reference: bool = False  # the model as it was, beside the one that is trained
     is_checkpointed: bool = False  # activations are computed again in the backward pass
     replay: tuple[DataUse, ...] = ()

@@ -22,7 +22,7 @@ from evidcore.data import content_key
 from evidcore.data.prefetch import Prefetched, thread_count
 from evidcore.data.preparation import prepare
 from evidcore.errors import RunError
-from evidcore.model.parts import evaluating
+from evidcore.model.parts import evaluating, multiplied
 
 Precision = Literal["float32", "float16"]
 VOLUMES_PER_PASS = 8
@@ -115,7 +115,8 @@ class FeatureBank:
             for handle in handles:
                 by_size.setdefault(self._lookup(handle)[1], []).append(handle)
             self.encoded += len(handles)
-            return [(group, encoder(self.pixels(group).to(device))) for group in by_size.values()]
+            with multiplied(encoder):
+                return [(group, encoder(self.pixels(group).to(device))) for group in by_size.values()]
         self._follow(encoder)
         result = self._gather(handles, encoder, device)
         by_grid: dict[Grid, list[int]] = {}

@@ -11,10 +11,11 @@ from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 
 from evidcore.contracts import Bridge, Encoder
+from evidcore.contracts.stage import Lora
+from evidcore.errors import RecipeError
 from evidcore.registry import factory
 
 Table = Mapping[str, Any]
-ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # LoRA's, of a layer
 
 
 def build_encoder(
@@ -60,6 +61,30 @@ def matrices_of(model: nn.Module) -> set[torch.Tensor]:
     }
 
 
+def adapted_layers(parts: Mapping[str, nn.Module], lora: Lora, where: str) -> dict[str, nn.Linear]:
+    """Return the linear layers of `parts` that adapters are added to, each below the name of its part.
+
+    Attention of torch's own multiplies by a matrix without calling its layer: such a one is left out.
+
+    Raises:
+        RecipeError: if a part has none, or a name of `lora.target_modules` is no layer's.
+    """
+    kinds, names = (nn.Linear, AdaptedLinear), lora.target_modules
+    every = {
+        f"{part}.{name}": layer
+        for part, module in parts.items() for name, layer in module.named_modules() if type(layer) in kinds
+    }  # fmt: skip
+    last = {name: name.rpartition(".")[2] for name in every}
+    result = {name: layer for name, layer in every.items() if not names or last[name] in names}
+    bare = [part for part in parts if not any(name.startswith(f"{part}.") for name in result)]
+    if bare or set(names) - set(last.values()):
+        raise RecipeError(
+            f"{where}.lora.target_modules: must name linear layers of each part, got {list(names)}. Of "
+            f"{' and '.join(parts)} there are {', '.join(sorted(set(last.values()))) or 'none'}."
+        )
+    return result
+
+
 def keep_in_bfloat16(part: str, module: nn.Module) -> int:
     """Round a frozen part's matrices, as autocast does at each product; return how many numbers these are."""
     rounded = (nn.Linear, nn.Embedding) if part == "language" else (nn.Linear, _ConvNd)
@@ -88,14 +113,19 @@ class AdaptedLinear(nn.Linear):  # PEFT turns all adapters off together; a refer
         return super().forward(given) + functional.linear(functional.linear(given, self.down), self.up)
 
 
+def multiplied(module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which a module's weights in bfloat16 are multiplied so."""
+    result = [item.device.type for item in module.parameters() if item.dtype == torch.bfloat16]
+    return torch.autocast(result[0], torch.bfloat16) if result else contextlib.nullcontext()
+
+
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Hold the module in evaluation mode, its weights in bfloat16 multiplied so; give its own mode back."""
+    """Hold the module in evaluation mode, `multiplied`; give its own mode back."""
     was = module.training
     module.eval()
-    result = [item.device.type for item in module.parameters() if item.dtype == torch.bfloat16]
     try:
-        with torch.autocast(result[0], torch.bfloat16) if result else contextlib.nullcontext():
+        with multiplied(module):
             yield
     finally:
         module.train(was)

@@ -35,7 +35,7 @@ from transformers.modeling_outputs import (
 from evidcore.contracts import Bridge, Encoder, Grid, Patches
 from evidcore.errors import ContractError, RunError
 from evidcore.model.bank import FeatureBank
-from evidcore.model.parts import ADAPTED, AdaptedLinear, build_bridge, build_encoder
+from evidcore.model.parts import AdaptedLinear, build_bridge, build_encoder
 from evidcore.model.positions import counted, is_multimodal, multimodal
 
 
@@ -57,7 +57,7 @@ class VolumeVLMConfig(PreTrainedConfig):  # type: ignore[misc]
     bridge: dict[str, Any] | None = None
     image_token_id: int = 0
     bfloat16: list[str] | None = None  # parts whose weights are kept so
-    adapter_rank: int = 0  # of what adapters have learnt beside these
+    adapters: dict[str, int] | None = None  # rank of what they have learnt beside these, by layer
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -108,11 +108,10 @@ class VolumeVLMModel(VolumeVLMPreTrained):
             self.encoder = encoder or build_encoder(config.encoder or {}, config.vision)
             self.bridge = bridge or build_bridge(config.bridge or {}, self.encoder, width, config.vision)
         self.language_model = language_model or AutoModel.from_config(config.text_config)
-        if (rank := config.adapter_rank) and language_model is None:
-            for name, layer in list(self.language_model.named_modules()):
-                if name.rpartition(".")[2] in ADAPTED:
-                    empty = torch.empty(rank, layer.in_features), torch.empty(layer.out_features, rank)
-                    self.language_model.set_submodule(name, AdaptedLinear(layer, *empty))
+        for name, rank in (config.adapters or {}).items() if language_model is None else ():
+            layer: Any = self.get_submodule(name)
+            empty = torch.empty(rank, layer.in_features), torch.empty(layer.out_features, rank)
+            self.set_submodule(name, AdaptedLinear(layer, *empty))
         self.bank: FeatureBank | None = None
         # units of their own under FSDP: `generate` calls get_image_features outside of forward
         self._no_split_modules = [type(self.encoder).__name__, type(self.bridge).__name__]

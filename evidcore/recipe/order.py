@@ -58,11 +58,17 @@ def _rounded(around: RecipeContext, stage: Mapping[str, Any], at: Path) -> Found
     key, trained = "component", [str(stage.get("component")).removeprefix("model.")]
     if "train" in stage:
         key, trained = "train", _list(stage["train"])
+    lora: Mapping[str, Any] = stage["lora"] if isinstance(stage.get("lora"), Mapping) else {"parts": []}
+    adapted = _list(lora.get("parts", ["language"]))
     for part in rounded:
-        if part in trained and not (part == "language" and stage.get("lora")):
+        if part in trained and part not in adapted:
             text = f"trains the {part}, and weights that model.bfloat16 names are too coarse for small steps."
-            adapters = ", or train adapters (lora)" if part == "language" else ""
+            can_adapt = key == "train" and part != "bridge"
+            adapters = f", or train adapters (lora with parts = [{part!r}])" if can_adapt else ""
             yield (*at, key), f"{text} Take {part!r} out here or there{adapters}."
+        elif part in trained and lora.get("use_dora"):
+            text = "adapters stay apart from weights that model.bfloat16 names, and DoRA's cannot."
+            yield (*at, "lora", "use_dora"), f"{text} Leave one out."
     for field, value in trl.items() if rounded and isinstance(trl, Mapping) else ():
         if bool(value) == {"bf16": False, "fp16": True, "fsdp": True}.get(field):
             text = "weights that model.bfloat16 names are multiplied in bfloat16, and whole in each process"

@@ -19,10 +19,12 @@ from transformers import AutoModel
 
 from evidcore.case import Prompt, TextPart, VisualPart
 from evidcore.contracts import Bridge, Encoder, Grid, RolloutStrategy, Stage, Workload
+from evidcore.contracts.stage import Lora
 from evidcore.data.preparation import prepare
 from evidcore.errors import EvidError, NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
 from evidcore.model.language import missing_weights
+from evidcore.model.parts import adapted_layers
 from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.template import round_trip
 from evidcore.prompts.rows import Row
@@ -66,20 +68,22 @@ class Parts:
             "language": None if self.config is None else size(self.language),
         }
 
-    def adapters(self, rank: int) -> int | None:
-        """Return what LoRA adds to the language model: a (rank, in) and an (out, rank) to each matrix."""
-        if self.config is None:
+    def adapters(self, lora: Lora | None, where: str = "stage") -> int | None:
+        """Return what LoRA adds: a (rank, in) and an (out, rank) to each matrix, with DoRA an (out,)."""
+        if lora is None:
+            return 0
+        if self.config is None and "language" in lora.parts:
             return None
-        matrices = [module for module in self.language[0].modules() if isinstance(module, nn.Linear)]
-        return sum(rank * (matrix.in_features + matrix.out_features) for matrix in matrices)
+        modules: dict[str, nn.Module] = {"encoder": self.encoder, "language": self.language[:1]}
+        layers = adapted_layers({part: modules[part] for part in lora.parts}, lora, where).values()
+        sizes = [lora.rank * (item.in_features + item.out_features) for item in layers]
+        return sum(sizes) + (sum(item.out_features for item in layers) if lora.use_dora else 0)
 
-    def trained(self, load: Workload) -> int | None:
+    def trained(self, load: Workload, where: str = "stage") -> int | None:
         """Return how many parameters a stage trains; None where a part's size is not known."""
-        counts = [
-            self.parameters.get(part) for part in load.train if part != "language" or load.lora_rank is None
-        ]
-        if load.lora_rank is not None:
-            counts.append(self.adapters(load.lora_rank))
+        adapted = load.lora.parts if load.lora else ()
+        counts = [self.parameters.get(part) for part in load.train if part not in adapted]
+        counts.append(self.adapters(load.lora, where))
         return None if None in counts else sum(count or 0 for count in counts)
 
     def whole(self) -> int | None:
@@ -320,9 +324,9 @@ def _stage_weights(recipe: Recipe, parts: Parts) -> Iterator[StageWeights]:
     for index, stage in enumerate(recipe.stages):
         load = stage.workload()
         if load.trains_whole_model:
-            trained, whole = parts.trained(load), parts.whole()
-            if load.lora_rank is not None and whole is not None:
-                whole += parts.adapters(load.lora_rank) or 0
+            trained, whole = parts.trained(load, recipe.stage_name(index)), parts.whole()
+            if whole is not None:
+                whole += parts.adapters(load.lora) or 0
             frozen = None if trained is None or whole is None else whole - trained
             yield StageWeights(stage=recipe.stage_name(index), trained=trained, frozen=frozen)
 

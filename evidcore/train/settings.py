@@ -10,7 +10,7 @@ import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 
 from evidcore.contracts import RolloutStrategy, Stage, StageContext, StageTraits, Workload
-from evidcore.contracts.stage import Key, Problems
+from evidcore.contracts.stage import Key, Lora, Problems
 from evidcore.prompts.rows import Volumes
 from evidcore.recipe import trl_fields
 from evidcore.recipe.schema import DataUse, Kind, RecipeContext, Table
@@ -30,14 +30,6 @@ def dtype_of_products(trl: Mapping[str, Any]) -> torch.dtype:
     # a GPU without bfloat16 may emulate it, slowly
     usual = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if trl.get("bf16", usual) else torch.float32
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Lora:
-    """Low-rank adapters in place of full training of the language model."""
-
-    rank: Annotated[int, Ge(1)] = 16
-    alpha: Annotated[float, Gt(0)] = 32.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,11 +60,6 @@ class TrainingKeys:
         """Return the learning rate of each trained part."""
         given = self.learning_rate
         return {part: float(given[part] if isinstance(given, Mapping) else given) for part in self.train}
-
-    @property
-    def lora_rank(self) -> int | None:
-        """Return the rank of the adapters, None without."""
-        return None if self.lora is None else self.lora.rank
 
     @property
     def lora_text(self) -> str:
@@ -137,7 +124,7 @@ class TrainingStage(TrainingKeys, Stage):
         return Workload(
             summary=f"`{self.kind}` of {', '.join(self.train)} on {named_data(self)}: {how}",
             train=self.train, trains_whole_model=True, steps=self.steps, optimizer=self.optimizer,
-            lora_rank=self.lora_rank, is_checkpointed=self.is_checkpointed, **own,
+            lora=self.lora, is_checkpointed=self.is_checkpointed, **own,
         )  # fmt: skip
 
     def strategy(self, context: StageContext) -> RolloutStrategy | None:
@@ -181,12 +168,15 @@ class TrainingStage(TrainingKeys, Stage):
             yield (*at, "trl", field), text
 
 
+def _texts(given: Any) -> list[str]:
+    return [item for item in given if isinstance(item, str)] if isinstance(given, list) else []
+
+
 def _problems(table: Mapping[str, Any], at: Key, around: RecipeContext) -> Problems:
     if table.get("tools") and not table.get("rollout"):
         text = "are called by a rollout, and none is named. Write rollout = { use = 'tool-call' }."
         yield (*at, "tools"), text
-    given = table.get("train")
-    train = [part for part in given if isinstance(part, str)] if isinstance(given, list) else []
+    given, train = table.get("train"), _texts(table.get("train"))
     if isinstance(given, list) and not train:
         yield (*at, "train"), "must name at least one of encoder, bridge and language, got []."
     if len(set(train)) != len(train):
@@ -200,11 +190,14 @@ def _problems(table: Mapping[str, Any], at: Key, around: RecipeContext) -> Probl
             at,
             "the language model has no weights, and this stage does not train it. Fit model.language above.",
         )
-    if table.get("lora") and "language" not in train:
-        yield (
-            (*at, "lora"),
-            "adapts the language model, which is not in train. Add 'language' or leave lora out.",
-        )
+    if isinstance(lora := table.get("lora"), Mapping):
+        parts = _texts(lora.get("parts", ["language"]))
+        if not {*parts} <= {*train}:
+            text = f"adapts {' and '.join(parts)}, and train is {train!r}. Name the same in both."
+            yield (*at, "lora"), text
+        if "language" in {*train} - {*parts}:
+            text = "beside adapters the language model is not trained in full. Add 'language', or take it out"
+            yield (*at, "lora", "parts"), f"{text} of train."
     if table.get("momentum") is not None and table.get("optimizer") != "muon":
         text = "is Muon's. Leave it out, or write optimizer = 'muon'; AdamW's betas are fields of trl."
         yield (*at, "momentum"), text

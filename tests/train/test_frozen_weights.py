@@ -79,10 +79,12 @@ def test_losses_and_adapters_are_near_those_of_float32(bench, tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path):
+@pytest.mark.parametrize("parts", [("language",), BOTH])
+def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path, parts):
+    train = ("bridge", *parts)
     model = bench.qwen(tmp_path / "published", "qwen2_5_vl", bfloat16=BOTH)
     start = frozen(model[0])
-    teach(bench, "first", model, steps=2)
+    teach(bench, "first", model, steps=2, train=train, lora=Lora(rank=2, alpha=4.0, parts=parts))
     trained = model[0]
     assert all(torch.equal(weight, start[name]) for name, weight in frozen(trained).items())
     loaded = assemble.load(bench.folder / "first")
@@ -95,8 +97,10 @@ def test_a_stage_moves_adapters_alone_and_the_next_adds_its_own(bench, tmp_path)
     with safe_open(bench.folder / "first" / "model.safetensors", "pt") as file:
         kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 (no mapping)
     assert {name for name, kind in kinds.items() if kind == "BF16"} == start.keys()
-    assert json.loads((bench.folder / "first" / "config.json").read_text())["adapter_rank"] == 2
-    changed = {"lora": Lora(rank=3), "trl": {"bf16": True, "beta": 0.1}, "pixel_check_every_steps": 0}
+    ranks = json.loads((bench.folder / "first" / "config.json").read_text())["adapters"]
+    assert {*ranks.values()} == {2}
+    lora, trl = Lora(rank=3, parts=parts), {"bf16": True, "beta": 0.1}
+    changed = {"train": train, "lora": lora, "trl": trl, "pixel_check_every_steps": 0}
     bench.grpo(model=loaded, heard=(heard := bench.heard()), folder="second", **changed)
     assert heard.steps[0]["kl"] == pytest.approx(0.0, abs=1e-3)  # its reference is the first stage's model
     layers = [item for item in loaded[0].modules() if isinstance(item, AdaptedLinear)]

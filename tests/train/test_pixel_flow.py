@@ -397,7 +397,7 @@ HEALTHY = {
                     "trl": {"num_iterations": 2}},
     "truncated answers left out": {"trl": {"mask_truncated_completions": True}},
     "16 bits": {**WHOLE, "trl": {"bf16": True, "use_cpu": True}},
-    "dropout": {"lora": Lora(rank=2, alpha=4.0), "dropout": 0.2},
+    "dropout": {"lora": Lora(rank=2, alpha=4.0, dropout=0.2), "dropout": 0.2},
 }  # fmt: skip
 
 

@@ -1,3 +1,5 @@
+import copy
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,7 @@ from evidcore.model.vlm import VolumeVLMModel
 from evidcore.prompts.targets import Targets
 from evidcore.train.settings import Lora, TrainingStage
 from evidcore.train.sft import Sft
-from evidcore.train.trl import sft
+from evidcore.train.trl import sft, stage
 from evidcore.train.trl.sft import WeightedTrainer
 
 
@@ -137,19 +139,55 @@ def test_only_the_named_part_changes(bench, part):
     assert changed == {"language": {"language_model", "weight"}}.get(part, {part})  # lm_head.weight
 
 
-def test_lora_is_merged_into_the_language_model_beside_a_fully_trained_bridge(bench):
-    start, _ = bench.model()
-    trained, _ = run(bench, train=("bridge", "language"), lora=Lora(rank=2, alpha=4.0), steps=2)
+@pytest.mark.parametrize(
+    ("lora", "adapted"),
+    [
+        ({}, r"language_model.*(q|k|v|o|gate|up|down)_proj"),
+        ({"target_modules": ("q_proj", "v_proj"), "dropout": 0.2}, r"language_model.*(q|v)_proj"),
+        ({"parts": ("encoder",)}, r"encoder.*blocks.*(qkv|proj)"),
+        ({"parts": ("encoder", "language"), "target_modules": ("qkv", "v_proj")}, r".*(qkv|v_proj)"),
+    ],
+    ids=["language", "named layers", "encoder", "both"],
+)  # fmt: skip
+def test_lora_is_merged_into_its_layers_beside_a_fully_trained_bridge(bench, tmp_path, lora, adapted):
+    model, lora = bench.qwen(tmp_path / "published", "qwen2_5_vl"), Lora(rank=2, alpha=4.0, **lora)
+    start, trained = copy.deepcopy(model[0]), model[0]
+    train = ("bridge", *lora.parts)
+    bench.sft(model=model, train=train, lora=lora, steps=2, learning_rate=1e-2, pixel_check_every_steps=0)
     names = [name for name, _ in trained.named_parameters()]
     assert names == [name for name, _ in start.named_parameters()]
     before, after = dict(start.named_parameters()), dict(trained.named_parameters())
     changed = {name for name in names if not torch.equal(before[name], after[name])}
     assert any(".bridge." in name for name in changed)
-    language = {name for name in changed if ".bridge." not in name}
-    assert language
-    for name in language:
+    expected = {name for name in names if re.fullmatch(rf"model\.{adapted}\.weight", name)}
+    assert {name for name in changed if ".bridge." not in name} == expected != set()
+    for name in expected:
         added = after[name] - before[name]
         assert int(torch.linalg.matrix_rank(added, rtol=1e-3)) <= 2
+
+
+def test_dora_is_merged_with_the_magnitudes_that_it_learnt(bench):
+    outputs = []
+    for use_dora in (False, True):
+        lora = Lora(rank=2, alpha=4.0, use_dora=use_dora)
+        trainer = bench.sft_trainer(train=("language",), lora=lora, steps=2, learning_rate=1e-2)
+        stage.train(trainer, bench.folder / f"{use_dora}", resume=False)
+        batch, model = trainer.data_collator([{"prompt": "0"}]), stage.vlm_of(trainer.model)
+        batch.pop("weights", None)
+        with torch.no_grad():
+            before = model.eval()(**batch).logits
+            stage.unwrap(trainer, model)
+            torch.testing.assert_close(model(**batch).logits, before, rtol=1e-4, atol=1e-5)
+        outputs.append(before)
+    assert not torch.allclose(*outputs, atol=1e-4)
+
+
+def test_a_name_that_no_layer_has_is_refused_with_those_that_there_are(bench):
+    text = (
+        r"stage.lora.target_modules: must name linear layers of each part, got \['q_proj', 'c_attn'\]. Of mo"
+    )
+    with pytest.raises(RecipeError, match=text):
+        bench.sft_trainer(train=("language",), lora=Lora(target_modules=("q_proj", "c_attn")))
 
 
 def test_the_trained_model_is_in_the_folder_and_as_it_was(bench):

@@ -62,7 +62,7 @@ class WeightedTrainer(StageTrainer, SFTTrainer):  # type: ignore[misc]
         super().__init__(
             model=model, args=args, data_collator=targets.batch,
             train_dataset=datasets.Dataset.from_dict({"prompt": ["0"], "images": [[]]}),
-            processing_class=processor, peft_config=stage.lora_config(settings),
+            processing_class=processor, peft_config=stage.lora_config(settings, model),
         )  # fmt: skip
         self.train_dataset = IndexDataset(rows)
 

@@ -32,7 +32,7 @@ from evidcore.compute.signals import stop_request
 from evidcore.contracts.stage import EventSink, NullSink
 from evidcore.errors import RecipeError, is_disk_full
 from evidcore.model import assemble
-from evidcore.model.parts import ADAPTED, AdaptedLinear, matrices_of, part_of
+from evidcore.model.parts import AdaptedLinear, adapted_layers, matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
 from evidcore.model.vlm import VolumeVLM
 from evidcore.train.settings import TrainingKeys, dtype_of_products
@@ -73,9 +73,6 @@ def atomic_checkpoint(place: Path, *, marks: bool) -> Iterator[None]:
             raise
         shutil.rmtree(place, ignore_errors=True)  # it could not be resumed from, and takes room
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place)) from cause
-
-
-LORA_TARGETS = rf".*language_model\..*\.({'|'.join(ADAPTED)})"
 
 
 def process_count() -> int:
@@ -232,13 +229,17 @@ def check_sharded(given: Mapping[str, Any], where: str) -> None:
         )
 
 
-def lora_config(settings: TrainingKeys) -> LoraConfig | None:
+def lora_config(settings: TrainingKeys, model: VolumeVLM) -> LoraConfig | None:
     """Return PEFT's configuration; other trained parts are trained in full beside it."""
-    if settings.lora is None:
+    lora = settings.lora
+    if lora is None:
         return None
+    modules = {"encoder": "model.encoder", "bridge": "model.bridge", "language": "model.language_model"}
+    adapted = {modules[part]: model.get_submodule(modules[part]) for part in lora.parts}
     return LoraConfig(
-        r=settings.lora.rank, lora_alpha=settings.lora.alpha, lora_dropout=0.0, target_modules=LORA_TARGETS,
-        modules_to_save=[part for part in ("encoder", "bridge") if part in settings.train] or None,
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, use_dora=lora.use_dora,
+        target_modules=[*adapted_layers(adapted, lora, "stage")],
+        modules_to_save=[part for part in settings.train if part not in lora.parts] or None,
     )  # fmt: skip
 
 
@@ -264,9 +265,11 @@ def take_one_step(make_trainer: Callable[..., Any], settings: Any, where: str, *
     # several processes alone can try what is sharded, and a GPU alone precisions
     untried = ("fsdp", "fsdp_config", *(() if torch.cuda.is_available() else ("bf16", "fp16", "tf32")))
     trl = {key: value for key, value in settings.trl.items() if key not in untried}
+    lora = settings.lora and dataclasses.replace(settings.lora, parts=("language",), target_modules=())
     tried = dataclasses.replace(
-        settings, train=("language",), learning_rate=rate, steps=1, pixel_check_every_steps=0, trl=trl
-    )
+        settings, train=("language",), learning_rate=rate, steps=1, pixel_check_every_steps=0, trl=trl,
+        lora=lora,
+    )  # fmt: skip
     model, processor, source = tiny_model()
     logging.disable_progress_bar()  # of what it saves
     with tempfile.TemporaryDirectory() as folder:
@@ -309,15 +312,17 @@ def train(trainer: Any, folder: Path, *, resume: bool) -> dict[str, float]:
 
 def unwrap(trainer: Any, model: VolumeVLM) -> None:
     """Leave `model` plain and trained: LoRA merged, or apart beside bfloat16; trl's forward taken off."""
-    if isinstance(trainer.model, PeftModel) and "language" in (model.config.bfloat16 or ()):
+    if isinstance(trainer.model, PeftModel):
         for layer in [item for item in model.modules() if isinstance(item, LoraLayer)]:
-            [(name, scaling)] = layer.scaling.items()
-            up = layer.lora_B[name].weight * scaling
-            layer.base_layer = AdaptedLinear(layer.base_layer, layer.lora_A[name].weight, up)
-            model.config.adapter_rank = len(layer.base_layer.down)
+            if layer.base_layer.weight.dtype == torch.bfloat16:
+                [(name, scaling)] = layer.scaling.items()
+                up = layer.lora_B[name].weight * scaling
+                layer.base_layer = AdaptedLinear(layer.base_layer, layer.lora_A[name].weight, up)
+            else:
+                layer.merge()
         trainer.model.unload()
-    elif isinstance(trainer.model, PeftModel):
-        trainer.model.merge_and_unload()
+        apart = {name: len(m.down) for name, m in model.model.named_modules() if isinstance(m, AdaptedLinear)}
+        model.config.adapters = apart or None
     model.__dict__.pop("forward", None)
     model.train_only(())
     model.eval()

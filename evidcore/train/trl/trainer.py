@@ -193,7 +193,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         self._figures: dict[str, float] = {}
         self._dead_steps = 0  # on end, until now
         beta, sync = args.beta, args.sync_ref_model
-        peft_config = stage.lora_config(settings)
+        peft_config = stage.lora_config(settings, model)
         if peft_config is None:  # with PEFT the reference is the model without its additions
             args.beta, args.sync_ref_model = 0.0, False  # or trl would read the reference from disk
         steps_rows = args.max_steps * args.generation_batch_size // args.num_generations

@@ -26,7 +26,7 @@ from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 from evidcore.errors import RunError
 from evidcore.model import assemble
 from evidcore.model.language import Pretrained
-from evidcore.model.parts import ADAPTED, AdaptedLinear
+from evidcore.model.parts import AdaptedLinear
 from evidcore.model.policy import VLMPolicy
 from evidcore.recipe import load
 from evidcore.registry import factory
@@ -254,11 +254,12 @@ def test_weights_in_bfloat16_are_widened_and_merged_with_what_adapters_learnt(ki
     wanted = projection.weight.float() + up @ down
     for layer in model.model.language_model.modules():
         for name, linear in list(layer.named_children()):
-            if name in ADAPTED:
+            if isinstance(linear, torch.nn.Linear):
                 zeros = torch.zeros(2, linear.in_features), torch.zeros(linear.out_features, 2)
                 setattr(layer, name, AdaptedLinear(linear, *zeros))
     layers[0].self_attn.q_proj = AdaptedLinear(projection, down, up)
-    model.config.adapter_rank = 2
+    adapted = [name for name, layer in model.model.named_modules() if isinstance(layer, AdaptedLinear)]
+    model.config.adapters = dict.fromkeys(adapted, 2)
     assemble.save(model, processor, tmp_path / "run")
 
     loaded, processor = assemble.load(tmp_path / "run")

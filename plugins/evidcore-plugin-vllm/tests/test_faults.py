@@ -16,6 +16,7 @@ from protocol_server import protocol_server
 
 from evidcore.api import Episode, Workload
 from evidcore.builtin.rollouts import Plain
+from evidcore.contracts.stage import Lora
 from evidcore.errors import RecipeError, RunError
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -136,10 +137,13 @@ def test_entropies_are_refused_before_anything_runs_and_after(volume_model, serv
 
 
 def test_eyes_that_are_trained_beside_an_adapter_are_refused_where_the_server_has_its_own():
-    work = Workload(text="", train=("bridge", "language"), lora_rank=4)
+    work = Workload(text="", train=("bridge", "language"), lora=Lora(rank=4))
     assert idle().refusals(work, Plain()) == []
     [said] = idle(inputs="images").refusals(work, Plain())
-    assert said.startswith("train names bridge, which no adapter holds, and with inputs = 'images'")
+    assert said.startswith("train names bridge, which no served adapter holds; with inputs = 'images'")
+    with_dora = dataclasses.replace(work, lora=Lora(use_dora=True))
+    [said] = idle().refusals(with_dora, Plain())
+    assert said == "vLLM serves no adapter of DoRA. Take lora.use_dora out."
 
 
 @pytest.mark.parametrize(("options", "message"), TABLE["recipes"])

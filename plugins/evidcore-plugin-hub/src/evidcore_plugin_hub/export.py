@@ -100,7 +100,7 @@ def widen(model: VolumeVLM) -> None:
             model.set_submodule(name, plain)
     model.load_state_dict(weights, assign=True)
     model.tie_weights()
-    model.config.bfloat16, model.config.adapter_rank = None, 0
+    model.config.bfloat16 = model.config.adapters = None
 
 
 def as_published(model: VolumeVLM, processor: VolumeProcessor) -> PreTrainedModel:

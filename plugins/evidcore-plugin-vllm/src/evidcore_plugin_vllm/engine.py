@@ -97,11 +97,13 @@ class Vllm(Engine):
         """Say what a server cannot be asked for, or what of the model would not reach it."""
         result = list(super().refusals(workload, strategy))
         seeing = [part for part in workload.train if part != "language"]
-        if self.inputs == "images" and workload.lora_rank is not None and seeing:
+        if self.inputs == "images" and workload.lora is not None and seeing:
             result.append(
-                f"train names {' and '.join(seeing)}, which no adapter holds, and with inputs = 'images' the "
-                "server sees by its own. Leave them out, or lora."
+                f"train names {' and '.join(seeing)}, which no served adapter holds; with inputs = "
+                "'images' the server sees by its own. Leave them out, or lora."
             )
+        if workload.lora is not None and workload.lora.use_dora:
+            result.append("vLLM serves no adapter of DoRA. Take lora.use_dora out.")
         return result
 
     def begin(self, model: VolumeVLM, processor: VolumeProcessor, stop_texts: Sequence[str]) -> Rows:

@@ -49,7 +49,7 @@ def lora_layers(model: VolumeVLM) -> dict[str, LoraLayer]:
     return {
         name: layer
         for name, layer in model.named_modules()
-        if isinstance(layer, LoraLayer) and _ADAPTER in layer.lora_A
+        if isinstance(layer, LoraLayer) and _ADAPTER in layer.lora_A and "language_model." in name
     }
 
 

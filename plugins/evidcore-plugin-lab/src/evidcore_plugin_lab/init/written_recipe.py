@@ -21,7 +21,7 @@ from evidcore.runs.context import Context
 from evidcore_plugin_lab.init.own_data import OwnData
 from evidcore_plugin_lab.init.own_model import OwnModel
 from evidcore_plugin_lab.plan.lengths import lengths
-from evidcore_plugin_lab.plan.needs import earlier_ranks, memory
+from evidcore_plugin_lab.plan.needs import earlier_adapters, memory
 from evidcore_plugin_lab.plan.shapes import shapes
 
 ROWS_PER_STEP, EPOCHS = 8, 3  # of supervised fine-tuning
@@ -145,16 +145,15 @@ def _fit(text: str, slices: int, context_tokens: int | None, budget_bytes: float
         return f"{slices} slices take {whole} tokens, and the model's context holds {context_tokens}"
     result: dict[str, StageFit] = {}
     # of the last stage of a kind: its adapters lie beside those of the stages before
-    last = {
-        stage.kind: (stage, rank) for stage, rank in zip(recipe.stages, earlier_ranks(recipe), strict=True)
-    }
-    for kind, (stage, rank) in last.items():
+    pairs = zip(recipe.stages, earlier_adapters(recipe), strict=True)
+    last = {stage.kind: (stage, earlier) for stage, earlier in pairs}
+    for kind, (stage, earlier) in last.items():
         rows = lengths(assembly, made, stage, stage.strategy(Context(assembly, kind)))
         if stage.workload().answers_tokens is not None:
             rows = dataclasses.replace(rows, answer_tokens=answer_tokens)
         least = float("inf")
         for item, changed in _variants(stage):
-            planned = memory(made, changed.workload(), rows, earlier_rank=rank)
+            planned = memory(made, changed.workload(), rows, earlier=earlier)
             assert planned is not None  # a model whose shape is not known has been refused
             peak_bytes = (planned.get("bfloat16") or planned["float32"]).peak  # as it runs on a GPU
             if peak_bytes <= budget_bytes:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 from evidcore_plugin_audit.stage_order import stages_before
@@ -23,21 +24,21 @@ def memory(
     load: Workload,
     rows: Lengths,
     *,
-    earlier_rank: int = 0,
+    earlier: Sequence[Workload] = (),
     processes: int = 1,
     is_sharded: bool = False,
 ) -> dict[Precision, Memory] | None:
     """Return what a stage that trains or asks needs in a process, in each precision that it may run in.
 
-    Not for a fit, whose memory is its component's own. `earlier_rank` is of adapters that earlier
-    stages left.
+    Not for a fit, whose memory is its component's own. `earlier` are stages that left adapters.
     """
     parameters, text = made.whole(), made.text
     if parameters is None or text is None:
         return None
     whole = Weights(
         parameters=parameters, in_bfloat16=sum(made.in_bfloat16.values()),
-        adapters=made.adapters(earlier_rank) or 0, is_language_rounded="language" in made.in_bfloat16,
+        adapters=sum(made.adapters(work.lora) or 0 for work in earlier),
+        is_language_rounded="language" in made.in_bfloat16,
     )  # fmt: skip
     precisions = PRECISIONS[1:] if made.in_bfloat16 else PRECISIONS  # multiplied as they lie
     does_pay = packing_pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
@@ -84,13 +85,10 @@ def _trained(made: Shapes, load: Workload) -> Trained:
         own = (weight for part in load.train if part in parts for weight in matrices_of(parts[part]))
         matrices = sum(weight.numel() for weight in own)
         if "language" in load.train and text is not None:
-            if load.lora_rank is None:
-                matrices += text.layers * text.layer_matrices
-            else:
-                matrices += made.adapters(load.lora_rank) or 0
+            matrices += made.adapters(load.lora) or text.layers * text.layer_matrices
     return Trained(
         parameters=made.trained(load) or 0, matrices=matrices, is_language="language" in load.train,
-        is_adapted=load.lora_rank is not None,
+        is_adapted=load.lora is not None,
         copied=sum(made.parameters[part] or 0 for part in load.train) if load.keeps_reference else 0,
     )  # fmt: skip
 
@@ -142,9 +140,11 @@ def state_bytes(made: Shapes, load: Workload) -> int | None:
     return 4 * (whole + 3 * trained) - 2 * rounded
 
 
-def earlier_ranks(recipe: Recipe) -> list[int]:
-    """Return for each stage the rank of adapters that stages before it left beside weights in bfloat16."""
-    if "language" not in recipe.model.bfloat16:
-        return [0] * len(recipe.stages)
-    leading = (stages_before(recipe, place).values() for place in range(len(recipe.stages)))
-    return [sum(stage.workload().lora_rank or 0 for stage in before) for before in leading]
+def earlier_adapters(recipe: Recipe) -> list[list[Workload]]:
+    """Return for each stage those before it that left adapters beside weights in bfloat16."""
+    rounded = set(recipe.model.bfloat16)
+    result = []
+    for place in range(len(recipe.stages)):
+        before = [stage.workload() for stage in stages_before(recipe, place).values()]
+        result.append([work for work in before if work.lora and rounded & {*work.lora.parts}])
+    return result

@@ -22,7 +22,7 @@ from evidcore.runs.folder import read_lines
 from evidcore.runs.inputs import has_isolated, used
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
-from evidcore_plugin_lab.plan.needs import earlier_ranks, memory, state_bytes, uses_whole_model
+from evidcore_plugin_lab.plan.needs import earlier_adapters, memory, state_bytes, uses_whole_model
 from evidcore_plugin_lab.plan.shapes import Shapes, shapes
 
 _WRITE_ONE = "benchmarks/gpu.sh writes such a file."
@@ -122,7 +122,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
         | (card(offer.package) if offer.apart is None else offer.apart.card())
         for offer in offers
     }
-    stages, ranks = [], earlier_ranks(recipe)
+    stages, earlier = [], earlier_adapters(recipe)
     for index, (stage, trained_by) in enumerate(zip(recipe.stages, answering(recipe), strict=True)):
         name, load = recipe.stage_name(index), stage.workload()
         strategy = None if trained_by is None else trained_by.strategy(Context(assembly, name))
@@ -137,7 +137,7 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
             rows = lengths(assembly, made, stage, strategy)
             is_sharded = bool(getattr(stage, "trl", {}).get("fsdp"))
             needed = memory(
-                made, load, rows, earlier_rank=ranks[index], processes=processes, is_sharded=is_sharded
+                made, load, rows, earlier=earlier[index], processes=processes, is_sharded=is_sharded
             )
             expected = None if throughput is None else throughput.seconds(stage.kind, load, made, rows)
         stages.append(
