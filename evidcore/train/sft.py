@@ -26,13 +26,15 @@ class Sft(SftSettings, TrainingStage):
         super().check(context)
 
     def workload(self) -> Workload:
-        """Return rows and steps."""
-        volumes = f", {self.questions_per_volume} to a volume" if self.questions_per_volume > 1 else ""
+        """Return rows and steps; rows of a volume are answers to one prompt, which is computed once."""
+        many = self.questions_per_volume
+        volumes = f", {many} to a volume" if many > 1 else ""
         return self._workload(
             text=f"{self.steps} steps of {self.rows_per_step} rows{volumes}{self.lora_text}",
-            prompts_per_step=self.rows_per_step,
-            prompts_per_forward=self.rows_per_forward or self.rows_per_step,
-        )
+            prompts_per_step=self.rows_per_step // many, answers_per_prompt=many,
+            prompts_per_forward=(self.rows_per_forward or self.rows_per_step) // many,
+            share_prompts="always" if many > 1 else "never",
+        )  # fmt: skip
 
     def run(self, context: StageContext) -> StageResult:
         """Train on gold answers, and save the model."""

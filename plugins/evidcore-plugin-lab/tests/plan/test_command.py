@@ -106,6 +106,21 @@ def test_a_slice_that_is_shown_counts_as_a_slice(evid, recipe):
     assert slices["memory"]["float32"]["activations"] < most / whole["lengths"]["prompt_tokens"]
 
 
+@pytest.mark.slow
+def test_rows_that_share_a_volume_are_counted_as_they_are_packed(evid, recipe):
+    def needs(many):
+        packed = [f"stage.sft[0].questions_per_volume={many}", "stage.sft[0].rows_per_step=8"]
+        more_tokens = ["model.encoder.patch_zyx=[1, 8, 8]", "model.bridge.pool_zyx=[1, 2, 2]"]
+        given = [word for text in packed + more_tokens for word in ("--set", text)]
+        [stage, *_] = json.loads(evid("plan", recipe, *given, "--json").output)["stages"]
+        assert stage["lengths"]["text_tokens"] < stage["lengths"]["prompt_tokens"]
+        return stage["memory"]["float32"]
+
+    apart, packed = needs(1), needs(4)
+    assert packed["activations"] < apart["activations"]
+    assert packed["head"] == apart["head"]
+
+
 def test_tokens_a_second_are_those_of_the_measured_step(tmp_path):
     file = tmp_path / "gpu.json"
     steps = {"sft": {"tokens": 300, "seconds": 1.5}}

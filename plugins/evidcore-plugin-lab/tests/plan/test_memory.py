@@ -154,6 +154,8 @@ def test_shared_prompts_are_seen_once_and_read_by_each_answer():
     assert group.mask_cells == 6 * 5 * 15 + 2 * 10 * 10
     apart = dataclasses.replace(group, shares_prompts=False)
     assert (apart.positions, apart.read, apart.mask_cells) == (90, 90, 6 * 15 * 15)
+    asked = dataclasses.replace(group, question_tokens=2)  # and no head computes it
+    assert (asked.positions, asked.predicted, group.predicted) == (group.positions, 18, 30)
 
 
 def test_states_are_counted_by_what_is_trained():

@@ -31,6 +31,7 @@ class Lengths:
     """Tokens of a row."""
 
     prompt_tokens: int  # visual ones included
+    text_tokens: int  # of the prompt that has the most
     answer_tokens: int  # that may be written, or of the longest gold answer that was looked at
     volumes: int  # shown in a prompt
     size_zyx: Grid  # of the largest of them, in voxels as the encoder is given it
@@ -48,6 +49,7 @@ def lengths(assembly: Assembly, made: Shapes, stage: Stage, strategy: RolloutStr
         result = [_of(assembly, made, use, strategy) for use in data if use.task]
         return Lengths(
             prompt_tokens=max(item.prompt_tokens for item in result),
+            text_tokens=max(item.text_tokens for item in result),
             answer_tokens=max(item.answer_tokens for item in result),
             volumes=max(item.volumes for item in result),
             size_zyx=max((item.size_zyx for item in result), key=math.prod),
@@ -72,22 +74,24 @@ def _of(assembly: Assembly, made: Shapes, use: DataUse, strategy: RolloutStrateg
     prompts = (prompt for case in cases for prompt in task.prompts(case, view, 0))
     asked = list(itertools.islice(prompts, LOOKED_AT))
     sizes: list[Grid] = []
-    known: list[tuple[int, int]] = []  # tokens of prompt and answer
+    known: list[tuple[int, int, int]] = []  # tokens of prompt, of its answer, of the prompt's text
     for prompt in asked:
         shown = [view.size_zyx(part, usual) for part in prompt.parts if isinstance(part, VisualPart)]
         sizes += shown
+        visual = sum(made.bridge.tokens(made.encoder.grid(size)) for size in shown)
         gold = task.gold(prompt)[0]
         if processor is not None:
-            known.append(counted_tokens(prompt, gold, processor, strategy))
+            whole, gold_tokens = counted_tokens(prompt, gold, processor, strategy)
+            known.append((whole, gold_tokens, whole - visual))
             continue
         text, answer = estimated_tokens(assembly, prompt, gold, strategy)
         if text is not None and answer is not None:  # something is known of the vocabulary
-            visual = sum(made.bridge.tokens(made.encoder.grid(size)) for size in shown)
-            known.append((text + visual, answer))
+            known.append((text + visual, answer, text))
     if not known:
         tags = made.patch_grid_zyx[0] * ASSUMED_TAG_TOKENS if view.tags_slices else 0
         return Lengths(
             prompt_tokens=made.visual_tokens + tags + ASSUMED_PROMPT_TEXT_TOKENS,
+            text_tokens=tags + ASSUMED_PROMPT_TEXT_TOKENS,
             answer_tokens=ASSUMED_ANSWER_TOKENS,
             volumes=1,
             size_zyx=usual.size_zyx,
@@ -95,6 +99,7 @@ def _of(assembly: Assembly, made: Shapes, use: DataUse, strategy: RolloutStrateg
         )
     return Lengths(
         prompt_tokens=max(row[0] for row in known),
+        text_tokens=max(row[2] for row in known),
         answer_tokens=max(row[1] for row in known),
         volumes=max(len(prompt.crops()) for prompt in asked),
         size_zyx=max(sizes, key=math.prod, default=usual.size_zyx),

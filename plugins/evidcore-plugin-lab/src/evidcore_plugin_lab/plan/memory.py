@@ -82,6 +82,7 @@ class Batch:
     answers: int  # to each prompt
     prompt_tokens: int
     answer_tokens: int
+    question_tokens: int = 0  # of these, read before what is predicted
     shares_prompts: bool = False  # one row for a prompt with all its answers, when they are scored
     passes: int = 1  # forward passes of a step
 
@@ -124,7 +125,7 @@ class Batch:
     @property
     def predicted(self) -> int:
         """Positions whose token is predicted."""
-        return self.rows * self.answer_tokens
+        return self.rows * (self.answer_tokens - self.question_tokens)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

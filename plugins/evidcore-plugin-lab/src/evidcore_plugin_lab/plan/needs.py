@@ -42,9 +42,11 @@ def memory(
     )  # fmt: skip
     precisions = PRECISIONS[1:] if made.in_bfloat16 else PRECISIONS  # multiplied as they lie
     does_pay = packing_pays(rows.prompt_tokens, rows.answer_tokens, load.answers_per_prompt)
+    shares_volume = load.answers_per_prompt > 1 and not load.samples  # and each row asks for itself
+    question = rows.text_tokens if shares_volume else 0
     batch = Batch(
         prompts=load.prompts_per_forward, answers=load.answers_per_prompt, prompt_tokens=rows.prompt_tokens,
-        answer_tokens=rows.answer_tokens,
+        answer_tokens=rows.answer_tokens + question, question_tokens=question,
         shares_prompts=load.share_prompts == "always" or (load.share_prompts == "auto" and does_pay),
         passes=max(load.prompts_per_step // (load.prompts_per_forward * processes), 1),
     )  # fmt: skip
