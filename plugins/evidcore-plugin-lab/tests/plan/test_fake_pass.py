@@ -16,6 +16,9 @@ def test_a_line_of_layers_keeps_what_the_backward_pass_needs():
     # the ReLU's output; the last output. Of the first layer only the input is needed, which was there before
     assert result.kept_bytes == 4 * 3 * (20 + 5)
     assert result.peak_bytes == 4 * 3 * (20 + 20)  # the first layer's output goes when the ReLU is done
+    assert result.operations == {torch.float32: 2 * 3 * (10 * 20 + 20 * 5)}
+    half = held(module, lambda: torch.zeros(3, 10), has_gradients=False, is_half=True)
+    assert half.operations == {torch.bfloat16: result.operations[torch.float32]}
 
 
 def test_without_gradients_nothing_but_the_output_is_kept():

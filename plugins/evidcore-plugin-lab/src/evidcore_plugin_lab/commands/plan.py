@@ -69,7 +69,7 @@ def plan(
 
 def _features(kept: KeptFeatures) -> str:
     """Say whether each volume is encoded once."""
-    each = f"up to {kept.volume_bytes / 1e6:.3g} MB a volume"
+    each = f"up to {kept.volume_bytes / 1e6:.3g} MB and at least {kept.volume_s:.2g} CPU s a volume"
     if kept.volumes is None:
         return f"{each}; [features] has room for {kept.room} of them, and the data are not here to be counted"
     size = f"{each}, {kept.volumes * kept.volume_bytes / 1e9:.3g} GB for {kept.volumes}"

@@ -3,7 +3,8 @@
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,7 @@ class Held:
 
     peak_bytes: int  # at any moment of the forward pass
     kept_bytes: int  # at its end: what the backward pass needs, and the output
+    operations: Mapping[torch.dtype, int]  # of products and convolutions, by the type they are computed in
 
 
 class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -28,6 +31,7 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.alive_bytes = self.peak_bytes = 0
+        self.operations: Counter[torch.dtype] = Counter()
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def known(self, tensor: Tensor) -> None:
@@ -36,6 +40,8 @@ class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = self._made(func, args, kwargs or {})
+        if formula := flop_registry.get(func.overloadpacket):
+            self.operations[args[1].dtype] += formula(*args, **(kwargs or {}), out_val=made)
         for tensor in tree_leaves(made):
             if isinstance(tensor, Tensor) and tensor.untyped_storage() not in self._seen:
                 storage = tensor.untyped_storage()
@@ -97,6 +103,6 @@ def held(module: nn.Module, given: Callable[[], Any], *, has_gradients: bool, is
         grads = torch.enable_grad() if has_gradients else torch.no_grad()
         with grads, torch.autocast("cpu", torch.bfloat16, enabled=is_half), count:
             output = functional_call(module, weights, (inputs,))
-        result = Held(peak_bytes=count.peak_bytes, kept_bytes=count.alive_bytes)
+        result = Held(peak_bytes=count.peak_bytes, kept_bytes=count.alive_bytes, operations=count.operations)
         del output
     return result

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from evidcore_plugin_audit.stage_order import stages_before
@@ -125,6 +125,12 @@ def _seen(
 def _encoding(encoder: Encoder, shape: tuple[int, ...], *, is_live: bool, is_half: bool) -> Held:
     """Return what an encoder on the meta device holds for a pass; stages ask for the same again."""
     return held(encoder, lambda: torch.zeros(shape), has_gradients=is_live, is_half=is_half)
+
+
+def encoding_operations(made: Shapes, size_zyx: Grid) -> Mapping[torch.dtype, int]:
+    """Return what encoding a volume takes: additions and multiplications, by the type of numbers."""
+    shape = (1, made.encoder.input.channels, *size_zyx)
+    return _encoding(made.encoder, shape, is_live=False, is_half="encoder" in made.in_bfloat16).operations
 
 
 def uses_whole_model(load: Workload) -> bool:

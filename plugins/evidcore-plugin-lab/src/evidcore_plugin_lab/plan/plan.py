@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from evidcore.api import DataError, VisualPart, Workload, find
 from evidcore.cache import cache_folder, limit_bytes
@@ -22,7 +25,13 @@ from evidcore.runs.folder import read_lines
 from evidcore.runs.inputs import has_isolated, used
 from evidcore_plugin_lab.plan.lengths import Lengths, lengths
 from evidcore_plugin_lab.plan.memory import Memory, Precision
-from evidcore_plugin_lab.plan.needs import earlier_adapters, memory, state_bytes, uses_whole_model
+from evidcore_plugin_lab.plan.needs import (
+    earlier_adapters,
+    encoding_operations,
+    memory,
+    state_bytes,
+    uses_whole_model,
+)
 from evidcore_plugin_lab.plan.shapes import Shapes, shapes
 
 _WRITE_ONE = "benchmarks/gpu.sh writes such a file."
@@ -75,6 +84,7 @@ class KeptFeatures:
     volume_bytes: int  # of the largest; where the data are not here, of one usual input
     in_memory: int  # volumes that the bound leaves room for
     on_disk: int
+    volume_s: float  # of this machine's CPU, to encode the largest, were it all products of matrices
 
     @property
     def room(self) -> int:
@@ -167,13 +177,13 @@ def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
     if not uses:
         return None
     shown: dict[tuple[str, str], int] = {}  # volumes by data set and case
-    largest, volumes = 0, None
+    largest, size, volumes = 0, made.encoder.input.size_zyx, None
     try:
         for use in uses:
             cases = assembly.cases(use)
             parts = [part for part in view.render(cases[0]) if isinstance(part, VisualPart)]
-            grids = [made.encoder.grid(view.size_zyx(part, made.encoder.input)) for part in parts]
-            largest = max([largest, *map(math.prod, grids)])
+            sizes = [view.size_zyx(part, made.encoder.input) for part in parts]
+            largest, size = max([(largest, size), *((math.prod(made.encoder.grid(it)), it) for it in sizes)])
             shown |= {(use.dataset, case.id): len(parts) for case in cases}
         volumes = sum(shown.values())
     except NotDownloadedError:
@@ -188,7 +198,18 @@ def kept_features(assembly: Assembly, made: Shapes) -> KeptFeatures | None:
         volume_bytes=volume_bytes,
         in_memory=int(kept.memory_gb * 1e9) // features_bytes,
         on_disk=limit_bytes(cache_folder(), 0) // volume_bytes,
+        volume_s=sum(count / products_per_s(kind) for kind, count in encoding_operations(made, size).items()),
     )
+
+
+def products_per_s(dtype: torch.dtype) -> float:
+    """Return how many additions and multiplications of a product of matrices a second of the CPU does."""
+    matrix, repeats = torch.rand(512, 512).to(dtype), 8
+    _ = matrix @ matrix  # the first one loads the kernel
+    started = time.process_time()
+    for _ in range(repeats):
+        _ = matrix @ matrix
+    return repeats * 2 * 512**3 / (time.process_time() - started)
 
 
 def fetched(assembly: Assembly, cards: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
