@@ -12,7 +12,6 @@ doubles and filling of holes need code that it fetches from the Hub; both are le
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,15 +19,11 @@ import numpy as np
 from evidcore_plugin_reports.text_models import Pretrained, TextModel
 
 from evidcore.api import DataError, Segmenter, VolumeRef
-from evidcore.contracts import SegmenterPrompt, SegmenterSession
-from evidcore.contracts.segmenting import Window
 from evidcore.data import volume_cache
 from evidcore.data.content import volume_key
 from evidcore.data.grid import Mask
 from evidcore.errors import RecipeError
-
-_SESSIONS = 2  # volumes are asked about one after another
-_TEXTS = 64  # of a volume that are remembered
+from evidcore_plugin_segmenters.texts import SESSIONS, TextSession
 
 
 class Sam3(Segmenter):
@@ -72,19 +67,41 @@ class Sam3(Segmenter):
         self._loaded = TextModel(named, recipe_folder, "sam3", kind="Sam3VideoModel")
         self._place = str(recipe_folder / folder) if folder else id
         self._revision, self.window_hu = revision or None, window_hu
-        self._opened = functools.lru_cache(maxsize=_SESSIONS)(self._open)
+        self._opened = functools.lru_cache(maxsize=SESSIONS)(self._open)
 
-    def session(self, volume: VolumeRef) -> Sam3Session:
+    def session(self, volume: VolumeRef) -> TextSession:
         """Open `volume`; the model is loaded for the first."""
         return self._opened(volume_key(volume), volume)
 
-    def _open(self, key: str, volume: VolumeRef) -> Sam3Session:
+    def _open(self, key: str, volume: VolumeRef) -> TextSession:
         """Open a volume; `key` is another where its file has changed."""
-        array = volume_cache.read(volume).array
+        read = volume_cache.read(volume)
         is_hu = volume.intensity == "hu"
         low, high = self.window_hu if is_hu else volume_cache.intensities(volume).percentile_ends
-        shares = np.clip((array - low) / max(high - low, 1e-6), 0, 1)
-        return Sam3Session(self, np.rint(255 * shares).astype(np.uint8), volume.path)
+        shares = np.clip((read.array - low) / max(high - low, 1e-6), 0, 1)
+        find = functools.partial(self._find, np.rint(255 * shares).astype(np.uint8), volume.path)
+        return TextSession(read.shape_zyx, volume.path, find)
+
+    def _find(self, greys: np.ndarray[Any, np.dtype[np.uint8]], path: str, words: str) -> Mask:
+        model, processor = self.model, self.processor
+        most = model.config.detector_config.text_config.max_position_embeddings
+        count = len(processor.tokenizer(words).input_ids)
+        if count > most:
+            raise ValueError(f"{path}: {words!r} has {count} tokens, and sam3 reads {most}. Say it shorter.")
+        video = np.repeat(greys[..., None], 3, axis=-1)
+        state = processor.init_video_session(
+            video=video,
+            inference_device=model.device,
+            processing_device="cpu",
+            video_storage_device="cpu",
+            dtype=model.dtype,
+        )
+        processor.add_text_prompt(state, words)
+        result = np.zeros(greys.shape, dtype=np.bool_)
+        for output in model.propagate_in_video_iterator(state):
+            objects = processor.postprocess_outputs(state, output)["masks"]
+            result[output.frame_idx] = objects.any(dim=0).cpu().numpy()
+        return result
 
     @property
     def model(self) -> Any:
@@ -104,46 +121,3 @@ class Sam3(Segmenter):
         except (OSError, ValueError, TypeError) as cause:
             text = f"sam3: {self._place!r} holds no processor of a Sam3VideoModel"
             raise DataError(f"{text} ({cause}). Name a model that was saved with its processor.") from cause
-
-
-class Sam3Session(SegmenterSession):
-    """One volume, and the mask of each text that was asked about it."""
-
-    takes = (Segmenter.TextPrompt,)
-
-    def __init__(self, segmenter: Sam3, greys: np.ndarray[Any, np.dtype[np.uint8]], path: str) -> None:
-        self._segmenter, self._greys, self._path = segmenter, greys, path  # greys: (z, y, x)
-        self._found = functools.lru_cache(maxsize=_TEXTS)(self._find)
-
-    def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
-        """Return what the texts name, OR-ed, (z, y, x); a window is cut from the whole volume's mask."""
-        self.refuse_unusable(prompts, z_window, self._greys.shape, self._path)
-        start, stop = z_window or (0, len(self._greys))
-        result = np.zeros(self._greys.shape, dtype=np.bool_)
-        for prompt in prompts:
-            if isinstance(prompt, Segmenter.TextPrompt):
-                result[start:stop] |= self._found(prompt.words)[start:stop]
-        return result
-
-    def _find(self, words: str) -> Mask:
-        model, processor = self._segmenter.model, self._segmenter.processor
-        most = model.config.detector_config.text_config.max_position_embeddings
-        count = len(processor.tokenizer(words).input_ids)
-        if count > most:
-            raise ValueError(
-                f"{self._path}: {words!r} has {count} tokens, and sam3 reads {most}. Say it shorter."
-            )
-        video = np.repeat(self._greys[..., None], 3, axis=-1)
-        state = processor.init_video_session(
-            video=video,
-            inference_device=model.device,
-            processing_device="cpu",
-            video_storage_device="cpu",
-            dtype=model.dtype,
-        )
-        processor.add_text_prompt(state, words)
-        result = np.zeros(self._greys.shape, dtype=np.bool_)
-        for output in model.propagate_in_video_iterator(state):
-            objects = processor.postprocess_outputs(state, output)["masks"]
-            result[output.frame_idx] = objects.any(dim=0).cpu().numpy()
-        return result

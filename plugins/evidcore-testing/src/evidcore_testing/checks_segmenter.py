@@ -152,7 +152,7 @@ def _together(
     z = _slice(prompts[0], first.shape)
     quarter = Box(z=z, y0=y0, y1=y0 + max(1, height // 2), x0=x0, x1=x0 + max(1, width // 2))
     far = BoxPrompt(box=quarter)  # the quarter of the slice that is farthest from the object
-    both = [*prompts, far if BoxPrompt in session.takes else TextPrompt(words="spine")]
+    both = [*prompts, far] if BoxPrompt in session.takes else prompts
     requests = [
         MaskRequest(prompts=tuple(both)),
         *(MaskRequest(prompts=(prompt,)) for prompt in prompts),
