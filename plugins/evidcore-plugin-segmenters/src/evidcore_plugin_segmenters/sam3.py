@@ -70,7 +70,7 @@ class Sam3(Segmenter):
         self._opened = functools.lru_cache(maxsize=SESSIONS)(self._open)
 
     def session(self, volume: VolumeRef) -> TextSession:
-        """Open `volume`; the model is loaded for the first."""
+        """Open `volume`; the model is loaded for the first text."""
         return self._opened(volume_key(volume), volume)
 
     def _open(self, key: str, volume: VolumeRef) -> TextSession:

@@ -4,7 +4,7 @@ VoxTell sees the body in RAS, as nnU-Net's reader gives it: y and x are reversed
 decoder lets the texts of one call see each other, so each is asked alone. Its classes would download a model,
 embeddings and a text model by themselves; here each is a file or folder that the recipe names.
 
-Tested with voxtell 0.1.2 and small random weights: the masks were those that nnU-Net's reader and writer give.
+Run with voxtell 0.1.2 and small random weights, its masks were those that nnU-Net's reader and writer give.
 The published weights were never run here.
 """
 
