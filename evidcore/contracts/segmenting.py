@@ -1,4 +1,4 @@
-"""Prompts on slices in, masks out."""
+"""Prompts on slices, or words, in; masks out."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -152,7 +152,7 @@ class SegmenterSession(ABC):
 
 
 class Segmenter(Component, ABC):
-    """Turn prompts on slices into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
+    """Turn prompts on slices, or words, into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
 
     from evidcore.contracts.segmenting import BoxPrompt as BoxPrompt
     from evidcore.contracts.segmenting import MaskPrompt as MaskPrompt
