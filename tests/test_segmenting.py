@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evidcore.api import Box
-from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt, SegmenterSession
+from evidcore.contracts import BoxPrompt, MaskPrompt, MaskRequest, PointPrompt, SegmenterSession, TextPrompt
 
 SHAPE = (4, 6, 8)
 POINT = PointPrompt(z=1, y=2, x=3)
@@ -22,7 +22,9 @@ def box(z=1, y0=0, y1=2, x0=0, x1=2):
 
 @pytest.mark.parametrize(
     ("prompts", "window", "message"),
-    [([], None, r"scan.nii: no prompt was given"),
+    [([], None, r"scan.nii: no prompt was given. Give at least one BoxPrompt or PointPrompt or MaskPrompt."),
+     ([TextPrompt(words="liver")], None, r"scan.nii: SegmenterSession takes BoxPrompt or PointPrompt or "
+      r"MaskPrompt, got TextPrompt\(words='liver'\). Give one of these, or name a segmenter that takes it."),
      ([box(z=4)], None, r"scan.nii: there is no slice 4 for BoxPrompt.*: the volume has slices 0 to 3"),
      ([square(z=-1)], None, r"there is no slice -1 for a mask: .* 0 to 3"),
      ([box(y1=7)], None, r"Box\(z=1, y0=0, y1=7, x0=0, x1=2\) must hold voxels of a slice, .* 6 x 8"),
@@ -41,6 +43,20 @@ def box(z=1, y0=0, y1=2, x0=0, x1=2):
 def test_what_cannot_be_used_is_refused_with_its_value(prompts, window, message):
     with pytest.raises(ValueError, match=message):
         SegmenterSession.refuse_unusable(prompts, window, SHAPE, "scan.nii")
+
+
+class Reading(SegmenterSession):
+    takes = (TextPrompt,)
+
+
+def test_a_session_of_text_takes_text_in_any_window_and_refuses_blanks_and_boxes():
+    Reading.refuse_unusable([TextPrompt(words="liver"), TextPrompt(words="7")], (3, 4), SHAPE)
+    with pytest.raises(ValueError, match=r"TextPrompt\(words=' \\t'\) names nothing. Give words, such as"):
+        Reading.refuse_unusable([TextPrompt(words=" \t")], None, SHAPE)
+    with pytest.raises(ValueError, match=r"Reading takes TextPrompt, got MaskPrompt"):
+        Reading.refuse_unusable([square()], None, SHAPE)
+    with pytest.raises(ValueError, match=r"the window \(4, 5\), .* lie within \(0, 4\)"):
+        Reading.refuse_unusable([TextPrompt(words="liver")], (4, 5), SHAPE)
 
 
 def test_what_lies_inside_is_used():

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # `model` loads torch, which a data set or a reward may do wi
     )
     from evidcore.contracts.segmenting import (
         BoxPrompt, MaskPrompt, MaskRequest, PointPrompt, Segmenter, SegmenterPrompt, SegmenterSession,
+        TextPrompt,
     )
     from evidcore.contracts.stage import Engine, Stage, StageContext, StageTraits, Workload
     from evidcore.data.encoder_input import EncoderInput, Grid
@@ -48,8 +49,8 @@ __all__ = [
     "LabelError", "Labeler", "Language", "MaskPrompt", "MaskRequest", "Measured", "Metric", "Patches",
     "PointPrompt", "Policy", "Prefix", "Reader", "Reward", "Reweighter", "RolloutStrategy", "Row", "Rows",
     "Sampler", "Sampling", "Scorer", "Segmenter", "SegmenterPrompt", "SegmenterSession", "Stage",
-    "StageContext", "StageResult", "StageTraits", "Stored", "Task", "TextSample", "Tool", "Totals", "View",
-    "Workload",
+    "StageContext", "StageResult", "StageTraits", "Stored", "Task", "TextPrompt", "TextSample", "Tool",
+    "Totals", "View", "Workload",
 ]
 _MODULES = (
     "contracts.dataset", "contracts.judging", "contracts.answering", "contracts.segmenting",

@@ -1,9 +1,9 @@
-"""Prompts on slices in, masks out."""
+"""Prompts on slices, or words, in; masks out."""
 
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,7 +49,15 @@ class MaskPrompt:
         return hash((self.z, self.mask.shape, self.mask.tobytes()))
 
 
-SegmenterPrompt = BoxPrompt | PointPrompt | MaskPrompt
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextPrompt:
+    """Words that name an object, such as "liver"; the mask is empty where the volume shows none."""
+
+    words: str
+
+
+SlicePrompt = BoxPrompt | PointPrompt | MaskPrompt  # shown on slice `z`
+SegmenterPrompt = SlicePrompt | TextPrompt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,6 +70,8 @@ class MaskRequest:
 
 class SegmenterSession(ABC):
     """A segmenter that has looked at one volume; prompts on it are cheap."""
+
+    takes: ClassVar[tuple[type, ...]] = (BoxPrompt, PointPrompt, MaskPrompt)  # others are refused
 
     @abstractmethod
     def mask(self, prompts: Sequence[SegmenterPrompt], z_window: Window | None = None) -> Mask:
@@ -80,7 +90,13 @@ class SegmenterSession(ABC):
         """
 
     @staticmethod
+    def on_slices(prompts: Sequence[SegmenterPrompt]) -> list[SlicePrompt]:
+        """Return the prompts that lie on a slice: all of a session that takes no text."""
+        return [prompt for prompt in prompts if not isinstance(prompt, TextPrompt)]
+
+    @classmethod
     def refuse_unusable(
+        cls,
         prompts: Sequence[SegmenterPrompt],
         z_window: Window | None,
         shape_zyx: tuple[int, int, int],
@@ -89,13 +105,14 @@ class SegmenterSession(ABC):
         """Raise if prompts cannot be used on a volume; every session calls it first. Messages name `path`.
 
         Raises:
-            ValueError: if there is no prompt, the window holds no slice or one that the volume lacks, or a
-                prompt lies outside the volume or the window, is empty, or is a mask of another grid or type;
-                names the value and what would be right.
+            ValueError: if there is no prompt, or one of a type that the session does not take, the window
+                holds no slice or one that the volume lacks, or a prompt lies outside the volume or the
+                window, is empty, or is a mask of another grid or type; names the value and what is right.
         """
         z, y, x = shape_zyx
+        taken = " or ".join(kind.__name__ for kind in cls.takes)
         if not prompts:
-            raise ValueError(f"{path}: no prompt was given. Give at least one box, point or mask.")
+            raise ValueError(f"{path}: no prompt was given. Give at least one {taken}.")
         start, stop = z_window or (0, z)  # must hold the prompts' slices: nothing else can be carried
         if not 0 <= start < stop <= z:
             raise ValueError(
@@ -103,10 +120,14 @@ class SegmenterSession(ABC):
                 f"volume, and lie within (0, {z})."
             )
         for prompt in prompts:
+            if not isinstance(prompt, cls.takes):
+                given = prompt if isinstance(prompt, TextPrompt) else type(prompt).__name__
+                text = f"{path}: {cls.__name__} takes {taken}, got {given}."
+                raise ValueError(f"{text} Give one of these, or name a segmenter that takes it.")
             wrong = _unusable(prompt, (z, y, x))
             if wrong:
                 raise ValueError(f"{path}: {wrong}")
-            if not start <= prompt.z < stop:
+            if not isinstance(prompt, TextPrompt) and not start <= prompt.z < stop:
                 raise ValueError(
                     f"{path}: the window {z_window} lacks slice {prompt.z}, on which a prompt lies. "
                     f"Widen it, or leave the prompt out."
@@ -131,13 +152,15 @@ class SegmenterSession(ABC):
 
 
 class Segmenter(Component, ABC):
-    """Turn prompts on slices into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
+    """Turn prompts on slices, or words, into 3D masks. Core gives: `cache_folder`, `recipe_folder`."""
 
     from evidcore.contracts.segmenting import BoxPrompt as BoxPrompt
     from evidcore.contracts.segmenting import MaskPrompt as MaskPrompt
     from evidcore.contracts.segmenting import MaskRequest as MaskRequest
     from evidcore.contracts.segmenting import PointPrompt as PointPrompt
     from evidcore.contracts.segmenting import SegmenterSession as Session
+    from evidcore.contracts.segmenting import SlicePrompt as SlicePrompt
+    from evidcore.contracts.segmenting import TextPrompt as TextPrompt
 
     @abstractmethod
     def session(self, volume: VolumeRef) -> SegmenterSession:
@@ -151,6 +174,8 @@ class Segmenter(Component, ABC):
 def _unusable(prompt: SegmenterPrompt, shape_zyx: tuple[int, int, int]) -> str:
     """Say what is wrong with a prompt and what would be right; "" for nothing."""
     z, y, x = shape_zyx
+    if isinstance(prompt, TextPrompt):
+        return "" if prompt.words.strip() else f"{prompt} names nothing. Give words, such as 'liver'."
     if not 0 <= prompt.z < z:
         name = "a mask" if isinstance(prompt, MaskPrompt) else prompt
         return f"there is no slice {prompt.z} for {name}: the volume has slices 0 to {z - 1}."

@@ -47,6 +47,16 @@ class Knowing(Column):
         return np.load(Path(self.path).with_suffix(".npz"))["block"].copy()
 
 
+class Named(Knowing):
+    """The known mask, by the name that the data set gives it."""
+
+    takes = (Segmenter.TextPrompt,)
+
+    def mask(self, prompts, z_window=None):
+        self.refuse_unusable(prompts, z_window, SHAPE)
+        return super().mask(prompts) if prompts[0].words == "block" else np.zeros(SHAPE, dtype=np.bool_)
+
+
 class Failing(Column):
     def mask(self, prompts, z_window=None):
         raise KeyError("weights")
@@ -61,7 +71,10 @@ def kind(session):
 
 @pytest.fixture
 def built(offered):
-    kinds = {name: kind(cls) for name, cls in (("Col", Column), ("Know", Knowing), ("Fail", Failing))}
+    kinds = {
+        name: kind(cls)
+        for name, cls in (("Col", Column), ("Know", Knowing), ("Name", Named), ("Fail", Failing))
+    }
     lines = "\n".join(f"{name.lower()} = evid_known:{name}" for name in kinds)
     offered("evid-known", f"[evidcore.segmenter]\n{lines}\n", **kinds)
     return {
@@ -122,6 +135,15 @@ def test_figures_of_known_segmenters_by_hand(built, cases):
     neighbours = (1 + 200 / 220 + 200 / 220 + 1) / 4
     assert value(audit, "truth", "", "slice_to_slice_dice") == pytest.approx(neighbours)
     assert value(audit, "perfect propagation", "oracle box", "dice") == 1.0
+
+
+def test_a_segmenter_of_text_is_asked_by_the_name_of_the_mask_and_with_nothing_else(built, cases):
+    audit = audit_segmenters({name: built[name] for name in ("col", "name")}, cases, jitters=(0.5,))
+    asked = {(each.segmenter, each.prompt) for each in audit.records if each.segmenter in ("col", "name")}
+    assert {prompt for name, prompt in asked if name == "name"} == {"name as text"}
+    assert ("col", "name as text") not in asked
+    assert value(audit, "name", "name as text", "dice") == 1.0
+    assert not [row for row in audit.rows() if row["segmenter"] == "name minus col"]
 
 
 def test_rows_carry_differences_and_patients(built, cases):

@@ -40,11 +40,12 @@ def test_a_perfect_propagation_finds_the_parts_that_meet_a_box():
 
 
 def test_boxes_are_moved_by_their_share_in_all_four_ways():
-    asked = ways_to_ask(truth(), (0.25, 0.5))
-    assert [way.name for way in asked] == ["oracle box", "oracle mask", "box moved 25 %", "box moved 50 %"]
+    asked = ways_to_ask(truth(), "block", (0.25, 0.5))
+    moved_by = ["box moved 25 %", "box moved 50 %"]
+    assert [way.name for way in asked] == ["oracle box", "oracle mask", "name as text", *moved_by]
     assert {way.key for way in asked} == {3}
     assert np.array_equal(asked[1].tries[0][0].mask, truth()[3])
-    (oracle,), quarter = asked[0].tries, asked[2].tries
+    (oracle,), quarter = asked[0].tries, asked[3].tries
     first, second = (prompt.box for prompt in oracle)
     assert (first, second) == oracle_boxes(truth())
     ways = [(-1, -1), (-1, 1), (1, -1), (1, 1)]

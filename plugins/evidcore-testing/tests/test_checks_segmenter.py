@@ -6,7 +6,7 @@ from mutants import altered, caught, changing
 from scipy import ndimage
 
 from evidcore.api import Segmenter, read, read_mask
-from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterSession
+from evidcore.contracts import BoxPrompt, MaskPrompt, PointPrompt, SegmenterSession, TextPrompt
 
 
 class Region(SegmenterSession):
@@ -46,6 +46,19 @@ class Region(SegmenterSession):
         return ndimage.binary_propagation(start, upright, mask=self.soft | start)
 
 
+class Named(Region):
+    """Finds what is soft by its name, or what a box shows."""
+
+    takes = (TextPrompt, BoxPrompt)
+
+    def seed(self, prompt):
+        return self.soft if isinstance(prompt, TextPrompt) else Region.seed(self, prompt)
+
+
+class OnlyNamed(Named):
+    takes = (TextPrompt,)
+
+
 class Columns(Segmenter):
     session_class = Region
 
@@ -78,6 +91,13 @@ def lenient(self, *given):
         return Region.mask(self, *given)
     except ValueError:
         return np.zeros(self.soft.shape, dtype=bool)
+
+
+def deaf(self, prompts, z_window):
+    """Pass over text, which gives an empty mask then."""
+    heard = [prompt for prompt in prompts if not isinstance(prompt, TextPrompt)]
+    if heard or not prompts:
+        self.refuse_unusable(heard, z_window, self.soft.shape)
 
 
 def first_alone(self, prompts, z_window=None):
@@ -113,6 +133,7 @@ MUTANTS = {
     rf"{UNUSABLE} the window \(0, 0\) with .* was accepted": mutant(
         refuse=lambda self, prompts, z_window: self.refuse_unusable(prompts, None, self.soft.shape)
     ),
+    rf"{UNUSABLE} \[TextPrompt\(words='.*'\)\] was accepted": mutant(refuse=deaf),
     r"one call are OR-ed. \d+ voxels differ from the union": mutant(mask=first_alone),
     r"order of the requests. request \d: \d+ voxels": segmenter(
         changing(Region, "masks", lambda masks: masks[::-1])
@@ -126,14 +147,23 @@ MUTANTS = {
 }
 
 
-def check(segmenter, cases):
+def check(segmenter, cases, named=False):
     volume = cases[0].volumes[0]
+    if named:
+        return check_segmenter(segmenter, volume, [TextPrompt(words="soft tissue")])
     truth = read_mask(cases[0].masks["lung nodule"], like=read(volume))
     check_segmenter(segmenter, volume, prompts_from(truth), truth=truth, least_dice=0.7)
 
 
 def test_a_sound_segmenter_passes(cases):
     check(Columns(), cases)
+
+
+@pytest.mark.parametrize("session", [Named, OnlyNamed])
+def test_a_segmenter_that_takes_text_passes_and_must_be_asked_with_it(session, cases):
+    check(segmenter(session)(), cases, named=True)
+    with caught("one that takes text is asked with text. give check_segmenter a TextPrompt"):
+        check(segmenter(session)(), cases)
 
 
 @pytest.mark.parametrize("message", MUTANTS)

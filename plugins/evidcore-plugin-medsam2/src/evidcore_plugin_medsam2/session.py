@@ -59,7 +59,8 @@ class Session(SegmenterSession):
         for request in requests:
             self.refuse_unusable(request.prompts, request.z_window, shape, self.volume.ref.path)
             start, stop = request.z_window or (0, shape[0])  # a clip of its own, as released
-            asked.append([Target(prompt=item, start=start, stop=stop) for item in request.prompts])
+            prompts = self.on_slices(request.prompts)
+            asked.append([Target(prompt=item, start=start, stop=stop) for item in prompts])
         with self._segmenter.lock:
             result = self._found(dict.fromkeys(itertools.chain.from_iterable(asked)))
         masks = []

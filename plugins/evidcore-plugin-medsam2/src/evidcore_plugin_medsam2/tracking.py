@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from evidcore.api import Segmenter
-from evidcore.contracts import SegmenterPrompt
 from evidcore_plugin_medsam2.network import Found, Network, Remembered, View, stacked
 from evidcore_plugin_medsam2.pixels import to_model, to_slice
 
@@ -31,7 +30,7 @@ ON_OBJECT, FIRST_CORNER, LAST_CORNER = 1, 2, 3  # labels of points: the prompt e
 class Target:
     """One object: its prompt, and the slices from start to stop that it is looked for on."""
 
-    prompt: SegmenterPrompt
+    prompt: Segmenter.SlicePrompt
     start: int
     stop: int
 
@@ -156,7 +155,7 @@ class Tracker:
         return stacked([result[number] for number in range(len(targets))])
 
 
-def _points(prompt: SegmenterPrompt) -> list[tuple[tuple[int, int], int]]:
+def _points(prompt: Segmenter.SlicePrompt) -> list[tuple[tuple[int, int], int]]:
     """Return a prompt as points (x, y) with labels; corners are voxels of the box, as in training."""
     match prompt:
         case Segmenter.BoxPrompt(box=box):

@@ -91,12 +91,12 @@ class GrowingSession(SegmenterSession):
         self.refuse_unusable(prompts, z_window, shape, self._path)
         start, stop = z_window or (0, shape[0])
         result = np.zeros(shape, dtype=np.bool_)
-        for prompt in prompts:
+        for prompt in self.on_slices(prompts):
             for z, region in self._object(prompt).between(start, stop):
                 result[z] |= region
         return result
 
-    def _grown(self, prompt: SegmenterPrompt) -> _Object:
+    def _grown(self, prompt: Segmenter.SlicePrompt) -> _Object:
         plane = self.plane(prompt.z)
         match prompt:
             case Segmenter.BoxPrompt(box=box):

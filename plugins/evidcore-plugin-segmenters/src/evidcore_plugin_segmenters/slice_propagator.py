@@ -145,10 +145,10 @@ class PropagatingSession(SegmenterSession):
         shape = self._volume.shape_zyx
         for request in requests:
             self.refuse_unusable(request.prompts, request.z_window, shape, self._path)
-        windows: dict[SegmenterPrompt, Window] = {}
+        windows: dict[Segmenter.SlicePrompt, Window] = {}
         for request in requests:
             start, stop = request.z_window or (0, shape[0])
-            for prompt in request.prompts:
+            for prompt in self.on_slices(request.prompts):
                 first, last = windows.get(prompt, (start, stop))
                 windows[prompt] = (min(first, start), max(last, stop))
         tracks = {prompt: self._track(prompt, window) for prompt, window in windows.items()}
@@ -158,12 +158,12 @@ class PropagatingSession(SegmenterSession):
         for request in requests:
             start, stop = request.z_window or (0, shape[0])
             result = np.zeros(shape, dtype=np.bool_)
-            for prompt in request.prompts:
+            for prompt in self.on_slices(request.prompts):
                 tracks[prompt].put_into(result, start, stop)
             answers.append(result)
         return answers
 
-    def _track(self, prompt: SegmenterPrompt, window: Window) -> Track:
+    def _track(self, prompt: Segmenter.SlicePrompt, window: Window) -> Track:
         match prompt:
             case Segmenter.BoxPrompt(box=box):
                 given = None

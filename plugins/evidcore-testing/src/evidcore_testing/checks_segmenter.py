@@ -23,6 +23,7 @@ from evidcore.data import read_geometry
 from evidcore.data.masks import dice
 from evidcore_testing.clauses import Clauses
 
+TextPrompt = Segmenter.TextPrompt
 Shape = tuple[int, int, int]
 ROUNDING = 0.001  # of the voxels: objects that are computed together may differ by rounding
 
@@ -41,27 +42,36 @@ def check_segmenter(
     - nothing lies outside the window;
     - equal prompts get equal masks, whatever was asked between and whatever the caller does with a mask;
     - the objects of one call are OR-ed, and `masks` gives what `mask` gives, in the order of the requests;
-    - a prompt or a window that cannot be used raises a ValueError;
+    - a prompt that the session does not take, or that cannot be used, raises a ValueError, and so does such
+      a window;
     - a volume that is missing or holds NaN raises a DataError that names the file;
     - an easy object is found.
 
     Args:
         segmenter: the component under test.
         volume: what is segmented.
-        prompts: prompts that can be used, one object each.
+        prompts: prompts that can be used, one object each; a text names what the volume shows. One that
+            takes text must be given one.
         truth: the mask of that object, shape (z, y, x), if all prompts are for the same one.
         least_dice: how well it must be found.
     """
     check = Clauses(segmenter)
     shape = read_geometry(volume).shape_zyx
     session = segmenter.session(volume)
+    takes_text, has_text = TextPrompt in session.takes, any(isinstance(item, TextPrompt) for item in prompts)
+    check(
+        has_text or not takes_text,
+        "one that takes text is asked with text",
+        "give check_segmenter a TextPrompt",
+    )
     masks = [session.mask([prompt]) for prompt in prompts]
     for prompt, mask in zip(prompts, masks, strict=True):
         sound = mask.shape == shape and mask.dtype == np.bool_
         got = f"must be bool {shape}, got {mask.dtype} {mask.shape}"
         check(sound, "a mask is boolean, on the volume's grid", got)
         check(mask.any(), "a prompt that can be used gives no empty mask", f"got one for {prompt}")
-        for start, stop in ((prompt.z, prompt.z + 1), _near(prompt, shape)):
+        z = _slice(prompt, shape)
+        for start, stop in ((z, z + 1), _near(prompt, shape)):
             inside = session.mask([prompt], (start, stop))
             beyond = int(inside[:start].sum() + inside[stop:].sum())
             got = f"{beyond} voxels beyond slices {start}..{stop}"
@@ -89,7 +99,7 @@ def check_segmenter(
         apart = int((ask() != before).sum())
         check(apart == 0, clause, f"{apart} voxels differ for {prompts[0]}")
     clause = "a prompt or a window that cannot be used raises a ValueError"
-    for bad, window in _unusable(shape):
+    for bad, window in _unusable(shape, session, prompts[0]):
         given = f"{bad}" if window is None else f"the window {window} with {bad}"
         check.refuses(clause, given, partial(session.mask, bad, window))
     with tempfile.TemporaryDirectory() as folder:
@@ -97,10 +107,9 @@ def check_segmenter(
         array = np.zeros(shape[::-1], dtype=np.float32)
         array[0, 0, 0] = np.nan
         nibabel.save(nibabel.Nifti1Image(array, np.diag([-2.0, -2.0, 5.0, 1.0])), nan)
-        point = PointPrompt(z=0, y=0, x=0)
         clause = "a volume that cannot be used raises a DataError that names the file"
         for path, given in ((nan, "a volume with NaN"), (gone, "a missing file")):
-            attempt = partial(lambda ref: segmenter.session(ref).mask([point]), VolumeRef(path=str(path)))
+            attempt = partial(lambda ref: segmenter.session(ref).mask(prompts[:1]), VolumeRef(path=str(path)))
             check.refuses(clause, given, attempt, by=DataError, naming=path.name)
 
 
@@ -121,8 +130,14 @@ def prompts_from(mask: npt.NDArray[np.bool_]) -> list[SegmenterPrompt]:
     ]
 
 
+def _slice(prompt: SegmenterPrompt, shape: Sequence[int]) -> int:
+    """Return the slice of a prompt, of a text the middle one."""
+    return shape[0] // 2 if isinstance(prompt, TextPrompt) else prompt.z
+
+
 def _near(prompt: SegmenterPrompt, shape: Sequence[int]) -> Window:
-    return max(0, prompt.z - 1), min(shape[0], prompt.z + 2)
+    z = _slice(prompt, shape)
+    return max(0, z - 1), min(shape[0], z + 2)
 
 
 def _together(
@@ -134,8 +149,10 @@ def _together(
     """Ask for every prompt and for all of them at once, some twice, some within a window."""
     (_, height, width), (_, y, x) = first.shape, np.argwhere(first)[0]
     y0, x0 = (0 if 2 * y >= height else height // 2), (0 if 2 * x >= width else width // 2)
-    quarter = Box(z=prompts[0].z, y0=y0, y1=y0 + max(1, height // 2), x0=x0, x1=x0 + max(1, width // 2))
-    both = [*prompts, BoxPrompt(box=quarter)]  # the quarter of the slice that is farthest from the object
+    z = _slice(prompts[0], first.shape)
+    quarter = Box(z=z, y0=y0, y1=y0 + max(1, height // 2), x0=x0, x1=x0 + max(1, width // 2))
+    far = BoxPrompt(box=quarter)  # the quarter of the slice that is farthest from the object
+    both = [*prompts, far] if BoxPrompt in session.takes else prompts
     requests = [
         MaskRequest(prompts=tuple(both)),
         *(MaskRequest(prompts=(prompt,)) for prompt in prompts),
@@ -156,8 +173,10 @@ def _together(
     check(apart <= ROUNDING * union.size, "the objects of one call are OR-ed", got)
 
 
-def _unusable(shape: Shape) -> list[tuple[list[SegmenterPrompt], Window | None]]:
-    """Return prompts and windows that no session can use."""
+def _unusable(
+    shape: Shape, session: SegmenterSession, sound: SegmenterPrompt
+) -> list[tuple[list[SegmenterPrompt], Window | None]]:
+    """Return prompts and windows that no session can use, and prompts that this one does not take."""
     z, y, x = shape
     middle = (y // 2, x // 2)
     boxes = [(z, 0, 2), (-1, 0, 2), (0, 0, y + 1), (0, middle[0], middle[0])]  # z, y0, y1
@@ -167,8 +186,18 @@ def _unusable(shape: Shape) -> list[tuple[list[SegmenterPrompt], Window | None]]
         PointPrompt(z=0, y=-1, x=middle[1]),
         MaskPrompt(z=0, mask=np.zeros((y, x), dtype=np.bool_)),
         MaskPrompt(z=0, mask=np.ones((y + 1, x), dtype=np.bool_)),
+        TextPrompt(words=" "),
     ]
+    kinds: list[SegmenterPrompt] = [
+        BoxPrompt(box=Box(z=0, y0=0, y1=y, x0=0, x1=x)),
+        PointPrompt(z=0, y=middle[0], x=middle[1]),
+        MaskPrompt(z=0, mask=np.ones((y, x), dtype=np.bool_)),
+        TextPrompt(words="lung"),
+    ]
+    prompts += [prompt for prompt in kinds if not isinstance(prompt, session.takes)]
     asked: list[tuple[list[SegmenterPrompt], Window | None]] = [([], None)]
     asked += [([bad], None) for bad in prompts]
-    windows = [(0, 0), (1, 0), (-1, z), (0, z + 1), *([(1, z)] if z > 1 else [])]  # the last lacks slice 0
-    return asked + [([PointPrompt(z=0, y=middle[0], x=middle[1])], window) for window in windows]
+    windows = [(0, 0), (1, 0), (-1, z), (0, z + 1)]
+    if z > 1 and not isinstance(sound, TextPrompt):  # a window that lacks its slice
+        windows.append((0, sound.z) if sound.z else (1, z))
+    return asked + [([sound], window) for window in windows]

@@ -113,6 +113,7 @@ def audit_segmenters(
 ) -> SegmenterAudit:
     """Ask every segmenter for every mask of the cases, from oracle prompts and from boxes that are off.
 
+    A segmenter is asked with the prompts that it takes; with text, by the mask's name in the data set.
     Boxes are moved by the shares `jitters` of their height and width, in all four ways. Cases without masks,
     or without those that `masks` names, are counted and passed over. `done` is told how many cases are done.
 
@@ -165,7 +166,7 @@ def _look(
         truth = read_mask(case.masks[mask], like=volume)
         if not truth.any():
             continue
-        asked = ways_to_ask(truth, jitters)
+        asked = ways_to_ask(truth, mask, jitters)
 
         def record(segmenter: str, prompt: str, values: Values, mask: str = mask) -> Record:
             patient = case.patient or case.id
@@ -179,6 +180,8 @@ def _look(
         for name, session in sessions.items():
             with blame(offer_of(segmenters[name]), f"segmenting {mask!r} of case {case.id!r}"):
                 for way in asked:
+                    if not isinstance(way.tries[0][0], session.takes):
+                        continue
                     tried = []
                     for prompts in way.tries:  # one after the other: an object of many parts has many masks
                         objects = session.masks([Request(prompts=(prompt,)) for prompt in prompts])

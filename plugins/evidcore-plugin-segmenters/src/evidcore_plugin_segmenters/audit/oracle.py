@@ -11,7 +11,7 @@ from evidcore.contracts import SegmenterPrompt
 from evidcore.data.grid import Mask
 from evidcore_plugin_segmenters.regions import moved, parts, tight_box
 
-ORACLE_BOX, ORACLE_MASK = "oracle box", "oracle mask"
+ORACLE_BOX, ORACLE_MASK, NAME = "oracle box", "oracle mask", "name as text"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,8 +37,8 @@ def oracle_boxes(truth: Mask) -> tuple[Box, ...]:
     return tuple(tight_box(part, key) for part in parts(truth[key]))
 
 
-def ways_to_ask(truth: Mask, jitters: Sequence[float]) -> list[Asked]:
-    """Return the oracle's boxes, its mask on the key slice, and the boxes moved by each of `jitters`.
+def ways_to_ask(truth: Mask, name: str, jitters: Sequence[float]) -> list[Asked]:
+    """Return the oracle's boxes, its mask on the key slice, its name, and boxes moved by each of `jitters`.
 
     Moved boxes are off by that share of their height and of their width: up and left, up and right, down and
     left, down and right, all boxes of an object alike. What would leave the slice is cut off.
@@ -47,6 +47,7 @@ def ways_to_ask(truth: Mask, jitters: Sequence[float]) -> list[Asked]:
     result = [
         Asked(name=ORACLE_BOX, key=key, tries=(tuple(Segmenter.BoxPrompt(box=box) for box in boxes),)),
         Asked(name=ORACLE_MASK, key=key, tries=((Segmenter.MaskPrompt(z=key, mask=truth[key].copy()),),)),
+        Asked(name=NAME, key=key, tries=((Segmenter.TextPrompt(words=name),),)),
     ]
     for share in jitters:  # exactly: a drawn share would mix errors of several sizes
         tries = tuple(
