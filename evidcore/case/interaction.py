@@ -359,9 +359,7 @@ class Prompt(ReadOnly):
     case: Case
     task: str  # the task's name in the recipe
     parts: tuple[Part, ...]  # the user turn
-    reference: Mapping[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # the task's own: options, letter, ...
+    reference: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the task's own: options, letter
 
     def crops(self) -> tuple[Crop, ...]:
         """Return what is shown, in order."""

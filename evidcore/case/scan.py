@@ -32,9 +32,7 @@ class VolumeRef:
     rescale: tuple[float, float] | None = None  # slope and intercept that the values as read still need
     spacing_mm_zyx: tuple[float, float, float] | None = None  # in place of the file's, in body axes
     axes: str | None = None  # where the axes of the stored array run to, e.g. "SPL" for z, y, x
-    tilted: Literal["refuse", "resample"] = (
-        "refuse"  # axes that lean from the body's, as under a tilted gantry
-    )
+    tilted: Oblique = "refuse"  # axes that lean from the body's, as under a tilted gantry
 
     def to_params(self) -> dict[str, str]:
         """Return everything but the path as text; `from_params` is its inverse."""

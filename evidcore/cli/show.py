@@ -65,7 +65,7 @@ def _choice(offer: Offer, whole: Callable[[Form, str], dict[str, Any]]) -> dict[
         table = whole(form, f"stage {offer.name}")
         properties = table["properties"] | {"kind": {"const": offer.name}}
         if "trl" in properties:
-            fields: dict[str, Any] = {name: {} for name in sorted(trl_fields.allowed(offer.name))}
+            fields: dict[str, Any] = {name: {} for name in sorted(trl_fields.PASSED[offer.name])}
             properties["trl"] = {"type": "object", "properties": fields, "additionalProperties": False}
         result = {**table, "properties": properties, "required": [*table.get("required", ()), "kind"]}
         if form.leaves_open:

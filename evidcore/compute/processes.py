@@ -6,11 +6,15 @@ Without GPUs, `python -m torch.distributed.run --nproc_per_node 2 -m evidcore ru
 accelerate's own launcher starts a single process.
 """
 
+import contextlib
 import datetime
 import functools
 import os
+import random
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import distributed
 
@@ -67,6 +71,19 @@ def pin_threads(count: int) -> None:
     """Have PyTorch take so many threads, which decide the last digits of its sums; 0 leaves it alone."""
     if count:
         torch.set_num_threads(count)
+
+
+@contextlib.contextmanager
+def rng_preserved() -> Iterator[None]:
+    """Give back the state of every generator that training draws from."""
+    python, numpy = random.getstate(), np.random.get_state()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 processes = functools.cache(Processes)

@@ -8,8 +8,6 @@ from evidcore.data.cached_volume import volume_cache as volume_cache
 from evidcore.data.content import content_hash as content_hash
 from evidcore.data.content import content_key as content_key
 from evidcore.data.content import file_hash as file_hash
-from evidcore.data.encoder_input import EncoderInput as EncoderInput
-from evidcore.data.encoder_input import Grid as Grid
 from evidcore.data.files import stem as stem
 from evidcore.data.format import Format as Format
 from evidcore.data.grid import Array as Array

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from evidcore.cache import Cache
+from evidcore.cache import Cache, key_of
 from evidcore.case import Crop, VolumeRef
 from evidcore.data.encoder_input import EncoderInput, Grid
 from evidcore.data.files import files_of, format_of, reader_mark
@@ -89,15 +89,13 @@ def content_key(crop: Crop, spec: EncoderInput, size_zyx: Grid | None = None) ->
 def volume_key(ref: VolumeRef) -> str:
     """Return the key of what `read` gives for `ref`, wherever the file lies."""
     reader = format_of(ref.path)
-    parts = [READING, content_hash(ref.path, reader), ref.to_params(), *reader_mark(ref.path, reader)]
-    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return key_of([READING, content_hash(ref.path, reader), ref.to_params(), *reader_mark(ref.path, reader)])
 
 
 def crop_key(crop: Crop) -> str:
     """Return the key of what a crop shows, whatever encoder sees it and wherever the file lies."""
     drawn = [crop.drawing.mark()] if crop.drawing else []
-    text = json.dumps([volume_key(crop.volume), crop.box_zyx, crop.blank, crop.change, *drawn])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return key_of([volume_key(crop.volume), crop.box_zyx, crop.blank, crop.change, *drawn])
 
 
 def _hash(path: str) -> str:

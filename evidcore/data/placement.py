@@ -6,10 +6,11 @@ import dataclasses
 
 import nibabel as nib
 import numpy as np
+from nibabel.orientations import inv_ornt_aff
 from nibabel.spaces import vox2out_vox
 
 from evidcore.case import VolumeRef
-from evidcore.data.grid import Array, FileGrid, Geometry, Source, Triple
+from evidcore.data.grid import Array, FileGrid, Geometry, Source
 from evidcore.errors import DataError
 
 # At 1° a slice of 400 mm leans by 7 mm: about the thickness of one clinical slice.
@@ -94,23 +95,21 @@ LEAST_VOLUME = 1e-3  # of the unit directions; below, three axes span no space
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Turn:
-    """The way from a file's axes to ours: which of them becomes z, y and x, and which run backwards."""
+    """The way from a file's axes to ours, as nibabel says it: for each, ours (0 z, 1 y, 2 x) and 1 or -1."""
 
-    axes: Triple
-    backwards: tuple[bool, bool, bool]
+    orientation: Array  # -1 where it runs backwards
     geometry: Geometry
 
     def apply(self, array: Array) -> Array:
         """Return `array`, indexed as in the file, as a (z, y, x) view."""
-        return array.transpose(self.axes)[self._flips]
+        turned: Array = nib.apply_orientation(array, self.orientation)
+        return turned
 
     def undo(self, array: Array) -> Array:
         """Return a (z, y, x) array as a view that is indexed as in the file."""
-        return array[self._flips].transpose(np.argsort(self.axes))
-
-    @property
-    def _flips(self) -> tuple[slice, ...]:
-        return tuple(slice(None, None, -1 if flip else 1) for flip in self.backwards)
+        back = np.argsort(self.orientation[:, 0])
+        turned: Array = nib.apply_orientation(array, np.column_stack([back, self.orientation[back, 1]]))
+        return turned
 
 
 def turn_to_body(grid: FileGrid, path: str) -> Turn:
@@ -129,19 +128,10 @@ def turn_to_body(grid: FileGrid, path: str) -> Turn:
             f"{path}: the voxel axes lie in one plane, directions "
             f"{(columns / steps_mm).round(3).T.tolist()}. Write the file again with a right header."
         )
-    axes = tuple(int(np.flatnonzero(nearest[:, 0] == body)[0]) for body in (2, 1, 0))
-    backwards = tuple(bool(nearest[axis, 1] < 0) for axis in axes)
-    turned = np.eye(4)
-    origin = grid.affine[:3, 3].copy()
-    for ours, (axis, flip) in enumerate(zip(axes, backwards, strict=True)):
-        turned[:3, ours] = -columns[:, axis] if flip else columns[:, axis]
-        if flip:
-            origin += columns[:, axis] * (grid.shape[axis] - 1)
-    turned[:3, 3] = origin
-    turned[:3] = turned[2::-1].copy()  # rows x, y, z to z, y, x
-    z, y, x = axes
-    geometry = Geometry(shape_zyx=(grid.shape[z], grid.shape[y], grid.shape[x]), affine=turned)
-    return Turn(axes=(z, y, x), backwards=(backwards[0], backwards[1], backwards[2]), geometry=geometry)
+    orientation = np.column_stack([2 - nearest[:, 0], nearest[:, 1]])
+    affine = (grid.affine @ inv_ornt_aff(orientation, grid.shape))[[2, 1, 0, 3]]  # rows x, y, z to z, y, x
+    z, y, x = (grid.shape[axis] for axis in np.argsort(orientation[:, 0]))
+    return Turn(orientation=orientation, geometry=Geometry(shape_zyx=(z, y, x), affine=affine))
 
 
 def body_axes(axes: str, path: str) -> list[tuple[int, int]]:
@@ -157,8 +147,6 @@ def body_axes(axes: str, path: str) -> list[tuple[int, int]]:
 
 def turned_to_body(array: Array, axes: str, path: str) -> Array:
     """Turn an array whose axes run to `axes` so that they run to z, y, x: superior, posterior, left."""
-    result = body_axes(axes, path)
-    backwards = [axis for axis, (_, sense) in enumerate(result) if sense < 0]
-    order = sorted(range(3), key=lambda axis: -result[axis][0])
-    flipped: Array = np.flip(array, tuple(backwards))
-    return flipped.transpose(order)
+    orientation = [(2 - body, sense) for body, sense in body_axes(axes, path)]
+    turned: Array = nib.apply_orientation(array, orientation)
+    return turned

@@ -76,7 +76,7 @@ class Measurement:
         ]
 
     def rows(self, name: str, patients: Sequence[str]) -> list[Row]:
-        """Return a results row per figure, in the order in which metrics gave them."""
+        """Return a row per figure, in the order of the metrics, then one per metric that gave none."""
         result = []
         for figure in self.sources:
             judged = [
@@ -86,44 +86,37 @@ class Measurement:
             ]
             values, owners = [value for value, _ in judged], [patient for _, patient in judged]
             lacking = [text for text in self.texts if figure not in text.figures]
-            why = collections.Counter(text.unscored.get(self.sources[figure], "not told") for text in lacking)
-            missing = _counted(len(lacking), len(self.texts), why)
+            missing = self._missing(self.sources[figure], lacking)
             note = "; ".join(part for part in (self.notes.get(figure, ""), missing) if part)
             interval = figure_interval(values, owners)
             unit = self.units[figure]
             if interval is None:
-                note = note or "nothing to measure"
-                result.append(
-                    Row(
-                        name=name, metric=figure, value=None, note=note, unit=unit,
-                        questions=len(values), patients=len(set(owners)),
-                    )
+                row = Row(
+                    name=name, metric=figure, value=None, note=note or "nothing to measure", unit=unit,
+                    questions=len(values), patients=len(set(owners)),
                 )  # fmt: skip
             else:
-                result.append(Row.of(name, figure, interval, note=note, unit=unit))
-        return [*result, *self._silent(name, patients)]
+                row = Row.of(name, figure, interval, note=note, unit=unit)
+            result.append(row)
+        speaking, everyone = {*self.sources.values()}, len(set(patients))
+        for metric in dict.fromkeys(metric for text in self.texts for metric in text.unscored):
+            if metric not in speaking:
+                why = self._missing(metric, self.texts)
+                row = Row(name=name, metric=metric, value=None, patients=everyone, unit="plain", note=why)
+                result.append(row)
+        return result
 
-    def _silent(self, name: str, patients: Sequence[str]) -> list[Row]:
-        """Return a row for each metric that could measure none of the texts."""
-        speaking = set(self.sources.values())
-        silent = dict.fromkeys(
-            metric for text in self.texts for metric in text.unscored if metric not in speaking
-        )
-        return [
-            Row(
-                name=name,
-                metric=metric,
-                value=None,
-                patients=len(set(patients)),
-                unit="plain",
-                note=_counted(
-                    len(self.texts),
-                    len(self.texts),
-                    collections.Counter(text.unscored[metric] for text in self.texts),
-                ),
-            )
-            for metric in silent
+    def _missing(self, metric: str, lacking: Sequence[TextFigures]) -> str:
+        """Say why a metric could not measure some of the texts; "" where there are none of these."""
+        if not lacking:
+            return ""
+        reasons = collections.Counter(text.unscored.get(metric, "not told") for text in lacking)
+        figures = [
+            f"{count} times {reason}" if len(reasons) > 1 else reason
+            for reason, count in reasons.most_common(_MOST_REASONS)
         ]
+        more = "; …" if len(reasons) > _MOST_REASONS else ""
+        return f"{len(lacking)} of {len(self.texts)} not measured: {'; '.join(figures)}{more}"
 
 
 def named_metrics(metrics: Sequence[Metric]) -> list[NamedMetric]:
@@ -192,14 +185,3 @@ def _checked(measured: Measured, offer: str, text: TextSample) -> Mapping[str, F
         if isinstance(figure, Totals):
             pooled([figure])  # of a known kind
     return measured.figures
-
-
-def _counted(missing: int, of: int, reasons: collections.Counter[str]) -> str:
-    if not missing:
-        return ""
-    figures = [
-        f"{count} times {reason}" if len(reasons) > 1 else reason
-        for reason, count in reasons.most_common(_MOST_REASONS)
-    ]
-    more = "; …" if len(reasons) > _MOST_REASONS else ""
-    return f"{missing} of {of} not measured: {'; '.join(figures)}{more}"

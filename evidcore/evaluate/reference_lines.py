@@ -26,10 +26,7 @@ from evidcore.contracts.evaluating import Interval
 from evidcore.evaluate.bootstrap import mean_interval
 from evidcore.text.tags import LETTERS
 
-TRAINING_SEEDS = (
-    0,
-    1,
-)  # evaluation's questions, which come with the cases, and training's, which may be drawn
+TRAINING_SEEDS = (0, 1)  # of evaluation's questions, which come with the cases, and of training's
 UNKNOWN = "which other options are true is not known"
 FOLDS = 5  # chosen on the test questions, the best of five rules gained 2 to 4 points
 MOST_QUESTIONS = 1500  # that the regression learns from
@@ -43,8 +40,7 @@ Rule = Callable[[Prompt], Sequence[float]]  # how much it likes each option
 class ReferenceLines:
     """Expected accuracy of three answerers, per question and on average."""
 
-    prompt_ids: tuple[str, ...]
-    clusters: tuple[str, ...]
+    clusters: tuple[str, ...]  # of each question
     uniform_chance: tuple[float, ...]
     prior_only: tuple[float, ...]
     perfect_perception: tuple[float, ...] | None  # None: which other options are true is not known
@@ -59,36 +55,26 @@ class ReferenceLines:
             for name, values in lines.items()
         }
 
-    def figures(self) -> dict[str, float | None]:
-        """Return the three averages as results files hold them."""
-        return {
-            name: None if interval is None else interval.value for name, interval in self.intervals().items()
-        }
-
-    def rows(self, name: str) -> list[Row]:
-        """Return one results row per line."""
+    def blind(self, name: str) -> BlindRule:
+        """Return the best blind rule, with a row for each of the three lines."""
         notes = {
             "uniform_chance": "one option at random",
             "prior_only": f"best blind rule: {self.prior_rule}",
             "perfect_perception": "every finding known; one of the true options at random",
         }
-        says = {"prior_only": "the best blind rule"}
-        unknown = Row(
-            name=name, metric="", value=None, note=UNKNOWN, questions=len(self.prompt_ids),
-            patients=len(set(self.clusters)),
-        )  # fmt: skip
-        return [
-            Row.of(name, metric, interval, note=notes[metric], summary=says.get(metric, ""))
-            if interval is not None
-            else dataclasses.replace(unknown, metric=metric)
-            for metric, interval in self.intervals().items()
-        ]
-
-    def blind(self, name: str) -> BlindRule:
-        """Return the best blind rule, with all three lines as its rows."""
+        questions, patients = len(self.clusters), len(set(self.clusters))
+        rows = []
+        for metric, interval in self.intervals().items():
+            row = Row(
+                name=name, metric=metric, value=None, note=UNKNOWN, questions=questions, patients=patients
+            )
+            if interval is not None:
+                summary = "the best blind rule" if metric == "prior_only" else ""
+                row = Row.of(name, metric, interval, note=notes[metric], summary=summary)
+            rows.append(row)
         return BlindRule(
-            values=self.prior_only, rule=self.prior_rule, label="prior_only", rows=tuple(self.rows(name)),
-            figures=self.figures(),
+            values=self.prior_only, rule=self.prior_rule, label="prior_only", rows=tuple(rows),
+            figures={row.metric: row.value for row in rows},
         )  # fmt: skip
 
 
@@ -140,7 +126,6 @@ def reference_lines(prompts: Sequence[Prompt], training: Sequence[Prompt]) -> Re
     best = best_rule(training)
     is_known = all(prompt.reference.get("truth_known", True) for prompt in prompts)
     return ReferenceLines(
-        prompt_ids=tuple(prompt.id for prompt in prompts),
         clusters=tuple(cluster_of(prompt) for prompt in prompts),
         uniform_chance=tuple(1 / len(prompt.reference["options"]) for prompt in prompts),
         prior_only=by_rule[best],

@@ -228,17 +228,12 @@ class Layout:
 
         One row for all answers where nothing is padded, else one for each.
         """
-        valid = self.prompt_valid.repeat_interleave(self.answers, 0) if self.is_padded else None
         own = torch.ones(self.length, self.length, dtype=torch.bool, device=self.prompt_valid.device).tril()
-        prompt = own.new_ones(1, self.skip) if valid is None else valid
-        rows = prompt.shape[0]
-        return torch.cat(
-            [
-                prompt[:, None, None].expand(rows, 1, self.length, self.skip),
-                own.expand(rows, 1, self.length, self.length),
-            ],
-            dim=-1,
-        )
+        whole = functional.pad(own, (self.skip, 0), value=True)[None, None]
+        if not self.is_padded:
+            return whole
+        valid = functional.pad(self.prompt_valid, (0, self.length), value=True)
+        return whole & valid.repeat_interleave(self.answers, 0)[:, None, None]
 
     def block_mask(self) -> BlockMask:
         """Return the whole of it for flex attention."""

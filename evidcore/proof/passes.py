@@ -3,15 +3,14 @@
 import contextlib
 import copy
 import dataclasses
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from evidcore.case import Episode, Prompt
+from evidcore.compute.processes import rng_preserved
 from evidcore.contracts import Policy
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
@@ -279,18 +278,15 @@ def undisturbed(trainer: Any) -> Iterator[None]:
     """
     saved = {name: getattr(trainer, name) for name in TRAINER_STATE if hasattr(trainer, name)}
     seen, metrics = trainer.state.num_input_tokens_seen, copy.deepcopy(trainer._metrics)
-    python, numpy = random.getstate(), np.random.get_state()
     if "num_iterations" in saved:
         # answers are then used longer than one step, so trl computes the old policy's log-probabilities
         trainer.num_iterations += trainer.args.gradient_accumulation_steps
         trainer.mask_truncated_completions = False  # the proof's answers all are
         trainer.use_vllm = False  # the model itself samples them
     try:
-        with torch.random.fork_rng(devices=_devices()):
+        with rng_preserved():
             yield
     finally:
         for name, value in saved.items():
             setattr(trainer, name, value)
         trainer.state.num_input_tokens_seen, trainer._metrics = seen, metrics
-        random.setstate(python)
-        np.random.set_state(numpy)

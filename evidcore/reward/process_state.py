@@ -2,16 +2,15 @@
 
 import contextlib
 import os
-import random
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 import torch
 
 from evidcore.case import Rollout, Verdict
+from evidcore.compute.processes import rng_preserved
 
 _LASTING = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
@@ -41,7 +40,7 @@ def preserved_process_state() -> Iterator[None]:
     handlers = {item: signal.getsignal(item) for item in _LASTING} if is_main else {}
     threads, timer_s = torch.get_num_threads(), signal.getitimer(signal.ITIMER_REAL)[0]
     try:
-        with _rng_preserved(), contextlib.redirect_stdout(sys.stderr), _output_redirected():
+        with rng_preserved(), contextlib.redirect_stdout(sys.stderr), _output_redirected():
             yield
     finally:
         for number, handler in handlers.items():
@@ -76,16 +75,3 @@ def _output_redirected() -> Iterator[None]:
     finally:
         os.dup2(stdout, 1)
         os.close(stdout)
-
-
-@contextlib.contextmanager
-def _rng_preserved() -> Iterator[None]:
-    """Give back the state of every generator that training draws from."""
-    python, numpy = random.getstate(), np.random.get_state()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    try:
-        with torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)

@@ -11,15 +11,13 @@ import dataclasses
 import gc
 import json
 import logging
-import random
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
+from transformers import set_seed
 
 from evidcore.cache import publish
 from evidcore.compute.processes import processes
@@ -144,9 +142,7 @@ class Execution:
             self.folder.set_status("running", stage=name)
             steps = stage.workload().steps
             self.announcer.stage_started(name, work, steps, len(self.recipe.stages))
-        random.seed(self.recipe.seed)  # a stage draws the same whatever ran before it in this process
-        np.random.seed(self.recipe.seed)
-        torch.manual_seed(self.recipe.seed)
+        set_seed(self.recipe.seed)  # a stage draws the same whatever ran before it in this process
         if not stage.traits.is_distributed and not is_first:
             serve(context.local_policy)
             return

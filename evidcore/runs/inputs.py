@@ -133,27 +133,27 @@ def drift(tables: Mapping[str, Any], lock: Mapping[str, Any]) -> list[str]:
 
 def has_isolated(recipe: Recipe) -> bool:
     """Tell whether a component of a recipe runs in a process of its own."""
-    tables = [row for item in recipe.services.values() for row in named_tables(str(item["kind"]), item)]
-    tables += [row for stage in recipe.stages for row in stage_tables(stage, recipe)]
-    return any(is_isolated(offer.kind, table) for offer, table in tables)
+    return any(is_isolated(offer.kind, table) for offer, table in recipe_tables(recipe))
 
 
 def used(recipe: Recipe) -> list[Offer]:
     """Return every component that a recipe names, the core's first."""
-    tables: dict[str, Any] = {
-        "dataset": list(recipe.datasets.values()),
-        "task": list(recipe.tasks.values()),
-        **{part: getattr(recipe.model, part) for part in ("encoder", "bridge", "view", "language")},
-    }
-    result = {offer for kind, value in tables.items() for offer in named(kind, value)}
-    for table in recipe.services.values():
-        result |= set(named(str(table["kind"]), table))
-    for stage in recipe.stages:
-        result |= {offer for offer, _ in stage_tables(stage, recipe)}
+    result = {offer for offer, _ in recipe_tables(recipe)}
     result |= {find("observer", name) for name in recipe.observers}
     return sorted(
         result, key=lambda offer: (offer.package != "evidcore", offer.package, offer.kind, offer.name)
     )
+
+
+def recipe_tables(recipe: Recipe) -> Iterator[tuple[Offer, Mapping[str, Any]]]:
+    """Yield the components that the tables of a recipe name, each with its table."""
+    parts = ("encoder", "bridge", "view", "language")
+    tables = [("dataset", table) for table in recipe.datasets.values()]
+    tables += [("task", table) for table in recipe.tasks.values()]
+    tables += [(part, getattr(recipe.model, part)) for part in parts]
+    tables += [(str(table["kind"]), table) for table in recipe.services.values()]
+    yield from (pair for kind, table in tables for pair in named_tables(kind, table))
+    yield from (pair for stage in recipe.stages for pair in stage_tables(stage, recipe))
 
 
 def stage_tables(stage: Stage, recipe: Recipe) -> Iterator[tuple[Offer, Mapping[str, Any]]]:
@@ -175,11 +175,6 @@ def named_tables(kind: str, value: Any, isolated: Any = None) -> Iterator[tuple[
         for name, option in options(offer.load(), kind).items():
             if option.kind is not None and name in value:
                 yield from named_tables(option.kind, value[name], isolated)
-
-
-def named(kind: str, value: Any) -> Iterator[Offer]:
-    """Yield the component of a table (or of each of a list), and those inside its options."""
-    return (offer for offer, _ in named_tables(kind, value))
 
 
 def requirements(offers: Iterable[Offer]) -> list[str]:

@@ -2,16 +2,14 @@
 
 import dataclasses
 import inspect
+import itertools
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from evidcore.case import Case
-from evidcore.contracts import Language, Stage, StageContext, StageResult, StageTraits, Workload
-from evidcore.contracts.model import Fittable
-from evidcore.contracts.stage import Dependencies, EventSink, Key, Problems
-from evidcore.errors import PluginError, RecipeError, did_you_mean
+from evidcore.contracts import Stage, StageContext, StageResult, StageTraits, Workload
+from evidcore.contracts.stage import Dependencies, Key, Problems
+from evidcore.errors import PluginError, did_you_mean
 from evidcore.recipe.schema import RecipeContext, Table
 from evidcore.registry.factory import Option, arguments, check_options, options, resolved_options
 from evidcore.registry.signature import component_class
@@ -72,7 +70,7 @@ class Fit(Stage):
         except PluginError:
             return  # reported where the component is named
         if result is None:
-            text = f"{component} has no fit(), so there is nothing to train. Leave the stage out."
+            text = f"{component} has no fit() and load(), so there is nothing to train. Leave the stage out."
             yield (*at, "component"), text
         elif isinstance(options, Mapping):
             for mistake in check_options(result, options, "", around.services):
@@ -117,23 +115,27 @@ class Fit(Stage):
         else:
             component = context.services[self.component.removeprefix("service.")]
         datasets = dict.fromkeys(use.dataset for use in self.data)
-        figures = fit(
-            component,
-            [case for use in self.data for case in context.cases(use)],
-            [case for name in datasets for case in context.split(name, "validation")],
-            context.folder / "checkpoint",
-            seed=context.recipe.seed,
-            announce=context.announce,
-            options=self.options,
-            where=self.component,
-            given=given,
-        )
-        return StageResult(figures=figures)
+        train = [case for use in self.data for case in context.cases(use)]
+        validation = [case for name in datasets for case in context.split(name, "validation")]
+        folder = context.folder / "checkpoint"
+        folder.mkdir(parents=True, exist_ok=True)
+        steps = itertools.count(1)
+
+        def log(figures: Mapping[str, float]) -> None:
+            step = next(steps)
+            context.announce.step_finished(int(figures.get("step", step)), figures)
+
+        asked_for = inspect.signature(component.fit).parameters  # left of `*`
+        more = {name: value for name, value in given.items() if name in asked_for}
+        values = arguments(component.fit, self.options, self.component)
+        component.fit(train, validation, folder, context.recipe.seed, log, **more, **values)
+        return StageResult(figures=json.loads((folder / "fit.json").read_text(encoding="utf-8")))
 
 
 def fit_options(component: str, around: RecipeContext) -> dict[str, Option] | None:
-    """Return the options of a component's `fit`, None if it has none."""
-    fit = getattr(component_class(around.factory_of(component)), "fit", None)
+    """Return the options of a component's `fit`, None if it has none, or no `load` to read it back."""
+    made = component_class(around.factory_of(component))
+    fit = getattr(made, "fit", None) if hasattr(made, "load") else None
     return None if fit is None else options(fit)
 
 
@@ -141,45 +143,3 @@ def named_data(stage: Stage) -> str:
     """Return a stage's data entries as a model card lists them: `chest/report, chest/choice`."""
     names = [f"{use.dataset}/{use.task}" if use.task else use.dataset for use in stage.data]
     return ", ".join(dict.fromkeys(names))
-
-
-def fit(
-    component: object,
-    train: Sequence[Case],
-    validation: Sequence[Case],
-    folder: Path,
-    *,
-    seed: int,
-    announce: EventSink,
-    options: Mapping[str, Any] | None = None,
-    where: str = "component",
-    given: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Train `component` and write its weights and figures to `folder`.
-
-    `options` are keys of its `fit`, and `given` what the core gives a `fit` that asks for it left of `*`, by
-    name.
-
-    Returns:
-        What the component wrote to `fit.json`.
-    """
-    if not isinstance(component, Fittable | Language):
-        name = type(component).__name__
-        raise RecipeError(
-            f"{where}: {name} offers no `fit` and `load`, so no stage can train it; take this stage out, or "
-            "name a component that offers them."
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    steps = 0
-
-    def log(figures: Mapping[str, float]) -> None:
-        nonlocal steps
-        steps += 1
-        announce.step_finished(int(figures.get("step", steps)), figures)
-
-    function: Any = component.fit  # type: ignore[union-attr]  # a Language with one, or a Fittable
-    asked = inspect.signature(function).parameters
-    more = {name: value for name, value in (given or {}).items() if name in asked}
-    values = arguments(function, options or {}, where)
-    function(train, validation, folder, seed, log, **more, **values)
-    return dict(json.loads((folder / "fit.json").read_text(encoding="utf-8")))

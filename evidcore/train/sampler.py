@@ -24,7 +24,7 @@ from evidcore.contracts import (
 from evidcore.errors import ContractError
 from evidcore.model.generation import continue_rows
 from evidcore.model.policy import VLMPolicy, sampling_of
-from evidcore.model.processor import Encoded, VolumeProcessor, refuse_too_long
+from evidcore.model.processor import VolumeProcessor, refuse_too_long
 from evidcore.model.shared_prefix import PrefixCache
 from evidcore.model.vlm import VolumeVLM
 
@@ -100,7 +100,6 @@ class PolicySampler(Sampler):
         self.vocabulary = model.config.get_text_config().vocab_size
         self._drawn: Counter[int | str] = Counter()
         # by the prompt's id, which stays its own while the prompt is held here
-        self._encoded: dict[int, tuple[Prompt, Encoded]] = {}
         self._prefixes: dict[int, tuple[Prompt, Prefix]] = {}
         engine = engine or InProcess()
         self.keeps_log_probs = not engine.is_policy
@@ -145,7 +144,7 @@ class PolicySampler(Sampler):
     def score(self, episodes: Sequence[Episode]) -> list[tuple[float, ...]]:
         """Return the log-probability of each token of each episode's first turn, as sampling computes it."""
         result = continue_rows(
-            self.model, [self.prefix(Episode(prompt=episode.prompt)) for episode in episodes], self.sampling,
+            self.model, [self.asked(episode.prompt) for episode in episodes], self.sampling,
             forced=[item.ids[: item.replies[0].start] if item.replies else item.ids for item in episodes],
         )  # fmt: skip
         return [item.log_probs for item in result]
@@ -170,22 +169,18 @@ class PolicySampler(Sampler):
         decoded: str = self.processor.tokenizer.decode(ids, skip_special_tokens=True)
         return decoded
 
-    def encoded(self, prompt: Prompt) -> Encoded:
-        """Return the prompt's tokens; each prompt is encoded once."""
-        if id(prompt) not in self._encoded:
+    def asked(self, prompt: Prompt) -> Prefix:
+        """Return what the model reads of a prompt; each is encoded once."""
+        if id(prompt) not in self._prefixes:
             encoded = self.processor.encode(prompt, self.opening)
             most = self.sampling.max_new_tokens
             refuse_too_long(self.processor.context_tokens, prompt.id, len(encoded.ids), most)
-            self._encoded[id(prompt)] = prompt, encoded
-        return self._encoded[id(prompt)][1]
+            self._prefixes[id(prompt)] = prompt, Prefix(encoded.ids, self._handles(encoded.crops))
+        return self._prefixes[id(prompt)][1]
 
     def prefix(self, episode: Episode) -> Prefix:
         """Return everything the model reads before the next token."""
-        key = id(episode.prompt)
-        if key not in self._prefixes:
-            encoded = self.encoded(episode.prompt)
-            self._prefixes[key] = episode.prompt, Prefix(encoded.ids, self._handles(encoded.crops))
-        prompt = self._prefixes[key][1]
+        prompt = self.asked(episode.prompt)
         if not episode.ids:
             return prompt
         handles = self._handles([crop for _, crop in episode.crops])
@@ -270,7 +265,7 @@ class RolloutPolicy(VLMPolicy):
             seed=self.seed, strategy=self.strategy, rows_per_pass=self.prompts_per_pass,
         )  # fmt: skip
         result: dict[int, Completion] = {}
-        lengths = [len(sampler.encoded(prompt).ids) for prompt in prompts]
+        lengths = [len(sampler.asked(prompt).ids) for prompt in prompts]
         for batch in self._batches(lengths):
             with self.asking():
                 episodes = run_strategy(self.strategy, sampler, [prompts[place] for place in batch], 1)

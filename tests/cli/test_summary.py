@@ -21,8 +21,8 @@ def test_a_line_that_is_not_known_is_said_to_be_so(tmp_path):
     result = {
         "stage": "evaluate",
         "kind": "evaluate",
-        "rows": [row.to_json() for row in lines.rows("choice")],
-        "reference_lines": {"choice": lines.figures()},
+        "rows": [row.to_json() for row in lines.blind("choice").rows],
+        "reference_lines": {"choice": lines.blind("choice").figures},
     }
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "evaluate.json").write_text(json.dumps(result))

@@ -37,7 +37,8 @@ class Silent(Length):
     unit = "rate"
 
     def __call__(self, texts):
-        return [Unscored(kind="not-applicable", reason="no reference report") for _ in texts]
+        unknown = Unscored(kind="not-applicable", reason="no reference report")
+        return [unknown if item.text else Measured(figures={}) for item in texts]
 
     def notes(self):
         return {}
@@ -81,7 +82,7 @@ def test_rows_tell_value_unit_and_what_is_missing_and_why(named):
         "in characters; 1 of 3 not measured: nothing was written; too few patients (2 of at least 20)"
     )
     assert (second.metric, second.value, second.questions) == ("silent", None, 0)
-    assert second.note == "3 of 3 not measured: no reference report"
+    assert second.note == "3 of 3 not measured: 2 times no reference report; 1 times not told"
 
 
 def test_lines_hold_figures_remarks_and_what_is_missing(named):

@@ -34,7 +34,7 @@ def test_chance_is_one_over_the_options_and_perception_cannot_tell_true_ones_apa
     questions.append(prompt(["e", "n", "c"], "B", true=[0, 1, 2]))
     lines = reference_lines(questions, TRAINING)
     assert lines.uniform_chance == (1 / 3, 0.25, 1 / 3)
-    assert lines.figures()["uniform_chance"] == pytest.approx(11 / 36)
+    assert lines.blind("choice").figures["uniform_chance"] == pytest.approx(11 / 36)
     assert lines.perfect_perception == (1.0, 0.5, pytest.approx(1 / 3))
 
 
@@ -43,7 +43,7 @@ def test_a_rule_that_cannot_decide_tosses_a_coin():
     assert toss.rules["most often right in training"] == pytest.approx(1 / 3)
     options = ["e", "n", "c", "h"]
     balanced = [prompt(options[i:] + options[:i], "ABCD"[j]) for i in range(4) for j in range(4)]
-    assert reference_lines(balanced, TRAINING).figures()["prior_only"] == 0.25
+    assert reference_lines(balanced, TRAINING).blind("choice").figures["prior_only"] == 0.25
 
 
 def test_prior_only_picks_what_was_right_in_training():
@@ -93,7 +93,7 @@ def test_the_best_rule_is_chosen_without_the_test_questions():
     lines = reference_lines(questions, training)
     assert lines.prior_rule == best_rule(training) == "most often right in training"  # e, always
     assert lines.prior_only == (0.0, 0.5)  # h was never right, nor was n
-    assert lines.rules["letter most often right"] == 1.0 > lines.figures()["prior_only"]
+    assert lines.rules["letter most often right"] == 1.0 > lines.blind("choice").figures["prior_only"]
 
 
 def test_a_rule_is_judged_on_patients_it_has_not_learnt_from():
@@ -137,7 +137,7 @@ def drawn(rng, patients, questions, *, longest=None, start=0):
 def test_the_longest_option_gives_itself_away():
     rng = random.Random(3)
     lines = reference_lines(drawn(rng, 100, 3, longest=0.7), drawn(rng, 100, 3, longest=0.7, start=1000))
-    assert lines.figures()["prior_only"] == pytest.approx(0.7, abs=0.05)
+    assert lines.blind("choice").figures["prior_only"] == pytest.approx(0.7, abs=0.05)
     assert lines.rules["longest option"] == pytest.approx(0.7, abs=0.05)
     assert lines.rules["shortest option"] < 0.2
 
@@ -151,7 +151,7 @@ def test_words_that_the_option_shares_with_the_question_give_it_away():
 
     lines = reference_lines([asked(number) for number in range(40)], [asked(number) for number in range(60)])
     assert lines.rules["option with most words of the question"] == 1.0
-    assert lines.figures()["prior_only"] == 1.0
+    assert lines.blind("choice").figures["prior_only"] == 1.0
 
 
 def test_the_regression_learns_which_option_belongs_to_which_words_of_a_question():
@@ -165,7 +165,7 @@ def test_the_regression_learns_which_option_belongs_to_which_words_of_a_question
     lines = reference_lines(test, train)
     assert lines.rules["regression on the words"] == 1.0
     assert lines.rules["most often right to the same words"] < 0.8  # hardly any words come twice
-    assert lines.figures()["prior_only"] == 1.0
+    assert lines.blind("choice").figures["prior_only"] == 1.0
     again = reference_lines(test, train)
     assert (again.rules, again.prior_only) == (lines.rules, lines.prior_only)
 
@@ -178,7 +178,7 @@ def test_without_a_signal_the_line_is_chance(patients, simulations):
     for seed in range(simulations):
         rng = random.Random(seed)
         lines = reference_lines(drawn(rng, patients, 5), drawn(rng, 30, 3, start=1000))
-        values.append(lines.figures()["prior_only"])
+        values.append(lines.blind("choice").figures["prior_only"])
         highest.append(max(lines.rules.values()))
     assert sum(values) / simulations == pytest.approx(0.25, abs=0.01)
     assert sum(highest) / simulations > 0.265
@@ -186,7 +186,7 @@ def test_without_a_signal_the_line_is_chance(patients, simulations):
 
 def test_rows_tell_the_rule_and_the_patients():
     questions = [prompt(["e", "n"], "A", patient=f"p{number}") for number in range(25)]
-    rows = {row.metric: row for row in reference_lines(questions, TRAINING).rows("choice")}
+    rows = {row.metric: row for row in reference_lines(questions, TRAINING).blind("choice").rows}
     assert rows["prior_only"].note == (
         "best blind rule: most often right in training; "
         "all values are equal: exact binomial bound over patients"
@@ -223,9 +223,9 @@ def test_perfect_perception_is_not_known_where_the_true_options_are_not():
     unknown = dataclasses.replace(unknown, reference={**unknown.reference, "truth_known": False})
     lines = reference_lines([prompt(["e", "n"], "A"), unknown], TRAINING)
     assert lines.perfect_perception is None
-    assert lines.figures()["perfect_perception"] is None
-    assert lines.figures()["uniform_chance"] == 0.5
-    row = next(row for row in lines.rows("choice") if row.metric == "perfect_perception")
+    assert lines.blind("choice").figures["perfect_perception"] is None
+    assert lines.blind("choice").figures["uniform_chance"] == 0.5
+    row = next(row for row in lines.blind("choice").rows if row.metric == "perfect_perception")
     assert (row.value, row.low, row.high) == (None, None, None)
     assert (row.questions, row.note) == (2, "which other options are true is not known")
 
@@ -250,5 +250,5 @@ def test_rules_learn_from_given_questions_and_from_drawn_ones():
     training = training_prompts(ask(drawing, cases[:4]))
     assert {item.reference["question"] for item in training} == {side.text, "Which finding is present?"}
     # who knows the training questions answers every one of these without looking
-    assert reference_lines(ask(drawing, cases[4:])(0), training).figures()["prior_only"] == 1.0
+    assert reference_lines(ask(drawing, cases[4:])(0), training).blind("choice").figures["prior_only"] == 1.0
     assert len(training_prompts(ask(giving, cases[:4]))) == 4  # the same in both, each once

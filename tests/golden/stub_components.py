@@ -92,6 +92,8 @@ class Words:
 
     def fit(self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 3) -> None: ...
 
+    load = fit
+
 
 class Published(Words):
     has_weights = True
@@ -105,6 +107,8 @@ class Eye:
         self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 30,
         learning_rates: Mapping[str, float] = {}, reading: Annotated[Reading, InlineOptions],
     ) -> None: ...  # fmt: skip
+
+    load = fit
 
 
 class Line:
@@ -147,6 +151,8 @@ class Grow:
     def __init__(self, *, seeds: int = 1) -> None: ...
 
     def fit(self, train, validation, folder, seed, log, *, steps: Annotated[int, Ge(1)] = 30) -> None: ...
+
+    load = fit
 
 
 class Judged:

@@ -43,12 +43,16 @@ def test_a_module_of_one_file_has_a_hash(tmp_path, monkeypatch):
 
 def test_the_data_set_that_another_stands_on_counts_too():
     table = {"use": "mask-questions", "source": {"use": "implant", "source": {"use": "folder", "path": "."}}}
-    assert [offer.name for offer in inputs.named("dataset", table)] == ["mask-questions", "implant", "folder"]
+    assert [offer.name for offer, _ in inputs.named_tables("dataset", table)] == [
+        "mask-questions",
+        "implant",
+        "folder",
+    ]
 
 
 def test_a_component_inside_a_table_is_found_by_its_kind():
     table = {"use": "report-consistency", "scorer": {"use": "findings-f1"}}
-    assert [(offer.kind, offer.name) for offer in inputs.named("reward", table)] == [
+    assert [(offer.kind, offer.name) for offer, _ in inputs.named_tables("reward", table)] == [
         ("reward", "report-consistency"),
         ("scorer", "findings-f1"),
     ]

@@ -62,7 +62,6 @@ def test_a_prompt_that_is_gone_leaves_its_tokens_to_no_other(bench, parts):
         short_lived = dataclasses.replace(prompts[0], parts=(TextPart(text=f"Question {number}?"),))
         expected = tuple(processor.encode(short_lived).ids)
         assert tuple(sampler.prefix(Episode(prompt=short_lived)).ids) == expected
-        assert tuple(sampler.encoded(short_lived).ids) == expected
 
 
 def test_what_a_fork_inherited_counts_to_its_budget_though_it_is_not_trained(bench, parts):

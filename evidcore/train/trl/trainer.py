@@ -266,7 +266,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
                 sampler = self.make_sampler(vlm, visible, positions)
                 with self.clock.part("data"):
                     for prompt in visible:
-                        sampler.prefix(Episode(prompt=prompt))  # which keeps it
+                        sampler.asked(prompt)  # which keeps it
                     if self.proof is None:
                         step = self.args.generation_batch_size // answers  # prompts, of all processes
                         images = self.processing_class.image_processor
@@ -291,7 +291,7 @@ class GroupTrainer(stage.StageTrainer, GRPOTrainer):  # type: ignore[misc]
         images = handles if any(handles) else None
         self.state.num_input_tokens_seen += sum(len(sampler.prefix(episode).ids) for episode in self.episodes)
         return (
-            [list(sampler.encoded(episode.prompt).ids) for episode in self.episodes],
+            [list(sampler.asked(episode.prompt).ids) for episode in self.episodes],
             [list(episode.ids) for episode in self.episodes],
             [list(episode.loss_mask) for episode in self.episodes],
             [rollout.text for rollout in self.rollouts],

@@ -27,7 +27,7 @@ from evidcore.registry import card
 from evidcore.registry.signature import component_class
 from evidcore.runs.execute import last_model
 from evidcore.runs.folder import RunFolder, atomic_directory, open_run, sha256, write
-from evidcore.runs.inputs import named
+from evidcore.runs.inputs import named_tables
 from evidcore_plugin_hub.card import UNKNOWN, DatasetFacts, Form, ModelFacts, PackageFacts, model_card
 from evidcore_plugin_hub.redaction import published_lock, published_recipe, without_paths
 
@@ -155,7 +155,8 @@ def _facts(
         encoder.load_pretrained is not Encoder.load_pretrained or encoder.load_from is not Encoder.load_from
     )
     tables = {kind: getattr(recipe.model, kind) for kind in ("encoder", "bridge", "view")}
-    inside = {offer.package for kind, table in tables.items() for offer in named(kind, table)} | {"evidcore"}
+    named = (offer for kind, table in tables.items() for offer, _ in named_tables(kind, table))
+    inside = {offer.package for offer in named} | {"evidcore"}
     return ModelFacts(
         name=recipe.name, base_model=language.get("id", ""), base_revision=language.get("revision", ""),
         language_is_pretrained=made.has_weights, counts_words=made.counts_words, recipe=shown, form=form,
