@@ -167,9 +167,6 @@ def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
         read_mask(MaskRef(path=str(path), key="large"), volume)
 
 
-# --- real files -----------------------------------------------------------------------------------
-
-
 def test_real_files_are_those_of_simpleitk(real_data):
     files = [*(real_data / "pyradiomics").glob("*.nrrd"), real_data / "chest_imaging_platform/ct-64.nrrd"]
     assert len(files) > 5
@@ -179,11 +176,6 @@ def test_real_files_are_those_of_simpleitk(real_data):
         np.testing.assert_array_equal(volume.array, SimpleITK.GetArrayFromImage(image))
         np.testing.assert_allclose(volume.affine[:3, 3], image.GetOrigin()[::-1], atol=1e-5)
         np.testing.assert_allclose(volume.spacing_mm_zyx, image.GetSpacing()[::-1], atol=1e-6)
-
-
-def test_a_real_label_map_without_orientation_is_refused(real_data):
-    message = refusal(real_data / "chest_imaging_platform/rind_partition-64.nrrd")
-    assert "states no orientation (no space), so left and right are unknown" in message
 
 
 @pytest.mark.parametrize(("field", "value", "says"), TABLE["numbers"])

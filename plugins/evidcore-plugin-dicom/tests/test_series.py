@@ -30,6 +30,7 @@ def test_any_orientation_of_a_series_gives_the_same_volume(write_series, pairs, 
     volume = opened(folder)
     np.testing.assert_array_equal(volume.array, scan(shape))
     np.testing.assert_allclose(volume.affine, np.diag([*spacing, 1.0]), atol=1e-6)
+    assert volume.array.flags.c_contiguous
     shutil.rmtree(folder)
 
 
@@ -209,9 +210,6 @@ def test_a_deflated_file_is_inflated_up_to_a_limit(write_series, monkeypatch):
     np.testing.assert_array_equal(opened(folder).array, scan())
     monkeypatch.setattr(headers, "MOST_INFLATED_BYTES", 300)
     assert "dcm: is no readable DICOM file (it inflates to more than 300 bytes" in refusal(folder)
-
-
-# --- real series ----------------------------------------------------------------------------------
 
 
 def test_a_real_series_is_that_of_the_nifti_file_voxel_for_voxel(real_data):

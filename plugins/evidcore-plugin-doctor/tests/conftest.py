@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_doctor.check import Summary, check, list_cases
 from evidcore_plugin_doctor.fault import Fault
+from evidcore_testing.data import save_nifti
 from evidcore_testing.fixtures import evid as evid
 from evidcore_testing.fixtures import real_data as real_data
 from scipy import ndimage
@@ -78,18 +78,6 @@ def as_volume(
     return Volume(array=array, geometry=geometry, intensity=intensity)  # type: ignore[arg-type]
 
 
-def save(
-    path: Path, array: Array, spacing_mm: tuple[float, float, float] = SPACING_MM, axes: str = "LPS"
-) -> Path:
-    """Write an array in body axes as a file that runs to `axes` (three letters, of x, y, z)."""
-    z, y, x = spacing_mm
-    image = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-x, -y, z, 1.0]))
-    stored, wanted = (nibabel.orientations.axcodes2ornt(tuple(letters)) for letters in ("LPS", axes))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(image.as_reoriented(nibabel.orientations.ornt_transform(stored, wanted)), path)
-    return path
-
-
 @dataclasses.dataclass
 class Home:
     """A data set on disk."""
@@ -117,13 +105,13 @@ class Home:
             cells["masks"] = masks
         path = self.folder / f"{name}.nii.gz"
         if array is not None:
-            save(path, array, spacing_mm, axes)
+            save_nifti(path, array, spacing_mm, axes)
         row = {"id": name, "volume": path.name, "patient": f"p-{name}", "split": "train"}
         self.rows.append(row | cells)
         return path
 
     def mask(self, name: str, array: Array, spacing_mm: Any = SPACING_MM) -> str:
-        save(self.folder / f"{name}.nii.gz", array.astype(np.uint8), spacing_mm)
+        save_nifti(self.folder / f"{name}.nii.gz", array.astype(np.uint8), spacing_mm)
         return f"{name}.nii.gz"
 
     def write(self) -> Path:

@@ -59,9 +59,6 @@ def test_real_chest_and_belly_lie_as_their_headers_say(real_data, tools):
     assert wrong_axes(flipped) == {"y"}
 
 
-# --- the coarse grid -----------------------------------------------------------------------------
-
-
 def test_cubes_hold_the_mean_of_their_voxels(tools):
     array = np.random.default_rng(0).normal(size=(20, 25, 30)).astype(np.float32)
     coarse = coarsen(tools.as_volume(array, (2.5, 1.0, 1.0)))
@@ -86,9 +83,6 @@ def test_a_slope_stays_a_slope_at_any_spacing(tools):
 )
 def test_what_is_no_body_has_no_coarse_grid(tools, shape, spacing):
     assert coarsen(tools.as_volume(np.zeros(shape, np.int16), spacing)) is None
-
-
-# --- outlines of masks ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("axis", "name"), [(0, "z"), (1, "y"), (2, "x")])

@@ -65,7 +65,7 @@ def plant(home: Any, tools: Any) -> None:
     home.add("lesion-said", torso(20), masks={"nodule": np.zeros(masked.shape)}, nodule="1")
     home.add("first-half", torso(21), patient="p-shared", Sex="M")
     home.add("second-half", torso(22), patient="p-shared", split="test", Sex="F")
-    tools.save(home.folder / "mirrored-new.nii.gz", torso(38))
+    tools.save_nifti(home.folder / "mirrored-new.nii.gz", torso(38), tools.SPACING_MM)
     home.add("misfiled", volume="mirrored-new.nii.gz", report="There is no nodule.", nodule="1")
     home.add("original", torso(23))
     home.add("same-file", patient="p-other")

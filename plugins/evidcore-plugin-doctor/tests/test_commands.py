@@ -96,9 +96,6 @@ def test_intensity_of_a_folder_can_be_arbitrary(evid, folder):
     evid("data", "check", folder, "--processes", 1, "--intensity", "arbitrary")
 
 
-# --- profile -------------------------------------------------------------------------------------
-
-
 def test_a_folder_is_profiled(evid, folder, tmp_path):
     out = tmp_path / "out"
     said = evid("data", "profile", folder, "--out", out).output

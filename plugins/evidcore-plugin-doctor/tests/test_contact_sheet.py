@@ -58,6 +58,7 @@ def test_each_case_has_three_planes_and_its_faults(seen, planted):
     cards = of(result, "article")
     assert [card.text_content().split()[0] for card in cards] == ["nodule", "cut", "unit", "tested"]
     assert [card.get("data-split", "") for card in cards] == ["train", "train", "train", "test"]
+    assert [json.loads(card.get("data-names", "")) for card in cards] == [[AFFECTED], [], [], []]
     assert "the gzip stream ends too early" in cards[1].text_content()
     assert "No picture" in cards[1].text_content()
     assert "scaled to a unit range" in cards[2].text_content()
@@ -229,19 +230,8 @@ def test_a_photograph_is_one_picture_without_sides_of_the_body(evid, home):
     assert of(result, "div", "screen")[0].get("style") == "aspect-ratio:1.5625"
 
 
-def test_a_folder_of_questions_is_shown_like_one_of_scans(evid, home, tools):
-    tools.save(home.folder / "a.nii.gz", tools.torso(0))
-    (home.folder / "questions.csv").write_text(
-        "id;volume;patient;split;nodule;question;answer\nq;a.nii.gz;p;test;yes;Is there one?;no\n"
-    )
-    _, result, _ = viewed(evid, home.folder)
-    (card,) = of(result, "article")
-    assert json.loads(card.get("data-names", "")) == ["nodule"]
-    assert [item.text_content() for item in of(result, "li", "right")] == ["B) no"]
-
-
 def test_questions_show_their_options_and_the_right_one(evid, home, tools):
-    tools.save(home.folder / "a.nii.gz", tools.torso(0))
+    tools.save_nifti(home.folder / "a.nii.gz", tools.torso(0), tools.SPACING_MM)
     (home.folder / "questions.csv").write_text(
         "id,image,patient,split,question,A,B,answer\nq,a.nii.gz,p,train,Which <i>organ</i>?,liver,spleen,B\n"
     )

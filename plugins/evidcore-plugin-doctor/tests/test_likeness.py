@@ -6,6 +6,7 @@ import pytest
 from evidcore_plugin_doctor.coarse import coarsen
 from evidcore_plugin_doctor.likeness import AGREEMENT, BLOCK, Library, fingerprint, weakest_tenth
 from scipy import ndimage
+from scipy.spatial.transform import Rotation
 
 
 def alike(*volumes):
@@ -48,14 +49,10 @@ def test_a_changed_copy_is_found(tools, change):
     assert pair.agreement > AGREEMENT
 
 
-@pytest.mark.parametrize(("axes", "degrees"), [((1, 2), 4), ((1, 2), 8)])
-def test_a_turned_copy_is_found_with_its_turn(tools, axes, degrees):
-    array = tools.torso(3).astype(np.float32)
-    angle, steps = np.deg2rad(degrees), np.diag(tools.SPACING_MM)
-    turn = np.eye(3)
-    item, other = axes
-    turn[item, item] = turn[other, other] = np.cos(angle)
-    turn[item, other], turn[other, item] = -np.sin(angle), np.sin(angle)
+@pytest.mark.parametrize("degrees", [4, 8])
+def test_a_turned_copy_is_found_with_its_turn(tools, degrees):
+    array, steps = tools.torso(3).astype(np.float32), np.diag(tools.SPACING_MM)
+    turn = Rotation.from_euler("x", degrees, degrees=True).as_matrix()  # about the first axis, z
     matrix = np.linalg.inv(steps) @ turn @ steps
     middle = (np.array(array.shape) - 1) / 2
     turned = ndimage.affine_transform(array, matrix, middle - matrix @ middle, order=1, mode="nearest")
@@ -77,17 +74,6 @@ def test_a_part_smaller_than_half_is_passed_over(tools):
 @pytest.mark.parametrize("array", [np.zeros((30, 30, 30), np.int16), np.zeros((4, 30, 30), np.int16)])
 def test_what_shows_nothing_is_like_nothing(tools, array):
     assert alike(tools.as_volume(array), tools.as_volume(array)) == []
-
-
-def test_real_crop_of_a_real_scan_is_found(real_data):
-    from evidcore.api import VolumeRef, read
-
-    scans = [
-        read(VolumeRef(path=str(real_data / "totalsegmentator" / name)))
-        for name in ("example_ct.nii.gz", "example_ct_sm.nii.gz")
-    ]
-    (pair,) = alike(*scans)
-    np.testing.assert_allclose(pair.shift_mm, [-82 * 3.0, 0, 0], atol=2.5)  # the top 30 of 112 slices
 
 
 def test_the_weakest_tenth_is_that_of_a_loop_over_blocks():

@@ -36,9 +36,6 @@ def described(cases, **options):
     return profile(cases, "mine", **settings | options)
 
 
-# --- reference lines ---------------------------------------------------------------------------
-
-
 def test_drawn_questions_have_the_lines_that_hand_arithmetic_gives():
     # nodule is always present, all else never: the blind rule is always right, and perfect eyes too
     cases = {"train": [case(number, "10000") for number in range(30)]}
@@ -117,9 +114,6 @@ def test_an_unknown_way_of_asking_is_named_with_the_known_ones():
         described({"train": []})
 
 
-# --- prevalence --------------------------------------------------------------------------------
-
-
 def test_prevalence_counts_those_that_know():
     cases = [case(number, "10000" if number < 6 else "00000") for number in range(24)]
     cases.append(Case(id="u", patient="u", volumes=(), findings=(Finding(name="nodule", state="uncertain"),)))
@@ -132,9 +126,6 @@ def test_prevalence_counts_those_that_know():
     error = 1.96 * (0.25 * 0.75 / 24) ** 0.5
     assert row["low"] == pytest.approx(0.25 - error, abs=0.05)
     assert row["high"] == pytest.approx(0.25 + error, abs=0.05)
-
-
-# --- sentences ---------------------------------------------------------------------------------
 
 
 def test_reconstructions_of_a_scan_are_said_and_what_shares_are_of():
@@ -175,9 +166,6 @@ def test_lengths_are_counted_by_hand():
     assert quantiles([]) is None
 
 
-# --- volumes -----------------------------------------------------------------------------------
-
-
 def test_voxels_come_from_headers_and_broken_ones_are_counted(home, tools):
     home.add("a", np.zeros((10, 20, 30), np.int16), spacing_mm=(5.0, 1.0, 0.5))
     home.add("b", np.zeros((20, 20, 30), np.int16), spacing_mm=(2.5, 1.0, 0.5))
@@ -192,9 +180,6 @@ def test_voxels_come_from_headers_and_broken_ones_are_counted(home, tools):
     assert volumes["voxels"]["x"]["50 %"] == 30
     assert volumes["extent_mm"]["z"]["0 %"] == 50
     assert seen == [(1, 3), (2, 3), (3, 3)]
-
-
-# --- files -------------------------------------------------------------------------------------
 
 
 def written(path, rows):
@@ -279,9 +264,6 @@ def test_a_report_named_as_a_label_is_not_printed(tmp_path):
         read_listing(path, Columns(labels=("report",)))
     assert "got a text of 66 characters" in str(caught.value) or "got a text of 65" in str(caught.value)
     assert "rare disease" not in str(caught.value)
-
-
-# --- the page and the real reports ---------------------------------------------------------------
 
 
 def test_the_page_shows_every_part_and_loads_nothing(tmp_path):

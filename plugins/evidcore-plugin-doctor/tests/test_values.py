@@ -25,9 +25,6 @@ def odd(shape, spacing, **marks):
     return list(unlikely(ref, grid, grid))
 
 
-# --- intensity ---------------------------------------------------------------------------------
-
-
 def filled(hu, value):
     """Fill the sides of a scan, as scanners do outside their circle."""
     hu[:, :15], hu[:, -15:] = value, value
@@ -83,9 +80,6 @@ def test_what_no_ct_holds_is_named_with_its_place(tools, value):
     assert f"{value:g}" in text
 
 
-# --- spacing -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("shape", "spacing"), TABLE["likely"])
 def test_what_scanners_make_is_likely(shape, spacing):
     assert odd(shape, spacing) == []
@@ -120,9 +114,6 @@ def test_a_table_that_contradicts_the_file_is_named_with_both():
     assert severity == "warning"
     assert "states a spacing of 1 x 1 x 1 mm (z, y, x), the table 1.5 x 0.7 x 0.7 mm" in text
     assert list(unlikely(ref, used, used)) == []
-
-
-# --- fill --------------------------------------------------------------------------------------
 
 
 def parts(volume):

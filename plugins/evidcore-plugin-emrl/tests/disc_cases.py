@@ -1,8 +1,7 @@
 """Cases with bright and dark discs in noise, whose masks are findings, and who answers about them."""
 
-import nibabel
 import numpy as np
-from evidcore_testing.checks_evaluation import Repeats
+from evidcore_testing.data import save_nifti
 
 from evidcore.api import Case, Finding, Labeler, MaskRef, Report, Span, VolumeRef
 from evidcore.contracts import LabelError
@@ -38,9 +37,7 @@ def disc_case(folder, number, present=None, *, where=None, kinds=HU, tag_hu=None
     hu += rng.normal(0, 8, SHAPE)
     if tag_hu is not None:
         hu[:, 0, 0] = tag_hu
-    path = folder / f"{number}.nii"
-    image = nibabel.Nifti1Image(hu.round().astype(np.int16).transpose(2, 1, 0), np.diag([-2, -2, 5, 1]))
-    nibabel.save(image, path)
+    path = save_nifti(folder / f"{number}.nii", hu.round().astype(np.int16), (5.0, 2.0, 2.0))
     np.savez(folder / f"{number}.npz", **masks)
     findings = tuple(Finding(name=name, state="present" if name in masks else "absent") for name in kinds)
     sentences = [f"There is a {name}." if name in masks else f"No {name} is seen." for name in kinds]
@@ -54,16 +51,6 @@ def disc_case(folder, number, present=None, *, where=None, kinds=HU, tag_hu=None
         report=Report(text=text, spans=tuple(spans)), findings=findings,
         masks={name: MaskRef(path=str(folder / f"{number}.npz"), key=name) for name in masks},
     )  # fmt: skip
-
-
-class Says(Repeats):
-    """Answers each prompt by a function of it."""
-
-    def __init__(self, say):
-        self.say = say
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [self.say(prompt) for prompt in prompts]
 
 
 class Unreading(Labeler):

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from disc_cases import Unreading, disc_case
+from disc_cases import CYST, STONE, Unreading, disc_case
 from evidcore_plugin_emrl.cross_view import CrossView
 from evidcore_plugin_emrl.matched_slices import MatchedSlices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
@@ -23,8 +23,6 @@ def square(side, at=4):
     return slice(at, at + side), slice(at, at + side)
 
 
-CYST = {1: square(4), 2: square(6)}  # 16 and 36 pixels
-STONE = {2: square(3, 20), 3: square(6, 20)}  # 9 and 36
 AGREEMENTS = ("whole", "local")
 PAIR = ("cyst", "stone")
 

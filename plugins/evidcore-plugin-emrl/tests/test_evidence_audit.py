@@ -1,9 +1,9 @@
 """The ladder over reports with evidence: who looks is told to see, and who knows words alone is not."""
 
 import pytest
-from disc_cases import Says
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_plugin_phantoms.abdomen.dataset import PhantomAbdomen
+from evidcore_testing.checks_evaluation import Says
 
 from evidcore.api import EvalOptions
 from evidcore.builtin.views import Slices

@@ -4,10 +4,11 @@ import dataclasses
 import json
 
 import pytest
-from disc_cases import CYST, Says, Unreading, disc_case
+from disc_cases import CYST, Unreading, disc_case
 from evidcore_plugin_emrl.blind_reports import best_answers, usual_slices
 from evidcore_plugin_emrl.report_evidence import ReportEvidence
 from evidcore_testing import check_evaluation
+from evidcore_testing.checks_evaluation import Says
 
 from evidcore.api import Answers, EvalOptions, Finding, Report
 from evidcore.builtin.views import Slices

@@ -1,9 +1,10 @@
 """Reader `model-reader`: a model of evidcore's and a published one, asked about slices."""
 
 import pytest
-from disc_cases import SHAPE, Says, disc_case
+from disc_cases import SHAPE, disc_case
 from evidcore_plugin_emrl.model_reader import ModelReader, PolicyReader
 from evidcore_testing import check_reader
+from evidcore_testing.checks_evaluation import Says
 from evidcore_testing.models import tiny_language, tiny_vision_language
 
 from evidcore.api import Crop, DataError

@@ -1,10 +1,12 @@
 import pytest
 from evidcore_plugin_med3d_r1.abnormal_recall import AbnormalRecall
 from evidcore_plugin_reports.labelers import NegationRules
+from evidcore_testing import check_metric
 
 from evidcore.api import Labeler, Span
 from evidcore.contracts import LabelError
 from evidcore.evaluate.pooling import pooled
+from evidcore.registry.factory import build
 
 REFERENCE = (
     "The heart is normal. No pleural effusion. There is emphysema. The bones are sound. "
@@ -20,6 +22,11 @@ def at(text, part, label="abnormal"):
 def figures(metric, texts):
     result = metric(texts)
     return {name: pooled([item.figures[name] for item in result]) for name in result[0].figures}
+
+
+def test_it_keeps_the_contract_of_a_metric():
+    given = {"labeler": NegationRules()}
+    check_metric(build("metric", {"use": "abnormal-recall"}, given=given, where="test"))
 
 
 def test_each_abnormal_sentence_counts_once_by_the_share_of_its_findings(written):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_testing import tiny_language, volume_case
+from evidcore_testing.checks_reward import Letters
 from transformers.utils import logging
 
-from evidcore.api import Reward, Score
 from evidcore.builtin.rollouts import Plain
 from evidcore.contracts.stage import NullSink
 from evidcore.model import assemble
@@ -26,13 +26,6 @@ PROGRAM = Path(__file__).with_name("sharded_program.py")
 BRIDGE = {"use": "residual-alignment", "pool_zyx": [1, 1, 2]}
 
 logging.disable_progress_bar()
-
-
-class Letters(Reward):
-    """The share of letters in an answer: sampled answers differ in it."""
-
-    def __call__(self, rollouts, earlier):
-        return [Score(value=sum(map(str.isalpha, item.text)) / max(len(item.text), 1)) for item in rollouts]
 
 
 @pytest.fixture

@@ -1,16 +1,12 @@
 import dataclasses
-import math
 
 import pytest
-import torch
 from evidcore_plugin_med3d_r1.consistency import LEVELS, ReportConsistency, level
 from evidcore_plugin_reports.agreement import as_agreement
 from evidcore_plugin_reports.reward_model import RewardModel
 from evidcore_plugin_reports.scorers import FindingsF1
-from evidcore_plugin_reports.testing import tiny_reward_model
 from evidcore_plugin_reports.text_models import Pretrained
 from evidcore_testing.checks_reward import check_reward
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from evidcore.api import (
     Answer,
@@ -62,9 +58,6 @@ def test_released_levels_are_the_released_codes_table():
         near = [edge - 0.01, edge - 1e-9, edge, edge + 1e-9, edge + 0.01]
         expected = [by_released_code(score) for score in near]
         assert [level(as_agreement(score), LEVELS["released"]) for score in near] == expected
-    assert [by_released_code(score) for score in (-0.1, 0.1, 0.3, 0.7, 1.2, 2.0)] == [
-        0, 0.2, 0.4, 0.6, 0.8, 1,
-    ]  # fmt: skip
 
 
 def test_it_is_ready_when_its_scorer_is(tmp_path):
@@ -81,31 +74,25 @@ def test_paper_levels_are_the_papers_four_values(score, reward):
     assert level(as_agreement(score), LEVELS["paper"]) == reward
 
 
-@pytest.mark.parametrize("table", ["paper", "released"])
-def test_no_agreement_earns_nothing_and_full_agreement_everything(table):
-    assert level(0.0, LEVELS[table]) == 0.0
-    assert level(1.0, LEVELS[table]) == 1.0
-    rising = [level(step / 100, LEVELS[table]) for step in range(101)]
-    assert rising == sorted(rising)
-
-
 def test_an_agreement_outside_0_to_1_is_named():
     with pytest.raises(ValueError, match=r"must lie in 0\.\.1, got 1\.5"):
         level(1.5, LEVELS["paper"])
 
 
-def test_think_text_that_says_what_the_report_says_beats_its_opposite():
-    reward = ReportConsistency(scorer=FindingsF1(scope="candidate"))
-    right = rollout("A emphysema absent. B lung nodule present.")
-    wrong = rollout("A emphysema present. B lung nodule absent.")
-    good, bad = reward([right, wrong], {})
-    assert (good.value, bad.value) == (1.0, 0.0)
-    assert good.parts == {"agreement": 1.0}
-
-
 def test_agreement_itself_can_be_the_reward():
     (score,) = ReportConsistency(scorer=Fixed(0.37), levels="none")([rollout("words")], {})
     assert score == Score(value=0.37, parts={"agreement": 0.37}, reason="the texts agree to 0.37")
+
+
+def test_the_released_levels_are_paid_unless_others_are_asked_for():
+    scorer = Fixed(as_agreement(0.3))
+    paid = [
+        ReportConsistency(scorer=scorer, **table)([rollout("words")], {})
+        for table in ({}, {"levels": "paper"})
+    ]
+    assert [(score.value, score.parts) for (score,) in paid] == [
+        (0.4, {"agreement": scorer.value}), (0.5, {"agreement": scorer.value}),
+    ]  # fmt: skip
 
 
 def test_without_think_text_report_or_anything_to_compare_it_is_not_applicable():
@@ -148,31 +135,6 @@ def test_as_released_a_prompt_without_options_is_not_applicable():
     assert ReportConsistency(scorer=Listening(), texts="released")([bare], {}) == [
         Unscored(kind="not-applicable", reason="prompt 'r7' has no right option")
     ]
-
-
-@pytest.mark.parametrize("texts", ["paper", "released"])
-def test_a_reward_model_judges_as_the_released_code_does(texts, tmp_path):
-    """The logit of the conversation, written and computed by hand, through the released table."""
-    folder = tiny_reward_model(tmp_path / "rm")
-    shown = [rollout("B lung nodule present."), rollout("Nothing to be seen, so perhaps A.")]
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
-    raw = []
-    for item in shown:
-        answer, right = (item.answer.think, REPORT) if texts == "paper" else (item.text, "lung nodule")
-        conversation = [
-            {"role": "user", "content": QUESTION},
-            {"role": "assistant", "content": answer},
-            {"role": "user", "content": f"The correct answer is {right}"},
-        ]
-        ids = tokenizer.apply_chat_template(conversation, tokenize=True, return_tensors="pt")["input_ids"]
-        with torch.inference_mode():
-            raw.append(float(model(ids).logits[0][0]))
-    scorer = RewardModel(tmp_path, model=Pretrained(folder="rm", tokens_per_pass=100_000))
-    scores = ReportConsistency(scorer=scorer, texts=texts)(shown, {})
-    assert [score.value for score in scores] == [by_released_code(item) for item in raw]
-    agreements = [1 / (1 + math.exp(-item)) for item in raw]
-    assert [score.parts["agreement"] for score in scores] == pytest.approx(agreements, abs=1e-6)
 
 
 def test_it_keeps_the_contract_of_a_reward():

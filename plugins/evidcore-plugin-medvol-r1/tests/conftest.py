@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_medvol_r1.task import ReasoningSegmentation
+from evidcore_testing.data import save_nifti
 from evidcore_testing.fixtures import offered as offered
 
 from evidcore.builtin.views import Slices
@@ -47,8 +47,7 @@ def case(tmp_path):
     hu = np.full(SHAPE, -1000, dtype=np.int16)
     for mask in MASKS.values():
         hu[mask] = 60
-    path = tmp_path / "scan.nii.gz"
-    nibabel.save(nibabel.Nifti1Image(hu.transpose(2, 1, 0), np.diag([-2.0, -2.0, 5.0, 1.0])), path)
+    path = save_nifti(tmp_path / "scan.nii.gz", hu, (5.0, 2.0, 2.0))
     np.savez(tmp_path / "masks.npz", **MASKS)
     return Case(
         id="c7", patient="p7", volumes=(VolumeRef(path=str(path)),),

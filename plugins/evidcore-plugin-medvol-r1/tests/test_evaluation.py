@@ -4,7 +4,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_lab.ablation.contrasts import Arms
@@ -12,7 +11,8 @@ from evidcore_plugin_lab.ablation.items import row_items
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.masks import HalfMask, masks_of, request
 from evidcore_plugin_medvol_r1.overlap import mask_overlap
-from evidcore_testing.checks_evaluation import Repeats
+from evidcore_testing.checks_evaluation import Says
+from evidcore_testing.data import save_nifti
 from filled_boxes import Boxed, Filled, Fills
 
 from evidcore.api import Answers, Box, Case, EvalOptions, MaskRef, Prompt, VolumeRef
@@ -49,14 +49,6 @@ def questions(case):
 GOLD = {"liver": "6 2 10 2 10", "left kidney": "4 12 14 12 14", "right kidney": "4 12 14 2 4"}
 
 
-class Written(Repeats):
-    def __init__(self, texts):
-        self.texts = texts
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [self.texts[prompt.id] for prompt in prompts]
-
-
 @pytest.fixture
 def segmenter(offered):
     def made(session=Tower):
@@ -77,8 +69,7 @@ def case_of(tmp_path):
         masks["liver"][3:9, 2:10, 2:10] = True  # 6 of 12 slices of the gold box
         masks["left kidney"][:, 12:14, 12:14] = True  # all of them
         masks["right kidney"][4, 12:14, 2:4] = True
-        air = np.full(SHAPE[::-1], -1000, dtype=np.int16)
-        nibabel.save(nibabel.Nifti1Image(air, np.diag([-2.0, -2.0, 5.0, 1.0])), folder / "a.nii")
+        save_nifti(folder / "a.nii", np.full(SHAPE, -1000, dtype=np.int16), (5.0, 2.0, 2.0))
         np.savez(folder / "masks.npz", **masks)
         refs = {organ: MaskRef(path=str(folder / "masks.npz"), key=organ) for organ in GOLD}
         volumes = (VolumeRef(path=str(folder / "a.nii")),)
@@ -94,7 +85,8 @@ def evaluated(segmenter, cases, texts):
 
 def scored(segmenter, prompts, texts):
     evaluation = SegmentationEvaluation(Path("unused"), segmenter=segmenter)
-    said = evaluation.answer(Written(texts), prompts, Boxed(), EvalOptions(max_new_tokens=9))
+    policy = Says(lambda prompt: texts[prompt.id])
+    said = evaluation.answer(policy, prompts, Boxed(), EvalOptions(max_new_tokens=9))
     [result] = evaluation.score([Answers(prompts, said)], Boxed(), "boxed")
     return result
 

@@ -1,11 +1,11 @@
 """Moved and scaled abdominal phantoms, and policies that know where the body lies and look no further."""
 
-import nibabel
 import numpy as np
 import planted_boxes
 import pytest
 from evidcore_plugin_medvol_r1.evaluation import SegmentationEvaluation
 from evidcore_plugin_medvol_r1.scan_facts import HEIGHTS, outlined, stated
+from evidcore_testing.data import save_nifti
 from planted_boxes import SEES, HeightOnly, Likes, Looker, OutlineOnly, Planted, World
 
 from evidcore.api import VolumeRef
@@ -59,8 +59,7 @@ def test_an_outline_is_the_body_s_box_and_the_header_alone_knows_nothing_of_it(t
     hu[8, 20:50, 10:35] = 500  # half of the top slice is bone
     refs = []
     for name, array in (("body", hu), ("air", np.full_like(hu, -1000))):
-        path = tmp_path / f"{name}.nii"
-        nibabel.save(nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-2.0, -2.0, 3.0, 1.0])), path)
+        path = save_nifti(tmp_path / f"{name}.nii", array, (3.0, 2.0, 2.0))
         refs.append(VolumeRef(path=str(path)))
     body = outlined(refs[0], tmp_path / "cache")
     assert body.frame == ((2, 9), (20, 50), (10, 60))

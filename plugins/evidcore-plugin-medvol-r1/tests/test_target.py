@@ -10,21 +10,6 @@ from evidcore_plugin_medvol_r1.target import PARTS, SMALLEST_PART, Rule, gold_sl
 from evidcore.api import Box, DataError, MaskRef
 
 
-@pytest.mark.parametrize(
-    ("areas", "shown", "gold"),
-    [
-        ({z: 100 + z for z in range(30)}, range(30), 25),  # the largest ten are slices 20 to 29
-        ({z: 100 + z for z in range(30)}, range(0, 30, 2), 20),  # shown: 10, 12, … 28; their upper median
-        ({7: 4, 9: 400}, [7, 9], 9),  # two slices: the upper one
-        ({7: 400, 9: 4}, [7, 9], 9),
-        ({40: 5, 41: 5}, range(64), 41),  # slices without the target never enter the median
-        ({40: 5}, [39, 41], None),
-    ],
-)
-def test_the_gold_slice_is_the_upper_median_of_the_ten_largest_not_the_largest(areas, shown, gold):
-    assert gold_slice(areas, shown) == gold
-
-
 def test_it_is_the_high_median_of_the_standard_library():
     rng = random.Random(3)
     for _ in range(200):

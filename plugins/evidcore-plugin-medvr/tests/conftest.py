@@ -1,11 +1,7 @@
-import sys
-from pathlib import Path
-
 import pytest
 from evidcore_plugin_phantoms.slices import PhantomSlices
 from evidcore_testing.fixtures import language_folder
 
-sys.path.insert(0, str(Path(__file__).parent))  # letters
 language = language_folder
 
 

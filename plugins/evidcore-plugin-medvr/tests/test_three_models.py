@@ -11,8 +11,8 @@ from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.rollout import ToolCall
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_testing import tiny_language, volume_case
+from evidcore_testing.checks_reward import Letters
 from evidcore_testing.models import tiny_vision_language
-from letters import Letters
 from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from evidcore.api import Episode

@@ -6,7 +6,7 @@ from evidcore_plugin_medvr.consensus import ZoomConsensus
 from evidcore_plugin_medvr.regrounding import EntropyRegrounding
 from evidcore_plugin_medvr.tools import Zoom
 from evidcore_testing import tiny_language
-from letters import Letters
+from evidcore_testing.checks_reward import Letters
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from evidcore.api import Crop

@@ -2,7 +2,6 @@ import dataclasses
 from pathlib import Path
 from typing import get_args
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_phantoms.implant.dataset import Implant
@@ -20,6 +19,7 @@ from evidcore_plugin_phantoms.implant.planting import (
 from evidcore_plugin_phantoms.implant.tissue import NoPlace, autocovariance, noise_like, point_spread_mm
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing import check_dataset
+from evidcore_testing.data import save_nifti
 from scipy import ndimage
 
 from evidcore.api import Case, DataError, VolumeRef, read, read_mask
@@ -286,12 +286,7 @@ class Home:
         (folder / "cases.csv").write_text("\n".join(rows) + "\n")
 
     def write(self, name: str, array: np.ndarray, axes: str) -> None:
-        dz, dy, dx = SPACING
-        image = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
-        turn = nibabel.orientations.ornt_transform(
-            nibabel.io_orientation(image.affine), nibabel.orientations.axcodes2ornt(axes)
-        )
-        nibabel.save(image.as_reoriented(turn), self.folder / name)
+        save_nifti(self.folder / name, array, SPACING, axes)
 
     def dataset(self, source=None, **options) -> Implant:
         inner = Folder(self.folder, self.folder / "cache", **{"path": ".", **(source or {})})

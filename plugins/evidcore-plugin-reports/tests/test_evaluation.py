@@ -8,26 +8,16 @@ from evidcore_plugin_reports.evaluation import ReportEvaluation, reference_of
 from evidcore_plugin_reports.labelers import NegationRules, Phrases
 from evidcore_plugin_reports.task import ReportTask
 from evidcore_testing import check_evaluation, volume_case
+from evidcore_testing.checks_evaluation import Says
 from sklearn.metrics import f1_score
 
 from evidcore.builtin.views import Volume
 from evidcore.case import Answer, Case, Finding, Report, Span, TextPart, VolumeRef
-from evidcore.contracts import Answers, EvalOptions, Labeler, LabelError, Policy
+from evidcore.contracts import Answers, EvalOptions, Labeler, LabelError
 from evidcore.evaluate.pooling import from_json, pooled
 from evidcore.registry import factory
 
 NAMES = ("emphysema", "lung nodule", "cardiomegaly")
-
-
-class Written(Policy):
-    def __init__(self, reports):
-        self.reports = dict(reports)
-
-    def generate(self, prompts, *, max_new_tokens, temperature=0.0):
-        return [self.reports[prompt.case.id] for prompt in prompts]
-
-    def log_likelihoods(self, prompts, completions):
-        raise NotImplementedError("reports are read, not weighed")
 
 
 def case(name, present, uncertain=(), patient=None):
@@ -45,7 +35,8 @@ def case(name, present, uncertain=(), patient=None):
 def evaluated(cases, reports, *, condition="own", labeler=None, metric=()):
     prompts = [prompt for item in cases for prompt in ReportTask().prompts(item, Volume(), 0)]
     evaluation = ReportEvaluation(labeler=labeler or NegationRules(), metric=metric)
-    written = evaluation.answer(Written(reports), prompts, ReportTask(), EvalOptions(max_new_tokens=50))
+    policy = Says(lambda prompt: reports[prompt.case.id])
+    written = evaluation.answer(policy, prompts, ReportTask(), EvalOptions(max_new_tokens=50))
     [result] = evaluation.score([Answers(prompts, written, condition)], ReportTask(), "report")
     return result
 
@@ -101,15 +92,6 @@ def test_an_empty_report_is_malformed_and_affirms_nothing():
     rows = {row.metric: row.value for row in result.rows()}
     assert rows["format_rate"] == 0.5
     assert rows["findings_f1_micro"] == pytest.approx(2 / 4)  # 1 hit, 2 missed
-
-
-def test_the_interval_clusters_by_patient():
-    cases = [case(f"c{n}", NAMES[n % 2 : n % 2 + 1], patient=f"p{n // 2}") for n in range(60)]
-    reports = {f"c{n}": "There is emphysema." if n % 3 else "Clear." for n in range(60)}
-    for figure in ("findings_f1_micro", "findings_f1_macro"):
-        result = row_of(evaluated(cases, reports), figure)
-        assert (result.patients, result.questions) == (30, 60)
-        assert result.low < result.value < result.high
 
 
 def test_macro_f1_in_a_resample_is_that_of_scikit_learn():

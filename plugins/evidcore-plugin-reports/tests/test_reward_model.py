@@ -22,8 +22,8 @@ def folder(tmp_path_factory):
     return tiny_reward_model(tmp_path_factory.mktemp("models") / "rm").parent
 
 
-def scorer(folder, name="rm", reference_turn="The correct answer is {reference}", **options):
-    return RewardModel(folder, model=Pretrained(folder=name, **options), reference_turn=reference_turn)
+def scorer(folder, **options):
+    return RewardModel(folder, model=Pretrained(folder="rm", **options))
 
 
 def by_hand(folder, turn="The correct answer is {}"):
@@ -46,7 +46,8 @@ def by_hand(folder, turn="The correct answer is {}"):
 def test_the_reference_is_told_in_the_recipes_words(folder):
     turn = "The report says: {reference} Does it agree?"
     wanted = [1 / (1 + math.exp(-item)) for item in by_hand(folder, turn.replace("{reference}", "{}"))]
-    result = scorer(folder, reference_turn=turn)(CANDIDATES, REFERENCES, QUESTIONS)
+    told = RewardModel(folder, model=Pretrained(folder="rm"), reference_turn=turn)
+    result = told(CANDIDATES, REFERENCES, QUESTIONS)
     assert result == pytest.approx(wanted, rel=1e-6)
     assert result != pytest.approx(scorer(folder)(CANDIDATES, REFERENCES, QUESTIONS), rel=1e-3)
 
@@ -106,7 +107,7 @@ def test_without_a_question_there_is_nothing_to_judge(folder):
 
 def test_a_reference_turn_needs_a_place_for_the_reference(folder):
     with pytest.raises(RecipeError, match=r"reference_turn must hold \{reference\}.*got 'Is it so\?'"):
-        scorer(folder, reference_turn="Is it so?")
+        RewardModel(folder, model=Pretrained(folder="rm"), reference_turn="Is it so?")
 
 
 def test_a_conversation_is_never_cut(folder):

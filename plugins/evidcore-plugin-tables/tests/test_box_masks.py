@@ -139,9 +139,6 @@ def test_the_fingerprint_goes_by_the_boxes_and_not_by_the_cache(home):
     assert home.dataset().fingerprint() != before
 
 
-# --- what is refused -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("cell", "message"), TABLE["boxes"])
 def test_a_bad_box_is_named_with_line_case_value_and_remedy(home, cell, message):
     home.csv(ROW | {"boxes": cell})

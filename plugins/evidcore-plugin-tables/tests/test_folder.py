@@ -10,7 +10,7 @@ import pytest
 import tables_home
 from evidcore_plugin_tables.folder import Folder
 from evidcore_testing.checks_dataset import check_dataset
-from tables_home import SECRET, SPLITS, refusal
+from tables_home import SECRET, refusal
 
 from evidcore.api import EncoderInput, Finding, MaskRef, prepare, read, read_mask
 from evidcore.builtin.views import Slices
@@ -51,11 +51,6 @@ def changed(number: int, **cells: str) -> list[dict[str, str]]:
 def test_the_dataset_keeps_its_contract(home):
     home.csv(changed(0, patient="p9"), "other.csv")
     check_dataset(home.dataset(), other=home.dataset(table="other.csv"))
-
-
-def test_the_splits_come_in_the_order_of_the_table(home):
-    ids = {split: [case.id for case in home.dataset().cases(split)] for split in SPLITS}
-    assert ids == {"train": ["c0", "c1", "c2", "c3"], "validation": ["c4", "c5"], "test": ["c6"]}
 
 
 def test_a_row_says_everything_about_its_case(home):
@@ -148,9 +143,6 @@ def test_what_the_files_leave_out_is_said_once_for_all(home):
     assert home.dataset(**options).fingerprint() != home.dataset().fingerprint()
 
 
-# --- the fingerprint -------------------------------------------------------------------------
-
-
 def test_the_fingerprint_changes_with_table_files_and_options(home):
     path = home.data / "scans/c0.nii.gz"
     before = home.dataset().fingerprint()
@@ -166,9 +158,6 @@ def test_the_fingerprint_does_not_depend_on_where_the_folder_lies(home, tmp_path
     before = home.dataset().fingerprint()
     shutil.copytree(home.folder / "data", tmp_path / "moved" / "data")  # keeps the files' times
     assert Folder(tmp_path / "moved", tmp_path, path="data").fingerprint() == before
-
-
-# --- missing and broken files ----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -198,9 +187,6 @@ def test_more_left_out_cases_than_allowed_stop(damaged):
     assert "2 cases of split 'train' cannot be used, at most max_missing = 1 may be" in message
     assert "left out: c1, c2" in message
     assert "the gzip stream ends too early" in message
-
-
-# --- bad tables ------------------------------------------------------------------------------
 
 
 def test_a_missing_column_is_named_with_the_nearest(home):

@@ -4,29 +4,23 @@ import itertools
 import logging
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from evidcore_plugin_tables.folder import Folder
 from evidcore_plugin_tables.mask_questions import MaskQuestions
 from evidcore_testing import check_dataset
+from evidcore_testing.data import save_nifti
 
 from evidcore.api import DataError, read, read_mask
 from evidcore.errors import RecipeError
 from evidcore.registry import factory
 
 SIZE = (6, 40, 60)  # z, y, x
-SPACING = (5.0, 5.0, 5.0)
 NAMES = ("liver", "spleen", "heart", "tumour", "kidney_left")
 
 
 def write(path: Path, array: np.ndarray, axes: str) -> None:
-    dz, dy, dx = SPACING
-    image = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
-    turn = nibabel.orientations.ornt_transform(
-        nibabel.io_orientation(image.affine), nibabel.orientations.axcodes2ornt(axes)
-    )
-    nibabel.save(image.as_reoriented(turn), path)
+    save_nifti(path, array, (5.0, 5.0, 5.0), axes)
 
 
 def scan(cut: bool = False) -> np.ndarray:

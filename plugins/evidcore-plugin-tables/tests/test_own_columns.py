@@ -93,9 +93,6 @@ def test_a_report_may_be_left_unread(home):
     assert not case.masks
 
 
-# --- what spreadsheets make of a table ------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mark", [";", "\t"])
 @pytest.mark.parametrize("use", ["folder", "table"])
 def test_what_spreadsheets_put_around_and_between_cells_changes_nothing(home, use, mark):
@@ -132,9 +129,6 @@ def test_cells_of_findings_may_say_yes_or_no(home, cell, state):
     assert case.state_of("nodule") == state
 
 
-# --- yes and no as answers ------------------------------------------------------------------------
-
-
 def one_question(home, options, answer):
     record = f"q,a.nii.gz,p,train,Which?,{options},{answer}"
     (home / "questions.csv").write_text(f"id,volume,patient,split,question,A,B,answer\n{record}\n")
@@ -168,9 +162,6 @@ def test_questions_without_options_may_be_answered_yes_or_no(home):
 def test_options_that_are_named_must_be_there(home):
     made = dataset(home, "table", option_columns=["A", "B", "C"])
     assert "has no column 'C'" in refusal(made)
-
-
-# --- a folder with questions ----------------------------------------------------------------------
 
 
 def test_commands_open_a_folder_of_questions_as_one_of_scans(home):

@@ -138,9 +138,6 @@ def test_without_patients_a_case_is_shared_out_by_its_image(home):
     ]  # fmt: skip
 
 
-# --- what is refused -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("cells", "message"), TABLE["cells"])
 def test_a_bad_cell_is_named_with_line_case_value_and_remedy(home, cells, message):
     home.csv(changed(0, **cells))
@@ -232,9 +229,6 @@ def test_a_list_that_is_none_and_a_missing_separator_are_named(home):
     assert "got '[liver, spleen]'" in said
     assert "begins like a JSON list but is none (Exceeds the limit" in said
     assert "column 'choices': expected a JSON list or options with '|' between, got 'yes/no'" in said
-
-
-# --- what is wrong is told apart from what can be read -----------------------------------------
 
 
 def test_bad_records_are_told_apart_and_the_rest_is_listed(home):

@@ -1,14 +1,7 @@
 import nibabel
 import numpy as np
 import torch
-from evidcore_testing import (
-    SPECIAL_TOKENS,
-    TinyDataset,
-    TinyEncoder,
-    tiny_language,
-    tiny_tokenizer,
-    volume_case,
-)
+from evidcore_testing import SPECIAL_TOKENS, TinyEncoder, tiny_language, tiny_tokenizer, volume_case
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
@@ -51,12 +44,6 @@ def test_the_finding_lies_on_the_side_that_the_report_names(tmp_path):
         assert (world[0] < middle[0]) == (finding.side == "left")  # NIfTI's world x grows to the right
         assert finding.side in case.report.text[finding.span.start : finding.span.end]
         assert case.questions[0].options[case.questions[0].answer] == shown
-
-
-def test_the_tiny_dataset_gives_every_split_its_own_patients(tmp_path):
-    dataset = TinyDataset(tmp_path, train=3, validation=1, test=2)
-    patients = [case.patient for split in ("train", "validation", "test") for case in dataset.cases(split)]
-    assert patients == [f"patient-{seed}" for seed in range(6)]
 
 
 def test_the_tiny_encoder_puts_patches_in_raster_order():

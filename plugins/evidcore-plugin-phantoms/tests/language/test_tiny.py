@@ -113,9 +113,7 @@ def test_a_fit_that_reads_nothing_half_way_begins_anew_from_other_weights(cases,
     assert not torch.equal(*rows)
 
 
-def test_the_same_seed_builds_the_same_weights():
+def test_building_moves_no_random_number_of_training():
     state = torch.get_rng_state()
-    one, two, three = (Tiny(**SMALL).load(CORPUS, seed)[0] for seed in (5, 5, 6))
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-    assert not torch.equal(one.lm_head.weight, three.lm_head.weight)
+    Tiny(**SMALL).load(CORPUS, 5)
     assert torch.equal(state, torch.get_rng_state())

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from evidcore.api import (
@@ -47,6 +47,19 @@ class Repeats(Policy):
     ) -> list[list[float]]:
         """Like the longer completion."""
         return [[-1.0 / (1 + len(text)) for text in some] for some in completions]
+
+
+class Says(Repeats):
+    """Answers each prompt by a function of it."""
+
+    def __init__(self, say: Callable[[Prompt], str]) -> None:
+        self.say = say
+
+    def generate(
+        self, prompts: Sequence[Prompt], *, max_new_tokens: int, temperature: float = 0.0
+    ) -> list[str]:
+        """Return its answers."""
+        return [self.say(prompt) for prompt in prompts]
 
 
 def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[Prompt]) -> None:

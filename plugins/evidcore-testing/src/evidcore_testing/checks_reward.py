@@ -12,6 +12,14 @@ from evidcore_testing.clauses import Clauses, close
 Earlier = Callable[[Sequence[Rollout]], Mapping[str, Sequence[Verdict]]]
 
 
+class Letters(Reward):
+    """The share of letters in an answer: sampled answers differ in it."""
+
+    def __call__(self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]) -> list[Score]:
+        """Return the shares."""
+        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
+
+
 def answer_group(task: Task, prompt: Prompt, completions: Sequence[str], group: int = 0) -> list[Rollout]:
     """Give the rollouts of one prompt as training would: each completion read by its task."""
     return [

@@ -16,6 +16,21 @@ from evidcore.contracts import Grid
 FINDINGS = ("lung nodule", "pleural effusion", "cardiomegaly", "emphysema")
 
 
+def save_nifti(
+    path: Path,
+    array: npt.NDArray[Any],
+    spacing_mm_zyx: tuple[float, float, float] = (3.0, 2.0, 1.0),
+    axes: str = "LPS",
+) -> Path:
+    """Write an array (z, y, x) in body axes as a NIfTI file whose axes run to `axes`; return the path."""
+    dz, dy, dx = spacing_mm_zyx
+    # our x and y grow to left and posterior, NIfTI's world to right and anterior
+    image = nibabel.Nifti1Image(array.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
+    stored, wanted = (nibabel.orientations.axcodes2ornt(letters) for letters in ("LPS", axes))
+    nibabel.save(image.as_reoriented(nibabel.orientations.ornt_transform(stored, wanted)), path)
+    return path
+
+
 def volume_case(
     folder: Path,
     seed: int = 0,
@@ -40,12 +55,7 @@ def volume_case(
     side: Side = "right" if seed // 2 % 2 == 0 else "left"
     shown = FINDINGS[seed % 2]
     volume, mask = _chest(size_zyx, shown, side, seed)
-
-    # our x and y grow to left and posterior, NIfTI's world to right and anterior
-    dz, dy, dx = spacing_mm_zyx
-    image = nibabel.Nifti1Image(volume.transpose(2, 1, 0), np.diag([-dx, -dy, dz, 1.0]))
-    path = folder / f"case-{seed}.nii.gz"
-    nibabel.save(image, path)
+    path = save_nifti(folder / f"case-{seed}.nii.gz", volume, spacing_mm_zyx)
     masks: dict[str, Any] = {shown: mask}
     np.savez_compressed(folder / f"case-{seed}.npz", **masks)
 
