@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from evidcore_plugin_pages.gallery import AXES, WINDOWS_HU, cut, grey, outline, png_uri, window_of
+from nibabel.orientations import ornt2axcodes
 
 from evidcore.api import DataError, MaskRef, read_mask
 from evidcore.data import Volume
@@ -75,11 +76,7 @@ class Picture:
 
 def axes_of(placement: Placement) -> str:
     """Return where the axes of a file run to, in its own order; the nearest letters for oblique ones."""
-    letters = ["", "", ""]
-    turn = placement.turn
-    for axis, backwards, senses in zip(turn.axes, turn.backwards, ("SI", "PA", "LR"), strict=True):
-        letters[axis] = senses[backwards]
-    return "".join(letters)
+    return "".join(ornt2axcodes(placement.turn.orientation, ("IS", "AP", "RL")))
 
 
 def render(
