@@ -7,13 +7,12 @@ generated, prompts and answers have the lengths that the plan assumes. Each stag
 first step is left out of the times; memory is the greatest that torch's allocator had in use. `--quick`
 shrinks the model, to see that it runs, and then also on a CPU, where memory is not measured.
 
-`--out` also keeps what `evid plan --throughput FILE` reads.
+`--out` also keeps the figures.
 """
 
 import argparse
 import dataclasses
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -226,12 +225,6 @@ def main() -> None:
             "command": "benchmarks/gpu.sh",
             "machine": machine(),
             "figures": [dataclasses.asdict(line) for line in lines],
-            "device": torch.cuda.get_device_name() if given.device == "cuda" else "a CPU",
-            "parameters": results["sft"]["parameters"],
-            "steps": {
-                kind: {"tokens": item["tokens"], "seconds": statistics.median(item["seconds"])}
-                for kind, item in results.items()
-            },
         }
         place = given.out / "gpu_step.json"
         place.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

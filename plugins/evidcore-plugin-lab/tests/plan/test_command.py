@@ -3,10 +3,7 @@ import re
 import shutil
 
 import pytest
-from evidcore_plugin_lab.plan.plan import Throughput
 from evidcore_plugin_phantoms.testing import SMALL
-
-from evidcore.api import DataError
 
 
 @pytest.fixture
@@ -121,25 +118,3 @@ def test_rows_that_share_a_volume_are_counted_as_they_are_packed(evid, recipe):
     apart, packed = needs(1), needs(4)
     assert packed["activations"] < apart["activations"]
     assert packed["head"] == apart["head"]
-
-
-def test_tokens_a_second_are_those_of_the_measured_step(tmp_path):
-    file = tmp_path / "gpu.json"
-    steps = {"sft": {"tokens": 300, "seconds": 1.5}}
-    file.write_text(json.dumps({"device": "a card", "parameters": {"bridge": 7}, "steps": steps}))
-    assert Throughput.read(file).tokens_per_s == {"sft": 200.0}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [('{"device": "a card"}', r"gpu.json: holds no measured steps, 'steps' is missing"),
-     ("{", r"gpu.json: holds no measured steps \(Expecting property name"),
-     ('{"device": "", "parameters": {}, "steps": {"sft": {"tokens": 1, "seconds": 0}}}', "division by zero")],
-)  # fmt: skip
-def test_a_file_that_holds_no_throughput_is_refused(tmp_path, text, said):
-    file = tmp_path / "gpu.json"
-    file.write_text(text)
-    with pytest.raises(DataError, match=said):
-        Throughput.read(file)
-    with pytest.raises(DataError, match=r"none.json: cannot be read \(No such file or directory\)"):
-        Throughput.read(tmp_path / "none.json")

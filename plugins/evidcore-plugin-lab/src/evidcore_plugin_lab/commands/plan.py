@@ -13,7 +13,7 @@ import click
 from evidcore.cli.check import parameter_count, parameter_list
 
 if TYPE_CHECKING:
-    from evidcore_plugin_lab.plan.plan import KeptFeatures, PlannedStage, Throughput
+    from evidcore_plugin_lab.plan.plan import KeptFeatures, PlannedStage
 
 
 @click.command()
@@ -21,39 +21,29 @@ if TYPE_CHECKING:
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), help="Where earlier runs lie.")
 @click.option(
-    "--throughput",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Times measured where it would run, as benchmarks/gpu.sh writes them.",
-)
-@click.option(
     "--processes",
     type=click.IntRange(min=1),
     default=1,
     help="How many run it together, a device each; memory is that of one.  [default: 1]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def plan(
-    recipe: Path, overrides: tuple[str, ...], out: Path, throughput: Path | None, processes: int,
-    as_json: bool,
-) -> None:  # fmt: skip
-    """Say what a recipe needs: parameters, memory, downloads, licences, and how long it takes."""
+def plan(recipe: Path, overrides: tuple[str, ...], out: Path, processes: int, as_json: bool) -> None:
+    """Say what a recipe needs: parameters, memory, downloads, licences, and how long it took before."""
     from evidcore.recipe import load
 
     loaded = load(recipe, overrides)  # a mistake is told before all else is imported
 
-    from evidcore_plugin_lab.plan.plan import Throughput
     from evidcore_plugin_lab.plan.plan import plan as make_plan
 
-    measured = None if throughput is None else Throughput.read(throughput)
-    result = make_plan(loaded, out, measured, processes)
+    result = make_plan(loaded, out, processes)
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(result), indent=1, default=str))
         return
     click.echo(f"parameters: {parameter_list(result.parameters)}")
     for stage in result.stages:
         trains = f"; trains {parameter_count(stage.trained)}" if stage.trained != 0 else ""
-        click.echo(f"{stage.stage:20} {stage.work}{trains}; {_time(stage, measured)}")
+        earlier = f"took {stage.earlier_s:.0f} s here before" if stage.earlier_s else "no earlier time"
+        click.echo(f"{stage.stage:20} {stage.work}{trains}; {earlier}")
         for line in _memory(stage):
             click.echo(f"{'':20} {line}")
     if result.features is not None:
@@ -79,15 +69,6 @@ def _features(kept: KeptFeatures) -> str:
         f"{size}; [features] has room for {kept.in_memory} in memory and {kept.on_disk} on disk, and the "
         "others are encoded whenever they are shown. Raise EVID_CACHE_GB, or take precision = 'float16'"
     )
-
-
-def _time(stage: PlannedStage, measured: Throughput | None) -> str:
-    """Say how long a stage takes, as far as anything tells."""
-    if stage.earlier_s:
-        return f"took {stage.earlier_s:.0f} s here before"
-    if stage.expected_s is not None and measured is not None:
-        return f"about {stage.expected_s / 3600:.1f} h on one {measured.device}, as measured there"
-    return "no earlier time"
 
 
 def _memory(stage: PlannedStage) -> Iterator[str]:

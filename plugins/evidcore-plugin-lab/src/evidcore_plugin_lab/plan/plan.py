@@ -1,9 +1,8 @@
-"""What a recipe will need, before it is run: parameters, memory, downloads, and how long it will take."""
+"""What a recipe will need, before it is run: parameters, memory, downloads, and how long it took before."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from evidcore.api import DataError, VisualPart, Workload, find
+from evidcore.api import VisualPart, find
 from evidcore.cache import cache_folder, limit_bytes
 from evidcore.errors import NotDownloadedError, RecipeError
 from evidcore.model.architecture import shipped
@@ -34,46 +33,7 @@ from evidcore_plugin_lab.plan.needs import (
 )
 from evidcore_plugin_lab.plan.shapes import Shapes, shapes
 
-_WRITE_ONE = "benchmarks/gpu.sh writes such a file."
 CENTRE_BYTES = 3 * 4  # of a patch; on disk they lie beside its features
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Throughput:
-    """Measured seconds of a step, and how many tokens it had."""
-
-    device: str
-    parameters: Mapping[str, int]  # by part, of the model that was measured
-    tokens_per_s: Mapping[str, float]  # by kind of stage: prompts and answers of a step over its seconds
-
-    @classmethod
-    def read(cls, path: Path) -> Throughput:
-        """Read a file."""
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            steps = {kind: step["tokens"] / step["seconds"] for kind, step in result["steps"].items()}
-            return cls(device=result["device"], parameters=result["parameters"], tokens_per_s=steps)
-        except OSError as cause:
-            raise DataError(f"{path}: cannot be read ({cause.strerror}). {_WRITE_ONE}") from cause
-        except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as cause:
-            why = f", {cause} is missing" if isinstance(cause, KeyError) else f" ({cause})"
-            raise DataError(f"{path}: holds no measured steps{why}. {_WRITE_ONE}") from cause
-
-    def seconds(self, kind: str, load: Workload, made: Shapes, rows: Lengths) -> float | None:
-        """Return what all steps of a kind of stage would take, in proportion to their tokens.
-
-        None where another model was measured, or no stage of this kind.
-        """
-        if dict(self.parameters) != dict(made.parameters) or kind not in self.tokens_per_s:
-            return None
-        if not load.trains_whole_model:
-            return None
-        rows_a_step = load.prompts_per_step * load.answers_per_prompt
-        a_step = rows_a_step * (rows.prompt_tokens + rows.answer_tokens)
-        if rows.replayed is not None:
-            again = rows.replayed
-            a_step += load.replayed_rows * (again.prompt_tokens + again.answer_tokens)
-        return load.steps * a_step / self.tokens_per_s[kind]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -103,7 +63,6 @@ class PlannedStage:
     memory: Mapping[Precision, Memory] | None  # None: not known before a download, or a component's own
     state_bytes: int | None  # weights, gradients and AdamW's moments alone
     earlier_s: float | None  # how long this stage took in the newest earlier run here
-    expected_s: float | None  # from measured throughput
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -119,7 +78,7 @@ class Plan:
     network_blocked: bool | None  # to isolated components, None where there are none
 
 
-def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, processes: int = 1) -> Plan:
+def plan(recipe: Recipe, runs: Path, processes: int = 1) -> Plan:
     """Work out a plan. Builds the model's shapes; loads no weights and downloads nothing.
 
     Earlier runs lie in `runs`, for their times; each of the `processes` would have a device of its own.
@@ -142,19 +101,17 @@ def plan(recipe: Recipe, runs: Path, throughput: Throughput | None = None, proce
                 f"{name}: {load.prompts_per_step} prompts or rows of a step cannot be dealt to {processes} "
                 f"processes with {load.prompts_per_forward} in a pass; take a multiple of {together}."
             )
-        rows, needed, expected = None, None, None
+        rows, needed = None, None
         if all(use.task for use in stage.data) and uses_whole_model(load) and made.text is not None:
             rows = lengths(assembly, made, stage, strategy)
             is_sharded = bool(getattr(stage, "trl", {}).get("fsdp"))
             needed = memory(
                 made, load, rows, earlier=earlier[index], processes=processes, is_sharded=is_sharded
             )
-            expected = None if throughput is None else throughput.seconds(stage.kind, load, made, rows)
         stages.append(
             PlannedStage(
                 stage=name, work=load.text, trained=made.trained(load), lengths=rows, memory=needed,
                 state_bytes=state_bytes(made, load), earlier_s=_earlier(name, runs / recipe.name),
-                expected_s=expected,
             )
         )  # fmt: skip
     blocked = bool(watch("isolation", "`isolated`").network_blocked()) if has_isolated(recipe) else None
