@@ -1,6 +1,7 @@
 """Pretrained language models: from the Hugging Face Hub at a commit, or from a folder."""
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from evidcore.errors import DataError
 from evidcore.model.architecture import families, shipped
 from evidcore.model.template import control_tokens, read_turns
 
+INDEX = "model.safetensors.index.json"
 ANEW = "Get it anew: a download was cut off, or git-lfs left a pointer in its place."
 NOTHING = Corpus()  # a pretrained tokenizer has its words
 # of a number by the end of its name, far above every published model
@@ -106,6 +108,8 @@ class Pretrained(Language):
                 raise DataError(f"model.language: {file} holds no weights ({cause}). {ANEW}") from cause
             if kinds & {"I8", "U8", "F8_E4M3", "F8_E5M2"}:  # would be read without their scales
                 raise DataError(f"model.language: {file} has quantised weights. Name the model they are of.")
+        if absent := _absent_shards(Path(self.folder, INDEX)):
+            raise DataError(f"model.language: {self.folder!r} lacks {absent}, which its index lists. {ANEW}")
         return ""
 
     def load(self, corpus: Corpus = NOTHING, seed: int = 0) -> tuple[Any, Any]:
@@ -144,12 +148,15 @@ class Pretrained(Language):
         """Load a configuration or tokenizer from a folder, or from the Hub's cache on this machine."""
         try:
             return load(self.name, revision=self.revision, local_files_only=True)
-        except (OSError, ValueError, RecursionError) as cause:
-            if self.id:
+        except DataError:
+            raise
+        except Exception as cause:  # tokenizers raises nothing narrower, as of a file of a newer version
+            if self.id and isinstance(cause, OSError | ValueError | RecursionError):
                 return None
+            key, why = "id" if self.id else "folder", str(cause).partition("\n")[0]
             raise DataError(
-                f"model.language.folder: {self.folder!r} holds no model ({str(cause).splitlines()[0]}). Name "
-                "a folder that save_pretrained wrote, or use { id = … } for a model on the Hub."
+                f"model.language.{key}: {self.name!r} holds no model that can be read ({why}). Name a folder "
+                "that save_pretrained wrote, or use { id = … } for a model on the Hub."
             ) from cause
 
 
@@ -193,12 +200,24 @@ def _refuse_sizes(where: str, name: str, value: Any) -> None:
             raise DataError(f"{text} Correct the number, or name another model.")
 
 
+def _absent_shards(index: Path) -> str:
+    """Name the files of weights that an index lists and that do not lie beside it; "" for none."""
+    if not index.is_file():
+        return ""
+    try:
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return ", ".join(sorted({name for name in listed if not (index.parent / name).is_file()}))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise DataError(f"{index}: lists no files of weights ({type(cause).__name__}). {ANEW}") from cause
+
+
 def missing_weights(name: str, revision: str | None) -> str:
     """Say that the weights of a model on the Hub are not on this machine, and what gets them; else ""."""
     from huggingface_hub import try_to_load_from_cache
 
-    files = ("model.safetensors", "model.safetensors.index.json")
-    if any(isinstance(try_to_load_from_cache(name, file, revision=revision), str) for file in files):
+    files = [try_to_load_from_cache(name, file, revision=revision) for file in ("model.safetensors", INDEX)]
+    kept = [file for file in files if isinstance(file, str)]
+    if kept and not _absent_shards(Path(kept[-1]).parent / INDEX):
         return ""
     known = shipped().get(name)
     size = f" ({known.weights_bytes / 1e9:.2f} GB, {known.licence})" if known else ""

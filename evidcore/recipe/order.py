@@ -26,6 +26,12 @@ def problems(raw: Mapping[str, Any], services: Mapping[str, str], stages: Mappin
             ("name",),
             f"must be letters, digits, '_', '-' or '.', since a folder is called so, got {name!r}.",
         )
+    for section in ("dataset", "task", "service"):
+        tables = raw.get(section)
+        for key in tables if isinstance(tables, Mapping) else ():
+            if not _NAME.fullmatch(key):
+                text = f"must be letters, digits, '_', '-' or '.', as files are called, got {key!r}."
+                yield (section, key), text
     yield from _observers(raw)
     around = RecipeContext(raw, services)
     yield from _language(around)

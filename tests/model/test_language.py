@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from evidcore.errors import DataError, RunError
 from evidcore.model import assemble
-from evidcore.model.language import Pretrained
+from evidcore.model.language import INDEX, Pretrained
 from evidcore.registry import factory
 
 TEXTS = ("Which finding is present? A lung nodule.", "<think>Absent.</think><answer>A</answer>")
@@ -128,6 +128,18 @@ SPOILED = [
         "git-lfs left a po",
     ),
     (cut_off, r"model.safetensors holds no weights \(.*not fully covered\). Get it anew"),
+    (
+        lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "model-2.safetensors"}}'),
+        "lacks model-2.safetensors, which its index lists. Get it anew",
+    ),
+    (
+        lambda folder: (folder / INDEX).write_text("{}"),
+        "lists no files of weights \\(KeyError\\). Get it anew",
+    ),
+    (
+        lambda folder: (folder / "tokenizer.json").write_text('{"version": "9", "model": {"type": "New"}}'),
+        "holds no model that can be read",
+    ),
     (in_eight_bits, "model.safetensors has quantised weights. Name the model they are of"),
     (with_a_word, "none for 1 of its tokenizer's tokens, as 'zebra'"),
 ]

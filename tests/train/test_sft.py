@@ -190,6 +190,12 @@ def test_a_name_that_no_layer_has_is_refused_with_those_that_there_are(bench):
         bench.sft_trainer(train=("language",), lora=Lora(target_modules=("q_proj", "c_attn")))
 
 
+def test_a_loss_that_is_no_number_ends_the_stage(bench):
+    with pytest.raises(RunError, match=r"the loss of step \d is (nan|inf), so the stage ends here"):
+        run(bench, train=("language",), steps=6, learning_rate=1e18, trl={"max_grad_norm": 0.0})
+    assert not (bench.folder / "run" / "model.safetensors").exists()
+
+
 def test_the_trained_model_is_in_the_folder_and_as_it_was(bench):
     trained, _ = run(bench)
     loaded, _ = assemble.load(bench.folder / "run")

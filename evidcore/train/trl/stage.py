@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -30,7 +31,7 @@ from transformers.utils import logging
 
 from evidcore.compute.signals import stop_request
 from evidcore.contracts.stage import EventSink, NullSink
-from evidcore.errors import RecipeError, is_disk_full
+from evidcore.errors import RecipeError, RunError, is_disk_full
 from evidcore.model import assemble
 from evidcore.model.parts import AdaptedLinear, adapted_layers, matrices_of, part_of
 from evidcore.model.processor import VolumeProcessor
@@ -177,6 +178,9 @@ class StageTrainer(TimedTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Tell the figures of a step; the summary after the last step is the stage's own."""
+        if not math.isfinite(logs.get("loss", 0.0)):
+            text = f"the loss of step {self.state.global_step} is {logs['loss']}, so the stage ends here."
+            raise RunError(f"{self.args.output_dir}: {text} Take a smaller learning rate.")
         super().log(logs, start_time)
         if self.is_world_process_zero() and "loss" in logs:
             self.announce.step_finished(
@@ -203,9 +207,10 @@ def stage_arguments(folder: Path, seed: int, settings: TrainingKeys) -> dict[str
     return {
         "output_dir": str(folder / "steps"), "max_steps": settings.steps, "seed": seed, "data_seed": seed,
         "learning_rate": max(settings.rates.values()), "logging_strategy": "steps", "logging_steps": 1,
-        "logging_first_step": False, "save_strategy": "steps", "save_steps": settings.save_every_steps,
-        "save_total_limit": 2, "report_to": [], "disable_tqdm": True, "remove_unused_columns": False,
-        "dataloader_num_workers": 0, "dataloader_pin_memory": False,
+        "logging_first_step": False, "logging_nan_inf_filter": False, "save_strategy": "steps",
+        "save_steps": settings.save_every_steps, "save_total_limit": 2, "report_to": [],
+        "disable_tqdm": True, "remove_unused_columns": False, "dataloader_num_workers": 0,
+        "dataloader_pin_memory": False,
     }  # fmt: skip
 
 

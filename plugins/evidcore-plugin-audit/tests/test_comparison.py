@@ -72,7 +72,7 @@ def test_the_questions_that_training_broke_are_one_command_away(trained, evid):
 
 
 def test_two_runs_are_compared_at_the_same_stage(trained, tmp_path, evid):
-    asked = [line(n, 1.0, prompt="Otherwise?") for n in range(10, 70)]
+    asked = [line(n, 1.0, prompt="Otherwise?", answer="other") for n in range(10, 70)]
     other = run_of(tmp_path, "two", {"05-evaluate": asked})
     result = json.loads(evid("compare", trained, other, "--json").stdout)
     assert (result["before"], result["after"]) == ("one:05-evaluate", "two:05-evaluate")
@@ -81,6 +81,7 @@ def test_two_runs_are_compared_at_the_same_stage(trained, tmp_path, evid):
         "10 questions were asked by one:05-evaluate alone",
         "10 questions were asked by two:05-evaluate alone",
         "50 questions are worded otherwise, or have their options in another order",
+        "50 questions have another right answer",
     ]
 
 

@@ -165,6 +165,9 @@ def test_a_segment_of_3d_slicer_is_picked_by_its_name(tmp_path):
         read_mask(MaskRef(path=str(path), key="liver", label=7), volume)
     with pytest.raises(DataError, match=r"no segment 'large'\..*It holds: liver, large tumour"):
         read_mask(MaskRef(path=str(path), key="large"), volume)
+    path = write(tmp_path / "twice.seg.nrrd", labels.T, **names | {"Segment1_Name": "liver"})
+    with pytest.raises(DataError, match=r"several segments are called 'liver'\. Name one by its label"):
+        read_mask(MaskRef(path=str(path), key="liver"), volume)
 
 
 def test_real_files_are_those_of_simpleitk(real_data):

@@ -184,7 +184,8 @@ def test_bytes_that_are_no_wheel():
     assert "is called evid-reward-other 1.0 inside" in refusal(made.wheel(other))
     twice = made.files(meta=made.metadata().replace(b"Version: 1.0", b"Version: 1.0\nName: evid-b"))
     assert "inside" in refusal(made.wheel(twice))
-    for text in (b"# coding: utf-7\n", b"\xff\xfe", b"#" * (2**18 + 1)):
+    hidden = b"\r# coding: utf-7\r# +AAo-import os"  # a line of its own for Python, in one line of an editor
+    for text in (b"# coding: utf-7\n", b"# coding: none\n", b"\xff\xfe", b"#" * (2**18 + 1), hidden):
         said = refusal(made.wheel(made.files(module=made.REWARD.encode()[:0] + text)))
         assert "names another encoding" in said or "is no text in UTF-8" in said
     hidden = {**made.files(), f"{made.NAME}_words/weights.txt": b"\x80\x04\x95"}

@@ -247,6 +247,17 @@ def test_bad_records_are_told_apart_and_the_rest_is_listed(home):
     assert all(message in said for message in (ragged, letter, number))
 
 
+def test_rows_inside_of_a_quoted_cell_are_told(home):
+    home.csv(ROWS)
+    lines = (home.folder / "questions.csv").read_text().splitlines()
+    cells = [line.split(",") for line in lines]
+    place = cells[0].index("question")
+    cells[1][place], cells[3][place] = f'"{cells[1][place]}', f'{cells[3][place]}"'
+    (home.folder / "questions.csv").write_text("\n".join(",".join(row) for row in cells))
+    told = "; ".join(home.dataset().unlisted())
+    assert "line 4: the cell of 'question' holds whole rows: a quote that begins a cell ends in a" in told
+
+
 def test_a_patient_in_two_splits_is_listed_in_both_and_refused(home):
     home.csv(changed(2, patient="p0"))
     dataset = home.dataset()

@@ -98,9 +98,11 @@ def compared(
     ]
     if worded := int((worth_before["words"] != worth_after["words"]).sum()):
         notes.append(f"{worded} questions are worded otherwise, or have their options in another order")
+    if other := int((worth_before["gold"] != worth_after["gold"]).sum()):
+        notes.append(f"{other} questions have another right answer")
     return Comparison(
         before=names[0], after=names[1], metric=metric or "value", notes=tuple(notes),
-        questions=questions.drop(columns="words").reset_index().sort_values(["change", *QUESTION]),
+        questions=questions.drop(columns=["words", "gold"]).reset_index().sort_values(["change", *QUESTION]),
     )  # fmt: skip
 
 
@@ -158,7 +160,8 @@ def _worth(answers: pd.DataFrame, shared: set[tuple[str, str]], metric: str) -> 
     rows = [
         {
             "case": str(line["case_id"]), "patient": cluster(line.get("patient"), str(line["case_id"])),
-            "findings": findings_of(line), "words": line.get("prompt"), "worth": _value(line, metric),
+            "findings": findings_of(line), "words": line.get("prompt"), "gold": line.get("answer"),
+            "worth": _value(line, metric),
         }
         for line in asked
     ]  # fmt: skip

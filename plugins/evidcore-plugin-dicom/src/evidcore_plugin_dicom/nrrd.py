@@ -106,11 +106,14 @@ def data_files(path: str) -> list[Path]:
 def segment_value(path: str, name: str) -> int:
     """Return the value of a named segment in a `.seg.nrrd` as 3D Slicer writes it."""
     header = read_header(path)
-    values = {
-        str(text): int(header[field.replace("_Name", "_LabelValue")])
+    named = [
+        (str(text), int(header[field.replace("_Name", "_LabelValue")]))
         for field, text in header.items()
         if re.fullmatch(r"Segment\d+_Name", field) and field.replace("_Name", "_LabelValue") in header
-    }
+    ]
+    values = dict(named)
+    if [text for text, _ in named].count(name) > 1:
+        raise DataError(f"{path}: several segments are called {name!r}. Name one by its label.")
     if name not in values:
         raise DataError(
             f"{path}: holds no segment {name!r}.{did_you_mean(name, values)} "

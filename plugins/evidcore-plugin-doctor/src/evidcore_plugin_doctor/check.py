@@ -175,8 +175,8 @@ def _shared_names(cases: Sequence[Listed]) -> Iterator[Fault]:
             if name != first and split != home:
                 text = (
                     f"{what} {name!a} is in {split} and, with case {other.id!a}, {first!a} in {home}: they "
-                    f"differ in case, Unicode form or blanks alone. Write a {what} in one way, or rename one "
-                    "if they are two."
+                    "differ in case, Unicode form, blanks, or as numbers are written, alone. Write a "
+                    f"{what} in one way, or rename one if they are two."
                 )
                 yield Fault(check="split", severity="warning", case=case.id, text=text)
 
@@ -197,9 +197,11 @@ def _repeated(
 
 
 def _folded(name: str) -> str:
-    """Return what is left of a name without case, blanks, invisible characters and its form in Unicode."""
+    """Return a name without case, blanks, invisible characters, its form in Unicode and a number's zeros."""
     plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return "".join(sign for sign in plain if unicodedata.category(sign) not in {"Zs", "Cf", "Cc"})
+    bare = "".join(sign for sign in plain if unicodedata.category(sign) not in {"Zs", "Cf", "Cc"})
+    number = re.fullmatch(r"0*(\d+)(\.0+)?", bare)  # tables lose zeros before, and write 17 as 17.0
+    return number[1] if number else bare
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import click
 from evidcore_plugin_tables.target_options import folder_intensity, target_argument
 
 from evidcore.api import DataError
+from evidcore.cache import write_atomically
 from evidcore.case import Intensity, Split
 from evidcore.cli import CommandGroup
 from evidcore.cli.run import follow
@@ -175,8 +176,7 @@ def view(
             )
             sheets.append(sheet)
     text, no_room = page(sheets, str(target))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    write_atomically(path, text.encode(errors="backslashreplace"), or_else="name another file with --out")
     size_bytes = path.stat().st_size
     if as_json:
         facts = {"target": str(target), "page": str(path), "bytes": size_bytes, "no_room": no_room}

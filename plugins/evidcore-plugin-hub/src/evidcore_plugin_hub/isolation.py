@@ -252,7 +252,16 @@ def _describe(kind: str, python: str, question: str, _: tuple[str, ...]) -> Desc
 
 
 def _worker(python: str, home: str, **options: Any) -> Worker:
-    """Start a process that writes into `home` alone, where the system allows that."""
+    """Start a process that writes into `home` alone, where the system allows that.
+
+    Raises:
+        PluginError: if `python` is not among the interpreters that the user's trust.toml lists.
+    """
+    if python and (program := os.path.abspath(python)) not in pins.trust()["python"]:
+        text = (
+            f"isolated.python: {program} would be run, as the recipe says, and you do not list it. If it is"
+        )
+        raise PluginError(f'{text} yours, write python = ["{program}"] in {pins.trust_file()}.')
     if not (is_fenced := network_blocked()):  # else a user namespace of its own keeps it from that
         ctypes.CDLL(None).prctl(4, 0)  # PR_SET_DUMPABLE: root alone reads /proc/<this run>/environ then
     secrets = [os.path.realpath(os.path.expanduser(path)) for path in SECRETS]

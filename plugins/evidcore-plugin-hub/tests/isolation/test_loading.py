@@ -92,8 +92,12 @@ def test_its_process_checks_the_table_by_its_own_types(acting):
 
 
 @pytest.fixture
-def other(tmp_path):
-    """The interpreter of another environment, with an older version of the package first."""
+def other(tmp_path, monkeypatch):
+    """The interpreter of another environment, with an older version of the package first; it is trusted."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config/evidcore").mkdir(parents=True)
+    trusted = f'python = ["{tmp_path}/other/bin/python"]'
+    (tmp_path / "config/evidcore/trust.toml").write_text(trusted)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "other"], check=True)
     (site,) = (tmp_path / "other").glob("lib/python*/site-packages")
     install(site, ACTING.replace('VERSION = "2"', 'VERSION = "1"').replace("pairs", "twos"), "1.0")
@@ -117,6 +121,19 @@ def test_a_component_has_an_environment_of_its_own(acting, other, evid, tmp_path
     isolation._describe.cache_clear()
     assert any("acting isolated.code" in line for line in drift(lock, lock_table(recipe, {})))
     assert "acting" not in sys.modules
+
+
+def test_an_interpreter_that_the_user_does_not_name_is_not_started(acting, other, tmp_path):
+    program, ran = tmp_path / "bin/python", tmp_path / "ran"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    says = (
+        rf"isolated.python: {program} would be run, .* If it is yours, write python = \[\"{program}\"\] in "
+    )
+    with pytest.raises(RecipeError, match=says):
+        load(acting('{ python = "bin/python" }'))
+    assert not ran.exists()
 
 
 def other_version(site):

@@ -75,11 +75,28 @@ def each_row(table: Path, wanted: Wanted, remedy: str = _RENAME) -> Iterator[tup
                         f"{table}: line {reader.line_num}: {len(names)} columns are named, the row has "
                         f"another number. Quote cells that hold {_MARKS[reader.reader.dialect.delimiter]}.",
                     )
+                elif column := _with_rows(row, reader.reader.dialect.delimiter):
+                    yield (
+                        reader.line_num,
+                        f"{table}: line {reader.line_num}: the cell of {column!r} holds whole rows: a quote "
+                        "that begins a cell ends in a later one. Double the quotes that are part of a text.",
+                    )
                 else:
                     yield reader.line_num, {name: cell.strip() for name, cell in row.items()}
     except (OSError, UnicodeDecodeError, csv.Error) as cause:
         remedy = "Save it as UTF-8, with rights to read it."
         raise DataError(f"{table}: is not a readable CSV file ({cause}). {remedy}") from cause
+
+
+def _with_rows(row: Row, delimiter: str) -> str:
+    """Return the column whose cell holds lines that are rows too, with a file of the same kind; else ""."""
+    kinds = [Path(cell).suffix for cell in row.values()]
+    for column, cell in row.items():
+        inner = [line.split(delimiter) for line in cell.splitlines()[1:]]
+        whole = [[Path(item).suffix for item in cells] for cells in inner if len(cells) == len(row)]
+        if any(kind and kind == own for cells in whole for own, kind in zip(kinds, cells, strict=True)):
+            return column
+    return ""
 
 
 def shown(cell: object) -> str:

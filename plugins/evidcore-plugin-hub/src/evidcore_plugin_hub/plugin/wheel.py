@@ -8,6 +8,7 @@ import io
 import re
 import stat
 import sys
+import tokenize
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
@@ -35,7 +36,6 @@ _OF_METADATA = re.compile(
 _RUN_UNASKED = {"conftest", "sitecustomize", "usercustomize"}
 _TRUST = re.compile(r"allow|approved|certified|endorsed|official|signed|trust|verified", re.IGNORECASE)
 _ENTRY = re.compile(r"(?P<name>[^\s=]+) ?= ?(?P<target>[^\s=]+)")
-_CODING = re.compile(rb"(?:[^\n]*\n)?[ \t\f]*#[^\n]*?coding[:=](?![ \t]*utf-?8\b)", re.IGNORECASE)
 _TARGET = re.compile(r"([A-Za-z_]\w*)((?:\.[A-Za-z_]\w*)*):[A-Za-z_]\w*")
 
 
@@ -226,11 +226,19 @@ def _faults_of_texts(files: Mapping[str, bytes]) -> Iterator[str]:
         except UnicodeDecodeError:
             yield f"{path} is no text in UTF-8"
             continue
-        odd = sorted({item for item in text if not item.isprintable() and item not in "\n\r\t"})
+        lines = text.replace("\r\n", "\n")  # Python ends a line at a lone \r too, where few editors show it
+        odd = sorted({item for item in lines if not item.isprintable() and item not in "\n\t"})
         if odd:
             yield f"{path} holds control characters, {odd[0]!r} among them"
-        if path.endswith(".py") and (len(content) > MOST_PYTHON or _CODING.match(content)):
+        if path.endswith(".py") and (len(content) > MOST_PYTHON or not _is_read_as_utf8(content)):
             yield f"{path} names another encoding, or is longer than {MOST_PYTHON} bytes"
+
+
+def _is_read_as_utf8(content: bytes) -> bool:
+    try:
+        return tokenize.detect_encoding(io.BytesIO(content).readline)[0] in ("utf-8", "utf-8-sig")
+    except SyntaxError:  # of an encoding that there is not
+        return False
 
 
 def _components(text: str, tops: set[str], wrong: list[str]) -> dict[str, str]:

@@ -159,29 +159,35 @@ def component(use: str, pinned: Mapping[str, Pin], where: str) -> str:
     )
 
 
+def trust_file() -> Path:
+    """Return the user's own trust.toml, in their folder of settings."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("evidcore", appauthor=False)) / "trust.toml"
+
+
 def trust() -> dict[str, list[str]]:
     """Return what the user allows and denies: `OWNER`, `OWNER/NAME`, `OWNER/NAME@COMMIT` or `COMMIT`.
 
-    Read from trust.toml in the user's own folder of settings, and from nowhere else.
+    Read from `trust_file` and from nowhere else. `python` lists interpreters that recipes may name.
 
     Raises:
         PluginError: if it holds anything else.
     """
-    import platformdirs
-
-    file = Path(platformdirs.user_config_dir("evidcore", appauthor=False)) / "trust.toml"
+    file = trust_file()
     try:
         table = parse_toml(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
         raise PluginError(f"{file}: cannot be read ({cause}).") from cause
+    forms = {"allow": _NAMED, "deny": _NAMED, "python": re.compile("/.+")}
     for key, items in table.items():
-        fine = key in ("allow", "deny") and isinstance(items, list)
-        if not fine or not all(isinstance(item, str) and _NAMED.fullmatch(item) for item in items):
+        fine = key in forms and isinstance(items, list)
+        if not fine or not all(isinstance(item, str) and forms[key].fullmatch(item) for item in items):
             raise PluginError(
                 f"{file}: {key!r} must be `allow` or `deny`, a list of OWNER, OWNER/NAME, OWNER/NAME@COMMIT "
-                "or COMMIT."
+                "or COMMIT, or `python`, a list of absolute paths."
             )
-    return {key: table.get(key, []) for key in ("allow", "deny")}
+    return {key: table.get(key, []) for key in forms}
 
 
 def names(source: str, items: Sequence[str]) -> bool:

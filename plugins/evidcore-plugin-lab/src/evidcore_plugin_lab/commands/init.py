@@ -54,6 +54,7 @@ _UNSHOWN = ("out", "force", "no_check", "as_json")
 def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
     """Write a recipe for your own scans, questions and vision-language model, and check it."""
     from evidcore.api import DataError
+    from evidcore.cache import write_atomically
     from evidcore.cli.check import check
     from evidcore_plugin_lab.init.own_data import own_data
     from evidcore_plugin_lab.init.own_model import own_model
@@ -83,8 +84,7 @@ def init(context: click.Context, /, as_json: bool, **given: Any) -> None:
         gpu_gb=given["gpu_gb"], context_tokens=model.context_tokens,
     )  # fmt: skip
     text = recipe_text(name, data, model, result, folder=out.resolve().parent, **known)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
+    write_atomically(out, text.encode(), or_else="name another file with --out")
     if as_json:
         click.echo(json.dumps({"recipe": str(out), "placed": data.said, "slices": result.slices}, indent=1))
     else:
