@@ -86,7 +86,7 @@ WRONG = [{"axes": [1, 2, 0]}, {"axes": [0, 2, 1]}, {"reversed": [1]}, {"reversed
 WRONG += [{"mean": 0}, {"spread": 1}, {"encoder": {"heads": 8}}, {"encoder": {"norm_eps": 3e-6}}]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrong", [PUBLISHED_SIZE, {}, *WRONG])
 def test_features_are_the_released_ones_and_a_wrong_table_shows(name, wrong, evid, tmp_path, monkeypatch):
     layout = LAYOUTS[name]
@@ -118,7 +118,7 @@ EXECUTED = {"state_dict": RIGHT, "hyper_parameters": argparse.Namespace()}
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (LESS, "2 layers: norm.bias is missing; decoder has no place. Name a file of BrgSA"),
+        (LESS, "'brgsa': norm.bias is missing; decoder has no place. Name a file of BrgSA"),
         (whole("m3d-clip", 8), "Type --as m3d-clip."),
         ({"fc.bias": torch.zeros(2)}, "holds 0 encoders of layout 'brgsa'; its names are fc.bias …"),
         (RIGHT | {f"ema.{key}": RIGHT[key] for key in RIGHT}, "holds 2 encoders of layout 'brgsa'"),
@@ -143,8 +143,8 @@ def test_the_source_is_written_and_weights_are_never_overwritten(evid, tmp_path)
     words = ("convert", "encoder", file, "--out", out, "--as")
     assert f"{file}: there is no such file." in evid(*words, "m3d-clip", exit_code=2).stderr
     torch.save({"model": drawn("m3d-clip", 8 * 16 * 16)}, file)
-    refused = evid(*words, "ctvit", exit_code=2).stderr
-    assert "--as ctvit: is none of the layouts that `vit3d` computes: brgsa, m3d-clip." in refused
+    refused = evid(*words, "ct-vit", exit_code=2).stderr
+    assert "--as ct-vit: is no layout that is known. Type one of brgsa, m3d-clip, ctvit." in refused
     evid(*words, "m3d-clip")
     source = (out / "SOURCE.md").read_text(encoding="utf-8")
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -12,7 +12,7 @@ convert = CommandGroup("convert", help="Turn published weights into those of a c
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--as", "name", required=True, metavar="NAME", help="Its layout: brgsa or m3d-clip.")
+@click.option("--as", "name", required=True, metavar="NAME", help="Its layout: brgsa, m3d-clip or ctvit.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="A new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def encoder(file: Path, name: str, out: Path, as_json: bool) -> None:

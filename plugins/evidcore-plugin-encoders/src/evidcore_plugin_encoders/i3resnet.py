@@ -15,15 +15,14 @@ from einops import rearrange
 from huggingface_hub import hf_hub_download, try_to_load_from_cache
 from jaxtyping import Float
 from monai.networks.nets.resnet import ResNet, ResNetBottleneck
-from safetensors.torch import load_file
 from torch import Tensor
 
 from evidcore.api import DataError, Encoder, EncoderInput, Patches
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import Grid
+from evidcore_plugin_encoders.weight_files import WEIGHTS, read_tensors
 
 BLOCKS, PLANES = (3, 8, 36, 3), (64, 128, 256, 512)  # of layers 1 to 4
-WEIGHTS = "weights.safetensors"
 HUB_FILE = re.compile(r"(?P<repo_id>[\w.-]+/[\w.-]+)@(?P<revision>[\w.-]+):(?P<filename>\S+)")
 # how the network's names begin in Astra's checkpoint, in Merlin's, and in a file of it alone
 PREFIXES = ("visual_encoder.model.encode_image.i3_resnet.", "encode_image.i3_resnet.", "")
@@ -138,17 +137,16 @@ class I3ResNet(Encoder):
         if not self.pretrained:
             return
         path = self._folder / self.pretrained / WEIGHTS
-        try:
-            if hub := HUB_FILE.fullmatch(self.pretrained):
+        missing = self.missing_weights()
+        if hub := HUB_FILE.fullmatch(self.pretrained):
+            try:
                 cached = try_to_load_from_cache(**hub.groupdict())
                 path = Path(cached if isinstance(cached, str) else hf_hub_download(**hub.groupdict()))
-            if path.suffix == ".safetensors":
-                weights = load_file(path)
-            else:
-                weights = dict(torch.load(path, map_location="cpu", weights_only=True))
-        except Exception as cause:  # torch's words are left out: they advise to read it unsafely
-            why = self.missing_weights() or f"{path}: cannot be read ({type(cause).__name__}). Get it anew."
-            raise DataError(f"model.encoder.pretrained: {why}") from cause
+            except Exception as cause:  # of the client, of the network, or of the disk
+                raise DataError(f"model.encoder.pretrained: {missing}") from cause
+        elif missing:
+            raise DataError(f"model.encoder.pretrained: {missing}")
+        weights = read_tensors(path)
         # of any known checkpoint those of the layers that are built, by MONAI's names
         prefix = next((prefix for prefix in PREFIXES if f"{prefix}conv1.weight" in weights), "")
         above = [f"layer{number}." for number in range(self.layers[-1] + 1, len(BLOCKS) + 1)]
@@ -156,6 +154,6 @@ class I3ResNet(Encoder):
         of_body = {
             name.removeprefix(prefix): weight
             for name, weight in weights.items()
-            if isinstance(weight, Tensor) and name.startswith(prefix) and not name.startswith(unused)
+            if name.startswith(prefix) and not name.startswith(unused)
         }
         load_weights(self.body, path, "Name weights of Merlin or Astra.", of_body)

@@ -1,10 +1,22 @@
-"""Where patches lie: centres of a regular grid."""
+"""Where patches lie: a regular grid, and its centres."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from evidcore.contracts import Grid
+
+
+def patch_grid(size_zyx: Grid, patch_zyx: Grid) -> Grid:
+    """Return the grid of patches that fill a volume.
+
+    Raises:
+        ValueError: if they do not.
+    """
+    if any(size % patch or size < patch for size, patch in zip(size_zyx, patch_zyx, strict=True)):
+        raise ValueError(f"the input must be a multiple of the patch {patch_zyx}, got {size_zyx}")
+    z, y, x = (size // patch for size, patch in zip(size_zyx, patch_zyx, strict=True))
+    return z, y, x
 
 
 def patch_centres(

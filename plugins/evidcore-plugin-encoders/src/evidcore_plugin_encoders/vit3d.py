@@ -12,16 +12,15 @@ from monai.networks.blocks import Convolution, PatchEmbeddingBlock, ResidualUnit
 from torch import Tensor, nn
 from torch.nn import functional
 
-from evidcore.api import Case, DataError, Encoder, EncoderInput, InlineOptions, Patches
+from evidcore.api import Case, Encoder, EncoderInput, InlineOptions, Patches
 from evidcore.compute.loading import load_weights
 from evidcore.contracts import FitLog, Grid
-from evidcore.data.stored import unreadable
 from evidcore.errors import RecipeError
 from evidcore_plugin_encoders.encoder_fit import EncoderFit, fit_encoder
-from evidcore_plugin_encoders.patch_centres import patch_centres
+from evidcore_plugin_encoders.patch_centres import patch_centres, patch_grid
+from evidcore_plugin_encoders.weight_files import WEIGHTS, load_converted, missing_converted
 
 LUNG, MEDIASTINUM, BONE = (-1000.0, -200.0), (-160.0, 240.0), (150.0, 1850.0)  # low, high in HU
-WEIGHTS = "weights.safetensors"
 FIT = EncoderFit()
 Count = Annotated[int, Ge(1)]
 _BLOCK: dict[str, Any] = {"act": "RELU", "adn_ordering": "NA"}  # GELU costs as much as a convolution on a CPU
@@ -202,10 +201,7 @@ class ViT3D(Encoder):
 
     def grid(self, size_zyx: Grid) -> Grid:
         """Return the patch grid for an input of `size_zyx` voxels."""
-        if any(size % patch or size < patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True)):
-            raise ValueError(f"the input must be a multiple of the patch {self.patch_zyx}, got {size_zyx}")
-        z, y, x = (size // patch for size, patch in zip(size_zyx, self.patch_zyx, strict=True))
-        return z, y, x
+        return patch_grid(size_zyx, self.patch_zyx)
 
     def forward(self, volumes: Float[Tensor, "volume channel z y x"]) -> Patches:
         """Encode prepared volumes; positions are interpolated for a size that is not the usual one."""
@@ -270,22 +266,11 @@ class ViT3D(Encoder):
 
     def missing_weights(self) -> str:
         """Say that the folder named by `pretrained` holds no weights."""
-        if self._pretrained is None or self._pretrained.is_file():
-            return ""
-        remedy = "`evid convert encoder` writes an encoder's published weights there."
-        return str(unreadable(self._pretrained, remedy=remedy))
+        return missing_converted(self._pretrained)
 
     def load_pretrained(self) -> None:
         """Read the weights that `pretrained` names."""
-        if self._pretrained is None:
-            return
-        if missing := self.missing_weights():
-            raise DataError(f"model.encoder.pretrained: {missing}")
-        load_weights(
-            self, self._pretrained,
-            "Give the encoder the options that they were trained with; `evid convert encoder` translates "
-            "published weights, and prints the options.",
-        )  # fmt: skip
+        load_converted(self, self._pretrained)
 
 
 def _layer(width: int, heads: int, norm_eps: float) -> nn.Module:
