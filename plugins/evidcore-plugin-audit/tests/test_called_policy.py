@@ -16,14 +16,7 @@ FEW = phantoms(8, 20, 4, questions_per_finding=1)
 RECIPE = recipe_text(
     {"kind": "audit", "data": [{"dataset": "chest", "task": "choice", "split": "test"}],
      "conditions": [{"use": "blank"}], "max_new_tokens": 9},
-    name="asked",
-    dataset={"chest": FEW},
-    task={"choice": {"use": "choice", "think": False}},
-    model={
-        "language": {"id": "nobody/none", "revision": "0"},
-        "encoder": {"use": "published-vision"},
-        "bridge": {"use": "published-tokens"},
-    },
+    dataset={"chest": FEW}, model={"language": {"id": "nobody/none", "revision": "0"}},
 )  # fmt: skip
 
 

@@ -87,25 +87,23 @@ def option(text, name):
     return f"<answer>{letter[1] if letter else 'A'}</answer>"
 
 
+def by_the_box(array, text):
+    """Answer by where the bright box is; y runs to posterior."""
+    bright = np.argwhere(array > 400)
+    if not len(bright):
+        return "I see nothing."
+    z, y, _ = bright.mean(0)
+    return option(text, NAMES[2 * (z > 5.5) + (y < 7.5)])
+
+
 def function_that_looks(questions):
-    """Find the bright box of each question."""
-    answers = []
-    for question in questions:
-        bright = np.argwhere(question.volumes[0].array > 400)
-        z, y, _ = bright.mean(0) if len(bright) else (0, 0, 0)
-        name = NAMES[2 * (z > 5.5) + (y < 7.5)]
-        answers.append(option(question.text, name) if len(bright) else "I see nothing.")
-    return answers
+    return [by_the_box(question.volumes[0].array, question.text) for question in questions]
 
 
 def looks(folder, line):
     """Answer a line of questions.jsonl by the voxels."""
     image = nib.as_closest_canonical(nib.load(folder / line["volumes"][0]))
-    bright = np.argwhere(np.asarray(image.dataobj) > 400)
-    if not len(bright):
-        return "I see nothing."
-    _, y, z = bright.mean(0)
-    return option(line["text"], NAMES[2 * (z > 5.5) + (y > 7.5)])
+    return by_the_box(np.asarray(image.dataobj).T[:, ::-1], line["text"])
 
 
 def reads_header(folder, line):

@@ -5,22 +5,10 @@ import tracemalloc
 import nibabel
 import numpy as np
 import pytest
-from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, _elsewhere, cover
+from evidcore_plugin_audit.occlusion import Occluded, OccludedElsewhere, _elsewhere
 from PIL import Image
 
-from evidcore.api import (
-    Case,
-    Crop,
-    Finding,
-    MaskRef,
-    Prompt,
-    Question,
-    TextPart,
-    VisualPart,
-    VolumeRef,
-    read,
-    read_mask,
-)
+from evidcore.api import Case, Crop, Finding, MaskRef, Prompt, Question, TextPart, VisualPart, VolumeRef, read
 from evidcore.builtin.choice import Choice
 from evidcore.builtin.views import Slices
 from evidcore.case import Drawing
@@ -164,14 +152,6 @@ def test_no_more_questions_are_covered_than_may_be_and_both_conditions_take_the_
     )
     assert sum(covered) == 3
     assert covered == moved
-
-
-def test_a_mask_on_a_turned_file_is_covered_on_its_own_grid(case):
-    volume = read(case.volumes[0])
-    mask = read_mask(case.masks["spine"], like=volume)
-    assert volume.array[mask].mean() == pytest.approx(600, abs=3)
-    covered = cover(volume, mask, np.random.default_rng(0))
-    assert covered[mask].mean() < 30
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "I;16"])

@@ -181,6 +181,12 @@ def test_a_group_of_forked_answers_shows_its_tree_and_its_turns(fake_run):
     assert "Tokens from left to right" in page
 
 
+def test_the_page_is_written_again_and_its_place_printed(evid, bare_run):
+    place = str(bare_run.folder / "page" / "index.html")
+    assert evid("page", bare_run.folder).stdout.strip() == place
+    assert json.loads(evid("page", bare_run.folder, "--json").stdout) == {"page": place}
+
+
 def test_slices_are_there_without_the_script(page):
     result = Elements(page).found
     pictures = [a for name, a in result if name == "img" and "Axial slice" in str(a.get("alt"))]

@@ -21,15 +21,8 @@ def test_parts_are_summed_over_steps_the_largest_first():
 
 
 def test_a_steps_rest_is_what_its_parts_do_not_explain():
-    lines = [
-        line(1, **{"generate_s": 2.0, "reward_s/format": 0.5, "step_s": 4.0}),
-        line(2, **{"generate_s": 3.0, "reward_s/format": 0.5, "step_s": 3.5}),
-    ]
-    assert time_parts(lines) == [
-        ("generate", 5.0),
-        ("update and the rest of the step", 1.5),
-        ("reward format", 1.0),
-    ]
+    lines = [line(1, generate_s=2.0, a_s=0.5, step_s=4.0), line(2, generate_s=3.0, a_s=0.5, step_s=3.5)]
+    assert time_parts(lines) == [("generate", 5.0), ("update and the rest of the step", 1.5), ("a", 1.0)]
 
 
 def test_a_log_without_times_has_no_figure():

@@ -39,17 +39,11 @@ def test_the_patients_left_is_on_the_right_and_posterior_below():
     assert np.argwhere(picture(drawn.windows["lung"][0]) == 255).tolist() == [[6, 5]]
 
 
-def test_deep_volumes_keep_the_source_index_of_each_slice():
-    array = np.arange(301, dtype=np.int16)[:, None, None] * np.ones((1, 4, 4), np.int16)
-    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4)
-    assert drawn.z == (0, 100, 200, 300)
-    assert drawn.depth == 301
-
-
-def test_slices_that_must_be_seen_are_shown_beside_the_others():
+@pytest.mark.parametrize(("keep", "z"), [([], (0, 100, 200, 300)), ([7, 100], (0, 7, 100, 200, 300))])
+def test_some_slices_of_deep_volumes_and_those_that_must_be_seen_keep_their_source_index(keep, z):
     array = np.zeros((301, 4, 4), np.int16)
-    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4, keep=[7, 100])
-    assert drawn.z == (0, 7, 100, 200, 300)
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4, keep=keep)
+    assert (drawn.z, drawn.depth) == (z, 301)
 
 
 def test_large_slices_are_averaged_down():
