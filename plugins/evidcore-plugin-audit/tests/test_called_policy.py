@@ -50,9 +50,8 @@ def test_a_recipe_may_say_what_is_asked(tmp_path):
         counts.append(len(questions))
         return ["<answer>B</answer>" for _ in questions]
 
-    run = evidcore.audit_policy(
-        policy, tmp_path / "asked.toml", overrides={"stage.audit.prompts_per_batch": 2}, limit=2, out=tmp_path
-    )
+    two = {"overrides": {"stage.audit.prompts_per_batch": 2}, "limit": 2}
+    run = evidcore.audit_policy(policy, tmp_path / "asked.toml", **two, out=tmp_path)
     assert max(counts) <= 2
     assert set(run.verdict) == {"choice"}
     assert run.answers[run.answers["condition"] == "own"]["case_id"].nunique() == 2
@@ -72,9 +71,7 @@ def fails(questions):
      (fails, r"failed while it answered \d+ questions: ZeroDivisionError: mine"),
      (lambda asked: signal.raise_signal(signal.SIGINT), None)],
 )  # fmt: skip
-def test_a_function_that_gives_no_list_of_texts_is_refused_and_an_interrupted_one_told(
-    tmp_path, policy, message
-):
+def test_a_function_that_gives_no_list_of_texts_is_refused_and_an_interrupt_told(tmp_path, policy, message):
     with pytest.raises(RunError if message else KeyboardInterrupt, match=message):
         evidcore.audit_policy(policy, dataset=FEW, conditions=["blank"], out=tmp_path)
     (folder,) = (tmp_path / "audit").glob("2*")

@@ -40,13 +40,10 @@ def case(tmp_path):
     image = nibabel.Nifti1Image(hu.astype(np.int16).transpose(2, 1, 0)[::-1], np.diag([4.0, -4.0, 4.0, 1.0]))
     nibabel.save(image, path)
     np.savez(tmp_path / "masks.npz", **MASKS)
+    spleen = "left spleen"
+    kinds = {"present": (spleen, "absent"), "larger": ("spine", spleen), "side": ("left", "right")}
     questions = tuple(
-        Question(id=kind, text=kind, options=options, answer=0, kind=kind)
-        for kind, options in (
-            ("present", ("left spleen", "absent")),
-            ("larger", ("spine", "left spleen")),
-            ("side", ("left", "right")),
-        )
+        Question(id=kind, text=kind, options=options, answer=0, kind=kind) for kind, options in kinds.items()
     )
     return Case(
         id="c", patient="p", volumes=(VolumeRef(path=str(path)),), questions=questions,
@@ -172,9 +169,8 @@ def test_a_picture_is_covered_and_keeps_its_colours(tmp_path, mode, condition):
     masks = {"spot": MaskRef(path=str(tmp_path / "mask.png"))}
     photo = Case(id="photo", patient=None, volumes=(ref,), masks=masks)
     crop = Crop(volume=ref, box_zyx=(0, 1, 0, 60, 0, 80), drawing=Drawing(kind="picture"))
-    prompt = Prompt(
-        id="q", case=photo, task="t", parts=(VisualPart(crop=crop),), reference={"masks": ["spot"]}
-    )
+    parts, about = (VisualPart(crop=crop),), {"masks": ["spot"]}
+    prompt = Prompt(id="q", case=photo, task="t", parts=parts, reference=about)
     [shown] = condition.show([prompt], seed=0, dataset=None)
     [changed] = shown.crops()
     assert changed.drawing == crop.drawing

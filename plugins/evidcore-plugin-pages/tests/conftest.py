@@ -1,6 +1,7 @@
 """A run folder as a real run leaves it, in small: every file by hand, volumes and masks on disk."""
 
 import dataclasses
+import itertools
 import json
 import math
 import random
@@ -216,19 +217,16 @@ def _rollouts(run: FakeRun) -> None:
             drawn = {"text": text, "total": total, "malformed": fault, "rewards": rewards}
             rollouts.append({**drawn, "advantage": total - 0.5, "turns": [], "parent": None, "length": 40})
         words = "".join(part.text if isinstance(part, TextPart) else "<|image_pad|>" for part in prompt.parts)
-        about = {
-            "stage": "05-grpo", "step": step, "prompt_id": prompt.id, "case_id": case.id, "task": "choice",
-        }  # fmt: skip
+        about = {"step": step, "prompt_id": prompt.id, "case_id": case.id, "task": "choice"}
         shown = {"prompt": words, "images": [crop.uri() for crop in prompt.crops()]}
-        reference = dict(prompt.reference)
-        run.line("rollouts/05-grpo.jsonl", **about, **shown, reference=reference, rollouts=rollouts)
+        about |= {"stage": "05-grpo", "reference": dict(prompt.reference), "rollouts": rollouts}
+        run.line("rollouts/05-grpo.jsonl", **about, **shown)
 
 
 def _answers(run: FakeRun) -> None:
     cases = [case for case in run.cases["test"] if case.present()]
-    for stage, (number, case) in (
-        (stage, item) for stage in ("04-evaluate", "06-evaluate", "07-audit") for item in enumerate(cases)
-    ):
+    stages = ("04-evaluate", "06-evaluate", "07-audit")
+    for stage, (number, case) in itertools.product(stages, enumerate(cases)):
         prompt = asked(case)
         right = "ABCD".index(prompt.reference["letter"])
         other = Crop(volume=cases[(number + 1) % len(cases)].volumes[0])
@@ -246,20 +244,13 @@ def _answers(run: FakeRun) -> None:
             about = {"prompt_id": prompt.id, "case_id": case.id, "patient": case.patient, "task": "choice"}
             answer = {"text": completion(prompt, place), "malformed": None, "answer": "ABCD"[right]}
             answer |= {"finding": prompt.reference["finding"], "correct": place == right}
-            images = [crop.uri()]
-            run.line(
-                f"answers/{stage}.jsonl", **about, condition=condition, **answer, **readings, images=images
-            )
+            answer |= {"condition": condition, "images": [crop.uri()]}
+            run.line(f"answers/{stage}.jsonl", **about, **answer, **readings)
     for case in cases:
         absent = [item.name for item in case.findings if item.state == "absent"]
-        about = {
-            "prompt_id": f"{case.id}:report", "case_id": case.id, "patient": case.patient, "task": "report",
-        }  # fmt: skip
-        findings = {
-            "affirmed": [*case.present()[1:], "emphysema"],
-            "present": case.present(),
-            "absent": absent,
-        }
+        about = {"prompt_id": f"{case.id}:report", "case_id": case.id, "patient": case.patient}
+        said = [*case.present()[1:], "emphysema"]
+        findings = {"affirmed": said, "present": case.present(), "absent": absent, "task": "report"}
         text, images = case.report.text if case.report else "", [Crop(volume=case.volumes[0]).uri()]
         shown = {"condition": "own", "text": text, "malformed": None, "images": images}
         run.line("answers/06-evaluate.jsonl", **about, **shown, **findings)

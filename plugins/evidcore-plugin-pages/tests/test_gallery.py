@@ -95,14 +95,13 @@ def test_viewer_starts_where_the_finding_is_largest():
     large, small = np.zeros((2, 9, 8, 8), bool)
     large[2:5] = True
     small[6, 1, 1] = True
-    drawn = render(
-        np.zeros((9, 8, 8), np.int16), (1.0,) * 3, is_hu=True, masks={"large": large, "small": small}
-    )
+    array, masks = np.zeros((9, 8, 8), np.int16), {"large": large, "small": small}
+    drawn = render(array, (1.0,) * 3, is_hu=True, masks=masks)
     assert drawn.start("small") == 6
     assert drawn.start("large") == 2
     assert drawn.start("none of them") == 2
     assert list(drawn.outlines["small"]) == [6]
-    assert render(np.zeros((9, 8, 8), np.int16), (1.0,) * 3, is_hu=True, masks={}).start() == 4
+    assert render(array, (1.0,) * 3, is_hu=True, masks={}).start() == 4
 
 
 @pytest.fixture
@@ -137,9 +136,8 @@ def test_listed_slices_keep_their_source_index(ref):
 def test_projections_stand_upright_with_outlines_of_all_of_a_mask(ref, rays, axis, left, aspect):
     mask = np.zeros((3, 4, 5), bool)
     mask[2, 1, 1] = True  # the uppermost slice
-    drawn = drawn_pictures(
-        Crop(volume=ref, drawing=Drawing(kind=rays, axis=axis)), read(ref), {"it": mask}, 96
-    )
+    crop = Crop(volume=ref, drawing=Drawing(kind=rays, axis=axis))
+    drawn = drawn_pictures(crop, read(ref), {"it": mask}, 96)
     seen = np.zeros((3, 5 if axis == "y" else 4), bool)
     seen[0, 1] = True
     assert drawn.outlines["it"] == {0: outline(seen)}

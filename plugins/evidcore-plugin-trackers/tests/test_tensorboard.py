@@ -19,10 +19,8 @@ def told(folder):
 
 @pytest.mark.slow
 def test_a_run_is_in_tensorboard(tmp_path):
-    text = SMALL.read_text()
-    (tmp_path / "small.toml").write_text(
-        text.replace("seed = 17", 'seed = 17\nobservers = ["tensorboard"]', 1)
-    )
+    text = SMALL.read_text().replace("seed = 17", 'seed = 17\nobservers = ["tensorboard"]', 1)
+    (tmp_path / "small.toml").write_text(text)
     begun = start(load(tmp_path / "small.toml"), tmp_path / "runs")
     run(begun)
     folder = begun.path / "tensorboard"
