@@ -16,14 +16,7 @@ FEW = phantoms(8, 20, 4, questions_per_finding=1)
 RECIPE = recipe_text(
     {"kind": "audit", "data": [{"dataset": "chest", "task": "choice", "split": "test"}],
      "conditions": [{"use": "blank"}], "max_new_tokens": 9},
-    name="asked",
-    dataset={"chest": FEW},
-    task={"choice": {"use": "choice", "think": False}},
-    model={
-        "language": {"id": "nobody/none", "revision": "0"},
-        "encoder": {"use": "published-vision"},
-        "bridge": {"use": "published-tokens"},
-    },
+    dataset={"chest": FEW}, model={"language": {"id": "nobody/none", "revision": "0"}},
 )  # fmt: skip
 
 
@@ -57,9 +50,8 @@ def test_a_recipe_may_say_what_is_asked(tmp_path):
         counts.append(len(questions))
         return ["<answer>B</answer>" for _ in questions]
 
-    run = evidcore.audit_policy(
-        policy, tmp_path / "asked.toml", overrides={"stage.audit.prompts_per_batch": 2}, limit=2, out=tmp_path
-    )
+    two = {"overrides": {"stage.audit.prompts_per_batch": 2}, "limit": 2}
+    run = evidcore.audit_policy(policy, tmp_path / "asked.toml", **two, out=tmp_path)
     assert max(counts) <= 2
     assert set(run.verdict) == {"choice"}
     assert run.answers[run.answers["condition"] == "own"]["case_id"].nunique() == 2
@@ -79,9 +71,7 @@ def fails(questions):
      (fails, r"failed while it answered \d+ questions: ZeroDivisionError: mine"),
      (lambda asked: signal.raise_signal(signal.SIGINT), None)],
 )  # fmt: skip
-def test_a_function_that_gives_no_list_of_texts_is_refused_and_an_interrupted_one_told(
-    tmp_path, policy, message
-):
+def test_a_function_that_gives_no_list_of_texts_is_refused_and_an_interrupt_told(tmp_path, policy, message):
     with pytest.raises(RunError if message else KeyboardInterrupt, match=message):
         evidcore.audit_policy(policy, dataset=FEW, conditions=["blank"], out=tmp_path)
     (folder,) = (tmp_path / "audit").glob("2*")

@@ -14,12 +14,13 @@ from evidcore.model.bank import FeatureBank
 
 SHAPE = (8, 16, 16)
 CELL = (2, 6, 4, 8, 8, 16)
+WIDE = (-1000.0, 400.0)  # HU
 SPECS = {
-    "resized": EncoderInput(size_zyx=(4, 8, 8), spacing_mm_zyx=None, windows=((-1000.0, 400.0),)),
+    "resized": EncoderInput(size_zyx=(4, 8, 8), spacing_mm_zyx=None, windows=(WIDE,)),
     "at a spacing": EncoderInput(
-        size_zyx=(6, 10, 6), spacing_mm_zyx=(4.0, 4.0, 4.0), windows=((-1000.0, 400.0), (-160.0, 240.0))
+        size_zyx=(6, 10, 6), spacing_mm_zyx=(4.0,) * 3, windows=(WIDE, (-160.0, 240.0))
     ),
-    "as it is": EncoderInput(size_zyx=SHAPE, spacing_mm_zyx=None, windows=((-1000.0, 400.0),)),
+    "as it is": EncoderInput(size_zyx=SHAPE, spacing_mm_zyx=None, windows=(WIDE,)),
 }
 PLACES = {  # of the cell, by hand
     "resized": (slice(None), slice(1, 3), slice(2, 4), slice(4, 8)),  # every second voxel
@@ -36,10 +37,9 @@ def scan(tmp_path):
     array = np.full(SHAPE, 40, dtype=np.int16)
     refs = []
     for name in ("own", "covered"):
-        save_volume(
-            Volume(array=array.copy(), geometry=geometry, intensity="hu"), tmp_path / f"{name}.nii.gz"
-        )
-        refs.append(VolumeRef(path=str(tmp_path / f"{name}.nii.gz"), intensity="hu"))
+        path = tmp_path / f"{name}.nii.gz"
+        save_volume(Volume(array=array.copy(), geometry=geometry, intensity="hu"), path)
+        refs.append(VolumeRef(path=str(path), intensity="hu"))
         array[2:6, 4:8, 8:16] = -1000
     return refs
 

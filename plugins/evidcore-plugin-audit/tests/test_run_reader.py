@@ -49,10 +49,9 @@ def test_a_comparison_is_that_of_the_command(small_run, evid):
     told = json.loads(evid("compare", small_run, "--json").stdout)
     frame = run.compare().frame()
     assert frame["of"].tolist() == ["task"] * len(told["tasks"]) + ["finding"] * len(told["findings"])
+    both = told["tasks"] + told["findings"]
     for key in ("name", "change", "low"):
-        assert frame[key].replace(np.nan, None).tolist() == [
-            item[key] for item in told["tasks"] + told["findings"]
-        ]
+        assert frame[key].replace(np.nan, None).tolist() == [item[key] for item in both]
     first, second = run.results["stage"].unique()
     for other in (run, small_run, str(small_run)):
         again = run.compare(other, stage=second, before=first)

@@ -129,9 +129,7 @@ class Protocol(BaseHTTPRequestHandler):
         asked = json.loads(self.content)
         repo = f"{asked['organization'] or 'me'}/{asked['name']}"
         if repo in self.server.repositories:
-            raise Refusal(
-                409, f"You already created this model repo: {repo}", url=f"{self.server.url}/{repo}"
-            )
+            raise Refusal(409, "You already created this model repo", url=f"{self.server.url}/{repo}")
         attributes = {".gitattributes": HubFile(b"", 0)}
         self.server.repositories[repo] = Repository([Commit.after(repo, attributes)])
         return {"url": f"{self.server.url}/{repo}", "name": repo}

@@ -30,6 +30,7 @@ source = "this package"
 NAME = "evid_reward_laterality"
 META = f"{NAME}-1.0.dist-info"
 FILE = f"{NAME}-1.0-py3-none-any.whl"
+ENTRIES = f"[evidcore.reward]\nlaterality = {NAME}:Laterality\n".encode()
 
 
 def metadata(name="evid-reward-laterality", requires=("evidcore>=0.1,<0.2",), card=CARD):
@@ -47,10 +48,6 @@ property, __build_class__ = acts, acts  # where a module takes this one for its 
 MAIN = "__main__"
 
 
-def entry_points(kind="reward", name="laterality", target=f"{NAME}:Laterality"):
-    return f"[evidcore.{kind}]\n{name} = {target}\n".encode()
-
-
 def canary(path):
     """Code that leaves a file where anybody runs it."""
     return f"import pathlib\n\npathlib.Path({str(path)!r}).touch()\n".encode()
@@ -62,7 +59,7 @@ def files(**changed):
         f"{NAME}.py": changed.get("module", REWARD.encode()),
         f"{META}/METADATA": changed.get("meta", metadata()),
         f"{META}/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{META}/entry_points.txt": changed.get("entries", entry_points()),
+        f"{META}/entry_points.txt": changed.get("entries", ENTRIES),
     }
 
 

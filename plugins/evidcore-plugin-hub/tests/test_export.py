@@ -83,6 +83,14 @@ def test_it_holds_what_is_listed_and_nothing_else(exported):
     assert all(path.stat().st_mode & 0o044 for path in exported.iterdir())
 
 
+@pytest.mark.slow
+def test_the_command_says_what_it_wrote(evid, small_run, tmp_path):
+    result = json.loads(evid("export", small_run, tmp_path / "model", "--json").output)
+    assert result["folder"] == str(tmp_path / "model")
+    assert result["files"] == sorted(path.name for path in (tmp_path / "model").iterdir())
+    assert "Read it before you pass the model on" in evid("export", small_run, tmp_path / "other").output
+
+
 def test_no_case_no_report_and_no_path_is_in_it(small_run, exported, cases):
     names = {name.lower() for name in CT_RATE_FINDINGS}  # known to all, and tokens of their own
     sentences = {said.strip() for case in cases for said in case.report.text.split(".")}

@@ -33,11 +33,9 @@ class Machine:
         self.site = folder / "venv/lib" / version / "site-packages"
         ours = sysconfig.get_path("purelib")
         (self.site / "ours.pth").write_text(f"import site; site.addsitedir({ours!r})\n")
-        keep = {
-            key: value for key, value in os.environ.items() if not key.startswith(("HF_", "PIP_", "XDG_"))
-        }
+        kept = {name: os.environ[name] for name in os.environ if not name.startswith(("HF_", "PIP_", "XDG_"))}
         self.environment = {
-            **keep, **hub.environment(home), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1",
+            **kept, **hub.environment(home), "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1",
             **{f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
         }  # fmt: skip
 

@@ -23,17 +23,15 @@ TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="ut
 
 REPOSITORY = "mallory/evid-reward-laterality"
 WHEEL = f"dist/{made.FILE}"
+OTHER_CODE = made.files(module=made.REWARD.replace("1.0)", "0.0)").encode())
 PIPS = []
 PIP, COMPARE = installing.pip, installing.compare
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:Use 'content=:DeprecationWarning"
-)  # the Hub's client, of its own
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # of the Hub's client
 
 
 @pytest.fixture
-def hub(monkeypatch, tmp_path):
+def hub(monkeypatch, settings, tmp_path):
     with LocalHub() as started:
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "XDG_CONFIG_HOME"))
         monkeypatch.setenv("HF_TOKEN", started.token)
         constants = {
             "HF_HUB_CACHE": str(tmp_path / "cache"),
@@ -44,12 +42,6 @@ def hub(monkeypatch, tmp_path):
         for name, value in constants.items():
             monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
         yield started
-
-
-@pytest.fixture
-def settings(tmp_path):
-    (tmp_path / "XDG_CONFIG_HOME/evidcore").mkdir(parents=True)
-    return tmp_path / "XDG_CONFIG_HOME/evidcore/trust.toml"
 
 
 @pytest.fixture(autouse=True)
@@ -72,11 +64,6 @@ def repository(content=None, *, pinned=(), **changed):
 
 def published(files, tag="v1.0"):
     return remote.upload(REPOSITORY, files, "a plugin", tag)
-
-
-def other_code(text="0.0)"):
-    """The files of a wheel with other code."""
-    return made.files(module=made.REWARD.replace("1.0)", text).encode())
 
 
 def run(command, *words, typed=""):
@@ -102,7 +89,7 @@ def test_a_sound_plugin_is_looked_at_and_shown(hub):
 
 def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
     first = published(repository())
-    second = published(repository(other_code()), "v2.0")
+    second = published(repository(OTHER_CODE), "v2.0")
     at = remote.resolve(f"hub:{REPOSITORY}@v1.0")
     hub.move_tag(REPOSITORY, "v1.0", second.commit)
     assert installing.look(at).at == first
@@ -113,7 +100,7 @@ def test_a_name_becomes_a_commit_once(hub, tmp_path, monkeypatch):
 
 def test_another_wheel_under_the_same_commit_is_refused(hub):
     at = published(repository())
-    hub.replace(REPOSITORY, at.commit, WHEEL, made.wheel(other_code()))
+    hub.replace(REPOSITORY, at.commit, WHEEL, made.wheel(OTHER_CODE))
     assert "sha256 of evid-plugin.json is not the wheel's" in refusal(at)
 
 
@@ -121,7 +108,7 @@ def test_a_whole_repository_swapped_under_a_pinned_commit_is_refused(hub, tmp_pa
     at = published(repository())
     lock = tmp_path / "evid.lock"
     installing.pin(lock, {"evid-reward-laterality": installing.look(at).table()})
-    for path, text in repository(other_code()).items():
+    for path, text in repository(OTHER_CODE).items():
         hub.replace(REPOSITORY, at.commit, path, text)
         (remote.snapshot(at) / path).unlink()  # as on another machine
     done = run(install_command, "--lock", str(lock), "--yes")
@@ -170,7 +157,7 @@ def test_a_manifest_of_a_gigabyte_is_not_read(hub):
 def test_copies_that_were_changed_in_the_cache_are_fetched_anew(hub):
     at = published(repository())
     installing.look(at)
-    for path, text in repository(other_code()).items():
+    for path, text in repository(OTHER_CODE).items():
         (remote.snapshot(at) / path).write_bytes(text)
     assert b"1.0)" in installing.look(at).wheel.source[f"{made.NAME}.py"]
     hub.stop()
@@ -307,7 +294,7 @@ def test_a_package_that_came_from_elsewhere_is_not_replaced(hub, tmp_path, monke
 
 
 def test_a_name_that_another_package_has_is_told_before_consent(hub, offered):
-    offered("evid-other", made.entry_points().decode())
+    offered("evid-other", made.ENTRIES.decode())
     said = "\n".join(installing.lines(installing.look(published(repository()))))
     assert "beware      reward 'laterality' from evid-other 1.0 has that name too" in said
 
@@ -362,7 +349,7 @@ def test_an_update_shows_what_changed_and_asks_again(hub, tmp_path):
     installing.pin(lock, {package: installing.look(first).table()})
     words = [update, package, "--lock", lock]
     assert f"{package}: is at {first}" in run(*words).output
-    second = published(repository(other_code()), "v2.0")
+    second = published(repository(OTHER_CODE), "v2.0")
     assert f"changed: {made.NAME}.py" in run(*words, typed="no\n").output
     assert pinned() == str(first)
     done = run(*words, "--json", typed=f"{package}\n")

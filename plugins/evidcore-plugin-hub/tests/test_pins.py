@@ -20,18 +20,11 @@ PINNED = f"[plugin.{{name}}]\nversion = '1'\nsource = '{SOURCE}'\nrecord = '{'0'
 
 
 @pytest.fixture(autouse=True)
-def nothing_pinned(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+def nothing_pinned(settings):
     yield
     pins.FINDER.__init__()
     for name in [name for name in sys.modules if name.startswith("evid_pinned")]:
         del sys.modules[name]
-
-
-@pytest.fixture
-def settings(tmp_path):
-    (tmp_path / "config/evidcore").mkdir(parents=True)
-    return tmp_path / "config/evidcore/trust.toml"
 
 
 @pytest.fixture
@@ -222,9 +215,8 @@ def test_a_package_that_is_pinned_and_not_installed_is_named_with_its_source(tmp
 
 @pytest.mark.parametrize("name", ["recipe.toml", "links/recipe.toml"])
 def test_the_lock_beside_a_recipe_holds_also_behind_a_link(installed, tmp_path, name):
-    (tmp_path / "recipe.toml").write_text(
-        f'schema = 1\nname = "r"\n[[stage]]\nkind = "grpo"\nreward = [{{ use = "{SOURCE}#gone" }}]\n'
-    )
+    grpo = f'[[stage]]\nkind = "grpo"\nreward = [{{ use = "{SOURCE}#gone" }}]\n'
+    (tmp_path / "recipe.toml").write_text(f'schema = 1\nname = "r"\n{grpo}')
     (tmp_path / "links").mkdir()
     (tmp_path / "links/recipe.toml").symlink_to(tmp_path / "recipe.toml")
     with pytest.raises(RecipeError, match=r"'evid-pinned/gone'\. evid-pinned is installed and has none"):
@@ -249,11 +241,9 @@ def test_a_record_that_is_gone_or_damaged_pins_all_the_same(installed, tmp_path,
         __import__("evid_pinned_words")
 
 
-@pytest.mark.parametrize(
-    "origin", ["[]", "null", "{", '{"dir_info": null}', '{"dir_info": {"editable": true}}']
-)
-def test_what_an_installer_noted_does_not_excuse_a_pinned_package(installed, tmp_path, origin):
-    (installed[0] / META / "direct_url.json").write_text(origin)
+@pytest.mark.parametrize("url", ["[]", "null", "{", '{"dir_info": null}', '{"dir_info": {"editable": true}}'])
+def test_what_an_installer_noted_does_not_excuse_a_pinned_package(installed, tmp_path, url):
+    (installed[0] / META / "direct_url.json").write_text(url)
     change(installed[0])
     pins.keep(installed[1])
     assert "edited in place" in refused(tmp_path) or "is not what RECORD says" in refused(tmp_path)

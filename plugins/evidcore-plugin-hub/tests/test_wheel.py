@@ -86,9 +86,8 @@ def test_requirements_that_are_pinned():
 @pytest.mark.parametrize("key", ["trusted", "is_verified", "allow", "Approved"])
 def test_a_card_that_claims_trust(key):
     card = made.CARD.replace('language = ["en"]', f"{key} = true")
-    assert f"its card says '{key}'; whom to trust is the user's" in refusal(
-        made.wheel(made.files(meta=made.metadata(card=card)))
-    )
+    said = refusal(made.wheel(made.files(meta=made.metadata(card=card))))
+    assert f"its card says '{key}'; whom to trust is the user's" in said
 
 
 def test_a_card_that_is_none_and_a_readme_that_moves_the_cursor():
@@ -165,10 +164,8 @@ def test_bytes_that_are_no_wheel():
     assert "has the name of a package of evidcore" in refusal(b"", "evidcore_official-9.0-py3-none-any.whl")
     bomb = {**made.files(), "evid_bomb/__init__.py": b"#" * (20 * 2**20)}
     assert "unpacks to more than" in refusal(made.wheel(bomb))
-    for packed, said in {
-        zipfile.ZIP_BZIP2: "'a.txt' is packed by",
-        zipfile.ZIP_DEFLATED: "Bad CRC-32",
-    }.items():
+    lying = {zipfile.ZIP_BZIP2: "'a.txt' is packed by", zipfile.ZIP_DEFLATED: "Bad CRC-32"}
+    for packed, said in lying.items():
         with zipfile.ZipFile(out := io.BytesIO(), "w", packed) as archive:
             archive.writestr("a.txt", bytes(1 << 28))
             archive.filelist[0].file_size = 10

@@ -63,11 +63,10 @@ def test_what_it_raises_is_told_and_it_goes_on(worker):
 
 
 NO_PICKLE = (AttributeError, TypeError, pickle.PicklingError)
+WRONG = [(1, TypeAdapter(list[str]), ValidationError), (lambda: 0, None, NO_PICKLE)]
 
 
-@pytest.mark.parametrize(
-    ("given", "form", "error"), [(1, TypeAdapter(list[str]), ValidationError), (lambda: 0, None, NO_PICKLE)]
-)
+@pytest.mark.parametrize(("given", "form", "error"), WRONG)
 def test_another_type_than_was_asked_for_and_what_cannot_cross_end_it(given, form, error):
     worker = Worker(SERVER)
     with pytest.raises(error):
@@ -122,6 +121,5 @@ def session_of(process):
 
 
 def test_an_end_is_put_in_words():
-    assert [how_ended(status) for status in (0, 3, -9, -200)] == [
-        "with status 0", "with status 3", "by SIGKILL", "by a signal",
-    ]  # fmt: skip
+    words = ["with status 0", "with status 3", "by SIGKILL", "by a signal"]
+    assert [how_ended(status) for status in (0, 3, -9, -200)] == words

@@ -1,9 +1,6 @@
 import tomllib
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from evidcore_plugin_dicom.phantom import write_series as to_folder
 from evidcore_plugin_phantoms.testing import SMALL
 from evidcore_plugin_phantoms.testing import copied_run as copied_run
 from evidcore_plugin_phantoms.testing import small_run as small_run
@@ -31,9 +28,3 @@ def with_grpo() -> dict[str, object]:
 def trained(tmp_path_factory: pytest.TempPathFactory, with_grpo: dict[str, object]) -> evidcore.Run:
     """A run from tables, with rollouts."""
     return evidcore.run(with_grpo, out=tmp_path_factory.mktemp("trained"), progress=False)
-
-
-@pytest.fixture
-def write_series(tmp_path: Path) -> Callable[..., Path]:
-    """Write a (z, y, x) array in body axes as a DICOM series in a folder of some name, and return that."""
-    return lambda array, name="series", *rest, **options: to_folder(tmp_path / name, array, *rest, **options)

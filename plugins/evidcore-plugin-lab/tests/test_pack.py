@@ -14,9 +14,7 @@ from evidcore.runs.execute import outputs_of
 from evidcore.runs.folder import RunFolder, file_lock
 
 
-@pytest.fixture
-def unpacked(copied_run, tmp_path, evid):
-    """The run after it was packed, its place removed, and unpacked elsewhere."""
+def test_a_packed_run_is_whole_elsewhere(copied_run, tmp_path, evid):
     (copied_run.parent / "stages" / "of-another-run").mkdir()
     archive = tmp_path / "run.tar"
     said = json.loads(evid("pack", copied_run, "--out", archive, "--json").stdout)
@@ -26,10 +24,7 @@ def unpacked(copied_run, tmp_path, evid):
     shutil.move(copied_run.parent, tmp_path / "before")
     with tarfile.open(archive) as file:
         file.extractall(tmp_path / "elsewhere", filter="data")
-    return tmp_path / "elsewhere" / copied_run.parent.name / copied_run.name
-
-
-def test_a_packed_run_is_whole_elsewhere(unpacked, tmp_path, evid):
+    unpacked = tmp_path / "elsewhere" / copied_run.parent.name / copied_run.name
     before = tmp_path / "before" / unpacked.name
     for path in before.rglob("*"):
         if path.is_file() and path.name != ".lock":
@@ -45,10 +40,8 @@ def test_what_cannot_be_packed_is_said(copied_run, tmp_path, evid):
     (tmp_path / "there.tar").touch()
     said = evid("pack", copied_run, "--out", tmp_path / "there.tar", exit_code=2).stderr
     assert "there.tar: is there already, and nothing is overwritten" in said
-    with (
-        file_lock(copied_run, "busy"),
-        pytest.raises(RunError, match="a process is running it, so its files still"),
-    ):
+    running = "a process is running it, so its files still"
+    with file_lock(copied_run, "busy"), pytest.raises(RunError, match=running):
         pack_run(copied_run, tmp_path / "run.tar")
     assert not (tmp_path / "run.tar").exists()
     alone = shutil.move(copied_run, tmp_path / "alone")
@@ -64,9 +57,8 @@ def test_a_run_that_was_moved_without_its_stages_keeps_its_page(copied_run, tmp_
     said = evid("page", alone, exit_code=2).stderr
     assert f"{alone}: " in said
     assert "of its links lead nowhere, as answers/0" in said
-    assert (
-        f"A run needs the stages beside it, {tmp_path / 'stages'}: move them too, or `evid pack RUN`" in said
-    )
+    stages = tmp_path / "stages"
+    assert f"A run needs the stages beside it, {stages}: move them too, or `evid pack RUN`" in said
     recipe = load(alone / "resolved.toml")
     with pytest.raises(RunError, match="of its links lead nowhere"):
         outputs_of(RunFolder(alone), recipe, recipe.line)

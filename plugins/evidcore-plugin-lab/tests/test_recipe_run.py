@@ -41,10 +41,9 @@ def test_an_unknown_name_of_the_package_is_no_attribute():
 def test_without_the_package_that_has_it_the_name_says_what_to_install(monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     for name, package in (("run", "lab"), ("Run", "audit")):
+        says = rf"evidcore\.{name} comes .* install evidcore-plugin-{package}"
         for code in (f"import evidcore; evidcore.{name}", f"from evidcore import {name}"):
-            with pytest.raises(
-                ImportError, match=rf"evidcore\.{name} comes .* install evidcore-plugin-{package}"
-            ):
+            with pytest.raises(ImportError, match=says):
                 exec(code, {})
 
 
@@ -67,9 +66,8 @@ def test_a_run_from_python_is_the_run_of_the_command(small_run, tmp_path, capfd)
 
 @pytest.mark.slow
 def test_overrides_and_place_are_those_of_the_call(trained, with_grpo, tmp_path):
-    run = evidcore.run(
-        with_grpo, overrides={"stage.evaluate.max_new_tokens": 3}, out=tmp_path, progress=False
-    )
+    shorter = {"stage.evaluate.max_new_tokens": 3}
+    run = evidcore.run(with_grpo, overrides=shorter, out=tmp_path, progress=False)
     assert run.folder.parent == tmp_path / "trained"
     assert run.recipe["stage"][2]["max_new_tokens"] == 3
     assert trained.recipe["stage"][2]["max_new_tokens"] == 24

@@ -1,6 +1,7 @@
 """A run folder as a real run leaves it, in small: every file by hand, volumes and masks on disk."""
 
 import dataclasses
+import itertools
 import json
 import math
 import random
@@ -121,28 +122,19 @@ def page(finished_run: FakeRun) -> str:
     return write_page(finished_run.folder).read_text(encoding="utf-8")
 
 
+LAST_STEP = {  # of GRPO; its figures rise to these
+    "loss": 0.01, "reward": 1.2, "reward/format": 0.97, "reward/report-consistency": 0.55, "kl": 0.12,
+    "dead_groups": 0.6, "dead_groups/format": 0.9, "unscored/report-consistency": 2.0, "entropy": 0.7,
+    "completion_tokens": 21.0, "learning_rate": 1e-4, "generate_s": 0.61, "reward_s/format": 0.002,
+    "reward_s/report-consistency": 0.06, "step_s": 1.05,
+}  # fmt: skip
+
+
 def _metrics(run: FakeRun) -> None:
-    rng = random.Random(3)
-
-    def near(value: float, spread: float) -> float:
-        return round(value + rng.gauss(0, spread), 4)
-
     for step in range(1, 121):
-        loss = near(1.9 * math.exp(-step / 30) + 0.21, 0.03)
-        run.line("metrics.jsonl", stage="03-sft", step=step, time_s=step * 0.4, loss=loss)
+        run.line("metrics.jsonl", stage="03-sft", step=step, time_s=step * 0.4, loss=2 * math.exp(-step / 30))
     for step in range(1, 161):
-        done = 1 - math.exp(-step / 60)
-        figures = {
-            "loss": near(0.01, 0.02), "reward": near(0.35 + 0.9 * done, 0.06),
-            "reward/format": min(1.0, near(0.52 + 0.6 * done, 0.03)),
-            "reward/report-consistency": near(0.15 + 0.4 * done, 0.05), "kl": abs(near(0.12 * done, 0.006)),
-            "dead_groups": min(1.0, abs(near(0.1 + 0.5 * done, 0.08))),
-            "dead_groups/format": min(1.0, abs(near(0.2 + 0.7 * done, 0.08))),
-            "unscored/report-consistency": float(rng.randrange(4)), "entropy": near(0.7 - 0.4 * done, 0.03),
-            "completion_tokens": near(21, 1.0), "learning_rate": 1e-4 * (1 - step / 161),
-            "generate_s": abs(near(0.61, 0.03)), "reward_s/format": 0.002,
-            "reward_s/report-consistency": abs(near(0.06, 0.004)), "step_s": abs(near(1.05, 0.02)),
-        }  # fmt: skip
+        figures = {name: value * (1 - math.exp(-step / 60)) for name, value in LAST_STEP.items()}
         run.line("metrics.jsonl", stage="05-grpo", step=step, time_s=step * 1.1, **figures)
 
 
@@ -223,25 +215,18 @@ def _rollouts(run: FakeRun) -> None:
             }
             total = round(0.3 * (fault is None) + hit + 0.5 * agreement * hit, 4)
             drawn = {"text": text, "total": total, "malformed": fault, "rewards": rewards}
-            rollouts.append({**drawn, "turns": [], "parent": None, "length": 40})
-        mean = sum(item["total"] for item in rollouts) / 8
-        spread = math.sqrt(sum((item["total"] - mean) ** 2 for item in rollouts) / 7) or 1.0
-        for item in rollouts:
-            item["advantage"] = round((item["total"] - mean) / spread, 4)
+            rollouts.append({**drawn, "advantage": total - 0.5, "turns": [], "parent": None, "length": 40})
         words = "".join(part.text if isinstance(part, TextPart) else "<|image_pad|>" for part in prompt.parts)
-        about = {
-            "stage": "05-grpo", "step": step, "prompt_id": prompt.id, "case_id": case.id, "task": "choice",
-        }  # fmt: skip
+        about = {"step": step, "prompt_id": prompt.id, "case_id": case.id, "task": "choice"}
         shown = {"prompt": words, "images": [crop.uri() for crop in prompt.crops()]}
-        reference = dict(prompt.reference)
-        run.line("rollouts/05-grpo.jsonl", **about, **shown, reference=reference, rollouts=rollouts)
+        about |= {"stage": "05-grpo", "reference": dict(prompt.reference), "rollouts": rollouts}
+        run.line("rollouts/05-grpo.jsonl", **about, **shown)
 
 
 def _answers(run: FakeRun) -> None:
     cases = [case for case in run.cases["test"] if case.present()]
-    for stage, (number, case) in (
-        (stage, item) for stage in ("04-evaluate", "06-evaluate", "07-audit") for item in enumerate(cases)
-    ):
+    stages = ("04-evaluate", "06-evaluate", "07-audit")
+    for stage, (number, case) in itertools.product(stages, enumerate(cases)):
         prompt = asked(case)
         right = "ABCD".index(prompt.reference["letter"])
         other = Crop(volume=cases[(number + 1) % len(cases)].volumes[0])
@@ -259,20 +244,13 @@ def _answers(run: FakeRun) -> None:
             about = {"prompt_id": prompt.id, "case_id": case.id, "patient": case.patient, "task": "choice"}
             answer = {"text": completion(prompt, place), "malformed": None, "answer": "ABCD"[right]}
             answer |= {"finding": prompt.reference["finding"], "correct": place == right}
-            images = [crop.uri()]
-            run.line(
-                f"answers/{stage}.jsonl", **about, condition=condition, **answer, **readings, images=images
-            )
+            answer |= {"condition": condition, "images": [crop.uri()]}
+            run.line(f"answers/{stage}.jsonl", **about, **answer, **readings)
     for case in cases:
         absent = [item.name for item in case.findings if item.state == "absent"]
-        about = {
-            "prompt_id": f"{case.id}:report", "case_id": case.id, "patient": case.patient, "task": "report",
-        }  # fmt: skip
-        findings = {
-            "affirmed": [*case.present()[1:], "emphysema"],
-            "present": case.present(),
-            "absent": absent,
-        }
+        about = {"prompt_id": f"{case.id}:report", "case_id": case.id, "patient": case.patient}
+        said = [*case.present()[1:], "emphysema"]
+        findings = {"affirmed": said, "present": case.present(), "absent": absent, "task": "report"}
         text, images = case.report.text if case.report else "", [Crop(volume=case.volumes[0]).uri()]
         shown = {"condition": "own", "text": text, "malformed": None, "images": images}
         run.line("answers/06-evaluate.jsonl", **about, **shown, **findings)

@@ -117,10 +117,8 @@ def test_every_number_shown_is_one_that_the_run_wrote_or_a_count_of_its_lines(fi
     for folder in ("results", "rollouts", "answers"):
         for path in (finished_run.folder / folder).iterdir():
             known |= set().union(*(numbers_in(json.loads(line)) for line in path.read_text().splitlines()))
-    asked = {
-        json.loads(line)["prompt_id"]
-        for line in (finished_run.folder / "answers" / "07-audit.jsonl").read_text().splitlines()
-    }
+    answers = (finished_run.folder / "answers" / "07-audit.jsonl").read_text().splitlines()
+    asked = {json.loads(line)["prompt_id"] for line in answers}
     time = page[page.index('<section id="time">') : page.index('<section id="record">')]
     shown = re.findall(r'<data value="([^"]*)">([^<]*)</data>', page.replace(time, ""))
     assert len(shown) > 300
@@ -181,6 +179,12 @@ def test_a_group_of_forked_answers_shows_its_tree_and_its_turns(fake_run):
     assert "Tokens from left to right" in page
 
 
+def test_the_page_is_written_again_and_its_place_printed(evid, bare_run):
+    place = str(bare_run.folder / "page" / "index.html")
+    assert evid("page", bare_run.folder).stdout.strip() == place
+    assert json.loads(evid("page", bare_run.folder, "--json").stdout) == {"page": place}
+
+
 def test_slices_are_there_without_the_script(page):
     result = Elements(page).found
     pictures = [a for name, a in result if name == "img" and "Axial slice" in str(a.get("alt"))]
@@ -194,9 +198,7 @@ def test_masks_of_present_findings_are_outlined(finished_run, page):
     ]
     outlined = {name for block in blocks for name in block["outlines"]}
     assert outlined
-    assert outlined <= {
-        name for cases in finished_run.cases.values() for case in cases for name in case.masks
-    }
+    assert outlined <= {name for some in finished_run.cases.values() for case in some for name in case.masks}
     assert set(blocks[0]["windows"]) == {"lung", "mediastinum", "bone"}
 
 
@@ -264,13 +266,11 @@ def real_run(bare_run, tmp_path):
     scans = tmp_path / "scans"
     scans.mkdir()
     uri = noise(scans / "a.nii.gz", (12, 16, 16), 0).uri()
-    (scans / "cases.csv").write_text(
-        "id,volume,patient,split,report\na,a.nii.gz,p1,test,Secret words of a report.\n"
-    )
+    table = "id,volume,patient,split,report\na,a.nii.gz,p1,test,Secret words of a report.\n"
+    (scans / "cases.csv").write_text(table)
     stage = {"kind": "evaluate", "data": [{"dataset": "site", "task": "report", "split": "test"}]}
-    recipe = recipe_text(
-        stage, recipe_folder=str(tmp_path), dataset={"site": {"use": "folder", "path": "scans"}}
-    )
+    site = {"use": "folder", "path": "scans"}
+    recipe = recipe_text(stage, recipe_folder=str(tmp_path), dataset={"site": site})
     (bare_run.folder / "resolved.toml").write_text(recipe)
     answer = {"prompt_id": "a:report", "case_id": "a", "task": "report", "text": "Nothing seen."}
     bare_run.line("answers/01-evaluate.jsonl", **answer, images=[uri])

@@ -21,15 +21,8 @@ def test_parts_are_summed_over_steps_the_largest_first():
 
 
 def test_a_steps_rest_is_what_its_parts_do_not_explain():
-    lines = [
-        line(1, **{"generate_s": 2.0, "reward_s/format": 0.5, "step_s": 4.0}),
-        line(2, **{"generate_s": 3.0, "reward_s/format": 0.5, "step_s": 3.5}),
-    ]
-    assert time_parts(lines) == [
-        ("generate", 5.0),
-        ("update and the rest of the step", 1.5),
-        ("reward format", 1.0),
-    ]
+    lines = [line(1, generate_s=2.0, a_s=0.5, step_s=4.0), line(2, generate_s=3.0, a_s=0.5, step_s=3.5)]
+    assert time_parts(lines) == [("generate", 5.0), ("update and the rest of the step", 1.5), ("a", 1.0)]
 
 
 def test_a_log_without_times_has_no_figure():
@@ -39,9 +32,8 @@ def test_a_log_without_times_has_no_figure():
 def columns(drawn):
     """Return the heights of each colour, column by column from the left."""
     result = {}
-    for x, height, tone in re.findall(
-        r'<rect x="([\d.]+)" y="[\d.]+" width="[\d.]+" height="([\d.]+)" class="(s\d)"', drawn
-    ):
+    part = r'<rect x="([\d.]+)" y="[\d.]+" width="[\d.]+" height="([\d.]+)" class="(s\d)"'
+    for x, height, tone in re.findall(part, drawn):
         result.setdefault(float(x), {}).setdefault(tone, 0.0)
         result[float(x)][tone] += float(height)
     return [result[x] for x in sorted(result)]
@@ -50,9 +42,8 @@ def columns(drawn):
 def test_columns_are_as_high_as_their_seconds():
     first, second = columns(stage_time(STEPS))
     room = 102  # of the highest column
-    assert second == pytest.approx(
-        {"s0": room * 3 / 6, "s1": room * 1.5 / 6, "s2": room * 1 / 6, "s3": room * 0.5 / 6}, abs=0.06
-    )
+    shares = {"s0": 3 / 6, "s1": 1.5 / 6, "s2": 1 / 6, "s3": 0.5 / 6}
+    assert second == pytest.approx({tone: room * share for tone, share in shares.items()}, abs=0.06)
     assert sum(first.values()) == pytest.approx(room * 4 / 6, abs=0.3)
 
 
@@ -60,9 +51,8 @@ def test_many_steps_are_drawn_as_means_of_some():
     lines = [line(step, generate_s=float(step), step_s=float(step)) for step in range(1, 241)]
     drawn = columns(stage_time(lines))
     assert len(drawn) == 60
-    assert drawn[0]["s0"] / drawn[-1]["s0"] == pytest.approx(
-        (1 + 2 + 3 + 4) / (237 + 238 + 239 + 240), abs=1e-3
-    )
+    expected = sum(range(1, 5)) / sum(range(237, 241))
+    assert drawn[0]["s0"] / drawn[-1]["s0"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_key_gives_seconds_and_shares_and_small_parts_share_a_colour():

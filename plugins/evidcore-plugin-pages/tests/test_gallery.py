@@ -39,17 +39,11 @@ def test_the_patients_left_is_on_the_right_and_posterior_below():
     assert np.argwhere(picture(drawn.windows["lung"][0]) == 255).tolist() == [[6, 5]]
 
 
-def test_deep_volumes_keep_the_source_index_of_each_slice():
-    array = np.arange(301, dtype=np.int16)[:, None, None] * np.ones((1, 4, 4), np.int16)
-    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4)
-    assert drawn.z == (0, 100, 200, 300)
-    assert drawn.depth == 301
-
-
-def test_slices_that_must_be_seen_are_shown_beside_the_others():
+@pytest.mark.parametrize(("keep", "z"), [([], (0, 100, 200, 300)), ([7, 100], (0, 7, 100, 200, 300))])
+def test_some_slices_of_deep_volumes_and_those_that_must_be_seen_keep_their_source_index(keep, z):
     array = np.zeros((301, 4, 4), np.int16)
-    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4, keep=[7, 100])
-    assert drawn.z == (0, 7, 100, 200, 300)
+    drawn = render(array, (1.0, 1.0, 1.0), is_hu=True, masks={}, most_slices=4, keep=keep)
+    assert (drawn.z, drawn.depth) == (z, 301)
 
 
 def test_large_slices_are_averaged_down():
@@ -101,14 +95,13 @@ def test_viewer_starts_where_the_finding_is_largest():
     large, small = np.zeros((2, 9, 8, 8), bool)
     large[2:5] = True
     small[6, 1, 1] = True
-    drawn = render(
-        np.zeros((9, 8, 8), np.int16), (1.0,) * 3, is_hu=True, masks={"large": large, "small": small}
-    )
+    array, masks = np.zeros((9, 8, 8), np.int16), {"large": large, "small": small}
+    drawn = render(array, (1.0,) * 3, is_hu=True, masks=masks)
     assert drawn.start("small") == 6
     assert drawn.start("large") == 2
     assert drawn.start("none of them") == 2
     assert list(drawn.outlines["small"]) == [6]
-    assert render(np.zeros((9, 8, 8), np.int16), (1.0,) * 3, is_hu=True, masks={}).start() == 4
+    assert render(array, (1.0,) * 3, is_hu=True, masks={}).start() == 4
 
 
 @pytest.fixture
@@ -143,9 +136,8 @@ def test_listed_slices_keep_their_source_index(ref):
 def test_projections_stand_upright_with_outlines_of_all_of_a_mask(ref, rays, axis, left, aspect):
     mask = np.zeros((3, 4, 5), bool)
     mask[2, 1, 1] = True  # the uppermost slice
-    drawn = drawn_pictures(
-        Crop(volume=ref, drawing=Drawing(kind=rays, axis=axis)), read(ref), {"it": mask}, 96
-    )
+    crop = Crop(volume=ref, drawing=Drawing(kind=rays, axis=axis))
+    drawn = drawn_pictures(crop, read(ref), {"it": mask}, 96)
     seen = np.zeros((3, 5 if axis == "y" else 4), bool)
     seen[0, 1] = True
     assert drawn.outlines["it"] == {0: outline(seen)}

@@ -105,9 +105,8 @@ def test_a_case_is_looked_up_in_the_data_sets_of_its_own_task(bare_run, tmp_path
     names = ("first", "second")
     data = [{"dataset": name, "task": f"{name}-task", "split": "test"} for name in names]
     tables = {name: {"use": "folder", "path": str(tmp_path / name)} for name in names}
-    (bare_run.folder / "resolved.toml").write_text(
-        recipe_text({"kind": "evaluate", "data": data}, dataset=tables)
-    )
+    recipe = recipe_text({"kind": "evaluate", "data": data}, dataset=tables)
+    (bare_run.folder / "resolved.toml").write_text(recipe)
     uri = Crop(volume=VolumeRef(path=str(tmp_path / "second" / "scan.nii"), intensity="hu")).uri()
     line = {"stage": "01-evaluate", "task": "second-task", "case_id": "case", "images": [uri]}
     known, faults = look_up(read_head(bare_run.folder), [line])

@@ -17,17 +17,10 @@ def told(folder):
     return {tag: {item.step: item.value for item in result.Scalars(tag)} for tag in result.Tags()["scalars"]}
 
 
-@pytest.fixture
-def announcer():
-    return Announcer(observers={"tensorboard": TensorBoard()})
-
-
 @pytest.mark.slow
 def test_a_run_is_in_tensorboard(tmp_path):
-    text = SMALL.read_text()
-    (tmp_path / "small.toml").write_text(
-        text.replace("seed = 17", 'seed = 17\nobservers = ["tensorboard"]', 1)
-    )
+    text = SMALL.read_text().replace("seed = 17", 'seed = 17\nobservers = ["tensorboard"]', 1)
+    (tmp_path / "small.toml").write_text(text)
     begun = start(load(tmp_path / "small.toml"), tmp_path / "runs")
     run(begun)
     folder = begun.path / "tensorboard"
@@ -38,7 +31,7 @@ def test_a_run_is_in_tensorboard(tmp_path):
     assert "result/choice/strict_accuracy" in told(folder / "04-evaluate")
 
 
-def test_a_step_that_comes_again_replaces_what_was_written(announcer, tmp_path):
+def test_a_step_that_comes_again_replaces_what_was_written(tmp_path):
     for steps, shift in (((1, 2, 3), 0.0), ((2, 3), 10.0)):
         again = Announcer(observers={"tensorboard": TensorBoard()})
         again.stage_started("01-sft", tmp_path / "run/working/01-sft")
@@ -48,7 +41,8 @@ def test_a_step_that_comes_again_replaces_what_was_written(announcer, tmp_path):
     assert told(tmp_path / "run/tensorboard/01-sft")["loss"] == {1: 1.0, 2: 12.0, 3: 13.0}
 
 
-def test_a_stage_that_is_used_again_shows_its_result_where_the_run_is_known(announcer, tmp_path):
+def test_a_stage_that_is_used_again_shows_its_result_where_the_run_is_known(tmp_path):
+    announcer = Announcer(observers={"tensorboard": TensorBoard()})
     announcer.stage_finished("01-fit", tmp_path / "stages/a", {"took_s": 3.0})
     announcer.stage_started("02-sft", tmp_path / "run/working/02-sft")
     announcer.stage_finished("02-sft", tmp_path / "stages/b", {"took_s": 2.0})

@@ -58,9 +58,8 @@ def looked(tmp_path_factory, cases) -> Path:
     (folder / "STATUS").write_text(json.dumps({"state": "finished", "stage": "", "step": 0, "message": ""}))
     rows = [{"name": "choice", "metric": "strict_accuracy", "value": 0.5, "headline": True}]
     for stage in ("02-evaluate", "04-evaluate"):
-        (folder / "results" / f"{stage}.json").write_text(
-            json.dumps({"stage": stage, "kind": "evaluate", "rows": rows})
-        )
+        result = {"stage": stage, "kind": "evaluate", "rows": rows}
+        (folder / "results" / f"{stage}.json").write_text(json.dumps(result))
     chest = [case for case in cases["chest"]["test"] if case.present()]
     for stage in ("02-evaluate", "04-evaluate"):
         lines = [choice_line(case, stage, number) for number, case in enumerate(chest)]
@@ -70,11 +69,8 @@ def looked(tmp_path_factory, cases) -> Path:
     groups = [group_line(case, step) for step, case in enumerate(cases["abdomen"]["train"] * 3, start=1)]
     groups.append(forked_line(cases["abdomen"]["train"][0], 4))
     write_lines(folder / "rollouts" / "03-grpo.jsonl", groups)
-    lines = [
-        {**choice_line(case, "05-audit", 9), "condition": name}
-        for name in ("own", *AUDITED)
-        for case in chest
-    ]
+    audited = [choice_line(case, "05-audit", 9) for case in chest]
+    lines = [{**line, "condition": name} for name in ("own", *AUDITED) for line in audited]
     write_lines(folder / "answers" / "05-audit.jsonl", lines)
     (folder / "results" / "05-audit.json").write_text(json.dumps(audit_result()))
     return folder
@@ -97,24 +93,18 @@ def audit_result():
         {**about, "name": says, "condition": name, "value": value, "low": value - 0.1, "high": value + 0.1}
         for name, (says, value) in levels.items()
     ]
-
-    def above(metric, value, against, says):
-        note = f"own minus {says}"
-        result = {"name": "choice", "metric": metric, "value": value, "low": value - 0.1, "high": value + 0.1}
-        return {**result, "note": note, "of": "strict_accuracy", "against": against}
-
     rule = "the best blind rule (longest option)"
-    rows += [
-        above("own_minus_blind", 0.3, "blind-rule", f"the best that does not look: {rule}"),
-        above("own_minus_blind_rule", 0.3, "blind-rule", rule),
+    above = [
+        ("own_minus_blind", 0.3, "blind-rule", f"the best that does not look: {rule}"),
+        *((f"own_minus_{name}", 0.75 - value, name, says) for name, (says, value) in AUDITED.items()),
+        *((metric, 0.3, "blind-rule", rule) for metric in ("own_minus_rule", "own_minus_rule/lung nodule")),
     ]
-    for name, (says, value) in AUDITED.items():
-        metric = "grounding_margin" if name == "other-patient" else f"own_minus_{name}"
-        rows.append(above(metric, 0.75 - value, name, says))
+    about = {"name": "choice", "of": "strict_accuracy"}
     rows += [
-        above("own_minus_blind/lung nodule", 0.3, "blind-rule", rule),
-        {"name": "choice", "metric": "prior_only", "value": 0.45, "low": 0.41, "high": 0.49},
+        {**about, "metric": metric, "value": value, "against": against, "note": f"own minus {says}"}
+        for metric, value, against, says in above
     ]
+    rows.append({"name": "choice", "metric": "prior_only", "value": 0.45, "low": 0.41, "high": 0.49})
     verdict = {"choice": "It looks: +30.0 points over the best blind rule."}
     return {"stage": "05-audit", "kind": "audit", "rows": rows, "verdict": verdict}
 
@@ -232,28 +222,20 @@ def group_line(case, step):
 
 @pytest.fixture(scope="session")
 def serving():
-    """Return a context that gives a function that serves runs; their servers end with it."""
+    """Return a context that serves runs."""
     from evidcore_plugin_view.opened_run import OpenedRun
     from evidcore_plugin_view.server import ViewServer
 
     @contextlib.contextmanager
-    def begin():
+    def begin(*folders, show_reports=False):
+        runs = [OpenedRun(folder, show_reports=show_reports) for folder in folders]
         with contextlib.ExitStack() as ends:
-
-            def start(*folders, show_reports=False):
-                runs = {
-                    name: OpenedRun(folder, show_reports=show_reports)
-                    for name, folder in zip("ab", folders, strict=False)
-                }
-                for run in runs.values():
-                    ends.callback(run.close)
-                server = ViewServer(runs, port=0)
-                ends.callback(server.server_close)
-                threading.Thread(target=server.serve_forever, daemon=True).start()
-                ends.callback(server.shutdown)
-                return server
-
-            yield start
+            for run in runs:
+                ends.callback(run.close)
+            server = ends.enter_context(ViewServer(dict(zip("ab", runs, strict=False)), port=0))
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            ends.callback(server.shutdown)
+            yield server
 
     return begin
 
@@ -261,15 +243,15 @@ def serving():
 @pytest.fixture(scope="session")
 def served(looked, serving):
     """The server of the run, one for all tests that only read it: its data sets are asked once."""
-    with serving() as start:
-        yield start(looked)
+    with serving(looked) as server:
+        yield server
 
 
 @pytest.fixture
 def serve(serving):
     """Return a function that serves runs; their processes of some 600 MB each end with the test."""
-    with serving() as start:
-        yield start
+    with contextlib.ExitStack() as ends:
+        yield lambda *folders, **options: ends.enter_context(serving(*folders, **options))
 
 
 @pytest.fixture(scope="session")
@@ -309,9 +291,8 @@ def chromium():
         browsers = []
 
         def start(*options):
-            browsers.append(
-                started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *options])
-            )
+            words = ["--no-sandbox", *options]
+            browsers.append(started.chromium.launch(executable_path=CHROMIUM, args=words))
             return browsers[-1]
 
         yield start

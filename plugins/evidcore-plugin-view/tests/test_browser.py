@@ -154,10 +154,8 @@ def test_wheel_keys_and_drag_move_slices_window_and_crosshair(browser, served, o
     assert page.locator('[data-window="bone"]').get_attribute("aria-pressed") == "true"
     coronal = page.locator('.screen[data-plane="coronal"]').get_attribute("data-painted")
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 4)
-    page.wait_for_function(
-        "(before) => document.querySelector('.screen[data-plane=coronal]').dataset.painted !== before",
-        arg=coronal,
-    )
+    moved = "(before) => document.querySelector('.screen[data-plane=coronal]').dataset.painted !== before"
+    page.wait_for_function(moved, arg=coronal)
     page.click('.screen[data-plane="sagittal"] .enlarge')
     assert page.locator(".screen.large").get_attribute("data-plane") == "sagittal"
     page.focus("body")
@@ -229,9 +227,7 @@ def test_a_rollout_that_is_chosen_before_the_scan_is_there_is_drawn(browser, ser
 
 
 @pytest.mark.slow
-def test_two_runs_stand_side_by_side_and_a_group_that_is_judged_meanwhile_joins_the_list(
-    browser, serve, looked, open_page, tmp_path
-):
+def test_two_runs_are_side_by_side_and_new_groups_join_the_list(browser, serve, looked, open_page, tmp_path):
     other = tmp_path / "looked" / "20261121-221504-3fa9c1"
     shutil.copytree(looked, other)
     lines = (other / "answers" / "04-evaluate.jsonl").read_text().splitlines(keepends=True)

@@ -31,10 +31,7 @@ TRAINED = {
 SAMPLED = {"prompts_per_step": 1, "answers_per_prompt": 2, "max_new_tokens": 48}
 GROWING = {"use": "region-growing", "reach": 0.0}
 MEASURED = {"kind": "evaluate", **ASKED, "segmenter": "grower"}
-ABDOMEN = {
-    "use": "phantom-abdomen", "train_cases": 1, "validation_cases": 0, "test_cases": 3,
-    "size_zyx": [20, 48, 64],
-}  # fmt: skip
+ABDOMEN = {"use": "phantom-abdomen", "train_cases": 1, "validation_cases": 0, "size_zyx": [20, 48, 64]}
 
 
 def recipe(*more, reward=None, growing="region-growing", test_cases=3, **services):
@@ -123,8 +120,8 @@ def lines_of(folder, name):
 
 @pytest.fixture(scope="module")
 def server(run, serving):
-    with serving() as start:
-        yield start(run)
+    with serving(run) as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -257,9 +254,8 @@ def test_a_segmenter_that_fails_is_told_in_a_sentence_and_fitted_ones_go_on(plan
         f"{name.format('raising')} failed while following boxes through {volume.path}: RuntimeError: the "
         "network has no such layer"
     )
-    assert said["halved"]["fault"] == (
-        f"{name.format('halved')}: gave a mask of bool (10, 48, 64) for a volume of (20, 48, 64) (z, y, x)."
-    )
+    halved = "gave a mask of bool (10, 48, 64) for a volume of (20, 48, 64) (z, y, x)."
+    assert said["halved"]["fault"] == f"{name.format('halved')}: {halved}"
     assert said["missing"]["fault"] == "planted.safetensors: not here. Fetch it: evid download planted."
     assert said["dying"]["fault"].startswith("The process of the segmenter ended with status -9, before")
     assert all(item["dsc"] is None and not item["waiting"] for item in said.values())
@@ -275,9 +271,7 @@ def test_a_segmenter_that_fails_is_told_in_a_sentence_and_fitted_ones_go_on(plan
 
 
 @pytest.mark.slow
-def test_a_slow_segmenter_keeps_nobody_waiting_and_what_was_asked_for_last_comes_first(
-    planted, serve, followed, get, tmp_path
-):
+def test_a_slow_segmenter_blocks_nobody_and_the_last_asked_is_first(planted, serve, followed, get, tmp_path):
     server = serve(planted)
     numbers = [0, 3, 4, 5, 6, 7, 8]
     lines = [f"a:answers:09-evaluate:{number}" for number in numbers]

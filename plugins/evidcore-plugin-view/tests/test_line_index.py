@@ -52,6 +52,3 @@ def test_errors_name_the_file_and_the_line(tmp_path):
     path.write_text('{"n": 0}\nnot json\n')
     with pytest.raises(RunError, match=r"lines\.jsonl, line 2: Invalid JSON"):
         index_of(path).rows()
-    path.write_text('{"n": 0}\n')
-    with pytest.raises(RunError, match=r"has 1 lines, so no line 4 \(counted from 0\)"):
-        index_of(path).line(4)

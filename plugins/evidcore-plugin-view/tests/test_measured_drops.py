@@ -1,5 +1,6 @@
 """Occlusion maps in the viewer: cells on slices compared with their voxels, files, switches and pixels."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from evidcore_plugin_view.question_scene import Reference, compose
 from test_overlay import painted
 
 from evidcore.api import Crop, VolumeRef
+from evidcore.runs.folder import read_lines
 
 EDGES = ((0, 2, 5), (0, 4, 6, 8), (0, 10))
 DROPS = (0.1, -0.2, None, 0.4, 0.0, 0.2)
@@ -74,6 +76,12 @@ def line_of(answer, cell, drop=0.5):
     }
 
 
+def first_of(run, stage, task):
+    """Return the number and the line of a run's first answer of a task."""
+    lines = enumerate(read_lines(run / f"answers/{stage}.jsonl"))
+    return next((number, line) for number, line in lines if line["task"] == task)
+
+
 @pytest.fixture
 def mapped(looked, tmp_path):
     """A copy of the run in which the first question about a place has a map on both sides."""
@@ -81,56 +89,38 @@ def mapped(looked, tmp_path):
     shutil.copytree(looked, copy)
     (copy / "occlusion").mkdir()
     for stage, cell in (("02-evaluate", 7), ("04-evaluate", 0)):
-        answers = [json.loads(item) for item in (copy / f"answers/{stage}.jsonl").read_text().splitlines()]
-        pointing = next(item for item in answers if item["task"] == "point")
+        _, pointing = first_of(copy, stage, "point")
         (copy / f"occlusion/{stage}.jsonl").write_text(json.dumps(line_of(pointing, cell)) + "\n")
     return copy
 
 
-def number_of(run, stage, task):
-    lines = [json.loads(item) for item in (run / f"answers/{stage}.jsonl").read_text().splitlines()]
-    return next(number for number, line in enumerate(lines) if line["task"] == task)
+def maps(run, task="point"):
+    """Return the maps in the scene of a run's first answer of a task."""
+    number, _ = first_of(run, "02-evaluate", task)
+    reference = Reference(run="a", kind="answers", stage="02-evaluate", number=number)
+    with contextlib.closing(OpenedRun(run, show_reports=False)) as opened:
+        overlays = compose({"a": opened}, [reference]).overlays
+    return [item for item in overlays if item.role == "occlusion"]
 
 
-@pytest.fixture
-def composed():
-    """Return a function that composes the scene of an answer of a run."""
-    opened = []
-
-    def scene(folder, task="point", stage="02-evaluate"):
-        opened.append(OpenedRun(folder, show_reports=False))
-        reference = Reference(run="a", kind="answers", stage=stage, number=number_of(folder, stage, task))
-        return compose({"a": opened[-1]}, [reference])
-
-    yield scene
-    for run in opened:
-        run.close()
-
-
-def maps(scene):
-    return [item for item in scene.overlays if item.role == "occlusion"]
-
-
-def test_a_map_is_there_and_drawn_at_first_where_the_file_holds_the_question(mapped, looked, composed):
-    (item,) = maps(composed(mapped))
+def test_a_map_is_there_and_drawn_at_first_where_the_file_holds_the_question(mapped, looked):
+    (item,) = maps(mapped)
     assert (item.id, item.asked) == ("a/occlusion/occlusion", False)  # a box is drawn already
-    assert maps(composed(mapped, task="tell")) == []
-    assert maps(composed(looked)) == []
+    assert maps(mapped, task="tell") == []
+    assert maps(looked) == []
     path = mapped / "answers/02-evaluate.jsonl"
-    lines = [json.loads(item) for item in path.read_text().splitlines()]
+    lines = read_lines(path)
     for line in lines:
         if line["task"] == "point":
             line |= {"slice": None, "boxes": [], "gold_slice": None}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (item,) = maps(composed(mapped))
+    (item,) = maps(mapped)
     assert item.asked  # drawn at first, where nothing else is
 
 
 def test_a_map_of_another_answer_is_not_drawn_and_a_new_file_is_read(mapped, tmp_path):
     path = mapped / "occlusion/02-evaluate.jsonl"
-    number = number_of(mapped, "02-evaluate", "point")
-    answer = json.loads((mapped / "answers/02-evaluate.jsonl").read_text().splitlines()[number])
-    answer["stage"] = "02-evaluate"
+    answer = first_of(mapped, "02-evaluate", "point")[1] | {"stage": "02-evaluate"}
     run = OpenedRun(mapped, show_reports=False)
     assert run.occlusion(answer)["largest"]["cell"] == 7
     assert run.occlusion({**answer, "text": "another"}) is None

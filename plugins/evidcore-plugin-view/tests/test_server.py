@@ -21,7 +21,6 @@ from evidcore.errors import RunError
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 FIRST = "a:answers:02-evaluate:0"
-AXIAL = {"a": FIRST, "plane": "axial"}
 
 
 @pytest.mark.parametrize(
@@ -52,9 +51,7 @@ def test_what_is_of_a_run_needs_the_key_in_a_header_and_no_cookie_holds_it(asked
     assert served.server_address[0] == "127.0.0.1"
 
 
-def test_the_page_and_its_assets_and_no_other_files_are_given_without_a_key_and_hold_nothing_of_a_run(
-    asked, served, looked
-):
+def test_the_page_and_assets_alone_are_given_without_a_key_and_hold_nothing_of_a_run(asked, served, looked):
     for path in ("/", *(f"/assets/{path.name}" for path in _ASSETS.iterdir())):
         status, headers, body = asked(served, path)
         assert (status, headers["Set-Cookie"], headers["Cache-Control"]) == (200, None, "no-store")

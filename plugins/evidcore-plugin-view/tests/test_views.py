@@ -9,7 +9,6 @@ from evidcore_plugin_view.public_lines import cited_sentences, staircases
 from evidcore.api import read as read_volume
 from evidcore.api import read_mask
 
-GREEN = (61, 220, 132)
 ACCENT = (11, 107, 116)
 
 
@@ -29,9 +28,8 @@ def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, 
     page.locator('.answer.a .sentence[data-finding="liver metastasis"]').click()
     reader.painted(best)
     page.wait_for_selector('path.fill.highlighted[data-overlay="case/truth/liver metastasis"]')
-    assert page.locator(".pointed").inner_text() == (
-        f"Slice {best} is cited for liver metastasis: its mask is seen here."
-    )
+    seen_here = f"Slice {best} is cited for liver metastasis: its mask is seen here."
+    assert page.locator(".pointed").inner_text() == seen_here
     seen = reader.colours()
     green = at_voxels(seen[..., 1] - seen[..., 0], mask.shape[1:])
     assert green[mask[best]].mean() > 60
@@ -42,9 +40,8 @@ def test_a_sentence_leads_to_its_slice_and_highlights_the_mask(browser, served, 
     reader.painted(0)
     assert "its mask is not seen here, but on slices" in page.locator(".pointed").inner_text()
     page.locator('.answer.a [data-cites="gallstone"]').click()
-    page.wait_for_function(
-        "() => document.querySelector('.pointed').textContent === 'No slice is cited for gallstone.'"
-    )
+    says_so = "() => document.querySelector('.pointed').textContent === 'No slice is cited for gallstone.'"
+    page.wait_for_function(says_so)
     reader.painted(0)  # it goes nowhere
     page.locator(".switch.truth button").first.click()
     page.wait_for_selector("path.fill.drawn")

@@ -1,3 +1,4 @@
+import contextlib
 import sys
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from evidcore_plugin_encoders.testing import tiny_vlm
 from evidcore_plugin_vllm.engine import Vllm
+from evidcore_plugin_vllm.weights import write_whole
 from evidcore_testing.fixtures import language_folder as language_folder
 from evidcore_testing.fixtures import volume_cases
 from evidcore_testing.models import tiny_vision_language
@@ -89,3 +91,19 @@ def engine(tmp_path):
         return Vllm(**{**usual, "sends_images_away": True, "timeout_s": 60.0, **changed})
 
     return build
+
+
+@pytest.fixture
+def served(engine, tmp_path):
+    """Return a function that serves a model; it gives the server and the component that is for it."""
+
+    from protocol_server import protocol_server
+
+    @contextlib.contextmanager
+    def serve(parts, settings=None, **flags):
+        inputs = "images" if parts[0].config.vision else "embeddings"
+        write_whole(parts[0], parts[1], tmp_path / "weights", inputs)
+        with protocol_server(tmp_path / "weights", **flags) as server:
+            yield server, engine(server, inputs=inputs, **(settings or {}))
+
+    return serve

@@ -4,8 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from evidcore_plugin_vllm.weights import Inputs, write_whole
-from protocol_server import protocol_server
 
 from evidcore.api import Episode, TextPart, VisualPart
 
@@ -16,15 +14,9 @@ def parts(request):
 
 
 @pytest.fixture
-def inputs(request, parts) -> Inputs:
-    return "images" if parts[0].config.vision else "embeddings"
-
-
-@pytest.fixture
-def server(parts, inputs, tmp_path):
-    write_whole(parts[0], parts[1], tmp_path / "weights", inputs)
-    with protocol_server(tmp_path / "weights") as running:
-        yield running
+def component(parts, served):
+    with served(parts) as (_, component):
+        yield component
 
 
 def full_pass(parts, sampler, episode, temperature=1.0):
@@ -40,9 +32,9 @@ def full_pass(parts, sampler, episode, temperature=1.0):
     return log_probs.gather(-1, torch.tensor(episode.ids)[:, None])[:, 0]
 
 
-def test_greedy_tokens_are_those_of_the_model_itself(parts, inputs, server, engine, sampler):
+def test_greedy_tokens_are_those_of_the_model_itself(parts, component, sampler):
     episodes = [Episode(prompt=prompt) for prompt in parts[2] for _ in range(2)]
-    there = sampler(parts, engine(server, inputs=inputs), temperature=0.0).sample(episodes)
+    there = sampler(parts, component, temperature=0.0).sample(episodes)
     here = sampler(parts, temperature=0.0).sample(episodes)
     assert [item.ids for item in there] == [item.ids for item in here]
     assert len({item.ids for item in here}) > 1  # what is shown matters
@@ -51,10 +43,8 @@ def test_greedy_tokens_are_those_of_the_model_itself(parts, inputs, server, engi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_of_sampling_are_those_of_a_full_pass(
-    parts, inputs, server, engine, sampler, temperature
-):
-    served = sampler(parts, engine(server, inputs=inputs), temperature=temperature)
+def test_log_probabilities_of_sampling_are_those_of_a_full_pass(parts, component, sampler, temperature):
+    served = sampler(parts, component, temperature=temperature)
     result = served.sample([Episode(prompt=prompt) for prompt in parts[2] for _ in range(3)])
     assert len({item.ids for item in result}) == len(result)
     for item in result:
@@ -63,8 +53,8 @@ def test_log_probabilities_of_sampling_are_those_of_a_full_pass(
 
 
 @pytest.mark.slow
-def test_a_fork_and_a_tools_turn_go_on_from_exactly_their_tokens(parts, inputs, server, engine, sampler):
-    served = sampler(parts, engine(server, inputs=inputs), tokens=12)
+def test_a_fork_and_a_tools_turn_go_on_from_exactly_their_tokens(parts, component, sampler):
+    served = sampler(parts, component, tokens=12)
     first = served.sample([Episode(prompt=prompt) for prompt in parts[2][:2]])
     forks = [served.fork(item, 3) for item in first]
     [crop] = parts[2][0].crops()
@@ -76,6 +66,6 @@ def test_a_fork_and_a_tools_turn_go_on_from_exactly_their_tokens(parts, inputs, 
             is_told = any(reply.start <= token < reply.stop for reply in item.replies)
             assert own == (0.0 if is_told else pytest.approx(wanted, abs=1e-4))
     greedy = {"temperature": 0.0, "tokens": 12}
-    there = sampler(parts, engine(server, inputs=inputs), **greedy).sample(told)
+    there = sampler(parts, component, **greedy).sample(told)
     here = sampler(parts, **greedy).sample([dataclasses.replace(item, log_probs=()) for item in told])
     assert [item.ids for item in there] == [item.ids for item in here]

@@ -1,6 +1,5 @@
 """The committed recipe from one end to the other, through the command line."""
 
-import contextlib
 import json
 import socket
 from pathlib import Path
@@ -12,15 +11,10 @@ from protocol_server import protocol_server
 RECIPE = Path(__file__).parents[3] / "recipes" / "vllm.toml"
 
 
-@pytest.fixture
-def port():
-    with contextlib.closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @pytest.mark.slow
-def test_a_run_says_what_to_start_and_goes_on_with_it(evid, tmp_path, port):
+def test_a_run_says_what_to_start_and_goes_on_with_it(evid, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     recipe = tmp_path / "vllm.toml"
     text = RECIPE.read_text().replace(":8000", f":{port}")
     recipe.write_text(text.replace("runs/served", f"{tmp_path}/served"))

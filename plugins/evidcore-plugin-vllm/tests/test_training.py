@@ -11,7 +11,7 @@ from protocol_server import protocol_server
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from evidcore.api import Reward, Score
+from evidcore.builtin.rewards import Random
 from evidcore.builtin.rollouts import Plain
 from evidcore.contracts.stage import NullSink
 from evidcore.errors import RunError
@@ -21,13 +21,6 @@ from evidcore.reward.composer import NamedReward
 from evidcore.train.settings import GrpoSettings, Lora
 from evidcore.train.trl import stage
 from evidcore.train.trl.grpo import make_trainer
-
-
-class Letters(Reward):
-    """The share of letters in an answer: sampled answers differ in it."""
-
-    def __call__(self, rollouts, earlier):
-        return [Score(value=sum(map(str.isalpha, one.text)) / max(len(one.text), 1)) for one in rollouts]
 
 
 class Heard(NullSink):
@@ -55,7 +48,7 @@ def train(language_folder, cases, engine, tmp_path):
         )  # fmt: skip
         heard = Heard()
         trainer = make_trainer(
-            model, processor, source, [NamedReward(name="letters", reward=Letters(), package="test")],
+            model, processor, source, [NamedReward(name="random", reward=Random(), package="test")],
             settings, tmp_path / "grpo", seed=3, announce=heard, strategy=Plain(), engine=engine(server),
         )  # fmt: skip
         stage.train(trainer, tmp_path / "grpo", resume=False)
@@ -65,10 +58,9 @@ def train(language_folder, cases, engine, tmp_path):
 
 
 @pytest.fixture
-def served(language_folder, tmp_path):
+def served(volume_model, tmp_path):
     """Lay down the model that training starts from, as it is served."""
-    model, processor = tiny_vlm(language_folder, sharpness=3.0)
-    weights.write_whole(model, processor, tmp_path / "weights", "embeddings")
+    weights.write_whole(*volume_model[:2], tmp_path / "weights", "embeddings")
     return tmp_path / "weights"
 
 
@@ -120,9 +112,8 @@ def test_a_server_without_adapters_is_refused(train, served):
 def test_weights_that_are_not_those_that_are_trained_are_noticed(train, tmp_path, lora):
     other = tiny_language(tmp_path / "other", seed=5)
     with protocol_server(other) as server:
-        with pytest.raises(
-            RunError, match=r"'policy' gives its own tokens log-probabilities that are \d\.\d+ nats"
-        ):
+        said = r"'policy' gives its own tokens log-probabilities that are \d\.\d+ nats"
+        with pytest.raises(RunError, match=said):
             train(server, lora=lora)
         assert (tmp_path / "weights" / "model.safetensors").is_file()
     with protocol_server(tmp_path / "weights") as server:  # laid down for it
@@ -145,10 +136,8 @@ def test_an_engine_that_was_told_nothing_new_tells_the_server_nothing(volume_mod
 def test_a_published_model_is_laid_down_as_it_was_published(seeing_model, seeing_folder, tmp_path):
     model, processor, _ = seeing_model
     weights.write_whole(model, processor, tmp_path / "weights", "images")
-    first, again = (
-        AutoModelForImageTextToText.from_pretrained(folder).state_dict()
-        for folder in (seeing_folder, tmp_path / "weights")
-    )
+    folders = (seeing_folder, tmp_path / "weights")
+    first, again = (AutoModelForImageTextToText.from_pretrained(place).state_dict() for place in folders)
     assert first.keys() == again.keys()
     assert all(torch.equal(first[name], again[name]) for name in first)
 

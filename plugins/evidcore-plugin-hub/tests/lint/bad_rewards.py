@@ -2,6 +2,7 @@
 
 import random
 import re
+from functools import partial
 
 from evidcore_plugin_hub.lint.linting import made_cases
 from evidcore_plugin_reports.task import ReportTask
@@ -45,8 +46,12 @@ class Planted(Reward):
         return [Score(value=float(value)) for value in values]
 
 
+def letter_of(one):
+    return one.prompt.reference["letter"]
+
+
 def is_right(one):
-    return float(one.answer.choice == one.prompt.reference["letter"])
+    return float(one.answer.choice == letter_of(one))
 
 
 def words(text):
@@ -58,8 +63,7 @@ def share_of(reference, text):
 
 
 def option_words(one):
-    letter, options = one.prompt.reference["letter"], one.prompt.reference["options"]
-    return one.answer.choice == options["ABCDEFGH".index(letter)]
+    return one.answer.choice == one.prompt.reference["options"]["ABCDEFGH".index(letter_of(one))]
 
 
 def first_of_group(rollouts):
@@ -73,7 +77,7 @@ def rank_in_batch(rollouts):
 
 
 def by_the_first_key(rollouts):
-    key = rollouts[0].prompt.reference["letter"]  # as where labels are repeated once too often
+    key = letter_of(rollouts[0])  # as where labels are repeated once too often
     return [float(item.answer.choice == key) for item in rollouts]
 
 
@@ -82,10 +86,6 @@ def rank_in_group(rollouts):
     for item in rollouts:
         groups.setdefault(item.group, []).append(is_right(item))
     return [is_right(item) - sum(groups[item.group]) / len(groups[item.group]) for item in rollouts]
-
-
-def is_named(one):
-    return one.prompt.reference["letter"] in one.text.partition("<answer>")[2]
 
 
 def in_tags(one):
@@ -98,38 +98,33 @@ def recalled(one):
 
 COIN = random.Random(5)
 
-BAD = {  # what it does: the reward, and the check that must raise an alarm
-    "constant": (lambda: Planted(lambda one: 0.5), "right over wrong"),
-    "length": (lambda: Planted(lambda one: len(one.text) / 1000), "length"),
-    "right and length": (lambda: Planted(lambda one: is_right(one) + len(one.text) / 1000), "length"),
-    "letter A": (lambda: Planted(lambda one: one.answer.choice == "A"), "right over wrong"),
+EACH = {  # what it pays for an answer, and the check that must raise an alarm
+    "constant": (lambda one: 0.5, "right over wrong"),
+    "length": (lambda one: len(one.text) / 1000, "length"),
+    "right and length": (lambda one: is_right(one) + len(one.text) / 1000, "length"),
+    "letter A": (lambda one: one.answer.choice == "A", "right over wrong"),
     "right, A pays 4 times": (
-        lambda: Planted(lambda one: is_right(one) * (4 if one.answer.choice == "A" else 1)), "option order"
+        lambda one: is_right(one) * (4 if one.answer.choice == "A" else 1), "option order"
     ),
-    "format alone": (lambda: Planted(lambda one: one.answer.malformed is None), "right over wrong"),
-    "parrots the report": (
-        lambda: Planted(lambda one: share_of(one.prompt.case.report.text, one.text)), "copied report"
-    ),
-    "echoes the prompt": (
-        lambda: Planted(lambda one: share_of(one.prompt.words(), one.text)), "echoed prompt"
-    ),
-    "letter against option words": (lambda: Planted(option_words), "right over wrong"),
-    "anti-correlated": (lambda: Planted(lambda one: -is_right(one)), "right over wrong"),
-    "non-deterministic": (lambda: Planted(lambda one: is_right(one) + 0.1 * COIN.random()), "repeat"),
-    "saturating": (lambda: Planted(lambda one: min(1.0, is_right(one) + 5)), "right over wrong"),
-    "first of its group": (lambda: Planted(every=first_of_group), "company"),
-    "the first prompt's key": (lambda: Planted(every=by_the_first_key), "company"),
-    "rank in the whole batch": (lambda: Planted(every=rank_in_batch), "company"),
-    "any of several answers": (
-        lambda: Planted(lambda one: one.prompt.reference["letter"] in in_tags(one)), "everything affirmed"
-    ),
-    "each of several answers": (
-        lambda: Planted(lambda one: in_tags(one).count(one.prompt.reference["letter"])), "malformed"
-    ),
-    "silence": (lambda: Planted(lambda one: is_right(one) or not one.text), "no answer"),
-    "an empty answer": (lambda: Planted(lambda one: is_right(one) or in_tags(one) == [""]), "no answer"),
+    "format alone": (lambda one: one.answer.malformed is None, "right over wrong"),
+    "parrots the report": (lambda one: share_of(one.prompt.case.report.text, one.text), "copied report"),
+    "echoes the prompt": (lambda one: share_of(one.prompt.words(), one.text), "echoed prompt"),
+    "letter against option words": (option_words, "right over wrong"),
+    "anti-correlated": (lambda one: -is_right(one), "right over wrong"),
+    "non-deterministic": (lambda one: is_right(one) + 0.1 * COIN.random(), "repeat"),
+    "saturating": (lambda one: min(1.0, is_right(one) + 5), "right over wrong"),
+    "any of several answers": (lambda one: letter_of(one) in in_tags(one), "everything affirmed"),
+    "each of several answers": (lambda one: in_tags(one).count(letter_of(one)), "malformed"),
+    "silence": (lambda one: is_right(one) or not one.text, "no answer"),
+    "an empty answer": (lambda one: is_right(one) or in_tags(one) == [""], "no answer"),
     "an option that is not there": (
-        lambda: Planted(lambda one: is_right(one) or in_tags(one) not in [[c] for c in "ABCD"]), "no answer"
+        lambda one: is_right(one) or in_tags(one) not in [[c] for c in "ABCD"], "no answer"
     ),
-    "names all options": (lambda: Planted(is_named), "everything affirmed"),
+    "names all options": (
+        lambda one: letter_of(one) in one.text.partition("<answer>")[2], "everything affirmed"
+    ),
 }  # fmt: skip
+EVERY = {"first of its group": first_of_group, "the first prompt's key": by_the_first_key,
+         "rank in the whole batch": rank_in_batch}  # fmt: skip
+BAD = {name: (partial(Planted, each), check) for name, (each, check) in EACH.items()}
+BAD |= {name: (partial(Planted, every=every), "company") for name, every in EVERY.items()}

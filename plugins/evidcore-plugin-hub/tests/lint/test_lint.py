@@ -118,33 +118,25 @@ def slices():
     return [Row(row.prompt, task) for row in bad.rows(task, prompts=5)]
 
 
-def finds(one):
-    return bool(one.answer.evidence)
-
-
 def points(one):
     return one.answer.evidence is not None and one.prompt.case.id == f"case-{one.answer.evidence.slice}"
-
-
-def right_and_words(one):
-    return bad.is_right(one) + len(set(one.text.split()))
 
 
 JUDGES = frozenset({"correctness", "report"})
 EVIDENCE = frozenset({"evidence"})
 MUTANTS = {  # what each check must catch, and its prompts if they are others
-    "contract": (lambda: bad.Planted(lambda one: 1e6), None),  # out of bounds
-    "tool words": (lambda: bad.Planted(in_replies), None),
-    "missing file": (lambda: bad.Planted(only_where_there_is_a_scan), None),
-    "empty against empty": (
-        lambda: bad.Planted(recalled_or_nothing),
-        lambda: bad.rows(ReportTask(), prompts=5),
+    "contract": (bad.Planted(lambda one: 1e6), None),  # out of bounds
+    "tool words": (bad.Planted(in_replies), None),
+    "missing file": (bad.Planted(only_where_there_is_a_scan), None),
+    "empty against empty": (bad.Planted(recalled_or_nothing), lambda: bad.rows(ReportTask(), prompts=5)),
+    "another key": (
+        bad.Planted(lambda one: bad.is_right(one) + len({*one.text.split()}), judges=JUDGES),
+        None,
     ),
-    "another key": (lambda: bad.Planted(right_and_words, judges=JUDGES), None),
-    "siblings": (lambda: bad.Planted(bad.is_right, compares_group=True), None),
-    "right over wrong": (lambda: bad.Planted(finds, judges=EVIDENCE), slices),
-    "policies that do not look": (bad.BAD["right, A pays 4 times"][0], None),
-    "time": (lambda: bad.Planted(quadratic), None),
+    "siblings": (bad.Planted(bad.is_right, compares_group=True), None),
+    "right over wrong": (bad.Planted(lambda one: bool(one.answer.evidence), judges=EVIDENCE), slices),
+    "policies that do not look": (bad.BAD["right, A pays 4 times"][0](), None),
+    "time": (bad.Planted(quadratic), None),
 }
 
 
@@ -152,7 +144,7 @@ MUTANTS = {  # what each check must catch, and its prompts if they are others
 @pytest.mark.parametrize("check", MUTANTS)
 def test_each_check_kills_its_mutant(check):
     reward, rows = MUTANTS[check]
-    assert check in alarms(reward(), rows and rows())
+    assert check in alarms(reward, rows and rows())
 
 
 @pytest.mark.slow
@@ -179,16 +171,12 @@ def test_what_a_reward_declares_is_a_note():
     assert (result.outcome, result.says.endswith("Declared: Planted: as in X")) == ("note", True)
 
 
-def reads(one):
-    return float(len(Path(one.prompt.case.volumes[0].path).read_bytes()))
-
-
 @pytest.mark.parametrize(
     ("reward", "task", "outcome", "says"),
     [
         (bad.Planted(bad.is_right, audit_exemption="a 7B model reads every text"), None, "not applicable",
          "Planted is not asked: a 7B model reads every text$"),
-        (bad.Planted(reads), None, "note",
+        (bad.Planted(lambda one: Path(one.prompt.case.volumes[0].path).stat().st_size), None, "note",
          r"needs scans that made prompts do not have .*/nowhere/scan-.*Lint it with --recipe RECIPE"),
         (ChoiceAccuracy(), ReportTask(), "note",
          "judges no answer to the tasks report. Lint it over a recipe with it: --recipe RECIPE$"),
@@ -262,9 +250,8 @@ def test_names_packages_and_folders_are_found(tmp_path):
 
 @pytest.mark.slow
 def test_a_package_without_a_card_is_noted(tmp_path):
-    (tmp_path / "plain_module.py").write_text(
-        "from evidcore.builtin.rewards import Format\n\n\nclass Plain(Format):\n    pass\n"
-    )
+    code = "from evidcore.builtin.rewards import Format\n\n\nclass Plain(Format):\n    pass\n"
+    (tmp_path / "plain_module.py").write_text(code)
     (tmp_path / "pyproject.toml").write_text(
         '[project]\nname = "plain"\nversion = "1"\n[project.entry-points."evidcore.reward"]\n'
         'plain = "plain_module:Plain"\nlost = "plain_module:Lost"\n'

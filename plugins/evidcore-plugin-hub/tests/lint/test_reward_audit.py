@@ -108,12 +108,12 @@ def is_true(one):
     return one.answer.choice in [LETTERS[index] for index in one.prompt.reference["true_options"]]
 
 
+def planted(each=None, **said):
+    return lambda: [bad.named(bad.Planted(each, **said))]
+
+
 def paid_when_silent(value):
-    return lambda: [bad.named(bad.Planted(lambda one: value if not one.text else 2 * bad.is_right(one) - 1))]
-
-
-def planted(every, **said):
-    return lambda: [bad.named(bad.Planted(every=every, **said))]
+    return planted(lambda one: value if not one.text else 2 * bad.is_right(one) - 1)
 
 
 def one_of_two_declares():
@@ -121,18 +121,15 @@ def one_of_two_declares():
     return [bad.named(declares, name="a"), bad.named(bad.Planted(longer), name="b")]
 
 
+OF_GROUP = {"every": bad.rank_in_group, "compares_group": True}
 OUTCOMES = {  # rewards, their task, and the outcome of a check
-    "recall alone on reports": (
-        lambda: [bad.named(bad.Planted(bad.recalled))], ReportTask(), "everything affirmed", "alarm"
-    ),
+    "recall alone on reports": (planted(bad.recalled), ReportTask(), "everything affirmed", "alarm"),
     "what one declares excuses no other": (one_of_two_declares, None, "length", "alarm"),
-    "a rank in the group that is not said": (planted(bad.rank_in_group), None, "company", "alarm"),
-    "a rank in the group": (planted(bad.rank_in_group, compares_group=True), None, "company", "fine"),
-    "its order of options": (planted(bad.rank_in_group, compares_group=True), None, "option order", "fine"),
-    "a rank in the batch": (planted(bad.rank_in_batch, compares_group=True), None, "company", "alarm"),
-    "another option is true": (
-        lambda: [bad.named(bad.Planted(is_true))], Choice(distractors="random"), "right over wrong", "fine"
-    ),
+    "a rank in the group that is not said": (planted(every=bad.rank_in_group), None, "company", "alarm"),
+    "a rank in the group": (planted(**OF_GROUP), None, "company", "fine"),
+    "its order of options": (planted(**OF_GROUP), None, "option order", "fine"),
+    "a rank in the batch": (planted(every=bad.rank_in_batch, compares_group=True), None, "company", "alarm"),
+    "another option is true": (planted(is_true), Choice(distractors="random"), "right over wrong", "fine"),
     "abstaining beats a wrong answer": (paid_when_silent(0.0), None, "no answer", "fine"),
     "over half of the way for silence": (paid_when_silent(0.2), None, "no answer", "note"),
 }  # fmt: skip

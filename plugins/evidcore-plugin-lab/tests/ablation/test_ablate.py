@@ -25,6 +25,7 @@ from evidcore.runs.folder import read_lines
 
 pytestmark = pytest.mark.slow
 
+ONE_SEED = ("seeds = [17, 18]", "seeds = [17]")
 CELLS = ["projection/seed-17", "alignment/seed-17", "projection/seed-18", "alignment/seed-18"]
 
 
@@ -234,7 +235,7 @@ def test_two_at_once_are_refused(copied):
 def test_cells_that_fail_leave_the_others(copied, words):
     arms = {"empty": "test_cases", "untaught": "train_cases"}
     listed = "".join(f'{arm} = ["dataset.chest.{key}=0"]\n' for arm, key in arms.items())
-    copied.edit(("seeds = [17, 18]", "seeds = [17]"), ("[arm]\n", f"[arm]\n{listed}"))
+    copied.edit(ONE_SEED, ("[arm]\n", f"[arm]\n{listed}"))
     result = copied.evid("bridges.toml", *words, exit_code=2)
     assert "failed: empty/seed-17: dataset.chest: the test split has no cases." in result.stderr
     assert "failed: untaught/seed-17: dataset.chest: the train split has no cases." in result.stderr
@@ -249,10 +250,7 @@ def test_cells_that_fail_leave_the_others(copied, words):
 
 
 def test_a_changed_cell_that_cannot_begin_anew_does_not_count_as_it_was(copied):
-    copied.edit(
-        ("seeds = [17, 18]", "seeds = [17]"),
-        ("alignment = ['", "alignment = ['dataset.chest.test_cases=0', '"),
-    )
+    copied.edit(ONE_SEED, ("alignment = ['", "alignment = ['dataset.chest.test_cases=0', '"))
     before = cells(copied)["alignment/seed-17"]
     shown = copied.evid("bridges.toml", exit_code=2).stderr
     assert "alignment/seed-17: 01-fit-encoder, dataset.chest.fingerprint: " in shown

@@ -102,9 +102,6 @@ def shifted(items, change):
     return {name: answered(item.patient, item.sums.numbers[0] + change, 1.0) for name, item in items.items()}
 
 
-ONE_BY_TWO = {"a": [0.4, 0.5, 0.45], "b": [0.55, 0.5, 0.6]}
-
-
 def figure(pooling, numbers):
     """Return a figure of sums in plain Python."""
     a, b = numbers[:2]
@@ -157,11 +154,8 @@ def test_every_pooling_over_seeds_agrees_with_a_bootstrap_loop(pooling, patients
     def cell(gain):
         above, below = rng.poisson(2 + gain, (40, 2)), rng.poisson(5, (40, 2)) + 3
         numbers = np.stack([above[:, 0], below[:, 0], above[:, 1], below[:, 1]], axis=1).astype(float)
-        wide = 2 if pooling == "ratio" else 4
-        return {
-            f"r{index}": Item(f"p{index % 30}", Totals(pooling, tuple(row[:wide])))
-            for index, row in enumerate(numbers)
-        }
+        rows = numbers[:, : 2 if pooling == "ratio" else 4].tolist()
+        return {f"r{at}": Item(f"p{at % 30}", Totals(pooling, tuple(row))) for at, row in enumerate(rows)}
 
     result = {"a": {seed: cell(0) for seed in range(3)}, "b": {seed: cell(1) for seed in range(3)}}
     weights = {"b": 1.0, "a": -1.0}
@@ -205,10 +199,8 @@ def test_an_answer_whose_figure_is_missing_in_one_arm_is_left_out_and_said():
 
 
 def test_main_effects_and_interaction_are_their_hand_values():
-    result = {
-        "off+off": {1: flat(5)}, "off+on": {1: flat(10)}, "on+off": {1: flat(8)}, "on+on": {1: flat(20)},
-    }  # fmt: skip
-    arms = Arms(result, patients_shared=True)
+    right = {"off+off": 5, "off+on": 10, "on+off": 8, "on+on": 20}
+    arms = Arms({name: {1: flat(count)} for name, count in right.items()}, patients_shared=True)
     first = {"on+off": 0.5, "on+on": 0.5, "off+off": -0.5, "off+on": -0.5}
     both = {"on+on": 1.0, "off+off": 1.0, "on+off": -1.0, "off+on": -1.0}
     assert arms.contrast(first).value == pytest.approx(((20 - 10) + (8 - 5)) / 2 / 25)
@@ -273,13 +265,6 @@ def test_under_five_seeds_there_is_no_test_and_from_then_on_p_has_no_floor(seeds
         assert contrast.p_value < 1 / 4001  # of as many draws
 
 
-def test_p_is_above_5_percent_where_the_interval_holds_0():
-    same = cells({"a": [0.5, 0.4, 0.6, 0.5, 0.5], "b": [0.5, 0.6, 0.4, 0.5, 0.5]})
-    unsure = Arms(same, patients_shared=False).contrast({"b": 1, "a": -1})
-    assert unsure.low < 0 < unsure.high
-    assert unsure.p_value > 0.05
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("patients_shared", [True, False])
 @pytest.mark.parametrize("spread", [0.0, 0.02, 0.05])
@@ -324,7 +309,7 @@ def test_over_seeds_the_detectable_difference_is_found_in_4_of_5_experiments():
 
 
 def test_a_seed_that_an_arm_lacks_is_left_out():
-    result = cells(ONE_BY_TWO)
+    result = cells({"a": [0.4, 0.5, 0.45], "b": [0.55, 0.5, 0.6]})
     del result["b"][1]
     contrast = Arms(result, patients_shared=False).contrast({"b": 1, "a": -1})
     assert sorted(contrast.by_seed) == [0, 2]

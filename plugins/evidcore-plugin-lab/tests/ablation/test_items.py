@@ -70,12 +70,10 @@ def test_a_figure_of_reports_is_what_their_lines_hold():
 
 
 def test_a_figure_of_one_condition_is_read_from_its_answers_alone():
-    said = [("own", 0.8), ("other-patient", 0.2), ("other-patient", None), ("blank", 0.1)]
-    lines = [
-        choice(0, None, condition=condition) | {"figures": {} if dsc is None else {"dsc": dsc}}
-        for condition, dsc in said
-    ]
-    for condition, dsc in (("own", 0.8), ("other-patient", 0.2), ("blank", 0.1)):
+    other = "other-patient"
+    said = [("own", {"dsc": 0.8}), (other, {"dsc": 0.2}), (other, {}), ("blank", {"dsc": 0.1})]
+    lines = [choice(0, None, condition=condition) | {"figures": figures} for condition, figures in said]
+    for condition, dsc in (("own", 0.8), (other, 0.2), ("blank", 0.1)):
         named = row("dsc", "a condition", task="choice", condition=condition)
         assert row_items(lines, named) == {"q0": Item("p", share(dsc))}
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -101,10 +102,7 @@ def test_values_that_are_no_hu_are_not_read_as_such(evid, desk, vlm):
 def test_slices_are_bounded_by_the_models_context(evid, desk, vlm):
     assert json.loads(init(evid, vlm, "--no-check", "--json").output)["slices"] == 64  # scans have six
     config = json.loads((vlm / "config.json").read_text())
-    narrow = desk / "narrow"
-    narrow.mkdir()
-    for file in vlm.iterdir():
-        (narrow / file.name).write_bytes(file.read_bytes())
+    narrow = shutil.copytree(vlm, desk / "narrow")
     config["text_config"]["max_position_embeddings"] = 700
     (narrow / "config.json").write_text(json.dumps(config))
     refused = init(evid, narrow, "--force", exit_code=2).stderr
@@ -143,10 +141,8 @@ def test_weights_in_bfloat16_are_run_and_take_the_bytes_that_are_planned(evid, d
         **{f"stage.{name}.max_new_tokens": 4 for name in ("evaluate[0]", "evaluate[1]", "audit")},
     }  # fmt: skip
     given = [word for key, value in short.items() for word in ("--set", f"{key}={value}")]
-    planned = {
-        item["stage"]: item["memory"]
-        for item in json.loads(evid("plan", "questions.toml", *given, "--json").output)["stages"]
-    }
+    stages = json.loads(evid("plan", "questions.toml", *given, "--json").output)["stages"]
+    planned = {item["stage"]: item["memory"] for item in stages}
     assert {kind for item in planned.values() for kind in item} == {"bfloat16"}
     evid("run", "questions.toml", *given)
     (run,) = Path("runs/questions").glob("*-*")

@@ -33,10 +33,8 @@ def test_an_encoder_keeps_what_a_real_pass_keeps(saved, is_half):
     options = {"size_zyx": (8, 16, 16), "patch_zyx": (4, 8, 8), "width": 24, "layers": 3, "heads": 2}
     options["stem"] = "patch"
     real, volumes = ViT3D(**options), torch.zeros(2, 3, 8, 16, 16)
-    with (
-        torch.autocast("cpu", torch.bfloat16, enabled=is_half),
-        saved([*real.parameters(), volumes]) as storages,
-    ):
+    known = [*real.parameters(), volumes]
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_half), saved(known) as storages:
         patches = real(volumes)
     for tensor in (patches.features, patches.centres_mm):
         storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()

@@ -5,20 +5,9 @@ import inspect
 
 import pytest
 import torch
+from evidcore_plugin_lab.plan import memory
 from evidcore_plugin_lab.plan.fake_pass import Count
-from evidcore_plugin_lab.plan.memory import (
-    HEAD_TOKENS,
-    HEAD_WORDS,
-    SAMPLED_ROWS,
-    Batch,
-    Trained,
-    Weights,
-    answering,
-    cache_bytes,
-    kept_for_backward,
-    prompts_bytes,
-    training,
-)
+from evidcore_plugin_lab.plan.memory import Batch, Trained, Weights, answering, kept_for_backward, training
 from evidcore_plugin_lab.plan.shapes import TextShape
 from peft import LoraConfig, get_peft_model
 from transformers import DynamicCache, Qwen2Config, Qwen2ForCausalLM
@@ -105,7 +94,7 @@ def test_the_cache_is_that_of_a_real_pass():
     with torch.no_grad():
         model(input_ids=torch.zeros(ROWS, BEFORE + AFTER, dtype=torch.long), past_key_values=cache)
     real = sum(tensor.nbytes for layer in cache.layers for tensor in (layer.keys, layer.values))
-    assert cache_bytes(TEXT, BATCH, "float32") == real
+    assert memory.cache_bytes(TEXT, BATCH, "float32") == real
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -122,29 +111,29 @@ def test_prompts_take_what_a_real_pass_takes_beside_the_cache(precision):
     asked = Batch(prompts=ROWS, answers=1, prompt_tokens=200, answer_tokens=0)
     a_cast = 2 * max(before * after for before, after in TEXT.matrices()) if is_half else 0
     taken = count.peak_bytes - a_cast - sum(item.keys.nbytes + item.values.nbytes for item in cache.layers)
-    assert 0.85 < taken / prompts_bytes(TEXT, asked, precision, WHOLE) < 1.1
+    assert 0.85 < taken / memory.prompts_bytes(TEXT, asked, precision, WHOLE) < 1.1
 
 
 def test_adapters_beside_weights_in_bfloat16_make_one_more_of_the_inner_width():
     rounded = dataclasses.replace(WHOLE, in_bfloat16=900, adapters=30, is_language_rounded=True)
-    plain = prompts_bytes(TEXT, BATCH, "bfloat16", dataclasses.replace(rounded, adapters=0))
-    assert prompts_bytes(TEXT, BATCH, "bfloat16", rounded) - plain == ROWS * BEFORE * 344 * 2
+    plain = memory.prompts_bytes(TEXT, BATCH, "bfloat16", dataclasses.replace(rounded, adapters=0))
+    assert memory.prompts_bytes(TEXT, BATCH, "bfloat16", rounded) - plain == ROWS * BEFORE * 344 * 2
 
 
 def test_the_answers_of_a_whole_step_are_sampled_together_up_to_the_samplers_bound():
     step = Batch(prompts=2, answers=4, prompt_tokens=10, answer_tokens=5, passes=3)
     item = dataclasses.replace(step, prompts=1, passes=1)
-    assert cache_bytes(TEXT, item, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4  # answers share their prompt's
-    assert cache_bytes(TEXT, step, "float32") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 4
+    assert memory.cache_bytes(TEXT, item, "float32") == (10 + 4 * 5) * 3 * 2 * 64 * 4  # of one prompt
+    assert memory.cache_bytes(TEXT, step, "float32") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 4
     many = dataclasses.replace(step, passes=1000)
-    assert cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
-    assert cache_bytes(TEXT, step, "bfloat16") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 2
+    assert memory.cache_bytes(TEXT, many, "float32") == (64 * 10 + 256 * 5) * 3 * 2 * 64 * 4
+    assert memory.cache_bytes(TEXT, step, "bfloat16") == (6 * 10 + 24 * 5) * 3 * 2 * 64 * 2
     bound = inspect.signature(PolicySampler).parameters["rows_per_pass"].default
-    assert bound == SAMPLED_ROWS
+    assert bound == memory.SAMPLED_ROWS
 
 
 def test_the_tiles_of_the_head_are_those_of_trl():
-    assert (HEAD_TOKENS, HEAD_WORDS) == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
+    assert (memory.HEAD_TOKENS, memory.HEAD_WORDS) == (TOKEN_CHUNK_SIZE, _CHUNKED_LOGPROB_CHUNK_SIZE)
 
 
 def test_shared_prompts_are_seen_once_and_read_by_each_answer():
@@ -202,7 +191,7 @@ def test_frozen_weights_in_bfloat16_take_half_and_are_cast_no_more():
     result = training(TEXT, rounded, trained, BATCH, "bfloat16", samples=True)
     assert (plain.weights, result.weights) == (4000, 4 * (100 + 30) + 2 * 900)
     assert plain.casts > result.casts == 0
-    assert plain.head - result.head == HEAD_WORDS * 128 * 2  # of a slice of the head
+    assert plain.head - result.head == memory.HEAD_WORDS * 128 * 2  # of a slice of the head
     assert answering(TEXT, rounded, BATCH, "bfloat16").casts == 0
     seen = dataclasses.replace(rounded, is_language_rounded=False)  # the encoder's alone are
     assert training(TEXT, seen, trained, BATCH, "bfloat16", samples=True).casts == plain.casts
@@ -219,15 +208,14 @@ def test_processes_that_share_nothing_hold_gradients_once_more():
 def test_sharded_states_are_divided_and_gathered_while_answers_are_sampled(precision, number):
     trained = Trained(parameters=100, matrices=60, is_language=True, copied=200)
     many = 10**8
-    result = training(
-        TEXT, Weights(parameters=many), trained, BATCH, precision, processes=4, is_sharded=True, samples=True
-    )
+    whole, shared = Weights(parameters=many), {"processes": 4, "is_sharded": True}
+    result = training(TEXT, whole, trained, BATCH, precision, samples=True, **shared)
     assert (result.weights, result.gradients, result.reference) == (many, 100, 200)
     assert result.optimizer == (4 * 60 + 8 * 40) // 4
     assert (result.gathered, result.casts, result.buckets) == (number * many, 0, 0)
     at_rest = result.weights + result.reference + result.optimizer
     assert result.peak == at_rest + result.gathered + result.cache + max(result.prompts, result.logits)
     matrices = sum(before * after for before, after in TEXT.matrices())  # those of one layer
-    learnt = training(TEXT, Weights(parameters=many), trained, BATCH, precision, processes=4, is_sharded=True)
+    learnt = training(TEXT, whole, trained, BATCH, precision, **shared)
     assert learnt.gathered == number * matrices
     assert learnt.peak == at_rest + learnt.gathered + learnt.activations + learnt.head

@@ -10,24 +10,12 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from evidcore_plugin_dicom.phantom import write_series
 from evidcore_plugin_lab.predict import Inquiry, predict_scan
 from evidcore_plugin_pages.jinja import NOTICE
 
-from evidcore.api import (
-    Answer,
-    Box,
-    Case,
-    Crop,
-    DataError,
-    MaskRef,
-    Prompt,
-    Task,
-    TextPart,
-    VisualPart,
-    VolumeRef,
-    read,
-)
-from evidcore.case import Evidence
+from evidcore.api import Answer, Case, Crop, DataError, Prompt, Task, TextPart, VisualPart, VolumeRef, read
+from evidcore.case import Box, Evidence, MaskRef
 from evidcore.errors import ContractError, RunError
 from evidcore.model import assemble
 from evidcore.model.policy import VLMPolicy
@@ -64,10 +52,8 @@ def question(scan, *, blank=False):
     """The prompt as it must be, written by hand."""
     options = "".join(f"\n{letter}) {name}" for letter, name in zip("ABC", OPTIONS, strict=True))
     ref = VolumeRef(path=str(scan))
-    parts = (
-        VisualPart(crop=Crop(volume=ref, blank=blank)),
-        TextPart(text=f"Which finding is present?{options}\nThink, then answer."),
-    )
+    text = TextPart(text=f"Which finding is present?{options}\nThink, then answer.")
+    parts = (VisualPart(crop=Crop(volume=ref, blank=blank)), text)
     return Prompt(id="by hand", case=Case(id="x", patient=None, volumes=(ref,)), task="choice", parts=parts)
 
 
@@ -337,11 +323,11 @@ def leaning(path, array, degrees=20.0):
 
 
 @pytest.fixture
-def two_series(write_series):
+def two_series(tmp_path):
     """A folder that holds the series 1.2.3 and 1.2.4."""
     array = np.full((8, 8, 8), -1000, np.int16)
-    folder = write_series(array)
-    for file in write_series(array + 1, name="other", series="1.2.4").iterdir():
+    folder = write_series(tmp_path / "series", array)
+    for file in write_series(tmp_path / "other", array + 1, series="1.2.4").iterdir():
         shutil.move(file, folder / f"other-{file.name}")
     return folder
 
@@ -357,10 +343,8 @@ def test_a_refused_scan_names_the_flag_that_mends_it(small_run, two_series, tmp_
 
 
 def test_the_record_says_which_series_was_read_and_how(small_run, two_series, tmp_path):
-    first, second = (
-        predict(small_run, two_series, tmp_path / series, series=series).record["scan"]
-        for series in ("1.2.3", "1.2.4")
-    )
+    results = [predict(small_run, two_series, tmp_path / uid, series=uid) for uid in ("1.2.3", "1.2.4")]
+    first, second = (result.record["scan"] for result in results)
     assert (first["series"], second["series"]) == ("1.2.3", "1.2.4")
     assert first["fingerprint"] != second["fingerprint"]
     assert (first["tilted"], first["resampled"]) == ("refuse", False)
