@@ -242,12 +242,7 @@ def _refusal(line: Line, prompt: Prompt) -> str:
 
 def _covered(prompt: Prompt, cell_zyx: BoxZYX | None) -> Prompt:
     """Return the question over its scan with a cell covered; None: with nothing covered, by the same way."""
-    return prompt.showing([
-        CoveredCrop(
-            volume=crop.volume, box_zyx=crop.box_zyx, blank=crop.blank, change=crop.change, cell_zyx=cell_zyx
-        )
-        for crop in prompt.crops()
-    ])
+    return prompt.showing([CoveredCrop(**vars(crop), cell_zyx=cell_zyx) for crop in prompt.crops()])
 
 
 def _changes(bank: CoveringBank, policy: VLMPolicy, prompt: Prompt, cell_zyx: BoxZYX) -> bool | None:
