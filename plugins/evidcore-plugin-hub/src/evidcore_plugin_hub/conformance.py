@@ -13,9 +13,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup(GROUP)
     about = "Also lint the components that the package in this folder offers."
     group.addoption(OPTION, action="store_true", help=about)
-    group.addoption(
-        "--evid-recipe", default="", metavar="RECIPE", help="Lint over its data and with its options."
-    )
+    about = "Lint over its data and with its options."
+    group.addoption("--evid-recipe", default="", metavar="RECIPE", help=about)
 
 
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[Any]) -> None:
@@ -31,9 +30,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
     folder, recipe = str(config.rootpath), config.getoption("--evid-recipe")
     if not (config.rootpath / "pyproject.toml").is_file():
-        raise pytest.UsageError(
-            f"{OPTION}: there is no pyproject.toml in {folder}. Run it where the package is."
-        )
+        raise pytest.UsageError(f"{OPTION}: no pyproject.toml lies in {folder}. Run it where the package is.")
     try:
         results = list(lint_all(targets([folder], recipe=recipe)))
     except EvidError as mistake:
