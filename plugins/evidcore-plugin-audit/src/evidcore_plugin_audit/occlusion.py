@@ -72,7 +72,8 @@ def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
     volume = _with_cover(own, masks, elsewhere)
     if volume is None:
         return None
-    crops = [dataclasses.replace(one, volume=volume) if one.volume == own else one for one in prompt.crops()]
+    shown = prompt.crops()
+    crops = [dataclasses.replace(crop, volume=volume) if crop.volume == own else crop for crop in shown]
     return prompt.showing(crops)
 
 

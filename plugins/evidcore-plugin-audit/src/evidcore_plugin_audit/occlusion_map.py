@@ -120,10 +120,8 @@ def occlude(
     for line in chosen:
         prompt = prompts.get((*_question(line), str(line["prompt"])))
         if prompt is None:
-            raise RunError(
-                f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today: "
-                "its data or its task has changed. `evid resume` tells what."
-            )
+            what = f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today"
+            raise RunError(f"{what}: its data or its task has changed. `evid resume` tells what.")
         if why := _refusal(line, prompt):
             if questions:
                 raise RunError(f"{folder.path}: question {line['prompt_id']!r} of {name} {why}.")

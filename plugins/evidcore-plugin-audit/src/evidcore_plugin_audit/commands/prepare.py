@@ -49,8 +49,8 @@ def prepare(
         free_bytes = shutil.disk_usage(partial).free
         most, free = _size(handout.most_bytes), _size(free_bytes)
         questions, volumes = len(handout.ids), len(handout.volumes)
-        said = f"{questions} questions over {volumes} volumes, at most {most}; {free} are free"
-        click.echo(said, err=as_json)
+        line = f"{questions} questions over {volumes} volumes, at most {most}; {free} are free"
+        click.echo(line, err=as_json)
         if handout.most_bytes > free_bytes:
             raise RunError(
                 f"{out}: {most} may be written, {free} are free. Name a folder on another disk, or ask about "
