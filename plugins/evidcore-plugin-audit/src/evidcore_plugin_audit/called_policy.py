@@ -142,11 +142,9 @@ def audit_policy(
         raise TypeError(f"the recipe says what is asked. Leave out {', '.join(given)}, or use overrides.")
     asked = _recipe({**_DEFAULTS, **given}) if recipe is None else recipe
     _, assembly, audited = audit_alone(given_recipe(asked, overrides), stage, limit)
-    name = getattr(policy, "__qualname__", type(policy).__qualname__)
+    who = f"Python function {getattr(policy, '__qualname__', type(policy).__qualname__)}"
     with stop_request.installed():
-        folder, _ = write_alone(
-            assembly, audited, Path(out), f"Python function {name}", policy=CalledPolicy(policy)
-        )
+        folder, _ = write_alone(assembly, audited, Path(out), who, policy=CalledPolicy(policy))
     write_pages(folder.path)
     return Run(folder.path)
 

@@ -39,10 +39,8 @@ class CellGrid:
         """
         result = np.zeros(self.shape_zyx, dtype=np.bool_)
         middles = (np.argwhere(region) + 0.5) * voxels_per_step
-        places = [
-            np.searchsorted(edges, middles[:, axis], side="right") - 1
-            for axis, edges in enumerate(self.edges_zyx)
-        ]
+        axes = zip(self.edges_zyx, middles.T, strict=True)
+        places = [np.searchsorted(edges, along, side="right") - 1 for edges, along in axes]
         result[tuple(places)] = True
         return [bool(item) for item in result.ravel()]
 
@@ -58,9 +56,8 @@ def grid_over(geometry: Geometry, cells_zyx: tuple[int, int, int], cell_mm: floa
         counts = [max(1, round(voxels * step / cell_mm)) for voxels, step in lengths]
     for axis, count, voxels in zip("zyx", counts, geometry.shape_zyx, strict=True):
         if count > voxels:
-            raise RunError(
-                f"--cells: {count} cells along {axis}, where the scan has {voxels} voxels. Take fewer."
-            )
+            what = f"{count} cells along {axis}, where the scan has {voxels} voxels"
+            raise RunError(f"--cells: {what}. Take fewer.")
     z, y, x = (
         tuple(place * voxels // count for place in range(count + 1))
         for count, voxels in zip(counts, geometry.shape_zyx, strict=True)

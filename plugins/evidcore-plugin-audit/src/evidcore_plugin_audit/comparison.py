@@ -86,17 +86,15 @@ def compared(
             f"{names[0]} and {names[1]} have no question in common: {len(keys[0])} and {len(keys[1])} were "
             "asked. Runs of other seeds have other patients: `evid ablate`."
         )
-    worth_before, worth_after = (_worth(frame, shared, metric) for frame in answers)
-    questions = worth_after.drop(columns="worth").assign(
-        before=worth_before["worth"], after=worth_after["worth"]
-    )
+    was, now = (_worth(frame, shared, metric) for frame in answers)
+    questions = now.drop(columns="worth").assign(before=was["worth"], after=now["worth"])
     questions["change"] = questions["after"] - questions["before"]
     notes = [
         f"{len(asked) - len(shared)} questions were asked by {name} alone"
         for name, asked in zip(names, keys, strict=True)
         if len(asked) > len(shared)
     ]
-    if worded := int((worth_before["words"] != worth_after["words"]).sum()):
+    if worded := int((was["words"] != now["words"]).sum()):
         notes.append(f"{worded} questions are worded otherwise, or have their options in another order")
     if other := int((worth_before["gold"] != worth_after["gold"]).sum()):
         notes.append(f"{other} questions have another right answer")
@@ -109,11 +107,11 @@ def compared(
 def _evaluations(head: RunRecord) -> list[str]:
     """Return the stages of a run that measured answers, in their order."""
     kinds = {str(result.get("stage")): result.get("kind") for result in head.results}
-    found = [name for name in _answered(head) if kinds.get(name) == "evaluate"]
+    answered = _answered(head)
+    found = [name for name in answered if kinds.get(name) == "evaluate"]
     if not found:
-        raise RunError(
-            f"{head.folder}: has no finished evaluation. Stages with answers: {_answered(head) or 'none'}."
-        )
+        listing = answered or "none"
+        raise RunError(f"{head.folder}: has no finished evaluation. Stages with answers: {listing}.")
     return found
 
 

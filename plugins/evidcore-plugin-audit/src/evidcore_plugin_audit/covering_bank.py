@@ -39,9 +39,7 @@ class _Input:
 
     own: Float[Tensor, "channel z y x"]
     blank: Float[Tensor, "channel z y x"]
-    places_zyx: tuple[
-        Tensor, Tensor, Tensor
-    ]  # centres of its voxels along each axis, in voxels of the volume
+    places_zyx: tuple[Tensor, Tensor, Tensor]  # centres of its voxels along each axis, in voxels of the scan
 
     def inside(self, cell_zyx: BoxZYX) -> Bool[Tensor, "z y x"]:
         """Return which voxels have their centre in a cell."""

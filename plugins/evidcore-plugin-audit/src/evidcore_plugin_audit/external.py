@@ -113,10 +113,8 @@ def audit_alone(recipe: Recipe, stage: str, limit: int) -> tuple[str, Assembly, 
     audits = [pair for pair in asking if isinstance(pair[1], AuditStage)]
     if not asking:
         what = f"stage {stage!r} asks no questions" if stage else "no stage asks questions"
-        raise RunError(
-            f"{recipe.path}: {what}; there are {', '.join(names)}. Name an audit or evaluate stage, or add "
-            "one."
-        )
+        there = f"there are {', '.join(names)}. Name an audit or evaluate stage, or add one."
+        raise RunError(f"{recipe.path}: {what}; {there}")
     result, asked = (audits or asking)[-1]
     audited = auditing(asked, limit)
     tasks = {use.task: recipe.tasks[use.task] for use in audited.data}

@@ -72,10 +72,8 @@ def _plain(tables: Mapping[str, Any], where: Path) -> dict[str, Any]:
         if isinstance(value, bool | int | float):
             return value
         hint = " Leave the key out for its default." if value is None else ""
-        wrong.append((
-            0,
-            f"{at}: must be a text, a number, true or false, a list or a table, got {value!r}.{hint}",
-        ))
+        must = "must be a text, a number, true or false, a list or a table"
+        wrong.append((0, f"{at}: {must}, got {value!r}.{hint}"))
         return 0
 
     result = plain(tables, "")

@@ -13,7 +13,6 @@ policy in this process, and a key that another recipe, seed or data set made is 
 import collections
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import os
@@ -25,6 +24,7 @@ from typing import Any
 from evidcore.api import Crop, DataError, Policy, Prompt, StageContext
 from evidcore.audit.policy import PolicyAudit
 from evidcore.audit.stage import POLICY, AuditStage
+from evidcore.cache import key_of
 from evidcore.data import read_geometry, save_volume
 from evidcore.data.content import crop_key
 from evidcore.data.preparation import show
@@ -47,9 +47,8 @@ class TextPolicy(Policy):
         self, prompts: Sequence[Prompt], completions: Sequence[Sequence[str]]
     ) -> list[list[float]]:
         """Refuse."""
-        raise RunError(
-            f"the evaluation asks how likely a completion is, and {self.source} does not say. {self.remedy}"
-        )
+        what = f"the evaluation asks how likely a completion is, and {self.source} does not say"
+        raise RunError(f"{what}. {self.remedy}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ class RecordedAnswers(TextPolicy):
 
 def content(prompt: Prompt) -> str:
     """Return a hash of the words and voxels of a question, whoever it is about and wherever its files lie."""
-    return _hash([prompt.written(), [crop_key(crop) for crop in prompt.crops()]], 16)
+    return key_of([prompt.written(), [crop_key(crop) for crop in prompt.crops()]])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,14 +109,14 @@ class PromptExport:
     @functools.cached_property
     def preparation(self) -> str:
         """Return a hash of all questions and the seed; ids and names of files hang on it."""
-        return _hash([self.seed, sorted(self.asked)], 16)
+        return key_of([self.seed, sorted(self.asked)])
 
     @functools.cached_property
     def ids(self) -> dict[str, str]:
         """Return the `content` of each opaque id, in the order of the file."""
         order = sorted(self.asked)
         random.Random(f"handout/{self.seed}/{self.preparation}").shuffle(order)
-        return {_hash([self.preparation, key], 8): key for key in order}
+        return {key_of([self.preparation, key])[:16]: key for key in order}
 
     @functools.cached_property
     def volumes(self) -> dict[str, Crop]:
@@ -133,9 +132,7 @@ class PromptExport:
 
     def key(self) -> dict[str, Any]:
         """Return what stays behind: which id is which question."""
-        questions = {
-            opaque: {"hash": key, "serves": self.asked[key].serves} for opaque, key in self.ids.items()
-        }
+        questions = {name: {"hash": key, "serves": self.asked[key].serves} for name, key in self.ids.items()}
         return {"preparation": self.preparation, "seed": self.seed, "questions": questions}
 
     def write(self, folder: Path, follow: Callable[[int, int], None]) -> None:
@@ -160,7 +157,7 @@ class PromptExport:
                 file.write(json.dumps(line) + "\n")  # in ASCII: any reader splits the lines alike
 
     def _name(self, crop: Crop) -> str:
-        return f"{_hash([self.preparation, 'volume', crop_key(crop)], 8)}.nii.gz"
+        return f"{key_of([self.preparation, 'volume', crop_key(crop)])[:16]}.nii.gz"
 
     def refuse_other_key(self, key: Mapping[str, Any], path: Path) -> None:
         """Refuse a key that was not made of these questions."""
@@ -185,9 +182,8 @@ def questions_of(stage: AuditStage, context: StageContext) -> PromptExport:
         )
     recorder = Recorder()
     for use in stage.data:
-        asking = dataclasses.replace(
-            stage.asking(context), dataset=context.dataset(use.dataset), headline_only=True
-        )
+        dataset = context.dataset(use.dataset)
+        asking = dataclasses.replace(stage.asking(context), dataset=dataset, headline_only=True)
         evaluation, task = stage.evaluation(use, context), context.tasks[use.task]
         for condition, _, some in audit.showings(stage.prompts(use, context), asking):
             evaluation.answer(AnonymizedPolicy(recorder), some, task, asking)
@@ -208,9 +204,7 @@ def read_key(path: Path) -> dict[str, Any]:
     except FileNotFoundError as cause:
         raise DataError(f"{path}: no such file. Give the key that `evid audit prepare` wrote.") from cause
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
-        raise DataError(
-            f"{path}: no key ({cause!r}). Give the file that `evid audit prepare` wrote."
-        ) from cause
+        raise DataError(f"{path}: no key ({cause!r}). Give what `evid audit prepare` wrote.") from cause
     return dict(result)
 
 
@@ -261,7 +255,3 @@ def _voxels(crop: Crop) -> int:
         return math.prod(read_geometry(crop.volume).shape_zyx)
     z0, z1, y0, y1, x0, x1 = crop.box_zyx
     return (z1 - z0) * (y1 - y0) * (x1 - x0)
-
-
-def _hash(value: Any, size: int) -> str:
-    return hashlib.blake2b(json.dumps(value).encode(), digest_size=size).hexdigest()

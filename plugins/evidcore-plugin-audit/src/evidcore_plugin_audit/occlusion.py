@@ -72,9 +72,8 @@ def _covered(prompt: Prompt, *, elsewhere: bool) -> Prompt | None:
     volume = _with_cover(own, masks, elsewhere)
     if volume is None:
         return None
-    crops = [
-        dataclasses.replace(crop, volume=volume) if crop.volume == own else crop for crop in prompt.crops()
-    ]
+    shown = prompt.crops()
+    crops = [dataclasses.replace(crop, volume=volume) if crop.volume == own else crop for crop in shown]
     return prompt.showing(crops)
 
 
@@ -146,16 +145,12 @@ def cover(volume: Volume, region: Mask, rng: np.random.Generator) -> Array:
     spacing = volume.spacing_mm_zyx
     (tight,) = ndimage.find_objects(region.astype(np.uint8))
     margins = [max(2, round(SHELL_MM / step)) for step in spacing]
-    box = tuple(
-        slice(max(0, part.start - margin), part.stop + margin)
-        for part, margin in zip(tight, margins, strict=True)
-    )
+    sides = zip(tight, margins, strict=True)
+    box = tuple(slice(max(0, part.start - margin), part.stop + margin) for part, margin in sides)
     held, inside = volume.array[box].astype(np.float32), region[box]
     if inside.all():  # a shell has no room
         return np.where(region, np.median(volume.array[~region]), volume.array).astype(volume.array.dtype)
-    nearest = ndimage.distance_transform_edt(
-        inside, sampling=spacing, return_distances=False, return_indices=True
-    )
+    nearest = ndimage.distance_transform_edt(inside, spacing, return_distances=False, return_indices=True)
     sigma = [SMOOTH_MM / step for step in spacing]
     around = held[tuple(nearest)]
     smooth = ndimage.gaussian_filter(around, sigma)

@@ -120,10 +120,8 @@ def occlude(
     for line in chosen:
         prompt = prompts.get((*_question(line), str(line["prompt"])))
         if prompt is None:
-            raise RunError(
-                f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today: "
-                "its data or its task has changed. `evid resume` tells what."
-            )
+            what = f"{folder.path}: the question {line['prompt_id']!r} is not asked by the run's recipe today"
+            raise RunError(f"{what}: its data or its task has changed. `evid resume` tells what.")
         if why := _refusal(line, prompt):
             if questions:
                 raise RunError(f"{folder.path}: question {line['prompt_id']!r} of {name} {why}.")
@@ -242,12 +240,7 @@ def _refusal(line: Line, prompt: Prompt) -> str:
 
 def _covered(prompt: Prompt, cell_zyx: BoxZYX | None) -> Prompt:
     """Return the question over its scan with a cell covered; None: with nothing covered, by the same way."""
-    return prompt.showing([
-        CoveredCrop(
-            volume=crop.volume, box_zyx=crop.box_zyx, blank=crop.blank, change=crop.change, cell_zyx=cell_zyx
-        )
-        for crop in prompt.crops()
-    ])
+    return prompt.showing([CoveredCrop(**vars(crop), cell_zyx=cell_zyx) for crop in prompt.crops()])
 
 
 def _changes(bank: CoveringBank, policy: VLMPolicy, prompt: Prompt, cell_zyx: BoxZYX) -> bool | None:

@@ -24,9 +24,7 @@ def audit_run(folder: RunFolder, *, limit: int = 0) -> dict[str, Any]:
     recipe = load(folder.path / "resolved.toml")
     last = last_asking(tuple(recipe.line.values()))
     if last is None:
-        raise RunError(
-            f"{folder.path}: its recipe has no evaluate stage, so there are no questions to ask. Add one."
-        )
+        raise RunError(f"{folder.path}: its recipe has no evaluate stage, which asks questions. Add one.")
     assembly, before = Assembly(recipe), outputs_of(folder, recipe, recipe.line)
     before.load_services(assembly)
     arms = [stage.blind_arm for stage in recipe.line.values() if isinstance(stage, stage_class("audit"))]
@@ -70,9 +68,8 @@ def write_audit(
         work = folder.working(name)
         work.mkdir(parents=True, exist_ok=True)
         (work / "answers.jsonl").unlink(missing_ok=True)
-        result = stage.run(
-            Context(assembly, name, before=before, folder=work, announce=NullSink(), policy=policy)
-        )
+        context = Context(assembly, name, before=before, folder=work, announce=NullSink(), policy=policy)
+        result = stage.run(context)
         append(work / "answers.jsonl", result.answers or ())
         (work / "answers.jsonl").replace(folder.path / "answers" / f"{name}.jsonl")
         record = {"stage": name, "kind": "audit", **facts, **result.to_json()}

@@ -137,9 +137,8 @@ class Run:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: state, main results, verdict, and where the page lies."""
         head, results = read_head(self.folder), self.results
-        status = " ".join(
-            str(head.status[key]) for key in ("state", "stage", "message") if head.status.get(key)
-        )
+        texts = [head.status.get(key) for key in ("state", "stage", "message")]
+        status = " ".join(str(text) for text in texts if text)
         main = results[results["headline"].astype(bool)]
         main = main[["stage", "name", "metric", "value", "low", "high"]]
         page = self.folder / "page" / "index.html"

@@ -115,9 +115,7 @@ def usual_slices(
         known, shown = seen(item, cache_folder), _shown(item)
         for name, areas in known.areas.items():
             hits.setdefault(name, []).append([areas.get(_at(at, shown), 0) > 0 for at in _HEIGHTS])
-    rates = {
-        name: [sum(column) / len(column) for column in zip(*some, strict=True)] for name, some in hits.items()
-    }
+    rates = {name: [*map(statistics.fmean, zip(*some, strict=True))] for name, some in hits.items()}
     return [_likeliest(seen(prompt, cache_folder), _shown(prompt), rates) for prompt in prompts]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Literal
@@ -18,13 +18,7 @@ from evidcore.contracts import ImageQuestion, LabelError
 from evidcore.contracts.judging import Checked
 from evidcore.errors import RecipeError
 from evidcore.evaluate.bootstrap import FEWEST_PATIENTS
-from evidcore_plugin_emrl.matched_slices import (
-    MatchedSlices,
-    as_scanned,
-    lacks_mask,
-    require_others,
-    shown_findings,
-)
+from evidcore_plugin_emrl.matched_slices import MatchedSlices, as_scanned, lacks_mask, shown_findings
 from evidcore_plugin_emrl.report_evidence import shown_slices
 from evidcore_plugin_emrl.settled import ENOUGH_PAIRS, Cell, Settled
 from evidcore_plugin_emrl.settling import settle
@@ -140,11 +134,9 @@ class CrossView(Reward):
 
     def ready(self) -> None:
         """Ask the labeler for the findings' names, and whether other patients can stand in."""
-        cases = self._cases()
-        names = _names(cases)
-        for name, read in zip(
-            names, self.reading().read([f"There is a {name}." for name in names]), strict=True
-        ):
+        names = self.vocabulary()
+        readings = self.reading().read([f"There is a {name}." for name in names])
+        for name, read in zip(names, readings, strict=True):
             if isinstance(read, LabelError) or name not in affirmed(read):
                 raise DataError(
                     f"cross-view: its labeler reads no finding {name!r} in 'There is a {name}.', so it would "
@@ -152,7 +144,7 @@ class CrossView(Reward):
                     f"'negation-rules', findings = ['{name}', …] }}, or none."
                 )
         if self.control == "others":
-            require_others(cases)
+            self.matched.require_others()
 
     def __call__(
         self, rollouts: Sequence[Rollout], earlier: Mapping[str, Sequence[Verdict]]
@@ -189,24 +181,17 @@ class CrossView(Reward):
     def varied(self, reader: Reader, labeler: Labeler, cell: Cell) -> CrossView:
         """Return the reward with another reader, labeler and options."""
         result = type(self)(
-            self._cases,
-            self._cache_folder,
-            reader=reader,
-            agreement=cell.agreement,
-            control=cell.control,
-            control_slices=self.control_slices,
-            mask_gate=cell.mask_gate,
-            bind=cell.bind,
+            self._cases, self._cache_folder, reader=reader, labeler=labeler, question=self.question,
+            agreement=cell.agreement, control=cell.control, control_slices=self.control_slices,
+            mask_gate=cell.mask_gate, bind=cell.bind,
             elsewhere=self.elsewhere if cell.bind == "finding" else "costs",
-            labeler=labeler,
-            question=self.question,
-        )
+        )  # fmt: skip
         result.matched = self.matched
         return result
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return the names of the findings of the cases that are trained on."""
-        return _names(self._cases())
+        return tuple(sorted({finding.name for case in self._cases() for finding in case.findings}))
 
     def _claim(self, rollout: Rollout) -> _Claim | Score | Unscored:
         """Return what is to be asked, or the verdict where nothing is."""
@@ -358,12 +343,8 @@ class CrossView(Reward):
     def reading(self) -> Labeler:
         """Return the labeler; its own knows the names of the cases that are trained on."""
         if self._labeler is None:
-            self._labeler = NegationRules(findings=_names(self._cases()))
+            self._labeler = NegationRules(findings=self.vocabulary())
         return self._labeler
-
-
-def _names(cases: Iterable[Case]) -> tuple[str, ...]:
-    return tuple(sorted({finding.name for case in cases for finding in case.findings}))
 
 
 def _unsure(case: Case) -> Seen:

@@ -45,10 +45,8 @@ class EvidenceResult(NumericResult):
     def rows(self) -> list[Row]:
         """Return the results rows: well-formed answers, the figures, then those by finding."""
         figures = self.measured.rows(self.name, self.clusters)
-        return [
-            self.format_row(),
-            *(dataclasses.replace(item, is_headline=item.metric in SHOWN) for item in figures),
-        ]
+        rows = (dataclasses.replace(item, is_headline=item.metric in SHOWN) for item in figures)
+        return [self.format_row(), *rows]
 
 
 class EvidenceEvaluation(Evaluation[Answer]):
@@ -84,10 +82,8 @@ class EvidenceEvaluation(Evaluation[Answer]):
     def score(self, answers: Sequence[Answers[Answer]], task: Task, name: str) -> list[EvalResult]:
         """Read the reports, equal ones once, and measure them."""
         read = self.labeler.read_once(item.report or "" for given in answers for item in given.said)
-        return [
-            self._score(given, [read[item.report or ""] for item in given.said], task, name)
-            for given in answers
-        ]
+        findings = ([read[item.report or ""] for item in given.said] for given in answers)
+        return [self._score(given, some, task, name) for given, some in zip(answers, findings, strict=True)]
 
     def references(
         self, prompts: Sequence[Prompt], training: Callable[[], Sequence[Prompt]], task: Task, name: str
@@ -98,11 +94,9 @@ class EvidenceEvaluation(Evaluation[Answer]):
         """
         learnt = training()
         rule, said = best_answers(prompts, learnt, self.cache_folder)
-        usual = usual_slices(prompts, learnt, self.cache_folder)
+        usual = [Answer(text="", evidence=item) for item in usual_slices(prompts, learnt, self.cache_folder)]
         right = [prompt.case.findings for prompt in prompts]
-        told = self._score(
-            Answers(prompts, [Answer(text="", evidence=item) for item in usual]), right, task, name
-        )
+        told = self._score(Answers(prompts, usual), right, task, name)
         given = Answers(prompts, [Answer(text="", evidence=item.evidence) for item in said])
         scored = self._score(given, [item.findings for item in said], task, name)
         rows = tuple(
@@ -154,9 +148,7 @@ class EvidenceEvaluation(Evaluation[Answer]):
         for prompt, report in zip(prompts, reports, strict=True):
             gold = read[report]
             agreed = {} if isinstance(gold, LabelError) else compare_details(gold, prompt.case.findings)
-            told[prompt.id] = {
-                name: {key for key, same in item.items() if same} for name, item in agreed.items()
-            }
+            told[prompt.id] = {name: {key for key in item if item[key]} for name, item in agreed.items()}
         return told
 
 

@@ -121,17 +121,15 @@ def figures(
     hits = {name for name in right if known.shows(name, evidence)}
     healthy = float(not known.present)
     details = compare_details(findings, prompt.case.findings)
-    given = {
-        name: [one for one in details.items() if key in told.get(one[0], ())] for name, key in DETAILS.items()
-    }
+    asked = {name: {item for item in details if key in told.get(item, ())} for name, key in DETAILS.items()}
     each: dict[str, tuple[set[str], set[str]]] = {
         HEADLINE: (grounded, said | {*known.present}),
         "hallucination_rate": (wrong, said),
         "omission_rate": ({*known.present} - said, {*known.present}),
         "evidence_hit_rate": (hits, {*known.present}),
         **{
-            name: ({finding for finding, one in some if one[DETAILS[name]]}, {finding for finding, _ in some})
-            for name, some in given.items()
+            name: ({item for item in some if details[item][DETAILS[name]]}, some)
+            for name, some in asked.items()
         },
     }
     found: dict[str, Figure] = {
@@ -145,9 +143,8 @@ def figures(
         found["evidence_hit_rate"] = Totals("ratio", (float(bool(hits)), 1.0))
     for name, (above, below) in each.items():
         found |= {f"{name}/{one}": _ratio((above & {one}, below & {one})) for one in names}
-    off = [
-        abs(z - known.gold[name]) for name in known.present if (z := known.cited(name, evidence)) is not None
-    ]
+    cited = {name: known.cited(name, evidence) for name in known.present}
+    off = [abs(z - known.gold[name]) for name, z in cited.items() if z is not None]
     if off:
         slices = sum(off) / len(off)
         found |= {"slice_off": slices, "slice_off_mm": slices * _spacing_mm(prompt.case.volumes[0])}

@@ -3,8 +3,6 @@
 import collections
 import dataclasses
 import functools
-import hashlib
-import json
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from evidcore.api import Case, Dataset, Finding, Report, Span, VolumeRef
+from evidcore.cache import key_of
 from evidcore.case import Split
 
 REVISION = 1  # of what is written: the fingerprint changes with it
@@ -59,17 +58,15 @@ class Hearsay(Dataset):
 
     def fingerprint(self) -> str:
         """Hash the source's fingerprint and the options."""
-        known = json.dumps([self.source.fingerprint(), self.share, self.seed, REVISION])
-        return hashlib.blake2b(known.encode(), digest_size=16).hexdigest()
+        return key_of([self.source.fingerprint(), self.share, self.seed, REVISION])
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
         """Return the source's volumes without a finding; None for what was only heard of."""
         return None if case.notes.get("hearsay") == finding else self.source.without(case, finding)
 
     def _told(self, case: Case) -> Case:
-        heard = next(
-            (name for name in self._usual.get(_indication(case), ()) if case.state_of(name) == "absent"), None
-        )
+        usual = self._usual.get(_indication(case), ())
+        heard = next((name for name in usual if case.state_of(name) == "absent"), None)
         drawn = random.Random(f"hearsay/{self.seed}/{case.id}").random()
         if heard is None or drawn >= self.share:
             return case
@@ -97,10 +94,7 @@ class Hearsay(Dataset):
         for case in self.source.cases("train"):
             if indication := _indication(case):
                 counts[indication].update(case.present())
-        return {
-            indication: sorted(count, key=lambda name: (-count[name], name))
-            for indication, count in counts.items()
-        }
+        return {key: sorted(count, key=lambda name: (-count[name], name)) for key, count in counts.items()}
 
 
 def _indication(case: Case) -> str:

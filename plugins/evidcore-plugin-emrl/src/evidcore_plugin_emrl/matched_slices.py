@@ -83,32 +83,46 @@ class MatchedSlices:
         self._found[asked] = list(result.values())  # not drawn: equal at each step
         return self._found[asked]
 
+    def require_others(self) -> None:
+        """Refuse cases of one patient.
+
+        Raises:
+            DataError: if no other patient can stand in for one.
+        """
+        if (count := len(self._by_patient)) < 2:
+            raise DataError(
+                "cross-view: control = 'others' compares with slices of other patients, and of the "
+                f"{len(self._cases())} training cases those with masks of all their findings are of {count} "
+                "patients. Give more patients, or another control."
+            )
+
     @functools.cached_property
-    def _slices(self) -> _Slices:
-        by_patient: dict[str, list[Case]] = {}
+    def _by_patient(self) -> dict[str, list[Case]]:
+        """Return the cases that may stand in, by patient."""
+        result: dict[str, list[Case]] = {}
         for case in self._cases():
             if len(case.volumes) == 1 and lacks_mask(case) is None:
-                by_patient.setdefault(patient_of(case), []).append(case)
-        names = sorted(by_patient, key=lambda name: hashlib.blake2b(name.encode()).digest())[:MOST_PATIENTS]
+                result.setdefault(patient_of(case), []).append(case)
+        return result
+
+    @functools.cached_property
+    def _slices(self) -> _Slices:
+        known = self._by_patient
+        names = sorted(known, key=lambda name: hashlib.blake2b(name.encode()).digest())[:MOST_PATIENTS]
         crops: list[Crop] = []
         cases: list[Case] = []
-        patients, heights, areas = [], [], []
-        for number, case in (
-            (number, case) for number, name in enumerate(names) for case in by_patient[name]
-        ):
-            depth, height, width = read_geometry(case.volumes[0]).shape_zyx
-            crops += [
-                Crop(volume=case.volumes[0], box_zyx=(z, z + 1, 0, height, 0, width)) for z in range(depth)
-            ]
+        owners, heights, areas = [], [], []
+        for number, case in ((number, case) for number, name in enumerate(names) for case in known[name]):
+            ref = case.volumes[0]
+            depth, height, width = read_geometry(ref).shape_zyx
+            crops += [Crop(volume=ref, box_zyx=(z, z + 1, 0, height, 0, width)) for z in range(depth)]
             cases += [case] * depth
-            patients += [number] * depth
+            owners += [number] * depth
             heights += [(z + 0.5) / depth for z in range(depth)]
             measured = self._areas(case)
             areas += [measured.get(z, 0.0) for z in range(depth)]
         places = {crop: place for place, crop in enumerate(crops)}
-        return _Slices(
-            crops, np.array(patients, int), np.array(heights), np.array(areas), names, cases, places
-        )
+        return _Slices(crops, np.array(owners, int), np.array(heights), np.array(areas), names, cases, places)
 
     def _areas(self, case: Case) -> dict[int, float]:
         """Return the lesion area of the slices that show one, in mm²."""
@@ -132,21 +146,6 @@ def shown_findings(case: Case, crop: Crop, cache_folder: Path) -> frozenset[str]
 def lacks_mask(case: Case) -> str | None:
     """Return the first present finding that has no mask, None where all have one."""
     return next((name for name in case.present() if name not in case.masks), None)
-
-
-def require_others(cases: Sequence[Case]) -> None:
-    """Refuse cases of one patient.
-
-    Raises:
-        DataError: if no other patient can stand in for one.
-    """
-    patients = {patient_of(case) for case in cases if len(case.volumes) == 1 and lacks_mask(case) is None}
-    if len(patients) < 2:
-        raise DataError(
-            f"cross-view: control = 'others' compares with slices of other patients, and of the {len(cases)} "
-            f"training cases those with masks of all their findings are of {len(patients)} patients. Give "
-            "more patients, or another control."
-        )
 
 
 def patient_of(case: Case) -> str:

@@ -213,9 +213,8 @@ def _train(
         rate = options.learning_rate * share_of_peak(step, options.steps)
         optimizer.param_groups[0]["lr"] = rate
         half = options.slices_per_step // 2
-        places = torch.from_numpy(
-            np.concatenate([rng.choice(seen, half), rng.choice(empty, options.slices_per_step - half)])
-        )
+        drawn = rng.choice(seen, half), rng.choice(empty, options.slices_per_step - half)
+        places = torch.from_numpy(np.concatenate(drawn))
         pixels, marks = slices.pixels[places].float().mul_(2 / 255).sub_(1), slices.marks[places].long()
         areas = slices.areas[places]
         down, right = (2 * int(by) for by in rng.integers(-SHIFT // 2, SHIFT // 2 + 1, 2))

@@ -95,18 +95,14 @@ class ReportEvidence(Task):
         present = [name for name in masked if gold_slice(areas[name], slices, 1) is not None]
         unshown = next((name for name in case.present() if name not in present), None)
         if unshown is not None and (self.unshown == "leave-out" or not present):
-            if unshown in masked:
-                return self._left_out(
-                    case, f"none of the {len(slices)} slices shown shows finding {unshown!r}"
-                )
-            return self._left_out(case, f"finding {unshown!r} has no mask")
+            not_seen = f"none of the {len(slices)} slices shown shows finding {unshown!r}"
+            return self._left_out(case, not_seen if unshown in masked else f"finding {unshown!r} has no mask")
         of_organs = self.slices_of == "organ"
         shown = [item for item in case.findings if item.name in present]
         lost = next((item for item in shown if of_organs and not _organs(case, item)), None)
         if lost is not None:
-            return self._left_out(
-                case, f"no mask shows the {lost.location or 'organ'} of finding {lost.name!r}"
-            )
+            organ = lost.location or "organ"
+            return self._left_out(case, f"no mask shows the {organ} of finding {lost.name!r}")
         reference: dict[str, Any] = {"target": None, "targets": {}}
         if present and self.cite == "report":
             together = measure(case, present, self._cache_folder).areas

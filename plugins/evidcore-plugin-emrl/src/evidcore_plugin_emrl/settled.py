@@ -108,13 +108,8 @@ class Settled:
             + ("the file" if self.named_on["blank"] > 0.5 else "something that all slices of a patient show"),
         }
         explained = self.habits.explained
-        names = {
-            "lesions": "masks",
-            "always": "the commonest answer",
-            "height": "height",
-            "patient": "patient",
-        }
-        shares = ", ".join(f"{names[name]} {share:.0%}" for name, share in explained.items())
+        names = {"lesions": "masks", "always": "the commonest answer"}
+        shares = ", ".join(f"{names.get(name, name)} {share:.0%}" for name, share in explained.items())
         says = (
             f"{words[self.habits.goes_by]}; explained of its answers to {self.looks} slices: {shares}; "
             f"something is named on {self.named_on['blank']:.0%} of blank slices, "
@@ -137,13 +132,12 @@ class Settled:
         if not self.own.mask_gate and self.is_gated(name, self.own.agreement, self.own.bind):
             says += f"; with mask gate {pays[self.own._replace(mask_gate=True)].value:.3f}"
         outcome, why = self._outcome(name, pay)
+        says += f"; {why}" if why else ""
         figures = {"pairs": float(pay.pairs)}
         for cell, one in pays.items():
             known = {"": one.value, " low": one.low, " high": one.high, " perfect eyes": one.eyes}
             figures |= {f"{cell}{what}": value for what, value in known.items() if value is not None}
-        return Checked(
-            check=f"settling: {name}", outcome=outcome, says=f"{says}{why and f'; {why}'}", figures=figures
-        )
+        return Checked(check=f"settling: {name}", outcome=outcome, says=says, figures=figures)
 
     def _outcome(self, name: str, pay: Pay) -> tuple[Outcome, str]:
         if name in ("swapped", "invented") and self.own.bind == "slice":

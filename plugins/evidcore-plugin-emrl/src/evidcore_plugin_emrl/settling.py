@@ -125,11 +125,8 @@ def settle(
     named, shown = _named(asked.answers, labeler), {one: eyes.shown(one) for one in asked.answers}
     plain = [q for q in named if q.crops and not q.crops[0].blank and not q.crops[0].change]
     looks = [_look(question, eyes.cases, shown[question], named[question]) for question in plain]
-    right = {
-        ImageQuestion(crops=(crop,), text=reward.question)
-        for some in made
-        for crop in own_crops(some["right"])
-    }
+    cited = [crop for some in made for crop in own_crops(some["right"])]
+    right = {ImageQuestion(crops=(crop,), text=reward.question) for crop in cited}
     seen = [name in named[q] for q in plain if q in right for name in shown[q]]
     changed = {
         "blank": [bool(named[q]) for q in named if q.crops and q.crops[0].blank],
@@ -190,9 +187,8 @@ def _paid(reward: CrossView, asked: Asked, labeler: Labeler, made: Sequence[Mapp
                 ]
                 for false, plain in pairs.items()
             ]
-            found[FALSE, cell] = [
-                _mean([v for v in some if v is not None]) for some in zip(*gains, strict=True)
-            ]
+            known = ([gain for gain in some if gain is not None] for some in zip(*gains, strict=True))
+            found[FALSE, cell] = [*map(_mean, known)]
     return {key: values for key, values in found.items() if key[0] not in (RETOLD, OMITTED)}
 
 

@@ -85,12 +85,8 @@ class SliceReader(Reader):
         """Answer each question."""
         crops = [crop for question in questions for crop in question.crops]
         seen = dict(zip(crops, self.read(crops), strict=True))
-        return [
-            self._said(np.max([seen[crop] for crop in question.crops], axis=0), question.text)
-            if question.crops
-            else None
-            for question in questions
-        ]
+        best = {item: np.max([seen[crop] for crop in item.crops], axis=0) for item in questions if item.crops}
+        return [self._said(best[item], item.text) if item.crops else None for item in questions]
 
     def read(self, crops: Sequence[Crop]) -> list[Scores]:
         """Return for each crop a score a finding, in logits above its threshold: named where above 0.

@@ -39,9 +39,8 @@ class Verify(RolloutStrategy):
 
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:
         """Return the answers, grouped by prompt."""
-        first = sampler.sample([
-            Episode(prompt=prompt) for prompt in prompts for _ in range(answers_per_prompt)
-        ])
+        begun = [Episode(prompt=prompt) for prompt in prompts for _ in range(answers_per_prompt)]
+        first = sampler.sample(begun)
         second = sampler.sample([self._shown_again(sampler, episode) for episode in first])
         return [self._kept(episode) for episode in sampler.sample(second)]  # what follows the second answer
 

@@ -5,17 +5,9 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, Literal
 
+from evidcore_plugin_pages import tables
 from evidcore_plugin_pages.jinja import NOTICE
 from evidcore_plugin_pages.markup import DASH, written
-from evidcore_plugin_pages.tables import (
-    REFERENCE_LINES,
-    is_accuracy,
-    is_detail,
-    reference_lines,
-    said,
-    unit_of_row,
-    with_tasks,
-)
 from huggingface_hub import ModelCard, ModelCardData
 
 from evidcore import __version__
@@ -103,30 +95,30 @@ def licence_of(facts: ModelFacts) -> str:
 
 def _table(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table of a stage that measured this model, its reference lines beside each accuracy."""
-    lines = list(REFERENCE_LINES.values())
+    lines = list(tables.REFERENCE_LINES.values())
     rows = [
         f"| what | metric | value | 95 % interval | {' | '.join(lines)} | questions | patients | note |",
         "|---|---|---|---|" + "---|" * (len(lines) + 3),
     ]
     beside = []
-    for row in (row for row in with_tasks(result) if not is_detail(row)):
-        if row["metric"] not in REFERENCE_LINES:
+    for row in (row for row in tables.with_tasks(result) if not tables.is_detail(row)):
+        if row["metric"] not in tables.REFERENCE_LINES:
             rows.append(_row(row, result))
             continue
         value = "not known" if row["value"] is None else written(row["value"], "rate")
-        beside.append(f"{row['name']}, {REFERENCE_LINES[row['metric']]}: {value}, {row['note']}")
+        beside.append(f"{row['name']}, {tables.REFERENCE_LINES[row['metric']]}: {value}, {row['note']}")
     beside += [f"{task}: {verdict}" for task, verdict in (result.get("verdict") or {}).items()]
     return {"stage": result["stage"], "rows": rows, "beside": beside}
 
 
 def _row(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    unit, low, high = unit_of_row(row), row.get("low"), row.get("high")
-    known = reference_lines(row, result) if is_accuracy(row) else {}
+    unit, low, high = tables.unit_of_row(row), row.get("low"), row.get("high")
+    known = tables.reference_lines(row, result) if tables.is_accuracy(row) else {}
     cells = [
-        row["name"], said(str(row["metric"])),
+        row["name"], tables.said(str(row["metric"])),
         "not measured" if row["value"] is None else written(row["value"], unit),
         DASH if low is None or high is None else f"{written(low, unit)} to {written(high, unit)}",
-        *(written(known[key], "rate") if key in known else "" for key in REFERENCE_LINES),
+        *(written(known[key], "rate") if key in known else "" for key in tables.REFERENCE_LINES),
         *(row.get(key) or "" for key in ("questions", "patients", "note")),
     ]  # fmt: skip
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -109,9 +109,8 @@ def lint(
     """
     from evidcore_plugin_hub.lint.target import lint_all, targets
 
-    asked = targets(
-        named, kind=kind, functions=functions, is_chat=chat, recipe="" if recipe is None else str(recipe)
-    )
+    path = "" if recipe is None else str(recipe)
+    asked = targets(named, kind=kind, functions=functions, is_chat=chat, recipe=path)
     results = []
     for result in lint_all(asked):
         results.append(result)
@@ -188,9 +187,8 @@ def _first_step(path: Path) -> list[list[float]]:
         if not totals or not all(totals):
             raise ValueError("a group without answers")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as cause:
-        raise RecipeError(
-            f"{path}: holds no rollouts ({cause!r}). Give a run's rollouts/<stage>.jsonl."
-        ) from cause
+        what = f"holds no rollouts ({cause!r})"
+        raise RecipeError(f"{path}: {what}. Give a run's rollouts/<stage>.jsonl.") from cause
     return totals
 
 
@@ -354,10 +352,8 @@ def _agree(found: Looked, *, yes: bool) -> None:
 
     if yes:
         if not pins.names(str(found.at), pins.trust()["allow"]):
-            raise PluginError(
-                f"{found.at}: --yes asks for an entry in your own trust.toml, as "
-                f'allow = ["{found.at.repository}@{found.at.commit}"].'
-            )
+            entry = f'allow = ["{found.at.repository}@{found.at.commit}"]'
+            raise PluginError(f"{found.at}: --yes asks for an entry in your own trust.toml, as {entry}.")
         return
     question = "Its code will run with your rights. Type its name to install it"
     typed = click.prompt(question, err=True, default="", show_default=False).strip()
@@ -394,9 +390,8 @@ def reward(name: str, trainer: str, task: str, options: str, out: Path | None, a
     try:
         table = json.loads(options)
     except (ValueError, RecursionError) as cause:
-        raise RecipeError(
-            f"--options: must be a JSON object, got {options!r} ({cause}). Write '{{\"key\": 1}}'."
-        ) from cause
+        must = f"must be a JSON object, got {options!r} ({cause})"
+        raise RecipeError(f"--options: {must}. Write '{{\"key\": 1}}'.") from cause
     made = trl_reward(name, task=task, options=table)
     place = out or Path(f"{made.__name__}_trl.py")
     if place.exists():

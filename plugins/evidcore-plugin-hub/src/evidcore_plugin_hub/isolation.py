@@ -53,10 +53,8 @@ _NEEDS = "Give an interpreter of Python 3.11 or later: `{} -m pip install evidco
 _NEEDS += f"{PROTOCOL.rpartition(' ')[2]}` brings what it needs, beside the component's package."
 _Word = Annotated[str, MaxLen(300)]
 _Text = Annotated[str, MaxLen(4000)]
-FIXABLE = {
-    form.__name__: form
-    for form in (ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError)
-}
+_FIXABLE = (ContractError, DataError, NotDownloadedError, PluginError, RecipeError, RunError)
+FIXABLE = {form.__name__: form for form in _FIXABLE}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

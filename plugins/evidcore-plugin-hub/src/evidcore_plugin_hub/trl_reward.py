@@ -48,9 +48,8 @@ class TrlReward:
         for name, value in given.items():
             if not isinstance(value, Sequence) or len(value) != len(completions):
                 count = len(value) if isinstance(value, Sequence) else repr(value)
-                raise RecipeError(
-                    f"{self.__name__}: column {name!r} has {count} rows for {len(completions)}."
-                )
+                has = f"column {name!r} has {count} rows for {len(completions)}"
+                raise RecipeError(f"{self.__name__}: {has}.")
         rollouts: list[Rollout] = []
         known = ""
         for place, (asked, completion) in enumerate(zip(prompts, completions, strict=True)):
@@ -103,9 +102,8 @@ def _built(made: Callable[..., Any], table: Mapping[str, Any], where: str) -> An
         if item.default is item.empty and item.name not in table and item.kind is not item.VAR_KEYWORD
     ]
     if needed:
-        raise RecipeError(
-            f"{where}: needs {', '.join(map(repr, needed))}, which only a run or an option gives."
-        )
+        listing = ", ".join(map(repr, needed))
+        raise RecipeError(f"{where}: needs {listing}, which only a run or an option gives.")
     return made(**arguments(made, table, where))
 
 
@@ -147,10 +145,8 @@ class TrlFunction(Reward):
             and item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
         ]
         if missing:
-            raise RecipeError(
-                f"{self.name}: asks for {missing[0]!r}, which the prompts do not have. "
-                f"They have {', '.join(sorted(given))}."
-            )
+            what = f"asks for {missing[0]!r}, which the prompts do not have"
+            raise RecipeError(f"{self.name}: {what}. They have {', '.join(sorted(given))}.")
         if not any(item.kind is item.VAR_KEYWORD for item in parameters):
             given = {item.name: given[item.name] for item in parameters if item.name in given}
         values = self.function(**given)
@@ -196,9 +192,8 @@ def read_function(place: str, tasks: Mapping[str, Task], *, is_chat: bool) -> Na
         known = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
         listing = ", ".join(known) or "none"
         raise RecipeError(f"--trl {place}: no such function.{did_you_mean(name, known)} There: {listing}.")
-    return NamedReward(
-        name=name, reward=TrlFunction(function, tasks, name=name, is_chat=is_chat), package=file
-    )
+    reward = TrlFunction(function, tasks, name=name, is_chat=is_chat)
+    return NamedReward(name=name, reward=reward, package=file)
 
 
 def reward_of(

@@ -60,9 +60,7 @@ class Rescored:
 
     def figures(self) -> dict[str, float]:
         """Return what changed: shares are of answers, and of groups whose answers differ on either side."""
-        before, after = (
-            [total for group in self.groups for total in getattr(group, side)] for side in _SIDES
-        )
+        before, after = ([total for item in self.groups for total in getattr(item, side)] for side in _SIDES)
         live = [group for group in self.groups if not (_is_dead(group.before) and _is_dead(group.after))]
         return {
             "answers": len(before),
@@ -148,10 +146,8 @@ def _rollouts(line: Line, group: int, rows: Mapping[tuple[str, str, str], Row]) 
     """Yield a line's answers to the question of the recipe that was asked."""
     key = str(line["task"]), str(line["prompt_id"]), json.dumps(line["reference"], sort_keys=True)
     if key not in rows:
-        raise RunError(
-            f"the question {line['prompt_id']!r} is not asked by the run's recipe today: its data or its "
-            "task has changed. `evid resume` tells what."
-        )
+        what = f"the question {line['prompt_id']!r} is not asked by the run's recipe today"
+        raise RunError(f"{what}: its data or its task has changed. `evid resume` tells what.")
     row = rows[key]
     for item in line["rollouts"]:
         parent = item.get("parent")

@@ -70,8 +70,7 @@ class ZoomConsensus(Reward):
             won = [number for number, it in right.items() if isinstance(it, Score) and it.value > 0]
             counted = [number for number in won if looks[number] or self.count_blind]
             agreed = self._consensus([looks[number] for number in counted])
-            for number in group:
-                verdict = earlier[self.success][number]
+            for number, verdict in right.items():
                 if isinstance(verdict, Unscored):
                     verdicts[number] = verdict
                 else:

@@ -73,14 +73,10 @@ class FreeText(Task):
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:
         """Ask each question once."""
-        given = [
-            (
-                one.id,
-                one.text,
-                [one.options[place] for place in dict.fromkeys((one.answer, *one.true_options))],
-            )
-            for one in case.questions
-        ]
+        given = []
+        for item in case.questions:
+            right = [item.options[place] for place in dict.fromkeys((item.answer, *item.true_options))]
+            given.append((item.id, item.text, right))
         kept = [(one["id"], one["text"], list(one["answers"])) for one in case.notes.get(OPEN_QUESTIONS, ())]
         asked = self.put(case, view, [*given, *kept])
         kinds = [*(one.kind for one in case.questions), *[None] * len(kept)]  # what twins are without

@@ -66,12 +66,9 @@ class MajorityChoice(ChoiceEvaluation):
     def score(self, answers: Sequence[Answers[ChoiceAnswer]], task: Task, name: str) -> list[EvalResult]:
         """Count right answers and right samples."""
         scored = cast(list[ChoiceResult], super().score(answers, task, name))
-        return [
-            dataclasses.replace(
-                item, measured=_counted(cast(Sequence[VotedAnswer], item.answers)) | item.measured
-            )
-            for item in scored
-        ]
+        counted = [_counted(cast(Sequence[VotedAnswer], item.answers)) | item.measured for item in scored]
+        pairs = zip(scored, counted, strict=True)
+        return [dataclasses.replace(item, measured=measured) for item, measured in pairs]
 
 
 class _Voting(Policy):
@@ -117,13 +114,9 @@ class _Voting(Policy):
 
 def _counted(answers: Sequence[VotedAnswer]) -> Measurement:
     """Return what the samples of each question say."""
-    texts = tuple(
-        TextFigures(
-            figures={
-                "sample_accuracy": item.votes.count(item.answer) / len(item.votes),
-                "agreement": item.votes.count(item.choice) / len(item.votes) if item.choice else 0.0,
-            }
-        )
-        for item in answers
-    )
-    return Measurement(texts=texts, units=UNITS, notes={}, sources={name: name for name in UNITS})
+    texts = []
+    for item in answers:
+        right = item.votes.count(item.answer) / len(item.votes)
+        agreed = item.votes.count(item.choice) / len(item.votes) if item.choice else 0.0
+        texts.append(TextFigures(figures={"sample_accuracy": right, "agreement": agreed}))
+    return Measurement(texts=tuple(texts), units=UNITS, notes={}, sources={name: name for name in UNITS})

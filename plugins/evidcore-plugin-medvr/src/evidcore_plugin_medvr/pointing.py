@@ -21,10 +21,8 @@ def shown_slices(prompt: Prompt, task: str) -> dict[int, VisualPart]:
     """
     parts = slices_of(prompt.parts)
     if not parts:
-        raise DataError(
-            f"{task}: prompt {prompt.id!r} shows no single slice, and a box lies on one. Use "
-            "view = { use = 'slices' }."
-        )
+        what = f"prompt {prompt.id!r} shows no single slice, and a box lies on one"
+        raise DataError(f"{task}: {what}. Use view = {{ use = 'slices' }}.")
     return parts
 
 

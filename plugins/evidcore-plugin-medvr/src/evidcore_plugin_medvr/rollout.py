@@ -54,9 +54,8 @@ class ToolCall(RolloutStrategy):
         known = {name for tool in tools for name in (tool.name, *tool.schema.get("properties", {}))}
         for word in self.spelling:
             if word not in known:
-                raise ValueError(
-                    f"spelling: no tool and no argument is called {word!r}.{did_you_mean(word, known)}"
-                )
+                hint = did_you_mean(word, known)
+                raise ValueError(f"spelling: no tool and no argument is called {word!r}.{hint}")
 
     def __call__(self, sampler: Sampler, prompts: Sequence[Prompt], answers_per_prompt: int) -> list[Episode]:
         """Return the answers, grouped by prompt: those sampled from it, then forks, then what was left."""
@@ -108,9 +107,8 @@ class ToolCall(RolloutStrategy):
         if error is None and len(episode.actions) >= self.max_tool_calls:
             error = f"no calls left: {self.max_tool_calls} were allowed. Answer now."
         if error is None and name not in self.tools:
-            error = (
-                f"no tool is called {name!r}.{did_you_mean(name, self.tools)} Tools: {', '.join(self.tools)}."
-            )
+            hint = did_you_mean(name, self.tools)
+            error = f"no tool is called {name!r}.{hint} Tools: {', '.join(self.tools)}."
         if error is None:
             own = {told: word for word, told in self.spelling.items()}
             tool, arguments = self.tools[name], {own.get(key, key): value for key, value in arguments.items()}

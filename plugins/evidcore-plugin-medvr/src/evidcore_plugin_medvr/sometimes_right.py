@@ -1,7 +1,6 @@
 """Data set `sometimes-right`: questions of another one that a model answers neither always nor never."""
 
 import dataclasses
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le
 
 from evidcore.api import Case, DataError, Dataset, VolumeRef
+from evidcore.cache import key_of
 from evidcore.case import Split
 
 log = logging.getLogger(__name__)
@@ -60,11 +60,8 @@ class SometimesRight(Dataset):
         rates = self._rates()
         asked = kept = 0
         for case in self.source.cases(split):
-            some = tuple(
-                item
-                for item in case.questions
-                if self.least < rates.get((case.id, item.id), self.least) < self.most
-            )
+            known = [(item, rates.get((case.id, item.id), self.least)) for item in case.questions]
+            some = tuple(item for item, rate in known if self.least < rate < self.most)
             asked, kept = asked + len(case.questions), kept + len(some)
             if some:
                 yield dataclasses.replace(case, questions=some)
@@ -87,8 +84,7 @@ class SometimesRight(Dataset):
     def fingerprint(self) -> str:
         """Hash the source's fingerprint, the bounds and which questions stay between them."""
         rates = sorted([*key, self.least < rate < self.most] for key, rate in self._rates().items())
-        text = json.dumps([self.source.fingerprint(), rates]).encode()
-        return hashlib.blake2b(text, digest_size=16).hexdigest()
+        return key_of([self.source.fingerprint(), rates])
 
     def without(self, case: Case, finding: str) -> tuple[VolumeRef, ...] | None:
         """Return what the source returns."""
@@ -108,7 +104,6 @@ class SometimesRight(Dataset):
             question = str(line["prompt_id"]).removeprefix(f"{case}:")
             return (case, question), votes.count(line["answer"]) / len(votes)
         except (KeyError, TypeError, ZeroDivisionError) as cause:
-            raise DataError(
-                f"sometimes-right: line {number} of {self._path} has no votes. Let evaluation "
-                "'majority-choice' write the answers."
-            ) from cause
+            what = f"line {number} of {self._path} has no votes"
+            hint = "Let evaluation 'majority-choice' write the answers."
+            raise DataError(f"sometimes-right: {what}. {hint}") from cause

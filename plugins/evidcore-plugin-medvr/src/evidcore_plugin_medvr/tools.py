@@ -15,6 +15,7 @@ SMALLEST_CROP_VOXELS = 4  # a closer look at less is one flat colour
 
 _SLICE = {"type": "integer", "minimum": 0, "description": "index of the slice, as in its tag"}
 _VOLUME = {"type": "integer", "minimum": 1, "description": "which volume, where several are shown"}
+_LABEL = {"type": "string", "description": "what is looked for"}
 _BEYOND = 1e9  # of any coordinate
 
 
@@ -80,12 +81,7 @@ class Zoom(CropTool):
 
     name: ClassVar[str] = "zoom"
     description: ClassVar[str] = "Look closer at a part of the image. The box is given as x0, y0, x1, y1."
-    schema: ClassVar[Mapping[str, Any]] = _schema(
-        ["box"],
-        box=_coordinates(4),
-        label={"type": "string", "description": "what is looked for"},
-        slice=_SLICE,
-    )
+    schema: ClassVar[Mapping[str, Any]] = _schema(["box"], box=_coordinates(4), label=_LABEL, slice=_SLICE)
     unit: ClassVar[str] = "pixels"
 
     def __init__(

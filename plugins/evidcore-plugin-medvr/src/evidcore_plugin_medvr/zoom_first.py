@@ -100,11 +100,9 @@ class ZoomChoice(Choice):
         permute: bool = True,
     ) -> None:
         super().__init__(
-            think=think,
-            questions_per_case=questions_per_case,
-            training_questions=training_questions,
+            think=think, questions_per_case=questions_per_case, training_questions=training_questions,
             permute=permute,
-        )
+        )  # fmt: skip
         self.view, self.tool, self.look, self._cache_folder = view, tool, look, cache_folder
 
     def prompts(self, case: Case, view: View, seed: int) -> Sequence[Prompt]:

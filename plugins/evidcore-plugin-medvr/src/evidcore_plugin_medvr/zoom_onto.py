@@ -61,11 +61,9 @@ class ZoomOnto(FreeText):
             rng = random.Random(f"zoom-onto/{seed}/{case.id}")
             names = rng.sample(names, min(self.asked_per_case, len(names)))
         seen = {case.masks[name]: name for name in case.masks if name in findings}
-        asked = self.put(
-            case,
-            view,
-            [(name, f"Look closer at the {name}.", [seen.get(case.masks[name], name)]) for name in names],
-        )
+        right = {name: seen.get(case.masks[name], name) for name in names}
+        put = [(name, f"Look closer at the {name}.", [text]) for name, text in right.items()]
+        asked = self.put(case, view, put)
         return [dataclasses.replace(one, task="zoom-onto") for one in asked if self._square(one) is not None]
 
     def gold_turns(self, prompt: Prompt) -> Sequence[Turn]:

@@ -163,7 +163,5 @@ def _cases(record: RunRecord, name: str, table: Mapping[str, Any], split: str) -
 
     recipe_folder = Path(record.recipe.get("recipe_folder", record.folder))
     given = {"recipe_folder": recipe_folder, "cache_folder": cache_folder()}
-    dataset: evidcore.contracts.Dataset = factory.build(
-        "dataset", table, given=given, where=f"dataset.{name}"
-    )
-    return dataset.cases(split)  # type: ignore[arg-type]  # the recipe was checked
+    made: evidcore.contracts.Dataset = factory.build("dataset", table, given=given, where=f"dataset.{name}")
+    return made.cases(split)  # type: ignore[arg-type]  # the recipe was checked

@@ -109,17 +109,13 @@ def curves(title: str, rows: Sequence[Curve], *, unit: Unit = "plain", note: str
         if len(steps) > 30:
             around = np.ones(2 * (max(len(steps) // 20, 5) // 2) + 1)
             counts = np.convolve(np.ones_like(values), around, "same")
-            paths = [
-                ("raw", paths[0][1]),
-                ("mean", path(steps, np.convolve(values, around, "same") / counts)),
-            ]
+            means = np.convolve(values, around, "same") / counts
+            paths = [("raw", paths[0][1]), ("mean", path(steps, means))]
         dot = placed(steps[0], values[0]) if len(steps) == 1 else None
         drawn.append({"label": row.label, "number": number, "paths": paths, "dot": dot})
     ticks = [(placed(first, value)[1], _tick(value, unit)) for value in _ticks(bottom, top)]
-    ends = [
-        (placed(first, top)[0], f"step {first}"),
-        (placed(last, top)[0], f"step {last}" if first == last else last),
-    ]
+    label = f"step {last}" if first == last else last
+    ends = [(placed(first, top)[0], f"step {first}"), (placed(last, top)[0], label)]
     said = "; ".join(
         f"{row.label} from {written(row.values[0], unit)} to {written(row.values[-1], unit)}" for row in rows
     )

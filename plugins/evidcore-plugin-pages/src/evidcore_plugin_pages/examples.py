@@ -5,16 +5,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore_plugin_pages.cases import (
-    Asked,
-    Group,
-    Known,
-    by_question,
-    chosen_answers,
-    chosen_groups,
-    look_up,
-    pattern,
-)
+from evidcore_plugin_pages import cases
+from evidcore_plugin_pages.cases import Asked, Group, Known
 from evidcore_plugin_pages.charts import Branch, forks
 from evidcore_plugin_pages.gallery import Gallery
 from evidcore_plugin_pages.jinja import part
@@ -42,14 +34,18 @@ def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) ->
             held.clear()
         held.append(line)
     tasks = dict(sorted(kept.items(), key=lambda item: len({line.get("condition") for line in item[1]}) == 1))
-    asked = {task: chosen_answers(answers) for task, answers in tasks.items()}  # audited first
-    groups = {path.stem: chosen_groups(path) for path in record.rollout_files}
+    asked = {task: cases.chosen_answers(answers) for task, answers in tasks.items()}  # audited first
+    groups = {path.stem: cases.chosen_groups(path) for path in record.rollout_files}
     lines = [next(iter(item.answers.values())) for items in asked.values() for item in items]
     lines += [item.line for items in groups.values() for item in items]
-    known, faults = look_up(record, lines)
+    known, faults = cases.look_up(record, lines)
     cards = {
         task: [_answer_card(item, gallery, known, show_reports) for item in items]
         for task, items in asked.items()
+    }
+    rollouts = {
+        stage: [_group_card(item, gallery, known, show_reports) for item in items]
+        for stage, items in groups.items()
     }
     result = {
         "faults": faults,
@@ -57,26 +53,22 @@ def evidence_section(record: RunRecord, gallery: Gallery, show_reports: bool) ->
         "tasks": [
             {
                 "name": task, "stage": answers[0]["stage"], "asked": cards[task],
-                "counts": Counter(filter(None, map(pattern, by_question(answers).values()))).most_common(),
+                "counts": Counter(
+                    filter(None, map(cases.pattern, cases.by_question(answers).values()))
+                ).most_common(),
             }
             for task, answers in tasks.items()
         ],
-        "groups": {
-            stage: [
-                _group_card(item, gallery, known.get(str(item.line["case_id"])), show_reports)
-                for item in items
-            ]
-            for stage, items in groups.items()
-        }
-        if any(groups.values())
-        else {},
+        "groups": rollouts if any(groups.values()) else {},
     }  # fmt: skip
     return part("section", result, template="evidence.html")
 
 
-def _group_card(group: Group, gallery: Gallery, known: Known | None, show_reports: bool) -> dict[str, Any]:
+def _group_card(
+    group: Group, gallery: Gallery, known_cases: Mapping[str, Known], show_reports: bool
+) -> dict[str, Any]:
     """Return what a card shows of a group: the volume and the prompt, its rollouts from best to worst."""
-    line = group.line
+    line, known = group.line, known_cases.get(str(group.line["case_id"]))
     drawn: Sequence[Mapping[str, Any]] = line["rollouts"]
     order = sorted(range(len(drawn)), key=lambda index: -float(drawn[index].get("total") or 0.0))
     widest = max((abs(float(item.get("advantage") or 0.0)) for item in drawn), default=0.0)
@@ -103,11 +95,11 @@ def _group_card(group: Group, gallery: Gallery, known: Known | None, show_report
 
 
 def _answer_card(
-    asked: Asked, gallery: Gallery, cases: Mapping[str, Known], show_reports: bool
+    asked: Asked, gallery: Gallery, known_cases: Mapping[str, Known], show_reports: bool
 ) -> dict[str, Any]:
     """Return what a card shows of a question: its answers under each condition side by side."""
     first = asked.answers.get("own") or next(iter(asked.answers.values()))
-    known = cases.get(str(next(iter(asked.answers.values()))["case_id"]))
+    known = known_cases.get(str(next(iter(asked.answers.values()))["case_id"]))
     columns = [
         {
             "condition": condition, "label": label, "answer": answer, "readings": _readings(answer),
@@ -178,9 +170,7 @@ def _question(item: Asked, known: Known | None) -> str | None:
         return str(first["prompt"])
     for question in known.case.questions if known is not None else ():
         if str(first["prompt_id"]) == f"{first['case_id']}:{question.id}":
-            options = [
-                f"{letter}) {option}"
-                for letter, option in zip(string.ascii_uppercase, question.options, strict=False)
-            ]
+            lettered = zip(string.ascii_uppercase, question.options, strict=False)
+            options = [f"{letter}) {option}" for letter, option in lettered]
             return "\n".join([question.text, *options])
     return None

@@ -93,10 +93,7 @@ def render(
     else:
         low, high = (float(edge) for edge in np.percentile(array, (1, 99)))
         windows = {"full range": (low, max(high, low + 1e-6))}
-    written = {
-        name: tuple(png_uri(grey(plane, low, high)) for plane in planes)
-        for name, (low, high) in windows.items()
-    }
+    written = {name: tuple(png_uri(grey(z, *edges)) for z in planes) for name, edges in windows.items()}
     outlines = {
         name: {
             index: outline(reduced)
@@ -251,9 +248,8 @@ class Gallery:
     def blocks(self) -> Html:
         """Return the data of every volume that a viewer uses."""
         volumes = enumerate(self._volumes.values())
-        return join(
-            data_block(item.block(), id=f"volume-{n}") for n, item in volumes if isinstance(item, Slices)
-        )
+        drawn = ((n, item) for n, item in volumes if isinstance(item, Slices))
+        return join(data_block(item.block(), id=f"volume-{n}") for n, item in drawn)
 
     def _drawn(self, crop: Crop, known: Known | None) -> Slices | str:
         volume = read(crop.volume)
@@ -344,10 +340,8 @@ def _shown(crops: Sequence[Crop]) -> str:
     if boxes and all(box[1] - box[0] == 1 for box in boxes):
         sentences = [f"The prompt showed slices {', '.join(str(box[0]) for box in boxes)}."]
     else:
-        sentences = [
-            f"The prompt showed z {z0} to {z1}, y {y0} to {y1}, x {x0} to {x1}."
-            for z0, z1, y0, y1, x0, x1 in boxes
-        ]
+        sentence = "The prompt showed z {} to {}, y {} to {}, x {} to {}."
+        sentences = [sentence.format(*box) for box in boxes]
     if others:
         sentences.append(f"It also showed {others} other volume{'s' * (others > 1)}.")
     return " ".join(sentences)

@@ -59,13 +59,8 @@ def interval(low: float | None, high: float | None, unit: Unit = "plain") -> Htm
         return tag("span", DASH, class_="none", title="no interval")
     first = written(low, unit).removesuffix(" %")
     last = written(high, unit).removesuffix(" %")
-    return tag(
-        "span",
-        tag("data", first, value=repr(low)),
-        escape(" to "),
-        tag("data", last, value=repr(high)),
-        class_="interval",
-    )
+    ends = tag("data", first, value=repr(low)), tag("data", last, value=repr(high))
+    return tag("span", join(ends, " to "), class_="interval")
 
 
 _VOID = frozenset({"br", "hr", "img", "input", "meta", "link", "col"})

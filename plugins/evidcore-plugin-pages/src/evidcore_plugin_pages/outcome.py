@@ -4,18 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evidcore_plugin_pages import tables
 from evidcore_plugin_pages.charts import Lane, lanes
 from evidcore_plugin_pages.jinja import part
 from evidcore_plugin_pages.markup import Html, join
 from evidcore_plugin_pages.record import Line, RunRecord
-from evidcore_plugin_pages.tables import (
-    REFERENCE_LINES,
-    is_accuracy,
-    reference_lines,
-    said,
-    unit_of_row,
-    with_tasks,
-)
 
 Row = Mapping[str, Any]
 _Mark = tuple[Row, object, str]  # a row, its label and its colour class
@@ -32,11 +25,11 @@ def headline(record: RunRecord) -> Html:
         measured = _measured(result)
         rows = [row for row in measured if row.get("headline")]
         if rows and not _is_audit(result):
-            firsts = {row.get("name"): row.get("metric") for row in reversed(rows) if is_accuracy(row)}
+            firsts = {row.get("name"): row.get("metric") for row in reversed(rows) if tables.is_accuracy(row)}
             tones = [
                 "own" if firsts.get(row.get("name"), "") == row.get("metric") else "quiet" for row in rows
             ]
-            labels = [_label(row.get("name", ""), said(str(row.get("metric", "")))) for row in rows]
+            labels = [_label(row.get("name", ""), tables.said(str(row.get("metric", "")))) for row in rows]
             charts = _charts([*zip(rows, labels, tones, strict=True)], result)
             title = stage_title(record, str(result.get("stage", "")))
             blocks.append((title, join([charts, by_place(measured) or ""])))
@@ -58,16 +51,10 @@ def by_place(rows: Sequence[Row]) -> Html | None:
             last = 10 * int(result["number"])
             lane = _lane(row, {}, f"{last - 10} to {last} % of the report", "own")
             drawn.setdefault((str(row.get("name")), result["figure"]), []).append(lane)
-    charts = [
-        lanes(
-            marks,
-            start=0.0,
-            stop=1.0,
-            unit="rate",
-            caption=f"{said(figure).capitalize()} of {name}, by place.",
-        )
-        for (name, figure), marks in drawn.items()
-    ]
+    charts = []
+    for (name, figure), marks in drawn.items():
+        caption = f"{tables.said(figure).capitalize()} of {name}, by place."
+        charts.append(lanes(marks, start=0.0, stop=1.0, unit="rate", caption=caption))
     return join(charts) if charts else None
 
 
@@ -85,8 +72,8 @@ def audit(record: RunRecord) -> Html:
                     showings.append((row, row.get("name", ""), _TONES.get(str(row["condition"]), "quiet")))
             for row in rows:
                 metric = str(row["metric"])
-                if unit_of_row(row) == "points" and not row.get("condition") and "/" not in metric:
-                    gains.append((row, _label(said(metric), row.get("note")), "own"))
+                if tables.unit_of_row(row) == "points" and not row.get("condition") and "/" not in metric:
+                    gains.append((row, _label(tables.said(metric), row.get("note")), "own"))
             charts = join([_charts(showings, result), _charts(gains, result, caption)])
             title = f"{stage_title(record, str(result.get('stage', '')))}: {task}"
             blocks.append((title, result["verdict"].get(task), charts))
@@ -98,7 +85,7 @@ def changes(record: RunRecord) -> Html:
     marks: list[_Mark] = []
     for result in record.results:
         for row in _measured(result) if result.get("kind") == "changes" else ():
-            metric = said(str(row["metric"]).removesuffix("_change"))
+            metric = tables.said(str(row["metric"]).removesuffix("_change"))
             marks.append((row, _label(row["name"], f"{metric}, {row.get('note')}"), "own"))
     caption = "Paired by question, 95 % intervals resampled by patient."
     if not marks:
@@ -122,12 +109,11 @@ def _charts(
 ) -> Html:
     """Draw rows, those of one unit on one scale."""
     drawn = []
-    for unit in dict.fromkeys(unit_of_row(row) for row, *_ in marks):
-        some = [mark for mark in marks if unit_of_row(mark[0]) == unit]
+    for unit in dict.fromkeys(tables.unit_of_row(row) for row, *_ in marks):
+        some = [mark for mark in marks if tables.unit_of_row(mark[0]) == unit]
         rows = [row for row, *_ in some]
-        ends = [
-            float(row[end]) for row in rows for end in ("value", "low", "high") if row.get(end) is not None
-        ]
+        known = [row.get(end) for row in rows for end in ("value", "low", "high")]
+        ends = [float(end) for end in known if end is not None]
         start, stop = _SCALES.get(unit, (min(0.0, *ends), max(0.0, *ends) or 1.0))
         if zero_in_the_middle:
             stop = max(map(abs, ends)) or 1.0
@@ -139,7 +125,7 @@ def _charts(
 
 
 def _lane(row: Row, result: Line, label: object, tone: str) -> Lane:
-    lines = reference_lines(row, result) if is_accuracy(row) else {}
+    lines = tables.reference_lines(row, result) if tables.is_accuracy(row) else {}
     value, low, high = float(row["value"]), row.get("low"), row.get("high")
     return Lane(label=label, value=value, low=low, high=high, tone=tone, lines=lines)
 
@@ -150,16 +136,16 @@ def _label(name: object, more: object) -> Html:
 
 def _line_key(rows: Sequence[Row], result: Line) -> Html:
     """Explain the bars, or say why there are none, and the reference lines."""
-    known = {name for row in rows for name in reference_lines(row, result)}
+    known = {name for row in rows for name in tables.reference_lines(row, result)}
     bars = "Bars are 95 % intervals, resampled by patient. "
     if all(row.get("low") is None for row in rows):
         bars = f"No intervals: {rows[0].get('note') or 'none were measured'}. "
-    lines = [(name, label) for name, label in REFERENCE_LINES.items() if name in known]
+    lines = [(name, label) for name, label in tables.REFERENCE_LINES.items() if name in known]
     return part("key", bars, lines, template=_TEMPLATE)
 
 
 def _measured(result: Line) -> list[Row]:
-    return [row for row in with_tasks(result) if row.get("value") is not None]
+    return [row for row in tables.with_tasks(result) if row.get("value") is not None]
 
 
 def _by_task(result: Line) -> dict[str, list[Row]]:

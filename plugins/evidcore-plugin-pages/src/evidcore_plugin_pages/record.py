@@ -31,11 +31,8 @@ class RunRecord:
 
     def phantom_datasets(self) -> tuple[str, ...]:
         """Return the names of the data sets that hold generated phantoms."""
-        return tuple(
-            name
-            for name, table in self.recipe.get("dataset", {}).items()
-            if is_phantom(str(table.get("use", "")))
-        )
+        tables = self.recipe.get("dataset", {})
+        return tuple(name for name, table in tables.items() if is_phantom(str(table.get("use", ""))))
 
     def real_datasets(self) -> tuple[str, ...]:
         """Return the names of the data sets that hold anything else."""

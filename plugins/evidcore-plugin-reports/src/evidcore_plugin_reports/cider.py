@@ -37,9 +37,8 @@ class Cider(Metric):  # no maintained library computes it without Java
         """Return both scores of each report; 0 for one without a word."""
         references = [said for text in texts if (said := reference_of(text)) is not None]
         if (count := len(references)) < 2:
-            alone = Unscored(
-                kind="not-applicable", reason="needs at least two references to tell what is rare"
-            )
+            why = "needs at least two references to tell what is rare"
+            alone = Unscored(kind="not-applicable", reason=why)
             return [NO_REFERENCE if reference_of(text) is None else alone for text in texts]
         held: Grams = collections.Counter(gram for said in references for gram in _grams(words(said)))
         rarity = {gram: math.log(count / holders) for gram, holders in held.items()}
@@ -52,11 +51,8 @@ class Cider(Metric):  # no maintained library computes it without Java
             said = _weights(_grams(ours), rarity, unseen)
             plain = [_cosine(said[order], given[order], said[order]) for order in ORDERS]
             cut = [_cosine(_cut(said[order], given[order]), given[order], said[order]) for order in ORDERS]
-            penalty = math.exp(-(apart**2) / (2 * SIGMA_WORDS**2))
-            return {
-                "cider_d": SCALE * penalty * sum(cut) / len(ORDERS),
-                "cider": SCALE * sum(plain) / len(ORDERS),
-            }
+            penalty, scale = math.exp(-(apart**2) / (2 * SIGMA_WORDS**2)), SCALE / len(ORDERS)
+            return {"cider_d": scale * penalty * sum(cut), "cider": scale * sum(plain)}
 
         return measured(texts, figures)
 

@@ -72,9 +72,8 @@ class Embedding(Scorer):
         places = [place for place, text in enumerate(texts) if text.strip()]
         tokens: list[Tokens] = [tokenizer(texts[place])["input_ids"] for place in places]
         read: list[tuple[int, Tokens]] = []
-        for place, ids, is_short in zip(
-            places, tokens, fits(tokens, most, named, self.encoder.who), strict=True
-        ):
+        short = fits(tokens, most, named, self.encoder.who)
+        for place, ids, is_short in zip(places, tokens, short, strict=True):
             if is_short:
                 read.append((place, ids))
             elif named.too_long == "cut":

@@ -29,16 +29,11 @@ class Emphasis(Reweighter):
         self, text: str, spans: Sequence[Span], offsets: Sequence[tuple[int, int]]
     ) -> Sequence[float]:
         """Return a weight per token; those without characters have the weight of others."""
-        places = [
-            (*match.span(), weight)
-            for pattern, weight in self.words.items()
-            for match in pattern.finditer(text)
-        ]
+        places = [(*m.span(), weight) for way, weight in self.words.items() for m in way.finditer(text)]
         places += [(span.start, span.end, 0.0) for span in spans if span.label == "given"]
-        return [
-            next(
-                (weight for first, last, weight in reversed(places) if start < last and end > first),
-                self.other,
-            )
-            for start, end in offsets
-        ]
+
+        def weight_of(start: int, end: int) -> float:
+            known = (weight for first, last, weight in reversed(places) if start < last and end > first)
+            return next(known, self.other)
+
+        return [weight_of(*offset) for offset in offsets]

@@ -27,17 +27,8 @@ from annotated_types import Ge, Gt, Le
 
 from evidcore.api import Cache
 from evidcore.errors import RecipeError, RunError
-from evidcore_plugin_reports.http_exchange import (
-    Interrupted,
-    Opened,
-    TooLong,
-    Unreadable,
-    authorization,
-    check_key_env,
-    exchange,
-    host_of,
-    opener,
-)
+from evidcore_plugin_reports import http_exchange
+from evidcore_plugin_reports.http_exchange import Opened
 
 Conversation = Sequence[Mapping[str, Any]]  # messages with "role" and "content": a text, or parts with images
 
@@ -99,7 +90,7 @@ class ChatClient:
             endpoint: what is asked.
             sends: what of patients leaves the machine; the settings must allow it by name.
         """
-        host = host_of(endpoint.url, "endpoint.url")
+        host = http_exchange.host_of(endpoint.url, "endpoint.url")
         is_allowed, whose = {
             "text": (endpoint.sends_text_away, "reports"),
             "images": (endpoint.sends_images_away, "scans"),
@@ -109,7 +100,7 @@ class ChatClient:
                 f"endpoint: {sends} would be sent to {host!r}, and the recipe does not allow it. If "
                 f"those whose {whose} these are agree, write: sends_{sends}_away = true"
             )
-        check_key_env(endpoint.key_env, "endpoint.key_env")
+        http_exchange.check_key_env(endpoint.key_env, "endpoint.key_env")
         for name in _RESERVED:
             if name in endpoint.body:
                 raise RecipeError(f"endpoint.body.{name}: this field is the client's own; leave it out.")
@@ -124,11 +115,8 @@ class ChatClient:
         """
         bodies = [self._body(item) for item in conversations]
         keys = [hashlib.sha256(f"{self.endpoint.url}\n{body}".encode()).hexdigest() for body in bodies]
-        result: dict[str, str | Unanswered] = {}
-        for key in dict.fromkeys(keys):
-            cached = ANSWERS.get(key)
-            if cached is not None:
-                result[key] = cached.decode()
+        cached = {key: ANSWERS.get(key) for key in dict.fromkeys(keys)}
+        result: dict[str, str | Unanswered] = {key: text.decode() for key, text in cached.items() if text}
         missing = {key: body for key, body in zip(keys, bodies, strict=True) if key not in result}
         if missing:
             result |= self._ask_all(missing)
@@ -139,7 +127,7 @@ class ChatClient:
         return whole_characters(json.dumps({**self.endpoint.body, **own}, sort_keys=True, ensure_ascii=False))
 
     def _ask_all(self, bodies: Mapping[str, str]) -> dict[str, str | Unanswered]:
-        stop, client = threading.Event(), opener(self.authorization())
+        stop, client = threading.Event(), http_exchange.opener(self.authorization())
         pool = ThreadPoolExecutor(min(self.endpoint.concurrent, len(bodies)), thread_name_prefix="endpoint")
         try:
             asked = {pool.submit(self._ask_and_keep, client, *item, stop): item[0] for item in bodies.items()}
@@ -164,7 +152,7 @@ class ChatClient:
         Raises:
             RunError: if the variable that should hold it is not set, or holds no key.
         """
-        return authorization(self.endpoint.key_env, self.endpoint.url, str(self))
+        return http_exchange.authorization(self.endpoint.key_env, self.endpoint.url, str(self))
 
     def _ask_until_answered(self, client: Opened, body: str, stop: threading.Event) -> str | Unanswered:
         reason, pause_s = "", 0.0
@@ -192,14 +180,14 @@ class ChatClient:
     def _ask_once(self, client: Opened, body: str) -> str | Unanswered | Again:
         address, limit_s = f"{self.endpoint.url.rstrip('/')}/chat/completions", self.endpoint.timeout_s
         try:
-            answer = exchange(
+            answer = http_exchange.exchange(
                 client, "POST", address, body.encode(), timeout_s=limit_s, most_bytes=_MOST_BYTES
             )
-        except Interrupted as reason:
+        except http_exchange.Interrupted as reason:
             return Again(str(reason))
-        except TooLong as reason:
+        except http_exchange.TooLong as reason:
             raise RunError(f"{self}: {reason}; lower body.max_tokens.") from None
-        except Unreadable as reason:
+        except http_exchange.Unreadable as reason:
             raise RunError(f"{self}: {reason}") from None
         status = answer.status
         if status in _TRY_AGAIN or status >= 500:

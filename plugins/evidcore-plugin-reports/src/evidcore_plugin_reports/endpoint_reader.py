@@ -101,9 +101,8 @@ class EndpointReader(Reader):
             )
         sides_mm = shape[1] * geometry.spacing_mm_zyx[1], shape[2] * geometry.spacing_mm_zyx[2]
         height, width = (max(1, round(self._longest_px * side / max(sides_mm))) for side in sides_mm)
-        spec = EncoderInput(
-            size_zyx=(shape[0], height, width), spacing_mm_zyx=None, windows=self._windows, any_depth=True
-        )
+        size = (shape[0], height, width)
+        spec = EncoderInput(size_zyx=size, spacing_mm_zyx=None, windows=self._windows, any_depth=True)
         grey = (prepare(crop, spec)[0].numpy() + 1) * 127.5
         yield from np.rint(grey).astype(np.uint8)
 

@@ -4,19 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from evidcore.api import (
-    Answer,
-    Answers,
-    EvalResult,
-    Evaluation,
-    Labeler,
-    Metric,
-    Prompt,
-    Report,
-    Row,
-    Span,
-    Task,
-)
+from evidcore.api import Answer, Answers, EvalResult, Evaluation, Labeler, Metric, Prompt, Report, Row, Task
 from evidcore.case import State
 from evidcore.contracts import LabelError, TextSample, Totals
 from evidcore.evaluate.answer_record import AnswerRecord, gold_answer, question_of
@@ -69,12 +57,8 @@ class ReportResult(NumericResult):
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what `answers/<stage>.jsonl` holds of each report, its figures with it."""
-        return [
-            answer.line() | (first | second).line()
-            for answer, first, second in zip(
-                self.answers, self.findings.texts, self.measured.texts, strict=True
-            )
-        ]
+        rows = zip(self.answers, self.findings.texts, self.measured.texts, strict=True)
+        return [answer.line() | (first | second).line() for answer, first, second in rows]
 
     def rows(self) -> list[Row]:
         """Return the results rows: well-formed reports, F1 micro and macro, the metrics, F1 by finding.
@@ -135,10 +119,8 @@ class ReportEvaluation(Evaluation[Answer]):
         read = self.labeler.read([answer.report or "" for answer in given.said])
         answers, texts = [], []
         for prompt, answer, result in zip(given.prompts, given.said, read, strict=True):
-            reference, report = reference_of(prompt, task), answer.report or ""
-            texts.append(
-                TextSample(case=prompt.case, asked=prompt.written(), text=report, reference=reference)
-            )
+            gold, report = reference_of(prompt, task), answer.report or ""
+            texts.append(TextSample(case=prompt.case, asked=prompt.written(), text=report, reference=gold))
             known = states(prompt.case.findings)
             answers.append(
                 ReportAnswer(
@@ -185,7 +167,7 @@ def reference_of(prompt: Prompt, task: Task) -> Report | None:
     start = gold.find(text)
     end = start + len(text) if start >= 0 else start  # no span lies in a text that is not there
     inside = (span for span in spans if start <= span.start and span.end <= end)
-    moved = (Span(start=span.start - start, end=span.end - start, label=span.label) for span in inside)
+    moved = (dataclasses.replace(span, start=span.start - start, end=span.end - start) for span in inside)
     return Report(text=text, spans=tuple(moved))
 
 
@@ -202,9 +184,8 @@ def _findings(answers: Sequence[ReportAnswer]) -> Measurement:
         each = {name: _f1(answer.counts(name)) for name in names}
         macro = Totals("mean_ratio", tuple(number for pair in each.values() for number in pair.numbers))
         figures = {F1_MICRO: _f1(answer.counts())} | ({F1_MACRO: macro} if names else {})
-        texts.append(
-            TextFigures(figures=figures | {f"findings_f1/{name}": pair for name, pair in each.items()})
-        )
+        by_finding = {f"findings_f1/{name}": pair for name, pair in each.items()}
+        texts.append(TextFigures(figures=figures | by_finding))
     figures_ = dict.fromkeys(name for text in texts for name in text.figures)
     return Measurement(
         texts=tuple(texts),

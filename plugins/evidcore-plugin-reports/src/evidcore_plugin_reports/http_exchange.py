@@ -112,10 +112,8 @@ def host_of(url: str, where: str) -> str:
     is_written_so = url.isascii() and url.isprintable() and " " not in url
     is_complete = parts.scheme in ("http", "https") and parts.hostname
     if not is_written_so or not is_complete or parts.query or parts.fragment:
-        raise RecipeError(
-            f"{where}: must be an address such as 'https://host/v1' without a query, "
-            f"got {url.partition('?')[0]!r}."
-        )
+        must = "must be an address such as 'https://host/v1' without a query"
+        raise RecipeError(f"{where}: {must}, got {url.partition('?')[0]!r}.")
     return str(parts.hostname)
 
 
@@ -126,10 +124,8 @@ def check_key_env(name: str, where: str) -> None:
         RecipeError: naming `where`, and never the value, which may be a key.
     """
     if name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise RecipeError(
-            f"{where}: must be the name of an environment variable, not a key. "
-            "Type: export CHAT_KEY=… and key_env = 'CHAT_KEY'"
-        )
+        must = "must be the name of an environment variable, not a key"
+        raise RecipeError(f"{where}: {must}. Type: export CHAT_KEY=… and key_env = 'CHAT_KEY'")
 
 
 def authorization(key_env: str, url: str, whose: str) -> dict[str, str]:
@@ -145,10 +141,8 @@ def authorization(key_env: str, url: str, whose: str) -> dict[str, str]:
         return {}
     key = os.environ.get(key_env, "").strip()
     if not key:
-        raise RunError(
-            f"{whose}: the environment variable {key_env!r} that should hold the key is not set. "
-            f"Type: export {key_env}=…"
-        )
+        what = f"the environment variable {key_env!r} that should hold the key is not set"
+        raise RunError(f"{whose}: {what}. Type: export {key_env}=…")
     if not re.fullmatch(r"[!-~]+", key):
         raise RunError(f"{whose}: what {key_env!r} holds is no key: a key is ASCII without white space.")
     if os.environ.get(f"{key_env}_HOST") not in ((parts := urlsplit(url)).netloc, parts.hostname):

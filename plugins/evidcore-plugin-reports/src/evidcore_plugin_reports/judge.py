@@ -134,9 +134,8 @@ def _graded(table: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, str]]
 def _grade(value: Any) -> float | None:
     if isinstance(value, Mapping):
         inner = _lower(value)
-        return next(
-            (_grade(inner[key]) for key in ("score", "grade", "rating", "value") if key in inner), None
-        )
+        keys = (key for key in ("score", "grade", "rating", "value") if key in inner)
+        return next((_grade(inner[key]) for key in keys), None)
     if isinstance(value, str):
         match = re.fullmatch(rf"\s*{_NUMBER}\s*", value, re.IGNORECASE)
         value = float(match[1].replace(",", ".")) if match else None

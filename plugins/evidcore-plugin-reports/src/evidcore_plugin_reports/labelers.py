@@ -22,8 +22,6 @@ _NATURE = re.compile(
 _PLAIN_DENIAL = re.compile(r"\b(?:no|not|without|absent|none|never)\b", re.IGNORECASE)
 _SIDE = re.compile(r"\b(left|right|both|bilateral(?:ly)?)\b", re.IGNORECASE)
 _SIZE = re.compile(r"(?<!\d)(\d++(?:[.,]\d+)?)(?:\s*[x\u00d7]\s*\d+(?:[.,]\d+)?)*\s*(mm|cm)\b", re.IGNORECASE)
-
-
 _WHOLE = 1000  # characters of a sentence that is read whole; the longest of 699 reports of CT-RATE has 823
 _REACH = 400  # characters to each side of a mention that are read of a longer one
 Vocabulary = Callable[[], tuple[str, ...]]

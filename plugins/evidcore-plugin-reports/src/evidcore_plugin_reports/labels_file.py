@@ -99,15 +99,11 @@ def _by_text(path: Path, sha256: str) -> Mapping[str, tuple[str, tuple[Finding, 
     known: dict[str, tuple[str, tuple[Finding, ...]]] = {}
     for case, entry in _read(path, sha256).cases.items():
         where = f"{path}: cases.{case}"
-        findings = tuple(
-            _finding(item, f"{where}.findings[{number}]") for number, item in enumerate(entry.findings)
-        )
+        findings = tuple(_finding(item, f"{where}.findings[{n}]") for n, item in enumerate(entry.findings))
         other, others = known.setdefault(entry.text_sha256, (case, findings))
         if others != findings:
-            raise DataError(
-                f"{where}: has the same text as case {other!r} and other findings. A text can be read one "
-                "way only; make them agree."
-            )
+            what = f"has the same text as case {other!r} and other findings"
+            raise DataError(f"{where}: {what}. A text can be read one way only; make them agree.")
     return known
 
 
@@ -155,7 +151,6 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(
-            f"key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in one table"
-        )
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"key {twice!r} stands twice in one table")
     return table

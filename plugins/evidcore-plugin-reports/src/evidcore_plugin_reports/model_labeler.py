@@ -90,7 +90,6 @@ class ModelLabeler(Labeler):
         return [{"role": "system", "content": self._instruction}, {"role": "user", "content": text}]
 
     def _findings(self, text: str, answer: str | Unanswered) -> tuple[Finding, ...] | LabelError:
-        reason = ""
         if isinstance(answer, Unanswered):
             reason = answer.reason
         else:
@@ -118,12 +117,9 @@ def read_findings(answer: str, text: str, names: Sequence[str]) -> tuple[Finding
         wrong = cause.errors(include_input=False)[0]
         if wrong["type"] == "json_invalid":
             raise ValueError("the answer is no JSON") from None
-        at = [
-            part
-            for part in wrong["loc"]
-            if part != wrong["loc"][-1] or wrong["type"] != "unexpected_keyword_argument"
-        ]
-        where = show(tuple(at)).removeprefix(".") or "the answer"
+        at = wrong["loc"]  # whose last part is the model's word where no such key was asked for
+        known = at[:-1] if wrong["type"] == "unexpected_keyword_argument" else at
+        where = show(known).removeprefix(".") or "the answer"
         raise ValueError(f"{where}: {wrong['msg'].replace('Input should', 'must')}") from None
     result = [_finding(entry, text, names, f"findings[{number}]") for number, entry in enumerate(entries)]
     return tuple(sorted(result, key=lambda item: item.span.start if item.span else 0))

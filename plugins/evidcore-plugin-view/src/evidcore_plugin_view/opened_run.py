@@ -62,11 +62,9 @@ class OpenedRun:
             raise RunError(f"{self.folder}: lines are of {KINDS}, got {kind!r}.")
         known = self.stages(kind)
         if stage not in known:
-            hint = did_you_mean(stage, known)
-            raise RunError(
-                f"{self.folder}: stage {stage!r} has no {kind}.{hint} "
-                f"Stages with {kind}: {', '.join(known) or 'none'}."
-            )
+            what = f"stage {stage!r} has no {kind}.{did_you_mean(stage, known)}"
+            listing = ", ".join(known) or "none"
+            raise RunError(f"{self.folder}: {what} Stages with {kind}: {listing}.")
         with self._lock:
             if (kind, stage) not in self._indexes:
                 results = [result for result in self.head.results if result.get("stage") == stage]

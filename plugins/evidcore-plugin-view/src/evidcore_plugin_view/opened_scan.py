@@ -114,10 +114,8 @@ class Scan:
         for plane, index in zip(AXES, (z, y, x), strict=True):
             self._refuse(plane, index)
         place = self.volume.affine @ np.array([z, y, x, 1.0])
-        return {
-            "value": float(self.volume.array[z, y, x]),
-            "mm_zyx": [round(float(mm), 1) for mm in place[:3]],
-        }
+        mm_zyx = [round(float(mm), 1) for mm in place[:3]]
+        return {"value": float(self.volume.array[z, y, x]), "mm_zyx": mm_zyx}
 
     def _refuse(self, plane: str, index: int) -> None:
         count = self.volume.shape_zyx[AXES[plane]]

@@ -100,10 +100,8 @@ def of_drops(found: Mapping[str, Any], side: str, path: str) -> list[Overlay]:
     legend = "The answer stays as likely whichever cell is covered."
     if found["largest"] is not None:
         most = found["drops"][found["largest"]["cell"]]
-        legend = (
-            "How much less likely the answer is with this cell covered. "
-            f"Full colour: {most:.3g} nats a token."
-        )
+        means = "How much less likely the answer is with this cell covered."
+        legend = f"{means} Full colour: {most:.3g} nats a token."
         spans = itertools.product(*(itertools.pairwise(edges) for edges in found["grid"]["edges_zyx"]))
         for (z, y, x), drop in zip(spans, found["drops"], strict=True):
             if drop is not None and drop > 0:  # None: nothing of the cell was shown
@@ -161,9 +159,8 @@ def shape(overlay: Overlay, drawn: Mask | Voxels, plane: Plane, index: int) -> S
         return None
     shades = []
     if overlay.strengths:  # the cell with the largest drop is outlined
-        shades = [
-            (filled(seen == strength), strength / FULL) for strength in np.unique(seen[seen > 0]).tolist()
-        ]
+        strengths = np.unique(seen[seen > 0]).tolist()
+        shades = [(filled(seen == strength), strength / FULL) for strength in strengths]
     fill = filled(seen) if seen.dtype == np.bool_ else ""
     return Shape(outline=outline(seen == drawn.dtype.type(FULL)), fill=fill, shades=shades)
 

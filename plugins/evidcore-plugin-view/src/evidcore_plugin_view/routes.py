@@ -105,9 +105,8 @@ class Routes:
             return None if one.mask is None else scan.mask(one.mask)
         followed = self._run(one.follow.run).followed.get(one.follow)
         if followed is None or followed.fault:
-            raise RunError(
-                followed.fault if followed else f"{one.id}: its boxes are still followed. Ask again."
-            )
+            still = f"{one.id}: its boxes are still followed. Ask again."
+            raise RunError(followed.fault if followed else still)
         return followed.mask()
 
     def slice(self, scene: Scene, scan: Scan, query: Query) -> Answer:

@@ -114,10 +114,8 @@ class BoxFollower:
         mask, component, whom = result
         shape = read_geometry(volume).shape_zyx
         if mask.shape != shape or mask.dtype != bool:
-            raise ContractError(
-                f"{offer_of(component)}: gave a mask of {mask.dtype} {mask.shape} for a volume of {shape} "
-                "(z, y, x)."
-            )
+            gave = f"gave a mask of {mask.dtype} {mask.shape} for a volume of {shape} (z, y, x)"
+            raise ContractError(f"{offer_of(component)}: {gave}.")
         return FollowedMask.of(mask, f"{offer_of(component)}, {whom}")
 
     @functools.cached_property

@@ -72,9 +72,8 @@ class ViewServer(ThreadedWSGIServer):
         except OSError as cause:
             if cause.errno not in (errno.EADDRINUSE, errno.EACCES):
                 raise
-            raise RunError(
-                f"--port {port}: {cause.strerror}. Give another port, or 0 for any that is free."
-            ) from cause
+            hint = "Give another port, or 0 for any that is free."
+            raise RunError(f"--port {port}: {cause.strerror}. {hint}") from cause
         with listening:
             application = Request.application(self._answer)
             super().__init__(HOST, port, application, _Handler, fd=listening.fileno())

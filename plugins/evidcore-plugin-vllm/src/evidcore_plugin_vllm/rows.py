@@ -51,9 +51,8 @@ class ServedRows:
             RunError: if the server does not do its part; what it says names the fault.
         """
         if entropies:
-            raise RunError(
-                "sampler vllm: a server gives no entropies of tokens. Use the sampler 'in-process'."
-            )
+            what = "a server gives no entropies of tokens"
+            raise RunError(f"sampler vllm: {what}. Use the sampler 'in-process'.")
         groups: dict[Prefix, list[int]] = {}
         for row, prefix in enumerate(prefixes):
             groups.setdefault(prefix, []).append(row)

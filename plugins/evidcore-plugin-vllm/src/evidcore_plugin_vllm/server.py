@@ -10,14 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evidcore_plugin_reports.http_exchange import (
-    Answered,
-    Interrupted,
-    Unreadable,
-    authorization,
-    exchange,
-    opener,
-)
+from evidcore_plugin_reports import http_exchange
 
 from evidcore.contracts import Continuation
 from evidcore.errors import RunError
@@ -73,12 +66,12 @@ class Server:
     def complete(self, body: Json, prompt_tokens: int) -> list[Continuation]:
         """Continue a prompt's embeddings as often as the body's `n` says; it must have been read whole."""
         answer = self._asked("POST", "/v1/completions", body)
-        return self._continuations(answer, body, prompt_tokens, body["n"])
+        return self._continuations(answer, body, prompt_tokens)
 
     def generate(self, body: Json) -> list[Continuation]:
         """Continue token ids with pictures among them; settings of sampling lie in `sampling_params`."""
         answer = self._asked("POST", "/inference/v1/generate", body)
-        return self._continuations(answer, body["sampling_params"], len(body["token_ids"]), None)
+        return self._continuations(answer, body["sampling_params"], len(body["token_ids"]))
 
     def show(self, model: str, png: str, image_token: int) -> Shown:
         """Have the server prepare a picture, a PNG in base64; `image_token` stands for a part of it.
@@ -145,24 +138,22 @@ class Server:
         except (ValueError, RecursionError) as cause:
             raise RunError(f"{self}: {path} answered what is no JSON. Check url.") from cause
 
-    def _sent(self, method: str, path: str, body: Json | None) -> Answered:
+    def _sent(self, method: str, path: str, body: Json | None) -> http_exchange.Answered:
         content = b"" if body is None else json.dumps(body).encode()
-        client = opener(authorization(self.key_env, self.url, str(self)))
+        client = http_exchange.opener(http_exchange.authorization(self.key_env, self.url, str(self)))
         try:
             address = f"{self.url.rstrip('/')}{path}"
-            return exchange(
+            return http_exchange.exchange(
                 client, method, address, content, timeout_s=self.timeout_s, most_bytes=_MOST_BYTES
             )
-        except Interrupted as reason:
+        except http_exchange.Interrupted as reason:
             raise RunError(f"{self}: {path} gave {reason}. Start it, or check url. {_GO_ON}") from reason
-        except Unreadable as reason:
+        except http_exchange.Unreadable as reason:
             raise RunError(f"{self}: {path}: {reason}.") from reason
 
-    def _continuations(
-        self, answer: Any, asked: Json, prompt_tokens: int, rows: int | None
-    ) -> list[Continuation]:
+    def _continuations(self, answer: Any, asked: Json, prompt_tokens: int) -> list[Continuation]:
         """Read what rows wrote."""
-        rows, ends = asked["n"] if rows is None else rows, asked["stop_token_ids"]
+        rows, ends = asked["n"], asked["stop_token_ids"]
         try:
             choices = sorted(answer["choices"], key=lambda one: int(one["index"]))
             read = (answer.get("usage") or {}).get("prompt_tokens", prompt_tokens)

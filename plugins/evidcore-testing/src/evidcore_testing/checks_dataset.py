@@ -116,9 +116,7 @@ def _a_finding_is_removed(
         refs = dataset.without(case, finding)
         if refs is None:
             return
-        volumes, again = (
-            [read(ref) for ref in some] for some in (refs, dataset.without(case, finding) or ())
-        )
+        volumes, again = ([*map(read, some)] for some in (refs, dataset.without(case, finding) or ()))
     got = f"got {len(volumes)} for {len(own)} {where}"
     check(len(volumes) == len(own), "without a finding there are as many volumes", got)
     for number, (item, other) in enumerate(zip(own, volumes, strict=True)):

@@ -84,14 +84,11 @@ def check_evaluation(evaluation: Evaluation[Any], task: Task, prompts: Sequence[
     named = not refused and evaluation.headline
     check(named, "it can measure the prompts, and names its headline", f"{refused!r}")
     one_by_one = dataclasses.replace(_ASKING, prompts_per_batch=1)
+    sets = ((None, "own", _ASKING), ("", "blank", _ASKING), (None, "own", one_by_one))
     with check.raises_nothing("any text is measured", "gold and empty answers"):
         given = [
             Answers(prompts, evaluation.answer(Repeats(task, text), prompts, task, asking), condition)
-            for text, condition, asking in (
-                (None, "own", _ASKING),
-                ("", "blank", _ASKING),
-                (None, "own", one_by_one),
-            )
+            for text, condition, asking in sets
         ]
         together = evaluation.score(given[:2], task, "name")
         alone = [evaluation.score([item], task, "name")[0] for item in given]

@@ -54,10 +54,8 @@ def check_encoder(encoder: Encoder, *, depths: Sequence[int] = (), seed: int = 0
         _centres_in_raster_order(check, patches, size, declared.spacing_mm_zyx or (1.0, 1.0, 1.0))
         gap = _gap(encoder(volumes).features, features)
         check(gap == 0, "equal volumes get equal features", f"they differ by {gap:.3g}")
-        clause, slack = (
-            "a volume is encoded alone as among others, in order",
-            1e-3 * float(features.abs().max()),
-        )
+        clause = "a volume is encoded alone as among others, in order"
+        slack = 1e-3 * float(features.abs().max())
         gap = _gap(encoder(volumes.flip(0)).features.flip(0), features)
         check(gap <= slack, clause, f"turning the batch moves features by {gap:.3g}")
         gap = _gap(encoder(volumes[:1]).features, features[:1])
@@ -171,9 +169,8 @@ def _anchor_is_kept(
 ) -> None:
     torch.manual_seed(seed)
     bridge = build().eval()
-    start = {
-        name: value.detach().clone() for name, value in (*bridge.named_parameters(), *bridge.named_buffers())
-    }
+    state = (*bridge.named_parameters(), *bridge.named_buffers())
+    start = {name: value.detach().clone() for name, value in state}
     given = embeddings.clone()
     bridge.set_anchor(given)
     clause = "what is kept of the embeddings is in persistent buffers"

@@ -22,10 +22,8 @@ class Letters(Reward):
 
 def answer_group(task: Task, prompt: Prompt, completions: Sequence[str], group: int = 0) -> list[Rollout]:
     """Give the rollouts of one prompt as training would: each completion read by its task."""
-    return [
-        Rollout(prompt=prompt, group=group, text=text, answer=task.parse(prompt, text))
-        for text in completions
-    ]
+    answers = [(text, task.parse(prompt, text)) for text in completions]
+    return [Rollout(prompt=prompt, group=group, text=text, answer=answer) for text, answer in answers]
 
 
 def check_reward(

@@ -1,7 +1,7 @@
 """The check of segmenters."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -59,11 +59,8 @@ def check_segmenter(
     shape = read_geometry(volume).shape_zyx
     session = segmenter.session(volume)
     takes_text, has_text = TextPrompt in session.takes, any(isinstance(item, TextPrompt) for item in prompts)
-    check(
-        has_text or not takes_text,
-        "one that takes text is asked with text",
-        "give check_segmenter a TextPrompt",
-    )
+    clause = "one that takes text is asked with text"
+    check(has_text or not takes_text, clause, "give check_segmenter a TextPrompt")
     masks = [session.mask([prompt]) for prompt in prompts]
     for prompt, mask in zip(prompts, masks, strict=True):
         sound = mask.shape == shape and mask.dtype == np.bool_
@@ -80,18 +77,13 @@ def check_segmenter(
             likeness = dice(mask, truth)
             check(likeness >= least_dice, "an easy object is found", f"Dice {likeness:.2f} for {prompt}")
     for prompt, mask in zip(prompts, masks, strict=True):
-        apart = sum(
-            int((other.mask([prompt]) != mask).sum()) for other in (session, segmenter.session(volume))
-        )
+        sessions = (session, segmenter.session(volume))
+        apart = sum(int((other.mask([prompt]) != mask).sum()) for other in sessions)
         check(apart == 0, "equal prompts get equal masks", f"{apart} voxels differ for {prompt}")
     _together(check, session, prompts, masks[0])
     clause = "a mask is the caller's: writing into it changes no later mask"
     twice = [MaskRequest(prompts=(prompts[0],))] * 2
-    asks: list[Callable[[], npt.NDArray[np.bool_]]] = [
-        lambda: session.mask(prompts[:1]),
-        lambda: session.masks(twice)[0],
-    ]
-    for ask in asks:
+    for ask in (lambda: session.mask(prompts[:1]), lambda: session.masks(twice)[0]):
         mask = ask()
         before = mask.copy()
         with check.raises_nothing(clause, "writing"):

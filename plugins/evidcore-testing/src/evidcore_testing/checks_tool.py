@@ -30,9 +30,8 @@ def check_tool(
         bad: arguments that do not, beside those made here by leaving out and spoiling the good ones'.
     """
     check = Clauses(tool)
-    check(
-        re.fullmatch(r"[a-z][a-z0-9_-]*", tool.name), "a model can write its name", f"got name {tool.name!r}"
-    )
+    can_write = re.fullmatch(r"[a-z][a-z0-9_-]*", tool.name)
+    check(can_write, "a model can write its name", f"got name {tool.name!r}")
     check(tool.description.strip(), "it has a description", f"got {tool.description!r}")
     clause = "the schema is a JSON schema of an object"
     try:

@@ -45,10 +45,8 @@ def compare(
     if as_json:
         sides = {"before": result.before, "after": result.after, "metric": result.metric}
         tables = {"tasks": result.by_task(), "findings": result.by_finding(), "questions": result.questions}
-        rows = {
-            name: json.loads(table.to_json(orient="records", double_precision=15))
-            for name, table in tables.items()
-        }
+        form = {"orient": "records", "double_precision": 15}
+        rows = {name: json.loads(table.to_json(**form)) for name, table in tables.items()}
         click.echo(json.dumps({**sides, "notes": result.notes, **rows}, indent=1))
         return
     from rich.console import Console

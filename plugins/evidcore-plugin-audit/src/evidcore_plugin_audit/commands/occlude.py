@@ -28,14 +28,9 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, every question in it.")
 def occlude(
-    folder: Path,
-    stage: str,
-    questions: tuple[str, ...],
-    limit: int,
-    cells_zyx: tuple[int, int, int],
-    cell_mm: float | None,
-    as_json: bool,
-) -> None:
+    folder: Path, stage: str, questions: tuple[str, ...], limit: int, cells_zyx: tuple[int, int, int],
+    cell_mm: float | None, as_json: bool,
+) -> None:  # fmt: skip
     """Cover RUN's scans cell by cell: how much less likely does the model's own answer become?
 
     Each cell of a grid is filled with air, one at a time. The maps lie in RUN/occlusion; `evid view` draws

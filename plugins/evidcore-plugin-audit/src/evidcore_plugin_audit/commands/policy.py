@@ -26,17 +26,9 @@ from evidcore.errors import RunError
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def policy(
-    target: Path,
-    answers: Path | None,
-    key: Path | None,
-    model: str,
-    stage: str,
-    overrides: tuple[str, ...],
-    out: Path,
-    limit: int,
-    fail_under: float | None,
-    as_json: bool,
-) -> None:
+    target: Path, answers: Path | None, key: Path | None, model: str, stage: str,
+    overrides: tuple[str, ...], out: Path, limit: int, fail_under: float | None, as_json: bool,
+) -> None:  # fmt: skip
     """Ask a model the same questions over the right, another patient's and blank volumes.
 
     The model is that of a finished run; or, with a recipe, one that was not trained here.
@@ -80,13 +72,9 @@ def _refuse_mixed(
     """Refuse options that do not go together."""
     outside = answers is not None or key is not None or bool(model)
     if outside and target.is_dir():
-        raise RunError(
-            f"{target}: a folder. Answers and models from outside are audited by a recipe, a file."
-        )
+        raise RunError(f"{target}: a folder. Answers and models from outside are audited by a recipe's file.")
     if not outside and target.is_file():
-        raise RunError(
-            f"{target}: a recipe says what is asked, not who. Give --answers and --key, or --model."
-        )
+        raise RunError(f"{target}: recipes say what is asked, not who. Give --answers and --key, or --model.")
     if model and (answers is not None or key is not None):
         raise RunError("--model is asked here, --answers were given elsewhere. Give one of them.")
     if (answers is None) != (key is None):
@@ -94,6 +82,4 @@ def _refuse_mixed(
     if answers is not None and (stage or overrides or limit):
         raise RunError("--stage, --set and --limit are in the key. Leave them out with --answers.")
     if not outside and (stage or overrides):
-        raise RunError(
-            "--stage and --set go with --model. A run's audit asks what its last evaluation asked."
-        )
+        raise RunError("--stage and --set go with --model. A run's audit asks what its last evaluation did.")

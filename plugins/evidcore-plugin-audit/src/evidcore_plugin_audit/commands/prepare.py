@@ -28,14 +28,9 @@ HANDOUT = "handout"
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key of the recipe.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def prepare(
-    recipe: Path,
-    out: Path,
-    key: Path | None,
-    stage: str,
-    limit: int,
-    overrides: tuple[str, ...],
+    recipe: Path, out: Path, key: Path | None, stage: str, limit: int, overrides: tuple[str, ...],
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Write an audit's questions and volumes for a model that is asked elsewhere.
 
     OUT/handout/ is handed over: questions.jsonl and volumes/. It names no patient, no condition and no key.
@@ -52,16 +47,14 @@ def prepare(
     handout, made_of = _prepared(recipe, overrides, stage, limit)
     with atomic_directory(out) as partial:
         free_bytes = shutil.disk_usage(partial).free
+        most, free = _size(handout.most_bytes), _size(free_bytes)
         questions, volumes = len(handout.ids), len(handout.volumes)
-        click.echo(
-            f"{questions} questions over {volumes} volumes, at most {_size(handout.most_bytes)}; "
-            f"{_size(free_bytes)} are free",
-            err=as_json,
-        )
+        line = f"{questions} questions over {volumes} volumes, at most {most}; {free} are free"
+        click.echo(line, err=as_json)
         if handout.most_bytes > free_bytes:
             raise RunError(
-                f"{out}: {_size(handout.most_bytes)} may be written, {_size(free_bytes)} are free. Name a "
-                "folder on another disk, or ask about fewer cases with --limit."
+                f"{out}: {most} may be written, {free} are free. Name a folder on another disk, or ask about "
+                "fewer cases with --limit."
             )
         is_beside = place.resolve().is_relative_to(out.resolve())
         kept = partial / place.resolve().relative_to(out.resolve()) if is_beside else place

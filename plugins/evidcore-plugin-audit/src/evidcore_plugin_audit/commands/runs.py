@@ -36,9 +36,7 @@ def runs(folder: Path, recipe: str | None, limit: int, as_json: bool) -> None:
         known = sorted({row["recipe"] for row in rows})
         rows = [row for row in rows if row["recipe"] == recipe]
         if not rows:
-            raise RunError(
-                f"{folder}: no run of {recipe!r}.{did_you_mean(recipe, known)} There are: {known}."
-            )
+            raise RunError(f"{folder}: no run of {recipe!r}.{did_you_mean(recipe, known)} Known: {known}.")
     newest = rows[:limit] if limit else rows
     if as_json:
         click.echo(json.dumps({"runs": newest, "of": len(rows)}, indent=1))
@@ -63,7 +61,7 @@ def _row(folder: Path) -> dict[str, Any]:
     except RunError as cause:  # another run's fault is no reason to show none
         return {**row, "message": cause.args[0]}
     status = {key: head.status.get(key, row[key]) for key in ("state", "stage", "step", "time", "message")}
-    status["state"] = head.status.get("state", "unknown")
+    status |= {"state": head.status.get("state", "unknown"), "seed": head.recipe.get("seed")}
     measured = [
         headlines
         for result in head.results
@@ -73,13 +71,7 @@ def _row(folder: Path) -> dict[str, Any]:
     first: dict[str, Any] = {}  # headline of each task
     for line in measured[-1] if measured else ():
         first.setdefault(line["name"], {key: line.get(key) for key in _HEADLINE})
-    return {
-        **row,
-        **status,
-        "recipe": head.name,
-        "seed": head.recipe.get("seed"),
-        "headlines": [*first.values()],
-    }
+    return {**row, **status, "recipe": head.name, "headlines": [*first.values()]}
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

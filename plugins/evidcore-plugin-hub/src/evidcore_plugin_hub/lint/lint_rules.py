@@ -189,9 +189,8 @@ def policies_that_do_not_look(subject: Subject) -> Found | None:
         prompt, task = twin.rollout.prompt, subject.rows[twin.place].task
         letters = LETTERS[: len(options_of(prompt))]
         texts = [task.gold(rekeyed(prompt, letter, alone=True))[0] for letter in letters]
-        group = [
-            dataclasses.replace(twin.rollout, text=text, answer=task.parse(prompt, text)) for text in texts
-        ]
+        own = twin.rollout
+        group = [dataclasses.replace(own, text=text, answer=task.parse(prompt, text)) for text in texts]
         values = [value for value in subject.paid_for(regrouped([group])) if value is not None]
         if len(values) == len(group):  # else none has an advantage that could be told
             for letter, value in zip(letters, values, strict=True):

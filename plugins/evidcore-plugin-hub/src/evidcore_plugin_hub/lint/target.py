@@ -96,9 +96,7 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
     try:
         project: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
     except (OSError, ValueError, KeyError) as cause:
-        raise PluginError(
-            f"{file}: is no table of a project ({cause!r}). Make one with `evid new`."
-        ) from cause
+        raise PluginError(f"{file}: is no table of a project ({cause!r}). `evid new` makes one.") from cause
     package, version = str(project.get("name", folder.name)), str(project.get("version", ""))
     result = [
         Offer(kind=group.removeprefix(PREFIX), name=name, package=package, version=version, target=target)
@@ -107,10 +105,8 @@ def _of_folder(folder: Path, kind: str) -> list[Offer]:
         for name, target in names.items()
     ]
     if not result:
-        raise PluginError(
-            f"{file}: offers no component{f' of kind {kind!r}' if kind else ''}. Name one under "
-            f'[project.entry-points."evidcore.reward"].'
-        )
+        what = f"offers no component{f' of kind {kind!r}' if kind else ''}"
+        raise PluginError(f'{file}: {what}. Name one under [project.entry-points."evidcore.reward"].')
     return result
 
 
@@ -132,9 +128,8 @@ def lint_all(targets: Sequence[Target], *, time_limit_s: float = TIME_LIMIT_S) -
             if isinstance(cause, Raised) and "EvidError" in cause.classes:
                 raise EvidError(cause.safe + cause.message) from None
             last = worker.last_words()
-            yield target.result([
-                _alarm(f"{cause}; the last that it said: {last[:200]!r}" if last else str(cause))
-            ])
+            says = f"{cause}; the last that it said: {last[:200]!r}" if last else str(cause)
+            yield target.result([_alarm(says)])
             worker = None
             continue
         if number == len(targets) and not worker.ends_by_itself(AFTERWARDS_S):

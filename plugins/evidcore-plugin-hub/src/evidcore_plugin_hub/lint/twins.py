@@ -175,10 +175,9 @@ def _commonest(rows: Sequence[Row], place: int) -> str | None:
     """Return the answer that takes the option which is right most often elsewhere; None where none is."""
     prompt, task = rows[place].prompt, rows[place].task
     options = options_of(prompt)
-    others = [row.prompt for row in [*rows[:place], *rows[place + 1 :]] if options_of(row.prompt)]
-    right = collections.Counter(
-        other.reference["options"][LETTERS.index(other.reference["letter"])] for other in others
-    )
+    others = [row.prompt for row in [*rows[:place], *rows[place + 1 :]]]
+    known = [other.reference for other in others if options_of(other)]
+    right = collections.Counter(item["options"][LETTERS.index(item["letter"])] for item in known)
     if not options or not right:
         return None
     chosen = LETTERS[max(range(len(options)), key=lambda index: right[options[index]])]

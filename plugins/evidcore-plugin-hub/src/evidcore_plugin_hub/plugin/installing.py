@@ -81,10 +81,8 @@ def look(at: remote.Reference) -> Looked:
         listing = "".join(f"\n  {line}" for line in wrong[:5])
         raise PluginError(f"{at}: refused, and none of its code was run{listing}")
     if not SpecifierSet(wheel.core).contains(__version__, prereleases=True):
-        raise PluginError(
-            f"{at}: is made for evidcore {wheel.core}, and this is {__version__}. "
-            "Install such a version, or take another commit of the plugin."
-        )
+        what = f"is made for evidcore {wheel.core}, and this is {__version__}"
+        raise PluginError(f"{at}: {what}. Install such a version, or take another commit of the plugin.")
     return Looked(at=at, manifest=manifest, manifest_sha256=hashlib.sha256(content).hexdigest(), wheel=wheel)
 
 
@@ -99,13 +97,10 @@ def lines(found: Looked) -> Iterator[str]:
     yield f"{wheel.package} {wheel.version}, {wheel.licence or 'no licence named'}: {wheel.about}"
     yield f"  from        {found.at}"
     yield f"  components  {', '.join(sorted(wheel.components))}"
-    reach = [
-        f"{name} ({CAPABILITIES[name]}: {what})"
-        for name, what in wheel.capabilities.items()
-        if name != "loading"
-    ]
+    capabilities = dict(wheel.capabilities)
+    loading = capabilities.pop("loading", "none known to do harm").split("; ")
+    reach = [f"{name} ({CAPABILITIES[name]}: {what})" for name, what in capabilities.items()]
     yield f"  may reach   {'; '.join(reach) or 'only what it is given, as far as its code can be read'}"
-    loading = wheel.capabilities.get("loading", "none known to do harm").split("; ")
     yield from (f"  runs code when loaded: {line}" for line in loading)
     needs = [
         f"{line} ({installed_version(Requirement(line).name) or 'not'} installed)" for line in wheel.requires
@@ -210,10 +205,8 @@ def pip(*arguments: str, failed: str = "pip failed, and nothing was pinned", **v
     """
     command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet"]
     passed = {key: value for key, value in os.environ.items() if not key.startswith(("PIP_", "HF_"))}
-    environment = {**passed, "PIP_CONFIG_FILE": os.devnull, **variables}
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, env=environment, check=False
-    )
+    given = {**passed, "PIP_CONFIG_FILE": os.devnull, **variables}
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=given, check=False)
     if done.returncode:
         raise PluginError("\n  ".join([failed, *done.stderr.strip().splitlines()[-15:]]))
 

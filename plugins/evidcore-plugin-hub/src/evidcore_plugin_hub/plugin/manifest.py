@@ -47,9 +47,8 @@ def read_manifest(content: bytes, where: str) -> Manifest:
         faults = [
             f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors()[:3]
         ]
-        raise PluginError(
-            f"{where}: {FILE} is no manifest of schema 1 ({printable('; '.join(faults))})."
-        ) from error
+        listing = printable("; ".join(faults))
+        raise PluginError(f"{where}: {FILE} is no manifest of schema 1 ({listing}).") from error
 
 
 def manifest_of(wheel: Wheel, **beside: Any) -> Manifest:

@@ -36,9 +36,8 @@ def prepare(folder: Path) -> tuple[Manifest, dict[str, bytes]]:
         raise PluginError(f"{folder}: has no pyproject.toml. `evid new reward NAME` writes a package.")
     changed = _git(folder, "status", "--porcelain", "--", ".").decode(errors="replace").splitlines()
     if changed:
-        raise PluginError(
-            f"{folder}: {len(changed)} files are not committed, as {changed[0][3:]!r}. Commit or remove them."
-        )
+        what = f"{len(changed)} files are not committed, as {changed[0][3:]!r}"
+        raise PluginError(f"{folder}: {what}. Commit or remove them.")
     commit, epoch_s = _git(folder, "log", "-1", "--format=%H %ct").decode().split()
     rows = _git(folder, "ls-files", "--stage", "-z").decode(errors="replace").split("\0")
     modes = {name: row[:6] for row in rows if row for name in [row.partition("\t")[2]]}
@@ -88,9 +87,8 @@ def _git(folder: Path, *arguments: str) -> bytes:
         raise PluginError("git is not installed here; what is published names its commit.") from cause
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().partition("\n")[0]
-        raise PluginError(
-            f"{folder}: {said}. What is published names its commit: `git init`, `git add`, `git commit`."
-        )
+        hint = "What is published names its commit: `git init`, `git add`, `git commit`."
+        raise PluginError(f"{folder}: {said}. {hint}")
     return done.stdout
 
 
@@ -150,7 +148,7 @@ def _readme(wheel: Wheel, manifest: Manifest) -> bytes:
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write the files of a repository to a folder that is not there yet, or empty.
+    """Write the files of a package or its repository to a folder that is not there yet, or empty.
 
     Raises:
         PluginError: if something is in the way.

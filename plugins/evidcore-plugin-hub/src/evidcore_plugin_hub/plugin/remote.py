@@ -65,9 +65,8 @@ def resolve(text: str) -> Reference:
         result = HfApi().model_info(repository, revision=revision)
     commit = str(result.sha)
     if not _COMMIT.fullmatch(commit) or result.id.lower() != repository.lower():
-        raise PluginError(
-            f"hub:{repository}: the Hub answered with {result.id!r} at {commit!r}, which is another."
-        )
+        answer = f"the Hub answered with {result.id!r} at {commit!r}"
+        raise PluginError(f"hub:{repository}: {answer}, which is another.")
     return Reference(repository, commit)
 
 
@@ -87,9 +86,8 @@ def fetch(at: Reference, path: str, most_bytes: int) -> bytes:
         size = get_hf_file_metadata(hf_hub_url(at.repository, path, revision=at.commit)).size
         if size is None or size > most_bytes:
             raise PluginError(f"{at}: {path} is longer than {most_bytes} bytes, so it was not read.")
-        return Path(
-            hf_hub_download(at.repository, path, revision=at.commit, force_download=True)
-        ).read_bytes()
+        fetched = hf_hub_download(at.repository, path, revision=at.commit, force_download=True)
+        return Path(fetched).read_bytes()
 
 
 def snapshot(at: Reference) -> Path:
@@ -151,11 +149,9 @@ def upload(repository: str, files: dict[str, bytes], message: str, tag: str) -> 
             raise PluginError(f"hub:{repository}: holds files and no plugin. Name a repository of its own.")
         operations: list[Any] = [CommitOperationAdd(path, content) for path, content in sorted(files.items())]
         operations += [CommitOperationDelete(path) for path in sorted(before - set(files))]
-        commit = hub.create_commit(
-            repository, operations, commit_message=message, parent_commit=result.sha
-        ).oid
-        hub.create_tag(repository, tag=tag, revision=commit)
-    return Reference(repository, commit)
+        made = hub.create_commit(repository, operations, commit_message=message, parent_commit=result.sha)
+        hub.create_tag(repository, tag=tag, revision=made.oid)
+    return Reference(repository, made.oid)
 
 
 @contextlib.contextmanager

@@ -64,13 +64,12 @@ def read(path: Path) -> dict[str, Pin]:
         raise PluginError(f"{path}: cannot be read ({cause}). `evid install` writes it.") from cause
     result: dict[str, Pin] = {}
     for package, table in tables.items():
+        where = f"{path}: [plugin.{package}]"
         try:
             named = {key: str(table[key]) for key in ("version", "source", "record")}
             pin = Pin(package=package, lock=path, modules=tuple(table["modules"]), table=table, **named)
         except (KeyError, TypeError) as cause:
-            raise PluginError(
-                f"{path}: [plugin.{package}] lacks {cause}. `evid install` writes it."
-            ) from cause
+            raise PluginError(f"{where} lacks {cause}. `evid install` writes it.") from cause
         wrong = {
             "source": not SOURCE.fullmatch(pin.source),
             "record": not re.fullmatch("[0-9a-f]{64}", pin.record),
@@ -78,9 +77,7 @@ def read(path: Path) -> dict[str, Pin]:
             "name": normal(package) in result,
         }
         if key := next((key for key, is_wrong in wrong.items() if is_wrong), ""):
-            raise PluginError(
-                f"{path}: [plugin.{package}] has no {key} that `evid install` would have written."
-            )
+            raise PluginError(f"{where} has no {key} that `evid install` would have written.")
         result[normal(package)] = pin
     return result
 
@@ -148,15 +145,13 @@ def component(use: str, pinned: Mapping[str, Pin], where: str) -> str:
         return use
     source, _, name = use.partition("#")
     if not (SOURCE.fullmatch(source) and name):
-        raise PluginError(
-            f"{where}: {use!r} must read hub:OWNER/NAME@COMMIT#component, with a commit of 40 digits."
-        )
+        form = "hub:OWNER/NAME@COMMIT#component, with a commit of 40 digits"
+        raise PluginError(f"{where}: {use!r} must read {form}.")
     for pin in pinned.values():
         if pin.source == source:
             return f"{pin.package}/{name}"
-    raise PluginError(
-        f"{where}: {use!r} is in no {LOCK} beside the recipe. Look at it: `evid install {source}`."
-    )
+    missing = f"{use!r} is in no {LOCK} beside the recipe"
+    raise PluginError(f"{where}: {missing}. Look at it: `evid install {source}`.")
 
 
 def trust_file() -> Path:
@@ -183,10 +178,8 @@ def trust() -> dict[str, list[str]]:
     for key, items in table.items():
         fine = key in forms and isinstance(items, list)
         if not fine or not all(isinstance(item, str) and forms[key].fullmatch(item) for item in items):
-            raise PluginError(
-                f"{file}: {key!r} must be `allow` or `deny`, a list of OWNER, OWNER/NAME, OWNER/NAME@COMMIT "
-                "or COMMIT, or `python`, a list of absolute paths."
-            )
+            must = "must be `allow` or `deny`, a list of OWNER, OWNER/NAME, OWNER/NAME@COMMIT or COMMIT"
+            raise PluginError(f"{file}: {key!r} {must}, or `python`, a list of absolute paths.")
     return {key: table.get(key, []) for key in forms}
 
 
@@ -386,10 +379,8 @@ class _Finder(MetaPathFinder):
             wrong.insert(0, f"version {dist.version} is installed")
         if wrong:
             more = f"; {len(wrong) - 3} more" if len(wrong) > 3 else ""
-            raise PluginError(
-                f"{pin}: {'; '.join(wrong[:3])}{more}. None of its code was run. "
-                f"Look at it anew: `evid install {pin.source}`."
-            )
+            differs = f"{'; '.join(wrong[:3])}{more}. None of its code was run"
+            raise PluginError(f"{pin}: {differs}. Look at it anew: `evid install {pin.source}`.")
         self._found[name] = recorded(dist), Path(str(dist.locate_file("")))
         return self._found[name]
 

@@ -96,9 +96,7 @@ def planned_inputs(assembly: Assembly, lock: Mapping[str, Any]) -> dict[str, dic
     state: dict[str, Hashes] = {"": {}}  # by arm
     for index, stage in enumerate(stages):
         upstream = state.get(stage.arm, state[""])
-        arms = {
-            f"arm.{name}": hashes["model"] for name, hashes in state.items() if name and "model" in hashes
-        }
+        arms = {f"arm.{name}": had["model"] for name, had in state.items() if name and "model" in had}
         inputs = hashed_inputs(assembly, stage, lock, {**upstream, **arms})
         result[assembly.recipe.stage_name(index)] = inputs
         state[stage.arm] = after(stage, inputs_hash(inputs), upstream)
@@ -115,10 +113,8 @@ class AblationFolder:
 
     def cells(self) -> list[Cell]:
         """Return every cell, all arms of the first seed first."""
-        known = self._known()
-        return [
-            self._cell(arm.name, seed, known) for seed in self.ablation.seeds for arm in self.ablation.arms
-        ]
+        known, seeds, arms = self._known(), self.ablation.seeds, self.ablation.arms
+        return [self._cell(arm.name, seed, known) for seed in seeds for arm in arms]
 
     def chosen(self, arms: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
         """Return the cells of these arms and seeds; all where none is named."""
@@ -129,11 +125,8 @@ class AblationFolder:
         if other := [seed for seed in seeds if seed not in self.ablation.seeds]:
             listed = ", ".join(map(str, self.ablation.seeds))
             raise RunError(f"{path}: {other[0]} is none of its seeds ({listed}). Add it to `seeds` there.")
-        return [
-            cell
-            for cell in self.cells()
-            if (not arms or cell.arm in arms) and (not seeds or cell.seed in seeds)
-        ]
+        of_arms = [cell for cell in self.cells() if not arms or cell.arm in arms]
+        return [cell for cell in of_arms if not seeds or cell.seed in seeds]
 
     def record(self, cell: Cell, run: RunFolder, seconds: float) -> None:
         """Keep which run is a cell's, and how long it has run."""

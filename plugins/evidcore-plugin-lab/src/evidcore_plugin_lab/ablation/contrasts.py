@@ -119,13 +119,9 @@ class Arms:
         if fewest < bootstrap.FEWEST_PATIENTS:
             return result.noted(bootstrap.too_few(fewest))
         if self._shared and any(sample.patients != samples[0].patients for sample in samples):
-            raise ValueError(
-                "patients_shared: every seed must be tested on the same patients, and they differ"
-            )
-        drawn_from = [
-            sample.of(union if self._shared else own)
-            for sample, own in zip(samples, informative, strict=True)
-        ]
+            raise ValueError("patients_shared: every seed must be tested on the same patients; they differ")
+        pairs = zip(samples, informative, strict=True)
+        drawn_from = [sample.of(union if self._shared else own) for sample, own in pairs]
         rng, drawn_values = np.random.default_rng(self._seed), []
         for together in [drawn_from] if self._shared else [[sample] for sample in drawn_from]:
             sums = resampled([table for sample in together for table in sample.sums], self._draws, rng)
@@ -146,9 +142,8 @@ class Arms:
             spread = over_seeds(np.array(measured), covariance, patient_degrees=len(union) - 1)
             missed = f"{len(seeds)} seeds: no test" if len(seeds) < FEWEST_SEEDS else ""
         if spread is None:
-            return result.noted(
-                bootstrap.TIED if np.ptp(drawn) < bootstrap.SAME else "no interval: every seed gives the same"
-            )
+            is_tied = np.ptp(drawn) < bootstrap.SAME
+            return result.noted(bootstrap.TIED if is_tied else "no interval: every seed gives the same")
         return dataclasses.replace(result, **spread._asdict()).noted(missed)
 
 

@@ -204,9 +204,7 @@ def _recipes(ablation: Ablation) -> Iterator[tuple[Key, str]]:
         recipes[arm.name] = recipe
         if arm.name != ablation.reference:
             continue
-        known = [
-            recipe.stage_name(place) for place, stage in enumerate(recipe.stages) if stage.traits.measures
-        ]
+        known = [recipe.stage_name(at) for at, stage in enumerate(recipe.stages) if stage.traits.measures]
         for index, metric in enumerate(ablation.metrics):
             if metric.stage not in known:
                 hint = did_you_mean(metric.stage, known)

@@ -47,9 +47,8 @@ def outcome(ablation: Ablation, cells: Sequence[Cell], *, accepted: Sequence[str
             result["rows"].append(measured.row({arm: 1.0}, {"arm": arm}))
             if arm != ablation.reference:
                 weights = {arm: 1.0, ablation.reference: -1.0}
-                result["differences"].append(
-                    measured.row(weights, {"arm": arm, "against": ablation.reference})
-                )
+                about = {"arm": arm, "against": ablation.reference}
+                result["differences"].append(measured.row(weights, about))
         result["effects"] += [measured.row(weights, {"effect": name}) for name, weights in _effects(ablation)]
         result["lines"] += measured.reference_lines()
     tables = cells[0].recipe.datasets if cells else {}
@@ -83,10 +82,8 @@ def check_metrics(ablation: Ablation, cell: Cell) -> None:
         what, wanted = ("metric", metric.metric) if named else ("row called", metric.name)
         known = sorted({*named} or {row["name"] for row in rows})
         what = f"no {what} {wanted!r}.{did_you_mean(wanted, known)} It has: {', '.join(known)}"
-        raise RunError(
-            f"{ablation.path}, metrics[{index}]: {metric.stage} of {cell.name} has {what}. "
-            "Mend the file; finished cells stay as they are."
-        )
+        where = f"{ablation.path}, metrics[{index}]: {metric.stage} of {cell.name}"
+        raise RunError(f"{where} has {what}. Mend the file; finished cells stay as they are.")
 
 
 class _Measured:

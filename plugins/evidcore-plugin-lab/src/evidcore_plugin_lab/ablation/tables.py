@@ -84,9 +84,8 @@ def read(place: Path) -> dict[str, Any]:
     """Return what an ablation found, from its folder or an archived copy."""
     file = place / RESULT
     if not file.is_file():
-        raise RunError(
-            f"{place}: holds no {RESULT}. Give the folder that `evid ablate FILE` or its --keep wrote."
-        )
+        hint = "Give the folder that `evid ablate FILE` or its --keep wrote."
+        raise RunError(f"{place}: holds no {RESULT}. {hint}")
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
@@ -140,12 +139,9 @@ def tables(found: Found) -> Iterator[Table]:
         ("differences", f"Differences from {found['reference']}", "arm", "detectable"),
         ("effects", "Effects of the factors", "effect", "detectable"),
     ):
-        if found.get(kind):
+        if some := found.get(kind):
             heads = [name, "metric", "difference", "95 % interval", "seeds", "p (Holm)", last]
-            rows = [
-                [row.get(name) or _claim(row), _heading(found, row), *_tested(row, last)]
-                for row in found[kind]
-            ]
+            rows = [[row.get(name) or _claim(row), _heading(found, row), *_tested(row, last)] for row in some]
             yield Table(title, heads, rows)
     seeds = [str(seed) for seed in found["seeds"]]
     rows = [

@@ -94,9 +94,7 @@ def ablate(
         click.echo(click.style("failed: ", fg="red") + f"{failure['cell']}: {failure['message']}", err=True)
     if failed:
         count = "1 cell" if len(failed) == 1 else f"{len(failed)} cells"
-        click.echo(
-            f"{count} failed; the others are kept. Mend the cause, then go on with: {command}", err=True
-        )
+        click.echo(f"{count} failed; the others are kept. Mend the cause and go on with: {command}", err=True)
         click.get_current_context().exit(2)
 
 

@@ -13,37 +13,25 @@ _UNSHOWN = ("out", "force", "no_check", "as_json")
 
 @click.command()
 @click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="FILE",
+    "--data", required=True, type=click.Path(path_type=Path), metavar="FILE",
     help="A table of questions (.csv, .json, .jsonl), or a folder with questions.csv or cases.csv.",
-)
+)  # fmt: skip
 @click.option(
-    "--scans",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="DIR",
+    "--scans", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="DIR",
     help="Where a table's files are named from; its own folder if left out.",
-)
+)  # fmt: skip
 @click.option(
     "--model", required=True, metavar="ID|DIR", help="A vision-language model on the Hub, or its folder."
 )
 @click.option("--revision", default="", metavar="COMMIT", help="Of a model on the Hub. [the newest]")
 @click.option(
-    "--gpu",
-    "gpu_gb",
-    required=True,
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="GB",
+    "--gpu", "gpu_gb", required=True, type=click.FloatRange(min=0, min_open=True), metavar="GB",
     help="Memory of the GPU, for instance 24, 48 or 80.",
-)
+)  # fmt: skip
 @click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    metavar="WHAT=NAME",
+    "--column", "columns", multiple=True, metavar="WHAT=NAME",
     help="Which column holds what, where its name does not tell: image=scan_file.",
-)
+)  # fmt: skip
 @click.option("--intensity", type=click.Choice(["hu", "arbitrary"]), help="Of the scans. [looked at]")
 @click.option("--name", default="", help="Of the recipe. [as the data]")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="The recipe. [NAME.toml]")

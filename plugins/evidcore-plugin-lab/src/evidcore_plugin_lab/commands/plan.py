@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 @click.option("--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Change a key.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), help="Where earlier runs lie.")
 @click.option(
-    "--processes",
-    type=click.IntRange(min=1),
-    default=1,
+    "--processes", type=click.IntRange(min=1), default=1,
     help="How many run it together, a device each; memory is that of one.  [default: 1]",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def plan(recipe: Path, overrides: tuple[str, ...], out: Path, processes: int, as_json: bool) -> None:
     """Say what a recipe needs: parameters, memory, downloads, licences, and how long it took before."""

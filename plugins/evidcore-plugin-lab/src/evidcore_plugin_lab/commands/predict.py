@@ -18,17 +18,13 @@ import click
 @click.option("--option", "options", multiple=True, help="An option to choose from; give each.")
 @click.option("--series", help="SeriesInstanceUID, where SCAN is a folder of several series.")
 @click.option(
-    "--tilted",
-    type=click.Choice(["refuse", "resample"]),
-    default="refuse",
-    show_default=True,
+    "--tilted", type=click.Choice(["refuse", "resample"]), default="refuse", show_default=True,
     help="What to do with axes that lean from the body's, as under a tilted gantry.",
-)
+)  # fmt: skip
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
+    "--out", type=click.Path(path_type=Path),
     help="A new folder for the answer.  [default: predictions/<scan>-<task>]",
-)
+)  # fmt: skip
 @click.option("--unlike", is_flag=True, help="Answer also about a scan far outside of the training scans.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def predict(folder: Path, scan: str | None, out: Path | None, as_json: bool, **asked: Any) -> None:

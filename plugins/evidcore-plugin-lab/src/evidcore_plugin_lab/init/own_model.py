@@ -59,15 +59,12 @@ def _table(model: str, revision: str) -> dict[str, Any]:
         if revision:
             raise DataError(f"--revision {revision}: goes with a model on the Hub, and {model} is a folder.")
         if not (folder / "config.json").is_file():
-            raise DataError(
-                f"--model {model}: the folder holds no config.json. Name one that save_pretrained wrote."
-            )
+            hint = "Name one that save_pretrained wrote."
+            raise DataError(f"--model {model}: the folder holds no config.json. {hint}")
         return {"folder": str(folder.resolve())}
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or model.startswith((".", "/")):
-        raise DataError(
-            f"--model {model}: there is no such folder, and an id on the Hugging Face Hub is written "
-            "OWNER/NAME. Correct it."
-        )
+        what = "there is no such folder, and an id on the Hugging Face Hub is written OWNER/NAME"
+        raise DataError(f"--model {model}: {what}. Correct it.")
     return {"id": model, "revision": revision}
 
 

@@ -74,9 +74,7 @@ def recipe_text(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
     )
     environment.filters |= {"toml": toml_value, "toml_key": toml_key}
-    template = environment.from_string(
-        Path(__file__).with_name("recipe.toml.jinja").read_text(encoding="utf-8")
-    )
+    template = environment.from_string(Path(__file__).with_name("recipe.toml.jinja").read_text("utf-8"))
 
     def within(path: str) -> str:
         return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
@@ -121,10 +119,8 @@ def fit(written: Callable[[Fit], str], *, gpu_gb: float, context_tokens: int | N
 
     fewest = found(SLICES[-1])  # first: where these do not fit, none do
     if isinstance(fewest, str):
-        raise DataError(
-            f"--gpu {gpu_gb:g}: nothing fits, not even {SLICES[-1]} slices of a scan: {fewest}. Take a "
-            "smaller model or a larger GPU."
-        )
+        what = f"nothing fits, not even {SLICES[-1]} slices of a scan: {fewest}"
+        raise DataError(f"--gpu {gpu_gb:g}: {what}. Take a smaller model or a larger GPU.")
     return next((item for slices in SLICES[:-1] if isinstance(item := found(slices), Fit)), fewest)
 
 

@@ -26,14 +26,12 @@ def mask_of(evidence: Evidence, volume: Volume, task: Offer) -> Mask | None:
     """Return the evidence's mask, shape (z, y, x): its own, else its boxes filled; None: it has neither."""
     depth, height, width = volume.shape_zyx
     if evidence.slice is not None and not 0 <= evidence.slice < depth:
-        raise ContractError(
-            f"{task}: its evidence names slice {evidence.slice}, the volume has slices 0 to {depth - 1}."
-        )
+        what = f"its evidence names slice {evidence.slice}"
+        raise ContractError(f"{task}: {what}, the volume has slices 0 to {depth - 1}.")
     for box in evidence.boxes:
         if not (0 <= box.z < depth and 0 <= box.y0 < box.y1 <= height and 0 <= box.x0 < box.x1 <= width):
-            raise ContractError(
-                f"{task}: its evidence names {box}, outside the volume of {depth}x{height}x{width} voxels."
-            )
+            size = f"{depth}x{height}x{width} voxels"
+            raise ContractError(f"{task}: its evidence names {box}, outside the volume of {size}.")
     if evidence.mask is not None:
         return read_mask(evidence.mask, like=volume)
     if not evidence.boxes:
@@ -86,9 +84,7 @@ def write_evidence(
             axis = int(np.abs(file_affine[2, :3]).argmax())  # the row of mm to superior
             slice_in_file = {"axis": "ijk"[axis], "index": whole["start_ijk"][axis]}
     boxes = []
-    for (
-        box
-    ) in evidence.boxes:  # in voxels of the volume, between its outer edges in mm, in voxels of the file
+    for box in evidence.boxes:  # in voxels of the volume, between its outer edges in mm, in those of the file
         low, high = (box.z - 0.5, box.y0 - 0.5, box.x0 - 0.5), (box.z + 0.5, box.y1 - 0.5, box.x1 - 0.5)
         ends = {"from_mm_zyx": _mm(volume, low), "to_mm_zyx": _mm(volume, high)}
         boxes.append({**dataclasses.asdict(box), **ends, "in_file": in_file(low, high)})

@@ -17,8 +17,6 @@ from evidcore.runs.assembly import Assembly
 from evidcore.text.tags import LETTERS, STEM
 
 _EXAMPLE = "--question 'Which finding is present?' --option 'lung nodule' --option emphysema"
-
-
 # what readers tell someone with a data set to do, and what does the same here
 _FLAGS = {
     "Set tilted = 'resample' on the data set": "Add --tilted resample",
@@ -128,10 +126,8 @@ def check_volume(volume: Volume, ref: VolumeRef, spec: EncoderInput) -> None:
     """Refuse what was read but is not what the encoder was trained on."""
     depth, height, width = volume.shape_zyx
     if depth == 1 and spec.size_zyx[0] > 1 and not spec.any_depth:
-        raise DataError(
-            f"{ref.path}: is a 2D image of {height} x {width} pixels; the model of this run reads volumes. "
-            "Give the whole series."
-        )
+        what = f"is a 2D image of {height} x {width} pixels; the model of this run reads volumes"
+        raise DataError(f"{ref.path}: {what}. Give the whole series.")
     if not spec.windows:
         return
     stored, placement = opened(ref)

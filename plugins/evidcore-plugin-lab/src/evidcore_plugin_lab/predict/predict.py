@@ -18,7 +18,7 @@ from evidcore_plugin_pages.jinja import NOTICE
 from scipy.special import softmax
 
 from evidcore import __version__
-from evidcore.api import Answer, Case, DataError, EvalStage, Finding, Labeler, Prompt, read
+from evidcore.api import Answer, Case, DataError, EvalStage, Finding, Labeler, Prompt, Task, read
 from evidcore.data import read_geometry
 from evidcore.data.content import volume_key
 from evidcore.data.reading import opened
@@ -177,7 +177,7 @@ def answered(
     with blame(offer_of(task), f"reading an answer to prompt {prompt.id!r}"):
         answer, aside = (task.parse(item, text) for item, text in zip((prompt, blank), texts, strict=True))
     options = prompt.reference.get("options")
-    rows = _option_rows(policy, prompt, blank, assembly) if options else []
+    rows = _option_rows(policy, prompt, blank, task) if options else []
     known, same = assembly.phrases, None
     if rows:
         likeliest = max(rows, key=lambda row: row["share"])
@@ -218,15 +218,12 @@ def _as_read(answer: Answer, assembly: Assembly) -> dict[str, Any]:
     }
 
 
-def _option_rows(
-    policy: VLMPolicy, prompt: Prompt, blank: Prompt, assembly: Assembly
-) -> list[dict[str, Any]]:
+def _option_rows(policy: VLMPolicy, prompt: Prompt, blank: Prompt, task: Task) -> list[dict[str, Any]]:
     """Return how likely each option is, on the scan and on a blank volume: log-likelihood in nats, and share.
 
     The shares sum to 1 over the options. They compare the options and are no probabilities of disease. Where
     the task asks for reasoning, they are of whole answers (`verdict_log_likelihood`), else of the letter.
     """
-    task = assembly.tasks[prompt.task]
     with blame(offer_of(task), f"writing the answers to prompt {prompt.id!r}"):
         letters, wholes = option_log_likelihoods(policy, [prompt, blank], task)
     sides = []
